@@ -1,0 +1,13 @@
+//! What the orchestrator (`xtask`) and the engine (`anneal`) share: the description of a [`Host`], the
+//! record of a build ([`BuildInfo`]) and the [thread policy](threads). Data and pure functions only; reading
+//! a live machine is the job of the `host` crate.
+
+pub mod host;
+pub mod record;
+pub mod threads;
+mod units;
+
+pub use host::Host;
+pub use record::{BuildInfo, ReadError};
+pub use threads::{Policy, ThreadBudget};
+pub use units::{Bytes, Sha256};

@@ -1,0 +1,135 @@
+//! How many threads to use: one function for the orchestrator's record and the engine's live choice.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Host;
+use crate::host::CoreKind;
+
+/// The share of the usable cores that decode takes. Prefill always takes all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// All cores.
+    Max,
+    /// Three quarters, rounded half up: N - 1 of three or four cores, all of one or two.
+    #[default]
+    Balanced,
+    /// Half, rounded up.
+    Shared,
+    /// One thread, for prefill as well.
+    Debug,
+}
+
+impl Policy {
+    /// Decode threads out of `cores` usable cores; at least 1.
+    pub fn decode_threads(self, cores: u32) -> u32 {
+        let threads = match self {
+            Policy::Max => cores,
+            Policy::Balanced => (3 * cores + 2) / 4,
+            Policy::Shared => cores.div_ceil(2),
+            Policy::Debug => 1,
+        };
+        threads.max(1)
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "max" => Policy::Max,
+            "balanced" => Policy::Balanced,
+            "shared" => Policy::Shared,
+            "debug" => Policy::Debug,
+            _ => return Err(format!("unknown thread policy {text:?}: use max, balanced, shared or debug")),
+        })
+    }
+}
+
+/// Threads for the two phases, and what bounded them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ThreadBudget {
+    /// Threads that evaluate a prompt.
+    pub prefill: u32,
+    /// Threads that generate tokens.
+    pub decode: u32,
+    /// Cores the process may use: the smallest of the bounds below.
+    pub cores: u32,
+    /// One logical CPU of each usable core, in the order threads should be placed on them.
+    pub cpus: Vec<u32>,
+    /// What made `cores` what it is, in words.
+    pub bound_by: String,
+}
+
+/// The thread budget of `host` under `policy`.
+///
+/// cores = min(physical cores with a CPU in the affinity mask, of those the performance cores on a hybrid
+/// CPU, floor of the tightest CPU quota but at least 1). Two SMT siblings count as one core: llama.cpp's
+/// kernels saturate a core's vector units and its share of the memory bandwidth with one thread.
+pub fn budget(host: &Host, policy: Policy) -> ThreadBudget {
+    let affinity: BTreeSet<u32> = host.limits.affinity.iter().copied().collect();
+    let cpu_of = |core: &crate::host::Core| core.cpus.iter().copied().find(|cpu| affinity.contains(cpu));
+    let all: Vec<u32> = host.topology.cores.iter().filter_map(cpu_of).collect();
+    let performance: Vec<u32> = host
+        .topology
+        .cores
+        .iter()
+        .filter(|core| core.kind == CoreKind::Performance)
+        .filter_map(cpu_of)
+        .collect();
+
+    let (mut cpus, mut bound_by) = if all.is_empty() {
+        // A topology that could not be read: the mask is all there is.
+        (host.limits.affinity.clone(), "affinity mask".to_string())
+    } else if !performance.is_empty() && performance.len() < all.len() {
+        (performance, "performance cores".to_string())
+    } else if all.len() < host.topology.cores.len() {
+        (all, "affinity mask".to_string())
+    } else {
+        (all, "physical cores".to_string())
+    };
+    if cpus.is_empty() {
+        (cpus, bound_by) = (vec![0], "nothing could be read".to_string());
+    }
+    let mut cores = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
+    if let Some(quota) = host.limits.cpu_quota {
+        // `as` saturates, and a quota below one core still needs one thread.
+        let whole = (quota.floor() as u32).max(1);
+        if whole < cores {
+            cores = whole;
+            bound_by = format!("CPU quota of {quota} cores");
+        }
+    }
+    let prefill = if policy == Policy::Debug { 1 } else { cores };
+    ThreadBudget { prefill, decode: policy.decode_threads(cores), cores, cpus, bound_by }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decode_takes_the_policys_share() {
+        // cores, then decode threads under max, balanced, shared, debug
+        let cases = [
+            (1, [1, 1, 1, 1]),
+            (2, [2, 2, 1, 1]),
+            (3, [3, 2, 2, 1]),
+            (4, [4, 3, 2, 1]),
+            (6, [6, 5, 3, 1]),
+            (8, [8, 6, 4, 1]),
+            (16, [16, 12, 8, 1]),
+            (128, [128, 96, 64, 1]),
+        ];
+        for (cores, expected) in cases {
+            let policies = [Policy::Max, Policy::Balanced, Policy::Shared, Policy::Debug];
+            assert_eq!(policies.map(|policy| policy.decode_threads(cores)), expected, "{cores} cores");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The whole path: text, tokenizer, prefill, sampler, decode, detokenizer, text.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use super::{Case, Repeat, Samples, context, nanoseconds, utc};
+use crate::error::{Error, Result};
+use crate::ffi::{Model, Sampler};
+use crate::generate::{Request, from_tokens};
+use crate::live::Live;
+use crate::settings::Settings;
+
+/// What a prompt is made of, as often as needed.
+const TEXT: &str = "Steel that has been worked cold is hard and brittle, because its crystals are full of \
+strain. To anneal it, the smith brings it slowly to a red heat, holds it there until the heat has gone all \
+the way through, and lets it cool as slowly as the ashes allow. The strain goes out of the metal; it can be \
+bent, drawn and cut again. \"How long?\" asks the apprentice. \"An hour for every inch,\" says the smith, \
+\"and no looking before morning.\"\n\n";
+
+/// Runs `case`: a text is cut into tokens (the first `n_prompt` are taken), evaluated, and `n_gen` tokens are
+/// sampled and turned into text. Tokens that end a text count like any other.
+pub fn end_to_end(
+    model: &Arc<Model>,
+    case: &Case,
+    settings: &Settings,
+    live: &Live,
+    repeat: Repeat,
+) -> Result<Samples> {
+    if case.n_prompt == 0 {
+        return Err(Error::Usage("--end-to-end needs a prompt: give -p or -pg".to_string()));
+    }
+    let mut context = context(model, case, settings, live)?;
+    let text = text_for(model, case.n_prompt as usize)?;
+    let mut samples = Samples { time: utc(SystemTime::now()), ..Samples::default() };
+    let warm_up = u32::from(repeat.warm_up);
+    for round in 0..warm_up + repeat.samples {
+        context.clear();
+        // A new sampler, so that every sample draws the same random numbers.
+        let mut sampler = Sampler::new(&settings.sampler_options(0))?;
+        let start = Instant::now();
+        let mut prompt = model.tokenize(&text)?;
+        prompt.truncate(case.n_prompt as usize);
+        let request = Request { prompt: "", n_predict: case.n_gen, ignore_end: true };
+        let mut bytes = 0;
+        let mut on_text = |text: &str| {
+            bytes += text.len();
+            ControlFlow::Continue(())
+        };
+        let generation = from_tokens(&mut context, &mut sampler, &prompt, &request, start, &mut on_text)?;
+        let ns = nanoseconds(start);
+        if round >= warm_up {
+            samples.ns.push(ns);
+            let first = generation.time_to_first_token.unwrap_or_else(|| start.elapsed());
+            samples.first_token_ns.push(u64::try_from(first.as_nanos()).unwrap_or(u64::MAX));
+        }
+    }
+    Ok(samples)
+}
+
+/// [`TEXT`] as often as it takes to have at least `n` tokens.
+fn text_for(model: &Model, n: usize) -> Result<String> {
+    let once = model.tokenize(TEXT)?.len().max(1);
+    let mut text = TEXT.repeat(n.div_ceil(once));
+    while model.tokenize(&text)?.len() < n {
+        text.push_str(TEXT);
+    }
+    Ok(text)
+}

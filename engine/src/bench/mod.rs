@@ -1,0 +1,171 @@
+//! Measures prefill and decode by llama-bench's method, and the whole path from text to text.
+//!
+//! Kernel path, as llama-bench does it: random tokens, one warm-up, the memory cleared before every sample;
+//! prefill in calls of `n_batch` tokens, decode one token a call with a synchronisation after each; the clock
+//! runs over all of it. No logits are read, nothing is sampled.
+
+mod end_to_end;
+mod record;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+pub use end_to_end::end_to_end;
+pub use record::{Path, Record, utc};
+
+use crate::error::Result;
+use crate::ffi::{Context, Model, Token};
+use crate::live::Live;
+use crate::model;
+use crate::options::ContextOptions;
+use crate::settings::Settings;
+
+/// One test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// Prompt tokens to evaluate.
+    pub n_prompt: u32,
+    /// Tokens to generate after them.
+    pub n_gen: u32,
+    /// Tokens that are in the context already.
+    pub n_depth: u32,
+}
+
+/// How often a test is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    /// Samples.
+    pub samples: u32,
+    /// Whether an unmeasured run comes first.
+    pub warm_up: bool,
+}
+
+/// What one test measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Samples {
+    /// Nanoseconds of each sample.
+    pub ns: Vec<u64>,
+    /// Nanoseconds until the first token of each sample; end to end only.
+    pub first_token_ns: Vec<u64>,
+    /// When it began, RFC 3339 in UTC.
+    pub time: String,
+}
+
+/// The context of a test: as large as it must be.
+fn context(model: &Arc<Model>, case: &Case, settings: &Settings, live: &Live) -> Result<Context> {
+    let options = ContextOptions {
+        n_ctx: case.n_prompt + case.n_gen + case.n_depth,
+        n_batch: settings.n_batch.value,
+        n_ubatch: settings.n_ubatch.value,
+        type_k: settings.type_k.value,
+        type_v: settings.type_v.value,
+        flash_attention: settings.flash_attention.value,
+        interruptible: false,
+    };
+    model::context_with(model, &options, settings, live)
+}
+
+/// Runs `case` on the kernel path. `depth` keeps the state at a depth from one test to the next.
+pub fn kernel(
+    model: &Arc<Model>,
+    case: &Case,
+    settings: &Settings,
+    live: &Live,
+    repeat: Repeat,
+    depth: &mut Option<(u32, Vec<u8>)>,
+) -> Result<Samples> {
+    let mut context = context(model, case, settings, live)?;
+    let mut random = Random::new(model);
+    let mut samples = Samples { time: utc(std::time::SystemTime::now()), ..Samples::default() };
+    if repeat.warm_up {
+        prefill(&mut context, &mut random, case.n_prompt)?;
+        decode(&mut context, &mut random, case.n_gen.min(1))?;
+    }
+    for _ in 0..repeat.samples {
+        context.clear();
+        fill(&mut context, &mut random, case.n_depth, depth)?;
+        let start = Instant::now();
+        prefill(&mut context, &mut random, case.n_prompt)?;
+        decode(&mut context, &mut random, case.n_gen)?;
+        samples.ns.push(nanoseconds(start));
+    }
+    Ok(samples)
+}
+
+fn nanoseconds(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Brings the context to `n_depth` tokens, from the saved state where there is one.
+fn fill(
+    context: &mut Context,
+    random: &mut Random,
+    n_depth: u32,
+    saved: &mut Option<(u32, Vec<u8>)>,
+) -> Result<()> {
+    if n_depth == 0 {
+        return Ok(());
+    }
+    // A state of other options (cache types, say) is refused; then it is computed again.
+    if let Some((depth, state)) = saved
+        && *depth == n_depth
+        && context.restore(state).is_ok()
+    {
+        return Ok(());
+    }
+    context.clear();
+    prefill(context, random, n_depth)?;
+    *saved = Some((n_depth, context.save()?));
+    Ok(())
+}
+
+/// Evaluates `n` random tokens, the first one the model's own begin token.
+fn prefill(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
+    let n_batch = context.n_batch().max(1);
+    let mut tokens = vec![0; n_batch.min(n) as usize];
+    let mut done = 0;
+    while done < n {
+        let chunk = &mut tokens[..n_batch.min(n - done) as usize];
+        chunk.fill_with(|| random.token());
+        if let (0, Some(begin)) = (done, random.begin) {
+            chunk[0] = begin;
+        }
+        context.decode(chunk)?;
+        done += chunk.len() as u32;
+    }
+    context.synchronize();
+    Ok(())
+}
+
+/// Evaluates `n` tokens one by one.
+fn decode(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
+    let mut token = random.begin.unwrap_or_else(|| random.token());
+    for _ in 0..n {
+        context.decode(&[token])?;
+        context.synchronize();
+        token = random.token();
+    }
+    Ok(())
+}
+
+/// Random tokens: xorshift64 (Marsaglia 2003), always the same, so that two runs do the same work.
+struct Random {
+    state: u64,
+    n_vocab: u64,
+    begin: Option<Token>,
+}
+
+impl Random {
+    fn new(model: &Model) -> Self {
+        let n_vocab = u64::from(model.n_vocab().max(1));
+        Random { state: 0x9e37_79b9_7f4a_7c15, n_vocab, begin: model.begin_token() }
+    }
+
+    fn token(&mut self) -> Token {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        // Below n_vocab, which is a positive i32 in llama.cpp.
+        ((self.state >> 33) % self.n_vocab) as Token
+    }
+}

@@ -1,0 +1,281 @@
+//! The result of one test, under the names that llama-bench gives to the fields.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+
+use super::{Case, Samples};
+use crate::ffi::{self, DeviceKind, Model};
+use crate::settings::Settings;
+
+/// Which path was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// llama-bench's: random tokens, nothing sampled.
+    Kernel,
+    /// From text to text.
+    EndToEnd,
+}
+
+impl Path {
+    /// As it stands in `anneal_path`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Path::Kernel => "kernel",
+            Path::EndToEnd => "end_to_end",
+        }
+    }
+}
+
+/// One test and what it measured. Serialises to llama-bench's fields in llama-bench's order, with Anneal's own
+/// after them; options of llama-bench that this program does not have stand there with the value they have.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The path.
+    pub path: Path,
+    /// The test.
+    pub case: Case,
+    /// Model type, as llama.cpp words it.
+    pub model_type: String,
+    /// Bytes of all tensors.
+    pub model_size: u64,
+    /// Number of parameters.
+    pub model_n_params: u64,
+    /// Threads that the test used: prefill's where nothing is generated, else decode's.
+    pub n_threads: u32,
+    model_filename: String,
+    build_commit: String,
+    settings: Settings,
+    samples: Samples,
+    peak_rss: Option<u64>,
+}
+
+impl Record {
+    /// The record of `samples`.
+    pub fn new(
+        path: Path,
+        case: Case,
+        model: &Model,
+        build_commit: &str,
+        settings: &Settings,
+        samples: Samples,
+    ) -> Self {
+        let threads = if case.n_gen == 0 { &settings.prefill_threads } else { &settings.decode_threads };
+        Record {
+            path,
+            case,
+            model_type: model.description(),
+            model_size: model.size(),
+            model_n_params: model.n_params(),
+            n_threads: threads.value,
+            model_filename: model.path().to_string_lossy().into_owned(),
+            build_commit: build_commit.to_string(),
+            settings: settings.clone(),
+            samples,
+            peak_rss: peak_rss(),
+        }
+    }
+
+    /// llama-bench's name of the test: `pp512`, `tg128 @ d4096`.
+    pub fn test(&self) -> String {
+        let Case { n_prompt, n_gen, n_depth } = self.case;
+        let name = match (n_prompt, n_gen) {
+            (prompt, 0) => format!("pp{prompt}"),
+            (0, gen_) => format!("tg{gen_}"),
+            (prompt, gen_) => format!("pp{prompt}+tg{gen_}"),
+        };
+        if n_depth > 0 { format!("{name} @ d{n_depth}") } else { name }
+    }
+
+    /// Tokens per second of each sample.
+    pub fn tokens_per_second(&self) -> Vec<f64> {
+        let tokens = f64::from(self.case.n_prompt + self.case.n_gen);
+        self.samples.ns.iter().map(|ns| 1e9 * tokens / *ns as f64).collect()
+    }
+
+    /// Mean and standard deviation of [`tokens_per_second`](Self::tokens_per_second).
+    pub fn speed(&self) -> (f64, f64) {
+        mean_and_deviation(&self.tokens_per_second())
+    }
+
+    /// Mean time to the first token in milliseconds; 0 on the kernel path, which has none.
+    pub fn first_token_ms(&self) -> f64 {
+        let first: Vec<f64> = self.samples.first_token_ns.iter().map(|ns| *ns as f64 / 1e6).collect();
+        mean_and_deviation(&first).0
+    }
+
+    /// Every field with its value, in order.
+    pub fn fields(&self) -> Vec<(&'static str, Value)> {
+        let settings = &self.settings;
+        let devices = |wanted| {
+            let of_kind = |(kind, name): (DeviceKind, String)| (kind == wanted).then_some(name);
+            ffi::devices().into_iter().filter_map(of_kind).collect::<Vec<_>>().join(", ")
+        };
+        let backends: Vec<String> = ffi::backends().into_iter().filter(|name| name != "CPU").collect();
+        let ns: Vec<f64> = self.samples.ns.iter().map(|ns| *ns as f64).collect();
+        let (avg_ns, stddev_ns) = mean_and_deviation(&ns);
+        let (avg_ts, stddev_ts) = self.speed();
+        let flash_attention = match settings.flash_attention.value {
+            crate::options::FlashAttention::Auto => -1,
+            crate::options::FlashAttention::Off => 0,
+            crate::options::FlashAttention::On => 1,
+        };
+        let mut fields = vec![
+            ("build_commit", json!(self.build_commit)),
+            ("build_number", json!(0)),
+            ("cpu_info", json!(devices(DeviceKind::Cpu))),
+            ("gpu_info", json!(devices(DeviceKind::Gpu))),
+            ("backends", json!(if backends.is_empty() { "CPU".to_string() } else { backends.join(",") })),
+            ("model_filename", json!(self.model_filename)),
+            ("model_type", json!(self.model_type)),
+            ("model_size", json!(self.model_size)),
+            ("model_n_params", json!(self.model_n_params)),
+            ("n_batch", json!(settings.n_batch.value)),
+            ("n_ubatch", json!(settings.n_ubatch.value)),
+            ("n_threads", json!(self.n_threads)),
+            ("cpu_mask", json!(cpu_mask(settings))),
+            ("cpu_strict", json!(settings.affinity.value == crate::options::Affinity::On)),
+            ("poll", json!(settings.poll.value)),
+            ("type_k", json!(settings.type_k.value.name())),
+            ("type_v", json!(settings.type_v.value.name())),
+            ("n_gpu_layers", json!(-1)),
+            ("n_cpu_moe", json!(0)),
+            ("split_mode", json!("layer")),
+            ("main_gpu", json!(0)),
+            ("no_kv_offload", json!(false)),
+            ("flash_attn", json!(flash_attention)),
+            ("devices", json!("auto")),
+            ("tensor_split", json!("0.00")),
+            ("tensor_buft_overrides", json!("none")),
+            ("load_mode", json!(settings.load_mode.value.name())),
+            ("lazy_mode", json!("auto")),
+            ("embeddings", json!(false)),
+            ("no_op_offload", json!(0)),
+            ("no_host", json!(false)),
+            ("repack", json!(settings.repack.value)),
+            ("fit_target", json!(0)),
+            ("fit_min_ctx", json!(0)),
+            ("n_prompt", json!(self.case.n_prompt)),
+            ("n_gen", json!(self.case.n_gen)),
+            ("n_depth", json!(self.case.n_depth)),
+            ("test_time", json!(self.samples.time)),
+            ("avg_ns", json!(avg_ns as u64)),
+            ("stddev_ns", json!(stddev_ns as u64)),
+            ("avg_ts", json!(avg_ts)),
+            ("stddev_ts", json!(stddev_ts)),
+            ("samples_ns", json!(self.samples.ns)),
+            ("samples_ts", json!(self.tokens_per_second())),
+            ("anneal_path", json!(self.path.name())),
+            ("n_threads_batch", json!(settings.prefill_threads.value)),
+            ("peak_rss_bytes", json!(self.peak_rss)),
+        ];
+        if self.path == Path::EndToEnd {
+            fields.push(("time_to_first_token_ns", json!((self.first_token_ms() * 1e6) as u64)));
+            fields.push(("samples_time_to_first_token_ns", json!(self.samples.first_token_ns)));
+        }
+        fields
+    }
+}
+
+impl Serialize for Record {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.fields())
+    }
+}
+
+/// Mean and sample standard deviation; 0 where there is none.
+fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    if values.is_empty() {
+        return (0.0, 0.0);
+    }
+    let mean = values.iter().sum::<f64>() / n;
+    if values.len() == 1 {
+        return (mean, 0.0);
+    }
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (mean, (squares / (n - 1.0)).sqrt())
+}
+
+/// The CPUs that threads are bound to, as llama-bench writes them; `0x0` is no binding.
+fn cpu_mask(settings: &Settings) -> String {
+    if settings.affinity.value != crate::options::Affinity::On {
+        return "0x0".to_string();
+    }
+    let cpus = &settings.cpus.value;
+    let digits = cpus.iter().max().map_or(1, |cpu| cpu / 4 + 1);
+    let digit = |at: u32| {
+        let bits = cpus.iter().filter(|cpu| *cpu / 4 == at).fold(0u32, |bits, cpu| bits | 1 << (cpu % 4));
+        char::from_digit(bits, 16).unwrap_or('0')
+    };
+    format!("0x{}", (0..digits).rev().map(digit).collect::<String>())
+}
+
+/// The most memory this process has had resident, in bytes, as the kernel counts it.
+fn peak_rss() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// `time` as RFC 3339 in UTC, to the second. Civil date from days: Howard Hinnant's `civil_from_days`.
+pub fn utc(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3_600, second % 3_600 / 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::live::Live;
+    use crate::settings::Requested;
+
+    #[test]
+    fn dates_are_civil() {
+        let cases = [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (4_102_444_800, "2100-01-01T00:00:00Z"),
+        ];
+        for (seconds, expected) in cases {
+            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), expected);
+        }
+    }
+
+    #[test]
+    fn deviation_is_the_samples() {
+        let cases: [(&[f64], (f64, f64)); 3] =
+            [(&[], (0.0, 0.0)), (&[5.0], (5.0, 0.0)), (&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0], (5.0, 2.138))];
+        for (values, (mean, deviation)) in cases {
+            let found = mean_and_deviation(values);
+            assert!((found.0 - mean).abs() < 1e-3 && (found.1 - deviation).abs() < 1e-3, "{values:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_cpu_mask_is_hexadecimal() {
+        let cases = [(vec![0], "0x1"), (vec![0, 2, 3, 4], "0x1d"), (vec![63], "0x8000000000000000")];
+        for (cpus, expected) in cases {
+            let requested = Requested { cpus: Some(cpus), ..Requested::default() };
+            let settings = Settings::resolve(&requested, &Live::default()).expect("valid");
+            assert_eq!(cpu_mask(&settings), expected);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `anneal bench`
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use engine::bench::{Case, Path, Record, Repeat, end_to_end, kernel};
+use engine::ffi::{Model, start};
+use engine::live::Live;
+use engine::model;
+use engine::options::{FlashAttention, KvType};
+use engine::settings::{Requested, Settings};
+
+use super::flags::{LoadFlags, PlacingFlags};
+use super::table::{Format, Table};
+use crate::interrupt;
+
+/// Measure prefill and decode speed by llama-bench's method
+///
+/// Lists are separated by commas; every combination is measured. Results go to stdout, one test after the
+/// other, with llama-bench's field names.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// GGUF model
+    #[arg(short, long, value_name = "FILE")]
+    model: PathBuf,
+    /// Prompt lengths to evaluate; 0 is none
+    #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',', default_value = "512")]
+    n_prompt: Vec<u32>,
+    /// Numbers of tokens to generate; 0 is none
+    #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "128")]
+    n_gen: Vec<u32>,
+    /// A prompt and a generation in one test, as PROMPT,GEN; may be repeated
+    #[arg(long, visible_alias = "pg", value_name = "P,G", value_parser = pair)]
+    prompt_gen: Vec<(u32, u32)>,
+    /// Tokens in the context before the test
+    #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
+    n_depth: Vec<u32>,
+    /// Tokens evaluated in one call
+    #[arg(short = 'b', long, value_name = "LIST", value_delimiter = ',', default_value = "2048")]
+    batch_size: Vec<u32>,
+    /// Tokens evaluated in one graph
+    #[arg(long, visible_alias = "ub", value_name = "LIST", value_delimiter = ',', default_value = "512")]
+    ubatch_size: Vec<u32>,
+    /// Types of the K cache
+    #[arg(long, visible_alias = "ctk", value_name = "LIST", value_delimiter = ',', default_value = "f16")]
+    cache_type_k: Vec<KvType>,
+    /// Types of the V cache
+    #[arg(long, visible_alias = "ctv", value_name = "LIST", value_delimiter = ',', default_value = "f16")]
+    cache_type_v: Vec<KvType>,
+    /// Flash attention: auto, on, off
+    #[arg(long, visible_alias = "fa", value_name = "LIST", value_delimiter = ',', default_value = "auto")]
+    flash_attn: Vec<FlashAttention>,
+    /// Threads, for both phases [default: what run takes, for each phase its own]
+    #[arg(short = 't', long, value_name = "LIST", value_delimiter = ',')]
+    threads: Vec<u32>,
+    /// Threads of prefill where they are not to be -t's
+    #[arg(long, visible_alias = "tb", value_name = "N")]
+    threads_batch: Option<u32>,
+    /// Samples of each test
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repetitions: u32,
+    /// Leave out the run before the samples
+    #[arg(long)]
+    no_warmup: bool,
+    /// Measure the whole path, from text through tokenizer, prefill, sampler and decode to text: -pg as it is,
+    /// else every -p with every -n
+    #[arg(long)]
+    end_to_end: bool,
+    /// Output: md, json, jsonl or csv
+    #[arg(short, long, value_name = "FORMAT", default_value = "md")]
+    output: Format,
+    #[command(flatten)]
+    placing: PlacingFlags,
+    #[command(flatten)]
+    load: LoadFlags,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let live = super::read_live();
+    let settings = settings(args, &live)?;
+    let cases = cases(args);
+    start(args.load.verbose);
+    interrupt::stop_at_once();
+    let model = model::open(&args.model, &settings[0], &live)?;
+    let commit = match &live.build {
+        Some((_, build)) => build.llama_version.clone(),
+        None => engine::ffi::llama_version(),
+    };
+    let mut table = Table::new(args.output, io::stdout().lock());
+    table.begin().context("cannot write the results to stdout")?;
+    // The state at a depth, kept as long as the settings are the same.
+    for settings in &settings {
+        let mut depth = None;
+        for case in &cases {
+            let record = measure(args, &model, case, settings, &live, &commit, &mut depth)?;
+            table.add(&record).context("cannot write the results to stdout")?;
+        }
+    }
+    table.end().context("cannot write the results to stdout")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(
+    args: &Args,
+    model: &Arc<Model>,
+    case: &Case,
+    settings: &Settings,
+    live: &Live,
+    commit: &str,
+    depth: &mut Option<(u32, Vec<u8>)>,
+) -> engine::Result<Record> {
+    let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
+    let (path, samples) = match args.end_to_end {
+        true => (Path::EndToEnd, end_to_end(model, case, settings, live, repeat)?),
+        false => (Path::Kernel, kernel(model, case, settings, live, repeat, depth)?),
+    };
+    Ok(Record::new(path, *case, model, commit, settings, samples))
+}
+
+/// Every combination of the settings, in llama-bench's order.
+fn settings(args: &Args, live: &Live) -> engine::Result<Vec<Settings>> {
+    let mut requested = Requested { prefill_threads: args.threads_batch, ..Requested::default() };
+    args.placing.ask(&mut requested);
+    args.load.ask(&mut requested);
+    let threads: Vec<Option<u32>> = match args.threads.as_slice() {
+        [] => vec![None],
+        list => list.iter().copied().map(Some).collect(),
+    };
+    let mut all = Vec::new();
+    for &n_batch in &args.batch_size {
+        for &n_ubatch in &args.ubatch_size {
+            for &type_k in &args.cache_type_k {
+                for &type_v in &args.cache_type_v {
+                    for &flash_attention in &args.flash_attn {
+                        for &decode_threads in &threads {
+                            let requested = Requested {
+                                n_batch: Some(n_batch),
+                                n_ubatch: Some(n_ubatch),
+                                type_k: Some(type_k),
+                                type_v: Some(type_v),
+                                flash_attention: Some(flash_attention),
+                                decode_threads,
+                                ..requested.clone()
+                            };
+                            all.push(Settings::resolve(&requested, live)?);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Every test: at each depth prompts, generations, and pairs; end to end only pairs.
+fn cases(args: &Args) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &n_depth in &args.n_depth {
+        let case = |n_prompt, n_gen| Case { n_prompt, n_gen, n_depth };
+        if args.end_to_end {
+            if args.prompt_gen.is_empty() {
+                cases.extend(args.n_prompt.iter().flat_map(|&p| args.n_gen.iter().map(move |&n| case(p, n))));
+            }
+        } else {
+            cases.extend(args.n_prompt.iter().map(|&n_prompt| case(n_prompt, 0)));
+            cases.extend(args.n_gen.iter().map(|&n_gen| case(0, n_gen)));
+        }
+        cases.extend(args.prompt_gen.iter().map(|&(n_prompt, n_gen)| case(n_prompt, n_gen)));
+    }
+    cases.retain(|case| case.n_prompt + case.n_gen > 0);
+    cases
+}
+
+fn pair(text: &str) -> Result<(u32, u32), String> {
+    let number = |text: &str| u32::from_str(text.trim()).ok();
+    let numbers = text.split_once(',').and_then(|(prompt, gen_)| Some((number(prompt)?, number(gen_)?)));
+    numbers.ok_or_else(|| format!("{text:?} is no pair: write it as 512,128"))
+}

@@ -1,0 +1,194 @@
+//! Flags that several commands share, and what they ask of the settings.
+
+use build_info::Policy;
+use engine::options::{Affinity, FlashAttention, KvType, LoadMode};
+use engine::settings::Requested;
+
+/// Threads and where they run.
+#[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "Threads")]
+pub struct ThreadFlags {
+    /// Threads that generate tokens [default: the policy's share of the cores]
+    #[arg(short = 't', long, value_name = "N")]
+    pub threads: Option<u32>,
+    /// Threads that evaluate the prompt [default: -t if given, else every core]
+    #[arg(long, visible_alias = "tb", value_name = "N")]
+    pub threads_batch: Option<u32>,
+    #[command(flatten)]
+    pub placing: PlacingFlags,
+}
+
+/// Where threads run and how they wait.
+#[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "Threads")]
+pub struct PlacingFlags {
+    /// Share of the cores that decode takes: max, balanced, shared or debug [default: balanced]
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<Policy>,
+    /// Bind threads to CPUs: on (one each), off, or auto (only on hybrid CPUs, to the performance cores)
+    #[arg(long, value_name = "WHEN", conflicts_with = "no_affinity")]
+    pub affinity: Option<Affinity>,
+    /// The same as --affinity off
+    #[arg(long)]
+    pub no_affinity: bool,
+    /// CPUs to bind threads to, as in 0-3,8; implies --affinity on
+    #[arg(long, value_name = "LIST", value_parser = cpu_list)]
+    pub cpu_list: Option<CpuList>,
+    /// How eagerly threads wait for work, 0 (sleep) to 100 (spin) [default: 50]
+    #[arg(long, value_name = "N")]
+    pub poll: Option<u32>,
+}
+
+/// A list of CPUs; a type of its own, since clap takes a bare `Vec` for a repeated flag.
+#[derive(Clone, Debug)]
+pub struct CpuList(Vec<u32>);
+
+/// How the weights come into memory.
+#[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "Model")]
+pub struct LoadFlags {
+    /// How to load: auto, none, mmap, mlock, mmap_mlock or direct_io [default: auto]
+    #[arg(long, visible_alias = "lm", value_name = "MODE")]
+    pub load_mode: Option<LoadMode>,
+    /// Leave the weights as they are in the file: less memory, slower prefill
+    #[arg(long)]
+    pub no_repack: bool,
+    /// Let llama.cpp's log through to stderr
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+/// The context.
+#[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "Context")]
+pub struct ContextFlags {
+    /// Tokens the context holds; 0 takes what the model was trained for [default: 4096, or that if it is less]
+    #[arg(short = 'c', long, value_name = "N")]
+    pub ctx_size: Option<u32>,
+    /// Tokens evaluated in one call [default: 2048]
+    #[arg(short = 'b', long, value_name = "N")]
+    pub batch_size: Option<u32>,
+    /// Tokens evaluated in one graph [default: 512]
+    #[arg(long, visible_alias = "ub", value_name = "N")]
+    pub ubatch_size: Option<u32>,
+    /// Type of the K cache: f32, f16, bf16, q8_0, q5_0, q5_1, q4_0, q4_1 or iq4_nl [default: f16]
+    #[arg(long, visible_alias = "ctk", value_name = "TYPE")]
+    pub cache_type_k: Option<KvType>,
+    /// Type of the V cache; a quantised one needs flash attention [default: f16]
+    #[arg(long, visible_alias = "ctv", value_name = "TYPE")]
+    pub cache_type_v: Option<KvType>,
+    /// Flash attention: auto, on or off [default: auto]
+    #[arg(long, visible_alias = "fa", value_name = "MODE")]
+    pub flash_attn: Option<FlashAttention>,
+}
+
+/// How tokens are chosen.
+#[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingFlags {
+    /// Temperature; 0 is --greedy [default: 0.8]
+    #[arg(long, value_name = "X")]
+    pub temp: Option<f32>,
+    /// Keep the N most likely tokens; 0 keeps all [default: 40]
+    #[arg(long, value_name = "N")]
+    pub top_k: Option<u32>,
+    /// Keep the most likely tokens up to this probability in all [default: 0.95]
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// Keep tokens at least P times as likely as the best [default: 0.05]
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f32>,
+    /// Seed; the same seed on the same build and threads gives the same text [default: random]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u32>,
+    /// Always take the most likely token
+    #[arg(long)]
+    pub greedy: bool,
+}
+
+impl ThreadFlags {
+    /// Adds what these flags ask for.
+    pub fn ask(&self, requested: &mut Requested) {
+        requested.decode_threads = self.threads;
+        requested.prefill_threads = self.threads_batch;
+        self.placing.ask(requested);
+    }
+}
+
+impl PlacingFlags {
+    /// Adds what these flags ask for.
+    pub fn ask(&self, requested: &mut Requested) {
+        requested.policy = self.policy;
+        requested.affinity = if self.no_affinity { Some(Affinity::Off) } else { self.affinity };
+        requested.cpus = self.cpu_list.clone().map(|list| list.0);
+        requested.poll = self.poll;
+    }
+}
+
+impl LoadFlags {
+    /// Adds what these flags ask for.
+    pub fn ask(&self, requested: &mut Requested) {
+        requested.load_mode = self.load_mode;
+        requested.repack = self.no_repack.then_some(false);
+    }
+}
+
+impl ContextFlags {
+    /// Adds what these flags ask for.
+    pub fn ask(&self, requested: &mut Requested) {
+        requested.n_ctx = self.ctx_size;
+        requested.n_batch = self.batch_size;
+        requested.n_ubatch = self.ubatch_size;
+        requested.type_k = self.cache_type_k;
+        requested.type_v = self.cache_type_v;
+        requested.flash_attention = self.flash_attn;
+    }
+}
+
+impl SamplingFlags {
+    /// Adds what these flags ask for.
+    pub fn ask(&self, requested: &mut Requested) {
+        requested.greedy = self.greedy.then_some(true);
+        requested.temperature = self.temp;
+        requested.top_k = self.top_k;
+        requested.top_p = self.top_p;
+        requested.min_p = self.min_p;
+        requested.seed = self.seed;
+    }
+}
+
+/// `0-3,8` as numbers.
+fn cpu_list(text: &str) -> Result<CpuList, String> {
+    let wrong = || format!("{text:?} is no list of CPUs: write it as 0-3,8");
+    let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = match part.split_once('-') {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(part)?, number(part)?),
+        };
+        if first > last || last > 65_535 {
+            return Err(wrong());
+        }
+        cpus.extend(first..=last);
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    Ok(CpuList(cpus))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_list_is_ranges_and_numbers() {
+        let cases = [("0", Some(vec![0])), ("0-3,8", Some(vec![0, 1, 2, 3, 8])), ("4,0-1,1", Some(vec![0, 1, 4]))];
+        for (text, expected) in cases {
+            assert_eq!(cpu_list(text).ok().map(|list| list.0), expected, "{text:?}");
+        }
+        for text in ["", "a", "3-1", "0,", "-1", "0-4000000000"] {
+            assert!(cpu_list(text).is_err(), "{text:?} was taken");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! `anneal info`
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use build_info::Host;
+use engine::live::Live;
+use engine::model;
+use engine::settings::{Requested, Settings};
+use serde_json::{Value, json};
+
+use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags};
+
+/// Show the build, the machine, what the CPU guard asks for, and every setting with its source
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Also load this model and describe it
+    #[arg(short, long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Print every setting with its value and where it came from: flag, build info, live host or default
+    #[arg(long)]
+    explain: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    sampling: SamplingFlags,
+    #[command(flatten)]
+    context: ContextFlags,
+    #[command(flatten)]
+    threads: ThreadFlags,
+    #[command(flatten)]
+    load: LoadFlags,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut requested = Requested::default();
+    args.sampling.ask(&mut requested);
+    args.context.ask(&mut requested);
+    args.threads.ask(&mut requested);
+    args.load.ask(&mut requested);
+    let live = super::read_live();
+    let settings = Settings::resolve(&requested, &live)?;
+    engine::ffi::start(args.load.verbose);
+    let model = match &args.model {
+        Some(path) => Some(describe(path, &settings, &live)?),
+        None => None,
+    };
+    let out = match args.json {
+        true => json(args, &live, &settings, model).to_string() + "\n",
+        false => text(args, &live, &settings, model.as_ref()),
+    };
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(out.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(path: &std::path::Path, settings: &Settings, live: &Live) -> Result<Value> {
+    let model = model::open(path, settings, live)?;
+    Ok(json!({
+        "path": path.to_string_lossy(),
+        "type": model.description(),
+        "size_bytes": model.size(),
+        "parameters": model.n_params(),
+        "trained_context": model.n_ctx_train(),
+        "vocabulary": model.n_vocab(),
+        "layers": model.n_layer(),
+    }))
+}
+
+fn json(args: &Args, live: &Live, settings: &Settings, model: Option<Value>) -> Value {
+    let mut result = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "llama_version": engine::ffi::llama_version(),
+        "build": live.build.as_ref().map(|(_, build)| build),
+        "build_info": live.build.as_ref().map(|(path, _)| path.to_string_lossy()),
+        "host": live.host,
+        "backends": engine::ffi::backends(),
+        "system_info": engine::ffi::system_info(),
+        "isa_required": llama_sys::guard::required(),
+        "warnings": live.warnings,
+    });
+    if let Some(model) = model {
+        result["model"] = model;
+    }
+    if args.explain {
+        result["settings"] = json!(settings.explain());
+    }
+    result
+}
+
+fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) -> String {
+    let mut lines = vec![("anneal", crate::version::text())];
+    match &live.build {
+        Some((path, build)) => {
+            lines.push(("build", format!("{} of {}, {}", build.profile, build.date, build.build_type)));
+            lines.push(("compiler", build.compiler.clone()));
+            lines.push(("source", format!("{} {}", build.source.origin, build.source.version)));
+            lines.push(("record", path.display().to_string()));
+        }
+        None => lines.push(("build", "no build_info.json beside the executable".to_string())),
+    }
+    lines.push(("needs", llama_sys::guard::required().join(" ")));
+    lines.push(("backends", engine::ffi::backends().join(", ")));
+    lines.push(("uses", engine::ffi::system_info()));
+    if let Some(host) = &live.host {
+        lines.push(("cpu", cpu(host)));
+        lines.push(("memory", format!("{} of {} available", host.memory.available, host.memory.total)));
+    }
+    lines.push((
+        "threads",
+        format!(
+            "{} prefill, {} decode ({})",
+            settings.prefill_threads.value, settings.decode_threads.value, settings.bound_by
+        ),
+    ));
+    if let Some(model) = model {
+        let field = |name: &str| match &model[name] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        lines.push((
+            "model",
+            format!(
+                "{}, {} parameters, {} layers, {} tokens of vocabulary, context {}",
+                field("type"),
+                field("parameters"),
+                field("layers"),
+                field("vocabulary"),
+                field("trained_context")
+            ),
+        ));
+    }
+    let mut out: String = lines.iter().map(|(name, value)| format!("{name:<10}{}\n", value.trim_end())).collect();
+    if args.explain {
+        out.push_str("\nsetting         value             from\n");
+        for line in settings.explain() {
+            out.push_str(&format!("{:<15} {:<17} {}\n", line.name, line.value, line.source));
+        }
+    }
+    out
+}
+
+fn cpu(host: &Host) -> String {
+    let level = host.cpu.x86_64_level.map_or(String::new(), |level| format!(", x86-64-v{level}"));
+    format!(
+        "{} ({} cores, {} logical CPUs{level})",
+        host.cpu.name,
+        host.topology.cores.len(),
+        host.topology.logical_cpus()
+    )
+}

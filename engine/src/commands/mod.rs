@@ -1,0 +1,33 @@
+//! One file per command: `Args`, whose doc comment is the help, and `run`.
+
+pub mod bench;
+pub mod info;
+pub mod quantize;
+pub mod run;
+
+mod flags;
+mod table;
+
+use std::ffi::OsString;
+
+use engine::live::Live;
+
+/// llama.cpp's short flags of several letters, which clap would take for several flags.
+const LLAMA_FLAGS: [&str; 7] = ["-tb", "-ub", "-ctk", "-ctv", "-fa", "-pg", "-lm"];
+
+/// `-ub` as `--ub`, an alias of the flag.
+pub fn long_form(argument: OsString) -> OsString {
+    match argument.to_str() {
+        Some(text) if LLAMA_FLAGS.contains(&text) => format!("-{text}").into(),
+        _ => argument,
+    }
+}
+
+/// What every command looks at first; warnings go to stderr once.
+fn read_live() -> Live {
+    let live = Live::read();
+    for warning in &live.warnings {
+        eprintln!("warning: {warning}");
+    }
+    live
+}

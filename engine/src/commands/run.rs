@@ -1,0 +1,183 @@
+//! `anneal run`
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use engine::ffi::{Sampler, start};
+use engine::generate::{Generation, Request, Stop, generate};
+use engine::model;
+use engine::settings::{Requested, Settings};
+use serde_json::json;
+
+use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags};
+use crate::interrupt;
+
+/// Generate text from a prompt
+///
+/// The text goes to stdout as it comes, the speeds to stderr. Ctrl-C stops the generation and still prints
+/// them; exit code 130.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// GGUF model
+    #[arg(short, long, value_name = "FILE")]
+    model: PathBuf,
+    /// Text to go on from
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
+    prompt: Option<String>,
+    /// File with the text to go on from; - is stdin
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Most tokens to generate
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
+    predict: u32,
+    /// Go on when the model ends the text
+    #[arg(long, visible_alias = "ignore-eog")]
+    ignore_eos: bool,
+    /// Print one JSON object at the end in place of the text
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    sampling: SamplingFlags,
+    #[command(flatten)]
+    context: ContextFlags,
+    #[command(flatten)]
+    threads: ThreadFlags,
+    #[command(flatten)]
+    load: LoadFlags,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut requested = Requested::default();
+    args.sampling.ask(&mut requested);
+    args.context.ask(&mut requested);
+    args.threads.ask(&mut requested);
+    args.load.ask(&mut requested);
+    let live = super::read_live();
+    let settings = Settings::resolve(&requested, &live)?;
+    let prompt = prompt(args)?;
+
+    start(args.load.verbose);
+    interrupt::stop_in_order();
+    let loading = Instant::now();
+    let model = model::open(&args.model, &settings, &live)?;
+    let mut context = model::context(&model, &settings, &live, true)?;
+    let sampler_options = settings.sampler_options(draw_seed());
+    let mut sampler = Sampler::new(&sampler_options)?;
+    let load = loading.elapsed();
+
+    let request = Request { prompt: &prompt, n_predict: args.predict, ignore_end: args.ignore_eos };
+    let mut stdout = io::stdout().lock();
+    let mut text = String::new();
+    let mut failure = None;
+    let generation = generate(&mut context, &mut sampler, &request, &mut |piece| {
+        if args.json {
+            text.push_str(piece);
+            return ControlFlow::Continue(());
+        }
+        match stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failure = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    match failure {
+        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+        Some(error) => return Err(error).context("cannot write the text to stdout"),
+        None => {}
+    }
+    if args.json {
+        let result = json!({
+            "text": text,
+            "tokens": generation.tokens,
+            "prompt_tokens": generation.prompt_tokens,
+            "stop": generation.stop,
+            "seed": sampler_options.seed,
+            "timings": timings(&generation, load),
+        });
+        writeln!(stdout, "{result}").context("cannot write the result to stdout")?;
+    } else {
+        writeln!(stdout).context("cannot write to stdout")?;
+    }
+    say_speed(&generation, load, context.threads());
+    Ok(match generation.stop {
+        Stop::Interrupted => ExitCode::from(interrupt::CODE),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+/// The text of `-p`, or of the file or stdin of `-f`.
+fn prompt(args: &Args) -> Result<String> {
+    let (bytes, name) = match (&args.prompt, &args.file) {
+        (Some(prompt), _) => return Ok(prompt.clone()),
+        (None, Some(path)) if path == Path::new("-") => {
+            let mut bytes = Vec::new();
+            io::stdin().lock().read_to_end(&mut bytes).context("cannot read the prompt from stdin")?;
+            (bytes, "stdin".to_string())
+        }
+        (None, Some(path)) => {
+            let mut bytes = Vec::new();
+            let mut file = File::open(path).with_context(|| format!("cannot open the prompt {}", path.display()))?;
+            file.read_to_end(&mut bytes).with_context(|| format!("cannot read the prompt {}", path.display()))?;
+            (bytes, path.display().to_string())
+        }
+        (None, None) => return Ok(String::new()),
+    };
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(text),
+        Err(error) => {
+            let at = error.utf8_error().valid_up_to();
+            bail!("the prompt in {name} is not UTF-8: byte {at} is wrong; convert it, for example with iconv -t UTF-8")
+        }
+    }
+}
+
+/// A seed from the clock, for whoever asks for none. It is reported, so that a run can be repeated.
+fn draw_seed() -> u32 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(1, |since| since.subsec_nanos() ^ (since.as_secs() as u32).rotate_left(16))
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn timings(generation: &Generation, load: Duration) -> serde_json::Value {
+    json!({
+        "load_ms": milliseconds(load),
+        "time_to_first_token_ms": generation.time_to_first_token.map(milliseconds),
+        "prefill_ms": milliseconds(generation.prefill),
+        "prefill_tokens_per_second": generation.prefill_tokens_per_second(),
+        "decode_ms": milliseconds(generation.decode),
+        "decode_tokens_per_second": generation.decode_tokens_per_second(),
+    })
+}
+
+/// Two lines on stderr. A closed stderr is nobody's concern.
+fn say_speed(generation: &Generation, load: Duration, (decode, prefill): (u32, u32)) {
+    let speed = |speed: Option<f64>| speed.map_or("-".to_string(), |speed| format!("{speed:.2} t/s"));
+    let first = generation.time_to_first_token.map_or("-".to_string(), |time| format!("{:.0} ms", milliseconds(time)));
+    let why = match generation.stop {
+        Stop::End => "end of text",
+        Stop::Length => "length",
+        Stop::ContextFull => "context full: raise -c",
+        Stop::Interrupted => "interrupted",
+        Stop::OutputClosed => "output closed",
+    };
+    let _ = write!(
+        io::stderr().lock(),
+        "load {:.0} ms, first token {first}\n\
+         prefill {} tokens {} ({prefill} threads), decode {} tokens {} ({decode} threads), stopped: {why}\n",
+        milliseconds(load),
+        generation.prompt_tokens,
+        speed(generation.prefill_tokens_per_second()),
+        generation.tokens.len(),
+        speed(generation.decode_tokens_per_second()),
+    );
+}

@@ -1,0 +1,189 @@
+//! What can go wrong in the engine, with what to do about it.
+
+use std::path::PathBuf;
+
+use build_info::Bytes;
+
+/// An error of the engine. Its text says what was tried, on what, why it failed and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A setting that cannot be meant: exit code 2.
+    #[error("{0}")]
+    Usage(String),
+
+    /// The file is no model that can be loaded; found before llama.cpp saw it.
+    #[error(transparent)]
+    BadModel(#[from] gguf::ReadError),
+
+    /// llama.cpp refused the model.
+    #[error("cannot load {}: {why}", path.display())]
+    Load {
+        /// The file.
+        path: PathBuf,
+        /// llama.cpp's own words.
+        why: String,
+    },
+
+    /// The model does not fit.
+    #[error(
+        "{} needs {needed} of memory for its {what}, and this process can have {available}: {mend}",
+        path.display()
+    )]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// What takes the memory.
+        what: &'static str,
+        /// How much it takes.
+        needed: Bytes,
+        /// How much there is.
+        available: Bytes,
+        /// What to do.
+        mend: &'static str,
+    },
+
+    /// The model loads, but it is not one that generates text.
+    #[error("{} {what}", path.display())]
+    NotGenerative {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        what: &'static str,
+    },
+
+    /// The context cannot be made.
+    #[error("cannot make a context of {n_ctx} tokens: {why}")]
+    Context {
+        /// Size asked for.
+        n_ctx: u32,
+        /// llama.cpp's own words.
+        why: String,
+    },
+
+    /// The prompt does not fit the context.
+    #[error(
+        "the prompt has {prompt} tokens, and the context holds {context}: raise it with -c {needed} \
+         (the model was trained for {trained})"
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Size of the context.
+        context: u32,
+        /// Size that would do.
+        needed: usize,
+        /// Size the model was trained for.
+        trained: u32,
+    },
+
+    /// There is nothing to start from.
+    #[error("the prompt is empty, and this model starts with no token of its own: give a text with -p or -f")]
+    EmptyPrompt,
+
+    /// A graph failed.
+    #[error("cannot evaluate {tokens} tokens: {why}")]
+    Decode {
+        /// Size of the batch.
+        tokens: usize,
+        /// llama.cpp's own words.
+        why: String,
+    },
+
+    /// The interrupt flag stopped a graph.
+    #[error("interrupted")]
+    Interrupted,
+
+    /// The tokenizer failed.
+    #[error("cannot tokenize the text: {0}")]
+    Tokenize(String),
+
+    /// The threads could not be started.
+    #[error("cannot start a pool of {threads} threads: {why}")]
+    Threadpool {
+        /// Its size.
+        threads: u32,
+        /// Why.
+        why: String,
+    },
+
+    /// The sampler could not be made or threw.
+    #[error("cannot sample: {0}")]
+    Sampler(String),
+
+    /// A saved state could not be taken or restored.
+    #[error("cannot {what} the state of the context: {why}")]
+    State {
+        /// `save` or `restore`.
+        what: &'static str,
+        /// Why.
+        why: String,
+    },
+
+    /// A model could not be quantised.
+    #[error("cannot quantize {} to {}: {why}", input.display(), output.display())]
+    Quantize {
+        /// The model.
+        input: PathBuf,
+        /// Where it should have gone.
+        output: PathBuf,
+        /// llama.cpp's own words.
+        why: String,
+    },
+
+    /// The output file cannot be put in its place.
+    #[error(transparent)]
+    Place(Box<gguf::partial::PlaceError>),
+}
+
+/// Shorthand.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// llama.cpp's log lines as one sentence: function names and the lines that only repeat the failure are
+/// dropped.
+pub(crate) fn readable(log: &str) -> String {
+    let stripped: Vec<&str> = log.lines().map(strip_function).filter(|line| !line.is_empty()).collect();
+    let telling: Vec<&str> =
+        stripped.iter().copied().filter(|line| !line.starts_with("failed to load model")).collect();
+    let lines = if telling.is_empty() { stripped } else { telling };
+    match lines.is_empty() {
+        true => "llama.cpp gave no reason; --verbose shows its log".to_string(),
+        false => lines.join("; "),
+    }
+}
+
+/// Drops a leading `function_name: `, and `error loading model: ` after it.
+fn strip_function(line: &str) -> &str {
+    let line = line.trim();
+    let rest = match line.split_once(": ") {
+        Some((function, rest))
+            if function.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b':') =>
+        {
+            rest
+        }
+        _ => line,
+    };
+    rest.strip_prefix("error loading model: ").unwrap_or(rest).trim_end_matches(['\n', '.'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_becomes_a_sentence() {
+        let cases = [
+            ("", "llama.cpp gave no reason; --verbose shows its log"),
+            (
+                "llama_model_load: error loading model: tensor 'x' is missing\n\
+                 llama_model_load_from_file_impl: failed to load model\n",
+                "tensor 'x' is missing",
+            ),
+            ("llama_model_load_from_file_impl: failed to load model\n", "failed to load model"),
+            ("std::bad_alloc", "std::bad_alloc"),
+            ("one\ntwo\n", "one; two"),
+        ];
+        for (log, expected) in cases {
+            assert_eq!(readable(log), expected, "{log:?}");
+        }
+    }
+}

@@ -1,0 +1,673 @@
+//! The only unsafe code of the engine: owners for llama.cpp's model, context, sampler and thread pool.
+//!
+//! Everything that can throw or abort goes through the shim's `anneal_*` wrappers; what is called directly
+//! only reads fields. Strings from llama.cpp are copied at once.
+
+use std::ffi::{CStr, CString, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use llama_sys as sys;
+
+use crate::error::{Error, Result, readable};
+use crate::options::{ContextOptions, FlashAttention, KvType, LoadMode, ModelOptions, SamplerOptions};
+
+/// A token's number in the vocabulary.
+pub type Token = sys::llama_token;
+
+/// The greatest number of threads a pool can have.
+pub const MAX_THREADS: u32 = sys::GGML_MAX_N_THREADS;
+
+/// Installs the handlers and initialises the backends. The first call counts; `verbose` lets llama.cpp's log
+/// through to stderr.
+pub fn start(verbose: bool) {
+    // SAFETY: no preconditions; once only by itself.
+    unsafe { sys::anneal_start(verbose) }
+}
+
+/// Sets or clears the flag that stops interruptible contexts.
+pub fn interrupt(on: bool) {
+    // SAFETY: stores an atomic.
+    unsafe { sys::anneal_interrupt(on) }
+}
+
+/// Whether the flag is set.
+pub fn interrupted() -> bool {
+    // SAFETY: reads an atomic, ignores its argument.
+    unsafe { sys::anneal_interrupted(std::ptr::null_mut()) }
+}
+
+/// Ends the process without destructors, for when other threads are inside llama.cpp.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit has no preconditions.
+    unsafe { sys::anneal_exit_now(code) };
+    std::process::abort()
+}
+
+/// Version of the linked llama.cpp.
+pub fn llama_version() -> String {
+    // SAFETY: takes nothing, returns a string literal.
+    unsafe { owned(sys::llama_version()) }
+}
+
+/// What the linked backends were compiled for and can do, as llama.cpp words it.
+pub fn system_info() -> String {
+    start(false);
+    // SAFETY: the backends are initialised; returns a static buffer that is copied at once.
+    unsafe { owned(sys::llama_print_system_info()) }
+}
+
+/// Kind of a compute device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The CPU, or a library that works on it.
+    Cpu,
+    /// A GPU with memory of its own or shared memory.
+    Gpu,
+}
+
+/// The devices of the linked backends, with their descriptions.
+pub fn devices() -> Vec<(DeviceKind, String)> {
+    start(false);
+    // SAFETY: the backends are initialised, every index is below the count, descriptions are copied at once.
+    unsafe {
+        (0..sys::ggml_backend_dev_count())
+            .map(|index| {
+                let device = sys::ggml_backend_dev_get(index);
+                let kind = match sys::ggml_backend_dev_type(device) {
+                    sys::GGML_BACKEND_DEVICE_TYPE_GPU | sys::GGML_BACKEND_DEVICE_TYPE_IGPU => DeviceKind::Gpu,
+                    _ => DeviceKind::Cpu,
+                };
+                (kind, owned(sys::ggml_backend_dev_description(device)))
+            })
+            .collect()
+    }
+}
+
+/// Names of the linked backends.
+pub fn backends() -> Vec<String> {
+    start(false);
+    // SAFETY: as in `devices`.
+    unsafe {
+        (0..sys::ggml_backend_reg_count())
+            .map(|index| owned(sys::ggml_backend_reg_name(sys::ggml_backend_reg_get(index))))
+            .collect()
+    }
+}
+
+/// # Safety
+/// `text` is null or NUL-terminated and alive during the call.
+unsafe fn owned(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// Where the shim puts a failure's message.
+struct Message(Box<[u8; 4096]>);
+
+impl Message {
+    fn new() -> Self {
+        Self(Box::new([0; 4096]))
+    }
+
+    fn parts(&mut self) -> (*mut c_char, usize) {
+        (self.0.as_mut_ptr().cast(), self.0.len())
+    }
+
+    fn text(&self) -> String {
+        let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(self.0.len());
+        readable(&String::from_utf8_lossy(&self.0[..end]))
+    }
+}
+
+fn c_path(path: &Path) -> Result<CString> {
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| Error::Usage(format!("{} holds a NUL byte: no file can be called so", path.display())))
+}
+
+/// A loaded model.
+pub struct Model {
+    raw: NonNull<sys::llama_model>,
+    vocab: *const sys::llama_vocab,
+    path: PathBuf,
+}
+
+// SAFETY: llama.cpp never changes a model after loading; its vocabulary is documented as thread-safe, and
+// several contexts on several threads may share a model.
+unsafe impl Send for Model {}
+// SAFETY: as above.
+unsafe impl Sync for Model {}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        // SAFETY: owned, and every context holds an `Arc` of it.
+        unsafe { sys::llama_model_free(self.raw.as_ptr()) }
+    }
+}
+
+impl Model {
+    /// Loads `path` with no checks of its own: [`crate::model::open`] makes them first.
+    pub fn load(path: &Path, options: &ModelOptions) -> Result<Arc<Model>> {
+        start(false);
+        let file = c_path(path)?;
+        let mut message = Message::new();
+        let (err, err_size) = message.parts();
+        // SAFETY: `file`, `params` and the message buffer outlive the call.
+        let raw = unsafe {
+            let mut params = sys::llama_model_default_params();
+            params.load_mode = load_mode(options.load_mode);
+            params.use_extra_bufts = options.repack;
+            sys::anneal_model_load(file.as_ptr(), &params, err, err_size)
+        };
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| Error::Load { path: path.to_path_buf(), why: message.text() })?;
+        // SAFETY: a live model has a vocabulary that lives as long.
+        let vocab = unsafe { sys::llama_model_get_vocab(raw.as_ptr()) };
+        Ok(Arc::new(Model { raw, vocab, path: path.to_path_buf() }))
+    }
+
+    /// The file it came from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `qwen2 1.5B Q4_K - Medium`.
+    pub fn description(&self) -> String {
+        let mut buffer = [0u8; 256];
+        // SAFETY: writes at most the given size with a NUL at the end.
+        unsafe {
+            sys::llama_model_desc(self.raw.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len());
+            owned(buffer.as_ptr().cast())
+        }
+    }
+
+    /// Value of a scalar metadata key.
+    pub fn metadata(&self, key: &str) -> Option<String> {
+        let key = CString::new(key).ok()?;
+        let mut buffer = [0u8; 256];
+        // SAFETY: `key` is NUL-terminated; writes at most the given size with a NUL at the end.
+        unsafe {
+            let written = sys::llama_model_meta_val_str(
+                self.raw.as_ptr(),
+                key.as_ptr(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+            );
+            (written >= 0).then(|| owned(buffer.as_ptr().cast()))
+        }
+    }
+
+    /// Total size of its tensors in bytes.
+    pub fn size(&self) -> u64 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_model_size(self.raw.as_ptr()) }
+    }
+
+    /// Number of parameters.
+    pub fn n_params(&self) -> u64 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_model_n_params(self.raw.as_ptr()) }
+    }
+
+    /// Context it was trained for.
+    pub fn n_ctx_train(&self) -> u32 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_model_n_ctx_train(self.raw.as_ptr()) }.max(0).cast_unsigned()
+    }
+
+    /// Number of layers.
+    pub fn n_layer(&self) -> u32 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_model_n_layer(self.raw.as_ptr()) }.max(0).cast_unsigned()
+    }
+
+    /// Whether every layer keeps K and V for the whole context: no sliding window, no recurrent state.
+    pub fn has_plain_cache(&self) -> bool {
+        // SAFETY: reads fields.
+        unsafe {
+            sys::llama_model_n_swa(self.raw.as_ptr()) == 0
+                && !sys::llama_model_is_recurrent(self.raw.as_ptr())
+                && !sys::llama_model_is_hybrid(self.raw.as_ptr())
+        }
+    }
+
+    /// Whether it is a decoder only, as text generation here needs it.
+    pub fn is_decoder_only(&self) -> bool {
+        // SAFETY: reads fields.
+        unsafe {
+            sys::llama_model_has_decoder(self.raw.as_ptr()) && !sys::llama_model_has_encoder(self.raw.as_ptr())
+        }
+    }
+
+    /// Whether it has a vocabulary; without one llama.cpp's tokenizer aborts.
+    pub fn has_vocabulary(&self) -> bool {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_vocab_type(self.vocab) != sys::LLAMA_VOCAB_TYPE_NONE }
+    }
+
+    /// Tokens in the vocabulary.
+    pub fn n_vocab(&self) -> u32 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_vocab_n_tokens(self.vocab) }.max(0).cast_unsigned()
+    }
+
+    /// The token that begins a text, if the model wants one.
+    pub fn begin_token(&self) -> Option<Token> {
+        // SAFETY: reads fields.
+        unsafe { sys::llama_vocab_get_add_bos(self.vocab).then(|| sys::llama_vocab_bos(self.vocab)) }
+    }
+
+    /// Whether `token` ends a generation.
+    pub fn is_end(&self, token: Token) -> bool {
+        // SAFETY: looks it up in a set; any number is fine.
+        unsafe { sys::llama_vocab_is_eog(self.vocab, token) }
+    }
+
+    /// `text` as tokens, with the special tokens that the model wants around it.
+    pub fn tokenize(&self, text: &str) -> Result<Vec<Token>> {
+        if !self.has_vocabulary() {
+            return Err(Error::Tokenize("the model has no vocabulary".to_string()));
+        }
+        let too_long = || Error::Tokenize(format!("{} bytes are more than llama.cpp takes", text.len()));
+        let text_len = i32::try_from(text.len()).map_err(|_| too_long())?;
+        // A token is at least a byte, and there are a few specials; a second pass if that is not enough.
+        let mut tokens: Vec<Token> = vec![0; text.len() + 8];
+        for _ in 0..2 {
+            let capacity = i32::try_from(tokens.len()).map_err(|_| too_long())?;
+            let mut message = Message::new();
+            let (err, err_size) = message.parts();
+            let mut threw = false;
+            // SAFETY: pointers and lengths belong together and outlive the call.
+            let count = unsafe {
+                sys::anneal_tokenize(
+                    self.vocab,
+                    text.as_ptr().cast(),
+                    text_len,
+                    tokens.as_mut_ptr(),
+                    capacity,
+                    true,
+                    true,
+                    &mut threw,
+                    err,
+                    err_size,
+                )
+            };
+            if threw {
+                return Err(Error::Tokenize(message.text()));
+            }
+            match usize::try_from(count) {
+                Ok(count) => {
+                    tokens.truncate(count);
+                    return Ok(tokens);
+                }
+                Err(_) if count == i32::MIN => return Err(too_long()),
+                Err(_) => tokens.resize(count.unsigned_abs() as usize, 0),
+            }
+        }
+        Err(Error::Tokenize("llama.cpp changed its mind about the number of tokens".to_string()))
+    }
+
+    /// Appends the bytes of `token` to `bytes`: often less than a whole character, nothing for control tokens.
+    pub fn piece(&self, token: Token, bytes: &mut Vec<u8>) -> Result<()> {
+        let start = bytes.len();
+        // Longer than nearly every piece; the second pass takes the length from the first.
+        let mut room = 64;
+        for _ in 0..2 {
+            bytes.resize(start + room, 0);
+            let mut message = Message::new();
+            let (err, err_size) = message.parts();
+            let mut threw = false;
+            // SAFETY: writes at most `room` bytes into the part just made.
+            let count = unsafe {
+                sys::anneal_token_to_piece(
+                    self.vocab,
+                    token,
+                    bytes.as_mut_ptr().add(start).cast(),
+                    room as i32,
+                    false,
+                    &mut threw,
+                    err,
+                    err_size,
+                )
+            };
+            if threw {
+                bytes.truncate(start);
+                return Err(Error::Tokenize(message.text()));
+            }
+            if let Ok(count) = usize::try_from(count) {
+                bytes.truncate(start + count);
+                return Ok(());
+            }
+            room = count.unsigned_abs() as usize;
+        }
+        bytes.truncate(start);
+        Ok(())
+    }
+}
+
+/// A pool of threads that evaluate graphs. The thread that makes it is one of its threads.
+pub struct Threadpool(NonNull<sys::ggml_threadpool>);
+
+// SAFETY: ggml locks the pool's state itself; it may be freed from another thread than the one that made it.
+unsafe impl Send for Threadpool {}
+
+impl Drop for Threadpool {
+    fn drop(&mut self) {
+        // SAFETY: owned; a context that uses it is freed first (see `Context::drop`).
+        unsafe { sys::anneal_threadpool_free(self.0.as_ptr()) }
+    }
+}
+
+impl Threadpool {
+    /// A pool of `threads` threads. With `cpus` they may run only on those; with `strict` each has one of its
+    /// own. `poll` is how eagerly they wait for work, 0 to 100.
+    pub fn new(threads: u32, cpus: &[u32], strict: bool, poll: u32) -> Result<Self> {
+        let failed = |why: String| Error::Threadpool { threads, why };
+        if threads == 0 || threads > MAX_THREADS {
+            return Err(failed(format!("a pool has 1 to {MAX_THREADS} threads")));
+        }
+        start(false);
+        let mut message = Message::new();
+        let (err, err_size) = message.parts();
+        // SAFETY: `params` is initialised by the call before, and only read by the next.
+        let raw = unsafe {
+            let mut params = sys::ggml_threadpool_params_default(threads.cast_signed());
+            for &cpu in cpus {
+                if let Some(bit) = params.cpumask.get_mut(cpu as usize) {
+                    *bit = true;
+                }
+            }
+            params.strict_cpu = strict;
+            params.poll = poll;
+            sys::anneal_threadpool_new(&mut params, err, err_size)
+        };
+        NonNull::new(raw).map(Threadpool).ok_or_else(|| failed(message.text()))
+    }
+}
+
+/// Tokens evaluated so far and what is needed to evaluate more.
+///
+/// `Send`: llama.cpp does not care which thread calls, as long as it is one at a time; hence not `Sync`.
+pub struct Context {
+    raw: NonNull<sys::llama_context>,
+    model: Arc<Model>,
+    decode_pool: Option<Threadpool>,
+    prefill_pool: Option<Threadpool>,
+    message: Message,
+}
+
+// SAFETY: see above; the model is shared by `Arc` and is `Sync`.
+unsafe impl Send for Context {}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: owned. The pools are fields, so they are freed after this.
+        unsafe { sys::llama_free(self.raw.as_ptr()) }
+    }
+}
+
+impl Context {
+    /// A context of `model` for one sequence.
+    pub fn new(model: &Arc<Model>, options: &ContextOptions) -> Result<Self> {
+        let mut message = Message::new();
+        let (err, err_size) = message.parts();
+        // SAFETY: `params` is only read; the callback is the shim's, ignores its data and cannot unwind.
+        let raw = unsafe {
+            let mut params = sys::llama_context_default_params();
+            params.n_ctx = options.n_ctx;
+            params.n_batch = options.n_batch;
+            params.n_ubatch = options.n_ubatch;
+            params.type_k = kv_type(options.type_k);
+            params.type_v = kv_type(options.type_v);
+            params.flash_attn_type = flash_attention(options.flash_attention);
+            if options.interruptible {
+                params.abort_callback = Some(sys::anneal_interrupted);
+            }
+            sys::anneal_context_new(model.raw.as_ptr(), &params, err, err_size)
+        };
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| Error::Context { n_ctx: options.n_ctx, why: message.text() })?;
+        Ok(Context { raw, model: Arc::clone(model), decode_pool: None, prefill_pool: None, message })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Tokens it holds; llama.cpp rounds up.
+    pub fn n_ctx(&self) -> u32 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_n_ctx(self.raw.as_ptr()) }
+    }
+
+    /// Tokens that one call takes.
+    pub fn n_batch(&self) -> u32 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_n_batch(self.raw.as_ptr()) }
+    }
+
+    /// Tokens that one graph takes.
+    pub fn n_ubatch(&self) -> u32 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_n_ubatch(self.raw.as_ptr()) }
+    }
+
+    /// Gives it its threads: `decode` for single tokens, `prefill` for more, or one pool for both.
+    pub fn attach(&mut self, decode: Threadpool, prefill: Option<Threadpool>) {
+        let batch = prefill.as_ref().map_or(std::ptr::null_mut(), |pool| pool.0.as_ptr());
+        // SAFETY: both pools live in `self` until the context is freed; the old ones are freed after it has
+        // forgotten them.
+        unsafe { sys::llama_attach_threadpool(self.raw.as_ptr(), decode.0.as_ptr(), batch) }
+        self.decode_pool = Some(decode);
+        self.prefill_pool = prefill;
+    }
+
+    /// How many threads of the pools single tokens and batches use.
+    pub fn set_threads(&mut self, decode: u32, prefill: u32) {
+        // SAFETY: stores two numbers; the graph takes no more threads than its pool has.
+        unsafe {
+            sys::llama_set_n_threads(self.raw.as_ptr(), decode.cast_signed(), prefill.cast_signed());
+        }
+    }
+
+    /// The two numbers of [`set_threads`](Self::set_threads).
+    pub fn threads(&self) -> (u32, u32) {
+        // SAFETY: reads two fields.
+        unsafe {
+            (
+                sys::llama_n_threads(self.raw.as_ptr()).cast_unsigned(),
+                sys::llama_n_threads_batch(self.raw.as_ptr()).cast_unsigned(),
+            )
+        }
+    }
+
+    /// Evaluates `tokens` after those it holds, in calls of [`n_batch`](Self::n_batch) tokens, and keeps the
+    /// logits of the last one.
+    pub fn decode(&mut self, tokens: &[Token]) -> Result<()> {
+        for chunk in tokens.chunks(self.n_batch().max(1) as usize) {
+            let (err, err_size) = self.message.parts();
+            // SAFETY: the chunk is only read (the C type has no const), and no longer than n_batch, which
+            // llama.cpp asserts. A chunk's length fits: n_batch is at most i32::MAX in `settings`.
+            let code = unsafe {
+                let tokens = chunk.as_ptr().cast_mut();
+                sys::anneal_decode(self.raw.as_ptr(), tokens, chunk.len() as i32, err, err_size)
+            };
+            match code {
+                0 => {}
+                2 if interrupted() => return Err(Error::Interrupted),
+                code => return Err(self.decode_error(code, chunk.len())),
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn decode_error(&self, code: i32, tokens: usize) -> Error {
+        let why = match code {
+            1 => format!("the context of {} tokens is full: raise -c", self.n_ctx()),
+            _ => format!("{} (code {code})", self.message.text()),
+        };
+        Error::Decode { tokens, why }
+    }
+
+    /// Waits until everything is computed.
+    pub fn synchronize(&mut self) {
+        // SAFETY: no preconditions.
+        unsafe { sys::llama_synchronize(self.raw.as_ptr()) }
+    }
+
+    /// Forgets every token; the memory's content stays.
+    pub fn clear(&mut self) {
+        // SAFETY: the memory belongs to the context; null for models without one, which the call takes.
+        unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.raw.as_ptr()), false) }
+    }
+
+    /// The state of the sequence, for [`restore`](Self::restore).
+    pub fn save(&mut self) -> Result<Vec<u8>> {
+        let (err, err_size) = self.message.parts();
+        // SAFETY: computes a size.
+        let size = unsafe { sys::anneal_state_size(self.raw.as_ptr(), err, err_size) };
+        let mut state = vec![0; size];
+        let (err, err_size) = self.message.parts();
+        // SAFETY: writes at most `size` bytes.
+        let written = unsafe {
+            sys::anneal_state_get(self.raw.as_ptr(), state.as_mut_ptr(), state.len(), err, err_size)
+        };
+        if written == 0 {
+            return Err(Error::State { what: "save", why: self.message.text() });
+        }
+        state.truncate(written);
+        Ok(state)
+    }
+
+    /// Puts back a state that [`save`](Self::save) took from a context of the same model and options.
+    pub fn restore(&mut self, state: &[u8]) -> Result<()> {
+        let (err, err_size) = self.message.parts();
+        // SAFETY: reads at most `state.len()` bytes.
+        let read =
+            unsafe { sys::anneal_state_set(self.raw.as_ptr(), state.as_ptr(), state.len(), err, err_size) };
+        match read {
+            0 => Err(Error::State { what: "restore", why: self.message.text() }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A chain of samplers with its random numbers.
+pub struct Sampler {
+    raw: NonNull<sys::llama_sampler>,
+    message: Message,
+}
+
+// SAFETY: plain data without ties to a thread or a context.
+unsafe impl Send for Sampler {}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        // SAFETY: owned.
+        unsafe { sys::llama_sampler_free(self.raw.as_ptr()) }
+    }
+}
+
+impl Sampler {
+    /// A chain for `options`.
+    pub fn new(options: &SamplerOptions) -> Result<Self> {
+        let mut message = Message::new();
+        let (err, err_size) = message.parts();
+        let params = sys::anneal_sampler_params {
+            greedy: options.greedy,
+            top_k: i32::try_from(options.top_k).unwrap_or(i32::MAX),
+            top_p: options.top_p,
+            min_p: options.min_p,
+            temp: options.temperature,
+            seed: options.seed,
+        };
+        // SAFETY: `params` outlives the call.
+        let raw = unsafe { sys::anneal_sampler_new(&params, err, err_size) };
+        match NonNull::new(raw) {
+            Some(raw) => Ok(Sampler { raw, message }),
+            None => Err(Error::Sampler(message.text())),
+        }
+    }
+
+    /// Chooses a token by the logits that `context` holds. There must have been a [`Context::decode`].
+    pub fn sample(&mut self, context: &mut Context) -> Result<Token> {
+        let mut token = 0;
+        let (err, err_size) = self.message.parts();
+        // SAFETY: both are live; `token` outlives the call.
+        let sampled = unsafe {
+            sys::anneal_sample(self.raw.as_ptr(), context.raw.as_ptr(), &mut token, err, err_size)
+        };
+        match sampled {
+            true => Ok(token),
+            false => Err(Error::Sampler(self.message.text())),
+        }
+    }
+}
+
+/// Writes `input`, quantised to `ftype` (a `llama_ftype`), to `output`. Blocks; see [`quantize_progress`].
+pub(crate) fn quantize(input: &Path, output: &Path, ftype: i32, only_copy: bool, threads: u32) -> Result<()> {
+    start(false);
+    let (c_input, c_output) = (c_path(input)?, c_path(output)?);
+    let mut message = Message::new();
+    let (err, err_size) = message.parts();
+    // SAFETY: paths, `params` and the message outlive the call.
+    let code = unsafe {
+        let mut params = sys::llama_model_quantize_default_params();
+        params.ftype = ftype as sys::llama_ftype;
+        params.only_copy = only_copy;
+        params.nthread = threads.cast_signed();
+        sys::anneal_quantize(c_input.as_ptr(), c_output.as_ptr(), &params, err, err_size)
+    };
+    match code {
+        0 => Ok(()),
+        _ => Err(Error::Quantize { input: input.into(), output: output.into(), why: message.text() }),
+    }
+}
+
+/// How many tensors the running [`quantize`] has begun, of how many.
+pub(crate) fn quantize_progress() -> (u32, u32) {
+    let (mut done, mut total) = (0, 0);
+    // SAFETY: writes two numbers.
+    unsafe { sys::anneal_quantize_progress(&mut done, &mut total) };
+    (done.max(0).cast_unsigned(), total.max(0).cast_unsigned())
+}
+
+fn load_mode(mode: LoadMode) -> sys::llama_load_mode {
+    match mode {
+        LoadMode::Auto => sys::LLAMA_LOAD_MODE_AUTO,
+        LoadMode::None => sys::LLAMA_LOAD_MODE_NONE,
+        LoadMode::Mmap => sys::LLAMA_LOAD_MODE_MMAP,
+        LoadMode::Mlock => sys::LLAMA_LOAD_MODE_MLOCK,
+        LoadMode::MmapMlock => sys::LLAMA_LOAD_MODE_MMAP_MLOCK,
+        LoadMode::DirectIo => sys::LLAMA_LOAD_MODE_DIRECT_IO,
+    }
+}
+
+fn flash_attention(mode: FlashAttention) -> sys::llama_flash_attn_type {
+    match mode {
+        FlashAttention::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
+        FlashAttention::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+        FlashAttention::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    }
+}
+
+fn kv_type(kind: KvType) -> sys::ggml_type {
+    match kind {
+        KvType::F32 => sys::GGML_TYPE_F32,
+        KvType::F16 => sys::GGML_TYPE_F16,
+        KvType::Bf16 => sys::GGML_TYPE_BF16,
+        KvType::Q8_0 => sys::GGML_TYPE_Q8_0,
+        KvType::Q5_0 => sys::GGML_TYPE_Q5_0,
+        KvType::Q5_1 => sys::GGML_TYPE_Q5_1,
+        KvType::Q4_0 => sys::GGML_TYPE_Q4_0,
+        KvType::Q4_1 => sys::GGML_TYPE_Q4_1,
+        KvType::Iq4Nl => sys::GGML_TYPE_IQ4_NL,
+    }
+}

@@ -1,0 +1,168 @@
+//! Text in, text out: tokenise, prefill, then sample and decode one token at a time.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::ffi::{Context, Sampler, Token, interrupted};
+use crate::stream_utf8::StreamUtf8;
+
+/// What to generate.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Text to go on from.
+    pub prompt: &'a str,
+    /// Most tokens to generate.
+    pub n_predict: u32,
+    /// Whether tokens that end a text are like any other.
+    pub ignore_end: bool,
+}
+
+/// Why a generation stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// The model ended the text.
+    End,
+    /// As many tokens as asked for.
+    Length,
+    /// No room for another token.
+    ContextFull,
+    /// The interrupt flag.
+    Interrupted,
+    /// Nobody reads the text any more.
+    OutputClosed,
+}
+
+/// What was generated, and how long it took.
+#[derive(Clone, Debug)]
+pub struct Generation {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// The tokens.
+    pub tokens: Vec<Token>,
+    /// Why it stopped.
+    pub stop: Stop,
+    /// From the start until the first token was chosen; `None` where it never was.
+    pub time_to_first_token: Option<Duration>,
+    /// Time the prompt took.
+    pub prefill: Duration,
+    /// Time from the first token to the last.
+    pub decode: Duration,
+}
+
+impl Generation {
+    /// Prompt tokens per second.
+    pub fn prefill_tokens_per_second(&self) -> Option<f64> {
+        rate(self.prompt_tokens, self.prefill)
+    }
+
+    /// Generated tokens per second; the first one comes out of the prefill and does not count.
+    pub fn decode_tokens_per_second(&self) -> Option<f64> {
+        rate(self.tokens.len().saturating_sub(1), self.decode)
+    }
+}
+
+fn rate(tokens: usize, time: Duration) -> Option<f64> {
+    (tokens > 0 && !time.is_zero()).then(|| tokens as f64 / time.as_secs_f64())
+}
+
+/// Generates. `on_text` gets the text as it comes, in whole characters; it breaks off by saying so.
+pub fn generate(
+    context: &mut Context,
+    sampler: &mut Sampler,
+    request: &Request<'_>,
+    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+) -> Result<Generation> {
+    let start = Instant::now();
+    let prompt = context.model().tokenize(request.prompt)?;
+    from_tokens(context, sampler, &prompt, request, start, on_text)
+}
+
+/// The same from a prompt already cut into tokens, timed from `start`.
+pub(crate) fn from_tokens(
+    context: &mut Context,
+    sampler: &mut Sampler,
+    prompt: &[Token],
+    request: &Request<'_>,
+    start: Instant,
+    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+) -> Result<Generation> {
+    check_prompt(context, prompt)?;
+    let mut generation = Generation {
+        prompt_tokens: prompt.len(),
+        tokens: Vec::with_capacity(request.n_predict.min(context.n_ctx()) as usize),
+        stop: Stop::Length,
+        time_to_first_token: None,
+        prefill: Duration::ZERO,
+        decode: Duration::ZERO,
+    };
+    let prefill_start = Instant::now();
+    match context.decode(prompt) {
+        Err(Error::Interrupted) => {
+            generation.stop = Stop::Interrupted;
+            return Ok(generation);
+        }
+        other => other?,
+    }
+    context.synchronize();
+    generation.prefill = prefill_start.elapsed();
+
+    let model = std::sync::Arc::clone(context.model());
+    let mut stream = StreamUtf8::default();
+    let room = (context.n_ctx() as usize).saturating_sub(prompt.len());
+    let mut first = None;
+    generation.stop = loop {
+        if generation.tokens.len() >= request.n_predict as usize {
+            break Stop::Length;
+        }
+        if interrupted() {
+            break Stop::Interrupted;
+        }
+        let token = sampler.sample(context)?;
+        let first = *first.get_or_insert_with(Instant::now);
+        generation.time_to_first_token.get_or_insert(first - start);
+        if !request.ignore_end && model.is_end(token) {
+            break Stop::End;
+        }
+        generation.tokens.push(token);
+        generation.decode = first.elapsed();
+        model.piece(token, stream.buffer())?;
+        let text = stream.take();
+        if !text.is_empty() && on_text(text).is_break() {
+            break Stop::OutputClosed;
+        }
+        if generation.tokens.len() >= request.n_predict as usize {
+            break Stop::Length;
+        }
+        if generation.tokens.len() > room {
+            break Stop::ContextFull;
+        }
+        match context.decode(&[token]) {
+            Err(Error::Interrupted) => break Stop::Interrupted,
+            other => other?,
+        }
+    };
+    let rest = stream.finish();
+    if generation.stop != Stop::OutputClosed && !rest.is_empty() && on_text(rest).is_break() {
+        generation.stop = Stop::OutputClosed;
+    }
+    Ok(generation)
+}
+
+fn check_prompt(context: &Context, prompt: &[Token]) -> Result<()> {
+    if prompt.is_empty() {
+        return Err(Error::EmptyPrompt);
+    }
+    if prompt.len() > context.n_ctx() as usize {
+        return Err(Error::PromptTooLong {
+            prompt: prompt.len(),
+            context: context.n_ctx(),
+            needed: prompt.len().next_multiple_of(256) + 256,
+            trained: context.model().n_ctx_train(),
+        });
+    }
+    Ok(())
+}

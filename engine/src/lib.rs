@@ -1,0 +1,21 @@
+//! The engine of Anneal: runs GGUF models with llama.cpp in its own process.
+//!
+//! [`live::Live`] looks at the machine and the build's record, [`settings::Settings`] resolves every choice
+//! with its source, [`model`] opens models and makes contexts, [`generate`](mod@generate) and [`bench`] use
+//! them. All unsafe code is in [`ffi`].
+#![deny(unsafe_code)]
+
+pub mod bench;
+pub mod error;
+#[allow(unsafe_code)]
+pub mod ffi;
+pub mod generate;
+pub mod live;
+pub mod model;
+pub mod options;
+pub mod quantize;
+pub mod settings;
+pub mod stream_utf8;
+pub mod threads;
+
+pub use error::{Error, Result};

@@ -1,0 +1,66 @@
+//! What the engine finds at start: the machine it runs on, and the record of the build it is.
+
+use std::path::PathBuf;
+
+use build_info::{BuildInfo, Bytes, Host};
+
+/// The machine, the record, and what was wrong with either.
+#[derive(Debug, Default)]
+pub struct Live {
+    /// The machine; `None` where not even its cores could be read.
+    pub host: Option<Host>,
+    /// The record beside the executable, and where it lies.
+    pub build: Option<(PathBuf, BuildInfo)>,
+    /// One sentence for each thing that could not be read.
+    pub warnings: Vec<String>,
+}
+
+impl Live {
+    /// Looks at the machine and beside the running executable. Nothing here stops the engine.
+    pub fn read() -> Self {
+        // GPUs are llama.cpp's business, and asking the driver can take seconds.
+        let detected = host::detect(&host::Root::live().without_gpus());
+        let readable = !detected.host.limits.affinity.is_empty() || !detected.host.topology.cores.is_empty();
+        let mut live = Live { host: readable.then_some(detected.host), ..Live::default() };
+        if live.host.is_none() {
+            live.warnings.extend(detected.warnings);
+        }
+        if let Some(path) = Live::record_path() {
+            match BuildInfo::read(&path) {
+                Ok(build) => live.build = Some((path, build)),
+                Err(error) => {
+                    live.warnings.push(format!("{error}; going on with what the live host tells"));
+                }
+            }
+        }
+        live
+    }
+
+    /// Where the record of this build lies, if it has one: in the executable's folder or the one above it
+    /// (`bin/anneal` in a build folder).
+    pub fn record_path() -> Option<PathBuf> {
+        let executable = std::env::current_exe().ok()?;
+        let folder = executable.parent()?;
+        let candidates = [Some(folder), folder.parent()];
+        candidates.into_iter().flatten().map(|folder| folder.join("build_info.json")).find(|path| path.is_file())
+    }
+
+    /// Memory that this process may use: what the control group allows, at most what is available.
+    pub fn memory(&self) -> Option<Bytes> {
+        let host = self.host.as_ref()?;
+        let available = host.memory.available;
+        if available == Bytes(0) {
+            return host.limits.memory;
+        }
+        Some(host.limits.memory.map_or(available, |limit| limit.min(available)))
+    }
+
+    /// Whether this is the machine, as this process may use it, that the build was made on.
+    pub fn is_build_host(&self) -> bool {
+        let (Some(host), Some((_, build))) = (&self.host, &self.build) else { return false };
+        host.cpu == build.host.cpu
+            && host.topology.cores == build.host.topology.cores
+            && host.limits.affinity == build.host.limits.affinity
+            && host.limits.cpu_quota == build.host.limits.cpu_quota
+    }
+}

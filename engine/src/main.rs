@@ -1,0 +1,86 @@
+//! `anneal`: parse, dispatch, print the error chain, exit with the design's code.
+#![forbid(unsafe_code)]
+
+mod commands;
+mod interrupt;
+mod version;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+/// Runs GGUF models with the llama.cpp that was built for this machine.
+#[derive(Parser)]
+#[command(name = "anneal", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(commands::run::Args),
+    Bench(commands::bench::Args),
+    Info(commands::info::Args),
+    Quantize(commands::quantize::Args),
+}
+
+/// Wrong usage.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("error: anneal made a mistake: {panic}\n  Please report it with the command that you ran.");
+    }));
+    // 1 rather than 101: a failure like any other to a script.
+    std::panic::catch_unwind(run).unwrap_or(ExitCode::FAILURE)
+}
+
+fn run() -> ExitCode {
+    let cli = match Cli::try_parse_from(std::env::args_os().map(commands::long_form)) {
+        Ok(cli) => cli,
+        Err(error) => return say_usage(&error),
+    };
+    let result = match cli.command {
+        Command::Run(args) => commands::run::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::Info(args) => commands::info::run(&args),
+        Command::Quantize(args) => commands::quantize::run(&args),
+    };
+    match result {
+        Ok(code) => code,
+        // Whoever read the output has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            for cause in error.chain().skip(1) {
+                eprintln!("  caused by: {cause}");
+            }
+            match error.downcast_ref::<engine::Error>() {
+                Some(engine::Error::Usage(_)) => ExitCode::from(USAGE),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+fn say_usage(error: &clap::Error) -> ExitCode {
+    // Help and version go to stdout; a reader that has gone away is no error.
+    if error.kind() == ErrorKind::DisplayVersion {
+        let _ = writeln!(std::io::stdout(), "anneal {}", version::text());
+        return ExitCode::SUCCESS;
+    }
+    let _ = error.print();
+    match error.kind() {
+        ErrorKind::DisplayHelp => ExitCode::SUCCESS,
+        _ => ExitCode::from(USAGE),
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}

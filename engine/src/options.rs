@@ -1,0 +1,195 @@
+//! Choices that llama.cpp offers for a model and a context, by the names that its own tools use.
+
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $default:ident: $($(#[$vdoc:meta])* $variant:ident = $text:literal,)*) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$vdoc])* $variant,)* }
+
+        impl $name {
+            /// Every choice, by name.
+            pub const NAMES: &'static [&'static str] = &[$($text,)*];
+
+            /// The name.
+            pub fn name(self) -> &'static str {
+                match self { $($name::$variant => $text,)* }
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self { $name::$default }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.pad(self.name()) }
+        }
+
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($text => Ok($name::$variant),)*
+                    _ => Err(format!(concat!("unknown ", $what, " {:?}: use one of {}"), text, Self::NAMES.join(", "))),
+                }
+            }
+        }
+    };
+}
+
+choice! {
+    /// How the weights come into memory.
+    LoadMode, "load mode", Auto:
+    /// What llama.cpp finds best for the device.
+    Auto = "auto",
+    /// Read into allocated memory.
+    None = "none",
+    /// Mapped; pages come in as they are used.
+    Mmap = "mmap",
+    /// Read, and kept from being swapped.
+    Mlock = "mlock",
+    /// Mapped, and kept from being dropped.
+    MmapMlock = "mmap_mlock",
+    /// Read past the page cache.
+    DirectIo = "direct_io",
+}
+
+choice! {
+    /// Whether attention runs as one fused operation.
+    FlashAttention, "flash attention mode", Auto:
+    /// On where the device supports it.
+    Auto = "auto",
+    /// Always.
+    On = "on",
+    /// Never.
+    Off = "off",
+}
+
+choice! {
+    /// Data type of the K or V half of the cache.
+    KvType, "cache type", F16:
+    /// 4 bytes a value.
+    F32 = "f32",
+    /// 2 bytes a value.
+    F16 = "f16",
+    /// 2 bytes a value, the range of f32.
+    Bf16 = "bf16",
+    /// 34 bytes for 32 values.
+    Q8_0 = "q8_0",
+    /// 22 bytes for 32 values.
+    Q5_0 = "q5_0",
+    /// 24 bytes for 32 values.
+    Q5_1 = "q5_1",
+    /// 18 bytes for 32 values.
+    Q4_0 = "q4_0",
+    /// 20 bytes for 32 values.
+    Q4_1 = "q4_1",
+    /// 18 bytes for 32 values, not evenly spaced.
+    Iq4Nl = "iq4_nl",
+}
+
+choice! {
+    /// Whether threads are bound to CPUs.
+    ///
+    /// The kernel's scheduler spreads threads over idle cores by itself, and on a machine shared with other
+    /// work a bound thread waits for its CPU while another is idle, with every other thread waiting for it at
+    /// the next barrier. So `auto` binds only where the scheduler is known to place badly: on a hybrid CPU the
+    /// threads may move among the performance cores but not onto an efficiency core.
+    Affinity, "affinity", Auto:
+    /// Only on a hybrid CPU, to the performance cores as a whole.
+    Auto = "auto",
+    /// One thread a CPU, as long as there are as many CPUs as threads.
+    On = "on",
+    /// Never.
+    Off = "off",
+}
+
+impl KvType {
+    /// Bytes that 32 values take.
+    pub fn bytes_per_32(self) -> u64 {
+        match self {
+            KvType::F32 => 128,
+            KvType::F16 | KvType::Bf16 => 64,
+            KvType::Q8_0 => 34,
+            KvType::Q5_0 => 22,
+            KvType::Q5_1 => 24,
+            KvType::Q4_0 | KvType::Iq4Nl => 18,
+            KvType::Q4_1 => 20,
+        }
+    }
+}
+
+/// How a model is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelOptions {
+    /// How the weights come into memory.
+    pub load_mode: LoadMode,
+    /// Whether weights may be rearranged for the CPU's kernels: faster prefill, a copy of the weights.
+    pub repack: bool,
+}
+
+impl Default for ModelOptions {
+    fn default() -> Self {
+        Self { load_mode: LoadMode::default(), repack: true }
+    }
+}
+
+/// How a context is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextOptions {
+    /// Tokens it holds.
+    pub n_ctx: u32,
+    /// Tokens in one call.
+    pub n_batch: u32,
+    /// Tokens in one graph.
+    pub n_ubatch: u32,
+    /// Type of the K cache.
+    pub type_k: KvType,
+    /// Type of the V cache.
+    pub type_v: KvType,
+    /// Flash attention.
+    pub flash_attention: FlashAttention,
+    /// Whether the interrupt flag stops it in the middle of a graph.
+    pub interruptible: bool,
+}
+
+/// How the next token is chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplerOptions {
+    /// The most likely token; all else is ignored.
+    pub greedy: bool,
+    /// Candidates kept; 0 keeps all.
+    pub top_k: u32,
+    /// Probability mass kept; 1 keeps all.
+    pub top_p: f32,
+    /// Candidates kept that have at least this part of the best one's probability; 0 keeps all.
+    pub min_p: f32,
+    /// Temperature.
+    pub temperature: f32,
+    /// Seed of the random numbers.
+    pub seed: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for name in LoadMode::NAMES {
+            assert_eq!(name.parse::<LoadMode>().map(LoadMode::name), Ok(*name));
+        }
+        for name in KvType::NAMES {
+            assert_eq!(name.parse::<KvType>().map(KvType::name), Ok(*name));
+        }
+        let error = "q3_k".parse::<KvType>().map(KvType::name);
+        assert_eq!(
+            error,
+            Err("unknown cache type \"q3_k\": use one of f32, f16, bf16, q8_0, q5_0, q5_1, q4_0, q4_1, iq4_nl"
+                .to_string())
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! Quantises models with llama.cpp's own code, into a file that appears only when it is complete.
+
+use std::path::Path;
+use std::time::Duration;
+
+use build_info::Bytes;
+
+use crate::error::{Error, Result};
+use crate::ffi;
+
+/// Every type by the name that llama-quantize takes, with its `llama_ftype`. `Q3_K`, `Q4_K` and `Q5_K` are the
+/// medium mixtures.
+pub const TYPES: &[(&str, i32)] = &[
+    ("F32", 0),
+    ("F16", 1),
+    ("BF16", 32),
+    ("Q8_0", 7),
+    ("Q6_K", 18),
+    ("Q5_0", 8),
+    ("Q5_1", 9),
+    ("Q5_K", 17),
+    ("Q5_K_S", 16),
+    ("Q5_K_M", 17),
+    ("Q4_0", 2),
+    ("Q4_1", 3),
+    ("Q4_K", 15),
+    ("Q4_K_S", 14),
+    ("Q4_K_M", 15),
+    ("Q3_K", 12),
+    ("Q3_K_S", 11),
+    ("Q3_K_M", 12),
+    ("Q3_K_L", 13),
+    ("Q2_0", 41),
+    ("Q2_K", 10),
+    ("Q2_K_S", 21),
+    ("Q1_0", 40),
+    ("IQ4_NL", 25),
+    ("IQ4_XS", 30),
+    ("IQ3_XXS", 23),
+    ("IQ3_XS", 22),
+    ("IQ3_S", 26),
+    ("IQ3_M", 27),
+    ("IQ2_XXS", 19),
+    ("IQ2_XS", 20),
+    ("IQ2_S", 28),
+    ("IQ2_M", 29),
+    ("IQ1_S", 24),
+    ("IQ1_M", 31),
+    ("TQ1_0", 36),
+    ("TQ2_0", 37),
+    ("MXFP4_MOE", 38),
+    ("NVFP4", 39),
+    ("COPY", 0),
+];
+
+/// A type to quantise to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Type {
+    name: &'static str,
+    ftype: i32,
+}
+
+impl Type {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.name
+    }
+}
+
+impl std::str::FromStr for Type {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match TYPES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)) {
+            Some(&(name, ftype)) => Ok(Type { name, ftype }),
+            None => {
+                let names: Vec<&str> = TYPES.iter().map(|(name, _)| *name).collect();
+                Err(format!("unknown type {text:?}: use one of {}", names.join(", ")))
+            }
+        }
+    }
+}
+
+/// Quantises `input` to `kind` as `output` on `threads` threads. `on_progress` is told now and then how many
+/// tensors were begun, of how many; when it returns `false` the unfinished file is removed and
+/// [`Error::Interrupted`] returned. llama.cpp cannot be stopped, so the caller must then end the process with
+/// [`ffi::exit_now`].
+pub fn quantize(
+    input: &Path,
+    output: &Path,
+    kind: Type,
+    threads: u32,
+    on_progress: &mut dyn FnMut(u32, u32) -> bool,
+) -> Result<()> {
+    gguf::GgufFile::open(input)?;
+    let place = |error: gguf::partial::PlaceError| Error::Place(Box::new(error));
+    // How large it becomes is not known before; a full disk is an error of the writer.
+    let partial = gguf::partial::PartialFile::beside(output, Bytes(0)).map_err(place)?;
+
+    let (source, target) = (input.to_path_buf(), partial.path().to_path_buf());
+    let worker = std::thread::spawn(move || {
+        ffi::quantize(&source, &target, kind.ftype, kind.name == "COPY", threads)
+    });
+    while !worker.is_finished() {
+        let (done, total) = ffi::quantize_progress();
+        if !on_progress(done, total) {
+            return Err(Error::Interrupted); // drops, and so removes, the partial file
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let why = |why: String| Error::Quantize { input: input.into(), output: output.into(), why };
+    match worker.join() {
+        Ok(result) => result.map_err(|error| match error {
+            Error::Quantize { why: reason, .. } => why(reason),
+            other => other,
+        })?,
+        Err(_) => return Err(why("the working thread panicked".to_string())),
+    }
+    let (done, total) = ffi::quantize_progress();
+    on_progress(done, total);
+    partial.commit().map_err(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_those_that_the_file_format_names() {
+        for (name, ftype) in TYPES {
+            let aliases = ["Q3_K", "Q4_K", "Q5_K", "COPY"];
+            if !aliases.contains(name) {
+                assert_eq!(gguf::file_type_name(ftype.cast_unsigned()), Some(*name));
+            }
+        }
+        assert_eq!("q4_k_m".parse::<Type>().map(|kind| kind.ftype), Ok(15));
+        assert!("Q9".parse::<Type>().is_err_and(|error| error.contains("Q4_K_M")));
+    }
+}

@@ -1,0 +1,399 @@
+//! Every setting with its value and where it came from. Precedence: flag, build info, live host, default.
+
+use std::fmt;
+
+use build_info::{Policy, ThreadBudget, threads};
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::ffi::MAX_THREADS;
+use crate::live::Live;
+use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, SamplerOptions};
+
+/// Where a value came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Given on the command line.
+    Flag,
+    /// `build_info.json`.
+    BuildInfo,
+    /// Computed from the machine as it is now.
+    LiveHost,
+    /// Built in.
+    Default,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Source::Flag => "flag",
+            Source::BuildInfo => "build info",
+            Source::LiveHost => "live host",
+            Source::Default => "default",
+        })
+    }
+}
+
+/// A value and where it came from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting<T> {
+    /// The value.
+    pub value: T,
+    /// Where it came from.
+    pub source: Source,
+}
+
+impl<T> Setting<T> {
+    fn new(value: T, source: Source) -> Self {
+        Self { value, source }
+    }
+
+    fn or_default(flag: Option<T>, default: T) -> Self {
+        match flag {
+            Some(value) => Self::new(value, Source::Flag),
+            None => Self::new(default, Source::Default),
+        }
+    }
+}
+
+/// What the command line asks for; `None` where it says nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(missing_docs, reason = "named and documented as in `Settings`")]
+pub struct Requested {
+    pub policy: Option<Policy>,
+    pub decode_threads: Option<u32>,
+    pub prefill_threads: Option<u32>,
+    pub affinity: Option<Affinity>,
+    pub cpus: Option<Vec<u32>>,
+    pub poll: Option<u32>,
+    pub n_ctx: Option<u32>,
+    pub n_batch: Option<u32>,
+    pub n_ubatch: Option<u32>,
+    pub load_mode: Option<LoadMode>,
+    pub repack: Option<bool>,
+    pub type_k: Option<KvType>,
+    pub type_v: Option<KvType>,
+    pub flash_attention: Option<FlashAttention>,
+    pub greedy: Option<bool>,
+    pub temperature: Option<f32>,
+    pub top_k: Option<u32>,
+    pub top_p: Option<f32>,
+    pub min_p: Option<f32>,
+    pub seed: Option<u32>,
+}
+
+/// Everything resolved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Share of the cores that decode takes.
+    pub policy: Setting<Policy>,
+    /// Threads that generate tokens.
+    pub decode_threads: Setting<u32>,
+    /// Threads that evaluate the prompt.
+    pub prefill_threads: Setting<u32>,
+    /// Whether threads are bound to CPUs.
+    pub affinity: Setting<Affinity>,
+    /// Logical CPUs for the threads, one of each core.
+    pub cpus: Setting<Vec<u32>>,
+    /// How eagerly threads wait for work, 0 to 100.
+    pub poll: Setting<u32>,
+    /// Tokens the context holds; 0 is what the model was trained for.
+    pub n_ctx: Setting<u32>,
+    /// Tokens in one call.
+    pub n_batch: Setting<u32>,
+    /// Tokens in one graph.
+    pub n_ubatch: Setting<u32>,
+    /// How the weights come into memory.
+    pub load_mode: Setting<LoadMode>,
+    /// Whether weights may be rearranged for the CPU's kernels.
+    pub repack: Setting<bool>,
+    /// Type of the K cache.
+    pub type_k: Setting<KvType>,
+    /// Type of the V cache.
+    pub type_v: Setting<KvType>,
+    /// Flash attention.
+    pub flash_attention: Setting<FlashAttention>,
+    /// The most likely token, always.
+    pub greedy: Setting<bool>,
+    /// Temperature.
+    pub temperature: Setting<f32>,
+    /// Candidates kept.
+    pub top_k: Setting<u32>,
+    /// Probability mass kept.
+    pub top_p: Setting<f32>,
+    /// Least probability kept, relative to the best.
+    pub min_p: Setting<f32>,
+    /// Seed; `None` draws one at each start.
+    pub seed: Setting<Option<u32>>,
+    /// What bounded the threads, in words.
+    pub bound_by: String,
+}
+
+/// One line of `info --explain`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Explained {
+    /// The setting, as its flag is called.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+    /// Where it came from.
+    pub source: Source,
+}
+
+/// Context size where nothing is asked for: room for a conversation, memory that a small machine has (the
+/// trained size of new models can need tens of gigabytes).
+pub const DEFAULT_CTX: u32 = 4096;
+
+impl Settings {
+    /// Resolves what was asked for on the machine and the build at hand.
+    pub fn resolve(requested: &Requested, live: &Live) -> Result<Self> {
+        check(requested)?;
+        let policy = Setting::or_default(requested.policy, Policy::default());
+        let (budget, budget_source) = budget(live, policy.value);
+        let (decode, prefill, record) = match recorded_threads(live, policy.value, &budget) {
+            Some((decode, prefill)) => (decode, prefill, Source::BuildInfo),
+            None => (budget.decode, budget.prefill, budget_source),
+        };
+        let decode_threads = match requested.decode_threads {
+            Some(threads) => Setting::new(threads, Source::Flag),
+            None => Setting::new(decode, record),
+        };
+        // As in llama.cpp, one number of threads counts for both phases.
+        let prefill_threads = match requested.prefill_threads.or(requested.decode_threads) {
+            Some(threads) => Setting::new(threads, Source::Flag),
+            None => Setting::new(prefill, record),
+        };
+        let cpus = match &requested.cpus {
+            Some(cpus) => Setting::new(cpus.clone(), Source::Flag),
+            None => Setting::new(budget.cpus, budget_source),
+        };
+        // A list of CPUs says that threads shall be bound to them.
+        let affinity = match (requested.affinity, &requested.cpus) {
+            (None, Some(_)) => Setting::new(Affinity::On, Source::Flag),
+            (flag, _) => Setting::or_default(flag, Affinity::default()),
+        };
+        Ok(Settings {
+            policy,
+            decode_threads,
+            prefill_threads,
+            affinity,
+            cpus,
+            poll: Setting::or_default(requested.poll, 50), // llama.cpp's
+            n_ctx: Setting::or_default(requested.n_ctx, DEFAULT_CTX),
+            n_batch: Setting::or_default(requested.n_batch, 2048), // llama.cpp's
+            n_ubatch: Setting::or_default(requested.n_ubatch, 512), // llama.cpp's
+            load_mode: Setting::or_default(requested.load_mode, LoadMode::default()),
+            repack: Setting::or_default(requested.repack, true),
+            type_k: Setting::or_default(requested.type_k, KvType::default()),
+            type_v: Setting::or_default(requested.type_v, KvType::default()),
+            flash_attention: Setting::or_default(requested.flash_attention, FlashAttention::default()),
+            greedy: Setting::or_default(requested.greedy, false),
+            // The sampling defaults of llama.cpp's tools.
+            temperature: Setting::or_default(requested.temperature, 0.8),
+            top_k: Setting::or_default(requested.top_k, 40),
+            top_p: Setting::or_default(requested.top_p, 0.95),
+            min_p: Setting::or_default(requested.min_p, 0.05),
+            seed: Setting::or_default(requested.seed.map(Some), None),
+            bound_by: budget.bound_by,
+        })
+    }
+
+    /// How to load a model.
+    pub fn model_options(&self) -> ModelOptions {
+        ModelOptions { load_mode: self.load_mode.value, repack: self.repack.value }
+    }
+
+    /// How to choose tokens, with `seed` where none is set.
+    pub fn sampler_options(&self, seed: u32) -> SamplerOptions {
+        SamplerOptions {
+            // At temperature 0 only the most likely token has any probability.
+            greedy: self.greedy.value || self.temperature.value <= 0.0,
+            top_k: self.top_k.value,
+            top_p: self.top_p.value,
+            min_p: self.min_p.value,
+            temperature: self.temperature.value,
+            seed: self.seed.value.unwrap_or(seed),
+        }
+    }
+
+    /// Every setting, its value and its source.
+    pub fn explain(&self) -> Vec<Explained> {
+        fn line<T>(name: &'static str, setting: &Setting<T>, value: impl fmt::Display) -> Explained {
+            Explained { name, value: value.to_string(), source: setting.source }
+        }
+        let on = |on: bool| if on { "on" } else { "off" };
+        let policy = match self.policy.value {
+            Policy::Max => "max",
+            Policy::Balanced => "balanced",
+            Policy::Shared => "shared",
+            Policy::Debug => "debug",
+        };
+        let cpus: Vec<String> = self.cpus.value.iter().map(u32::to_string).collect();
+        let n_ctx = match self.n_ctx.value {
+            0 => "the model's".to_string(),
+            n_ctx => n_ctx.to_string(),
+        };
+        let seed = self.seed.value.map_or("random".to_string(), |seed| seed.to_string());
+        vec![
+            line("policy", &self.policy, policy),
+            line("threads", &self.decode_threads, self.decode_threads.value),
+            line("threads-batch", &self.prefill_threads, self.prefill_threads.value),
+            line("affinity", &self.affinity, self.affinity.value),
+            line("cpu-list", &self.cpus, cpus.join(",")),
+            line("poll", &self.poll, self.poll.value),
+            line("ctx-size", &self.n_ctx, n_ctx),
+            line("batch-size", &self.n_batch, self.n_batch.value),
+            line("ubatch-size", &self.n_ubatch, self.n_ubatch.value),
+            line("load-mode", &self.load_mode, self.load_mode.value),
+            line("repack", &self.repack, on(self.repack.value)),
+            line("cache-type-k", &self.type_k, self.type_k.value),
+            line("cache-type-v", &self.type_v, self.type_v.value),
+            line("flash-attn", &self.flash_attention, self.flash_attention.value),
+            line("greedy", &self.greedy, on(self.greedy.value)),
+            line("temp", &self.temperature, self.temperature.value),
+            line("top-k", &self.top_k, self.top_k.value),
+            line("top-p", &self.top_p, self.top_p.value),
+            line("min-p", &self.min_p, self.min_p.value),
+            line("seed", &self.seed, seed),
+        ]
+    }
+}
+
+/// The thread budget of the live host; without one, of the build host; without either, one thread.
+fn budget(live: &Live, policy: Policy) -> (ThreadBudget, Source) {
+    match (&live.host, &live.build) {
+        (Some(host), _) => (threads::budget(host, policy), Source::LiveHost),
+        (None, Some((_, build))) => (threads::budget(&build.host, policy), Source::BuildInfo),
+        (None, None) => {
+            let bound_by = "nothing could be read".to_string();
+            (ThreadBudget { prefill: 1, decode: 1, cores: 1, cpus: vec![0], bound_by }, Source::Default)
+        }
+    }
+}
+
+/// The threads that `build_info.json` recommends for decode and prefill, where it speaks of this machine as it
+/// is now and of this policy; never more than the live budget.
+fn recorded_threads(live: &Live, policy: Policy, budget: &ThreadBudget) -> Option<(u32, u32)> {
+    let (_, build) = live.build.as_ref()?;
+    if policy != Policy::Balanced || !(live.is_build_host() || live.host.is_none()) {
+        return None;
+    }
+    let within = |threads: u32| threads.clamp(1, budget.cores.max(1));
+    Some((within(build.optimal_threads), within(build.threads.prefill)))
+}
+
+fn check(requested: &Requested) -> Result<()> {
+    for (flag, threads) in [("-t", requested.decode_threads), ("-tb", requested.prefill_threads)] {
+        if let Some(threads) = threads.filter(|threads| !(1..=MAX_THREADS).contains(threads)) {
+            return usage(format!(
+                "{flag} {threads}: llama.cpp works with 1 to {MAX_THREADS} threads; leave it out to take what the \
+                 machine offers"
+            ));
+        }
+    }
+    for (flag, tokens) in [("-b", requested.n_batch), ("-ub", requested.n_ubatch)] {
+        if let Some(tokens) = tokens.filter(|tokens| !(1..=1 << 20).contains(tokens)) {
+            return usage(format!("{flag} {tokens}: a batch has 1 to {} tokens", 1 << 20));
+        }
+    }
+    if let Some(n_ctx) = requested.n_ctx.filter(|n_ctx| *n_ctx > 1 << 28) {
+        return usage(format!("-c {n_ctx}: a context has at most {} tokens", 1 << 28));
+    }
+    if let Some(poll) = requested.poll.filter(|poll| *poll > 100) {
+        return usage(format!("--poll {poll}: use 0 (sleep) to 100 (spin)"));
+    }
+    for cpu in requested.cpus.iter().flatten().filter(|cpu| **cpu >= MAX_THREADS) {
+        return usage(format!("--cpu-list {cpu}: llama.cpp can bind threads to CPUs 0 to {}", MAX_THREADS - 1));
+    }
+    let fractions = [("--top-p", requested.top_p), ("--min-p", requested.min_p)];
+    for (flag, value) in fractions {
+        if let Some(value) = value.filter(|value| !(0.0..=1.0).contains(value)) {
+            return usage(format!("{flag} {value}: a probability lies between 0 and 1"));
+        }
+    }
+    if let Some(value) = requested.temperature.filter(|value| !(0.0..=100.0).contains(value)) {
+        return usage(format!("--temp {value}: use 0 (most likely token) to 100"));
+    }
+    Ok(())
+}
+
+fn usage<T>(message: String) -> Result<T> {
+    Err(Error::Usage(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use build_info::host::{Cpu, Limits, Memory, Os, Topology};
+    use build_info::Host;
+
+    use super::*;
+
+    fn live(cpus: u32) -> Live {
+        let host = Host {
+            arch: "x86_64".to_string(),
+            hostname: None,
+            os: Os::default(),
+            cpu: Cpu::default(),
+            topology: Topology::default(),
+            memory: Memory::default(),
+            limits: Limits { affinity: (0..cpus).collect(), ..Limits::default() },
+            gpus: Vec::new(),
+        };
+        Live { host: Some(host), ..Live::default() }
+    }
+
+    #[test]
+    fn a_flag_goes_before_the_live_host() {
+        let cases = [
+            (Requested::default(), (6, Source::LiveHost), (8, Source::LiveHost)),
+            (
+                Requested { decode_threads: Some(3), ..Requested::default() },
+                (3, Source::Flag),
+                (3, Source::Flag),
+            ),
+            (
+                Requested { prefill_threads: Some(20), ..Requested::default() },
+                (6, Source::LiveHost),
+                (20, Source::Flag),
+            ),
+            (
+                Requested { policy: Some(Policy::Max), ..Requested::default() },
+                (8, Source::LiveHost),
+                (8, Source::LiveHost),
+            ),
+        ];
+        for (requested, decode, prefill) in cases {
+            let settings = Settings::resolve(&requested, &live(8)).expect("valid");
+            assert_eq!((settings.decode_threads.value, settings.decode_threads.source), decode, "{requested:?}");
+            assert_eq!((settings.prefill_threads.value, settings.prefill_threads.source), prefill, "{requested:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_wrong_usage() {
+        let cases = [
+            Requested { decode_threads: Some(0), ..Requested::default() },
+            Requested { prefill_threads: Some(10_000), ..Requested::default() },
+            Requested { n_batch: Some(0), ..Requested::default() },
+            Requested { n_ubatch: Some(0), ..Requested::default() },
+            Requested { n_ctx: Some(u32::MAX), ..Requested::default() },
+            Requested { poll: Some(101), ..Requested::default() },
+            Requested { cpus: Some(vec![512]), ..Requested::default() },
+            Requested { top_p: Some(f32::NAN), ..Requested::default() },
+            Requested { temperature: Some(-1.0), ..Requested::default() },
+        ];
+        for requested in cases {
+            let result = Settings::resolve(&requested, &live(2));
+            assert!(matches!(result, Err(Error::Usage(_))), "{requested:?} was taken");
+        }
+    }
+
+    #[test]
+    fn every_setting_is_explained() {
+        let settings = Settings::resolve(&Requested::default(), &live(2)).expect("valid");
+        let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
+        assert_eq!(names.len(), 20);
+        assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
+    }
+}

@@ -1,0 +1,80 @@
+//! The thread pools of a context: how many threads, and on which CPUs.
+
+use build_info::Host;
+
+use crate::error::Result;
+use crate::ffi::{Context, Threadpool};
+use crate::options::Affinity;
+use crate::settings::Settings;
+
+/// Where the threads of a pool may run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// The CPUs; none for all.
+    pub cpus: Vec<u32>,
+    /// Whether each thread has one of its own.
+    pub strict: bool,
+}
+
+impl Placement {
+    /// The placement of `threads` threads on `host` under `settings`.
+    pub fn new(settings: &Settings, host: Option<&Host>, threads: u32) -> Self {
+        let cpus = &settings.cpus.value;
+        match settings.affinity.value {
+            Affinity::Off => Placement::default(),
+            // With more threads than CPUs, giving each its own would put two on one and none on another.
+            Affinity::On => Placement { cpus: cpus.clone(), strict: threads as usize <= cpus.len() },
+            Affinity::Auto if host.is_some_and(|host| host.topology.is_hybrid()) && threads as usize <= cpus.len() => {
+                Placement { cpus: cpus.clone(), strict: false }
+            }
+            Affinity::Auto => Placement::default(),
+        }
+    }
+}
+
+/// Gives `context` pools of its own: without one, ggml makes and joins threads for every graph.
+///
+/// One pool when both phases use as many threads, else two. The decode pool is made first: each pool places
+/// the calling thread too, and the last one made has its way, so this thread stays on the CPU that decode's
+/// smaller pool leaves free.
+pub fn attach(context: &mut Context, settings: &Settings, host: Option<&Host>) -> Result<()> {
+    let (decode, prefill) = (settings.decode_threads.value, settings.prefill_threads.value);
+    let pool = |threads| {
+        let placement = Placement::new(settings, host, threads);
+        Threadpool::new(threads, &placement.cpus, placement.strict, settings.poll.value)
+    };
+    let decode_pool = pool(decode)?;
+    let prefill_pool = if decode == prefill { None } else { Some(pool(prefill)?) };
+    context.attach(decode_pool, prefill_pool);
+    context.set_threads(decode, prefill);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::Live;
+    use crate::settings::Requested;
+
+    #[test]
+    fn threads_are_bound_only_where_asked_or_known_to_help() {
+        let cpus = Some(vec![0, 2, 4]);
+        let place = |affinity, threads| {
+            let requested = Requested { affinity, cpus: cpus.clone(), ..Requested::default() };
+            let settings = Settings::resolve(&requested, &Live::default()).expect("valid");
+            Placement::new(&settings, None, threads)
+        };
+        let bound = |strict| Placement { cpus: vec![0, 2, 4], strict };
+        let cases = [
+            (Some(Affinity::On), 3, bound(true)),
+            (Some(Affinity::On), 4, bound(false)),
+            (Some(Affinity::Off), 3, Placement::default()),
+            (Some(Affinity::Auto), 3, Placement::default()),
+            // A list alone means `on`.
+            (None, 2, bound(true)),
+        ];
+        for (affinity, threads, expected) in cases {
+            assert_eq!(place(affinity, threads), expected, "{affinity:?}, {threads} threads");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Bad input: a message that says what to do, the design's exit code, no panic, nothing lost.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{ANNEAL, anneal, parts, tiny};
+
+/// Runs `anneal run` on `model`; returns exit code and stderr, which must be an error without a panic.
+fn refused(model: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut all: Vec<&OsStr> = ["run", "-n", "4", "-m"].map(OsStr::new).to_vec();
+    all.push(model.as_os_str());
+    if !arguments.contains(&"-p") {
+        all.extend(["-p", "hello"].map(OsStr::new));
+    }
+    all.extend(arguments.iter().map(OsStr::new));
+    let (code, stdout, stderr) = parts(&anneal(&all));
+    assert_eq!(stdout, "", "{all:?} printed text");
+    assert!(stderr.starts_with("error: ") && !stderr.contains("panicked"), "{all:?}: {stderr}");
+    (code, stderr)
+}
+
+#[test]
+fn files_that_are_no_models() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).expect("a file");
+        path
+    };
+    let whole = fs::read(tiny()).expect("the tiny model");
+    let mut cases = vec![
+        (folder.path().join("missing.gguf"), "no such file"),
+        (folder.path().to_path_buf(), "folder"),
+        (write("empty.gguf", b""), "empty"),
+        (write("text.gguf", b"<!DOCTYPE html>"), "no GGUF file"),
+    ];
+    // Cut in the magic, the header, the metadata, the vocabulary, the tensor list and the data.
+    for part in [2, 12, 60, 4_000, whole.len() / 10, whole.len() / 2, whole.len() - 1] {
+        cases.push((write(&format!("cut at {part}.gguf"), &whole[..part]), ""));
+    }
+    for (path, words) in cases {
+        let (code, stderr) = refused(&path, &[]);
+        assert_eq!(code, Some(1), "{}: {stderr}", path.display());
+        assert!(stderr.contains(words), "{}: {stderr}", path.display());
+        assert!(stderr.contains(&*path.to_string_lossy()), "{} is not named: {stderr}", path.display());
+    }
+}
+
+#[test]
+fn a_corrupt_model_is_an_error_and_never_a_crash() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let whole = fs::read(tiny()).expect("the tiny model");
+    let path = folder.path().join("corrupt.gguf");
+    // Every byte that follows is in the header: counts, key lengths, types, array lengths.
+    for at in (4..400).step_by(9) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0xff;
+        fs::write(&path, bytes).expect("a file");
+        let (code, _, stderr) = parts(&anneal([
+            OsStr::new("run"), OsStr::new("-n"), OsStr::new("1"), OsStr::new("-p"), OsStr::new("a"),
+            OsStr::new("-m"), path.as_os_str(),
+        ]));
+        // A changed byte in a value may well leave a model that runs.
+        assert!(matches!(code, Some(0 | 1)), "byte {at}: {code:?} {stderr}");
+        assert!(code == Some(0) || stderr.contains("error: ") || stderr.contains("anneal: "), "byte {at}: {stderr}");
+        assert!(!stderr.contains("panicked") && !stderr.contains("ptrace"), "byte {at}: {stderr}");
+    }
+}
+
+#[test]
+fn a_model_larger_than_memory_is_refused_before_it_is_read() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("huge.gguf");
+    write_sparse_model(&path, 4 << 40); // ext4 ends at 16 TiB
+    let start = Instant::now();
+    let (code, stderr) = refused(&path, &[]);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("memory") && stderr.contains("--load-mode mmap"), "{stderr}");
+    assert!(start.elapsed() < Duration::from_secs(20), "it took {:?}", start.elapsed());
+}
+
+/// A sparse file with the header of a model that has one tensor of `bytes` bytes.
+fn write_sparse_model(path: &Path, bytes: u64) {
+    let mut header = Vec::new();
+    let string = |header: &mut Vec<u8>, text: &str| {
+        header.extend((text.len() as u64).to_le_bytes());
+        header.extend(text.as_bytes());
+    };
+    header.extend(b"GGUF");
+    header.extend(3u32.to_le_bytes());
+    header.extend(1u64.to_le_bytes()); // tensors
+    header.extend(1u64.to_le_bytes()); // keys
+    string(&mut header, "general.architecture");
+    header.extend(8u32.to_le_bytes()); // string
+    string(&mut header, "llama");
+    string(&mut header, "token_embd.weight");
+    header.extend(2u32.to_le_bytes()); // dimensions
+    header.extend((1u64 << 12).to_le_bytes());
+    header.extend((bytes >> 13).to_le_bytes());
+    header.extend(1u32.to_le_bytes()); // F16
+    header.extend(0u64.to_le_bytes()); // offset
+    header.resize(header.len().next_multiple_of(32), 0);
+    let mut file = File::create(path).expect("a file");
+    file.write_all(&header).expect("a header");
+    file.set_len(header.len() as u64 + bytes).expect("a sparse file");
+}
+
+#[test]
+fn prompts_that_do_not_fit() {
+    let long = "steel ".repeat(400);
+    let (code, stderr) = refused(tiny(), &["-p", &long, "-c", "256"]);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("the context holds 256") && stderr.contains("-c "), "{stderr}");
+    // The number it names must do.
+    let words: Vec<&str> = stderr.split_whitespace().collect();
+    let at = words.iter().position(|word| *word == "-c").expect("it names -c");
+    let output = anneal([
+        "run", "-m", tiny().to_str().expect("UTF-8"), "-p", &long, "-n", "1", "-c", words[at + 1],
+    ]);
+    assert_eq!(parts(&output).0, Some(0), "-c {} did not do: {:?}", words[at + 1], parts(&output).2);
+    let (code, stderr) = refused(tiny(), &["-c", "200000000"]);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("context") && stderr.contains("lower -c"), "{stderr}");
+}
+
+#[test]
+fn flags_that_cannot_be_meant_are_wrong_usage() {
+    let model = tiny().to_str().expect("UTF-8");
+    let cases: [(&[&str], &str); 12] = [
+        (&["run", "-m", model, "-p", "a", "-t", "0"], "1 to 512 threads"),
+        (&["run", "-m", model, "-p", "a", "-t", "10000"], "1 to 512 threads"),
+        (&["run", "-m", model, "-p", "a", "-tb", "10000"], "1 to 512 threads"),
+        (&["run", "-m", model, "-p", "a", "-t", "-3"], "-3"),
+        (&["run", "-m", model, "-p", "a", "-b", "0"], "batch"),
+        (&["run", "-m", model, "-p", "a", "-ctk", "q3_k"], "q8_0"),
+        (&["run", "-m", model, "-p", "a", "--load-mode", "fast"], "direct_io"),
+        (&["run", "-m", model, "-p", "a", "--cpu-list", "0-"], "0-3,8"),
+        (&["run", "-p", "a"], "--model"),
+        (&["bench", "-m", model, "-r", "0"], "0"),
+        (&["bench", "-m", model, "-o", "xml"], "jsonl"),
+        (&["quantize", model, "out.gguf", "Q9_X"], "Q4_K_M"),
+    ];
+    for (arguments, words) in cases {
+        let (code, _, stderr) = parts(&anneal(arguments));
+        assert_eq!(code, Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn text_that_is_not_utf8() {
+    let wrong = OsStr::from_bytes(b"caf\xe9");
+    let (code, _, stderr) =
+        parts(&anneal([OsStr::new("run"), OsStr::new("-m"), tiny().as_os_str(), OsStr::new("-p"), wrong]));
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("UTF-8"), "{stderr}");
+
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let prompt = folder.path().join("latin1.txt");
+    fs::write(&prompt, b"caf\xe9").expect("a file");
+    let (code, _, stderr) =
+        parts(&anneal([OsStr::new("run"), OsStr::new("-m"), tiny().as_os_str(), OsStr::new("-f"), prompt.as_os_str()]));
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("byte 3") && stderr.contains("iconv"), "{stderr}");
+
+    // A path may be any bytes.
+    let odd = folder.path().join(OsStr::from_bytes(b"m\xff odel.gguf"));
+    fs::copy(tiny(), &odd).expect("a copy");
+    let run = ["run", "-p", "a", "-n", "1", "-m"].map(OsStr::new);
+    let (code, _, stderr) = parts(&anneal(run.into_iter().chain([odd.as_os_str()])));
+    assert_eq!(code, Some(0), "{stderr}");
+}
+
+#[test]
+fn a_bad_build_record_is_a_warning() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let executable = folder.path().join("anneal");
+    fs::copy(ANNEAL, &executable).expect("a copy");
+    let cases = [
+        ("{", "damaged"),
+        ("", "damaged"),
+        (r#"{"schema_version":"9.0"}"#, "schema version 9.0"),
+        (r#"{"schema_version":"1.0","optimal_threads":"many"}"#, "damaged"),
+    ];
+    for (record, words) in cases {
+        fs::write(folder.path().join("build_info.json"), record).expect("a record");
+        let output = Command::new(&executable)
+            .args(["run", "-p", "a", "-n", "2", "-m"])
+            .arg(tiny())
+            .output()
+            .expect("the executable runs");
+        let (code, stdout, stderr) = parts(&output);
+        assert_eq!(code, Some(0), "{record:?}: {stderr}");
+        assert!(!stdout.is_empty());
+        let warnings: Vec<&str> = stderr.lines().filter(|line| line.starts_with("warning: ")).collect();
+        assert!(warnings.len() == 1 && warnings[0].contains(words), "{record:?}: {stderr}");
+    }
+}
+
+#[test]
+fn quantize_puts_a_whole_file_in_place_or_none() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let place = folder.path().join("a folder with spaces");
+    fs::create_dir(&place).expect("a folder");
+    let target = place.join("tiny q8.gguf");
+    let quantize = |input: &Path, output: &Path| {
+        parts(&anneal([OsStr::new("quantize"), input.as_os_str(), output.as_os_str(), OsStr::new("q8_0")]))
+    };
+    let (code, _, stderr) = quantize(tiny(), &target);
+    assert_eq!(code, Some(0), "{stderr}");
+    let good = fs::read(&target).expect("the quantised model");
+    assert!(good.len() < fs::metadata(tiny()).map_or(0, |tiny| tiny.len() as usize));
+    let run = ["run", "-p", "a", "-n", "2", "-m"].map(OsStr::new);
+    assert_eq!(parts(&anneal(run.into_iter().chain([target.as_os_str()]))).0, Some(0));
+
+    // What fails leaves the good file and nothing else.
+    let broken = folder.path().join("broken.gguf");
+    fs::write(&broken, &fs::read(tiny()).expect("the tiny model")[..5_000]).expect("a file");
+    assert_eq!(quantize(&broken, &target).0, Some(1));
+    assert!(fs::read(&target).is_ok_and(|now| now == good), "a failure changed the file");
+    assert_eq!(fs::read_dir(&place).expect("the folder").count(), 1, "something was left behind");
+
+    let cases = [
+        (tiny().to_path_buf(), place.clone(), "folder"),
+        (tiny().to_path_buf(), folder.path().join("no/such/out.gguf"), "no folder"),
+        (folder.path().join("missing.gguf"), target.clone(), "no such file"),
+        // Nobody, not even root, makes a file there.
+        (tiny().to_path_buf(), "/proc/out.gguf".into(), "/proc/out.gguf"),
+    ];
+    for (input, output, words) in cases {
+        let (code, _, stderr) = quantize(&input, &output);
+        assert_eq!(code, Some(1), "{}: {stderr}", output.display());
+        assert!(stderr.contains(words), "{}: {stderr}", output.display());
+    }
+}
+
+#[test]
+fn ctrl_c_ends_a_generation_in_order() {
+    let mut child = Command::new(ANNEAL)
+        .args(["run", "-p", "a", "-n", "1000000", "-c", "4096", "--ignore-eos", "-m"])
+        .arg(tiny())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the executable runs");
+    // The first text: it generates.
+    let mut first = [0];
+    std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut first).expect("some text");
+    let signalled = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
+    assert!(signalled.success());
+    let output = child.wait_with_output().expect("it ends");
+    let (code, _, stderr) = parts(&output);
+    assert_eq!(code, Some(130), "{stderr}");
+    assert!(stderr.contains("interrupted") && stderr.contains("t/s"), "{stderr}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = Command::new(ANNEAL)
+        .args(["run", "-p", "a", "-n", "2000", "--ignore-eos", "-m"])
+        .arg(tiny())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the executable runs");
+    drop(child.stdout.take());
+    let (code, _, stderr) = parts(&child.wait_with_output().expect("it ends"));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(!stderr.contains("error"), "{stderr}");
+}

@@ -1,0 +1,46 @@
+//! What the tests of the executable share: a tiny model and a way to run it.
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The executable under test.
+pub const ANNEAL: &str = env!("CARGO_BIN_EXE_anneal");
+
+/// A model of a few megabytes with random weights; the same bytes in every run, written once a process.
+pub fn tiny() -> &'static Path {
+    static MODEL: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = MODEL.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("tiny.gguf");
+        let options = gguf::synth::Options::new(gguf::synth::Preset::Tiny);
+        gguf::synth::write(&path, &options).expect("a tiny model");
+        (folder, path)
+    });
+    path
+}
+
+/// Runs `anneal` with `arguments`.
+pub fn anneal<I, S>(arguments: I) -> Output
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<std::ffi::OsStr>,
+{
+    Command::new(ANNEAL).args(arguments).output().expect("the executable runs")
+}
+
+/// Exit code, stdout and stderr.
+pub fn parts(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Runs it on the tiny model, which must succeed, and returns stdout.
+pub fn on_tiny(command: &str, arguments: &[&str]) -> String {
+    let mut all = vec![command, "-m", tiny().to_str().expect("a path in UTF-8")];
+    all.extend(arguments);
+    let (code, stdout, stderr) = parts(&anneal(&all));
+    assert_eq!(code, Some(0), "{all:?}: {stderr}");
+    stdout
+}

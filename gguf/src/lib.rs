@@ -1,0 +1,29 @@
+//! GGUF files: reading and checking them, writing them, and making models with random weights.
+//!
+//! - [`GgufFile::open`] parses a file without trusting it. llama.cpp's own parser is C++ and ends some damaged
+//!   files with an assertion; whatever this one lets through has passed the same rules, with an error that says
+//!   where a file is wrong and what to do.
+//! - [`write::Writer`] streams a file: header first, then tensor after tensor.
+//! - [`synth`] writes a model in the shape of a real one, with random weights and a vocabulary that round-trips.
+//! - [`partial::PartialFile`] makes a new file appear under its name only when it is complete.
+
+mod ftype;
+mod ggml_type;
+mod half;
+pub mod partial;
+mod read;
+pub mod synth;
+mod value;
+pub mod write;
+
+pub use ftype::file_type_name;
+pub use ggml_type::{GgmlType, UnknownType};
+pub use read::{GgufFile, ReadError, Split, TensorInfo};
+pub use value::{Scalar, Value, ValueType};
+
+/// The first four bytes of a GGUF file.
+pub const MAGIC: [u8; 4] = *b"GGUF";
+/// The format version that is written; 2 and 3 are read.
+pub const VERSION: u32 = 3;
+/// Alignment of tensor data where `general.alignment` does not say otherwise.
+pub const DEFAULT_ALIGNMENT: u64 = 32;

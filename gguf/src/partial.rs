@@ -1,0 +1,202 @@
+//! A file that appears under its name only when it is complete.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use build_info::Bytes;
+
+/// Why a file could not be put in its place.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The folder to hold it is not there.
+    #[error("cannot write {}: there is no folder {}; create it first", path.display(), folder.display())]
+    NoFolder {
+        /// The file to be written.
+        path: PathBuf,
+        /// Its folder.
+        folder: PathBuf,
+    },
+    /// A folder stands in its place.
+    #[error("cannot write {}: it is a folder; name a file in it", path.display())]
+    IsFolder {
+        /// The place.
+        path: PathBuf,
+    },
+    /// It would not fit.
+    #[error(
+        "cannot write {}: it takes {needed} and {} has {free} left; free some space or write elsewhere",
+        path.display(), folder.display()
+    )]
+    NoSpace {
+        /// The file to be written.
+        path: PathBuf,
+        /// Its folder.
+        folder: PathBuf,
+        /// Its size.
+        needed: Bytes,
+        /// Space left for this user.
+        free: Bytes,
+    },
+    /// The disk filled up while writing.
+    #[error("cannot write {}: the disk is full; free some space or write elsewhere", path.display())]
+    Full {
+        /// The file to be written.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("cannot write {}: {source}", path.display())]
+    Io {
+        /// The file to be written.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl PlaceError {
+    /// What `source`, met while writing `path`, means.
+    pub(crate) fn from_io(path: &Path, source: io::Error) -> Self {
+        let path = path.to_path_buf();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path },
+            _ => Self::Io { path, source },
+        }
+    }
+}
+
+/// A file being written beside its place, under a name of its own. [`commit`](Self::commit) renames it; dropping
+/// it removes it and leaves whatever was there before.
+#[derive(Debug)]
+pub struct PartialFile {
+    destination: PathBuf,
+    /// Empty once committed.
+    temporary: Option<PathBuf>,
+}
+
+impl PartialFile {
+    /// Makes an empty file beside `destination`, after seeing that its folder exists and has `needed` bytes left.
+    pub fn beside(destination: &Path, needed: Bytes) -> Result<Self, PlaceError> {
+        let path = destination.to_path_buf();
+        if destination.is_dir() {
+            return Err(PlaceError::IsFolder { path });
+        }
+        let folder = match destination.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+            _ => PathBuf::from("."),
+        };
+        let Some(name) = destination.file_name() else {
+            return Err(PlaceError::IsFolder { path });
+        };
+        if !folder.is_dir() {
+            return Err(PlaceError::NoFolder { path, folder });
+        }
+        if let Some(free) = free_space(&folder).filter(|free| *free < needed) {
+            return Err(PlaceError::NoSpace { path, folder, needed, free });
+        }
+        let mut hidden = std::ffi::OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".{}.part", std::process::id()));
+        let temporary = folder.join(hidden);
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&temporary)
+            .map_err(|source| PlaceError::from_io(destination, source))?;
+        Ok(Self { destination: path, temporary: Some(temporary) })
+    }
+
+    /// Where to write.
+    pub fn path(&self) -> &Path {
+        self.temporary.as_deref().unwrap_or(&self.destination)
+    }
+
+    /// The file, open for writing.
+    pub fn open(&self) -> Result<File, PlaceError> {
+        OpenOptions::new()
+            .write(true)
+            .open(self.path())
+            .map_err(|source| PlaceError::from_io(&self.destination, source))
+    }
+
+    /// Puts the file in its place.
+    pub fn commit(mut self) -> Result<(), PlaceError> {
+        fs::rename(self.path(), &self.destination)
+            .map_err(|source| PlaceError::from_io(&self.destination, source))?;
+        self.temporary = None;
+        Ok(())
+    }
+}
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            // Nothing more can be done about a file that does not go away.
+            let _ = fs::remove_file(temporary);
+        }
+    }
+}
+
+/// Bytes that this user may still write into `folder`, where the system tells.
+#[cfg(unix)]
+fn free_space(folder: &Path) -> Option<Bytes> {
+    let stat = rustix::fs::statvfs(folder).ok()?;
+    Some(Bytes(stat.f_bavail.saturating_mul(stat.f_frsize)))
+}
+
+#[cfg(not(unix))]
+fn free_space(_folder: &Path) -> Option<Bytes> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_file_appears_only_when_committed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.gguf");
+        fs::write(&path, "old").unwrap();
+
+        let partial = PartialFile::beside(&path, Bytes(3)).unwrap();
+        partial.open().unwrap().write_all(b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        drop(partial);
+        assert_eq!(names(folder.path()), ["m.gguf"]);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+
+        let partial = PartialFile::beside(&path, Bytes(3)).unwrap();
+        partial.open().unwrap().write_all(b"new").unwrap();
+        partial.commit().unwrap();
+        assert_eq!(names(folder.path()), ["m.gguf"]);
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn places_that_cannot_hold_the_file_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let message = |path: &Path, needed| PartialFile::beside(path, Bytes(needed)).unwrap_err().to_string();
+        assert!(message(folder.path(), 0).ends_with("it is a folder; name a file in it"));
+        assert!(message(&folder.path().join("no/m.gguf"), 0).contains("there is no folder"));
+        let full = message(&folder.path().join("m.gguf"), u64::MAX);
+        assert!(
+            full.contains("it takes 16777216 TiB and") && full.contains("left; free some space"),
+            "{full}"
+        );
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn a_full_disk_is_called_that() {
+        let error = io::Error::from(io::ErrorKind::StorageFull);
+        assert!(PlaceError::from_io(Path::new("m"), error).to_string().contains("the disk is full"));
+    }
+}

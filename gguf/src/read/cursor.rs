@@ -1,0 +1,112 @@
+//! Reading numbers and strings from a file that may end anywhere or lie about lengths.
+
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use build_info::Bytes;
+
+use super::ReadError;
+
+/// What is read from: a file, or a file's content in memory.
+pub(super) trait Source: Read + Seek {}
+
+impl<T: Read + Seek> Source for T {}
+
+/// A place in a file.
+pub(super) struct Cursor<'a> {
+    path: &'a Path,
+    file: BufReader<Box<dyn Source + 'a>>,
+    size: u64,
+    offset: u64,
+}
+
+impl<'a> Cursor<'a> {
+    /// At the beginning of `file`, which has `size` bytes.
+    pub(super) fn new(path: &'a Path, file: impl Source + 'a, size: u64) -> Self {
+        Self { path, file: BufReader::with_capacity(1 << 16, Box::new(file)), size, offset: 0 }
+    }
+
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Bytes from here to the end.
+    pub(super) fn remaining(&self) -> u64 {
+        self.size - self.offset
+    }
+
+    /// An error at the byte `offset`.
+    pub(super) fn corrupt(&self, offset: u64, what: String) -> ReadError {
+        ReadError::Corrupt { path: self.path.to_path_buf(), offset, what }
+    }
+
+    /// That `len` bytes follow: whatever is allocated, read or skipped was asked for here before.
+    pub(super) fn need(&self, len: u64, what: &dyn Fn() -> String) -> Result<(), ReadError> {
+        if len <= self.remaining() {
+            return Ok(());
+        }
+        match self.offset.checked_add(len) {
+            // No file is that large: the length itself is damaged, and not the file's end.
+            Some(needed) if needed < 1 << 50 => Err(self.truncated(needed, what())),
+            _ => Err(self.corrupt(self.offset, format!("{} would take {len} bytes", what()))),
+        }
+    }
+
+    /// The file should have had `needed` bytes for `what`.
+    pub(super) fn truncated(&self, needed: u64, what: String) -> ReadError {
+        ReadError::Truncated { path: self.path.to_path_buf(), size: Bytes(self.size), what, needed }
+    }
+
+    /// The next bytes, which must be there, without passing over them.
+    pub(super) fn peek(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact(bytes)?;
+        self.file.seek_relative(-(bytes.len() as i64))
+    }
+
+    pub(super) fn array<const N: usize>(&mut self, what: &dyn Fn() -> String) -> Result<[u8; N], ReadError> {
+        self.need(N as u64, what)?;
+        let mut bytes = [0; N];
+        self.file.read_exact(&mut bytes).map_err(|source| ReadError::from_io(self.path, source))?;
+        self.offset += N as u64;
+        Ok(bytes)
+    }
+
+    pub(super) fn u32(&mut self, what: &dyn Fn() -> String) -> Result<u32, ReadError> {
+        Ok(u32::from_le_bytes(self.array(what)?))
+    }
+
+    pub(super) fn u64(&mut self, what: &dyn Fn() -> String) -> Result<u64, ReadError> {
+        Ok(u64::from_le_bytes(self.array(what)?))
+    }
+
+    /// A string of at most `limit` bytes with its length before it. What is no UTF-8 becomes U+FFFD.
+    pub(super) fn string(&mut self, limit: u64, what: &dyn Fn() -> String) -> Result<String, ReadError> {
+        let start = self.offset;
+        let len = self.u64(what)?;
+        if len > limit {
+            return Err(self.corrupt(start, format!("{} has {len} bytes, more than {limit}", what())));
+        }
+        self.need(len, what)?;
+        let mut bytes = vec![0; len as usize];
+        self.file.read_exact(&mut bytes).map_err(|source| ReadError::from_io(self.path, source))?;
+        self.offset += len;
+        Ok(match String::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        })
+    }
+
+    /// Passes over `len` bytes, which must be there.
+    pub(super) fn skip(&mut self, len: u64, what: &dyn Fn() -> String) -> Result<(), ReadError> {
+        self.need(len, what)?;
+        let io = |source| ReadError::from_io(self.path, source);
+        match i64::try_from(len) {
+            Ok(len) => self.file.seek_relative(len).map_err(io)?,
+            Err(_) => {
+                self.file.seek(SeekFrom::Start(self.offset + len)).map_err(io)?;
+            }
+        }
+        self.offset += len;
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! Models with random weights in the shape of real ones.
+//!
+//! For tests and benchmarks where no real model is at hand: speed and memory depend on the shape alone. Weights are
+//! written as F16 or F32; llama.cpp's own quantiser makes every other type of them.
+
+mod model;
+mod pour;
+mod random;
+mod shape;
+mod vocabulary;
+
+use std::fmt;
+use std::io::BufWriter;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::str::FromStr;
+
+use build_info::Bytes;
+
+use crate::GgmlType;
+use crate::partial::{PartialFile, PlaceError};
+use crate::write::{TensorSpec, WriteError, Writer};
+use vocabulary::Vocabulary;
+
+/// A shape to make a model in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preset {
+    /// A few megabytes, for tests: llama, 4 layers, 256 wide, 2,048 tokens, an output matrix of its own.
+    Tiny,
+    /// Qwen2.5-1.5B: qwen2, 28 layers, 1,536 wide, 151,936 tokens, tied embeddings, biases. 3.1 GB as F16.
+    Qwen2_5_1_5B,
+    /// Llama-3.2-1B: llama, 16 layers, 2,048 wide, 128,256 tokens, tied embeddings. 2.5 GB as F16.
+    Llama1B,
+    /// A mixture of experts of some megabytes: qwen3moe, 3 layers, 256 wide, 2 of 8 experts.
+    MoeTiny,
+}
+
+impl Preset {
+    /// All presets, the smallest first.
+    pub fn all() -> [Self; 4] {
+        [Self::Tiny, Self::MoeTiny, Self::Llama1B, Self::Qwen2_5_1_5B]
+    }
+
+    /// The name it is asked for by.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tiny => "tiny",
+            Self::Qwen2_5_1_5B => "qwen2.5-1.5b",
+            Self::Llama1B => "llama-1b",
+            Self::MoeTiny => "moe-tiny",
+        }
+    }
+
+    /// Size of the file's tensors.
+    pub fn tensor_bytes(self, precision: Precision) -> Bytes {
+        let tensors = model::tensors(self.shape(), precision);
+        Bytes(tensors.iter().filter_map(|tensor| tensor.spec.bytes()).sum())
+    }
+}
+
+impl fmt::Display for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Preset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::all().into_iter().find(|preset| preset.name() == text).ok_or_else(|| {
+            let names = Self::all().map(Self::name).join(", ");
+            format!("unknown preset {text:?}: use one of {names}")
+        })
+    }
+}
+
+/// The type of the matrices that are written. Norms, biases and routers are always F32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// Half precision: what quantisers start from.
+    #[default]
+    F16,
+    /// Single precision.
+    F32,
+}
+
+impl Precision {
+    fn ggml_type(self) -> GgmlType {
+        match self {
+            Self::F16 => GgmlType::F16,
+            Self::F32 => GgmlType::F32,
+        }
+    }
+
+    /// `general.file_type`, after `enum llama_ftype`.
+    fn file_type(self) -> u32 {
+        match self {
+            Self::F16 => 1,
+            Self::F32 => 0,
+        }
+    }
+}
+
+/// Called with the bytes of weights written so far and to be written in all.
+pub type Progress<'a> = &'a dyn Fn(Bytes, Bytes);
+
+/// What to make.
+#[derive(Clone, Copy)]
+pub struct Options<'a> {
+    /// The shape.
+    pub preset: Preset,
+    /// The weights: the same seed gives the same bytes, on any number of threads.
+    pub seed: u64,
+    /// Type of the matrices.
+    pub precision: Precision,
+    /// Threads that draw weights, beside the one that writes; by default as many as the process may use.
+    pub threads: Option<NonZeroUsize>,
+    /// Is told of the progress, on the calling thread.
+    pub progress: Option<Progress<'a>>,
+}
+
+impl Options<'_> {
+    /// `preset` as F16 with seed 0.
+    pub fn new(preset: Preset) -> Self {
+        Self { preset, seed: 0, precision: Precision::F16, threads: None, progress: None }
+    }
+}
+
+/// What was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Number of tensors.
+    pub tensors: usize,
+    /// Number of weights.
+    pub parameters: u64,
+    /// Size of all tensors.
+    pub tensor_bytes: Bytes,
+}
+
+/// Writes a model to `path`. It appears there only when it is complete: until then, and for ever when writing
+/// fails, whatever was there stays.
+///
+/// Memory stays below 100 MB whatever the preset: weights go to the file as they are drawn.
+pub fn write(path: &Path, options: &Options<'_>) -> Result<Summary, PlaceError> {
+    let shape = options.preset.shape();
+    let vocabulary = Vocabulary::new(shape.vocabulary as usize, shape.tokenizer.control);
+    let tensors = model::tensors(shape, options.precision);
+    let metadata = model::metadata(shape, options.preset.name(), &vocabulary, options.precision);
+    let header = model::header(metadata, &tensors);
+    let total = options.preset.tensor_bytes(options.precision);
+
+    let partial = PartialFile::beside(path, total)?;
+    let failed = |error| match error {
+        WriteError::Io(source) => PlaceError::from_io(path, source),
+        other => PlaceError::from_io(path, std::io::Error::other(other)),
+    };
+    let mut writer = Writer::new(BufWriter::new(partial.open()?), &header).map_err(failed)?;
+    let threads = options.threads.or_else(|| std::thread::available_parallelism().ok());
+    let mut done = Bytes(0);
+    pour::pour(&tensors, &vocabulary, options.seed, threads.map_or(1, NonZeroUsize::get), |data| {
+        writer.write_data(data)?;
+        done.0 += data.len() as u64;
+        if let Some(progress) = options.progress {
+            progress(done, total);
+        }
+        Ok(())
+    })
+    .map_err(failed)?;
+    writer.finish().map_err(failed)?;
+    partial.commit()?;
+
+    let parameters = |spec: &TensorSpec| spec.dims.iter().product::<u64>();
+    Ok(Summary {
+        tensors: tensors.len(),
+        parameters: tensors.iter().map(|tensor| parameters(&tensor.spec)).sum(),
+        tensor_bytes: total,
+    })
+}

@@ -1,0 +1,298 @@
+//! The metadata and tensors of a model, with how each tensor's weights are drawn.
+//!
+//! # Scales
+//!
+//! Weights are drawn so that a random model behaves like a trained one where it matters to a test or a benchmark:
+//! its logits are peaked, its text does not loop at once, and every layer has a say, so that a wrong kernel changes
+//! tokens.
+//!
+//! - Embedding rows have unit variance, and a matrix has variance 1 / (inputs), so that activations stay near 1
+//!   and quantised blocks' scales, which are half precision, far from its smallest numbers.
+//! - Each half layer adds the same to the residual stream, together [`LAYERS_TO_EMBEDDING`] times the embedding.
+//! - Queries and keys are scaled so that attention scores have a standard deviation of [`SCORE_STD`].
+//! - The output norm's weights have random signs. The embedding is also the output matrix where they are tied, and
+//!   the current token's own row, still in the residual stream, would otherwise win: with the signs its product
+//!   with itself is as random as with any other.
+//! - The output norm's size sets the logits' spread, see [`logit_std`].
+
+use super::Precision;
+use super::random::normal_quantile;
+use super::shape::{Architecture, Shape};
+use super::vocabulary::Vocabulary;
+use crate::GgmlType;
+use crate::write::{Header, Meta, TensorSpec};
+
+/// Root mean square of what the first layer adds to the residual stream, over the embedding's.
+const FIRST_LAYER: f64 = 2.5;
+/// The same of all other layers together.
+const OTHER_LAYERS: f64 = 1.0;
+/// Standard deviation of attention scores: neither even (0) nor one-hot (5 and more). The share of the strongest
+/// of n positions is about e^(2 s²) / n: 512 positions then count like some 20.
+const SCORE_STD: f64 = 2.0;
+/// Root mean square of attention's average over values of unit variance, as measured on some 100 positions.
+const ATTENTION_RMS: f64 = 0.5;
+/// Root mean square of silu(z) for a standard normal z, by numerical integration.
+const SILU_RMS: f64 = 0.5964;
+/// Root mean square of the sum of experts: two of eight, weighted by the softmax of unit-variance scores.
+const MIXTURE_RMS: f64 = 0.74;
+/// Spread of norm weights and of biases around their mean.
+const SPREAD: f64 = 0.1;
+/// Output rows of tokens that the model should keep to itself, over the others'.
+pub(super) const QUIET: f64 = 0.125;
+/// The Poisson-Dirichlet parameter that the logits' spread aims at; see [`logit_std`].
+const PEAKEDNESS: f64 = 0.65;
+
+/// How a tensor's values are drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Fill {
+    /// Normal.
+    Normal { mean: f64, std: f64 },
+    /// Normal with mean 0; the rows of quiet tokens are [`QUIET`] times as large.
+    Tokens { std: f64 },
+    /// This value, with random signs.
+    Signs(f64),
+    /// These values.
+    Given(Vec<f32>),
+}
+
+/// One tensor of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Tensor {
+    pub(super) spec: TensorSpec,
+    pub(super) fill: Fill,
+}
+
+/// Standard deviation of the logits over a vocabulary of `vocabulary` tokens that leaves about 3 bits of entropy.
+///
+/// Logits of random weights are near enough independent normal numbers, Derrida's random energy model (Phys. Rev. B
+/// 24, 2613, 1981). Above the critical spread s_c, where the largest of V normal numbers lies, a handful of tokens
+/// share the probability, as a Poisson-Dirichlet process with parameter m = s_c / s (Ruelle 1987); its mean entropy
+/// is ψ(1) − ψ(1 − m): 2.5 bits at m = 0.56, 3.5 at 0.65. The finite V takes off half a bit: drawn 200 times, 2,048
+/// tokens had 2.7 bits and 151,936 had 3.0. The formula below s_c, ln V − s²/2 nats, is of no use here, since it
+/// holds for much larger V only.
+fn logit_std(vocabulary: u32) -> f64 {
+    -normal_quantile(1.0 / f64::from(vocabulary)) / PEAKEDNESS
+}
+
+/// The file's header but for the tensors.
+pub(super) fn metadata(
+    shape: &Shape,
+    name: &str,
+    vocabulary: &Vocabulary,
+    precision: Precision,
+) -> Vec<(String, Meta)> {
+    let architecture = shape.architecture.name();
+    let mut metadata: Vec<(String, Meta)> = Vec::new();
+    let mut put = |key: &str, value: Meta| metadata.push((key.replace("{a}", architecture), value));
+
+    put("general.architecture", Meta::String(architecture.into()));
+    put("general.type", Meta::String("model".into()));
+    put("general.name", Meta::String(format!("{name} with random weights")));
+    put("general.file_type", Meta::U32(precision.file_type()));
+    put("general.quantization_version", Meta::U32(2));
+    put("{a}.vocab_size", Meta::U32(shape.vocabulary));
+    put("{a}.context_length", Meta::U32(shape.context));
+    put("{a}.embedding_length", Meta::U32(shape.embedding));
+    put("{a}.block_count", Meta::U32(shape.layers));
+    put("{a}.feed_forward_length", Meta::U32(shape.feed_forward));
+    put("{a}.attention.head_count", Meta::U32(shape.heads));
+    put("{a}.attention.head_count_kv", Meta::U32(shape.kv_heads));
+    put("{a}.attention.key_length", Meta::U32(shape.head));
+    put("{a}.attention.value_length", Meta::U32(shape.head));
+    put("{a}.attention.layer_norm_rms_epsilon", Meta::F32(shape.rms_epsilon));
+    put("{a}.rope.dimension_count", Meta::U32(shape.head));
+    put("{a}.rope.freq_base", Meta::F32(shape.rope_base));
+    if let Some(experts) = shape.experts {
+        put("{a}.expert_count", Meta::U32(experts.count));
+        put("{a}.expert_used_count", Meta::U32(experts.used));
+        put("{a}.expert_feed_forward_length", Meta::U32(experts.feed_forward));
+    }
+
+    let tokenizer = shape.tokenizer;
+    let control = shape.vocabulary - vocabulary.control as u32;
+    // 1 normal, 3 control: `enum llama_token_type`.
+    let kinds = (0..shape.vocabulary).map(|token| if token < control { 1 } else { 3 }).collect();
+    put("tokenizer.ggml.model", Meta::String("gpt2".into()));
+    put("tokenizer.ggml.pre", Meta::String(tokenizer.pre.into()));
+    put("tokenizer.ggml.tokens", Meta::Strings(vocabulary.tokens.clone()));
+    put("tokenizer.ggml.token_type", Meta::I32s(kinds));
+    put("tokenizer.ggml.merges", Meta::Strings(vocabulary.merges.clone()));
+    put("tokenizer.ggml.bos_token_id", Meta::U32(control + tokenizer.bos));
+    put("tokenizer.ggml.eos_token_id", Meta::U32(control + tokenizer.eos));
+    put("tokenizer.ggml.add_bos_token", Meta::Bool(tokenizer.add_bos));
+    metadata
+}
+
+/// The tensors in the order of the file, each with its name as llama.cpp demands it (llama-arch.cpp, `LLM_TENSOR_NAMES`).
+pub(super) fn tensors(shape: &Shape, precision: Precision) -> Vec<Tensor> {
+    let mut list = List { tensors: Vec::new(), matrix: precision.ggml_type() };
+    let embedding = u64::from(shape.embedding);
+    let vocabulary = u64::from(shape.vocabulary);
+    // Logit variance is embedding x (row variance 1) x (norm weight)², for a normed stream of unit mean square.
+    let output_norm = logit_std(shape.vocabulary) / f64::from(shape.embedding).sqrt();
+
+    list.matrix("token_embd.weight", &[embedding, vocabulary], Fill::Tokens { std: 1.0 });
+    if !shape.tied {
+        list.matrix("output.weight", &[embedding, vocabulary], Fill::Tokens { std: 1.0 });
+    }
+    list.vector("output_norm.weight", embedding, Fill::Signs(output_norm));
+    if shape.rope_factors {
+        let factors = llama3_rope_factors(shape);
+        list.vector("rope_freqs.weight", factors.len() as u64, Fill::Given(factors));
+    }
+    for layer in 0..shape.layers {
+        list.attention(shape, layer);
+        list.feed_forward(shape, layer);
+    }
+    list.tensors
+}
+
+/// The whole header.
+pub(super) fn header(metadata: Vec<(String, Meta)>, tensors: &[Tensor]) -> Header {
+    Header { metadata, tensors: tensors.iter().map(|tensor| tensor.spec.clone()).collect() }
+}
+
+/// What each of a layer's halves adds to the residual stream, root mean square.
+fn contribution(shape: &Shape, layer: u32) -> f64 {
+    match layer {
+        0 => FIRST_LAYER / 2f64.sqrt(),
+        _ => OTHER_LAYERS / f64::from(2 * (shape.layers - 1)).sqrt(),
+    }
+}
+
+struct List {
+    tensors: Vec<Tensor>,
+    /// Type of matrices; vectors are always F32, as in converted models.
+    matrix: GgmlType,
+}
+
+impl List {
+    fn push(&mut self, name: &str, dims: &[u64], kind: GgmlType, fill: Fill) {
+        self.tensors.push(Tensor { spec: TensorSpec { name: name.into(), dims: dims.into(), kind }, fill });
+    }
+
+    fn matrix(&mut self, name: &str, dims: &[u64], fill: Fill) {
+        self.push(name, dims, self.matrix, fill);
+    }
+
+    fn vector(&mut self, name: &str, len: u64, fill: Fill) {
+        self.push(name, &[len], GgmlType::F32, fill);
+    }
+
+    /// A matrix (or one per expert) whose outputs are `gain` times as large as its inputs.
+    fn linear(&mut self, name: &str, dims: &[u64], gain: f64) {
+        let std = gain / (dims[0] as f64).sqrt();
+        self.matrix(name, dims, Fill::Normal { mean: 0.0, std });
+    }
+
+    fn norm(&mut self, name: &str, len: u64, mean: f64) {
+        self.vector(name, len, Fill::Normal { mean, std: mean * SPREAD });
+    }
+
+    fn attention(&mut self, shape: &Shape, layer: u32) {
+        let embedding = u64::from(shape.embedding);
+        let head = u64::from(shape.head);
+        let queries = u64::from(shape.heads) * head;
+        let keys = u64::from(shape.kv_heads) * head;
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        // Scores are q·k / sqrt(head): q and k of size r each give them a deviation of r².
+        let size = SCORE_STD.sqrt();
+        let normed = shape.architecture == Architecture::Qwen3Moe;
+        let gain = if normed { 1.0 } else { size };
+
+        self.norm(&name("attn_norm.weight"), embedding, 1.0);
+        self.linear(&name("attn_q.weight"), &[embedding, queries], gain);
+        self.linear(&name("attn_k.weight"), &[embedding, keys], gain);
+        self.linear(&name("attn_v.weight"), &[embedding, keys], 1.0);
+        if normed {
+            self.norm(&name("attn_q_norm.weight"), head, size);
+            self.norm(&name("attn_k_norm.weight"), head, size);
+        }
+        if shape.architecture == Architecture::Qwen2 {
+            for (part, len) in [("attn_q.bias", queries), ("attn_k.bias", keys), ("attn_v.bias", keys)] {
+                self.vector(&name(part), len, Fill::Normal { mean: 0.0, std: SPREAD });
+            }
+        }
+        self.linear(&name("attn_output.weight"), &[queries, embedding], contribution(shape, layer) / ATTENTION_RMS);
+    }
+
+    fn feed_forward(&mut self, shape: &Shape, layer: u32) {
+        let embedding = u64::from(shape.embedding);
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        self.norm(&name("ffn_norm.weight"), embedding, 1.0);
+        let down = contribution(shape, layer) / SILU_RMS;
+        match shape.experts {
+            None => {
+                let width = u64::from(shape.feed_forward);
+                self.linear(&name("ffn_gate.weight"), &[embedding, width], 1.0);
+                self.linear(&name("ffn_up.weight"), &[embedding, width], 1.0);
+                self.linear(&name("ffn_down.weight"), &[width, embedding], down);
+            }
+            Some(experts) => {
+                let (width, count) = (u64::from(experts.feed_forward), u64::from(experts.count));
+                let std = 1.0 / f64::from(shape.embedding).sqrt();
+                // The router stays F32 in every mixture.
+                let router = Fill::Normal { mean: 0.0, std };
+                self.push(&name("ffn_gate_inp.weight"), &[embedding, count], GgmlType::F32, router);
+                self.linear(&name("ffn_gate_exps.weight"), &[embedding, width, count], 1.0);
+                self.linear(&name("ffn_up_exps.weight"), &[embedding, width, count], 1.0);
+                self.linear(&name("ffn_down_exps.weight"), &[width, embedding, count], down / MIXTURE_RMS);
+            }
+        }
+    }
+}
+
+/// By how much Llama 3.2 slows each RoPE frequency: not at all for wavelengths under 8,192 / 4 positions, 32 times
+/// over 8,192, in between linearly in the frequency (`Llama3` scaling in convert_hf_to_gguf.py; the numbers are
+/// config.json's).
+fn llama3_rope_factors(shape: &Shape) -> Vec<f32> {
+    const FACTOR: f64 = 32.0;
+    const LOW: f64 = 1.0;
+    const HIGH: f64 = 4.0;
+    const CONTEXT: f64 = 8192.0;
+    (0..shape.head / 2)
+        .map(|pair| {
+            let frequency = f64::from(shape.rope_base).powf(-2.0 * f64::from(pair) / f64::from(shape.head));
+            let turns = CONTEXT * frequency / std::f64::consts::TAU;
+            let smooth = ((turns - LOW) / (HIGH - LOW)).clamp(0.0, 1.0);
+            (1.0 / ((1.0 - smooth) / FACTOR + smooth)) as f32
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::synth::Preset;
+
+    #[test]
+    fn presets_have_the_real_models_parameter_counts() {
+        // Without biases and norms to be counted by hand: the sums of the published shapes.
+        let cases = [(Preset::Qwen2_5_1_5B, 1_543_714_304), (Preset::Llama1B, 1_235_814_432)];
+        for (preset, parameters) in cases {
+            let sum: u64 = tensors(preset.shape(), Precision::F16)
+                .iter()
+                .map(|tensor| tensor.spec.dims.iter().product::<u64>())
+                .sum();
+            assert_eq!(sum, parameters, "{preset}");
+        }
+    }
+
+    #[test]
+    fn k_quants_fit_every_matrix() {
+        for preset in Preset::all() {
+            for tensor in tensors(preset.shape(), Precision::F16) {
+                let spec = &tensor.spec;
+                assert!(spec.dims.len() == 1 || spec.dims[0] % 256 == 0, "{preset}: {}", spec.name);
+            }
+        }
+    }
+
+    #[test]
+    fn rope_factors_are_those_of_the_published_file() {
+        let factors = llama3_rope_factors(Preset::Llama1B.shape());
+        assert_eq!(factors.len(), 32);
+        assert_eq!((factors[0], factors[31]), (1.0, 32.0));
+        assert!(factors.windows(2).all(|pair| pair[0] <= pair[1]));
+    }
+}

@@ -1,0 +1,167 @@
+//! Drawing weights on several threads, in an order that does not depend on their number.
+
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::thread;
+
+use super::model::{Fill, QUIET, Tensor};
+use super::random::{TABLE, Xoshiro, normal_quantiles};
+use super::vocabulary::Vocabulary;
+use crate::GgmlType;
+use crate::half::f16_bits;
+
+/// Elements drawn at a time: half a mebibyte of halves stays in the second-level cache.
+const CHUNK: u64 = 1 << 18;
+/// Chunks that a thread may be ahead of the writer.
+const AHEAD: usize = 8;
+
+/// A run of whole rows of one tensor.
+struct Job {
+    tensor: usize,
+    /// Place among the tensor's chunks: with seed and tensor it keys the generator.
+    chunk: u64,
+    rows: Range<u64>,
+}
+
+/// Draws all `tensors` with `threads` threads and hands their bytes to `sink` in the order of the file. Ends early
+/// with the sink's error.
+pub(super) fn pour<E>(
+    tensors: &[Tensor],
+    vocabulary: &Vocabulary,
+    seed: u64,
+    threads: usize,
+    mut sink: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let jobs = jobs(tensors);
+    let threads = threads.clamp(1, jobs.len().max(1));
+    thread::scope(|scope| {
+        // Each thread draws every `threads`th chunk, so that reading the queues in turn gives the file's order.
+        // Empty buffers go back: fresh memory for each chunk would cost more than drawing it.
+        let mut queues = Vec::new();
+        for first in 0..threads {
+            let (full, filled) = sync_channel::<Vec<u8>>(AHEAD);
+            let (empty, emptied) = channel::<Vec<u8>>();
+            let mine = jobs.iter().skip(first).step_by(threads);
+            scope.spawn(move || draw(mine, tensors, vocabulary, seed, &full, &emptied));
+            queues.push((filled, empty));
+        }
+        for (filled, empty) in queues.iter().cycle().take(jobs.len()) {
+            // A queue ends early only if its thread panicked, and then `scope` panics as well.
+            let Ok(buffer) = filled.recv() else { break };
+            sink(&buffer)?;
+            // A thread that has drawn its last chunk takes no buffers back.
+            let _ = empty.send(buffer);
+        }
+        Ok(())
+    })
+}
+
+fn jobs(tensors: &[Tensor]) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for (index, tensor) in tensors.iter().enumerate() {
+        let rows = tensor.spec.dims[1..].iter().product::<u64>();
+        let step = (CHUNK / tensor.spec.dims[0]).max(1);
+        for chunk in 0..rows.div_ceil(step) {
+            let start = chunk * step;
+            jobs.push(Job { tensor: index, chunk, rows: start..rows.min(start + step) });
+        }
+    }
+    jobs
+}
+
+/// One thread: draws its jobs until they are done or nobody listens any more.
+fn draw<'a>(
+    jobs: impl Iterator<Item = &'a Job>,
+    tensors: &[Tensor],
+    vocabulary: &Vocabulary,
+    seed: u64,
+    full: &SyncSender<Vec<u8>>,
+    emptied: &Receiver<Vec<u8>>,
+) {
+    let mut halves: Option<(usize, Halves)> = None;
+    for job in jobs {
+        let Tensor { spec, fill } = &tensors[job.tensor];
+        let mut random = Xoshiro::keyed(seed, [job.tensor as u64, job.chunk]);
+        let mut buffer = emptied.try_recv().unwrap_or_default();
+        buffer.clear();
+        let row = spec.dims[0] as usize;
+        if spec.kind == GgmlType::F16 {
+            let known = halves.take().filter(|(tensor, _)| *tensor == job.tensor);
+            let (_, tables) = halves.insert(known.unwrap_or_else(|| (job.tensor, Halves::new(fill))));
+            buffer.resize(2 * row * (job.rows.end - job.rows.start) as usize, 0);
+            for (index, row) in job.rows.clone().zip(buffer.chunks_exact_mut(2 * row)) {
+                let quiet = matches!(fill, Fill::Tokens { .. }) && vocabulary.is_quiet(index as usize);
+                tables.fill(row, quiet, &mut random);
+            }
+        } else {
+            for index in job.rows.clone() {
+                fill_f32(&mut buffer, fill, row, vocabulary.is_quiet(index as usize), &mut random);
+            }
+        }
+        if full.send(buffer).is_err() {
+            return;
+        }
+    }
+}
+
+/// Quantiles of one tensor's distribution as halves, for its rows and for quiet tokens' rows.
+struct Halves {
+    plain: Box<[u16; TABLE]>,
+    quiet: Option<Box<[u16; TABLE]>>,
+}
+
+impl Halves {
+    fn new(fill: &Fill) -> Self {
+        match fill {
+            Fill::Normal { mean, std } => Self { plain: half_table(*mean, *std), quiet: None },
+            Fill::Tokens { std } => {
+                Self { plain: half_table(0.0, *std), quiet: Some(half_table(0.0, *std * QUIET)) }
+            }
+            // Not asked for: vectors are F32. Drawn all the same, as what they are on average.
+            Fill::Signs(_) | Fill::Given(_) => Self { plain: half_table(0.0, 0.0), quiet: None },
+        }
+    }
+
+    /// Fills one row; four values of each 64 random bits.
+    fn fill(&self, row: &mut [u8], quiet: bool, random: &mut Xoshiro) {
+        let table = match &self.quiet {
+            Some(table) if quiet => table,
+            _ => &self.plain,
+        };
+        let value = |bits: u64| u64::from(table[usize::from(bits as u16)]);
+        let mut fours = row.chunks_exact_mut(8);
+        for four in &mut fours {
+            let bits = random.next();
+            let values =
+                value(bits) | value(bits >> 16) << 16 | value(bits >> 32) << 32 | value(bits >> 48) << 48;
+            four.copy_from_slice(&values.to_le_bytes());
+        }
+        for one in fours.into_remainder().chunks_exact_mut(2) {
+            one.copy_from_slice(&(value(random.next()) as u16).to_le_bytes());
+        }
+    }
+}
+
+fn half_table(mean: f64, std: f64) -> Box<[u16; TABLE]> {
+    let mut table = Box::new([0; TABLE]);
+    for (half, quantile) in table.iter_mut().zip(normal_quantiles()) {
+        *half = f16_bits((mean + std * f64::from(*quantile)) as f32);
+    }
+    table
+}
+
+/// Appends one row of 32-bit values.
+fn fill_f32(out: &mut Vec<u8>, fill: &Fill, len: usize, quiet: bool, random: &mut Xoshiro) {
+    let quantiles = normal_quantiles();
+    let mut put = |value: f64| out.extend((value as f32).to_le_bytes());
+    let mut normal = || f64::from(quantiles[usize::from(random.next() as u16)]);
+    match fill {
+        Fill::Normal { mean, std } => (0..len).for_each(|_| put(mean + std * normal())),
+        Fill::Tokens { std } => {
+            let std = if quiet { std * QUIET } else { *std };
+            (0..len).for_each(|_| put(std * normal()));
+        }
+        Fill::Signs(value) => (0..len).for_each(|_| put(value.copysign(normal()))),
+        Fill::Given(values) => values.iter().for_each(|value| put(f64::from(*value))),
+    }
+}

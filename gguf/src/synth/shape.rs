@@ -1,0 +1,167 @@
+//! The shapes of the presets: real models' where the preset bears one's name.
+
+use super::Preset;
+use super::vocabulary::Control;
+
+/// Which of llama.cpp's architectures reads the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Architecture {
+    Llama,
+    Qwen2,
+    Qwen3Moe,
+}
+
+impl Architecture {
+    /// `general.architecture`, which also begins the keys of the sizes.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Llama => "llama",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3Moe => "qwen3moe",
+        }
+    }
+}
+
+/// A mixture of experts in place of the feed-forward network.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Experts {
+    pub(super) count: u32,
+    pub(super) used: u32,
+    /// Width of one expert.
+    pub(super) feed_forward: u32,
+}
+
+/// How text becomes tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tokenizer {
+    /// `tokenizer.ggml.pre`: how text is cut up before merging.
+    pub(super) pre: &'static str,
+    pub(super) control: Control,
+    /// Places in `control`.
+    pub(super) bos: u32,
+    pub(super) eos: u32,
+    pub(super) add_bos: bool,
+}
+
+/// What a model looks like without its weights.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) architecture: Architecture,
+    pub(super) vocabulary: u32,
+    pub(super) embedding: u32,
+    pub(super) layers: u32,
+    pub(super) heads: u32,
+    pub(super) kv_heads: u32,
+    pub(super) head: u32,
+    /// Width of a dense feed-forward network.
+    pub(super) feed_forward: u32,
+    pub(super) experts: Option<Experts>,
+    pub(super) context: u32,
+    pub(super) rope_base: f32,
+    /// Llama 3.1's stretched RoPE comes as a tensor of factors.
+    pub(super) rope_factors: bool,
+    pub(super) rms_epsilon: f32,
+    /// The output matrix is the embedding's.
+    pub(super) tied: bool,
+    pub(super) tokenizer: Tokenizer,
+}
+
+/// Qwen's. Also for the tiny presets: it is one of the few whose detokeniser changes no spaces.
+const QWEN2: Tokenizer = Tokenizer {
+    pre: "qwen2",
+    control: &["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    bos: 0,
+    eos: 2,
+    add_bos: false,
+};
+
+const LLAMA3: Tokenizer = Tokenizer {
+    pre: "llama-bpe",
+    control: &[
+        "<|begin_of_text|>",
+        "<|end_of_text|>",
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        "<|eot_id|>",
+    ],
+    bos: 0,
+    eos: 4,
+    add_bos: true,
+};
+
+/// Widths are multiples of 256, so that every K-quant keeps its type.
+const TINY: Shape = Shape {
+    architecture: Architecture::Llama,
+    vocabulary: 2048,
+    embedding: 256,
+    layers: 4,
+    heads: 4,
+    kv_heads: 2,
+    head: 64,
+    feed_forward: 512,
+    experts: None,
+    context: 4096,
+    rope_base: 10_000.0,
+    rope_factors: false,
+    rms_epsilon: 1e-5,
+    tied: false,
+    tokenizer: QWEN2,
+};
+
+/// As Qwen/Qwen2.5-1.5B's config.json has it.
+const QWEN2_5_1_5B: Shape = Shape {
+    architecture: Architecture::Qwen2,
+    vocabulary: 151_936,
+    embedding: 1536,
+    layers: 28,
+    heads: 12,
+    kv_heads: 2,
+    head: 128,
+    feed_forward: 8960,
+    experts: None,
+    context: 32_768,
+    rope_base: 1_000_000.0,
+    rope_factors: false,
+    rms_epsilon: 1e-6,
+    tied: true,
+    tokenizer: QWEN2,
+};
+
+/// As meta-llama/Llama-3.2-1B's config.json has it.
+const LLAMA_1B: Shape = Shape {
+    architecture: Architecture::Llama,
+    vocabulary: 128_256,
+    embedding: 2048,
+    layers: 16,
+    heads: 32,
+    kv_heads: 8,
+    head: 64,
+    feed_forward: 8192,
+    experts: None,
+    context: 131_072,
+    rope_base: 500_000.0,
+    rope_factors: true,
+    rms_epsilon: 1e-5,
+    tied: true,
+    tokenizer: LLAMA3,
+};
+
+const MOE_TINY: Shape = Shape {
+    architecture: Architecture::Qwen3Moe,
+    layers: 3,
+    experts: Some(Experts { count: 8, used: 2, feed_forward: 256 }),
+    rms_epsilon: 1e-6,
+    tied: true,
+    ..TINY
+};
+
+impl Preset {
+    pub(super) fn shape(self) -> &'static Shape {
+        match self {
+            Self::Tiny => &TINY,
+            Self::Qwen2_5_1_5B => &QWEN2_5_1_5B,
+            Self::Llama1B => &LLAMA_1B,
+            Self::MoeTiny => &MOE_TINY,
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Writing a GGUF file as a stream: the header, then each tensor's bytes in order. Nothing is held back, so a
+//! model may be larger than memory.
+
+use std::io::{self, Write};
+
+use crate::value::ValueType;
+use crate::{DEFAULT_ALIGNMENT, GgmlType, MAGIC, VERSION};
+
+/// A metadata value to write.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Meta {
+    /// Unsigned, 32 bits.
+    U32(u32),
+    /// Floating point, 32 bits.
+    F32(f32),
+    /// Truth value.
+    Bool(bool),
+    /// Text.
+    String(String),
+    /// Array of texts.
+    Strings(Vec<String>),
+    /// Array of signed 32-bit numbers.
+    I32s(Vec<i32>),
+}
+
+/// A tensor to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Name, at most 63 bytes.
+    pub name: String,
+    /// Elements per row first, as ggml counts dimensions.
+    pub dims: Vec<u64>,
+    /// Type of its data.
+    pub kind: GgmlType,
+}
+
+impl TensorSpec {
+    /// Bytes of its data; `None` when that does not fit or a row is no whole number of blocks.
+    pub fn bytes(&self) -> Option<u64> {
+        let row = self.kind.bytes_of(*self.dims.first()?)?;
+        self.dims[1..].iter().try_fold(row, |bytes, dim| bytes.checked_mul(*dim))
+    }
+}
+
+/// Everything that stands before the tensor data.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Header {
+    /// Metadata in the order of the file.
+    pub metadata: Vec<(String, Meta)>,
+    /// Tensors in the order of their data.
+    pub tensors: Vec<TensorSpec>,
+}
+
+/// Why a file could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A tensor whose size cannot be told.
+    #[error("tensor '{name}' of {dims:?} has no size as {kind}: a row must be whole blocks of {} elements", kind.block_elements())]
+    Shape {
+        /// Its name.
+        name: String,
+        /// Its dimensions.
+        dims: Vec<u64>,
+        /// Its type.
+        kind: GgmlType,
+    },
+    /// Data that does not match what the header announced.
+    #[error("tensor '{name}' takes {expected} bytes, and {given} were given")]
+    Size {
+        /// Its name.
+        name: String,
+        /// What the header says.
+        expected: u64,
+        /// What came.
+        given: u64,
+    },
+    /// Data after the last tensor.
+    #[error("{0} bytes came after the last tensor")]
+    TooMuch(usize),
+}
+
+/// Writes one file.
+#[derive(Debug)]
+pub struct Writer<W> {
+    out: W,
+    /// Names and sizes of the tensors.
+    sizes: Vec<(String, u64)>,
+    /// The tensor that the next bytes belong to, and how many it already has.
+    tensor: usize,
+    filled: u64,
+}
+
+impl<W: Write> Writer<W> {
+    /// Writes the header to `out`, which should be buffered.
+    pub fn new(mut out: W, header: &Header) -> Result<Self, WriteError> {
+        let mut head = Vec::new();
+        head.extend(MAGIC);
+        head.extend(VERSION.to_le_bytes());
+        head.extend((header.tensors.len() as u64).to_le_bytes());
+        head.extend((header.metadata.len() as u64).to_le_bytes());
+        for (key, value) in &header.metadata {
+            put_string(&mut head, key);
+            put_meta(&mut head, value);
+        }
+        let mut sizes = Vec::with_capacity(header.tensors.len());
+        let mut offset = 0;
+        for tensor in &header.tensors {
+            let shape = || WriteError::Shape {
+                name: tensor.name.clone(),
+                dims: tensor.dims.clone(),
+                kind: tensor.kind,
+            };
+            let bytes = tensor.bytes().ok_or_else(shape)?;
+            put_string(&mut head, &tensor.name);
+            head.extend((tensor.dims.len() as u32).to_le_bytes());
+            tensor.dims.iter().for_each(|dim| head.extend(dim.to_le_bytes()));
+            head.extend(tensor.kind.id().to_le_bytes());
+            head.extend(u64::to_le_bytes(offset));
+            offset = bytes
+                .checked_next_multiple_of(DEFAULT_ALIGNMENT)
+                .and_then(|padded| offset.checked_add(padded))
+                .ok_or_else(shape)?;
+            sizes.push((tensor.name.clone(), bytes));
+        }
+        head.resize(head.len().next_multiple_of(DEFAULT_ALIGNMENT as usize), 0);
+        out.write_all(&head)?;
+        Ok(Self { out, sizes, tensor: 0, filled: 0 })
+    }
+
+    /// Writes the next bytes of the tensor that is due. They must not reach into the tensor after it.
+    pub fn write_data(&mut self, data: &[u8]) -> Result<(), WriteError> {
+        let Some((name, size)) = self.sizes.get(self.tensor) else {
+            return Err(WriteError::TooMuch(data.len()));
+        };
+        let filled = self.filled + data.len() as u64;
+        if filled > *size {
+            return Err(WriteError::Size { name: name.clone(), expected: *size, given: filled });
+        }
+        self.out.write_all(data)?;
+        self.filled = filled;
+        if filled == *size {
+            let padding = size.next_multiple_of(DEFAULT_ALIGNMENT) - size;
+            self.out.write_all(&[0; DEFAULT_ALIGNMENT as usize][..padding as usize])?;
+            self.tensor += 1;
+            self.filled = 0;
+        }
+        Ok(())
+    }
+
+    /// Ends the file: every tensor must have got its data.
+    pub fn finish(mut self) -> Result<W, WriteError> {
+        if let Some((name, size)) = self.sizes.get(self.tensor) {
+            return Err(WriteError::Size { name: name.clone(), expected: *size, given: self.filled });
+        }
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}
+
+fn put_string(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+fn put_meta(out: &mut Vec<u8>, value: &Meta) {
+    let put_type = |out: &mut Vec<u8>, kind: ValueType| out.extend(kind.id().to_le_bytes());
+    let put_array = |out: &mut Vec<u8>, kind: ValueType, len: usize| {
+        put_type(out, ValueType::Array);
+        put_type(out, kind);
+        out.extend((len as u64).to_le_bytes());
+    };
+    match value {
+        Meta::U32(value) => {
+            put_type(out, ValueType::U32);
+            out.extend(value.to_le_bytes());
+        }
+        Meta::F32(value) => {
+            put_type(out, ValueType::F32);
+            out.extend(value.to_le_bytes());
+        }
+        Meta::Bool(value) => {
+            put_type(out, ValueType::Bool);
+            out.push(u8::from(*value));
+        }
+        Meta::String(value) => {
+            put_type(out, ValueType::String);
+            put_string(out, value);
+        }
+        Meta::Strings(values) => {
+            put_array(out, ValueType::String, values.len());
+            values.iter().for_each(|value| put_string(out, value));
+        }
+        Meta::I32s(values) => {
+            put_array(out, ValueType::I32, values.len());
+            values.iter().for_each(|value| out.extend(value.to_le_bytes()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        let tensor = |name: &str| TensorSpec { name: name.into(), dims: vec![3, 2], kind: GgmlType::F16 };
+        Header { metadata: vec![("a".into(), Meta::Bool(true))], tensors: vec![tensor("x"), tensor("y")] }
+    }
+
+    #[test]
+    fn data_is_aligned_and_padded() {
+        let mut writer = Writer::new(Vec::new(), &header()).unwrap();
+        let start = writer.out.len();
+        assert_eq!(start % 32, 0);
+        writer.write_data(&[1; 6]).unwrap();
+        writer.write_data(&[1; 6]).unwrap();
+        writer.write_data(&[2; 12]).unwrap();
+        let file = writer.finish().unwrap();
+        assert_eq!(file.len(), start + 64);
+        assert_eq!(file[start..start + 33], [&[1; 12][..], &[0; 20], &[2]].concat());
+    }
+
+    #[test]
+    fn data_that_does_not_match_the_header_is_refused() {
+        let mut writer = Writer::new(Vec::new(), &header()).unwrap();
+        let error = writer.write_data(&[0; 13]).unwrap_err();
+        assert_eq!(error.to_string(), "tensor 'x' takes 12 bytes, and 13 were given");
+        writer.write_data(&[0; 12]).unwrap();
+        let error = writer.finish().unwrap_err();
+        assert_eq!(error.to_string(), "tensor 'y' takes 12 bytes, and 0 were given");
+
+        let mut writer = Writer::new(Vec::new(), &header()).unwrap();
+        writer.write_data(&[0; 12]).unwrap();
+        writer.write_data(&[0; 12]).unwrap();
+        assert!(matches!(writer.write_data(&[0]), Err(WriteError::TooMuch(1))));
+
+        let mut odd = header();
+        odd.tensors[0].kind = GgmlType::from_id(12).unwrap();
+        assert!(matches!(Writer::new(Vec::new(), &odd), Err(WriteError::Shape { .. })));
+    }
+}

@@ -1,0 +1,225 @@
+//! Files that are good, and files that are not: cut off, changed, or something else altogether.
+
+use std::fs;
+use std::io::Cursor;
+use std::panic::catch_unwind;
+use std::path::Path;
+
+use build_info::Bytes;
+use gguf::write::{Header, Meta, TensorSpec, Writer};
+use gguf::{GgmlType, GgufFile, ReadError, Split};
+
+/// A small file with every kind of value that the writer knows, and tensors of plain and of block types.
+fn header() -> Header {
+    let tensor = |name: &str, dims: &[u64], kind| TensorSpec { name: name.into(), dims: dims.into(), kind };
+    let q4_k = GgmlType::from_id(12).unwrap();
+    Header {
+        metadata: vec![
+            ("general.architecture".into(), Meta::String("llama".into())),
+            ("general.file_type".into(), Meta::U32(15)),
+            ("llama.context_length".into(), Meta::U32(4096)),
+            ("llama.rope.freq_base".into(), Meta::F32(10_000.0)),
+            ("tokenizer.ggml.add_bos_token".into(), Meta::Bool(true)),
+            ("tokenizer.ggml.tokens".into(), Meta::Strings(vec!["a".into(), String::new(), "bc".into()])),
+            ("tokenizer.ggml.token_type".into(), Meta::I32s(vec![1, 3, 1])),
+        ],
+        tensors: vec![
+            tensor("token_embd.weight", &[5, 3], GgmlType::F16),
+            tensor("blk.0.attn_q.weight", &[256, 2], q4_k),
+            tensor("blk.0.attn_norm.weight", &[3], GgmlType::F32),
+        ],
+    }
+}
+
+fn file() -> Vec<u8> {
+    file_of(&header())
+}
+
+fn file_of(header: &Header) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), header).unwrap();
+    for tensor in &header.tensors {
+        writer.write_data(&vec![7; tensor.bytes().unwrap() as usize]).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+fn open(content: &[u8]) -> Result<GgufFile, ReadError> {
+    GgufFile::from_reader(Path::new("m.gguf"), Cursor::new(content), Bytes(content.len() as u64))
+}
+
+/// `file` with `bytes` at `at`.
+fn with(at: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut changed = file();
+    changed[at..at + bytes.len()].copy_from_slice(bytes);
+    changed
+}
+
+/// Where `text` stands in the file.
+fn place(text: &str) -> usize {
+    let file = file();
+    file.windows(text.len()).position(|window| window == text.as_bytes()).unwrap()
+}
+
+#[test]
+fn what_was_written_is_read() {
+    let file = open(&file()).unwrap();
+    assert_eq!((file.version(), file.architecture()), (3, Some("llama")));
+    assert_eq!(file.size_of_model("context_length"), Some(4096));
+    assert_eq!(file.f32("llama.rope.freq_base"), Some(10_000.0));
+    assert_eq!(file.array_len("tokenizer.ggml.tokens"), Some(3));
+    assert_eq!(file.file_type(), Some("Q4_K_M"));
+    assert_eq!((file.string("nothing"), file.u32("general.architecture"), file.split()), (None, None, None));
+    let tensors: Vec<_> = file
+        .tensors()
+        .iter()
+        .map(|tensor| (tensor.name.as_str(), tensor.kind.name(), tensor.bytes.0))
+        .collect();
+    let expected = [
+        ("token_embd.weight", "f16", 30),
+        ("blk.0.attn_q.weight", "q4_K", 288),
+        ("blk.0.attn_norm.weight", "f32", 12),
+    ];
+    assert_eq!(tensors, expected);
+    assert_eq!(file.total_tensor_bytes().0, 330);
+    assert_eq!(file.parameters(), 15 + 512 + 3);
+    assert_eq!(file.tensors()[1].offset, file.data_offset() + 32);
+}
+
+#[test]
+fn parts_of_a_split_model_say_so() {
+    let mut header = header();
+    header.metadata.push(("split.no".into(), Meta::U32(1)));
+    header.metadata.push(("split.count".into(), Meta::U32(3)));
+    let file = open(&file_of(&header)).unwrap();
+    assert_eq!(file.split(), Some(Split { number: 1, count: 3 }));
+}
+
+#[test]
+fn a_file_cut_off_anywhere_is_called_truncated() {
+    let whole = file();
+    // The last tensor's padding may be missing.
+    let needed = whole.len() - (32 - 12);
+    for len in 1..needed {
+        let error = open(&whole[..len]).unwrap_err();
+        assert!(matches!(error, ReadError::Truncated { .. }), "cut to {len}: {error}");
+    }
+    assert!(open(&whole[..needed]).is_ok());
+    let error = open(&whole[..needed - 1]).unwrap_err().to_string();
+    let words = format!(
+        "is truncated: the file has {} bytes, tensor 'blk.0.attn_norm.weight' needs up to {needed};",
+        needed - 1
+    );
+    assert!(error.contains(&words), "{error}");
+}
+
+#[test]
+fn a_file_with_any_byte_changed_is_read_or_refused() {
+    let whole = file();
+    let header = whole.len() - 384; // the tensors' 330 bytes, padded
+    for at in 0..header {
+        for value in [0, 1, 0x7f, 0x80, 0xff, whole[at] ^ 1, whole[at] ^ 0x10] {
+            let content = with(at, &[value]);
+            let result = catch_unwind(|| open(&content).map(|file| file.total_tensor_bytes()));
+            let outcome = result.unwrap_or_else(|_| panic!("panicked with {value:#x} at {at}"));
+            if let Ok(bytes) = outcome {
+                assert!(bytes.0 <= whole.len() as u64, "{value:#x} at {at} gave {bytes}");
+            }
+        }
+    }
+}
+
+#[test]
+fn wild_numbers_anywhere_are_refused_without_taking_memory() {
+    let whole = file();
+    let before = peak_memory();
+    for at in 4..whole.len() - 384 - 8 {
+        for value in [u64::MAX, 1 << 63, (1 << 63) - 1, 1 << 40, (1 << 32) - 1, 1 << 31] {
+            // Whatever it says, it must not panic; most places hold something that this ruins.
+            let content = with(at, &value.to_le_bytes());
+            let result = catch_unwind(|| open(&content).map(drop));
+            assert!(result.is_ok(), "panicked with {value:#x} at {at}");
+        }
+    }
+    if let (Some(before), Some(after)) = (before, peak_memory()) {
+        assert!(after - before < 100 << 10, "memory grew from {before} to {after} KiB");
+    }
+}
+
+/// Largest resident size of this process so far, in KiB.
+fn peak_memory() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().trim_end_matches(" kB").parse().ok()
+}
+
+#[test]
+fn damage_is_named_with_its_place() {
+    let after = |text: &str| place(text) + text.len();
+    let embd = after("token_embd.weight");
+    let u64_at = |at: usize, value: u64| with(at, &value.to_le_bytes());
+    let cases: Vec<(Vec<u8>, &str)> = vec![
+        (with(4, &[4]), "is of version 4"),
+        (with(4, &[1]), "is of version 1"),
+        (with(4, &[0, 0, 0, 3]), "is of version 3, big endian"),
+        (u64_at(8, u64::MAX), "18446744073709551615 tensors cannot be in a file of this size"),
+        (u64_at(16, 1 << 40), "1099511627776 metadata keys cannot be in a file of this size"),
+        (with(after("general.file_type"), &[99]), "'general.file_type' has the unknown type 99"),
+        (with(place("llama.context_length") - 8, &[0; 8]), "metadata key 3 of 7 has no name"),
+        (u64_at(after("general.architecture") + 4, 1 << 30), "'general.architecture' has 1073741824 bytes"),
+        (u64_at(after("tokenizer.ggml.tokens") + 8, 1 << 31), "has 2147483648 elements"),
+        (with(after("tokenizer.ggml.tokens") + 4, &[9]), "is an array of arrays"),
+        (u64_at(place("token_embd.weight") - 8, 64), "the name of tensor 1 of 3 has 64 bytes, more than 63"),
+        (with(embd, &[5]), "has 5 dimensions"),
+        (u64_at(embd + 4, 1 << 62), "has too many elements"),
+        (u64_at(embd + 12, 4), "lies at 32 of the data where 64 is due"),
+        (with(embd + 20, &[77]), "tensor 'token_embd.weight': type number 77 is unknown"),
+        (with(embd + 20, &[31]), "type Q4_0_4_4 was removed"),
+        (with(embd + 20, &[12]), "a row is no whole number of blocks of 256"),
+        (u64_at(embd + 24, 8), "lies at 8 of the data where 0 is due, and is not aligned"),
+        (b"PK\x03\x04 and so on".to_vec(), "is no GGUF file"),
+        (Vec::new(), "is empty"),
+    ];
+    for (content, words) in cases {
+        let error = open(&content).expect_err(words).to_string();
+        assert!(error.contains(words), "{error:?} lacks {words:?}");
+        assert!(error.contains("m.gguf"), "{error:?} names no file");
+    }
+}
+
+#[test]
+fn keys_and_tensors_stand_once_and_alignment_is_a_power_of_two() {
+    let mut twice = header();
+    twice.metadata.push(("general.architecture".into(), Meta::Bool(true)));
+    let mut twins = header();
+    twins.tensors.push(twins.tensors[0].clone());
+    let aligned = |value| {
+        let mut header = header();
+        header.metadata.push(("general.alignment".into(), value));
+        header
+    };
+    let cases = [
+        (twice, "metadata key 'general.architecture' stands twice"),
+        (twins, "tensor 'token_embd.weight' stands twice"),
+        (aligned(Meta::U32(24)), "'general.alignment' is no power of two"),
+        (aligned(Meta::U32(0)), "'general.alignment' is no power of two"),
+        (aligned(Meta::Bool(true)), "'general.alignment' is no power of two"),
+    ];
+    for (header, words) in cases {
+        let error = open(&file_of(&header)).expect_err(words).to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    assert!(open(&file_of(&aligned(Meta::U32(32)))).is_ok());
+}
+
+#[test]
+fn what_is_no_file_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let message = |path: &Path| GgufFile::open(path).unwrap_err().to_string();
+    assert!(message(&path).ends_with("there is no such file; check the path"));
+    assert!(message(folder.path()).contains("it is a folder, not a file"));
+    #[cfg(unix)]
+    assert!(message(Path::new("/dev/null")).contains("it is a device or pipe, not a file"));
+    fs::write(&path, file()).unwrap();
+    assert_eq!(GgufFile::open(&path).unwrap().path(), path);
+}

@@ -1,0 +1,94 @@
+//! Synthetic models: complete, reproducible, and put in place only when they are whole.
+
+use std::cell::Cell;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use build_info::Bytes;
+use gguf::GgufFile;
+use gguf::partial::PlaceError;
+use gguf::synth::{self, Options, Precision, Preset};
+use gguf::write::{Header, WriteError, Writer};
+use sha2::{Digest, Sha256};
+
+fn digest(path: &Path) -> String {
+    let digest = Sha256::digest(fs::read(path).unwrap());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn the_seed_alone_decides_the_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = |preset, seed, threads| {
+        let path = folder.path().join("m.gguf");
+        let options = Options { seed, threads: NonZeroUsize::new(threads), ..Options::new(preset) };
+        synth::write(&path, &options).unwrap();
+        digest(&path)
+    };
+    for preset in [Preset::Tiny, Preset::MoeTiny] {
+        let one = made(preset, 1, 1);
+        assert_eq!(one, made(preset, 1, 2), "{preset}");
+        assert_eq!(one, made(preset, 1, 7), "{preset}");
+        assert_ne!(one, made(preset, 2, 2), "{preset}");
+    }
+    // Whoever changes this changes the models that others have measured.
+    assert_eq!(made(Preset::Tiny, 0, 2), "TINY_DIGEST");
+}
+
+#[test]
+fn a_model_is_complete_and_reads_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let cases = [
+        (Preset::Tiny, Precision::F16, "llama", "F16"),
+        (Preset::Tiny, Precision::F32, "llama", "F32"),
+        (Preset::MoeTiny, Precision::F16, "qwen3moe", "F16"),
+    ];
+    for (preset, precision, architecture, file_type) in cases {
+        let last = Cell::new((Bytes(0), Bytes(0)));
+        let progress = |done, total| last.set((done, total));
+        let options = Options { precision, progress: Some(&progress), ..Options::new(preset) };
+        let summary = synth::write(&path, &options).unwrap();
+        let file = GgufFile::open(&path).unwrap();
+        assert_eq!(file.architecture(), Some(architecture));
+        assert_eq!(file.file_type(), Some(file_type));
+        assert_eq!(file.tensors().len(), summary.tensors);
+        assert_eq!(file.parameters(), summary.parameters);
+        assert_eq!(file.total_tensor_bytes(), summary.tensor_bytes);
+        assert_eq!(last.get(), (summary.tensor_bytes, summary.tensor_bytes));
+        assert_eq!(summary.tensor_bytes, preset.tensor_bytes(precision));
+        let tokens = file.array_len("tokenizer.ggml.tokens");
+        assert_eq!(tokens, file.size_of_model("vocab_size").map(u64::from));
+        assert!(file.size() < Bytes::mib(20), "{preset} has {}", file.size());
+    }
+}
+
+#[test]
+fn presets_are_known_by_their_names() {
+    for preset in Preset::all() {
+        assert_eq!(preset.name().parse(), Ok(preset));
+    }
+    let error = "huge".parse::<Preset>().unwrap_err();
+    assert_eq!(error, "unknown preset \"huge\": use one of tiny, moe-tiny, llama-1b, qwen2.5-1.5b");
+}
+
+#[test]
+fn a_place_that_cannot_be_written_keeps_what_it_had() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::new(Preset::Tiny);
+    let error = synth::write(folder.path(), &options).unwrap_err();
+    assert!(matches!(error, PlaceError::IsFolder { .. }), "{error}");
+    let error = synth::write(&folder.path().join("no/m.gguf"), &options).unwrap_err();
+    assert!(matches!(error, PlaceError::NoFolder { .. }), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_device_ends_the_writing() {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let error = Writer::new(full, &Header::default()).expect_err("a full device took a header");
+    let WriteError::Io(error) = &error else { panic!("{error}") };
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
+}

@@ -1,0 +1,216 @@
+//! CPU quota and memory limit of this process's control groups, version 1 and 2: the tightest of its own
+//! group's and of all the groups above.
+
+use std::path::{Component, Path};
+
+use build_info::Bytes;
+
+use crate::root::Root;
+
+/// The tightest limits found.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Limits {
+    /// In cores.
+    pub cpu_quota: Option<f64>,
+    /// In bytes.
+    pub memory: Option<Bytes>,
+}
+
+/// A mounted hierarchy.
+struct Mount {
+    /// The group that is mounted, as this process's cgroup namespace sees it: `/`, or `/docker/ab…`, or
+    /// `/../..` for one above the namespace.
+    group: String,
+    /// Where.
+    point: String,
+    /// Version 1: the controllers. Version 2 has none here.
+    controllers: Option<Vec<String>>,
+}
+
+pub(crate) fn limits(root: &Root, warnings: &mut Vec<String>) -> Limits {
+    let mut limits = Limits::default();
+    let Some(groups) = root.read("/proc/self/cgroup") else { return limits };
+    let mounts = mounts(&root.read("/proc/self/mountinfo").unwrap_or_default());
+    for line in groups.lines() {
+        // `4:cpu,cpuacct:/path`, and `0::/path` for version 2.
+        let mut fields = line.splitn(3, ':');
+        let (Some(id), Some(controllers), Some(group)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        if id == "0" && controllers.is_empty() {
+            let matching = mounts.iter().filter(|mount| mount.controllers.is_none());
+            walk(matching, group, "unified", warnings, |folder, warnings| {
+                limits.take_cpu(version_2_quota(root, folder, warnings));
+                limits.take_memory(memory(root, &format!("{folder}/memory.max"), warnings));
+            });
+            continue;
+        }
+        for controller in controllers.split(',').filter(|name| matches!(*name, "cpu" | "memory")) {
+            let has = |mount: &&Mount| {
+                mount.controllers.as_ref().is_some_and(|names| names.iter().any(|name| name == controller))
+            };
+            walk(mounts.iter().filter(has), group, controller, warnings, |folder, warnings| {
+                if controller == "cpu" {
+                    limits.take_cpu(version_1_quota(root, folder, warnings));
+                } else {
+                    limits.take_memory(memory(root, &format!("{folder}/memory.limit_in_bytes"), warnings));
+                }
+            });
+        }
+    }
+    limits
+}
+
+impl Limits {
+    fn take_cpu(&mut self, quota: Option<f64>) {
+        self.cpu_quota = match (self.cpu_quota, quota) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+
+    fn take_memory(&mut self, limit: Option<Bytes>) {
+        self.memory = match (self.memory, limit) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+}
+
+/// Calls `read` on the folder of `group` and of each group above it that the mounts show.
+fn walk<'a>(
+    mounts: impl Iterator<Item = &'a Mount>,
+    group: &str,
+    hierarchy: &str,
+    warnings: &mut Vec<String>,
+    mut read: impl FnMut(&str, &mut Vec<String>),
+) {
+    let (mut is_mounted, mut is_whole) = (false, false);
+    for mount in mounts {
+        is_mounted = true;
+        let below = match place(&mount.group, group) {
+            Place::Below(path) => {
+                is_whole = true;
+                path
+            }
+            Place::SomewhereBelow => String::new(),
+            Place::Outside => continue,
+        };
+        let mut folder = format!("{}{below}", mount.point.trim_end_matches('/'));
+        while folder.len() > mount.point.len() {
+            read(&folder, warnings);
+            folder.truncate(folder.rfind('/').unwrap_or(0));
+        }
+        read(&mount.point, warnings);
+    }
+    // Not mounted at all is common (version 1's leftovers) and nobody's limit.
+    if is_mounted && !is_whole {
+        warnings.push(format!(
+            "cannot read all limits of control group {group} ({hierarchy}): the mounted hierarchy does not show it"
+        ));
+    }
+}
+
+/// Where a process's group lies, seen from a mounted one.
+enum Place {
+    /// At this path below it: empty, or with a leading `/`.
+    Below(String),
+    /// Below it, but by which way cannot be told.
+    SomewhereBelow,
+    /// Elsewhere.
+    Outside,
+}
+
+fn place(mounted: &str, group: &str) -> Place {
+    let parts = |path| -> Vec<&str> {
+        let normal = |part| match part {
+            Component::Normal(name) => name.to_str(),
+            Component::ParentDir => Some(".."),
+            _ => None,
+        };
+        Path::new(path).components().filter_map(normal).collect()
+    };
+    let (mounted, group) = (parts(mounted), parts(group));
+    match group.strip_prefix(mounted.as_slice()) {
+        Some(rest) if rest.contains(&"..") => Place::Outside,
+        Some(rest) => Place::Below(rest.iter().map(|part| format!("/{part}")).collect()),
+        // The mount is of a group above the namespace's own, whose names the namespace hides.
+        None if mounted.iter().all(|part| *part == "..") && !group.contains(&"..") => Place::SomewhereBelow,
+        None => Place::Outside,
+    }
+}
+
+/// The control group mounts in the text of `/proc/self/mountinfo` (proc(5)).
+fn mounts(mountinfo: &str) -> Vec<Mount> {
+    let mount = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        let mut left = left.split(' ').skip(3);
+        let (group, point) = (unescape(left.next()?), unescape(left.next()?));
+        let mut right = right.split(' ');
+        let controllers = match right.next()? {
+            "cgroup2" => None,
+            "cgroup" => Some(right.nth(1).unwrap_or("").split(',').map(str::to_string).collect()),
+            _ => return None,
+        };
+        Some(Mount { group, point, controllers })
+    };
+    mountinfo.lines().filter_map(mount).collect()
+}
+
+/// Blanks, tabs, line ends and backslashes are written as `\040` and the like.
+fn unescape(text: &str) -> String {
+    let mut plain = text.to_string();
+    for (code, letter) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
+        plain = plain.replace(code, letter);
+    }
+    plain
+}
+
+/// `cpu.max`: `150000 100000`, or `max 100000` for no limit.
+fn version_2_quota(root: &Root, folder: &str, warnings: &mut Vec<String>) -> Option<f64> {
+    let path = format!("{folder}/cpu.max");
+    let text = root.value(&path)?;
+    let mut fields = text.split_whitespace();
+    let (quota, period) = (fields.next()?, fields.next().unwrap_or("100000"));
+    if quota == "max" {
+        return None;
+    }
+    quota_in_cores(quota, period, &path, warnings)
+}
+
+/// `cpu.cfs_quota_us`: -1 for no limit.
+fn version_1_quota(root: &Root, folder: &str, warnings: &mut Vec<String>) -> Option<f64> {
+    let path = format!("{folder}/cpu.cfs_quota_us");
+    let quota = root.value(&path)?;
+    if quota == "-1" {
+        return None;
+    }
+    let period = root.value(&format!("{folder}/cpu.cfs_period_us")).unwrap_or_else(|| "100000".to_string());
+    quota_in_cores(&quota, &period, &path, warnings)
+}
+
+fn quota_in_cores(quota: &str, period: &str, path: &str, warnings: &mut Vec<String>) -> Option<f64> {
+    match (quota.parse::<u64>(), period.parse::<u64>()) {
+        (Ok(quota), Ok(period)) if quota > 0 && period > 0 => Some(quota as f64 / period as f64),
+        _ => {
+            warnings
+                .push(format!("cannot read the CPU quota in {path}: {quota:?} in a period of {period:?}"));
+            None
+        }
+    }
+}
+
+/// `memory.max` (`max` for no limit) and `memory.limit_in_bytes` (a huge number: the largest multiple of the
+/// page size that fits, 2^63 - 4096 on x86).
+fn memory(root: &Root, path: &str, warnings: &mut Vec<String>) -> Option<Bytes> {
+    const NO_LIMIT: u64 = 1 << 62;
+    let text = root.value(path)?;
+    match text.parse::<u64>() {
+        Ok(limit) => (limit < NO_LIMIT).then_some(Bytes(limit)),
+        Err(_) if text == "max" => None,
+        Err(_) => {
+            warnings.push(format!("cannot read the memory limit in {path}: {text:?}"));
+            None
+        }
+    }
+}

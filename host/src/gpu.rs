@@ -1,0 +1,146 @@
+//! NVIDIA GPUs, as `nvidia-smi` lists them.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use build_info::Bytes;
+use build_info::host::Gpu;
+
+use crate::root::{NvidiaSmi, Root};
+
+/// Any of these shows that a driver is loaded; the last is the one of WSL 2.
+const SIGNS: [&str; 3] = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"];
+
+const ARGUMENTS: [&str; 2] =
+    ["--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader,nounits"];
+
+/// Waking eight GPUs without the persistence daemon takes some seconds; a driver that hangs takes for ever.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+
+pub(crate) fn nvidia(root: &Root, warnings: &mut Vec<String>) -> Vec<Gpu> {
+    if matches!(root.nvidia_smi(), NvidiaSmi::Never) || !SIGNS.iter().any(|sign| root.exists(sign)) {
+        return Vec::new();
+    }
+    let output = match root.nvidia_smi() {
+        NvidiaSmi::Never => return Vec::new(),
+        NvidiaSmi::Recorded(output) => Ok(output.clone()),
+        NvidiaSmi::OnPath(path) => match find("nvidia-smi", path) {
+            Some(program) => run(&program, TIME_LIMIT),
+            // WSL shows /dev/dxg for any GPU.
+            None if !SIGNS[..2].iter().any(|sign| root.exists(sign)) => return Vec::new(),
+            None => Err("an NVIDIA driver is loaded, but nvidia-smi is not on the PATH".to_string()),
+        },
+    };
+    match output {
+        Ok(output) => output
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .filter_map(|line| gpu(line, warnings))
+            .collect(),
+        Err(why) => {
+            warnings.push(format!("cannot list NVIDIA GPUs: {why}"));
+            Vec::new()
+        }
+    }
+}
+
+/// One line of output: `NVIDIA GeForce RTX 4060 Ti, 8.9, 16380, 570.133.07`, memory in MiB.
+fn gpu(line: &str, warnings: &mut Vec<String>) -> Option<Gpu> {
+    let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+    let [name, capability, memory, driver] = fields[..] else {
+        warnings.push(format!("cannot read a GPU in nvidia-smi's line {line:?}"));
+        return None;
+    };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !capability.split_once('.').is_some_and(|(major, minor)| is_number(major) && is_number(minor)) {
+        warnings.push(format!("nvidia-smi names no compute capability of {name:?}: {capability:?}"));
+        return None;
+    }
+    let mib = memory.parse::<u64>().ok().and_then(|mib| mib.checked_mul(1 << 20));
+    if mib.is_none() {
+        // GPUs that share the CPU's memory (GB10, Jetson).
+        warnings.push(format!("nvidia-smi names no memory of {name:?}: {memory:?}"));
+    }
+    Some(Gpu {
+        name: name.to_string(),
+        compute_capability: capability.to_string(),
+        memory: Bytes(mib.unwrap_or(0)),
+        driver: driver.to_string(),
+    })
+}
+
+fn find(program: &str, path: &OsStr) -> Option<PathBuf> {
+    let folders = std::env::split_paths(path).filter(|folder| !folder.as_os_str().is_empty());
+    folders.map(|folder| folder.join(program)).find(|candidate| candidate.is_file())
+}
+
+/// What `program` writes within `limit`. A child that hangs is killed and, as it may hang inside the driver
+/// where no signal reaches it, not waited for.
+fn run(program: &Path, limit: Duration) -> Result<String, String> {
+    let shown = program.display();
+    let deadline = Instant::now() + limit;
+    let mut child = Command::new(program)
+        .args(ARGUMENTS)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("cannot run {shown}: {error}"))?;
+    let (sender, receiver) = mpsc::channel();
+    if let Some(stdout) = child.stdout.take() {
+        std::thread::spawn(move || {
+            let mut output = Vec::new();
+            // A megabyte is thousands of GPUs. The receiver may have gone: nobody is interested then.
+            let read = stdout.take(1 << 20).read_to_end(&mut output);
+            let _ = sender.send(read.map(|_| output));
+        });
+    }
+    let too_late = |mut child: std::process::Child| {
+        let _ = child.kill();
+        let _ = child.try_wait();
+        Err(format!("{shown} did not answer within {limit:?}"))
+    };
+    let Ok(output) = receiver.recv_timeout(limit) else { return too_late(child) };
+    let output = output.map_err(|error| format!("cannot read from {shown}: {error}"))?;
+    let output = String::from_utf8_lossy(&output).into_owned();
+    // The output has ended, so the end of the child is near.
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(output),
+            Ok(Some(status)) => {
+                let said = output.lines().next().unwrap_or("it wrote nothing");
+                return Err(format!("{shown} failed ({status}): {said}"));
+            }
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+            Ok(None) => return too_late(child),
+            Err(error) => return Err(format!("cannot wait for {shown}: {error}")),
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_driver_that_hangs_is_given_up() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let program = folder.path().join("nvidia-smi");
+        let limit = Duration::from_millis(100);
+        // As it is, with its output closed, and in a child that holds the pipe open when the script is killed.
+        for script in ["exec sleep 3", "exec >/dev/null; exec sleep 3", "sleep 3"] {
+            std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("a script");
+            std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("it can be run");
+            let start = Instant::now();
+            let why = run(&program, limit).expect_err("it hangs");
+            assert!(why.contains("did not answer within 100ms"), "{why}");
+            assert!(start.elapsed() < Duration::from_secs(2), "{script}: {:?}", start.elapsed());
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Reads the machine into a [`build_info::Host`]: CPUID and XCR0, cores and caches, NUMA, memory, affinity,
+//! control groups, NVIDIA GPUs.
+//!
+//! Everything is read through one [`Root`], so that a test can put another machine in its place. Nothing here
+//! fails: what cannot be read is `None` or empty in the host, and said in [`Detected::warnings`].
+//!
+//! Built to run at every start of the engine: a few CPUID leaves and small files below `/proc` and `/sys`,
+//! about 15 a core. A program is run only where a driver shows that there is an NVIDIA GPU to ask for.
+
+mod cgroup;
+mod cpuid;
+mod cpuinfo;
+mod cpulist;
+mod features;
+mod gpu;
+mod root;
+mod snapshot;
+mod system;
+mod topology;
+mod x86;
+
+use build_info::Host;
+use build_info::host::Limits;
+
+pub use cpuid::Cpuid;
+pub use root::Root;
+pub use snapshot::SnapshotError;
+
+/// A machine, and what could not be read of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Detected {
+    /// The machine.
+    pub host: Host,
+    /// One sentence for each reading that failed and matters, fit to be shown to a user.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the machine behind `root`.
+pub fn detect(root: &Root) -> Detected {
+    let mut warnings = Vec::new();
+    let leaves = root.cpuid().filter(|_| root.arch() == "x86_64").map(cpuid::Leaves::new);
+    // Read at most once, and only if something asks: the kernel may interrupt every CPU to write it.
+    let cpuinfo = cpuinfo::Lazy::new(root);
+
+    let cpu = match &leaves {
+        Some(leaves) => x86::cpu(leaves),
+        None => {
+            if root.arch() == "x86_64" {
+                warnings.push("cannot tell the CPU's instruction sets: CPUID is not at hand".to_string());
+            }
+            cpuinfo.get().cpu(root.arch(), &mut warnings)
+        }
+    };
+    let allowed = system::affinity(root, &mut warnings);
+    let online = topology::online(root, &cpuinfo, allowed.as_deref(), &mut warnings);
+    let topology = topology::read(root, &online, &cpuinfo, leaves.as_ref(), &mut warnings);
+    // The mask may name CPUs that are offline.
+    let affinity = match allowed {
+        Some(allowed) => allowed.into_iter().filter(|cpu| online.binary_search(cpu).is_ok()).collect(),
+        None => online,
+    };
+    let groups = cgroup::limits(root, &mut warnings);
+    let host = Host {
+        arch: root.arch().to_string(),
+        hostname: system::hostname(root),
+        os: system::os(root, leaves.as_ref().and_then(x86::hypervisor)),
+        cpu,
+        topology,
+        memory: system::memory(root, &mut warnings),
+        limits: Limits { affinity, cpu_quota: groups.cpu_quota, memory: groups.memory },
+        gpus: gpu::nvidia(root, &mut warnings),
+    };
+    Detected { host, warnings }
+}

@@ -1,0 +1,154 @@
+//! Where readings come from: the live machine, a folder, or a snapshot.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::Cpuid;
+use crate::snapshot::{self, SnapshotError};
+
+/// The one place all readings go through.
+#[derive(Clone, Debug)]
+pub struct Root {
+    files: Files,
+    arch: String,
+    os: String,
+    cpuid: Option<Cpuid>,
+    nvidia_smi: NvidiaSmi,
+    is_live: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Files {
+    /// Files below this folder.
+    Below(PathBuf),
+    /// Absolute path to content.
+    Listed(BTreeMap<String, String>),
+}
+
+/// How NVIDIA's tool is asked.
+#[derive(Clone, Debug)]
+pub(crate) enum NvidiaSmi {
+    /// Not at all.
+    Never,
+    /// Looked for in these folders (the syntax of `PATH`) and run.
+    OnPath(OsString),
+    /// Ran on the recorded machine and wrote this.
+    Recorded(String),
+}
+
+impl Root {
+    /// The machine this process runs on.
+    pub fn live() -> Self {
+        Self {
+            files: Files::Below(PathBuf::from("/")),
+            arch: std::env::consts::ARCH.to_string(),
+            os: std::env::consts::OS.to_string(),
+            cpuid: Cpuid::live(),
+            nvidia_smi: NvidiaSmi::OnPath(std::env::var_os("PATH").unwrap_or_default()),
+            is_live: true,
+        }
+    }
+
+    /// A Linux machine of architecture `arch` whose `/proc`, `/sys`, `/dev` and `/etc` lie below `folder`;
+    /// without CPUID and without programs to run until they are given.
+    pub fn at(folder: impl Into<PathBuf>, arch: &str) -> Self {
+        Self::recorded(Files::Below(folder.into()), arch)
+    }
+
+    /// The machine recorded in `text`, in the format of `fixtures/roots`.
+    pub fn from_snapshot(text: &str) -> Result<Self, SnapshotError> {
+        let snapshot = snapshot::parse(text)?;
+        let mut root = Self::recorded(Files::Listed(snapshot.files), &snapshot.arch);
+        root.cpuid = snapshot.cpuid;
+        if let Some(output) = snapshot.nvidia_smi {
+            root.nvidia_smi = NvidiaSmi::Recorded(output);
+        }
+        Ok(root)
+    }
+
+    fn recorded(files: Files, arch: &str) -> Self {
+        Self {
+            files,
+            arch: arch.to_string(),
+            os: "linux".to_string(),
+            cpuid: None,
+            nvidia_smi: NvidiaSmi::Never,
+            is_live: false,
+        }
+    }
+
+    /// Takes CPUID and XCR0 from `cpuid`.
+    pub fn with_cpuid(mut self, cpuid: Cpuid) -> Self {
+        self.cpuid = Some(cpuid);
+        self
+    }
+
+    /// Looks for programs in the folders of `path` (the syntax of `PATH`).
+    pub fn with_path(mut self, path: impl Into<OsString>) -> Self {
+        self.nvidia_smi = NvidiaSmi::OnPath(path.into());
+        self
+    }
+
+    /// Does not ask for GPUs: for a caller that cannot wait for the driver, which takes up to seconds.
+    pub fn without_gpus(mut self) -> Self {
+        self.nvidia_smi = NvidiaSmi::Never;
+        self
+    }
+
+    pub(crate) fn arch(&self) -> &str {
+        &self.arch
+    }
+
+    pub(crate) fn os(&self) -> &str {
+        &self.os
+    }
+
+    pub(crate) fn cpuid(&self) -> Option<&Cpuid> {
+        self.cpuid.as_ref()
+    }
+
+    pub(crate) fn nvidia_smi(&self) -> &NvidiaSmi {
+        &self.nvidia_smi
+    }
+
+    /// Whether the standard library's own questions to the system are about this machine.
+    pub(crate) fn is_live(&self) -> bool {
+        self.is_live
+    }
+
+    /// Content of the file at the absolute path `path`; `None` where it cannot be read.
+    pub(crate) fn read(&self, path: &str) -> Option<String> {
+        match &self.files {
+            Files::Below(folder) => {
+                let bytes = std::fs::read(inside(folder, path)).ok()?;
+                Some(String::from_utf8_lossy(&bytes).into_owned())
+            }
+            Files::Listed(files) => files.get(path).cloned(),
+        }
+    }
+
+    /// Content of a file that holds one value, without the line's end; `None` also where it is empty.
+    pub(crate) fn value(&self, path: &str) -> Option<String> {
+        let text = self.read(path)?;
+        let value = text.trim();
+        (!value.is_empty()).then(|| value.to_string())
+    }
+
+    /// The number in a file that holds one.
+    pub(crate) fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {
+        self.value(path)?.parse().ok()
+    }
+
+    /// Whether a file or folder is at `path`.
+    pub(crate) fn exists(&self, path: &str) -> bool {
+        match &self.files {
+            Files::Below(folder) => inside(folder, path).exists(),
+            Files::Listed(files) => files.contains_key(path),
+        }
+    }
+}
+
+fn inside(folder: &Path, path: &str) -> PathBuf {
+    folder.join(path.trim_start_matches('/'))
+}

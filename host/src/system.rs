@@ -1,0 +1,67 @@
+//! Operating system, memory, affinity: the small files of `/proc` and `/etc`.
+
+use build_info::Bytes;
+use build_info::host::{Memory, Os};
+
+use crate::cpulist;
+use crate::root::Root;
+
+pub(crate) fn hostname(root: &Root) -> Option<String> {
+    root.value("/proc/sys/kernel/hostname")
+}
+
+pub(crate) fn os(root: &Root, hypervisor: Option<String>) -> Os {
+    // os-release(5): /etc first, the distribution's own copy second.
+    let release =
+        root.read("/etc/os-release").or_else(|| root.read("/usr/lib/os-release")).unwrap_or_default();
+    let field = |name: &str| {
+        let line = release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
+        let value = line.trim().trim_matches(['"', '\'']);
+        (!value.is_empty()).then(|| value.to_string())
+    };
+    Os {
+        family: root.os().to_string(),
+        distribution: field("ID"),
+        version: field("VERSION_ID"),
+        kernel: root.value("/proc/sys/kernel/osrelease"),
+        hypervisor,
+    }
+}
+
+pub(crate) fn memory(root: &Root, warnings: &mut Vec<String>) -> Memory {
+    let meminfo = root.read("/proc/meminfo").unwrap_or_default();
+    let Some(total) = kib_field(&meminfo, "MemTotal:") else {
+        warnings.push("cannot read the size of memory: /proc/meminfo has no MemTotal".to_string());
+        return Memory::default();
+    };
+    // Kernels before 3.14 and some containers' imitations do not have MemAvailable.
+    let available = kib_field(&meminfo, "MemAvailable:").or_else(|| kib_field(&meminfo, "MemFree:"));
+    Memory { total, available: available.unwrap_or_default() }
+}
+
+/// The value of the line that holds `name`, as in `MemTotal:  24684084 kB`.
+pub(crate) fn kib_field(text: &str, name: &str) -> Option<Bytes> {
+    let (_, rest) = text.lines().find_map(|line| line.split_once(name))?;
+    let kib: u64 = rest.split_whitespace().next()?.parse().ok()?;
+    Some(Bytes(kib.checked_mul(1024)?))
+}
+
+/// The CPUs of the affinity mask, among them perhaps some that are offline; `None` where it cannot be read.
+pub(crate) fn affinity(root: &Root, warnings: &mut Vec<String>) -> Option<Vec<u32>> {
+    let status = root.read("/proc/self/status").unwrap_or_default();
+    if let Some(list) = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")) {
+        match cpulist::parse(list) {
+            Ok(cpus) if !cpus.is_empty() => return Some(cpus),
+            Ok(_) => warnings.push("the affinity mask in /proc/self/status is empty".to_string()),
+            Err(why) => warnings.push(format!("cannot read the affinity mask in /proc/self/status: {why}")),
+        }
+    } else if root.is_live() {
+        // No /proc: the standard library knows the number, if not which.
+        let count = std::thread::available_parallelism().ok()?;
+        return Some((0..u32::try_from(count.get()).ok()?).collect());
+    } else {
+        warnings
+            .push("cannot read the affinity mask: /proc/self/status has no Cpus_allowed_list".to_string());
+    }
+    None
+}

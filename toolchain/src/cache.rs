@@ -1,0 +1,224 @@
+//! Answers of tools, remembered between runs: a version probe costs 5 to 300 ms, a look at a file's stamp 10 us.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::probe;
+
+/// Version of the file; another one is not read.
+const FORMAT: u32 = 1;
+
+/// A failure is not for ever: a machine out of breath, a proxy script whose target came later.
+const FAILURES_LAST: u64 = 600;
+
+/// Probes wait for the disk more than they compute.
+const PROBES_AT_ONCE: usize = 8;
+
+/// One question to one program.
+#[derive(Clone, Debug)]
+pub(crate) struct Question {
+    pub program: PathBuf,
+    pub args: &'static [&'static str],
+    /// Other files that decide on the answer.
+    pub also: Vec<PathBuf>,
+    /// What else decides on it.
+    pub salt: String,
+}
+
+impl Question {
+    pub(crate) fn new(program: &Path, args: &'static [&'static str]) -> Self {
+        Self { program: program.to_path_buf(), args, also: Vec::new(), salt: String::new() }
+    }
+
+    fn key(&self) -> String {
+        format!("{} {} {}", self.program.display(), self.args.join(" "), self.salt).trim_end().to_string()
+    }
+
+    /// Canonical path, size and time of change of the program, and of the other files.
+    fn stamp(&self) -> String {
+        let canonical = fs::canonicalize(&self.program).unwrap_or_default();
+        let mut stamp = format!("{} {}", canonical.display(), stamp_of(&canonical));
+        for path in &self.also {
+            stamp += &format!(" {}", stamp_of(path));
+        }
+        stamp
+    }
+}
+
+fn stamp_of(path: &Path) -> String {
+    fs::metadata(path).map_or_else(
+        |_| "-".to_string(),
+        |found| format!("{}:{}.{:09}", found.size(), found.mtime(), found.mtime_nsec()),
+    )
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Entry {
+    stamp: String,
+    /// Nothing where the program did not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    answer: Option<String>,
+    /// Seconds since 1970.
+    asked: u64,
+}
+
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Stored {
+    format: u32,
+    entries: BTreeMap<String, Entry>,
+}
+
+/// Answers `questions`, in order: from the file at `cache` where the program has not changed since, else by running it.
+/// A damaged file counts as none; one that cannot be written is not an error, since the next run only takes longer.
+pub(crate) fn answers(questions: &[Question], cache: Option<&Path>) -> Vec<Option<String>> {
+    let old = cache.map_or_else(Stored::default, read);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+    let known: Vec<Option<Entry>> = questions
+        .iter()
+        .map(|question| {
+            let entry = old.entries.get(&question.key()).filter(|entry| entry.stamp == question.stamp())?;
+            let age = now.checked_sub(entry.asked);
+            (entry.answer.is_some() || age.is_some_and(|age| age < FAILURES_LAST)).then(|| entry.clone())
+        })
+        .collect();
+
+    let fresh = Mutex::new(BTreeMap::new());
+    let next = AtomicUsize::new(0);
+    let unknown: Vec<usize> = (0..questions.len()).filter(|&index| known[index].is_none()).collect();
+    thread::scope(|scope| {
+        for _ in 0..PROBES_AT_ONCE.min(unknown.len()) {
+            scope.spawn(|| {
+                while let Some(&index) = unknown.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let question = &questions[index];
+                    // Before it is asked: if it is replaced meanwhile, the next run asks again.
+                    let stamp = question.stamp();
+                    let answer = probe::ask(&question.program, question.args, probe::TIME_LIMIT);
+                    let entry = Entry { stamp, answer, asked: now };
+                    fresh.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(index, entry);
+                }
+            });
+        }
+    });
+    let mut fresh = fresh.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let entries: Vec<Option<Entry>> =
+        known.into_iter().enumerate().map(|(index, entry)| entry.or_else(|| fresh.remove(&index))).collect();
+
+    if let Some(path) = cache {
+        let entries = questions.iter().map(Question::key).zip(&entries);
+        let new = Stored {
+            format: FORMAT,
+            entries: entries.filter_map(|(key, entry)| Some((key, entry.clone()?))).collect(),
+        };
+        if new != old {
+            let _ = write(path, &new);
+        }
+    }
+    entries.into_iter().map(|entry| entry?.answer).collect()
+}
+
+fn read(path: &Path) -> Stored {
+    let text = fs::read(path).unwrap_or_default();
+    serde_json::from_slice(&text).ok().filter(|stored: &Stored| stored.format == FORMAT).unwrap_or_default()
+}
+
+/// Written beside and renamed, so that a reader sees the old file or the new one.
+fn write(path: &Path, stored: &Stored) -> io::Result<()> {
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
+    let written =
+        fs::write(&beside, serde_json::to_vec_pretty(stored)?).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Machine;
+
+    /// A program that counts how often it was run.
+    fn counting(machine: &Machine, answer: &str) -> PathBuf {
+        let log = machine.root().join("runs");
+        machine.script("bin/tool", &format!("echo run >> '{}'\n{answer}", log.display()))
+    }
+
+    fn runs(machine: &Machine) -> usize {
+        fs::read_to_string(machine.root().join("runs")).unwrap_or_default().lines().count()
+    }
+
+    #[test]
+    fn a_program_is_asked_again_only_when_it_changed() {
+        let machine = Machine::new();
+        let cache = machine.root().join("sub folder/tools.json");
+        let question = [Question::new(&counting(&machine, "echo 1.0"), &["--version"])];
+        let ask = || answers(&question, Some(&cache))[0].clone();
+        assert_eq!(ask().as_deref(), Some("1.0\n"));
+        assert_eq!(ask().as_deref(), Some("1.0\n"));
+        assert_eq!(runs(&machine), 1, "the second answer came from the cache");
+        counting(&machine, "echo 2.00");
+        assert_eq!(ask().as_deref(), Some("2.00\n"));
+        assert_eq!(runs(&machine), 2);
+        let left = crate::search::entries(&machine.root().join("sub folder"));
+        assert_eq!(left, std::slice::from_ref(&cache), "nothing is left beside the cache");
+    }
+
+    #[test]
+    fn what_else_decides_on_the_answer_is_part_of_the_key() {
+        let machine = Machine::new();
+        let cache = machine.root().join("tools.json");
+        let mut question = Question::new(&counting(&machine, "echo 1.0"), &[]);
+        question.also.push(machine.file("settings.toml", "a"));
+        let ask = |question: &Question| answers(std::slice::from_ref(question), Some(&cache));
+        ask(&question);
+        machine.file("settings.toml", "another");
+        ask(&question);
+        assert_eq!(runs(&machine), 2, "another file changed");
+        question.salt = "nightly".to_string();
+        ask(&question);
+        assert_eq!(runs(&machine), 3, "another toolchain is asked for");
+    }
+
+    #[test]
+    fn a_damaged_cache_is_as_good_as_none() {
+        let good = r#"{"format":1,"entries":{}}"#;
+        for damaged in ["", "{", "[]", "\0\0", r#"{"format":99,"entries":{}}"#, &good[..good.len() - 1]] {
+            let machine = Machine::new();
+            let cache = machine.file("tools.json", damaged);
+            let question = [Question::new(&counting(&machine, "echo 1.0"), &[])];
+            assert_eq!(answers(&question, Some(&cache))[0].as_deref(), Some("1.0\n"), "{damaged:?}");
+            assert_eq!(read(&cache).entries.len(), 1, "{damaged:?} was replaced");
+        }
+        let machine = Machine::new();
+        let question = [Question::new(&counting(&machine, "echo 1.0"), &[])];
+        // A folder where the file should be: neither read nor written, and no error.
+        assert_eq!(answers(&question, Some(machine.root()))[0].as_deref(), Some("1.0\n"));
+    }
+
+    #[test]
+    fn failures_are_remembered_for_a_while() {
+        let machine = Machine::new();
+        let cache = machine.root().join("tools.json");
+        let question = [Question::new(&counting(&machine, "exit 1"), &[])];
+        answers(&question, Some(&cache));
+        assert_eq!(answers(&question, Some(&cache)), [None]);
+        assert_eq!(runs(&machine), 1);
+        let mut stored = read(&cache);
+        stored.entries.values_mut().for_each(|entry| entry.asked -= FAILURES_LAST);
+        write(&cache, &stored).unwrap();
+        answers(&question, Some(&cache));
+        assert_eq!(runs(&machine), 2, "an old failure is tried again");
+    }
+}

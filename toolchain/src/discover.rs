@@ -1,0 +1,212 @@
+//! Finding the tools: candidates by name, all asked for their versions at once, the answers sorted into a
+//! [`Toolchain`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use build_info::record::Tool;
+
+use crate::cache::{Question, answers};
+use crate::search::{Program, SearchPath, file_name};
+use crate::{CMAKE_AT_LEAST, Compiler, NvccHosts, Toolchain, Version, libraries, parse};
+
+const VERSION: &[&str] = &["--version"];
+/// `llvm-profdata --version` is unknown to LLVM 14; asked of a subcommand, all versions tell it.
+const SUBCOMMAND_VERSION: &[&str] = &["merge", "--version"];
+const VERBOSE_VERSION: &[&str] = &["-vV"];
+const PC_PATH: &[&str] = &["--variable", "pc_path", "pkg-config"];
+
+/// C drivers, with the C++ driver that stands beside each.
+const DRIVERS: [(&str, &str); 3] = [("clang", "clang++"), ("gcc", "g++"), ("cc", "c++")];
+
+/// All programs that are looked for.
+const STEMS: &[&str] = &[
+    "clang",
+    "gcc",
+    "cc",
+    "cmake",
+    "cmake3",
+    "ninja",
+    "ninja-build",
+    "samu",
+    "ld.lld",
+    "mold",
+    "llvm-profdata",
+    "llvm-bolt",
+    "llvm-ar",
+    "nvcc",
+    "sccache",
+    "ccache",
+    "rustc",
+    "git",
+    "pkg-config",
+    "pkgconf",
+];
+
+/// Finds every tool that `search` leads to. What tools said of themselves is remembered in the file at `cache` until
+/// they change. A tool that hangs, crashes or talks rubbish counts as not there.
+pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
+    let asked = Asked::new(search, cache);
+    let nvcc = asked.first(&["nvcc"], parse::nvcc);
+    let nvcc_hosts = nvcc.as_ref().and_then(|nvcc| host_compilers(&nvcc.path));
+    let pc_path = asked.texts(&["pkg-config", "pkgconf"]).next().map(|(_, text)| text);
+    Toolchain {
+        compilers: asked.compilers(),
+        default_compiler: asked.default_compiler(),
+        cmake: asked.cmake(),
+        ninja: asked.first(&["ninja", "ninja-build", "samu"], parse::plain),
+        lld: asked.llvm_tools("ld.lld", parse::lld),
+        mold: asked.first(&["mold"], parse::plain),
+        llvm_profdata: asked.llvm_tools("llvm-profdata", parse::llvm),
+        llvm_bolt: asked.llvm_tools("llvm-bolt", parse::llvm),
+        llvm_ar: asked.llvm_tools("llvm-ar", parse::llvm),
+        nvcc,
+        nvcc_hosts,
+        sccache: asked.first(&["sccache"], parse::plain),
+        ccache: asked.first(&["ccache"], parse::plain),
+        libclang: libraries::libclangs(search),
+        blas: pc_path.map_or_else(Vec::new, |path| libraries::blas(search, path)),
+        rustc: asked.texts(&["rustc"]).find_map(|(program, text)| parse::rustc(text, program.path.clone())),
+        git: asked.first(&["git"], parse::plain),
+    }
+}
+
+/// The candidates, and what they answered.
+struct Asked {
+    programs: Vec<Program>,
+    answers: BTreeMap<PathBuf, String>,
+}
+
+impl Asked {
+    fn new(search: &SearchPath, cache: Option<&Path>) -> Self {
+        let mut programs = search.programs(STEMS);
+        // The same program under two paths counts once, at the place that comes first.
+        let mut seen = BTreeSet::new();
+        programs.retain(|program| seen.insert((program.stem.clone(), program.canonical.clone())));
+        // The program that each answer belongs to: rustc's stands for another one.
+        let mut questions: Vec<(PathBuf, Question)> = Vec::new();
+        for program in &programs {
+            let path = || program.path.clone();
+            match program.stem.as_str() {
+                "rustc" => questions.push((path(), rustc_question(search, program))),
+                "llvm-profdata" => questions.push((path(), Question::new(&program.path, SUBCOMMAND_VERSION))),
+                "pkg-config" | "pkgconf" => questions.push((path(), Question::new(&program.path, PC_PATH))),
+                stem => {
+                    let cxx =
+                        DRIVERS.iter().find(|(cc, _)| *cc == stem).and_then(|(_, cxx)| program.sibling(cxx));
+                    let both = std::iter::once(path()).chain(cxx);
+                    questions.extend(both.map(|path| (path.clone(), Question::new(&path, VERSION))));
+                }
+            }
+        }
+        let (paths, questions): (Vec<PathBuf>, Vec<Question>) = questions.into_iter().unzip();
+        let answered = paths.into_iter().zip(answers(&questions, cache));
+        let answers = answered.filter_map(|(path, text)| Some((path, text?))).collect();
+        Self { programs, answers }
+    }
+
+    /// The programs with one of these names that answered, with the answers; the first name first, then in the order
+    /// of the path.
+    fn texts<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = (&'a Program, &'a str)> {
+        let called =
+            names.iter().flat_map(|name| self.programs.iter().filter(move |program| program.stem == **name));
+        called.filter_map(|program| Some((program, self.answers.get(&program.path)?.as_str())))
+    }
+
+    fn tools(&self, names: &[&str], version: fn(&str) -> Option<Version>) -> Vec<(Version, Tool)> {
+        let answered = self.texts(names).filter_map(|(program, text)| Some((program, version(text)?)));
+        let tool = |path: &Path, version: Version| Tool {
+            path: path.to_path_buf(),
+            version: version.to_string(),
+            llvm_major: None,
+        };
+        answered.map(|(program, version)| (version, tool(&program.path, version))).collect()
+    }
+
+    fn first(&self, names: &[&str], version: fn(&str) -> Option<Version>) -> Option<Tool> {
+        self.tools(names, version).into_iter().next().map(|(_, tool)| tool)
+    }
+
+    /// All versions of a tool of LLVM, newest first.
+    fn llvm_tools(&self, name: &str, version: fn(&str) -> Option<Version>) -> Vec<Tool> {
+        let mut tools = self.tools(&[name], version);
+        tools.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
+        tools.into_iter().map(|(version, tool)| Tool { llvm_major: Some(version.major), ..tool }).collect()
+    }
+
+    /// The first CMake on the path that is new enough, else the newest.
+    fn cmake(&self) -> Option<Tool> {
+        let mut tools = self.tools(&["cmake", "cmake3"], parse::plain);
+        let good = tools.iter().position(|(version, _)| *version >= CMAKE_AT_LEAST);
+        let at = good.or_else(|| (0..tools.len()).max_by_key(|&at| tools[at].0))?;
+        Some(tools.swap_remove(at).1)
+    }
+
+    fn compilers(&self) -> Vec<Compiler> {
+        let mut found: Vec<Compiler> = self.drivers("clang").chain(self.drivers("gcc")).collect();
+        // `gcc` is Apple's clang on a Mac: the same compiler under another name.
+        let mut seen = BTreeSet::new();
+        found.retain(|compiler| seen.insert((compiler.kind, compiler.cc.clone())));
+        found.sort_by_key(|compiler| (compiler.kind, std::cmp::Reverse(compiler.version)));
+        found
+    }
+
+    /// What CMake takes by itself: the first of `cc`, `gcc`, `clang` on the path.
+    fn default_compiler(&self) -> Option<Compiler> {
+        ["cc", "gcc", "clang"].into_iter().find_map(|name| {
+            let on_path = |program: &&Program| program.on_path && program.suffix.is_empty();
+            let program = self.programs.iter().find(|program| program.stem == name && on_path(program))?;
+            self.pair(program)
+        })
+    }
+
+    fn drivers<'a>(&'a self, stem: &'a str) -> impl Iterator<Item = Compiler> + 'a {
+        self.programs
+            .iter()
+            .filter(move |program| program.stem == stem)
+            .filter_map(|program| self.pair(program))
+    }
+
+    /// A C driver with its C++ driver, where both are the same compiler: llama.cpp needs both.
+    fn pair(&self, program: &Program) -> Option<Compiler> {
+        let (_, cxx) = DRIVERS.iter().find(|(cc, _)| *cc == program.stem)?;
+        let cxx = program.sibling(cxx)?;
+        let read = |path: &Path| parse::compiler(self.answers.get(path)?);
+        let (kind, version) = read(&program.path)?;
+        (read(&cxx)? == (kind, version)).then(|| Compiler { kind, cc: program.path.clone(), cxx, version })
+    }
+}
+
+/// `rustc -vV` of the compiler itself, where rustup's proxy can be seen through: the proxy takes 30 ms, and its own file
+/// does not change when the toolchain does. Else all that decides on the proxy's answer goes into the question.
+fn rustc_question(search: &SearchPath, program: &Program) -> Question {
+    let proxy = file_name(&program.canonical) == "rustup";
+    let mut question = Question::new(&program.path, VERBOSE_VERSION);
+    let Some(rustup) = search.rustup_home.as_ref().filter(|_| proxy) else { return question };
+    let chosen = search.rustup_toolchain.as_ref();
+    if let Some(real) = chosen.map(|name| rustup.join("toolchains").join(name).join("bin/rustc"))
+        && real.is_file()
+    {
+        return Question::new(&real, VERBOSE_VERSION);
+    }
+    question.salt = chosen.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    question.also.extend(["settings.toml", "toolchains", "update-hashes"].map(|name| rustup.join(name)));
+    let checkout = search.own_tools.iter().flat_map(|tools| tools.ancestors());
+    question
+        .also
+        .extend(checkout.flat_map(|dir| [dir.join("rust-toolchain.toml"), dir.join("rust-toolchain")]));
+    question
+}
+
+/// CUDA's own word on host compilers; its header lies beside the programs, under one of two names.
+fn host_compilers(nvcc: &Path) -> Option<NvccHosts> {
+    let real = std::fs::canonicalize(nvcc).ok()?;
+    let cuda = real.parent()?.parent()?;
+    ["include", "targets/x86_64-linux/include", "targets/sbsa-linux/include"]
+        .iter()
+        .find_map(|include| std::fs::read_to_string(cuda.join(include).join("crt/host_config.h")).ok())
+        .map(|header| parse::nvcc_hosts(&header))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+use crate::CompilerKind;
+use crate::testing::Machine;
+
+const GCC_12: &str =
+    "gcc (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright (C) 2022 Free Software Foundation, Inc.";
+const GCC_13: &str =
+    "gcc-13 (Ubuntu 13.2.0-23ubuntu4) 13.2.0\nCopyright (C) 2023 Free Software Foundation, Inc.";
+const CLANG_22: &str = "Debian clang version 22.1.8 (1~deb12u1)\nTarget: x86_64-pc-linux-gnu";
+
+/// Debian 12 with clang 22 beside gcc 12 and an old LLVM 14.
+fn debian() -> Machine {
+    let machine = Machine::new();
+    machine.tool("usr/lib/gcc-12-driver", GCC_12);
+    for name in ["cc", "c++", "gcc", "gcc-12", "g++", "g++-12"] {
+        machine.link(&format!("usr/bin/{name}"), "../lib/gcc-12-driver");
+    }
+    machine.tool("usr/lib/llvm-22/bin/clang", CLANG_22);
+    machine.link("usr/lib/llvm-22/bin/clang++", "clang");
+    machine.link("usr/bin/clang-22", "../lib/llvm-22/bin/clang");
+    machine.link("usr/bin/clang++-22", "../lib/llvm-22/bin/clang++");
+    machine.tool("usr/lib/llvm-22/bin/ld.lld", "Debian LLD 22.1.8 (compatible with GNU linkers)");
+    machine.tool("usr/lib/llvm-22/bin/llvm-profdata", "Debian LLVM version 22.1.8\n  Optimized build.");
+    machine.script(
+        "usr/lib/llvm-14/bin/llvm-profdata",
+        "[ \"$1\" = merge ] && echo 'Debian LLVM version 14.0.6' || exit 1",
+    );
+    machine.link("usr/bin/llvm-profdata", "../lib/llvm-14/bin/llvm-profdata");
+    machine.tool("usr/bin/cmake", "cmake version 3.25.1");
+    machine.tool("usr/bin/ninja", "1.11.1");
+    machine
+}
+
+fn found(compilers: &[Compiler]) -> Vec<String> {
+    compilers
+        .iter()
+        .map(|found| {
+            format!("{} {} {} {}", found.kind, found.version, file_name(&found.cc), file_name(&found.cxx))
+        })
+        .collect()
+}
+
+#[test]
+fn a_debian_machine_is_read() {
+    let machine = debian();
+    let toolchain = discover(&machine.search(), None);
+    assert_eq!(found(&toolchain.compilers), ["clang 22.1.8 clang-22 clang++-22", "gcc 12.2.0 gcc-12 g++-12"]);
+    assert_eq!(found(toolchain.default_compiler.as_slice()), ["gcc 12.2.0 cc c++"]);
+    assert_eq!(toolchain.cmake.unwrap().version, "3.25.1");
+    assert_eq!(toolchain.ninja.unwrap().path, machine.root().join("usr/bin/ninja"));
+    assert_eq!(toolchain.lld[0].path, machine.root().join("usr/lib/llvm-22/bin/ld.lld"));
+    let profdata: Vec<Option<u32>> = toolchain.llvm_profdata.iter().map(|tool| tool.llvm_major).collect();
+    assert_eq!(profdata, [Some(22), Some(14)], "newest first, whatever stands on the path");
+    assert_eq!(toolchain.nvcc, None);
+    assert_eq!(toolchain.rustc, None);
+}
+
+#[test]
+fn compilers_are_pairs_of_the_same_version() {
+    // What lies on the machine, and the compilers that are found.
+    type Files = &'static [(&'static str, &'static str)];
+    let cases: [(&str, Files, &[&str]); 7] = [
+        ("nothing", &[], &[]),
+        ("C alone", &[("gcc", GCC_12)], &[]),
+        (
+            "two versions",
+            &[("gcc-12", GCC_12), ("g++-12", GCC_12), ("gcc-13", GCC_13), ("g++-13", GCC_13)],
+            &["gcc 13.2.0 gcc-13 g++-13", "gcc 12.2.0 gcc-12 g++-12"],
+        ),
+        ("C and C++ of different versions", &[("gcc", GCC_12), ("g++", GCC_13)], &[]),
+        ("C++ of another version", &[("gcc-13", GCC_13), ("g++-12", GCC_12)], &[]),
+        ("gcc that is clang", &[("gcc", CLANG_22), ("g++", CLANG_22)], &["clang 22.1.8 gcc g++"]),
+        ("rubbish", &[("gcc", "\u{1}\u{2} no compiler"), ("g++", GCC_12)], &[]),
+    ];
+    for (case, files, expected) in cases {
+        let machine = Machine::new();
+        for (name, says) in files {
+            machine.tool(&format!("usr/bin/{name}"), says);
+        }
+        assert_eq!(found(&discover(&machine.search(), None).compilers), expected, "{case}");
+    }
+}
+
+#[test]
+fn a_compiler_cache_is_no_compiler() {
+    let machine = debian();
+    machine.tool("usr/lib/ccache-program/ccache", "ccache version 4.8");
+    for name in ["gcc", "g++", "cc", "c++", "ccache"] {
+        machine.link(&format!("opt/ccache/{name}"), "../../usr/lib/ccache-program/ccache");
+    }
+    let mut search = machine.search();
+    search.dirs.insert(0, machine.root().join("opt/ccache"));
+    let toolchain = discover(&search, None);
+    assert_eq!(toolchain.ccache.unwrap().version, "4.8.0");
+    assert_eq!(toolchain.default_compiler.unwrap().cc, machine.root().join("usr/bin/cc"));
+    assert!(toolchain.compilers.iter().all(|compiler| !compiler.cc.starts_with(machine.root().join("opt"))));
+}
+
+#[test]
+fn a_cmake_that_is_new_enough_is_preferred() {
+    // cmake on the path, cmake that setup installed, and the one that is taken
+    let cases = [
+        (Some("3.22.1"), Some("4.1.0"), Some("4.1.0")),
+        (Some("3.25.1"), Some("4.1.0"), Some("3.25.1")),
+        (Some("3.22.1"), None, Some("3.22.1")),
+        (None, Some("3.20.0"), Some("3.20.0")),
+        (Some("3.20.0"), Some("3.22.0"), Some("3.22.0")),
+        (None, None, None),
+    ];
+    for (system, own, expected) in cases {
+        let machine = Machine::new();
+        for (path, version) in
+            [("usr/bin/cmake", system), ("target/tools/packages/cmake/data/bin/cmake", own)]
+        {
+            version.map(|version| machine.tool(path, &format!("cmake version {version}")));
+        }
+        let cmake = discover(&machine.search(), None).cmake.map(|cmake| cmake.version);
+        assert_eq!(cmake.as_deref(), expected, "{system:?} {own:?}");
+    }
+}
+
+#[test]
+fn broken_tools_are_passed_over() {
+    let machine = debian();
+    machine.script("opt/broken tools/cmake", "kill -SEGV $$");
+    machine.script("opt/broken tools/ninja", "exit 1");
+    machine.script("opt/broken tools/mold", "sleep 60");
+    machine.script("opt/broken tools/llvm-bolt", "head -c 300 /dev/urandom");
+    machine.file("opt/broken tools/gcc", "not executable");
+    machine.link("opt/broken tools/clang", "gone");
+    fs::create_dir_all(machine.root().join("opt/broken tools/sccache")).unwrap();
+    let unreadable = machine.root().join("opt/unreadable");
+    fs::create_dir_all(&unreadable).unwrap();
+    fs::set_permissions(&unreadable, fs::Permissions::from_mode(0o000)).unwrap();
+    let mut search = machine.search();
+    let strange = ["opt/broken tools", "opt/unreadable", "opt/missing", "opt/broken tools/gcc"];
+    search.dirs.splice(0..0, strange.map(|dir| machine.root().join(dir)));
+    search.dirs.insert(0, "relative".into());
+    search.dirs.insert(0, "".into());
+    let begin = std::time::Instant::now();
+    assert_eq!(discover(&search, None), discover(&machine.search(), None));
+    assert!(begin.elapsed().as_secs() < 15, "a hanging tool held it up for {:?}", begin.elapsed());
+}
+
+#[test]
+fn rustc_is_seen_through_rustup() {
+    let says = |llvm: &str| format!("release: 1.95.0\nhost: x86_64-unknown-linux-gnu\nLLVM version: {llvm}");
+    let machine = Machine::new();
+    machine.tool("home/.cargo/bin/rustup", &says("22.1.2"));
+    machine.link("home/.cargo/bin/rustc", "rustup");
+    machine.tool("home/.rustup/toolchains/nightly/bin/rustc", &says("23.0.0"));
+    let settings = machine.file("home/.rustup/settings.toml", "default = 1");
+    let cache = machine.root().join("tools.json");
+    let mut search = machine.search();
+    let llvm = |search: &SearchPath| discover(search, Some(&cache)).rustc.map(|rustc| rustc.llvm.major);
+    assert_eq!(llvm(&search), Some(22), "the proxy's answer");
+
+    // The default toolchain is another one now: the proxy itself did not change.
+    machine.tool("home/.cargo/bin/rustup", &says("24.1.2"));
+    let stamp = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+    let before = stamp(&settings);
+    machine.file("home/.rustup/settings.toml", "default = 22");
+    assert!(stamp(&settings) >= before);
+    assert_eq!(llvm(&search), Some(24));
+
+    search.rustup_toolchain = Some("nightly".into());
+    let rustc = discover(&search, Some(&cache)).rustc.unwrap();
+    assert_eq!(rustc.llvm.major, 23, "the compiler itself is asked");
+    assert_eq!(rustc.path, machine.root().join("home/.cargo/bin/rustc"), "and called as before");
+    search.rustup_toolchain = Some("gone".into());
+    assert_eq!(llvm(&search), Some(24), "an unknown toolchain is left to the proxy");
+}
+
+#[test]
+fn nvcc_is_found_with_the_host_compilers_it_takes() {
+    let machine = Machine::new();
+    machine.tool("opt/cuda-12.4/bin/nvcc", "Cuda compilation tools, release 12.4, V12.4.131");
+    machine
+        .file("opt/cuda-12.4/include/crt/host_config.h", "#if __GNUC__ > 13\n#if (__clang_major__ >= 18)\n");
+    machine.link("usr/local/cuda", "../../opt/cuda-12.4");
+    let toolchain = discover(&machine.search(), None);
+    assert_eq!(toolchain.nvcc.unwrap().version, "12.4.131");
+    assert_eq!(toolchain.nvcc_hosts, Some(NvccHosts { gcc: Some(13), clang: Some(17) }));
+}
+
+/// The machine that the tests run on has at least a compiler and the rustc that compiled them.
+#[test]
+fn this_machine_is_read_the_same_from_the_cache() {
+    let folder = Machine::new();
+    let cache = folder.root().join("tools.json");
+    let search = SearchPath::live(&folder.root().join("tools"));
+    let cold = discover(&search, Some(&cache));
+    let warm = discover(&search, Some(&cache));
+    assert_eq!(cold, warm);
+    let rustc = cold.rustc.expect("rustc compiled this test");
+    assert!(rustc.llvm.major >= 18, "{rustc:?}");
+    assert!(
+        cold.compilers
+            .iter()
+            .any(|compiler| compiler.kind == CompilerKind::Gcc || compiler.version.major > 0)
+    );
+    assert!(cold.default_compiler.is_some(), "rustc linked this test with cc");
+}

@@ -1,0 +1,21 @@
+//! The tools of a build: found, versioned, matched with each other, and installed where they are missing.
+
+mod cache;
+mod discover;
+mod libraries;
+mod mismatch;
+mod parse;
+mod probe;
+mod search;
+pub mod setup;
+#[cfg(test)]
+mod testing;
+mod tools;
+
+pub use discover::discover;
+pub use mismatch::{Mismatch, Severity, mismatches};
+pub use search::SearchPath;
+pub use tools::{
+    BlasLibrary, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, LIBCLANG_AT_LEAST,
+    Libclang, NvccHosts, Rustc, Toolchain, Version,
+};

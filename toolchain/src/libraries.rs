@@ -1,0 +1,209 @@
+//! Libraries among the tools: libclang, which bindgen loads, and BLAS as pkg-config knows it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::search::{entries, file_name};
+use crate::{BlasLibrary, Libclang, SearchPath, Version};
+
+/// Every libclang that comes with its own headers: the one of `LIBCLANG_PATH` first, then the newest.
+pub(crate) fn libclangs(search: &SearchPath) -> Vec<Libclang> {
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    for dir in libclang_dirs(search) {
+        for path in entries(&dir) {
+            let Some(named) = libclang_version(file_name(&path)) else { continue };
+            let Ok(real) = fs::canonicalize(&path) else { continue };
+            if !has_headers(search, &dir) || !seen.insert(real.clone()) {
+                continue;
+            }
+            // The file behind the links tells more: `libclang.so.13` is `libclang.so.18.1.8` on Fedora.
+            let real = libclang_version(file_name(&real)).unwrap_or_default();
+            found.push(Libclang { dir: dir.clone(), version: real.max(named) });
+        }
+    }
+    found.sort_by_key(|libclang| std::cmp::Reverse(libclang.version));
+    // bindgen looks at LIBCLANG_PATH itself: whoever set it knows better, headers or not.
+    if let Some(wanted) = &search.libclang_path {
+        let file = libclang_version(file_name(wanted));
+        let dir = if file.is_some() { wanted.parent().unwrap_or(wanted) } else { wanted };
+        let newest = || entries(dir).iter().filter_map(|path| libclang_version(file_name(path))).max();
+        if let Some(version) = file.or_else(newest) {
+            found.insert(0, Libclang { dir: dir.to_path_buf(), version });
+        }
+    }
+    found
+}
+
+fn libclang_dirs(search: &SearchPath) -> Vec<PathBuf> {
+    let mut dirs: Vec<PathBuf> =
+        search.llvm_prefixes().iter().flat_map(|prefix| [prefix.join("lib"), prefix.join("lib64")]).collect();
+    let lib = search.root.join("usr/lib");
+    dirs.extend(entries(&lib).into_iter().filter(|path| file_name(path).contains("-linux-")));
+    dirs.extend(
+        ["usr/lib64", "usr/local/lib", "Library/Developer/CommandLineTools/usr/lib"]
+            .map(|dir| search.root.join(dir)),
+    );
+    dirs.push(lib);
+    dirs
+}
+
+/// The version in a name: `libclang-22.so.22`, `libclang.so.18.1.8`, `libclang.so`; `None` for another library. A bare
+/// name has version 0, and so has `.so.13`, the ABI that all of LLVM 13 and later keep.
+fn libclang_version(name: &str) -> Option<Version> {
+    let rest = name.strip_prefix("libclang")?;
+    let (stem, behind) = match rest.strip_suffix(".dylib") {
+        Some(stem) => (stem, ""),
+        None => rest.split_once(".so")?,
+    };
+    let from_stem = match stem.strip_prefix('-') {
+        Some(version) => Some(version.parse::<Version>().ok()?),
+        None if stem.is_empty() => None,
+        None => return None,
+    };
+    let from_behind: Option<Version> = behind.strip_prefix('.').and_then(|version| version.parse().ok());
+    Some(match (from_stem, from_behind) {
+        (Some(stem), Some(behind)) if stem.major == behind.major => behind,
+        (Some(stem), _) => stem,
+        (None, Some(behind)) if behind.major >= 9 && behind != Version::new(13, 0, 0) => behind,
+        (None, _) => Version::default(),
+    })
+}
+
+/// A libclang without the compiler's own headers (Debian packs them apart) fails on the first `#include <stddef.h>`.
+fn has_headers(search: &SearchPath, dir: &Path) -> bool {
+    let beside = [dir.join("clang"), dir.join("../lib/clang")];
+    let shared = ["usr/lib/clang", "usr/lib64/clang"].map(|clang| search.root.join(clang));
+    let prefixes = search.llvm_prefixes();
+    beside
+        .into_iter()
+        .chain(shared)
+        .chain(prefixes.iter().map(|prefix| prefix.join("lib/clang")))
+        .flat_map(|clang| entries(&clang))
+        .any(|version| version.join("include/stddef.h").is_file())
+}
+
+/// The BLAS libraries in pkg-config's folders: those of `PKG_CONFIG_PATH`, then `own_path`, its answer to
+/// `--variable pc_path`. The files are read here, since a call for each name would cost more than all the rest.
+pub(crate) fn blas(search: &SearchPath, own_path: &str) -> Vec<BlasLibrary> {
+    let own = std::env::split_paths(own_path.trim());
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    for dir in search.pkg_config_path.iter().cloned().chain(own) {
+        for path in entries(&dir) {
+            let Some(name) = file_name(&path).strip_suffix(".pc") else { continue };
+            let Some(vendor) = blas_vendor(name) else { continue };
+            let Ok(text) = fs::read_to_string(&path) else { continue };
+            let Some(version) = pc_version(&text) else { continue };
+            if seen.insert(name.to_string()) {
+                found.push(BlasLibrary { vendor: vendor.to_string(), version, pkg_config: name.to_string() });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.pkg_config.cmp(&b.pkg_config));
+    found
+}
+
+fn blas_vendor(name: &str) -> Option<&'static str> {
+    match name {
+        "openblas" | "openblas64" => Some("openblas"),
+        "blis" | "blis-mt" => Some("blis"),
+        "flexiblas" => Some("flexiblas"),
+        _ if name.starts_with("mkl-") => Some("mkl"),
+        _ => None,
+    }
+}
+
+/// The `Version` of a `.pc` file, with its variables put in.
+fn pc_version(text: &str) -> Option<String> {
+    let mut version = text.lines().find_map(|line| line.strip_prefix("Version:"))?.trim().to_string();
+    for line in text.lines() {
+        if let Some((name, value)) = line.split_once('=') {
+            version = version.replace(&format!("${{{}}}", name.trim()), value.trim());
+        }
+    }
+    (!version.is_empty() && !version.contains("${")).then_some(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Machine;
+
+    #[test]
+    fn names_of_libclang_are_read() {
+        let version = |major, minor, patch| Some(Version::new(major, minor, patch));
+        let cases = [
+            ("libclang-22.so.22", version(22, 0, 0)),
+            ("libclang-22.so.1", version(22, 0, 0)),
+            ("libclang-14.so.14.0.6", version(14, 0, 6)),
+            ("libclang-14.so.13", version(14, 0, 0)),
+            ("libclang.so.18.1.8", version(18, 1, 8)),
+            ("libclang.so.20.1", version(20, 1, 0)),
+            ("libclang.so.13", version(0, 0, 0)),
+            ("libclang.so", version(0, 0, 0)),
+            ("libclang.dylib", version(0, 0, 0)),
+            ("libclang-cpp.so.22.1", None),
+            ("libclang-cpp.so", None),
+            ("libclang_rt.asan.so", None),
+            ("libclangBasic.a", None),
+            ("libLLVM.so", None),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(libclang_version(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn libclang_is_found_newest_first_and_once() {
+        let machine = Machine::new();
+        let multiarch = "usr/lib/x86_64-linux-gnu";
+        machine.file(&format!("{multiarch}/libclang-22.so.22"), "");
+        machine.file(&format!("{multiarch}/libclang-cpp.so.14"), "");
+        machine.link("usr/lib/llvm-22/lib/libclang-22.so.1", "../../x86_64-linux-gnu/libclang-22.so.22");
+        machine.file("usr/lib/llvm-14/lib/libclang-14.so.14.0.6", "");
+        machine.file("usr/lib64/libclang.so.18.1.8", "");
+        machine.link("usr/lib64/libclang.so.13", "libclang.so.18.1.8");
+        machine.link("usr/lib64/libclang.so", "gone");
+        assert_eq!(libclangs(&machine.search()), [], "no headers anywhere");
+        machine.file("usr/lib/llvm-22/lib/clang/22/include/stddef.h", "");
+        let mut search = machine.search();
+        let found = |search: &SearchPath| -> Vec<(PathBuf, u32)> {
+            let relative = |dir: &Path| dir.strip_prefix(machine.root()).unwrap_or(dir).to_path_buf();
+            libclangs(search).iter().map(|found| (relative(&found.dir), found.version.major)).collect()
+        };
+        let expected = [
+            ("usr/lib/llvm-22/lib".into(), 22),
+            ("usr/lib64".into(), 18),
+            ("usr/lib/llvm-14/lib".into(), 14),
+        ];
+        assert_eq!(found(&search), expected);
+        search.libclang_path = Some(machine.file("opt/own/libclang-9.so", ""));
+        assert_eq!(found(&search)[0], ("opt/own".into(), 9), "the user's own comes first");
+        search.libclang_path = Some(machine.root().join("opt/own"));
+        assert_eq!(found(&search)[0], ("opt/own".into(), 9), "named by its folder");
+        search.libclang_path = Some(machine.root().join("gone"));
+        assert_eq!(found(&search), expected, "a wrong LIBCLANG_PATH is passed over");
+    }
+
+    #[test]
+    fn blas_is_read_from_pkg_config_files() {
+        let machine = Machine::new();
+        machine.file("a b/openblas.pc", "version=0.3.21\nName: openblas\nVersion: ${version}\n");
+        machine.file("a b/blas.pc", "Name: reference\nVersion: 3.12\n");
+        machine.file("own/openblas.pc", "Version: 0.3.29\n");
+        machine.file("own/mkl-dynamic-lp64-gomp.pc", "Version: 2025.1\n");
+        machine.file("own/blis.pc", "Version: ${unknown}\n");
+        machine.file("own/blis-mt.pc", "\u{0}\u{1}");
+        let own = std::env::join_paths([machine.root().join("a b"), machine.root().join("missing")]).unwrap();
+        let mut search = machine.search();
+        let found = |search: &SearchPath| -> Vec<String> {
+            let found = blas(search, own.to_str().unwrap());
+            found.iter().map(|blas| format!("{} {} {}", blas.vendor, blas.version, blas.pkg_config)).collect()
+        };
+        assert_eq!(found(&search), ["openblas 0.3.21 openblas"]);
+        search.pkg_config_path = vec![machine.root().join("own")];
+        assert_eq!(found(&search), ["mkl 2025.1 mkl-dynamic-lp64-gomp", "openblas 0.3.29 openblas"]);
+    }
+}

@@ -1,0 +1,226 @@
+//! Tools that are there but do not fit each other.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::setup::{self, AptVersions, Manager, Requirement};
+use crate::{
+    CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, LIBCLANG_AT_LEAST, Toolchain,
+};
+
+/// A pair of tools, or a tool and a need, that do not fit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mismatch {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What does not fit.
+    pub what: String,
+    /// What comes of it.
+    pub why: String,
+    /// What mends it: a command where there is one.
+    pub mend: String,
+}
+
+/// How bad a mismatch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// No build is possible.
+    Blocks,
+    /// Something is slower, or cannot be used.
+    Costs,
+    /// Good to know; the build avoids it by itself.
+    Note,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Severity::Blocks => "blocks",
+            Severity::Costs => "costs",
+            Severity::Note => "note",
+        })
+    }
+}
+
+/// Every mismatch among the tools, the worst first; the mends are for `manager`.
+pub fn mismatches(toolchain: &Toolchain, manager: Option<Manager>) -> Vec<Mismatch> {
+    let check = Check { toolchain, manager };
+    let mut found = Vec::new();
+    found.extend(check.cmake());
+    found.extend(check.compilers());
+    found.extend(check.libclang());
+    found.extend(check.rustc_and_clang());
+    found.extend(check.lld());
+    found.extend(check.profdata());
+    found.extend(check.nvcc());
+    found.sort_by_key(|mismatch| mismatch.severity);
+    found
+}
+
+struct Check<'a> {
+    toolchain: &'a Toolchain,
+    manager: Option<Manager>,
+}
+
+impl Check<'_> {
+    /// The command that installs `requirement` of LLVM `major`.
+    fn mend(&self, requirement: Requirement, major: u32) -> String {
+        let packages = |manager: Manager| manager.packages(requirement, &AptVersions::of_llvm(major));
+        match self.manager.and_then(|manager| Some((manager, packages(manager)?))) {
+            Some((manager, packages)) => manager.install_by_hand(&packages),
+            None => format!("install {requirement} (LLVM {major})"),
+        }
+    }
+
+    /// LLVM's major version in rustc.
+    fn rustc(&self) -> Option<u32> {
+        self.toolchain.rustc.as_ref().map(|rustc| rustc.llvm.major)
+    }
+
+    fn clang(&self) -> Option<&Compiler> {
+        setup::clang(self.toolchain)
+    }
+
+    fn cmake(&self) -> Option<Mismatch> {
+        let cmake = self.toolchain.cmake.as_ref()?;
+        let version = setup::version(cmake)?;
+        (version < CMAKE_AT_LEAST).then(|| Mismatch {
+            severity: Severity::Blocks,
+            what: format!("cmake {version} ({})", cmake.path.display()),
+            why: format!("{CMAKE_AT_LEAST} or later is needed"),
+            mend: "cargo xtask setup (installs one with pip, for this checkout only)".to_string(),
+        })
+    }
+
+    fn compilers(&self) -> Option<Mismatch> {
+        if self.clang().is_some() || setup::gcc(self.toolchain).is_some() {
+            return None;
+        }
+        let newest = |kind| setup::newest(self.toolchain, kind);
+        let best = newest(CompilerKind::Clang).or_else(|| newest(CompilerKind::Gcc))?;
+        Some(Mismatch {
+            severity: Severity::Blocks,
+            what: format!("{} {} ({})", best.kind, best.version, best.cc.display()),
+            why: format!("llama.cpp needs clang {CLANG_AT_LEAST} or gcc {GCC_AT_LEAST}, or later"),
+            mend: self.mend(Requirement::Clang, self.rustc().unwrap_or(CLANG_AT_LEAST)),
+        })
+    }
+
+    fn libclang(&self) -> Option<Mismatch> {
+        let major = self.clang().map(|clang| clang.version.major).or(self.rustc()).unwrap_or(CLANG_AT_LEAST);
+        let mend = || self.mend(Requirement::Libclang, major);
+        let severity = Severity::Blocks;
+        let Some(first) = self.toolchain.libclang.first() else {
+            return Some(Mismatch {
+                severity,
+                what: "no libclang with its headers".to_string(),
+                why: "bindgen reads llama.h with it".to_string(),
+                mend: mend(),
+            });
+        };
+        (1..LIBCLANG_AT_LEAST).contains(&first.version.major).then(|| Mismatch {
+            severity,
+            what: format!("libclang {} ({})", first.version, first.dir.display()),
+            why: format!("bindgen loads version {LIBCLANG_AT_LEAST} or later"),
+            mend: mend(),
+        })
+    }
+
+    fn rustc_and_clang(&self) -> Option<Mismatch> {
+        let (clang, rustc) = (self.clang()?, self.rustc()?);
+        let of_rustc =
+            |compiler: &Compiler| compiler.kind == CompilerKind::Clang && compiler.version.major == rustc;
+        (!self.toolchain.compilers.iter().any(of_rustc)).then(|| Mismatch {
+            severity: Severity::Costs,
+            what: format!("clang {} and rustc's LLVM {rustc}", clang.version),
+            why: "link-time optimisation across C++ and Rust, and one profile for both, need the same LLVM"
+                .to_string(),
+            mend: self.mend(Requirement::Clang, rustc),
+        })
+    }
+
+    fn lld(&self) -> Option<Mismatch> {
+        let clang = self.clang()?;
+        let newest = self.toolchain.lld.first()?;
+        let major = clang.version.major;
+        (!self.toolchain.lld.iter().any(|lld| lld.llvm_major == Some(major))).then(|| Mismatch {
+            severity: Severity::Costs,
+            what: format!("lld {} ({}) and clang {}", newest.version, newest.path.display(), clang.version),
+            why: "a linker of another LLVM cannot read clang's bitcode: no link-time optimisation"
+                .to_string(),
+            mend: self.mend(Requirement::Lld, major),
+        })
+    }
+
+    /// A profile is written by the LLVM of rustc and of clang; an older llvm-profdata cannot read it, a newer one can.
+    fn profdata(&self) -> Vec<Mismatch> {
+        let clang = self.clang().map(|clang| ("clang", clang.version.major));
+        let rustc = self.rustc().map(|major| ("rustc's LLVM", major));
+        let Some((whose, needed)) = clang.into_iter().chain(rustc).max_by_key(|(_, major)| *major) else {
+            return Vec::new();
+        };
+        let tools = &self.toolchain.llvm_profdata;
+        let good = tools.iter().find(|tool| tool.llvm_major >= Some(needed));
+        let old: Vec<_> = tools.iter().filter(|tool| tool.llvm_major < Some(needed)).collect();
+        let what = |tool: &build_info::record::Tool| {
+            format!("llvm-profdata {} ({}) and {whose} {needed}", tool.version, tool.path.display())
+        };
+        match (good, old.as_slice()) {
+            (Some(good), old) => old
+                .iter()
+                .map(|tool| Mismatch {
+                    severity: Severity::Note,
+                    what: what(tool),
+                    why: "an older llvm-profdata cannot read the profiles".to_string(),
+                    mend: format!(
+                        "nothing to do: {} is used; call that one by hand, too",
+                        good.path.display()
+                    ),
+                })
+                .collect(),
+            (None, [newest, ..]) => vec![Mismatch {
+                severity: Severity::Costs,
+                what: what(newest),
+                why: "an older llvm-profdata cannot read the profiles: no profile-guided build".to_string(),
+                mend: self.mend(Requirement::LlvmTools, needed),
+            }],
+            (None, []) => Vec::new(),
+        }
+    }
+
+    /// CUDA refuses host compilers newer than it knows.
+    fn nvcc(&self) -> Option<Mismatch> {
+        let (nvcc, hosts) = (self.toolchain.nvcc.as_ref()?, self.toolchain.nvcc_hosts?);
+        let newest = |compiler: &Compiler| match compiler.kind {
+            CompilerKind::Clang => hosts.clang,
+            CompilerKind::Gcc => hosts.gcc,
+        };
+        let fits =
+            |compiler: &&Compiler| newest(compiler).is_none_or(|newest| compiler.version.major <= newest);
+        let default = self.toolchain.default_compiler.as_ref().or(self.toolchain.compilers.first())?;
+        if fits(&default) {
+            return None;
+        }
+        let other = self.toolchain.compilers.iter().find(fits);
+        let bound = newest(default).unwrap_or_default();
+        Some(Mismatch {
+            severity: if other.is_some() { Severity::Note } else { Severity::Costs },
+            what: format!("nvcc {} and {} {}", nvcc.version, default.kind, default.version),
+            why: format!("this CUDA takes {} up to version {bound} as its host compiler", default.kind),
+            mend: match other {
+                Some(other) => format!("-DCMAKE_CUDA_HOST_COMPILER={}", other.cxx.display()),
+                None => match (self.manager, default.kind) {
+                    (Some(Manager::Apt), CompilerKind::Gcc) => {
+                        Manager::Apt.install_by_hand(&[format!("g++-{bound}")])
+                    }
+                    _ => format!("install {} {bound} beside it, or a newer CUDA", default.kind),
+                },
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

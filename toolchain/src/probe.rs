@@ -1,0 +1,109 @@
+//! Asking a program for its version: in bounded time, with bounded output, and with any behaviour survived.
+
+use std::io::{ErrorKind, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a program may take to tell its version. On a cold disk clang took 0.4 s here.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(3);
+
+/// More than any tool says of itself.
+const OUTPUT_LIMIT: u64 = 64 << 10;
+
+/// What `program` prints on its standard output when run with `args`; `None` where it cannot be run, fails, or takes
+/// longer than `limit`.
+pub(crate) fn ask(program: &Path, args: &[&str], limit: Duration) -> Option<String> {
+    let until = Instant::now() + limit;
+    let mut child = spawn(program, args)?;
+    let mut output = child.stdout.take()?;
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut text = Vec::new();
+        let read = output.by_ref().take(OUTPUT_LIMIT).read_to_end(&mut text);
+        // Nobody listens any more where the time was up.
+        let _ = sender.send(read.map(|_| text));
+    });
+    let text = receiver.recv_timeout(limit).ok().and_then(Result::ok);
+    let status = text.is_some().then(|| wait(&mut child, until)).flatten();
+    if status.is_none() {
+        kill_group(&mut child);
+    }
+    status.filter(|status| status.success()).and(text).map(|text| String::from_utf8_lossy(&text).into_owned())
+}
+
+fn spawn(program: &Path, args: &[&str]) -> Option<Child> {
+    let mut command = Command::new(program);
+    // Its own process group: what it starts in turn must be killed with it.
+    command.args(args).env("LC_ALL", "C").process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    for _ in 0..20 {
+        match command.spawn() {
+            Ok(child) => return Some(child),
+            // It is being written: a package manager is at work, or a fork of this process still holds it open.
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
+                thread::sleep(Duration::from_millis(10))
+            }
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+fn wait(child: &mut Child, until: Instant) -> Option<std::process::ExitStatus> {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < until => thread::sleep(Duration::from_millis(1)),
+            _ => return None,
+        }
+    }
+}
+
+/// Kills the child with all it started. The shell's `kill` reaches a process group without unsafe code here.
+fn kill_group(child: &mut Child) {
+    let _ = Command::new("/bin/sh")
+        .args(["-c", "kill -KILL -- \"-$1\"", "sh", &child.id().to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Machine;
+
+    #[test]
+    fn any_behaviour_of_a_program_is_survived() {
+        let machine = Machine::new();
+        let cases = [
+            ("good", "echo 1.2.3", Some("1.2.3\n")),
+            ("silent", "exit 0", Some("")),
+            ("fails", "echo 1.2.3; exit 1", None),
+            ("crashes", "kill -SEGV $$", None),
+            ("hangs", "sleep 60", None),
+            ("hangs_in_a_child", "sleep 60 & wait", None),
+            ("leaves_a_daemon", "sleep 60 & echo 1.2.3", None),
+            ("hangs_after_closing", "exec >&-; sleep 60", None),
+            ("floods", "while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done", None),
+        ];
+        for (name, script, expected) in cases {
+            let program = machine.script(&format!("bin/{name}"), script);
+            let begin = Instant::now();
+            let answer = ask(&program, &[], Duration::from_millis(400));
+            assert_eq!(answer.as_deref(), expected, "{name}");
+            assert!(begin.elapsed() < Duration::from_secs(5), "{name} took {:?}", begin.elapsed());
+        }
+        let garbage = machine.script("bin/garbage", r"printf '\377\376\0'");
+        assert_eq!(ask(&garbage, &[], TIME_LIMIT).as_deref(), Some("\u{fffd}\u{fffd}\0"));
+        let not_a_program = machine.file("bin/text", "no program");
+        assert_eq!(ask(&not_a_program, &[], TIME_LIMIT), None);
+    }
+}

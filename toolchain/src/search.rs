@@ -1,0 +1,208 @@
+//! Where tools are looked for. The environment is a value, so that tests put a folder in its place.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Everything outside this process that decides which tools are found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SearchPath {
+    /// Folders of `PATH`, in order.
+    pub dirs: Vec<PathBuf>,
+    /// Top of the file system, `/`; well-known places are looked for below it.
+    pub root: PathBuf,
+    /// The user's home.
+    pub home: Option<PathBuf>,
+    /// `CUDA_HOME` or `CUDA_PATH`.
+    pub cuda_home: Option<PathBuf>,
+    /// `LIBCLANG_PATH`: a folder, or the library itself.
+    pub libclang_path: Option<PathBuf>,
+    /// `PKG_CONFIG_PATH`, in order.
+    pub pkg_config_path: Vec<PathBuf>,
+    /// `RUSTUP_HOME`, or `~/.rustup`.
+    pub rustup_home: Option<PathBuf>,
+    /// `RUSTUP_TOOLCHAIN`, which cargo's rustup proxy sets for what it runs.
+    pub rustup_toolchain: Option<OsString>,
+    /// Folder that `setup` installs its own cmake and ninja into.
+    pub own_tools: Option<PathBuf>,
+}
+
+impl SearchPath {
+    /// That of this process; `own_tools` is the folder that `setup` installs cmake and ninja into.
+    pub fn live(own_tools: &Path) -> Self {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let folder = |name: &str| variable(name).map(PathBuf::from);
+        let list = |name: &str| {
+            variable(name).map_or_else(Vec::new, |value| std::env::split_paths(&value).collect())
+        };
+        let home = folder("HOME");
+        Self {
+            dirs: list("PATH"),
+            root: PathBuf::from("/"),
+            cuda_home: folder("CUDA_HOME").or_else(|| folder("CUDA_PATH")),
+            libclang_path: folder("LIBCLANG_PATH"),
+            pkg_config_path: list("PKG_CONFIG_PATH"),
+            rustup_home: folder("RUSTUP_HOME").or_else(|| home.as_ref().map(|home| home.join(".rustup"))),
+            rustup_toolchain: variable("RUSTUP_TOOLCHAIN"),
+            own_tools: Some(own_tools.to_path_buf()),
+            home,
+        }
+    }
+
+    /// Where pip puts the packages that `setup` installs.
+    pub(crate) fn own_packages(&self) -> Option<PathBuf> {
+        self.own_tools.as_ref().map(|tools| tools.join("packages"))
+    }
+
+    /// The first program called `name` on the path.
+    pub(crate) fn which(&self, name: &str) -> Option<PathBuf> {
+        self.dirs
+            .iter()
+            .filter(|dir| dir.is_absolute())
+            .map(|dir| dir.join(name))
+            .find(|path| is_program(path))
+    }
+
+    /// Folders of LLVM installations (`/usr/lib/llvm-22`, `/usr/lib64/llvm18`, Homebrew's), which distributions keep off
+    /// the path.
+    pub(crate) fn llvm_prefixes(&self) -> Vec<PathBuf> {
+        let mut prefixes: Vec<PathBuf> = ["usr/lib", "usr/lib64"]
+            .iter()
+            .flat_map(|lib| entries(&self.root.join(lib)))
+            .filter(|path| file_name(path).starts_with("llvm"))
+            .collect();
+        prefixes.extend(
+            ["opt/homebrew/opt/llvm", "opt/homebrew/opt/lld", "usr/local/opt/llvm", "usr/local/opt/lld"]
+                .map(|prefix| self.root.join(prefix)),
+        );
+        prefixes
+    }
+
+    /// All programs whose name is one of `stems`, with or without a version behind it: first those on the path, in its
+    /// order, then those in well-known places. Within a folder the versioned name comes first: `gcc-12` stays what it
+    /// is when the distribution's `gcc` moves on.
+    pub(crate) fn programs(&self, stems: &[&str]) -> Vec<Program> {
+        let mut seen = BTreeSet::new();
+        let mut found = Vec::new();
+        let on_path = self.dirs.iter().map(|dir| (dir.clone(), true));
+        let well_known = self.well_known().into_iter().map(|dir| (dir, false));
+        for (dir, on_path) in on_path.chain(well_known) {
+            // A relative folder on the path means another place for each command; `/bin` is often `/usr/bin`.
+            let Ok(real) = fs::canonicalize(&dir) else { continue };
+            if !dir.is_absolute() || !seen.insert(real) {
+                continue;
+            }
+            let mut here: Vec<Program> =
+                entries(&dir).into_iter().filter_map(|path| Program::of(path, stems, on_path)).collect();
+            here.sort_by(|a, b| (a.suffix.is_empty(), &a.path).cmp(&(b.suffix.is_empty(), &b.path)));
+            found.append(&mut here);
+        }
+        found
+    }
+
+    fn well_known(&self) -> Vec<PathBuf> {
+        let mut dirs = Vec::new();
+        if let Some(packages) = self.own_packages() {
+            // The wheels' real programs; the scripts in `bin` start Python first, where they are scripts.
+            dirs.extend(["cmake/data/bin", "ninja/data/bin", "bin"].map(|dir| packages.join(dir)));
+        }
+        dirs.extend(self.cuda_home.iter().map(|cuda| cuda.join("bin")));
+        dirs.extend(
+            ["usr/local/cuda/bin", "opt/cuda/bin", "opt/homebrew/bin"].map(|dir| self.root.join(dir)),
+        );
+        dirs.extend(self.home.iter().map(|home| home.join(".cargo/bin")));
+        dirs.extend(self.llvm_prefixes().into_iter().map(|prefix| prefix.join("bin")));
+        dirs
+    }
+}
+
+/// One program that may be a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Program {
+    /// Where it was found, as the folder spells it.
+    pub path: PathBuf,
+    /// What it is behind all links.
+    pub canonical: PathBuf,
+    /// Its name without the version.
+    pub stem: String,
+    /// The version in its name, `-22`, or nothing.
+    pub suffix: String,
+    /// Whether its folder is on the path.
+    pub on_path: bool,
+}
+
+impl Program {
+    fn of(path: PathBuf, stems: &[&str], on_path: bool) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        let (stem, suffix) = split(name);
+        if !stems.contains(&stem) || !is_program(&path) {
+            return None;
+        }
+        let (stem, suffix) = (stem.to_string(), suffix.to_string());
+        let canonical = fs::canonicalize(&path).ok()?;
+        // A compiler cache that poses as a compiler: the compiler itself stands further down the path, and whether to
+        // cache is the plan's to say.
+        let poses = ["ccache", "sccache", "distcc", "icecc"].contains(&file_name(&canonical))
+            && file_name(&canonical) != stem;
+        (!poses).then_some(Self { path, canonical, stem, suffix, on_path })
+    }
+
+    /// Its neighbour of the same version: `clang++-22` beside `clang-22`.
+    pub(crate) fn sibling(&self, stem: &str) -> Option<PathBuf> {
+        let path = self.path.with_file_name(format!("{stem}{}", self.suffix));
+        is_program(&path).then_some(path)
+    }
+}
+
+/// `clang-22` is `clang` and `-22`; `ninja-build` is all name.
+fn split(name: &str) -> (&str, &str) {
+    match name.rfind('-') {
+        Some(at) if is_version(&name[at + 1..]) => name.split_at(at),
+        _ => (name, ""),
+    }
+}
+
+fn is_version(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(|c| c.is_ascii_digit() || c == '.')
+}
+
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+/// What lies in `dir`, by name; nothing where it is missing or may not be read.
+pub(crate) fn entries(dir: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+/// The last part of `path`; empty where it is not UTF-8, which no tool's name is.
+pub(crate) fn file_name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+
+    #[test]
+    fn a_version_is_split_from_a_name() {
+        let cases = [
+            ("clang-22", ("clang", "-22")),
+            ("clang++-22", ("clang++", "-22")),
+            ("ld.lld", ("ld.lld", "")),
+            ("ninja-build", ("ninja-build", "")),
+            ("llvm-profdata-14", ("llvm-profdata", "-14")),
+            ("gcc-ar-12", ("gcc-ar", "-12")),
+            ("gcc-4.8", ("gcc", "-4.8")),
+            ("gcc-", ("gcc-", "")),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(split(name), expected, "{name}");
+        }
+    }
+}

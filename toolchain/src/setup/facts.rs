@@ -1,0 +1,62 @@
+//! The facts of a live machine that a setup plan is made from.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::manager::{AptIndex, Manager};
+use super::plan::{Facts, Python, Rights};
+use crate::SearchPath;
+use crate::probe::ask;
+use crate::search::entries;
+
+/// apt reads its whole index for one search: 2 s on a slow disk.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Reads them. With `may_prompt`, a sudo that would ask for a password counts as rights.
+pub(crate) fn gather(search: &SearchPath, may_prompt: bool) -> Facts {
+    let manager = Manager::detect(search);
+    let lists = entries(&search.root.join("var/lib/pacman/sync"));
+    Facts {
+        manager,
+        rights: rights(search, may_prompt),
+        apt: if manager == Some(Manager::Apt) { apt(search) } else { AptIndex::default() },
+        no_lists: manager == Some(Manager::Pacman) && lists.is_empty(),
+        refreshed: false,
+        python: python(search),
+        own_tools: search.own_tools.clone().unwrap_or_else(|| PathBuf::from("tools")),
+    }
+}
+
+fn rights(search: &SearchPath, may_prompt: bool) -> Rights {
+    let run = |name: &str, args: &[&str]| ask(&search.which(name)?, args, LIMIT);
+    if run("id", &["-u"]).is_some_and(|id| id.trim() == "0") {
+        return Rights::Root;
+    }
+    let sudo = search.which("sudo").is_some() && (may_prompt || run("sudo", &["-n", "true"]).is_some());
+    if sudo { Rights::Sudo } else { Rights::None }
+}
+
+fn apt(search: &SearchPath) -> AptIndex {
+    let Some(cache) = search.which("apt-cache") else { return AptIndex::default() };
+    let run = |args: &[&str]| ask(&cache, args, LIMIT).unwrap_or_default();
+    AptIndex::parse(&run(&["search", "--names-only", AptIndex::PATTERN]), &run(&["policy", "cmake"]))
+}
+
+/// The first Python that has pip; else the first that can make a virtual environment; else the first.
+fn python(search: &SearchPath) -> Option<Python> {
+    let works = |path: &Path, args: &[&str]| ask(path, args, LIMIT).is_some();
+    let found: Vec<Python> = search
+        .dirs
+        .iter()
+        .filter(|dir| dir.is_absolute())
+        .map(|dir| dir.join("python3"))
+        .filter(|path| works(path, &["--version"]))
+        .map(|path| Python {
+            pip: works(&path, &["-m", "pip", "--version"]),
+            venv: works(&path, &["-c", "import ensurepip, venv"]),
+            path,
+        })
+        .collect();
+    let first = |good: fn(&&Python) -> bool| found.iter().find(good).cloned();
+    first(|python| python.pip).or_else(|| first(|python| python.venv)).or_else(|| found.first().cloned())
+}

@@ -1,0 +1,315 @@
+//! What to install and how, worked out from facts: data that can be printed, tested and run.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::manager::{AptIndex, AptVersions, Manager};
+use super::requirement::{self, Needs, Requirement};
+use crate::{CMAKE_AT_LEAST, Toolchain};
+
+/// What this process may do to the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rights {
+    /// It runs as root.
+    Root,
+    /// `sudo` makes it root, without a password or with one typed on this terminal.
+    Sudo,
+    /// Neither.
+    #[default]
+    None,
+}
+
+/// What Python can do towards installing packages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Python {
+    /// The interpreter.
+    pub path: PathBuf,
+    /// `python -m pip` works.
+    pub pip: bool,
+    /// `python -m venv` works; Debian packs `ensurepip` apart.
+    pub venv: bool,
+}
+
+/// What must be known of the machine to plan an installation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    pub manager: Option<Manager>,
+    pub rights: Rights,
+    /// apt's index, on machines with apt.
+    pub apt: AptIndex,
+    /// The package lists are missing (pacman).
+    pub no_lists: bool,
+    /// The package lists were read anew by this run.
+    pub refreshed: bool,
+    pub python: Option<Python>,
+    /// Folder for packages of this checkout's own.
+    pub own_tools: PathBuf,
+}
+
+impl Facts {
+    pub(crate) fn pip(&self) -> bool {
+        self.python.as_ref().is_some_and(|python| python.pip)
+    }
+}
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StepKind {
+    /// Reads package lists; what follows is planned again after it.
+    Refresh,
+    /// Installs packages of the system.
+    Install,
+    /// Installs into this checkout only.
+    Own,
+}
+
+/// One command of an installation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// What it does.
+    pub kind: StepKind,
+    /// The command, with `sudo` in front where that is needed.
+    pub command: Vec<String>,
+    /// What it is for.
+    pub why: String,
+    /// Only root may do it.
+    pub needs_root: bool,
+    /// The build is possible without it.
+    pub optional: bool,
+}
+
+impl fmt::Display for Step {
+    /// The command as a shell takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quoted: Vec<String> = self.command.iter().map(|word| quote(word)).collect();
+        f.write_str(&quoted.join(" "))
+    }
+}
+
+fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=+,@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_string()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// What is missing, and the commands that install it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetupPlan {
+    /// Missing, and nothing works without.
+    pub missing: Vec<Requirement>,
+    /// Missing, and worth having.
+    pub recommended: Vec<Requirement>,
+    /// The commands, in order.
+    pub steps: Vec<Step>,
+    /// What no command brings, and why.
+    pub unavailable: Vec<(Requirement, String)>,
+}
+
+impl SetupPlan {
+    /// Whether everything is there.
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty() && self.recommended.is_empty()
+    }
+
+    /// Whether a step needs rights that this process lacks.
+    pub(crate) fn lacks_rights(&self, rights: Rights) -> bool {
+        rights == Rights::None && self.steps.iter().any(|step| step.needs_root)
+    }
+
+    /// All commands in one line for a shell.
+    pub fn command_line(&self) -> String {
+        let commands: Vec<String> = self.steps.iter().map(Step::to_string).collect();
+        commands.join(" && ")
+    }
+}
+
+/// Plans the installation of what `toolchain` lacks of `needs`.
+pub(crate) fn plan(needs: &Needs, toolchain: &Toolchain, facts: &Facts) -> SetupPlan {
+    let lacks = |requirement: &Requirement| requirement.is_missing(toolchain, facts.pip());
+    let missing: Vec<Requirement> = needs.required.iter().copied().filter(lacks).collect();
+    let recommended: Vec<Requirement> = needs.recommended.iter().copied().filter(lacks).collect();
+    let mut plan = SetupPlan { missing, recommended, ..SetupPlan::default() };
+    let mut planner = Planner::new(toolchain, facts);
+    for requirement in plan.missing.clone() {
+        planner.take(requirement, false);
+    }
+    for requirement in plan.recommended.clone() {
+        // lld serves clang only.
+        let useless = requirement == Requirement::Lld
+            && requirement::clang(toolchain).is_none()
+            && planner.unavailable.iter().any(|(other, _)| *other == Requirement::Clang);
+        if !useless {
+            planner.take(requirement, true);
+        }
+    }
+    plan.steps = planner.steps();
+    plan.unavailable = planner.unavailable;
+    plan
+}
+
+struct Planner<'a> {
+    facts: &'a Facts,
+    versions: AptVersions,
+    old_cmake: bool,
+    required: Vec<String>,
+    optional: Vec<String>,
+    /// What pip is to install.
+    wheels: Vec<&'static str>,
+    unavailable: Vec<(Requirement, String)>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(toolchain: &Toolchain, facts: &'a Facts) -> Self {
+        let clang = requirement::clang(toolchain).map(|clang| clang.version.major);
+        let rustc = toolchain.rustc.as_ref().map(|rustc| rustc.llvm.major);
+        // Where the manager brought an old one already, only pip is left.
+        let old_cmake = match (facts.manager, facts.apt.cmake) {
+            (Some(Manager::Apt), Some(candidate)) => candidate < CMAKE_AT_LEAST,
+            _ => toolchain.cmake.is_some(),
+        };
+        Self {
+            facts,
+            versions: facts.apt.choose(clang, rustc),
+            old_cmake,
+            required: Vec::new(),
+            optional: Vec::new(),
+            wheels: Vec::new(),
+            unavailable: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, requirement: Requirement, optional: bool) {
+        let wheel = match requirement {
+            Requirement::Cmake if self.old_cmake || self.facts.manager.is_none() => Some("cmake>=3.24"),
+            Requirement::Ninja if self.facts.manager.is_none() => Some("ninja"),
+            _ => None,
+        };
+        if let Some(wheel) = wheel {
+            match self.pip_is_at_hand() {
+                Ok(()) => self.wheels.push(wheel),
+                Err(why) => self.unavailable.push((requirement, why)),
+            }
+            return;
+        }
+        let Some(manager) = self.facts.manager else {
+            let why =
+                "no package manager (apt, dnf, pacman, zypper, apk, brew) on the path: install it by hand";
+            return self.unavailable.push((requirement, why.to_string()));
+        };
+        match manager.packages(requirement, &self.versions) {
+            Some(packages) => self.add(packages, optional),
+            None => self.unavailable.push((requirement, format!("{manager} offers no package for it here"))),
+        }
+    }
+
+    fn add(&mut self, packages: Vec<String>, optional: bool) {
+        for package in packages {
+            if !self.required.contains(&package) && !self.optional.contains(&package) {
+                if optional { &mut self.optional } else { &mut self.required }.push(package);
+            }
+        }
+    }
+
+    /// Sees to it that pip can be run when its turn comes.
+    fn pip_is_at_hand(&mut self) -> Result<(), String> {
+        if self.facts.python.as_ref().is_some_and(|python| python.pip || python.venv) {
+            return Ok(());
+        }
+        let packages =
+            self.facts.manager.and_then(|manager| manager.packages(Requirement::Pip, &self.versions));
+        match packages {
+            Some(packages) => {
+                self.add(packages, false);
+                Ok(())
+            }
+            None => {
+                Err("it would come from pip, and there is neither pip nor a package manager that brings it"
+                    .into())
+            }
+        }
+    }
+
+    fn steps(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if let Some(manager) = self.facts.manager {
+            let any = !self.required.is_empty() || !self.optional.is_empty();
+            if any
+                && !self.facts.refreshed
+                && let Some(command) = manager.refresh(self.facts.no_lists)
+            {
+                steps.push(self.as_root(
+                    StepKind::Refresh,
+                    command,
+                    "read the package lists",
+                    self.required.is_empty(),
+                ));
+            }
+            let why = "what the build cannot do without";
+            steps.extend(self.install(manager, &self.required, why, false));
+            steps.extend(self.install(manager, &self.optional, "what makes the build faster", true));
+        }
+        steps.extend(self.pip());
+        steps
+    }
+
+    fn install(&self, manager: Manager, packages: &[String], why: &str, optional: bool) -> Option<Step> {
+        (!packages.is_empty())
+            .then(|| self.as_root(StepKind::Install, manager.install(packages), why, optional))
+    }
+
+    fn as_root(&self, kind: StepKind, mut command: Vec<String>, why: &str, optional: bool) -> Step {
+        let needs_root = self.facts.manager.is_some_and(Manager::needs_root);
+        if needs_root && self.facts.rights == Rights::Sudo {
+            command.insert(0, "sudo".to_string());
+        }
+        Step { kind, command, why: why.to_string(), needs_root, optional }
+    }
+
+    /// cmake and ninja as wheels, unpacked into a folder of the checkout: nothing of the user's Python changes, and no
+    /// virtual environment is needed, which Debian's Python cannot make without another package.
+    fn pip(&self) -> Vec<Step> {
+        if self.wheels.is_empty() {
+            return Vec::new();
+        }
+        let own = |command: Vec<String>, why: &str| Step {
+            kind: StepKind::Own,
+            command,
+            why: why.to_string(),
+            needs_root: false,
+            optional: false,
+        };
+        let python = self.facts.python.as_ref();
+        let mut steps = Vec::new();
+        let interpreter = match python {
+            Some(python) if !python.pip && python.venv => {
+                let venv = self.facts.own_tools.join("venv");
+                let make = [text(&python.path), "-m".into(), "venv".into(), text(&venv)].to_vec();
+                steps.push(own(make, "a pip of this checkout's own"));
+                text(&venv.join("bin/python"))
+            }
+            Some(python) => text(&python.path),
+            None => "python3".to_string(),
+        };
+        let mut command = vec![interpreter];
+        let options = "-m pip install --disable-pip-version-check --only-binary=:all: --upgrade --target";
+        command.extend(options.split(' ').map(str::to_string));
+        command.push(text(&self.facts.own_tools.join("packages")));
+        command.extend(self.wheels.iter().map(|wheel| wheel.to_string()));
+        steps.push(own(command, "newer than the system's, for this checkout only"));
+        steps
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,297 @@
+use build_info::record::Tool;
+
+use super::*;
+use crate::{Compiler, CompilerKind, Libclang, Rustc, Version};
+
+fn tool(version: &str) -> Tool {
+    let llvm_major = version.split('.').next().and_then(|major| major.parse().ok());
+    Tool { path: "/usr/bin/tool".into(), version: version.to_string(), llvm_major }
+}
+
+fn compiler(kind: CompilerKind, major: u32) -> Compiler {
+    Compiler {
+        kind,
+        cc: "/usr/bin/cc".into(),
+        cxx: "/usr/bin/c++".into(),
+        version: Version::new(major, 1, 0),
+    }
+}
+
+/// rustup and gcc, nothing else.
+fn bare() -> Toolchain {
+    let rustc = Rustc {
+        path: "rustc".into(),
+        version: Version::new(1, 95, 0),
+        host: "x86_64-unknown-linux-gnu".into(),
+        llvm: Version::new(22, 1, 2),
+    };
+    Toolchain { compilers: vec![compiler(CompilerKind::Gcc, 12)], rustc: Some(rustc), ..Toolchain::default() }
+}
+
+fn debian_12() -> AptIndex {
+    let mut lines = String::new();
+    for version in [13, 14, 15, 16, 19, 22] {
+        for stem in ["clang", "lld", "libclang1", "llvm", "bolt"] {
+            lines += &format!("{stem}-{version} - of LLVM\n");
+        }
+        lines += &format!("libclang-common-{version}-dev - headers\nlibclang-rt-{version}-dev - runtime\n");
+    }
+    AptIndex::parse(&(lines + "g++-11 - GNU\ng++-12 - GNU\n"), "Candidate: 3.25.1-1")
+}
+
+fn facts(manager: Option<Manager>, rights: Rights) -> Facts {
+    let python = Python { path: "/usr/bin/python3".into(), pip: true, venv: false };
+    Facts {
+        manager,
+        rights,
+        apt: if manager == Some(Manager::Apt) { debian_12() } else { AptIndex::default() },
+        python: Some(python),
+        own_tools: "target/anneal/tools".into(),
+        ..Facts::default()
+    }
+}
+
+const APT: &str = "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120";
+const PIP: &str = "-m pip install --disable-pip-version-check --only-binary=:all: --upgrade --target target/anneal/tools/packages";
+
+fn commands(plan: &SetupPlan) -> Vec<String> {
+    plan.steps.iter().map(Step::to_string).collect()
+}
+
+#[test]
+fn a_bare_machine_gets_all_of_a_native_build_from_any_manager() {
+    let apt = |rest: &str| format!("{APT} {rest}");
+    let cases: [(Manager, &[String]); 6] = [
+        (
+            Manager::Apt,
+            &[
+                "apt-get update".into(),
+                apt("cmake ninja-build libclang1-22 libclang-common-22-dev"),
+                apt("clang-22 lld-22"),
+            ],
+        ),
+        (
+            Manager::Dnf,
+            &["dnf install -y cmake ninja-build clang-devel".into(), "dnf install -y clang lld".into()],
+        ),
+        (
+            Manager::Pacman,
+            &[
+                "pacman -S --needed --noconfirm cmake ninja clang".into(),
+                "pacman -S --needed --noconfirm lld".into(),
+            ],
+        ),
+        (
+            Manager::Zypper,
+            &[
+                "zypper --non-interactive install cmake ninja clang-devel".into(),
+                "zypper --non-interactive install clang lld".into(),
+            ],
+        ),
+        (
+            Manager::Apk,
+            &["apk update".into(), "apk add cmake samurai clang-dev".into(), "apk add clang lld".into()],
+        ),
+        (Manager::Brew, &["brew install cmake ninja llvm".into(), "brew install lld".into()]),
+    ];
+    for (manager, expected) in cases {
+        let made = plan(&Needs::native(), &bare(), &facts(Some(manager), Rights::Root));
+        assert_eq!(commands(&made), expected, "{manager}");
+        assert_eq!(made.unavailable, [], "{manager}");
+        assert_eq!(made.missing, [Requirement::Cmake, Requirement::Ninja, Requirement::Libclang]);
+        assert_eq!(made.recommended, [Requirement::Clang, Requirement::Lld]);
+        let optional: Vec<bool> = made.steps.iter().map(|step| step.optional).collect();
+        assert!(
+            optional.last() == Some(&true) && optional[0] != optional[optional.len() - 1],
+            "{optional:?}"
+        );
+    }
+}
+
+#[test]
+fn every_requirement_has_a_package_or_a_reason() {
+    use Requirement::*;
+    let all = [Compiler, Cmake, Ninja, Libclang, Clang, Lld, LlvmTools, Bolt, Git, Pip, Openblas];
+    // The packages of each requirement in that order; `-` where there is none.
+    let cases = [
+        (
+            Manager::Apt,
+            "g++-12 | cmake | ninja-build | libclang1-22 libclang-common-22-dev | clang-22 | lld-22 | llvm-22 libclang-rt-22-dev | bolt-22 | git | python3-pip | libopenblas-dev pkg-config",
+        ),
+        (
+            Manager::Dnf,
+            "gcc-c++ | cmake | ninja-build | clang-devel | clang | lld | llvm compiler-rt | llvm-bolt | git | python3-pip | openblas-devel pkgconf-pkg-config",
+        ),
+        (
+            Manager::Pacman,
+            "gcc | cmake | ninja | clang | clang | lld | llvm compiler-rt | - | git | python-pip | openblas pkgconf",
+        ),
+        (
+            Manager::Zypper,
+            "gcc-c++ | cmake | ninja | clang-devel | clang | lld | llvm | - | git | python3-pip | pkgconfig(openblas) pkg-config",
+        ),
+        (
+            Manager::Apk,
+            "build-base | cmake | samurai | clang-dev | clang | lld | llvm compiler-rt | - | git | py3-pip | openblas-dev pkgconf",
+        ),
+        (
+            Manager::Brew,
+            "llvm | cmake | ninja | llvm | llvm | lld | llvm | llvm | git | python | openblas pkgconf",
+        ),
+    ];
+    for (manager, expected) in cases {
+        let versions = debian_12().choose(None, Some(22));
+        let packages: Vec<String> = all
+            .iter()
+            .map(|requirement| {
+                manager.packages(*requirement, &versions).map_or("-".into(), |names| names.join(" "))
+            })
+            .collect();
+        assert_eq!(packages.join(" | "), expected, "{manager}");
+    }
+    let needs = Needs { required: vec![Bolt], recommended: vec![] };
+    let made = plan(&needs, &bare(), &facts(Some(Manager::Apk), Rights::Root));
+    assert_eq!(made.unavailable, [(Bolt, "apk offers no package for it here".to_string())]);
+    assert_eq!(made.steps, []);
+}
+
+#[test]
+fn rights_decide_on_sudo() {
+    // manager, rights, the first word of the last command, whether rights are lacking
+    let cases = [
+        (Manager::Dnf, Rights::Root, "dnf", false),
+        (Manager::Dnf, Rights::Sudo, "sudo", false),
+        (Manager::Dnf, Rights::None, "dnf", true),
+        (Manager::Brew, Rights::None, "brew", false),
+        (Manager::Brew, Rights::Sudo, "brew", false),
+    ];
+    for (manager, rights, first, lacking) in cases {
+        let made = plan(&Needs::native(), &bare(), &facts(Some(manager), rights));
+        assert_eq!(made.steps.last().unwrap().command[0], first, "{manager} {rights:?}");
+        assert_eq!(made.lacks_rights(rights), lacking, "{manager} {rights:?}");
+    }
+}
+
+#[test]
+fn cmake_comes_from_pip_where_the_systems_is_old() {
+    let python = |pip, venv| Some(Python { path: "/usr/bin/python3".into(), pip, venv });
+    let apt = |cmake: &str| Facts {
+        apt: AptIndex { cmake: cmake.parse().ok(), ..debian_12() },
+        refreshed: true,
+        ..facts(Some(Manager::Apt), Rights::Root)
+    };
+    let with_pip = format!("/usr/bin/python3 {PIP} 'cmake>=3.24'");
+    let needs = Needs { required: vec![Requirement::Cmake], recommended: vec![] };
+    // what it is, the facts, the cmake that is there, and the commands
+    let cases: [(&str, Facts, Option<&str>, Vec<String>); 9] = [
+        ("new in the index", apt("3.25.1"), None, vec![format!("{APT} cmake")]),
+        ("new in the index, old installed", apt("3.25.1"), Some("3.18.4"), vec![format!("{APT} cmake")]),
+        ("old in the index", apt("3.22.1"), None, vec![with_pip.clone()]),
+        ("old in the index and installed", apt("3.18.4"), Some("3.18.4"), vec![with_pip.clone()]),
+        (
+            "no pip yet",
+            Facts { python: python(false, false), ..apt("3.18.4") },
+            None,
+            vec![format!("{APT} python3-pip"), with_pip.clone()],
+        ),
+        (
+            "no Python yet",
+            Facts { python: None, ..apt("3.18.4") },
+            None,
+            vec![format!("{APT} python3-pip"), format!("python3 {PIP} 'cmake>=3.24'")],
+        ),
+        (
+            "a venv brings pip",
+            Facts { python: python(false, true), ..apt("3.18.4") },
+            None,
+            vec![
+                "/usr/bin/python3 -m venv target/anneal/tools/venv".into(),
+                format!("target/anneal/tools/venv/bin/python {PIP} 'cmake>=3.24'"),
+            ],
+        ),
+        (
+            "what zypper brought is old",
+            facts(Some(Manager::Zypper), Rights::Root),
+            Some("3.20.4"),
+            vec![with_pip.clone()],
+        ),
+        ("no manager", facts(None, Rights::None), None, vec![with_pip]),
+    ];
+    for (case, facts, cmake, expected) in cases {
+        let toolchain = Toolchain { cmake: cmake.map(tool), ..bare() };
+        assert_eq!(commands(&plan(&needs, &toolchain, &facts)), expected, "{case}");
+    }
+    let nothing = Facts { python: None, ..facts(None, Rights::Root) };
+    let made = plan(&needs, &bare(), &nothing);
+    assert_eq!((made.steps.len(), made.unavailable.len()), (0, 1), "{made:?}");
+}
+
+#[test]
+fn clang_is_asked_for_only_where_it_can_be_had() {
+    let old = AptIndex::parse(
+        "clang-14 -\nlld-14 -\nlibclang1-14 -\nlibclang-common-14-dev -\n",
+        "Candidate: 3.25.1-1",
+    );
+    let with = |apt| Facts { apt, refreshed: true, ..facts(Some(Manager::Apt), Rights::Root) };
+    let made = plan(&Needs::native(), &bare(), &with(old));
+    assert_eq!(commands(&made), [format!("{APT} cmake ninja-build libclang1-14 libclang-common-14-dev")]);
+    assert_eq!(made.unavailable[0].0, Requirement::Clang);
+
+    // A clang that is there decides on the lld.
+    let clang =
+        Toolchain { compilers: vec![compiler(CompilerKind::Clang, 19)], lld: vec![tool("22.1.8")], ..bare() };
+    let needs = Needs { required: vec![Requirement::Lld], recommended: vec![] };
+    assert_eq!(commands(&plan(&needs, &clang, &with(debian_12()))), [format!("{APT} lld-19")]);
+
+    // gcc alone is too old, and so is what apt offers: clang compiles.
+    let gcc_10 = Toolchain { compilers: vec![compiler(CompilerKind::Gcc, 10)], ..bare() };
+    let no_gcc = AptIndex {
+        packages: debian_12().packages.into_iter().filter(|p| !p.starts_with("g++")).collect(),
+        ..debian_12()
+    };
+    let needs = Needs { required: vec![Requirement::Compiler], recommended: vec![] };
+    assert_eq!(commands(&plan(&needs, &gcc_10, &with(no_gcc))), [format!("{APT} clang-22 g++")]);
+
+    // No lists yet: the lists first, and what follows is a guess for a person to read.
+    let empty = Facts { refreshed: false, ..with(AptIndex::default()) };
+    let made = plan(&Needs::native(), &bare(), &empty);
+    assert_eq!(
+        commands(&made),
+        [
+            "apt-get update".into(),
+            format!("{APT} cmake ninja-build libclang-dev"),
+            format!("{APT} clang lld")
+        ]
+    );
+    assert_eq!(made.steps[0].kind, StepKind::Refresh);
+}
+
+#[test]
+fn what_is_there_is_not_installed() {
+    let full = Toolchain {
+        compilers: vec![compiler(CompilerKind::Clang, 22), compiler(CompilerKind::Gcc, 12)],
+        cmake: Some(tool("3.25.1")),
+        ninja: Some(tool("1.11.1")),
+        lld: vec![tool("22.1.8")],
+        libclang: vec![Libclang { dir: "/usr/lib".into(), version: Version::default() }],
+        ..bare()
+    };
+    let made = plan(&Needs::native(), &full, &facts(Some(Manager::Apt), Rights::None));
+    assert_eq!(made, SetupPlan::default());
+    assert!(made.is_complete());
+}
+
+#[test]
+fn words_are_quoted_for_a_shell() {
+    let step = |words: &[&str]| Step {
+        kind: StepKind::Own,
+        command: words.iter().map(|word| word.to_string()).collect(),
+        why: String::new(),
+        needs_root: false,
+        optional: false,
+    };
+    assert_eq!(
+        step(&["a", "cmake>=3.24", "", "it's", "g++"]).to_string(),
+        r"a 'cmake>=3.24' '' 'it'\''s' g++"
+    );
+}

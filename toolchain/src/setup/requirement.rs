@@ -1,0 +1,135 @@
+//! What a build may need, and whether it is there.
+
+use std::fmt;
+
+use build_info::record::Tool;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, LIBCLANG_AT_LEAST, Toolchain,
+    Version,
+};
+
+/// One thing that a profile or a command needs of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Requirement {
+    /// A C and C++ compiler that builds llama.cpp: clang 18 or gcc 11, or later.
+    Compiler,
+    /// CMake 3.24 or later.
+    Cmake,
+    /// Ninja.
+    Ninja,
+    /// libclang with its headers, for bindgen.
+    Libclang,
+    /// clang 18 or later.
+    Clang,
+    /// LLVM's linker, of the same version as clang.
+    Lld,
+    /// `llvm-profdata` that reads the profiles of both rustc and clang, and clang's profile runtime.
+    LlvmTools,
+    /// `llvm-bolt`.
+    Bolt,
+    /// OpenBLAS, as pkg-config finds it.
+    Openblas,
+    /// git.
+    Git,
+    /// pip.
+    Pip,
+}
+
+impl Requirement {
+    /// Whether `toolchain` lacks it. `pip` says whether there is pip, which is no tool of a build.
+    pub(crate) fn is_missing(self, toolchain: &Toolchain, pip: bool) -> bool {
+        match self {
+            Requirement::Compiler => clang(toolchain).is_none() && gcc(toolchain).is_none(),
+            Requirement::Cmake => {
+                toolchain.cmake.as_ref().and_then(version).is_none_or(|found| found < CMAKE_AT_LEAST)
+            }
+            Requirement::Ninja => toolchain.ninja.is_none(),
+            // Version 0: a library whose name does not tell.
+            Requirement::Libclang => {
+                let good = |major| major == 0 || major >= LIBCLANG_AT_LEAST;
+                !toolchain.libclang.iter().any(|libclang| good(libclang.version.major))
+            }
+            Requirement::Clang => clang(toolchain).is_none(),
+            Requirement::Lld => match clang(toolchain) {
+                Some(clang) => !toolchain.lld.iter().any(|lld| lld.llvm_major == Some(clang.version.major)),
+                None => toolchain.lld.is_empty(),
+            },
+            Requirement::LlvmTools => {
+                let rustc = toolchain.rustc.as_ref().map(|rustc| rustc.llvm.major);
+                let needed = rustc.max(clang(toolchain).map(|clang| clang.version.major));
+                toolchain.llvm_profdata.first().is_none_or(|newest| newest.llvm_major < needed)
+            }
+            Requirement::Bolt => toolchain.llvm_bolt.is_empty(),
+            Requirement::Openblas => !toolchain.blas.iter().any(|blas| blas.vendor == "openblas"),
+            Requirement::Git => toolchain.git.is_none(),
+            Requirement::Pip => !pip,
+        }
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Requirement::Compiler => {
+                &format!("a C++ compiler (clang {CLANG_AT_LEAST} or gcc {GCC_AT_LEAST}, or later)")
+            }
+            Requirement::Cmake => {
+                &format!("cmake {}.{} or later", CMAKE_AT_LEAST.major, CMAKE_AT_LEAST.minor)
+            }
+            Requirement::Ninja => "ninja",
+            Requirement::Libclang => "libclang (for bindgen)",
+            Requirement::Clang => &format!("clang {CLANG_AT_LEAST} or later"),
+            Requirement::Lld => "lld of clang's version",
+            Requirement::LlvmTools => "llvm-profdata of rustc's LLVM",
+            Requirement::Bolt => "llvm-bolt",
+            Requirement::Openblas => "OpenBLAS and pkg-config",
+            Requirement::Git => "git",
+            Requirement::Pip => "pip",
+        };
+        f.pad(text)
+    }
+}
+
+/// What someone needs, and what would make the build better.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Without one of these it cannot be done.
+    pub required: Vec<Requirement>,
+    /// Without these it can, at a cost.
+    pub recommended: Vec<Requirement>,
+}
+
+impl Needs {
+    /// What a native build takes: clang and lld are worth having, and gcc does.
+    pub fn native() -> Self {
+        use Requirement::*;
+        Self { required: vec![Compiler, Cmake, Ninja, Libclang], recommended: vec![Clang, Lld] }
+    }
+}
+
+/// The newest clang that is good enough.
+pub(crate) fn clang(toolchain: &Toolchain) -> Option<&Compiler> {
+    newest(toolchain, CompilerKind::Clang).filter(|clang| clang.version.major >= CLANG_AT_LEAST)
+}
+
+/// The newest gcc that is good enough.
+pub(crate) fn gcc(toolchain: &Toolchain) -> Option<&Compiler> {
+    newest(toolchain, CompilerKind::Gcc).filter(|gcc| gcc.version.major >= GCC_AT_LEAST)
+}
+
+/// The newest compiler of a family.
+pub(crate) fn newest(toolchain: &Toolchain, kind: CompilerKind) -> Option<&Compiler> {
+    toolchain
+        .compilers
+        .iter()
+        .filter(|compiler| compiler.kind == kind)
+        .max_by_key(|compiler| compiler.version)
+}
+
+/// The version of a tool, as numbers.
+pub(crate) fn version(tool: &Tool) -> Option<Version> {
+    tool.version.parse().ok()
+}

@@ -1,0 +1,160 @@
+//! Running the steps of a setup plan, and telling why one failed.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use super::Console;
+use super::plan::{Step, StepKind};
+use crate::SearchPath;
+
+/// Lines of a command's output that go into its error.
+const LAST_LINES: usize = 12;
+
+/// A step that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// The command cannot be started.
+    #[error("cannot run `{command}`: {source}")]
+    Start {
+        /// The command.
+        command: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It ran and failed.
+    #[error("`{command}` failed ({status}): {cause}\n{}", last_lines.join("\n"))]
+    Failed {
+        /// The command.
+        command: String,
+        /// Exit status.
+        status: String,
+        /// What its output says, and what to do.
+        cause: &'static str,
+        /// The end of its output.
+        last_lines: Vec<String>,
+    },
+}
+
+/// Runs `step`; every line it prints goes to `console`.
+pub(crate) fn run(step: &Step, search: &SearchPath, console: &mut dyn Console) -> Result<(), StepError> {
+    console.command(step);
+    let start = |source| StepError::Start { command: step.to_string(), source };
+    let path = std::env::join_paths(&search.dirs).map_err(|error| start(io::Error::other(error)))?;
+    let Some((program, args)) = step.command.split_first() else { return Ok(()) };
+    let (reader, writer) = io::pipe().map_err(start)?;
+    let mut command = Command::new(program);
+    command.args(args).env("PATH", path).env("LC_ALL", "C");
+    // sudo asks for its password on the terminal itself.
+    command.stdin(Stdio::null()).stdout(writer.try_clone().map_err(start)?).stderr(writer);
+    let mut child = command.spawn().map_err(start)?;
+    // It holds the pipe's other end, which must be closed here for the reader to see the end.
+    drop(command);
+    let mut last_lines = VecDeque::new();
+    let mut lines = BufReader::new(reader);
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line).map_err(start)? > 0 {
+        let text = String::from_utf8_lossy(&line).trim_end().to_string();
+        console.output(&text);
+        last_lines.push_back(text);
+        if last_lines.len() > LAST_LINES {
+            last_lines.pop_front();
+        }
+        line.clear();
+    }
+    let status = child.wait().map_err(start)?;
+    let last_lines = Vec::from(last_lines);
+    // apt-get update calls it a success when no server was reached.
+    let warns = step.kind == StepKind::Refresh && cause(&last_lines) == NO_NETWORK;
+    if status.success() && !warns {
+        return Ok(());
+    }
+    Err(StepError::Failed {
+        command: step.to_string(),
+        status: status.to_string(),
+        cause: cause(&last_lines),
+        last_lines,
+    })
+}
+
+const NO_NETWORK: &str = "the package server cannot be reached; check the network, the proxy (http_proxy, https_proxy) and \
+                          the package sources, then run it again";
+
+/// What the end of a package manager's output says about the reason.
+fn cause(last_lines: &[String]) -> &'static str {
+    const CAUSES: [(&[&str], &str); 4] = [
+        (
+            &[
+                "resolving",
+                "could not resolve",
+                "name resolution",
+                "network is unreachable",
+                "connection refused",
+                "connection timed out",
+                "could not connect",
+                "unable to connect",
+                "failed to fetch",
+                "failed to download metadata",
+                "failed to establish a new connection",
+                "temporary error (try again later)",
+            ],
+            NO_NETWORK,
+        ),
+        (&["no space left"], "the disk is full; free some space and run it again"),
+        (
+            &[
+                "could not get lock",
+                "unable to lock",
+                "waiting for process with pid",
+                "dpkg was interrupted",
+                "database is locked",
+            ],
+            "another package manager is at work, or was interrupted; let it finish (on Debian `dpkg --configure -a` mends \
+             an interruption), then run it again",
+        ),
+        (
+            &[
+                "unable to locate package",
+                "has no installation candidate",
+                "no match for argument",
+                "target not found",
+                "not found in package names",
+                "no such package",
+            ],
+            "the package sources lack a package; the lists may be old, or a repository is not enabled",
+        ),
+    ];
+    let text = last_lines.join("\n").to_lowercase();
+    CAUSES
+        .iter()
+        .find(|(signs, _)| signs.iter().any(|sign| text.contains(sign)))
+        .map_or("the end of its output says why", |(_, cause)| cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_explained() {
+        let cases = [
+            (
+                "Err:1 http://deb.debian.org bookworm\n  Temporary failure resolving 'deb.debian.org'",
+                "cannot be reached",
+            ),
+            ("E: Failed to fetch http://x/y.deb  Could not connect to x:80", "cannot be reached"),
+            ("WARNING: fetching https://dl-cdn: temporary error (try again later)", "cannot be reached"),
+            ("error: could not write: No space left on device", "disk is full"),
+            (
+                "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 1",
+                "another package manager",
+            ),
+            ("E: Unable to locate package clang-99", "lack a package"),
+            ("Segmentation fault", "the end of its output"),
+        ];
+        for (output, expected) in cases {
+            let lines: Vec<String> = output.lines().map(str::to_string).collect();
+            assert!(cause(&lines).contains(expected), "{output}: {}", cause(&lines));
+        }
+    }
+}

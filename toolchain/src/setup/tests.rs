@@ -1,0 +1,195 @@
+use super::*;
+use crate::testing::Machine;
+
+/// Keeps what it is told, and answers questions with `yes`.
+#[derive(Default)]
+struct Listener {
+    yes: bool,
+    asked: usize,
+    notes: Vec<String>,
+    commands: Vec<String>,
+}
+
+impl Console for Listener {
+    fn note(&mut self, text: &str) {
+        self.notes.push(text.to_string());
+    }
+
+    fn command(&mut self, step: &Step) {
+        self.commands.push(step.to_string());
+    }
+
+    fn output(&mut self, _line: &str) {}
+
+    fn confirm(&mut self, _plan: &SetupPlan) -> bool {
+        self.asked += 1;
+        self.yes
+    }
+}
+
+const GCC: &str = "gcc (Debian 12.2.0-14) 12.2.0\nCopyright (C) 2022 Free Software Foundation, Inc.";
+
+/// A Debian with gcc and nothing else, on which `uid` runs. apt's lists are empty until `apt-get update`; each package
+/// that `apt-get install` knows puts fake tools in place, and any other fails.
+fn debian(uid: u32) -> Machine {
+    let machine = Machine::new();
+    let root = machine.root().display().to_string();
+    machine.file("etc/os-release", "ID=debian\n");
+    machine.tool("usr/bin/gcc", GCC);
+    machine.tool("usr/bin/g++", GCC);
+    machine.tool("usr/bin/id", &uid.to_string());
+    machine.link("usr/bin/env", "/usr/bin/env");
+    machine.script("usr/bin/apt-cache", &format!(
+        "test -e '{root}/updated' || exit 0\ncase $1 in search) cat '{root}/index';; policy) echo '  Candidate: 3.25.1-1';; esac",
+    ));
+    machine.file("index", "clang-22 -\nlld-22 -\nlibclang1-22 -\nlibclang-common-22-dev -\n");
+    machine.script("usr/bin/apt-get", &format!(
+        r#"PATH=/usr/bin:/bin
+        cd '{root}'
+        tool() {{ printf '#!/bin/sh\necho "%s"\n' "$2" > "usr/bin/$1"; chmod +x "usr/bin/$1"; }}
+        [ "$1" = update ] && {{ touch updated; exit 0; }}
+        for package; do
+            grep -qx -- "$package" broken 2>/dev/null && {{ echo "E: Unable to locate package $package"; exit 100; }}
+        done
+        for package; do case $package in
+            cmake) tool cmake 'cmake version 3.25.1';;
+            ninja-build) tool ninja 1.11.1;;
+            clang-22) tool clang-22 'clang version 22.1.8'; tool clang++-22 'clang version 22.1.8';;
+            lld-22) tool ld.lld-22 'LLD 22.1.8';;
+            libclang1-22) mkdir -p usr/lib/llvm-22/lib/clang/22/include
+                touch usr/lib/llvm-22/lib/libclang-22.so.22 usr/lib/llvm-22/lib/clang/22/include/stddef.h;;
+        esac; done"#,
+    ));
+    machine
+}
+
+fn look(machine: &Machine) -> Toolchain {
+    discover(&machine.search(), None)
+}
+
+fn ensure_on(
+    machine: &Machine,
+    consent: Consent,
+    listener: &mut Listener,
+) -> (Toolchain, Result<Outcome, SetupError>) {
+    let search = machine.search();
+    let mut toolchain = look(machine);
+    let outcome = ensure(&Needs::native(), &mut toolchain, &search, None, consent, listener);
+    (toolchain, outcome)
+}
+
+#[test]
+fn a_bare_machine_is_made_ready() {
+    let machine = debian(0);
+    let mut listener = Listener::default();
+    let (toolchain, outcome) = ensure_on(&machine, Consent::Given, &mut listener);
+    assert_eq!(outcome.unwrap(), Outcome::Installed, "{:?}", listener.notes);
+    assert_eq!(toolchain.compilers[0].version.major, 22);
+    assert_eq!(toolchain, look(&machine), "what is given back is what is there");
+    assert_eq!(
+        listener.commands.len(),
+        3,
+        "the lists, what is required, what is recommended: {:?}",
+        listener.commands
+    );
+    assert!(listener.commands[2].ends_with("clang-22 lld-22"), "chosen from the lists just read");
+    assert_eq!(listener.asked, 0);
+
+    let (_, again) = ensure_on(&machine, Consent::Withheld, &mut listener);
+    assert_eq!(again.unwrap(), Outcome::Ready);
+}
+
+#[test]
+fn nothing_changes_without_consent_or_rights() {
+    // user, consent, answer at the terminal, and what the error says
+    let cases = [
+        (0, Consent::Withheld, false, "Give --yes, or run:\n  apt-get update && env DEBIAN_FRONTEND"),
+        (0, Consent::Ask, false, "nothing was installed. This would do it:\n  apt-get update"),
+        (1000, Consent::Given, true, "neither root nor sudo). As root, run:\n  apt-get update"),
+        (1000, Consent::Ask, true, "neither root nor sudo). As root, run:\n  apt-get update"),
+    ];
+    for (uid, consent, yes, expected) in cases {
+        let machine = debian(uid);
+        let before = look(&machine);
+        let mut listener = Listener { yes, ..Listener::default() };
+        let (toolchain, outcome) = ensure_on(&machine, consent, &mut listener);
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert!(error.contains("missing: cmake 3.24 or later, ninja, libclang"), "{error}");
+        assert_eq!(listener.commands, [""; 0], "{uid} {consent:?}");
+        assert_eq!((&toolchain, look(&machine)), (&before, before.clone()));
+    }
+}
+
+#[test]
+fn sudo_is_used_where_it_asks_for_nothing_or_can_ask() {
+    // Whether `sudo -n true` succeeds, and whether there is a terminal to type the password on.
+    for (passwordless, consent) in [(true, Consent::Given), (false, Consent::Ask)] {
+        let machine = debian(1000);
+        let refuse = if passwordless { "shift" } else { "exit 1" };
+        machine.script("usr/bin/sudo", &format!("[ \"$1\" = -n ] && {{ {refuse}; }}\nexec \"$@\""));
+        machine.link("usr/bin/true", "/bin/true");
+        let mut listener = Listener { yes: true, ..Listener::default() };
+        let (_, outcome) = ensure_on(&machine, consent, &mut listener);
+        assert_eq!(outcome.unwrap(), Outcome::Installed);
+        assert!(
+            listener.commands.iter().all(|command| command.starts_with("sudo ")),
+            "{:?}",
+            listener.commands
+        );
+        assert_eq!(listener.asked, usize::from(consent == Consent::Ask));
+    }
+}
+
+#[test]
+fn gcc_does_where_clang_cannot_be_had() {
+    let machine = debian(0);
+    machine.file("broken", "clang-22\n");
+    let mut listener = Listener::default();
+    let (toolchain, outcome) = ensure_on(&machine, Consent::Given, &mut listener);
+    let Ok(Outcome::WithoutRecommended { plan, declined: None }) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(plan.recommended, [Requirement::Clang, Requirement::Lld]);
+    assert!(toolchain.cmake.is_some() && toolchain.ninja.is_some());
+    let notes = listener.notes.join("\n");
+    assert!(notes.contains("Unable to locate package clang-22"), "{notes}");
+    assert!(notes.contains("1.4 to 1.56 times as fast"), "{notes}");
+
+    // The next build does not stop for it either, with nobody to ask.
+    let (_, outcome) = ensure_on(&machine, Consent::Withheld, &mut Listener::default());
+    let declined = Some(Declined::NobodyToAsk);
+    assert!(
+        matches!(&outcome, Ok(Outcome::WithoutRecommended { declined: why, .. }) if *why == declined),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn a_failed_installation_says_why() {
+    let machine = debian(0);
+    machine.file("broken", "ninja-build\n");
+    let (_, outcome) = ensure_on(&machine, Consent::Given, &mut Listener::default());
+    let error = outcome.unwrap_err();
+    assert!(error.to_string().contains("cannot install cmake 3.24 or later, ninja"), "{error}");
+    assert!(error.to_string().contains("E: Unable to locate package ninja-build"), "{error}");
+
+    let machine = debian(0);
+    machine.script(
+        "usr/bin/apt-get",
+        "echo \"W: Failed to fetch http://x  Temporary failure resolving 'x'\"; [ $1 = update ]",
+    );
+    let mut listener = Listener::default();
+    let (_, outcome) = ensure_on(&machine, Consent::Given, &mut listener);
+    assert!(listener.notes[0].contains("cannot be reached; check the network"), "{:?}", listener.notes);
+    assert!(outcome.unwrap_err().to_string().contains("cannot be reached; check the network"));
+}
+
+#[test]
+fn without_a_manager_it_says_what_to_install_by_hand() {
+    let machine = Machine::new();
+    machine.tool("usr/bin/gcc", GCC);
+    machine.tool("usr/bin/g++", GCC);
+    let (_, outcome) = ensure_on(&machine, Consent::Given, &mut Listener::default());
+    let error = outcome.unwrap_err().to_string();
+    assert!(error.starts_with("still missing: cmake 3.24 or later, ninja, libclang"), "{error}");
+    assert!(error.contains("libclang (for bindgen): no package manager"), "{error}");
+}

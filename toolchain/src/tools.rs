@@ -1,0 +1,185 @@
+//! What was found, as plain data: the planner takes it as input, and can be given that of another machine.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use build_info::record::Tool;
+use serde::{Deserialize, Serialize};
+
+/// Oldest clang that is worth its installation, and preferred to gcc.
+pub const CLANG_AT_LEAST: u32 = 18;
+/// Oldest gcc that builds llama.cpp.
+pub const GCC_AT_LEAST: u32 = 11;
+/// Oldest CMake. llama.cpp itself asks for 3.14; 3.24 knows `--fresh` and `CMAKE_CUDA_ARCHITECTURES=native`.
+pub const CMAKE_AT_LEAST: Version = Version::new(3, 24, 0);
+/// Oldest libclang that bindgen loads.
+pub const LIBCLANG_AT_LEAST: u32 = 9;
+
+/// Every tool of the machine that a build, a profile run or a measurement may want.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Toolchain {
+    /// C and C++ compilers, all versions installed, best first: clang by falling version, then gcc.
+    pub compilers: Vec<Compiler>,
+    /// What CMake would take by itself: `cc` and `c++` on the path.
+    pub default_compiler: Option<Compiler>,
+    /// CMake, 3.24 or later where there is one.
+    pub cmake: Option<Tool>,
+    /// Ninja.
+    pub ninja: Option<Tool>,
+    /// LLVM's linkers, newest first.
+    pub lld: Vec<Tool>,
+    /// mold.
+    pub mold: Option<Tool>,
+    /// `llvm-profdata`, all versions, newest first.
+    pub llvm_profdata: Vec<Tool>,
+    /// `llvm-bolt`, all versions, newest first.
+    pub llvm_bolt: Vec<Tool>,
+    /// `llvm-ar` of the same majors.
+    pub llvm_ar: Vec<Tool>,
+    /// CUDA's compiler.
+    pub nvcc: Option<Tool>,
+    /// Newest host compilers that this nvcc takes.
+    pub nvcc_hosts: Option<NvccHosts>,
+    /// Compiler cache.
+    pub sccache: Option<Tool>,
+    /// Compiler cache.
+    pub ccache: Option<Tool>,
+    /// libclang for bindgen, newest first.
+    pub libclang: Vec<Libclang>,
+    /// BLAS libraries.
+    pub blas: Vec<BlasLibrary>,
+    /// rustc.
+    pub rustc: Option<Rustc>,
+    /// git, for the sources' `git` origin.
+    pub git: Option<Tool>,
+}
+
+/// One C/C++ compiler.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compiler {
+    /// Which family.
+    pub kind: CompilerKind,
+    /// C driver.
+    pub cc: PathBuf,
+    /// C++ driver.
+    pub cxx: PathBuf,
+    /// Version.
+    pub version: Version,
+}
+
+/// Compiler family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CompilerKind {
+    /// LLVM's.
+    Clang,
+    /// GNU's.
+    Gcc,
+}
+
+impl fmt::Display for CompilerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            CompilerKind::Clang => "clang",
+            CompilerKind::Gcc => "gcc",
+        })
+    }
+}
+
+/// libclang, which bindgen loads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Libclang {
+    /// Folder that holds the library: `LIBCLANG_PATH`.
+    pub dir: PathBuf,
+    /// Version.
+    pub version: Version,
+}
+
+/// A BLAS library that pkg-config knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlasLibrary {
+    /// `openblas`, `blis`, `mkl`.
+    pub vendor: String,
+    /// Version.
+    pub version: String,
+    /// Name for pkg-config.
+    pub pkg_config: String,
+}
+
+/// Newest host compilers that nvcc takes, as its `crt/host_config.h` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvccHosts {
+    /// Newest major version of gcc.
+    pub gcc: Option<u32>,
+    /// Newest major version of clang.
+    pub clang: Option<u32>,
+}
+
+/// The Rust compiler.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rustc {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Version.
+    pub version: Version,
+    /// Host triple.
+    pub host: String,
+    /// LLVM it is built on.
+    pub llvm: Version,
+}
+
+/// `major.minor.patch`; what is not there is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Version {
+    /// First number.
+    pub major: u32,
+    /// Second number.
+    pub minor: u32,
+    /// Third number.
+    pub patch: u32,
+}
+
+impl Version {
+    /// `major.minor.patch`
+    pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
+        Self { major, minor, patch }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}.{}.{}", self.major, self.minor, self.patch))
+    }
+}
+
+impl FromStr for Version {
+    type Err = String;
+
+    /// Takes the leading numbers: `22.1.8-1~deb12u1` is 22.1.8, `1.11` is 1.11.0.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default();
+        let mut numbers = digits.split('.').map(str::parse::<u32>);
+        let Some(Ok(major)) = numbers.next() else {
+            return Err(format!("not a version: {text:?}"));
+        };
+        let mut next = || numbers.next().and_then(Result::ok).unwrap_or(0);
+        Ok(Self { major, minor: next(), patch: next() })
+    }
+}
+
+impl TryFrom<String> for Version {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Version> for String {
+    fn from(version: Version) -> Self {
+        version.to_string()
+    }
+}

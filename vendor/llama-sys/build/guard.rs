@@ -1,0 +1,66 @@
+//! Compiles the CPU guard, for plain x86-64 whatever everything else is compiled for.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::features::{self, Feature};
+use crate::link::Link;
+
+/// Compiles `csrc/guard.c` with the list of what the build needs, and links it in whole.
+pub fn build(link: &Link, out: &Path) -> Result<()> {
+    let x86 = std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
+    let required = if x86 { required(link)? } else { Vec::new() };
+    std::fs::write(out.join("guard_required.h"), header(&required, &link.build_to_use))?;
+
+    // Not through `cc::Build::compile`: CFLAGS and CFLAGS_<target> must not reach this one file.
+    let compiler = crate::compilers::c(link)?;
+    let object = out.join("guard.o");
+    let mut command = Command::new(&compiler);
+    command.args(["-c", "csrc/guard.c", "-O2", "-fPIC", "-ffreestanding", "-fno-lto", "-fno-stack-protector"]);
+    if x86 {
+        command.args(["-march=x86-64", "-mtune=generic"]);
+    }
+    command.arg("-I").arg(out).arg("-o").arg(&object);
+    let output = command.output().with_context(|| format!("cannot run {}", compiler.display()))?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        bail!("cannot compile the CPU guard with {}:\n{why}", compiler.display());
+    }
+    crate::compilers::archiver(link).object(&object).cargo_metadata(false).try_compile("anneal_guard")?;
+
+    println!("cargo::rustc-link-search=native={}", out.display());
+    // Whole: nothing needs to refer to a constructor for it to be there.
+    println!("cargo::rustc-link-lib=static:+whole-archive=anneal_guard");
+    println!("cargo::rerun-if-changed=csrc/guard.c");
+    Ok(())
+}
+
+/// What the C++ side says it needs, and what rustc was told it may use.
+fn required(link: &Link) -> Result<Vec<&'static Feature>> {
+    let names = link.isa_required.iter().map(String::as_str).chain(features::of_rustc());
+    features::resolve(names)
+}
+
+fn header(required: &[&Feature], build_to_use: &str) -> String {
+    let rows: String = required.iter().map(|feature| format!("    {} \\\n", feature.c_row())).collect();
+    format!(
+        "#define ANNEAL_GUARD_COUNT {}\n#define ANNEAL_GUARD_FEATURES \\\n{rows}\n#define ANNEAL_GUARD_USE {}\n",
+        required.len(),
+        c_string(build_to_use),
+    )
+}
+
+fn c_string(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => quoted.extend(['\\', char::from(byte)]),
+            b' '..=b'~' => quoted.push(char::from(byte)),
+            // Octal: a hexadecimal escape in C takes every digit that follows it.
+            _ => quoted.push_str(&format!("\\{byte:03o}")),
+        }
+    }
+    quoted + "\""
+}

@@ -1,0 +1,8 @@
+// Everything that Rust sees of C.
+#include "ggml-backend.h"
+#include "ggml-cpu.h"
+#include "ggml.h"
+#include "gguf.h"
+#include "llama.h"
+
+#include "shim.h"

@@ -1,0 +1,331 @@
+#include "shim.h"
+
+#include "ggml-backend.h"
+#include "ggml-cpu.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <unistd.h>
+
+namespace {
+
+// Lines kept for the message of a failure; a failed load logs three or four.
+constexpr size_t KEPT_LINES = 16;
+
+struct Log {
+    std::mutex              mutex;
+    std::deque<std::string> errors;
+    std::deque<std::string> warnings;
+    std::deque<std::string> * last = nullptr;  // where a continued line goes on
+    bool                    verbose = false;
+};
+
+// Never destroyed: threads may log while the process ends.
+Log & the_log() {
+    static Log * log = new Log;
+    return *log;
+}
+
+std::atomic<bool>    interrupt_flag { false };
+std::atomic<int32_t> quantize_done { 0 };
+std::atomic<int32_t> quantize_total { 0 };
+
+void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
+    // llama_model_quantize tells its progress only here: "[  12/ 338] blk.0.attn_k.weight …".
+    int done = 0, total = 0;
+    if (level == GGML_LOG_LEVEL_INFO && text[0] == '[' && std::sscanf(text, "[%d/%d]", &done, &total) == 2) {
+        quantize_total = total;
+        quantize_done  = done;
+    }
+    Log & log = the_log();
+    std::lock_guard<std::mutex> lock(log.mutex);
+    if (log.verbose) {
+        std::fputs(text, stderr);
+    }
+    if (level == GGML_LOG_LEVEL_CONT) {
+        if (log.last != nullptr) {
+            log.last->back() += text;
+        }
+        return;
+    }
+    log.last = level == GGML_LOG_LEVEL_ERROR ? &log.errors : level == GGML_LOG_LEVEL_WARN ? &log.warnings : nullptr;
+    if (log.last != nullptr) {
+        log.last->emplace_back(text);
+        if (log.last->size() > KEPT_LINES) {
+            log.last->pop_front();
+        }
+    }
+}
+
+[[noreturn]] void give_up(const char * message) {
+    std::fprintf(
+        stderr,
+        "anneal: llama.cpp gave up: %s\n"
+        "  The model file or the settings led it into a state that it does not handle. Try again with --verbose\n"
+        "  to see its log; check the model with a fresh download; lower -c, -b and -ub if memory is short.\n",
+        message);
+    std::fflush(stderr);
+    // Not exit(): other threads still work on the graph, and destructors would pull it from under them.
+    _exit(1);
+}
+
+void on_abort(const char * message) {
+    give_up(message);
+}
+
+[[noreturn]] void on_terminate() {
+    const char * message = "uncaught exception";
+    if (std::exception_ptr current = std::current_exception()) {
+        try {
+            std::rethrow_exception(current);
+        } catch (const std::exception & error) {
+            give_up(error.what());
+        } catch (...) {
+        }
+    }
+    give_up(message);
+}
+
+void forget_lines() {
+    Log & log = the_log();
+    std::lock_guard<std::mutex> lock(log.mutex);
+    log.errors.clear();
+    log.warnings.clear();
+    log.last = nullptr;
+}
+
+void put(char * err, size_t err_size, const char * text) {
+    if (err_size > 0) {
+        std::snprintf(err, err_size, "%s", text);
+    }
+}
+
+void put_lines(char * err, size_t err_size) {
+    std::string text;
+    {
+        Log & log = the_log();
+        std::lock_guard<std::mutex> lock(log.mutex);
+        for (const std::string & line : log.errors.empty() ? log.warnings : log.errors) {
+            text += line;
+            if (text.empty() || text.back() != '\n') {
+                text += '\n';
+            }
+        }
+    }
+    put(err, err_size, text.c_str());
+}
+
+// Runs `body`; an exception becomes `failed` and a message.
+template <typename T, typename Body> T guarded(T failed, char * err, size_t err_size, Body && body) noexcept {
+    if (err_size > 0) {
+        err[0] = 0;
+    }
+    try {
+        return std::forward<Body>(body)();
+    } catch (const std::bad_alloc &) {
+        put(err, err_size, "out of memory");
+    } catch (const std::exception & error) {
+        put(err, err_size, error.what());
+    } catch (...) {
+        put(err, err_size, "unknown C++ exception");
+    }
+    return failed;
+}
+
+// The same for calls whose failure llama.cpp explains in its log.
+template <typename T, typename Body, typename Failed>
+T logged(T failed, Failed && is_failure, char * err, size_t err_size, Body && body) noexcept {
+    return guarded(failed, err, err_size, [&] {
+        forget_lines();
+        T result = body();
+        if (is_failure(result)) {
+            put_lines(err, err_size);
+        }
+        forget_lines();
+        return result;
+    });
+}
+
+// The same for calls where every number is a proper result.
+template <typename Body> int32_t counted(bool * threw, char * err, size_t err_size, Body && body) noexcept {
+    *threw         = true;
+    int32_t result = guarded<int32_t>(ANNEAL_EXCEPTION, err, err_size, [&] {
+        int32_t count = body();
+        *threw        = false;
+        return count;
+    });
+    return result;
+}
+
+void * cpu_function(const char * name) {
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    return cpu == nullptr ? nullptr : ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), name);
+}
+
+}  // namespace
+
+void anneal_start(bool verbose) {
+    static std::once_flag once;
+    std::call_once(once, [verbose] {
+        the_log().verbose = verbose;
+        llama_log_set(on_log, nullptr);
+        ggml_set_abort_callback(on_abort);
+        std::set_terminate(on_terminate);
+        llama_backend_init();
+    });
+}
+
+void anneal_exit_now(int32_t code) {
+    _exit(code);
+}
+
+void anneal_interrupt(bool on) {
+    interrupt_flag.store(on, std::memory_order_relaxed);
+}
+
+bool anneal_interrupted(void * /* unused */) {
+    return interrupt_flag.load(std::memory_order_relaxed);
+}
+
+llama_model * anneal_model_load(const char * path, const llama_model_params * params, char * err, size_t err_size) {
+    return logged<llama_model *>(
+        nullptr, [](llama_model * model) { return model == nullptr; }, err, err_size,
+        [&] { return llama_model_load_from_file(path, *params); });
+}
+
+llama_context * anneal_context_new(
+        llama_model * model, const llama_context_params * params, char * err, size_t err_size) {
+    return logged<llama_context *>(
+        nullptr, [](llama_context * ctx) { return ctx == nullptr; }, err, err_size,
+        [&] { return llama_init_from_model(model, *params); });
+}
+
+int32_t anneal_decode(llama_context * ctx, llama_token * tokens, int32_t n_tokens, char * err, size_t err_size) {
+    // Nothing but the call itself on the way to success: this runs once for every token.
+    int32_t result = guarded<int32_t>(
+        ANNEAL_EXCEPTION, err, err_size, [&] { return llama_decode(ctx, llama_batch_get_one(tokens, n_tokens)); });
+    if (result != 0) {
+        if (result != ANNEAL_EXCEPTION) {
+            put_lines(err, err_size);
+        }
+        forget_lines();
+    }
+    return result;
+}
+
+ggml_threadpool * anneal_threadpool_new(ggml_threadpool_params * params, char * err, size_t err_size) {
+    return guarded<ggml_threadpool *>(nullptr, err, err_size, [&]() -> ggml_threadpool * {
+        auto * create = (decltype(ggml_threadpool_new) *) cpu_function("ggml_threadpool_new");
+        if (create == nullptr) {
+            put(err, err_size, "no CPU backend is loaded");
+            return nullptr;
+        }
+        return create(params);
+    });
+}
+
+void anneal_threadpool_free(ggml_threadpool * pool) {
+    auto * destroy = (decltype(ggml_threadpool_free) *) cpu_function("ggml_threadpool_free");
+    if (destroy != nullptr) {
+        destroy(pool);
+    }
+}
+
+int32_t anneal_tokenize(
+        const llama_vocab * vocab, const char * text, int32_t text_len, llama_token * tokens, int32_t n_tokens_max,
+        bool add_special, bool parse_special, bool * threw, char * err, size_t err_size) {
+    return counted(threw, err, err_size, [&] {
+        return llama_tokenize(vocab, text, text_len, tokens, n_tokens_max, add_special, parse_special);
+    });
+}
+
+int32_t anneal_token_to_piece(
+        const llama_vocab * vocab, llama_token token, char * buf, int32_t size, bool special, bool * threw,
+        char * err, size_t err_size) {
+    return counted(
+        threw, err, err_size, [&] { return llama_token_to_piece(vocab, token, buf, size, /* lstrip */ 0, special); });
+}
+
+int32_t anneal_detokenize(
+        const llama_vocab * vocab, const llama_token * tokens, int32_t n_tokens, char * text, int32_t text_size,
+        bool remove_special, bool unparse_special, bool * threw, char * err, size_t err_size) {
+    return counted(threw, err, err_size, [&] {
+        return llama_detokenize(vocab, tokens, n_tokens, text, text_size, remove_special, unparse_special);
+    });
+}
+
+int32_t anneal_chat_apply_template(
+        const char * tmpl, const llama_chat_message * messages, size_t n_messages, bool add_assistant, char * buf,
+        int32_t size, bool * threw, char * err, size_t err_size) {
+    return counted(threw, err, err_size, [&] {
+        return llama_chat_apply_template(tmpl, messages, n_messages, add_assistant, buf, size);
+    });
+}
+
+llama_sampler * anneal_sampler_new(const anneal_sampler_params * params, char * err, size_t err_size) {
+    return guarded<llama_sampler *>(nullptr, err, err_size, [&] {
+        llama_sampler * chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
+        if (params->greedy) {
+            llama_sampler_chain_add(chain, llama_sampler_init_greedy());
+            return chain;
+        }
+        // The order of llama.cpp's own tools: what cuts the most comes first, the temperature last.
+        if (params->top_k > 0) {
+            llama_sampler_chain_add(chain, llama_sampler_init_top_k(params->top_k));
+        }
+        if (params->top_p < 1.0f) {
+            llama_sampler_chain_add(chain, llama_sampler_init_top_p(params->top_p, 1));
+        }
+        if (params->min_p > 0.0f) {
+            llama_sampler_chain_add(chain, llama_sampler_init_min_p(params->min_p, 1));
+        }
+        llama_sampler_chain_add(chain, llama_sampler_init_temp(params->temp));
+        llama_sampler_chain_add(chain, llama_sampler_init_dist(params->seed));
+        return chain;
+    });
+}
+
+bool anneal_sample(llama_sampler * sampler, llama_context * ctx, llama_token * token, char * err, size_t err_size) {
+    return guarded(false, err, err_size, [&] {
+        *token = llama_sampler_sample(sampler, ctx, -1);
+        return true;
+    });
+}
+
+size_t anneal_state_size(llama_context * ctx, char * err, size_t err_size) {
+    return guarded<size_t>(0, err, err_size, [&] { return llama_state_seq_get_size(ctx, 0); });
+}
+
+size_t anneal_state_get(llama_context * ctx, uint8_t * dst, size_t size, char * err, size_t err_size) {
+    return logged<size_t>(
+        0, [](size_t written) { return written == 0; }, err, err_size,
+        [&] { return llama_state_seq_get_data(ctx, dst, size, 0); });
+}
+
+size_t anneal_state_set(llama_context * ctx, const uint8_t * src, size_t size, char * err, size_t err_size) {
+    return logged<size_t>(
+        0, [](size_t read) { return read == 0; }, err, err_size,
+        [&] { return llama_state_seq_set_data(ctx, src, size, 0); });
+}
+
+int32_t anneal_quantize(
+        const char * input, const char * output, const llama_model_quantize_params * params, char * err,
+        size_t err_size) {
+    quantize_done  = 0;
+    quantize_total = 0;
+    return logged<int32_t>(
+        ANNEAL_EXCEPTION, [](int32_t code) { return code != 0; }, err, err_size,
+        [&] { return (int32_t) llama_model_quantize(input, output, params); });
+}
+
+void anneal_quantize_progress(int32_t * done, int32_t * total) {
+    *done  = quantize_done;
+    *total = quantize_total;
+}

@@ -1,0 +1,97 @@
+// The border between C++ and Rust: every call that can throw or abort goes through here.
+//
+// Functions that can fail take `err` and `err_size`: a buffer that receives a NUL-terminated message, cut to
+// fit. The message is the exception's text, or the warnings and errors that llama.cpp logged meanwhile, one
+// in a line.
+#pragma once
+
+#include "llama.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What a wrapper returns in place of llama.cpp's own code when an exception was caught.
+#define ANNEAL_EXCEPTION (-1000)
+
+// Sets the log, abort and terminate handlers and initialises the backends; once, later calls do nothing.
+// After it nothing is printed by llama.cpp itself unless `verbose`, and a failed GGML_ASSERT ends the
+// process with a message and exit code 1.
+void anneal_start(bool verbose);
+
+// Ends the process at once, without destructors: other threads may be inside llama.cpp.
+void anneal_exit_now(int32_t code);
+
+// A flag that interruptible contexts look at between two operations of a graph.
+void anneal_interrupt(bool on);
+bool anneal_interrupted(void * unused);
+
+struct llama_model * anneal_model_load(
+        const char * path, const struct llama_model_params * params, char * err, size_t err_size);
+
+struct llama_context * anneal_context_new(
+        struct llama_model * model, const struct llama_context_params * params, char * err, size_t err_size);
+
+// Evaluates `n_tokens` tokens of sequence 0 after those it already holds; logits of the last one.
+// llama_decode's code, or ANNEAL_EXCEPTION.
+int32_t anneal_decode(
+        struct llama_context * ctx, llama_token * tokens, int32_t n_tokens, char * err, size_t err_size);
+
+// NULL on failure. Through the CPU backend's registry, so that it works with backends loaded at run time.
+struct ggml_threadpool * anneal_threadpool_new(
+        struct ggml_threadpool_params * params, char * err, size_t err_size);
+void anneal_threadpool_free(struct ggml_threadpool * pool);
+
+// llama_tokenize's result, or ANNEAL_EXCEPTION with `*threw` set (any negative number is a count there).
+int32_t anneal_tokenize(
+        const struct llama_vocab * vocab, const char * text, int32_t text_len, llama_token * tokens,
+        int32_t n_tokens_max, bool add_special, bool parse_special, bool * threw, char * err, size_t err_size);
+
+int32_t anneal_token_to_piece(
+        const struct llama_vocab * vocab, llama_token token, char * buf, int32_t size, bool special,
+        bool * threw, char * err, size_t err_size);
+
+int32_t anneal_detokenize(
+        const struct llama_vocab * vocab, const llama_token * tokens, int32_t n_tokens, char * text,
+        int32_t text_size, bool remove_special, bool unparse_special, bool * threw, char * err, size_t err_size);
+
+int32_t anneal_chat_apply_template(
+        const char * tmpl, const struct llama_chat_message * messages, size_t n_messages, bool add_assistant,
+        char * buf, int32_t size, bool * threw, char * err, size_t err_size);
+
+struct anneal_sampler_params {
+    bool     greedy;  // the most likely token; all else is ignored
+    int32_t  top_k;   // <= 0: off
+    float    top_p;   // >= 1: off
+    float    min_p;   // <= 0: off
+    float    temp;
+    uint32_t seed;
+};
+
+struct llama_sampler * anneal_sampler_new(const struct anneal_sampler_params * params, char * err, size_t err_size);
+
+// Samples from the last logits and accepts the token; false on an exception.
+bool anneal_sample(
+        struct llama_sampler * sampler, struct llama_context * ctx, llama_token * token, char * err,
+        size_t err_size);
+
+// Size of, save and restore the state of sequence 0; 0 on failure.
+size_t anneal_state_size(struct llama_context * ctx, char * err, size_t err_size);
+size_t anneal_state_get(struct llama_context * ctx, uint8_t * dst, size_t size, char * err, size_t err_size);
+size_t anneal_state_set(struct llama_context * ctx, const uint8_t * src, size_t size, char * err, size_t err_size);
+
+// 0 on success.
+int32_t anneal_quantize(
+        const char * input, const char * output, const struct llama_model_quantize_params * params, char * err,
+        size_t err_size);
+
+// How many tensors the running anneal_quantize has begun, of how many; for another thread.
+void anneal_quantize_progress(int32_t * done, int32_t * total);
+
+#ifdef __cplusplus
+}
+#endif

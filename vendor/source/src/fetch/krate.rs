@@ -1,0 +1,98 @@
+//! Origin `crate`: cargo downloads and pins, the tree is the folder `llama.cpp` of the unpacked crate.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::Fetched;
+use crate::tools::{Tools, run};
+use crate::tree::TREE;
+use crate::{CratePin, Progress, digest, folder};
+
+const INSTALL_CARGO: &str = "install Rust with rustup, or set CARGO to the program";
+
+pub(crate) fn fetch(
+    pin: &CratePin,
+    manifest: &Path,
+    tools: &Tools,
+    tree: &Path,
+    progress: Progress<'_>,
+) -> Result<Fetched> {
+    // What was fetched once is found without the network, and faster.
+    let package = match locate(pin, manifest, tools) {
+        Ok(package) => package,
+        Err(_) => {
+            progress(&format!("fetching {} {} with cargo", pin.package, pin.version));
+            download(pin, manifest, tools)?;
+            locate(pin, manifest, tools)?
+        }
+    };
+    let unpacked = package.join(TREE);
+    progress(&format!("copying {}", unpacked.display()));
+    folder::copy(&digest::files(&unpacked)?, tree)?;
+    Ok(Fetched {
+        version: Some(pin.version.clone()),
+        // The crate does not tell the commit.
+        build_commit: Some(format!("crate-{}", pin.version)),
+        from: unpacked.display().to_string(),
+        mend: format!(
+            "someone changed that folder: remove {} (cargo unpacks it again) and try again; if the pin was moved \
+             on purpose, its digest in pins.toml must move too",
+            package.display()
+        ),
+    })
+}
+
+/// `cargo fetch`, by the lock file.
+fn download(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<()> {
+    run(in_place(tools, manifest).args(["fetch", "--locked", "--manifest-path"]).arg(manifest), INSTALL_CARGO)
+        .with_context(|| {
+            format!(
+                "cannot fetch the crate {} {} that carries llama.cpp. This needs the network once, then never again. \
+                 Without one here, run\n    cargo fetch --locked --manifest-path {}\non a machine with a network and \
+                 copy its CARGO_HOME, or use a folder of yours: --origin path --path DIR",
+                pin.package,
+                pin.version,
+                manifest.display()
+            )
+        })?;
+    Ok(())
+}
+
+/// The folder in which cargo unpacked the crate. Touches no network.
+fn locate(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<PathBuf> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        name: String,
+        version: String,
+        manifest_path: PathBuf,
+    }
+    let output = run(
+        in_place(tools, manifest)
+            .args(["metadata", "--format-version=1", "--offline", "--locked", "--manifest-path"])
+            .arg(manifest),
+        INSTALL_CARGO,
+    )?;
+    let metadata: Metadata =
+        serde_json::from_slice(&output.stdout).context("cannot read what `cargo metadata` printed")?;
+    let package = metadata
+        .packages
+        .into_iter()
+        .find(|package| package.name == pin.package && package.version == pin.version)
+        .with_context(|| format!("{} depends on no {} {}", manifest.display(), pin.package, pin.version))?;
+    let dir = package.manifest_path.parent().map(Path::to_path_buf).unwrap_or_default();
+    ensure!(dir.join(TREE).is_dir(), "{} holds no folder {TREE}", dir.display());
+    Ok(dir)
+}
+
+/// cargo, run beside the manifest, so that the same configuration files count wherever we were called.
+fn in_place(tools: &Tools, manifest: &Path) -> std::process::Command {
+    let mut cargo = tools.cargo();
+    cargo.current_dir(manifest.parent().unwrap_or(Path::new(".")));
+    cargo
+}

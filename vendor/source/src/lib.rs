@@ -1,0 +1,81 @@
+//! Where llama.cpp comes from.
+//!
+//! A source tree is fetched from an [`Origin`], verified against a SHA-256 digest of the whole tree
+//! ([`digest`](mod@digest)), patched from `patches/*.patch`, and only then renamed into the store:
+//!
+//! ```text
+//! <root>/sources/crate-3f2a…/        first 12 digits of the digest over origin's identity and patches
+//!     llama.cpp/                     the tree
+//!     SHA256SUMS                     one line a file, after the patches
+//!     source.json                    what `Tree` says
+//! <root>/sources/downloads/          archives and git objects, so that a new patch needs no network
+//! ```
+//!
+//! Whoever looks sees a whole tree or none: everything is prepared in a folder beside it, and what a killed
+//! process leaves there is swept by the next one.
+
+pub mod digest;
+mod fetch;
+mod folder;
+mod origin;
+mod patch;
+mod pins;
+mod staging;
+mod store;
+mod tools;
+mod tree;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+pub use origin::Origin;
+pub use pins::{CratePin, GitPin, Pins, SdistPin};
+pub use store::Store;
+pub use tools::Tools;
+pub use tree::Tree;
+
+/// Told what is going on, one line at a time.
+pub type Progress<'a> = &'a mut dyn FnMut(&str);
+
+/// The tree of `origin` under `root` (xtask passes `target/anneal`), fetched, verified and patched if it is
+/// not there yet, by this workspace's pins and patches. When it is there, only its `source.json` is read
+/// (but for [`Origin::Path`], whose folder is hashed each time, because it may have changed).
+pub fn ensure(origin: &Origin, root: &Path, progress: Progress<'_>) -> Result<Tree> {
+    Store::of_workspace(root)?.ensure(origin, progress)
+}
+
+/// Reads every file of `tree` again and compares it with what was unpacked; the error names the files that
+/// differ.
+pub fn check(tree: &Tree) -> Result<()> {
+    tree.check()
+}
+
+/// The pins of this workspace, from [`pins_file`].
+pub fn workspace_pins() -> Result<Pins> {
+    Pins::read(&pins_file())
+}
+
+/// `pins.toml` of this workspace. A build script that calls [`ensure`] should rerun when it changes.
+pub fn pins_file() -> PathBuf {
+    own_folder().join("pins.toml")
+}
+
+/// The folder of this workspace's patches. A build script that calls [`ensure`] should rerun when it changes.
+pub fn patches_dir() -> PathBuf {
+    own_folder().join("patches")
+}
+
+/// Names of this workspace's patches, in the order in which they are applied.
+pub fn patch_names() -> Result<Vec<String>> {
+    Ok(patch::load(&patches_dir())?.into_iter().map(|patch| patch.name).collect())
+}
+
+/// The manifest by which cargo fetches and pins the crate that carries llama.cpp.
+pub fn crate_manifest() -> PathBuf {
+    own_folder().join("crate").join("Cargo.toml")
+}
+
+fn own_folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}

@@ -1,0 +1,97 @@
+//! Patches: unified diffs with a header that says why.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use build_info::Sha256;
+
+use crate::digest::{self, Listing};
+use crate::tools::{Tools, run};
+
+/// One patch, read and found to have a header.
+#[derive(Clone, Debug)]
+pub(crate) struct Patch {
+    pub(crate) name: String,
+    pub(crate) digest: Sha256,
+    path: PathBuf,
+}
+
+/// The patches in `dir`, in the order in which they are applied: ascending by name.
+pub(crate) fn load(dir: &Path) -> Result<Vec<Patch>> {
+    let failed = || format!("cannot list the patches in {}", dir.display());
+    let mut patches = Vec::new();
+    for entry in fs::read_dir(dir).with_context(failed)? {
+        let path = entry.with_context(failed)?.path();
+        if path.extension().is_none_or(|extension| extension != "patch") {
+            continue;
+        }
+        let path = path.canonicalize().with_context(|| format!("cannot read {}", path.display()))?;
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let name =
+            path.file_name().and_then(|name| name.to_str()).context("a patch whose name is not UTF-8")?;
+        ensure!(
+            says_why(&text),
+            "the patch {name} does not say why it is there: put a line `Why: …` above its first diff (see {})",
+            dir.join("README.md").display()
+        );
+        patches.push(Patch { name: name.to_string(), digest: digest::of_bytes(&text), path });
+    }
+    patches.sort_by(|one, other| one.name.as_bytes().cmp(other.name.as_bytes()));
+    Ok(patches)
+}
+
+/// Whether `Why: …` stands above the first diff.
+fn says_why(patch: &[u8]) -> bool {
+    String::from_utf8_lossy(patch)
+        .lines()
+        .take_while(|line| !line.starts_with("diff ") && !line.starts_with("--- "))
+        .any(|line| line.strip_prefix("Why:").is_some_and(|reason| !reason.trim().is_empty()))
+}
+
+/// Applies `patch` to `tree`, which has the listing `before`; returns the listing after it.
+pub(crate) fn apply(patch: &Patch, tree: &Path, before: &Listing, tools: &Tools) -> Result<Listing> {
+    let tree = tree.canonicalize().with_context(|| format!("cannot open {}", tree.display()))?;
+    let above = tree.parent().context("the tree has no parent folder")?;
+    let mut git = tools.git();
+    git.args(["-c", "apply.ignoreWhitespace=no", "apply", "--verbose", "--whitespace=nowarn", "-p1", "--"])
+        .arg(&patch.path)
+        .current_dir(&tree)
+        // The store lies in a repository's target folder. Were git to find that repository, it would take
+        // the patch's paths from the top of it, find none below this folder, and succeed without a change.
+        .env("GIT_CEILING_DIRECTORIES", above);
+    run(&mut git, "patches need it; install git").with_context(|| {
+        format!(
+            "the patch {} does not apply to this llama.cpp: make it anew for it, or remove it if upstream has the \
+             change by now",
+            patch.name
+        )
+    })?;
+    let after =
+        Listing::of(&tree).with_context(|| format!("the patch {} makes a bad source tree", patch.name))?;
+    if after == *before {
+        bail!("the patch {} changes nothing in this llama.cpp: remove it", patch.name);
+    }
+    Ok(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_says_why_above_the_first_diff() {
+        let cases = [
+            ("Why: gcc 11 rejects it\n--- a/x\n+++ b/x\n", true),
+            ("Subject: mend\n\nWhy: it is wrong\n\ndiff --git a/x b/x\n--- a/x\n", true),
+            ("--- a/x\n+++ b/x\nWhy: too late\n", false),
+            ("diff --git a/x b/x\n", false),
+            ("Why:  \n--- a/x\n", false),
+            ("Mend the build.\n--- a/x\n", false),
+            ("", false),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(says_why(text.as_bytes()), expected, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The store: one folder for each tree, whole or not there.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use build_info::Sha256;
+
+use crate::digest::{self, Listing};
+use crate::fetch::{self, Fetched};
+use crate::patch::{self, Patch};
+use crate::staging::Lock;
+use crate::tree::{self, TREE};
+use crate::{Origin, Pins, Progress, Tools, Tree};
+
+/// Where trees are kept, and everything that decides what is in them.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// `<root>/sources` holds the trees.
+    pub root: PathBuf,
+    /// What the origins have to deliver.
+    pub pins: Pins,
+    /// The folder of the patches.
+    pub patches: PathBuf,
+    /// The manifest by which cargo fetches the crate; a Cargo.lock stands beside it.
+    pub crate_manifest: PathBuf,
+    /// The programs to run.
+    pub tools: Tools,
+}
+
+/// What decides which folder of the store a tree is in.
+struct Wanted {
+    home: PathBuf,
+    /// The digest that the tree must have, where it is known before.
+    digest: Option<Sha256>,
+    patches: Vec<Patch>,
+}
+
+impl Store {
+    /// The store under `root` by the pins and patches of this workspace.
+    pub fn of_workspace(root: &Path) -> Result<Self> {
+        Ok(Self {
+            root: root.to_path_buf(),
+            pins: crate::workspace_pins()?,
+            patches: crate::patches_dir(),
+            crate_manifest: crate::crate_manifest(),
+            tools: Tools::default(),
+        })
+    }
+
+    /// The tree of `origin`: the one in the store, or else fetched, verified and patched. See [`crate::ensure`].
+    pub fn ensure(&self, origin: &Origin, progress: Progress<'_>) -> Result<Tree> {
+        let wanted = self.wanted(origin, progress)?;
+        let sources = self.sources()?;
+        if let Some(tree) = find(&wanted, origin) {
+            Lock::sweep_if_idle(&sources);
+            return Ok(tree);
+        }
+        let lock = Lock::acquire(&sources, progress)?;
+        // Another process may have made it while we waited.
+        if let Some(tree) = find(&wanted, origin) {
+            return Ok(tree);
+        }
+        self.make(origin, &wanted, &lock, progress)
+    }
+
+    /// Absolute, because tools run in other folders.
+    fn sources(&self) -> Result<PathBuf> {
+        let sources = self.root.join("sources");
+        std::path::absolute(&sources).with_context(|| format!("cannot make {} absolute", sources.display()))
+    }
+
+    fn wanted(&self, origin: &Origin, progress: Progress<'_>) -> Result<Wanted> {
+        let digest = match origin {
+            Origin::Crate => Some(self.pins.krate.digest.clone()),
+            Origin::Sdist => Some(self.pins.sdist.digest.clone()),
+            Origin::Git => self.pins.git.digest.clone(),
+            Origin::Path(dir) => Some(fetch::path::digest(dir, &self.root, progress)?),
+        };
+        let patches = patch::load(&self.patches)?;
+        let mut identity = match &digest {
+            Some(digest) => format!("tree {digest}\n"),
+            None => format!("commit {}\n", self.pins.git.commit),
+        };
+        for patch in &patches {
+            identity += &format!("patch {} {}\n", patch.digest, patch.name);
+        }
+        let key = digest::of_bytes(identity.as_bytes());
+        let home = self.sources()?.join(format!("{}-{}", origin.name(), key.short()));
+        Ok(Wanted { home, digest, patches })
+    }
+
+    /// Fetches, verifies, patches and publishes.
+    fn make(&self, origin: &Origin, wanted: &Wanted, lock: &Lock, progress: Progress<'_>) -> Result<Tree> {
+        let staging = lock.staging()?;
+        let prepared = staging.path().join("prepared");
+        let path = prepared.join(TREE);
+        let fetched = match origin {
+            Origin::Crate => {
+                fetch::krate::fetch(&self.pins.krate, &self.crate_manifest, &self.tools, &path, progress)
+            }
+            Origin::Sdist => fetch::sdist::fetch(
+                &self.pins.sdist,
+                &self.tools,
+                &self.sources()?,
+                &staging,
+                &path,
+                progress,
+            ),
+            Origin::Git => {
+                fetch::git::fetch(&self.pins.git, &self.tools, &self.sources()?, &staging, &path, progress)
+            }
+            Origin::Path(dir) => fetch::path::fetch(dir, &path, progress),
+        }?;
+
+        progress("verifying the sources");
+        let (llama_version, ggml_version) = tree::versions(&path)?;
+        let mut listing = Listing::of(&path)?;
+        let digest = listing.digest();
+        if let Some(expected) = &wanted.digest {
+            verify(&digest, expected, &fetched)?;
+        }
+        for patch in &wanted.patches {
+            progress(&format!("applying {}", patch.name));
+            listing = patch::apply(patch, &path, &listing, &self.tools)?;
+        }
+        let mut tree = Tree {
+            path,
+            origin: origin.clone(),
+            version: fetched.version.unwrap_or_else(|| format!("tree-{}", digest.short())),
+            build_commit: fetched.build_commit.unwrap_or_else(|| format!("tree-{}", digest.short())),
+            digest,
+            patched_digest: listing.digest(),
+            patches: wanted.patches.iter().map(|patch| patch.name.clone()).collect(),
+            llama_version,
+            ggml_version,
+        };
+        tree.write(&prepared, &listing)?;
+        staging.publish(&prepared, &wanted.home)?;
+        tree.path = wanted.home.join(TREE);
+        progress(&format!("llama.cpp {} is in {}", tree.llama_version, tree.path.display()));
+        Ok(tree)
+    }
+}
+
+/// The tree in the store, if it is there.
+fn find(wanted: &Wanted, origin: &Origin) -> Option<Tree> {
+    let tree = Tree::read(&wanted.home)?;
+    let is_wanted = wanted.digest.as_ref().is_none_or(|digest| *digest == tree.digest)
+        && tree.patches.iter().eq(wanted.patches.iter().map(|patch| &patch.name));
+    // Two folders with the same files share one tree.
+    is_wanted.then(|| Tree { origin: origin.clone(), ..tree })
+}
+
+fn verify(found: &Sha256, expected: &Sha256, fetched: &Fetched) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    bail!(
+        "the sources from {} are not the pinned ones:\n    expected tree digest {expected}\n    found                {found}\n{}",
+        fetched.from,
+        fetched.mend
+    )
+}

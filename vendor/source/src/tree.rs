@@ -1,0 +1,139 @@
+//! A tree in the store, and what is written beside it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use build_info::Sha256;
+use serde::{Deserialize, Serialize};
+
+use crate::Origin;
+use crate::digest::Listing;
+
+/// Name of the tree's folder.
+pub(crate) const TREE: &str = "llama.cpp";
+const RECORD: &str = "source.json";
+const SUMS: &str = "SHA256SUMS";
+
+/// A llama.cpp tree that was fetched, verified and patched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tree {
+    /// The folder with llama.cpp's CMakeLists.txt.
+    #[serde(skip)]
+    pub path: PathBuf,
+    /// Where it came from.
+    pub origin: Origin,
+    /// Version within the origin: a crate's, a package's, a commit; `tree-` and 12 digits for a folder.
+    pub version: String,
+    /// Digest of the tree as unpacked, before the patches.
+    pub digest: Sha256,
+    /// Digest of the tree as it lies there; equal to `digest` without patches.
+    pub patched_digest: Sha256,
+    /// Names of the patches applied, in order.
+    pub patches: Vec<String>,
+    /// llama.cpp's version from its CMakeLists.txt, `0.6.0`; `unknown` in older trees.
+    pub llama_version: String,
+    /// ggml's version from its CMakeLists.txt, `0.26.0`; `unknown` in older trees.
+    pub ggml_version: String,
+    /// What llama.cpp shall call the commit it was built from: a commit where the origin knows it, or else what
+    /// identifies the tree.
+    pub build_commit: String,
+}
+
+impl Tree {
+    /// CMake definitions without which llama.cpp asks the git repository around its folder, which is ours, for
+    /// its own version. The number of commits is known to no origin; 0 is what llama.cpp itself takes then.
+    ///
+    /// ggml asks a second time and takes no definition for an answer: set the environment variable of
+    /// [`Tree::cmake_environment`] as well.
+    pub fn cmake_definitions(&self) -> [(&'static str, String); 2] {
+        [("LLAMA_BUILD_NUMBER", "0".to_string()), ("LLAMA_BUILD_COMMIT", self.build_commit.clone())]
+    }
+
+    /// The variable that keeps git, when CMake calls it in the tree, from finding the repository around it.
+    pub fn cmake_environment(&self) -> (&'static str, PathBuf) {
+        let above = self.path.parent().unwrap_or(&self.path);
+        ("GIT_CEILING_DIRECTORIES", above.to_path_buf())
+    }
+
+    /// Reads every file again and compares it with what was unpacked.
+    pub fn check(&self) -> Result<()> {
+        let home = self.path.parent().context("the tree has no parent folder")?;
+        let mend = format!("remove {} and run `cargo xtask vendor` again", home.display());
+        let sums = home.join(SUMS);
+        let then = fs::read_to_string(&sums)
+            .map_err(anyhow::Error::from)
+            .and_then(|text| Listing::parse(&text))
+            .with_context(|| format!("{} is damaged: {mend}", sums.display()))?;
+        if then.digest() != self.patched_digest {
+            bail!("{} does not belong to the tree beside it: {mend}", sums.display());
+        }
+        let now = Listing::of(&self.path)?;
+        if now == then {
+            return Ok(());
+        }
+        const SHOWN: usize = 10;
+        let differences = then.differences(&now);
+        let mut list: String =
+            differences.iter().take(SHOWN).map(|difference| format!("    {difference}\n")).collect();
+        if differences.len() > SHOWN {
+            list += &format!("    and {} more\n", differences.len() - SHOWN);
+        }
+        bail!(
+            "the sources in {} are not what was unpacked (digest {}, expected {}):\n{list}{mend}",
+            self.path.display(),
+            now.digest(),
+            self.patched_digest
+        )
+    }
+
+    /// The tree in `home`, if a whole one lies there.
+    pub(crate) fn read(home: &Path) -> Option<Self> {
+        let text = fs::read(home.join(RECORD)).ok()?;
+        let mut tree: Tree = serde_json::from_slice(&text).ok()?;
+        tree.path = home.join(TREE);
+        tree.path.join("CMakeLists.txt").exists().then_some(tree)
+    }
+
+    /// Writes the record and the sums into `home`, beside the tree.
+    pub(crate) fn write(&self, home: &Path, listing: &Listing) -> Result<()> {
+        let record = home.join(RECORD);
+        fs::write(home.join(SUMS), listing.to_text())
+            .and_then(|()| fs::write(&record, serde_json::to_string_pretty(self)? + "\n"))
+            .with_context(|| format!("cannot write {}", record.display()))
+    }
+}
+
+/// The versions of llama.cpp and ggml that `tree` says it is. An error if it does not look like llama.cpp.
+pub(crate) fn versions(tree: &Path) -> Result<(String, String)> {
+    let read = |path: &str| {
+        fs::read_to_string(tree.join(path))
+            .with_context(|| format!("{} is no llama.cpp tree: it has no readable {path}", tree.display()))
+    };
+    let (llama, ggml) = (read("CMakeLists.txt")?, read("ggml/CMakeLists.txt")?);
+    Ok((version(&llama, "LLAMA_VERSION"), version(&ggml, "GGML_VERSION")))
+}
+
+/// The version that `set(<name>_MAJOR 1)` and so on spell.
+fn version(cmake: &str, name: &str) -> String {
+    let part = |part: &str| {
+        let start = format!("set({name}_{part} ");
+        cmake.lines().find_map(|line| line.trim().strip_prefix(&start)?.strip_suffix(')').map(str::trim))
+    };
+    match (part("MAJOR"), part("MINOR"), part("PATCH")) {
+        (Some(major), Some(minor), Some(patch)) => format!("{major}.{minor}.{patch}"),
+        _ => "unknown".to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_read_where_it_stands() {
+        let cmake = "project(x)\nset(GGML_VERSION_MAJOR 0)\n  set(GGML_VERSION_MINOR 26)\nset(GGML_VERSION_PATCH 3)\n";
+        assert_eq!(version(cmake, "GGML_VERSION"), "0.26.3");
+        assert_eq!(version(cmake, "LLAMA_VERSION"), "unknown");
+    }
+}

@@ -1,0 +1,100 @@
+//! `build`, `build-native`, `build-portable`.
+
+use anyhow::Result;
+use build_info::record::BuildInfo;
+
+use crate::stages::{Build, Lock, Outcome};
+use crate::ui::{self, Ui};
+use crate::workspace::Workspace;
+use crate::{plan, process, profile, tools};
+
+/// Options of `build`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of a file in profiles/build
+    #[arg(short, long, default_value = "native")]
+    profile: String,
+    #[command(flatten)]
+    common: Short,
+}
+
+/// Options of every build.
+#[derive(Debug, clap::Args)]
+pub struct Short {
+    /// Install missing tools without asking
+    #[arg(short, long)]
+    yes: bool,
+    /// Print the plan and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Leave this machine's name out of build_info.json
+    #[arg(long)]
+    no_hostname: bool,
+    #[command(flatten)]
+    source: tools::SourceArgs,
+}
+
+impl Short {
+    /// These options for `profile`.
+    pub fn profile(self, profile: &str) -> Args {
+        Args { profile: profile.to_string(), common: self }
+    }
+}
+
+/// Builds a profile, makes it current and prints where it lies.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    process::catch_signals()?;
+    let outcome = build(&args, ui)?;
+    let Some(outcome) = outcome else { return Ok(()) };
+    let root = Workspace::find()?;
+    let folder = outcome.folder.strip_prefix(root.root()).unwrap_or(&outcome.folder);
+    ui.result(
+        &outcome.info,
+        format_args!("{}\n{}", folder.join("bin/anneal").display(), folder.join("build_info.json").display()),
+    )
+}
+
+/// Builds a profile for another command.
+pub fn make(profile: &str, yes: bool, ui: &Ui) -> Result<()> {
+    let common = Short { yes, dry_run: false, no_hostname: false, source: tools::SourceArgs::default() };
+    build(&common.profile(profile), ui).map(|_| ())
+}
+
+/// Nothing comes of a dry run.
+fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
+    let workspace = Workspace::find()?;
+    let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
+    let host = tools::host(ui);
+    if args.common.dry_run {
+        let toolchain = tools::toolchain(&workspace);
+        let source = tools::pinned_source(&workspace, &args.common.source)?;
+        let plan = plan::plan(&host, &profile, &source, &toolchain)?;
+        ui.result(&plan, &plan)?;
+        return Ok(None);
+    }
+
+    let _lock = Lock::take(&workspace)?;
+    let toolchain = tools::ready(&workspace, &profile, args.common.yes, ui)?;
+    let tree = tools::fetch(&workspace, &args.common.source, ui)?;
+    let plan = plan::plan(&host, &profile, &tools::source_of(&tree), &toolchain)?;
+    for note in &plan.notes {
+        ui.warn(note);
+    }
+    let outcome = Build::open(&workspace, ui, &host, &plan, &tree)?.run(!args.common.no_hostname)?;
+    if outcome.built {
+        ui.say(ui::stage_times(&outcome.info.stages));
+    }
+    ui.done(if outcome.built { "built" } else { "up to date" }, summary(&outcome.info));
+    Ok(Some(outcome))
+}
+
+/// One line about a build.
+fn summary(info: &BuildInfo) -> String {
+    let smoke = info.smoke.as_ref().map_or(String::new(), |smoke| {
+        format!(
+            ", smoke test: prefill {:.0} t/s, decode {:.0} t/s on the {} model",
+            smoke.prefill_tokens_per_second, smoke.decode_tokens_per_second, smoke.model
+        )
+    });
+    format!("{} with {} for {}{smoke}", info.profile, info.compiler, info.cpu_model)
+}

@@ -1,0 +1,32 @@
+//! `ci`
+
+use anyhow::{Context, Result};
+use xshell::{Shell, cmd};
+
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+
+use super::{build, test};
+
+/// Options of `ci`.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// Formatting, the end-to-end builds, lints, and the tests.
+pub fn run(_args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let shell = Shell::new()?;
+    shell.change_dir(workspace.root());
+    cmd!(shell, "cargo fmt --all --check").run().context("the code is not formatted: run `cargo fmt`")?;
+
+    build::make("native", true, ui)?;
+    // Lints see the engine, which is compiled against libllama's headers.
+    let prefix = std::fs::canonicalize(workspace.current("native").join("prefix"))?;
+    {
+        let _prefix = shell.push_env("ANNEAL_LLAMA_PREFIX", prefix);
+        cmd!(shell, "cargo clippy --workspace --all-targets --locked -- -D warnings")
+            .run()
+            .context("clippy found something")?;
+    }
+    test::run(test::Args::unattended(), ui)
+}

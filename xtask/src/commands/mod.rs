@@ -1,0 +1,93 @@
+//! The command surface: one file per command, each with `Args` and `run`.
+
+pub mod build;
+mod ci;
+mod clean;
+mod detect;
+mod doctor;
+mod model;
+mod plan;
+mod setup;
+mod show;
+mod test;
+mod vendor;
+
+use anyhow::Result;
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+pub(crate) use plan::reference_toolchain;
+
+use crate::ui::Ui;
+
+/// Makes llama.cpp as fast as this machine allows, and proves it.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Global {
+    /// Print the result as JSON on standard output
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print nothing but the result, warnings and errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Echo the external commands
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Build everything this CPU has: the main job
+    BuildNative(build::Short),
+    /// Build one binary for every x86-64-v3 CPU
+    BuildPortable(build::Short),
+    /// Build any profile
+    Build(build::Args),
+    /// Look at the machine and its tools, and say what is missing
+    Doctor(doctor::Args),
+    /// Install what a build needs
+    Setup(setup::Args),
+    /// Print the machine as JSON
+    Detect(detect::Args),
+    /// Print what a build would do
+    Plan(plan::Args),
+    /// Fetch, verify and patch the llama.cpp sources
+    Vendor(vendor::Args),
+    /// Make model files
+    Model(model::Args),
+    /// Show the builds that are there
+    Show(show::Args),
+    /// Remove old builds
+    Clean(clean::Args),
+    /// Run the tests, against a native build
+    Test(test::Args),
+    /// Run what continuous integration runs
+    Ci(ci::Args),
+}
+
+/// Runs the command that was asked for.
+pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
+    match cli.command {
+        Command::BuildNative(args) => build::run(args.profile("native"), ui),
+        Command::BuildPortable(args) => build::run(args.profile("portable"), ui),
+        Command::Build(args) => build::run(args, ui),
+        Command::Doctor(args) => doctor::run(args, ui),
+        Command::Setup(args) => setup::run(args, ui),
+        Command::Detect(args) => detect::run(args, ui),
+        Command::Plan(args) => plan::run(args, ui),
+        Command::Vendor(args) => vendor::run(args, ui),
+        Command::Model(args) => model::run(args, ui),
+        Command::Show(args) => show::run(args, ui),
+        Command::Clean(args) => clean::run(args, ui),
+        Command::Test(args) => test::run(args, ui),
+        Command::Ci(args) => ci::run(args, ui),
+    }
+}

@@ -1,0 +1,73 @@
+//! `plan`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build_info::Host;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use toolchain::Toolchain;
+
+use crate::plan::Plan;
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+use crate::{plan, profile, tools};
+
+/// Options of `plan`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of a file in profiles/build
+    #[arg(short, long, default_value = "native")]
+    profile: String,
+    /// Plan for the machine in this file, as `cargo xtask detect` prints it
+    #[arg(long, value_name = "FILE")]
+    host: Option<PathBuf>,
+    /// Plan with the tools in this file (as in fixtures/toolchains); with --host, by default, a Debian 12 with clang 22
+    #[arg(long, value_name = "FILE")]
+    toolchain: Option<PathBuf>,
+    #[command(flatten)]
+    source: tools::SourceArgs,
+}
+
+/// A plan and its hash.
+#[derive(Serialize)]
+struct Planned<'a> {
+    hash: build_info::Sha256,
+    #[serde(flatten)]
+    plan: &'a Plan,
+    notes: &'a [String],
+}
+
+/// Prints what a build would do.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
+    let host: Host = match &args.host {
+        Some(path) => read_json(path)?,
+        None => tools::host(ui),
+    };
+    let toolchain = match (&args.toolchain, &args.host) {
+        (Some(path), _) => read_json(path)?,
+        (None, Some(_)) => reference_toolchain(&host.arch)?,
+        (None, None) => tools::toolchain(&workspace),
+    };
+    let source = tools::pinned_source(&workspace, &args.source)?;
+    let plan = plan::plan(&host, &profile, &source, &toolchain)?;
+    let planned = Planned { hash: plan.hash(), plan: &plan, notes: &plan.notes };
+    ui.result(&planned, &plan)
+}
+
+/// The tools that are assumed for a machine that is not here: a plan for it must not depend on this one.
+pub fn reference_toolchain(arch: &str) -> Result<Toolchain> {
+    let text = include_str!("../../../fixtures/toolchains/debian-12-clang-22.json");
+    let mut toolchain: Toolchain = serde_json::from_str(text).context("the reference toolchain is damaged")?;
+    if let Some(rustc) = &mut toolchain.rustc {
+        rustc.host = format!("{arch}-unknown-linux-gnu");
+    }
+    Ok(toolchain)
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("cannot understand {}", path.display()))
+}

@@ -1,0 +1,176 @@
+//! `setup`, and the installation of missing tools for other commands.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+use toolchain::setup::{Consent, Console, Declined, Needs, Outcome, Requirement, SetupPlan, Step, examine};
+use toolchain::{SearchPath, Toolchain};
+
+use crate::profile::{self, Blas, CompilerChoice, Profile};
+use crate::tools;
+use crate::ui::{Progress, Ui};
+use crate::workspace::Workspace;
+
+/// Options of `setup`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Install what this profile needs
+    #[arg(short, long, default_value = "native")]
+    profile: String,
+    /// Install without asking
+    #[arg(short, long)]
+    yes: bool,
+    /// Print the commands and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// What `setup --json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    ready: bool,
+    toolchain: &'a Toolchain,
+}
+
+/// Installs what a profile needs. It fails where anything is still missing that could be installed.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let needs = needs(&profile::load(&workspace.build_profiles(), &args.profile)?);
+    if args.dry_run {
+        let plan = examine(&needs, &tools::toolchain(&workspace), &search(&workspace));
+        return ui.result(&plan, describe(&plan));
+    }
+    let (toolchain, outcome) = ensure(&workspace, &needs, args.yes, ui)?;
+    if let Outcome::WithoutRecommended { plan, declined: Some(why) } = &outcome {
+        bail!(
+            "missing, though a build is possible without: {}; {}",
+            list(&plan.recommended),
+            why.advice(plan)
+        );
+    }
+    let text = match outcome {
+        Outcome::Ready => "everything is there",
+        Outcome::Installed => "everything is there now",
+        Outcome::WithoutRecommended { .. } => "what a build cannot do without is there",
+    };
+    ui.result(&Report { ready: true, toolchain: &toolchain }, text)
+}
+
+/// What a build of `profile` takes.
+pub fn needs(profile: &Profile) -> Needs {
+    let mut needs = Needs::native();
+    if profile.compiler == CompilerChoice::System {
+        needs.recommended.clear();
+    }
+    if profile.blas == Blas::Openblas {
+        needs.required.push(Requirement::Openblas);
+    }
+    needs
+}
+
+/// Sees to it that the tools of `needs` are there, asking on a terminal unless `yes`.
+pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Result<(Toolchain, Outcome)> {
+    let mut toolchain = tools::toolchain(workspace);
+    let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    let consent = match (yes, terminal) {
+        (true, _) => Consent::Given,
+        (false, true) => Consent::Ask,
+        (false, false) => Consent::Withheld,
+    };
+    let mut talk = Talk { ui, progress: None };
+    let cache = workspace.tool_cache();
+    let outcome =
+        toolchain::setup::ensure(needs, &mut toolchain, &search(workspace), Some(&cache), consent, &mut talk);
+    talk.quiet();
+    Ok((toolchain, outcome?))
+}
+
+/// The tools for a build of `profile`, installed where they are missing. What is only recommended is asked for where
+/// somebody can answer, and never stops the build.
+pub fn ready(workspace: &Workspace, profile: &Profile, yes: bool, ui: &Ui) -> Result<Toolchain> {
+    let (toolchain, outcome) = ensure(workspace, &needs(profile), yes, ui)?;
+    if let Outcome::WithoutRecommended { plan, declined: Some(Declined::NobodyToAsk | Declined::NoRights) } =
+        outcome
+    {
+        ui.warn(format_args!(
+            "without {}; this would install it:\n  {}",
+            list(&plan.recommended),
+            plan.command_line()
+        ));
+    }
+    Ok(toolchain)
+}
+
+/// Where tools are looked for.
+pub fn search(workspace: &Workspace) -> SearchPath {
+    SearchPath::live(&workspace.anneal().join("tools"))
+}
+
+/// Names, for a sentence.
+pub fn list(requirements: &[Requirement]) -> String {
+    let names: Vec<String> = requirements.iter().map(Requirement::to_string).collect();
+    names.join(", ")
+}
+
+/// What is missing and what brings it; nothing where nothing is.
+pub fn describe(plan: &SetupPlan) -> String {
+    let mut lines = Vec::new();
+    if !plan.missing.is_empty() {
+        lines.push(format!("missing: {}", list(&plan.missing)));
+    }
+    if !plan.recommended.is_empty() {
+        lines.push(format!("recommended: {}", list(&plan.recommended)));
+    }
+    lines.extend(plan.unavailable.iter().map(|(what, why)| format!("  {what}: {why}")));
+    lines.extend(plan.steps.iter().map(|step| format!("  {step}")));
+    if lines.is_empty() {
+        lines.push("nothing is missing".to_string());
+    }
+    lines.join("\n")
+}
+
+/// The installer's voice on this terminal.
+struct Talk<'a> {
+    ui: &'a Ui,
+    progress: Option<Progress>,
+}
+
+impl Talk<'_> {
+    fn quiet(&mut self) {
+        if let Some(progress) = self.progress.take() {
+            progress.finish();
+        }
+    }
+}
+
+impl Console for Talk<'_> {
+    fn note(&mut self, text: &str) {
+        self.quiet();
+        self.ui.warn(text);
+    }
+
+    fn command(&mut self, step: &Step) {
+        self.quiet();
+        self.ui.say(format_args!("$ {step}"));
+        self.progress = Some(self.ui.progress("setup"));
+    }
+
+    fn output(&mut self, line: &str) {
+        if self.ui.verbose() {
+            self.ui.say(line);
+        } else if let Some(progress) = &self.progress {
+            progress.message(line);
+        }
+    }
+
+    fn confirm(&mut self, plan: &SetupPlan) -> bool {
+        let mut err = std::io::stderr();
+        let _ = write!(err, "{}\nInstall? [Y/n] ", describe(plan));
+        let _ = err.flush();
+        let mut answer = String::new();
+        // The end of the input is no answer.
+        let read = std::io::stdin().lock().read_line(&mut answer).unwrap_or(0);
+        read > 0 && matches!(answer.trim().to_lowercase().as_str(), "" | "y" | "yes")
+    }
+}

@@ -1,0 +1,78 @@
+//! `show`
+
+use anyhow::{Result, bail};
+use build_info::BuildInfo;
+use serde::Serialize;
+
+use crate::stages::Builds;
+use crate::ui::{self, Ui};
+use crate::workspace::Workspace;
+
+/// Options of `show`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Show the whole record of this profile's current build
+    profile: Option<String>,
+}
+
+/// One build folder.
+#[derive(Serialize)]
+struct Row {
+    folder: String,
+    current: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    info: Option<BuildInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+/// Shows the builds.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    if let Some(profile) = args.profile {
+        let folder = workspace.current(&profile);
+        if !folder.join("build_info.json").is_file() {
+            bail!("there is no finished {profile} build: `cargo xtask build --profile {profile}` makes one");
+        }
+        let info = BuildInfo::read(&folder.join("build_info.json"))?;
+        return ui.result(&info, serde_json::to_string_pretty(&info)?);
+    }
+
+    let rows: Vec<Row> = Builds::of(&workspace)
+        .all()?
+        .into_iter()
+        .map(|found| {
+            let info = BuildInfo::read(&found.path.join("build_info.json"));
+            Row {
+                folder: found.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+                current: found.current_of.is_some(),
+                problem: info.as_ref().err().map(|_| "unfinished".to_string()),
+                info: info.ok(),
+            }
+        })
+        .collect();
+    if rows.is_empty() {
+        return ui.result(&rows, "no builds yet: `cargo xtask build-native` makes one");
+    }
+    let table = ui::columns(
+        &["", "folder", "compiler", "date", "smoke test"],
+        rows.iter().map(|row| {
+            let mark = if row.current { "*" } else { "" };
+            let (compiler, date, smoke) = match &row.info {
+                None => (String::new(), "unfinished".to_string(), String::new()),
+                Some(info) => (
+                    info.compiler.clone(),
+                    info.date.clone(),
+                    info.smoke.as_ref().map_or(String::new(), |smoke| {
+                        format!(
+                            "prefill {:.0} t/s, decode {:.0} t/s",
+                            smoke.prefill_tokens_per_second, smoke.decode_tokens_per_second
+                        )
+                    }),
+                ),
+            };
+            vec![mark.to_string(), row.folder.clone(), compiler, date, smoke]
+        }),
+    );
+    ui.result(&rows, format_args!("{table}\n* is the current build of its profile"))
+}

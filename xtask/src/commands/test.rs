@@ -1,0 +1,108 @@
+//! `test`
+
+use std::io::Write;
+
+use anyhow::{Result, bail};
+
+use crate::process::{self, Log, Run};
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+
+use super::build;
+
+/// Options of `test`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Install missing tools without asking
+    #[arg(short, long)]
+    yes: bool,
+    /// Only tests whose name holds this
+    filter: Option<String>,
+}
+
+impl Args {
+    /// All tests, without a question.
+    pub fn unattended() -> Self {
+        Self { yes: true, filter: None }
+    }
+}
+
+/// Builds `native` and `portable`, then runs all tests against them.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    for profile in ["native", "portable"] {
+        build::make(profile, args.yes, ui)?;
+    }
+    // libllama of the native build, rather than a tree of llama-sys's own.
+    let prefix = std::fs::canonicalize(workspace.current("native").join("prefix"))?;
+    let log = Log::new(workspace.anneal().join("test.log"), ui.verbose());
+    let mut sum = Sum::default();
+    let result = Run::new(process::cargo(), &log)
+        .dir(workspace.root())
+        .args(["test", "--workspace", "--locked", "--no-fail-fast"])
+        .args(args.filter)
+        .env("ANNEAL_LLAMA_PREFIX", prefix)
+        .watch(|_, line| {
+            sum.add(line);
+            let _ = writeln!(std::io::stderr(), "{line}");
+        });
+    // Its own errors repeat what was shown; the count is what a reader looks for.
+    ui.result(&serde_json::json!({ "passed": sum.passed, "failed": sum.failed, "ignored": sum.ignored }), &sum)?;
+    process::check_interrupted()?;
+    match result {
+        Err(_) if sum.failed > 0 => bail!("{} tests failed; all output: target/anneal/test.log", sum.failed),
+        Ok(()) if sum.passed == 0 => bail!("no test was run: no name holds the filter"),
+        other => other,
+    }
+}
+
+/// What the test programs reported, added up.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Sum {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Sum {
+    /// Reads libtest's closing line: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    fn add(&mut self, line: &str) {
+        let Some(rest) = line.trim().strip_prefix("test result: ") else { return };
+        for part in rest.split(['.', ';']) {
+            let mut words = part.split_whitespace();
+            if let (Some(Ok(count)), Some(what)) = (words.next().map(str::parse::<u64>), words.next()) {
+                match what {
+                    "passed" => self.passed += count,
+                    "failed" => self.failed += count,
+                    "ignored" => self.ignored += count,
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Sum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.ignored)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_lines_are_added_up_and_other_lines_are_not() {
+        let mut sum = Sum::default();
+        for line in [
+            "running 3 tests",
+            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 9 filtered out; finished in 1.25s",
+            "3 passed",
+        ] {
+            sum.add(line);
+        }
+        assert_eq!(sum, Sum { passed: 4, failed: 2, ignored: 1 });
+    }
+}

@@ -1,0 +1,51 @@
+//! `vendor`
+
+use anyhow::Result;
+
+use crate::stages::Lock;
+use crate::tools;
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+
+/// Options of `vendor`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    source: tools::SourceArgs,
+    /// Read every file again and compare it with what was unpacked
+    #[arg(long)]
+    check: bool,
+}
+
+/// Fetches the sources, or verifies them.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let _lock = Lock::take(&workspace)?;
+    let tree = tools::fetch(&workspace, &args.source, ui)?;
+    if args.check {
+        llama_source::check(&tree)?;
+        ui.done("verified", format_args!("{} files as unpacked, digest {}", tree.origin, tree.patched_digest));
+    }
+    ui.result(
+        &serde_json::json!({
+            "path": tree.path,
+            "origin": tree.origin.to_string(),
+            "version": tree.version,
+            "digest": tree.digest,
+            "patched_digest": tree.patched_digest,
+            "patches": tree.patches,
+            "llama_version": tree.llama_version,
+            "ggml_version": tree.ggml_version,
+        }),
+        format_args!(
+            "{}\nllama.cpp {} (ggml {}), {} {}, digest {}, {} patches",
+            tree.path.display(),
+            tree.llama_version,
+            tree.ggml_version,
+            tree.origin,
+            tree.version,
+            tree.digest,
+            tree.patches.len()
+        ),
+    )
+}

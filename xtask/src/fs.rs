@@ -1,0 +1,127 @@
+//! Files: written beside and renamed, digested, measured.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build_info::Sha256;
+use sha2::Digest;
+
+/// Replaces `path` by `content` so that a reader sees the old or the new, never a part.
+pub fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
+    let beside = beside(path);
+    let written = (|| -> io::Result<()> {
+        let mut file = File::create(&beside)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, path)
+    })();
+    written.or_else(|error| {
+        let _ = std::fs::remove_file(&beside);
+        Err(error).with_context(|| format!("cannot write {}", path.display()))
+    })
+}
+
+/// Points the symbolic link `link` at `target` by one rename.
+pub fn switch_link(link: &Path, target: &Path) -> Result<()> {
+    let beside = beside(link);
+    let _ = std::fs::remove_file(&beside);
+    std::os::unix::fs::symlink(target, &beside)
+        .and_then(|()| std::fs::rename(&beside, link))
+        .or_else(|error| {
+            let _ = std::fs::remove_file(&beside);
+            Err(error).with_context(|| format!("cannot point {} at {}", link.display(), target.display()))
+        })
+}
+
+/// A name beside `path` that is this process's own.
+fn beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{}", std::process::id()))
+}
+
+/// SHA-256 of a file's content.
+pub fn digest_file(path: &Path) -> Result<Sha256> {
+    let mut hasher = sha2::Sha256::new();
+    let mut file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut buffer).with_context(|| format!("cannot read {}", path.display()))? {
+            0 => break,
+            n => hasher.update(&buffer[..n]),
+        }
+    }
+    Ok(Sha256::from_bytes(&hasher.finalize().into()))
+}
+
+/// SHA-256 of some bytes.
+pub fn digest(bytes: &[u8]) -> Sha256 {
+    Sha256::from_bytes(&sha2::Sha256::digest(bytes).into())
+}
+
+/// SHA-256 over the names and contents of all files below `folders`, relative to `root`; editors' and
+/// cargo's leavings do not count.
+pub fn digest_tree(root: &Path, folders: &[&str]) -> Result<Sha256> {
+    let mut files = Vec::new();
+    for folder in folders {
+        collect(&root.join(folder), &mut files)?;
+    }
+    files.sort();
+    let mut hasher = sha2::Sha256::new();
+    for file in files {
+        let name = file.strip_prefix(root).unwrap_or(&file);
+        hasher.update(name.as_os_str().as_encoded_bytes());
+        hasher.update([0]);
+        hasher.update(digest_file(&file)?.as_str());
+    }
+    Ok(Sha256::from_bytes(&hasher.finalize().into()))
+}
+
+fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    if hidden || path.ends_with("target") {
+        return Ok(());
+    }
+    let kind = std::fs::metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
+    if kind.is_dir() {
+        for entry in std::fs::read_dir(path).with_context(|| format!("cannot list {}", path.display()))? {
+            collect(&entry?.path(), files)?;
+        }
+    } else {
+        files.push(path.to_path_buf());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_write_keeps_the_old_content_and_leaves_nothing_beside() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a folder in the way");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("old"), "old").unwrap();
+        assert!(write_atomically(&path, b"new").is_err());
+        assert_eq!(std::fs::read(path.join("old")).unwrap(), b"old");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_tree_digest_sees_names_and_contents_but_not_hidden_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        std::fs::create_dir(root.join("src")).unwrap();
+        std::fs::write(root.join("src/a"), "1").unwrap();
+        let first = digest_tree(root, &["src"]).unwrap();
+        std::fs::write(root.join("src/.a.swp"), "x").unwrap();
+        assert_eq!(digest_tree(root, &["src"]).unwrap(), first);
+        std::fs::write(root.join("src/a"), "2").unwrap();
+        let second = digest_tree(root, &["src"]).unwrap();
+        assert_ne!(second, first);
+        std::fs::rename(root.join("src/a"), root.join("src/b")).unwrap();
+        assert_ne!(digest_tree(root, &["src"]).unwrap(), second);
+    }
+}

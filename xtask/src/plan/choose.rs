@@ -1,0 +1,101 @@
+//! Which of the tools at hand a build uses.
+
+use anyhow::{Context, Result};
+use build_info::record::Tool;
+use toolchain::{
+    BlasLibrary, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, Libclang, Rustc, Toolchain,
+    Version,
+};
+
+use crate::profile::{Blas, CompilerChoice, Profile};
+
+/// The tools of one build.
+pub struct Tools {
+    pub compiler: Compiler,
+    pub linker: Option<Tool>,
+    pub cmake: Tool,
+    pub ninja: Tool,
+    pub libclang: Option<Libclang>,
+    pub blas: Option<BlasLibrary>,
+    pub rustc: Rustc,
+}
+
+const SETUP: &str = "`cargo xtask setup` installs it";
+
+/// Chooses, and notes what a person should know about the choice.
+pub fn choose(profile: &Profile, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Tools> {
+    let compiler = match profile.compiler {
+        CompilerChoice::Best => best_compiler(toolchain, notes)?,
+        CompilerChoice::System => toolchain
+            .default_compiler
+            .clone()
+            .with_context(|| format!("no C and C++ compiler (cc, c++) on the path; {SETUP}"))?,
+    };
+    // A compiler's own linker is left alone when the profile asks for what CMake does by itself.
+    let linker = match (profile.compiler, compiler.kind) {
+        (CompilerChoice::Best, CompilerKind::Clang) => {
+            toolchain.lld.iter().find(|lld| major(lld) == Some(compiler.version.major)).cloned()
+        }
+        _ => None,
+    };
+    let cmake =
+        toolchain.cmake.clone().with_context(|| format!("no cmake {CMAKE_AT_LEAST} or later; {SETUP}"))?;
+    if cmake.version.parse::<Version>().is_ok_and(|found| found < CMAKE_AT_LEAST) {
+        anyhow::bail!(
+            "{} is version {}, and {CMAKE_AT_LEAST} or later is needed; {SETUP}",
+            cmake.path.display(),
+            cmake.version
+        );
+    }
+    let blas = match profile.blas {
+        Blas::Openblas => Some(
+            toolchain
+                .blas
+                .iter()
+                .find(|library| library.vendor == "openblas")
+                .cloned()
+                .with_context(|| format!("pkg-config knows no OpenBLAS; {SETUP}"))?,
+        ),
+        Blas::Off | Blas::Upstream => None,
+    };
+    Ok(Tools {
+        blas,
+        compiler,
+        linker,
+        cmake,
+        ninja: toolchain.ninja.clone().with_context(|| format!("no ninja; {SETUP}"))?,
+        libclang: toolchain.libclang.first().cloned(),
+        rustc: toolchain.rustc.clone().context("no rustc on the path; install Rust with rustup")?,
+    })
+}
+
+fn major(tool: &Tool) -> Option<u32> {
+    tool.version.parse::<Version>().ok().map(|version| version.major)
+}
+
+fn best_compiler(toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Compiler> {
+    let newest = |kind, at_least| {
+        toolchain
+            .compilers
+            .iter()
+            .filter(|compiler| compiler.kind == kind && compiler.version.major >= at_least)
+            .max_by_key(|compiler| compiler.version)
+    };
+    if let Some(clang) = newest(CompilerKind::Clang, CLANG_AT_LEAST) {
+        return Ok(clang.clone());
+    }
+    let gcc = newest(CompilerKind::Gcc, GCC_AT_LEAST).with_context(|| {
+        let found: Vec<String> =
+            toolchain.compilers.iter().map(|found| format!("{} {}", found.kind, found.version)).collect();
+        format!(
+            "no clang {CLANG_AT_LEAST} or gcc {GCC_AT_LEAST} or later (found: {}); {SETUP}",
+            if found.is_empty() { "none".to_string() } else { found.join(", ") }
+        )
+    })?;
+    notes.push(format!(
+        "gcc {} compiles, since there is no clang {CLANG_AT_LEAST} or later: prompts were evaluated 1.4 to 1.56 \
+         times as fast with clang 22 as with gcc 12 on a Zen 5; {SETUP}",
+        gcc.version
+    ));
+    Ok(gcc.clone())
+}

@@ -1,0 +1,71 @@
+//! Definitions for CMake.
+
+use std::collections::BTreeMap;
+
+use build_info::record::Source;
+
+use super::IsaPlan;
+use super::choose::Tools;
+use crate::profile::{Blas, Linkage, Profile, Threading};
+
+/// All definitions of one build but the install prefix, which is the build folder's.
+pub fn definitions(
+    profile: &Profile,
+    source: &Source,
+    tools: &Tools,
+    isa: &IsaPlan,
+) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let mut set = |name: &str, value: &str| {
+        all.insert(name.to_string(), value.to_string());
+    };
+
+    // The engine needs the library and nothing else.
+    for part in ["COMMON", "TESTS", "EXAMPLES", "TOOLS", "SERVER", "APP"] {
+        set(&format!("LLAMA_BUILD_{part}"), "OFF");
+    }
+    // build-info.cmake would ask git, and be told of the repository that the build folder lies in.
+    set("LLAMA_BUILD_NUMBER", "0");
+    set("LLAMA_BUILD_COMMIT", &source.version);
+    // A cache would hide what compiling costs.
+    set("GGML_CCACHE", "OFF");
+    set("CMAKE_BUILD_TYPE", &profile.build_type);
+    set("CMAKE_C_COMPILER", &tools.compiler.cc.to_string_lossy());
+    set("CMAKE_CXX_COMPILER", &tools.compiler.cxx.to_string_lossy());
+    set("CMAKE_MAKE_PROGRAM", &tools.ninja.path.to_string_lossy());
+    if let Some(linker) = &tools.linker {
+        // clang takes a path here, so a linker of another version on the path does not matter.
+        let flag = format!("--ld-path={}", linker.path.display());
+        set("CMAKE_EXE_LINKER_FLAGS", &flag);
+        set("CMAKE_SHARED_LINKER_FLAGS", &flag);
+    }
+
+    match profile.linkage {
+        Linkage::Static => {
+            set("BUILD_SHARED_LIBS", "OFF");
+            // rustc links position-independent executables.
+            set("CMAKE_POSITION_INDEPENDENT_CODE", "ON");
+        }
+        // Upstream's default; llama.cpp sets no run path, so the libraries would not find each other.
+        Linkage::Shared => {
+            set("BUILD_SHARED_LIBS", "ON");
+            set("CMAKE_INSTALL_RPATH", "$ORIGIN");
+        }
+    }
+    match profile.threading {
+        Threading::Threadpool => set("GGML_OPENMP", "OFF"),
+        Threading::Upstream => {}
+    }
+    match profile.blas {
+        Blas::Off => set("GGML_BLAS", "OFF"),
+        Blas::Openblas => {
+            set("GGML_BLAS", "ON");
+            set("GGML_BLAS_VENDOR", "OpenBLAS");
+        }
+        Blas::Upstream => {}
+    }
+    for (name, value) in isa.definitions.iter().chain(&profile.definitions) {
+        set(name, value);
+    }
+    all
+}

@@ -1,0 +1,124 @@
+//! Instruction sets: what the compilers are told, what the CPU guard asks for, what the audit expects.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+use build_info::Host;
+use serde::Serialize;
+use toolchain::Compiler;
+
+use super::march;
+use crate::profile::Isa;
+
+/// How a build is aimed at CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct IsaPlan {
+    /// The choice, as the profile spells it.
+    pub isa: String,
+    /// CPU that `native` stands for, so that another CPU is another plan: vendor/family/model.
+    pub cpu: Option<String>,
+    /// Flags for our own C++.
+    pub flags: Vec<String>,
+    /// Definitions for CMake.
+    pub definitions: BTreeMap<String, String>,
+    /// Flags for rustc.
+    pub rustflags: Vec<String>,
+    /// Instruction sets without which the program must not start.
+    pub required: Vec<String>,
+    /// Flags that every file of ggml-cpu must be compiled with.
+    pub expected_flags: Vec<String>,
+    /// Flags that no file may be compiled with.
+    pub forbidden_flags: Vec<String>,
+}
+
+/// x86-64-v3 of the psABI (x86-64 psABI 1.0, table 3.1) as the guard names it: v2 and v3's own.
+const V3: &[&str] = &[
+    "cx16", "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3", "avx", "avx2", "bmi1", "bmi2", "f16c",
+    "fma", "lzcnt", "movbe", "osxsave",
+];
+
+/// What a native build may have been compiled to use, beyond x86-64-v3. Only what compilers emit by
+/// themselves or ggml has kernels for.
+const BEYOND_V3: &[&str] = &[
+    "aes", "pclmulqdq", "sha_ni", "adx", "gfni", "vaes", "vpclmulqdq", "avx512f", "avx512cd", "avx512bw",
+    "avx512dq", "avx512vl", "avx512ifma", "avx512_vbmi", "avx512_vbmi2", "avx512_vnni", "avx512_bitalg",
+    "avx512_vpopcntdq", "avx512_bf16", "avx512_fp16", "avx512_vp2intersect", "avx_vnni", "avx_ifma",
+    "avx_vnni_int8", "avx_ne_convert", "amx_tile", "amx_int8", "amx_bf16", "fma4", "xop",
+];
+
+/// Plans the instruction sets.
+pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>) -> Result<IsaPlan> {
+    let mut plan = IsaPlan { isa: isa.to_string(), ..IsaPlan::default() };
+    match isa {
+        Isa::Native | Isa::Upstream => {
+            plan.definitions.insert("GGML_NATIVE".to_string(), "ON".to_string());
+            let flag = if host.arch == "x86_64" { "-march=native" } else { "-mcpu=native" };
+            plan.flags = vec![flag.to_string()];
+            // On ARM, ggml turns `native` into an explicit -mcpu or -march of its own; only x86 keeps the word.
+            if host.arch == "x86_64" {
+                plan.expected_flags = plan.flags.clone();
+                plan.required = host_features(host);
+            }
+            plan.rustflags = vec!["-Ctarget-cpu=native".to_string()];
+            plan.cpu = Some(format!(
+                "{}/{}/{}",
+                host.cpu.vendor,
+                host.cpu.family.map_or("?".to_string(), |family| family.to_string()),
+                host.cpu.model.map_or("?".to_string(), |model| model.to_string())
+            ));
+            if let Some(note) = march::shortfall(&host.cpu, compiler) {
+                notes.push(note);
+            }
+            if host.arch == "x86_64" && host.cpu.x86_64_level.is_some_and(|level| level < 3) {
+                notes.push(format!(
+                    "this CPU is x86-64-v{}: there are no AVX2 kernels for it, expect a fraction of the speed",
+                    host.cpu.x86_64_level.unwrap_or(1)
+                ));
+            }
+        }
+        Isa::X86_64V3 if host.arch == "x86_64" => {
+            // GGML_NATIVE=OFF alone is not x86-64-v3 (no LZCNT, MOVBE, BMI1), and with SOURCE_DATE_EPOCH set
+            // every default goes OFF in silence: each switch is named, and -march beside them.
+            let on = ["SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C"];
+            let off = [
+                "NATIVE", "AVX_VNNI", "AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16", "AMX_TILE",
+                "AMX_INT8", "AMX_BF16",
+            ];
+            for (names, value) in [(on.as_slice(), "ON"), (off.as_slice(), "OFF")] {
+                for name in names {
+                    plan.definitions.insert(format!("GGML_{name}"), value.to_string());
+                }
+            }
+            plan.flags = vec!["-march=x86-64-v3".to_string()];
+            for language in ["C", "CXX"] {
+                plan.definitions.insert(format!("CMAKE_{language}_FLAGS"), plan.flags.join(" "));
+            }
+            plan.rustflags = vec!["-Ctarget-cpu=x86-64-v3".to_string()];
+            plan.required = V3.iter().map(|feature| feature.to_string()).collect();
+            plan.expected_flags = ["-march=x86-64-v3", "-mavx2", "-mfma", "-mf16c", "-mbmi2"]
+                .map(str::to_string)
+                .to_vec();
+            plan.forbidden_flags = ["-march=native", "-mtune=native", "-mavx512f"].map(str::to_string).to_vec();
+        }
+        Isa::X86_64V3 if host.arch == "aarch64" => {
+            let arch = "armv8.2-a+dotprod";
+            plan.definitions.insert("GGML_NATIVE".to_string(), "OFF".to_string());
+            plan.definitions.insert("GGML_CPU_ARM_ARCH".to_string(), arch.to_string());
+            plan.flags = vec![format!("-march={arch}")];
+            plan.rustflags = vec!["-Ctarget-feature=+dotprod".to_string()];
+            plan.expected_flags = plan.flags.clone();
+            plan.forbidden_flags = ["-march=native", "-mcpu=native"].map(str::to_string).to_vec();
+            notes.push(format!("on aarch64 a portable build is {arch}"));
+        }
+        Isa::X86_64V3 => bail!(
+            "a portable build is not defined for {}: use `cargo xtask build-native` on this machine",
+            host.arch
+        ),
+    }
+    Ok(plan)
+}
+
+/// Those of the host's instruction sets that a native build may use.
+fn host_features(host: &Host) -> Vec<String> {
+    V3.iter().chain(BEYOND_V3).filter(|name| host.cpu.has(name)).map(|name| name.to_string()).collect()
+}

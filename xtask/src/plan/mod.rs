@@ -1,0 +1,153 @@
+//! Host + profile + source + toolchain → plan. Pure: no file, no clock, no environment is read here, so a
+//! plan for a machine that is not here can be printed, compared and tested.
+
+mod choose;
+mod definitions;
+pub mod isa;
+pub mod march;
+mod print;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use build_info::record::{Source, Tool};
+use build_info::{Host, Sha256};
+use serde::Serialize;
+use toolchain::{BlasLibrary, Compiler, Libclang, Rustc, Toolchain};
+
+use crate::profile::{Blas, Linkage, Profile, Threading};
+pub use isa::IsaPlan;
+
+/// Everything that a build needs to be told, and nothing that changes without changing the build.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    /// Name of the profile.
+    pub profile: String,
+    /// Target triple.
+    pub target: String,
+    /// The llama.cpp sources.
+    pub source: Source,
+    /// C and C++ compiler.
+    pub compiler: Compiler,
+    /// Linker that the compiler is told to use; its own default if none.
+    pub linker: Option<Tool>,
+    /// CMake.
+    pub cmake: Tool,
+    /// Ninja.
+    pub ninja: Tool,
+    /// For bindgen.
+    pub libclang: Option<Libclang>,
+    /// Rust compiler.
+    pub rustc: Rustc,
+    /// Definitions for CMake.
+    pub definitions: BTreeMap<String, String>,
+    /// CMake targets.
+    pub targets: Vec<String>,
+    /// Static or shared libraries.
+    pub linkage: Linkage,
+    /// Who runs the threads.
+    pub threading: Threading,
+    /// BLAS.
+    pub blas: Blas,
+    /// The BLAS library that pkg-config finds.
+    pub blas_library: Option<BlasLibrary>,
+    /// Cargo profile of the engine.
+    pub cargo_profile: String,
+    /// `RUSTFLAGS` for the engine, never for build scripts.
+    pub rustflags: Vec<String>,
+    /// Environment of every command; nothing stands for a variable that is taken away.
+    pub environment: BTreeMap<String, Option<String>>,
+    /// Instruction sets: flags, what is needed at run time, what the audit expects.
+    pub isa: IsaPlan,
+    /// Whether nothing of the build host is in it.
+    pub reproducible: bool,
+    /// Things a person should know. Not part of the hash.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+}
+
+/// The plan of `profile` for `host`, with the tools at hand.
+///
+/// # Errors
+/// When a tool is missing or too old, naming the command that installs it; when the profile makes no sense on
+/// this architecture.
+pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolchain) -> Result<Plan> {
+    let mut notes = Vec::new();
+    let tools = choose::choose(profile, toolchain, &mut notes)?;
+    let isa = isa::plan(profile.isa, host, &tools.compiler, &mut notes)?;
+    let definitions = definitions::definitions(profile, source, &tools, &isa);
+    Ok(Plan {
+        profile: profile.name.clone(),
+        target: tools.rustc.host.clone(),
+        source: source.clone(),
+        definitions,
+        targets: vec!["llama".to_string()],
+        linkage: profile.linkage,
+        threading: profile.threading,
+        blas: profile.blas,
+        blas_library: tools.blas,
+        cargo_profile: profile.cargo_profile.clone(),
+        rustflags: isa.rustflags.clone(),
+        environment: CLEARED
+            .iter()
+            .map(|name| (name.to_string(), None))
+            // Messages of compilers are parsed and shown: one language.
+            .chain([("LC_ALL".to_string(), Some("C.UTF-8".to_string()))])
+            .collect(),
+        isa,
+        reproducible: profile.reproducible,
+        compiler: tools.compiler,
+        linker: tools.linker,
+        cmake: tools.cmake,
+        ninja: tools.ninja,
+        libclang: tools.libclang,
+        rustc: tools.rustc,
+        notes,
+    })
+}
+
+/// Variables of the user's shell that would change a build and be in no plan: taken away from every command.
+/// `SOURCE_DATE_EPOCH` is among them since llama.cpp turns `GGML_NATIVE` and every AVX default off when it is set.
+const CLEARED: &[&str] = &[
+    "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_TARGET_DIR",
+    "CC",
+    "CFLAGS",
+    "CMAKE_BUILD_TYPE",
+    "CMAKE_CXX_COMPILER_LAUNCHER",
+    "CMAKE_C_COMPILER_LAUNCHER",
+    "CMAKE_GENERATOR",
+    "CMAKE_PREFIX_PATH",
+    "CMAKE_TOOLCHAIN_FILE",
+    "CPATH",
+    "CPLUS_INCLUDE_PATH",
+    "CPPFLAGS",
+    "CXX",
+    "CXXFLAGS",
+    "C_INCLUDE_PATH",
+    "LDFLAGS",
+    "LIBRARY_PATH",
+    "RUSTC_WRAPPER",
+    "RUSTFLAGS",
+    "SOURCE_DATE_EPOCH",
+];
+
+impl Plan {
+    /// SHA-256 over the plan as JSON. Names the build folder: another plan is another folder.
+    pub fn hash(&self) -> Sha256 {
+        // Maps are ordered and nothing in a plan has a float or a custom serialiser that could fail.
+        crate::fs::digest(&serde_json::to_vec(self).unwrap_or_default())
+    }
+
+    /// Definitions as CMake takes them, without those that only say where a folder lies.
+    pub fn cmake_flags(&self) -> Vec<String> {
+        self.definitions.iter().map(|(name, value)| format!("-D{name}={value}")).collect()
+    }
+
+    /// Name of the build folder.
+    pub fn folder_name(&self) -> String {
+        format!("{}-{}", self.profile, self.hash().short())
+    }
+}

@@ -1,0 +1,95 @@
+//! A plan for people.
+
+use std::fmt::{self, Write};
+
+use super::Plan;
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "plan {} ({})", self.folder_name(), self.target)?;
+        writeln!(
+            f,
+            "  source     {} {} {}{}",
+            self.source.origin,
+            self.source.version,
+            self.source.digest.short(),
+            if self.source.patches.is_empty() {
+                String::new()
+            } else {
+                format!(" + {}", self.source.patches.join(", "))
+            }
+        )?;
+        writeln!(
+            f,
+            "  compiler   {} {} ({}, {})",
+            self.compiler.kind,
+            self.compiler.version,
+            self.compiler.cc.display(),
+            self.compiler.cxx.display()
+        )?;
+        if let Some(linker) = &self.linker {
+            writeln!(f, "  linker     lld {} ({})", linker.version, linker.path.display())?;
+        }
+        writeln!(
+            f,
+            "  tools      cmake {}, ninja {}, rustc {} (LLVM {}){}",
+            self.cmake.version,
+            self.ninja.version,
+            self.rustc.version,
+            self.rustc.llvm,
+            self.libclang.as_ref().map_or(String::new(), |found| format!(", libclang {}", found.version))
+        )?;
+        writeln!(
+            f,
+            "  target     {}{}",
+            self.isa.isa,
+            self.isa.cpu.as_ref().map_or(String::new(), |cpu| format!(" for {cpu}"))
+        )?;
+        if !self.isa.required.is_empty() {
+            writeln!(f, "  requires   {}", wrap(&self.isa.required.join(" "), 13, 100))?;
+        }
+        writeln!(
+            f,
+            "  links      {}, threads by {}, {}",
+            self.linkage,
+            self.threading,
+            if self.reproducible { "reproducible" } else { "not reproducible" }
+        )?;
+        writeln!(f, "  cmake")?;
+        for flag in self.cmake_flags() {
+            writeln!(f, "    {flag}")?;
+        }
+        writeln!(f, "  cargo      --profile {}, RUSTFLAGS {}", self.cargo_profile, self.rustflags.join(" "))?;
+        for (name, value) in &self.environment {
+            if let Some(value) = value {
+                writeln!(f, "  env        {name}={value}")?;
+            }
+        }
+        let cleared: Vec<&str> =
+            self.environment.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| name.as_str()).collect();
+        writeln!(f, "  env unset  {}", wrap(&cleared.join(" "), 13, 100))?;
+        for note in &self.notes {
+            writeln!(f, "  note       {}", wrap(note, 13, 100))?;
+        }
+        Ok(())
+    }
+}
+
+/// Breaks `text` between words so that no line is longer than `width`, and indents all but the first.
+fn wrap(text: &str, indent: usize, width: usize) -> String {
+    let mut out = String::new();
+    let mut column = indent;
+    for word in text.split_whitespace() {
+        if column > indent && column + 1 + word.len() > width {
+            // Writing to a String cannot fail.
+            let _ = write!(out, "\n{:indent$}", "");
+            column = indent;
+        } else if column > indent {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += word.len();
+    }
+    out
+}

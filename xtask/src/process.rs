@@ -1,0 +1,283 @@
+//! External commands: echoed, logged, watched, stopped by ctrl-C.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use rustix::process::{Pid, Signal};
+
+use crate::exit;
+
+/// Lines of output that an error shows.
+const TAIL: usize = 25;
+
+/// How often the user asked to stop.
+static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
+
+/// From now on ctrl-C, SIGTERM and SIGHUP stop the running external command and end with an error rather
+/// than at once, so that what was begun is left in order.
+pub fn catch_signals() -> Result<()> {
+    ctrlc::set_handler(|| {
+        INTERRUPTED.fetch_add(1, Ordering::SeqCst);
+    })
+    .context("cannot set a handler for ctrl-C")
+}
+
+/// Whether the user asked to stop.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::SeqCst) > 0
+}
+
+/// An error if the user asked to stop.
+pub fn check_interrupted() -> Result<()> {
+    if interrupted() {
+        return Err(exit::interrupted("stopped; nothing that was finished is lost, run the same again to go on"));
+    }
+    Ok(())
+}
+
+/// Keeps the output of all commands of a build.
+#[derive(Clone, Debug)]
+pub struct Log {
+    path: PathBuf,
+    echo: bool,
+}
+
+impl Log {
+    /// Appends to `path`; `echo` also shows each command on standard error.
+    pub fn new(path: PathBuf, echo: bool) -> Self {
+        Self { path, echo }
+    }
+
+    fn open(&self) -> Result<File> {
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.path)
+            .with_context(|| format!("cannot write the log {}", self.path.display()))
+    }
+}
+
+/// Which stream a line came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// A command to run under a log.
+pub struct Run<'a> {
+    command: Command,
+    log: &'a Log,
+}
+
+impl<'a> Run<'a> {
+    /// Runs `program` and logs to `log`.
+    pub fn new(program: impl AsRef<OsStr>, log: &'a Log) -> Self {
+        Self { command: Command::new(program), log }
+    }
+
+    /// Adds arguments.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    /// Sets a variable.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Sets variables, and takes those away that have no value.
+    pub fn envs(mut self, variables: &std::collections::BTreeMap<String, Option<String>>) -> Self {
+        for (name, value) in variables {
+            match value {
+                Some(value) => self.command.env(name, value),
+                None => self.command.env_remove(name),
+            };
+        }
+        self
+    }
+
+    /// Sets the working folder.
+    pub fn dir(mut self, dir: &Path) -> Self {
+        self.command.current_dir(dir);
+        self
+    }
+
+    /// The command as one would type it.
+    fn line(&self) -> String {
+        let mut words = vec![quote(self.command.get_program())];
+        words.extend(self.command.get_args().map(quote));
+        words.join(" ")
+    }
+
+    /// Runs it to its end and gives every line to `watch`.
+    ///
+    /// # Errors
+    /// With the last lines of output and the place of the log when it fails; an interruption when the user
+    /// stopped it.
+    pub fn watch(mut self, mut watch: impl FnMut(Stream, &str)) -> Result<()> {
+        check_interrupted()?;
+        let line = self.line();
+        let mut log = self.log.open()?;
+        let _ = writeln!(log, "$ {line}");
+        if self.log.echo {
+            eprintln!("$ {line}");
+        }
+        self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A group of its own: ctrl-C reaches us alone, and we stop the command with all its children.
+        self.command.process_group(0);
+        let mut child = self.command.spawn().with_context(|| format!("cannot start {line}"))?;
+
+        let (sender, lines) = mpsc::channel();
+        let readers = [
+            child.stdout.take().map(|stream| read_lines(stream, Stream::Out, sender.clone())),
+            child.stderr.take().map(|stream| read_lines(stream, Stream::Err, sender)),
+        ];
+        let mut tail: VecDeque<String> = VecDeque::new();
+        let mut asked = 0;
+        loop {
+            match lines.recv_timeout(Duration::from_millis(100)) {
+                Ok((stream, text)) => {
+                    let _ = writeln!(log, "{text}");
+                    watch(stream, &text);
+                    if tail.len() == TAIL {
+                        tail.pop_front();
+                    }
+                    tail.push_back(text);
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+            // The first ctrl-C lets tools remove what they half wrote, the second one is final.
+            let now = INTERRUPTED.load(Ordering::SeqCst);
+            if now > asked {
+                stop(&child, asked > 0);
+                asked = now;
+            }
+        }
+        for reader in readers.into_iter().flatten() {
+            let _ = reader.join();
+        }
+        let status = child.wait().with_context(|| format!("cannot wait for {line}"))?;
+        check_interrupted()?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(self.failure(&line, status, &tail))
+    }
+
+    /// Runs it to its end and returns its standard output.
+    pub fn output(self) -> Result<String> {
+        let mut output = String::new();
+        self.watch(|stream, line| {
+            if stream == Stream::Out {
+                output.push_str(line);
+                output.push('\n');
+            }
+        })?;
+        Ok(output)
+    }
+
+    fn failure(&self, line: &str, status: ExitStatus, tail: &VecDeque<String>) -> anyhow::Error {
+        let mut message = format!("{} failed ({status})", short(line));
+        if tail.is_empty() {
+            message.push_str(" and printed nothing");
+        } else {
+            message.push_str("; its last lines:");
+            for text in tail {
+                message.push_str("\n    ");
+                message.push_str(text);
+            }
+        }
+        let text = tail.iter().fold(String::new(), |all, line| all + line);
+        if text.contains("No space left on device") {
+            message.push_str("\n  the disk is full: free some space (`cargo xtask clean` removes old builds), then run the same again");
+        }
+        anyhow!("{message}\n  all output: {}", self.log.path.display())
+    }
+}
+
+/// Asks the command's group to end; `force` does not ask.
+fn stop(child: &Child, force: bool) {
+    let signal = if force { Signal::KILL } else { Signal::TERM };
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // It may have ended by itself meanwhile.
+        let _ = rustix::process::kill_process_group(group, signal);
+    }
+}
+
+fn read_lines(
+    stream: impl Read + Send + 'static,
+    kind: Stream,
+    sender: mpsc::Sender<(Stream, String)>,
+) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).split(b'\n') {
+            let Ok(line) = line else { break };
+            let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_string();
+            if sender.send((kind, line)).is_err() {
+                break;
+            }
+        }
+    })
+}
+
+fn quote(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    let plain = !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "-_./=:+,@%".contains(c));
+    if plain { word.into_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+/// The beginning of a long command line.
+fn short(line: &str) -> String {
+    const MOST: usize = 160;
+    if line.chars().count() <= MOST {
+        return line.to_string();
+    }
+    format!("{} …", line.chars().take(MOST).collect::<String>())
+}
+
+/// The program that `cargo` was run as, so that a build uses the same one.
+pub fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_shows_the_last_lines_and_the_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log::new(folder.path().join("build.log"), false);
+        let script = "for i in $(seq 100); do echo line $i; done; echo broken >&2; exit 3";
+        let error = Run::new("sh", &log).args(["-c", script]).watch(|_, _| {}).unwrap_err().to_string();
+        assert!(error.contains("exit status: 3"), "{error}");
+        assert!(error.contains("line 100") && error.contains("broken"), "{error}");
+        assert!(!error.contains("line 70\n"), "more than the tail: {error}");
+        assert!(error.contains("build.log"), "{error}");
+        let log = std::fs::read_to_string(folder.path().join("build.log")).unwrap();
+        assert!(log.starts_with("$ sh -c '") && log.contains("line 1\n"), "{log}");
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log::new(folder.path().join("build.log"), false);
+        let error = format!("{:#}", Run::new("no-such-tool", &log).args(["a b"]).output().unwrap_err());
+        assert!(error.contains("cannot start no-such-tool 'a b'"), "{error}");
+    }
+}

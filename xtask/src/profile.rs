@@ -1,0 +1,256 @@
+//! Build profiles: `profiles/build/*.toml`, with inheritance resolved.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::exit;
+
+/// One profile, complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Name: that of its file.
+    pub name: String,
+    /// One line for people.
+    pub description: String,
+    /// Instruction sets.
+    pub isa: Isa,
+    /// How the C++ compiler is chosen.
+    pub compiler: CompilerChoice,
+    /// `CMAKE_BUILD_TYPE`.
+    pub build_type: String,
+    /// Static or shared libraries.
+    pub linkage: Linkage,
+    /// Who runs the threads.
+    pub threading: Threading,
+    /// BLAS.
+    pub blas: Blas,
+    /// Cargo profile of the engine.
+    pub cargo_profile: String,
+    /// Whether the build must look at nothing of the build host.
+    pub reproducible: bool,
+    /// Further definitions for CMake.
+    pub definitions: BTreeMap<String, String>,
+}
+
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $spelling:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum $name {
+            $($(#[$variant_doc])* #[serde(rename = $spelling)] $variant),+
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self { $($name::$variant => $spelling),+ })
+            }
+        }
+    };
+}
+
+choice!(
+    /// Instruction sets that the compilers may use.
+    Isa {
+        /// All of the build host's.
+        Native = "native",
+        /// The psABI level that CPUs since Haswell have; its counterpart on other architectures.
+        X86_64V3 = "x86-64-v3",
+        /// What llama.cpp chooses.
+        Upstream = "upstream",
+    }
+);
+choice!(
+    /// How the C++ compiler is chosen.
+    CompilerChoice {
+        /// clang 18 or later with lld, else gcc 11 or later.
+        Best = "best",
+        /// What CMake finds.
+        System = "system",
+    }
+);
+choice!(
+    /// How the engine links libllama.
+    Linkage {
+        /// Into the program.
+        Static = "static",
+        /// Beside the program.
+        Shared = "shared",
+    }
+);
+choice!(
+    /// Who runs the threads.
+    Threading {
+        /// ggml's own pool.
+        Threadpool = "threadpool",
+        /// What llama.cpp chooses: OpenMP where it is found.
+        Upstream = "upstream",
+    }
+);
+choice!(
+    /// BLAS.
+    Blas {
+        /// None.
+        Off = "off",
+        /// OpenBLAS, as pkg-config finds it.
+        Openblas = "openblas",
+        /// What llama.cpp chooses: none on Linux.
+        Upstream = "upstream",
+    }
+);
+
+/// A file as it is written; every key may be left to the parent.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    inherits: Option<String>,
+    description: String,
+    isa: Option<Isa>,
+    compiler: Option<CompilerChoice>,
+    build_type: Option<String>,
+    linkage: Option<Linkage>,
+    threading: Option<Threading>,
+    blas: Option<Blas>,
+    cargo_profile: Option<String>,
+    reproducible: Option<bool>,
+    #[serde(default)]
+    definitions: BTreeMap<String, String>,
+}
+
+/// Names of the profiles in `folder` that can be built.
+pub fn names(folder: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    let entries =
+        std::fs::read_dir(folder).with_context(|| format!("cannot list profiles in {}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "toml")
+            && let Some(stem) = path.file_stem().and_then(|stem| stem.to_str())
+            && stem != "base"
+        {
+            names.push(stem.to_string());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Reads the profile `name` from `folder`.
+pub fn load(folder: &Path, name: &str) -> Result<Profile> {
+    let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    if !plain || !folder.join(format!("{name}.toml")).is_file() {
+        return Err(exit::usage(format!(
+            "no build profile {name:?} in {}: there are {}",
+            folder.display(),
+            names(folder)?.join(", ")
+        )));
+    }
+    let mut files: Vec<File> = Vec::new();
+    let mut seen = vec![name.to_string()];
+    let mut next = Some(name.to_string());
+    while let Some(current) = next {
+        let path = folder.join(format!("{current}.toml"));
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read the build profile {}", path.display()))?;
+        let file: File =
+            toml::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))?;
+        next = file.inherits.clone();
+        files.push(file);
+        if let Some(parent) = &next {
+            if seen.contains(parent) {
+                bail!("build profiles inherit in a circle: {} -> {parent}", seen.join(" -> "));
+            }
+            seen.push(parent.clone());
+        }
+    }
+
+    // The child stands first, so the first that has a key decides.
+    macro_rules! resolve {
+        ($key:ident) => {
+            files.iter().find_map(|file| file.$key.clone()).with_context(|| {
+                format!("build profile {name}: neither it nor its parents set `{}`", stringify!($key))
+            })?
+        };
+    }
+    Ok(Profile {
+        name: name.to_string(),
+        description: files[0].description.clone(),
+        isa: resolve!(isa),
+        compiler: resolve!(compiler),
+        build_type: resolve!(build_type),
+        linkage: resolve!(linkage),
+        threading: resolve!(threading),
+        blas: resolve!(blas),
+        cargo_profile: resolve!(cargo_profile),
+        reproducible: resolve!(reproducible),
+        definitions: files.iter().rev().flat_map(|file| file.definitions.clone()).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: &str = r#"
+        description = "base"
+        isa = "native"
+        compiler = "best"
+        build_type = "Release"
+        linkage = "static"
+        threading = "threadpool"
+        blas = "off"
+        cargo_profile = "engine"
+        reproducible = false
+        [definitions]
+        A = "base"
+        B = "base"
+    "#;
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.path().join(format!("{name}.toml")), text).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn a_child_overrides_its_parent_key_by_key() {
+        let folder = folder(&[
+            ("base", BASE),
+            ("x", "inherits = \"base\"\ndescription = \"x\"\nisa = \"x86-64-v3\"\ndefinitions.A = \"x\""),
+        ]);
+        let profile = load(folder.path(), "x").unwrap();
+        assert_eq!((profile.isa, profile.linkage), (Isa::X86_64V3, Linkage::Static));
+        let definitions: Vec<_> = profile.definitions.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(definitions, [("A", "x"), ("B", "base")]);
+        assert_eq!(names(folder.path()).unwrap(), ["x"]);
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_told() {
+        let folder = folder(&[
+            ("base", BASE),
+            ("typo", "inherits = \"base\"\ndescription = \"x\"\nissa = \"native\""),
+            ("value", "inherits = \"base\"\ndescription = \"x\"\nisa = \"navite\""),
+            ("ring", "inherits = \"gnir\"\ndescription = \"x\""),
+            ("gnir", "inherits = \"ring\"\ndescription = \"x\""),
+            ("orphan", "description = \"x\""),
+        ]);
+        let cases = [
+            ("typo", "unknown field `issa`"),
+            ("value", "unknown variant `navite`"),
+            ("ring", "in a circle: ring -> gnir -> ring"),
+            ("orphan", "set `isa`"),
+            ("absent", "there are gnir, orphan, ring, typo, value"),
+            ("../base", "no build profile \"../base\""),
+        ];
+        for (name, expected) in cases {
+            let error = format!("{:#}", load(folder.path(), name).unwrap_err());
+            assert!(error.contains(expected), "{name}: {error}");
+        }
+    }
+}

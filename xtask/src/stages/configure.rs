@@ -1,0 +1,37 @@
+//! CMake's configuration of llama.cpp.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::Build;
+use crate::process::{Run, Stream};
+use crate::ui::Progress;
+
+/// Configures into an empty tree: a half-written cache of a stopped run would be believed.
+pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
+    let tree = build.folder.cmake();
+    if tree.exists() {
+        std::fs::remove_dir_all(&tree).with_context(|| format!("cannot clear {}", tree.display()))?;
+    }
+    let define = |name: &str, value: &Path| {
+        let mut text = std::ffi::OsString::from(format!("-D{name}="));
+        text.push(value);
+        text
+    };
+    Run::new(&build.plan.cmake.path, &build.log)
+        .args(["-G", "Ninja", "-S"])
+        .args([&build.tree.path])
+        .args(["-B"])
+        .args([&tree])
+        .args(build.plan.cmake_flags())
+        .args([define("CMAKE_INSTALL_PREFIX", &build.folder.prefix())])
+        .envs(&build.plan.environment)
+        // ggml asks git for a version, and git would answer with ours.
+        .env("GIT_CEILING_DIRECTORIES", build.tree.path.parent().unwrap_or(&build.tree.path))
+        .watch(|stream, line| {
+            if stream == Stream::Out {
+                progress.message(line.trim_start_matches("-- "));
+            }
+        })
+}

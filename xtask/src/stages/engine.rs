@@ -1,0 +1,89 @@
+//! The Rust part: `anneal`, linked with what the C++ stages installed.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use super::Build;
+use crate::process::{self, Run, Stream};
+use crate::ui::Progress;
+use crate::workspace::Workspace;
+
+/// What the engine is made of, relative to the workspace.
+const SOURCES: &[&str] =
+    &["Cargo.toml", "Cargo.lock", "build-info", "engine", "gguf", "host", "vendor/llama-sys", "vendor/source/src"];
+
+/// SHA-256 over the engine's Rust sources.
+pub fn source_digest(workspace: &Workspace) -> Result<String> {
+    crate::fs::digest_tree(workspace.root(), SOURCES).map(String::from)
+}
+
+/// Builds the engine and puts it beside the current one, until the smoke test has seen it.
+pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
+    let plan = build.plan;
+    let total = count_packages(build).unwrap_or(0);
+    let mut finished = BTreeSet::new();
+    let mut executable = None;
+    Run::new(process::cargo(), &build.log)
+        .dir(build.workspace.root())
+        .args(["build", "--locked", "--package", "engine", "--bin", "anneal"])
+        .args(["--profile", &plan.cargo_profile])
+        // Named even when it is the host: else RUSTFLAGS reach build scripts too.
+        .args(["--target", &plan.target])
+        .args(["--jobs", &build.jobs().to_string()])
+        .args(["--message-format", "json-render-diagnostics"])
+        .envs(&plan.environment)
+        .env("CARGO_ENCODED_RUSTFLAGS", plan.rustflags.join("\x1f"))
+        .env("CARGO_TARGET_DIR", build.workspace.cargo_target())
+        .env("ANNEAL_LLAMA_PREFIX", build.folder.prefix())
+        .watch(|stream, line| match (stream, serde_json::from_str::<Message>(line)) {
+            (Stream::Out, Ok(message)) if message.reason == "compiler-artifact" => {
+                if message.executable.is_some() {
+                    executable = message.executable;
+                }
+                finished.insert(message.package_id);
+                let done = finished.len() as u64;
+                progress.step(done, total.max(done), &message.target.name);
+            }
+            (Stream::Err, _) => progress.message(line.trim()),
+            _ => {}
+        })?;
+    let Some(executable) = executable else { bail!("cargo named no executable for `anneal`") };
+
+    let candidate = build.folder.candidate();
+    let folder = candidate.parent().unwrap_or(build.folder.path());
+    std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::copy(&executable, &candidate))
+        .with_context(|| format!("cannot copy {executable} to {}", candidate.display()))?;
+    Ok(())
+}
+
+/// A line of cargo's JSON messages.
+#[derive(Deserialize)]
+#[serde(default)]
+#[derive(Default)]
+struct Message {
+    reason: String,
+    package_id: String,
+    target: Target,
+    executable: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Target {
+    name: String,
+}
+
+/// How many packages the engine is made of.
+fn count_packages(build: &Build) -> Result<u64> {
+    let tree = Run::new(process::cargo(), &build.log)
+        .dir(build.workspace.root())
+        .args(["tree", "--locked", "--package", "engine", "--edges", "normal,build", "--prefix", "none"])
+        .args(["--target", &build.plan.target])
+        .output()?;
+    let packages: BTreeSet<&str> =
+        tree.lines().map(|line| line.trim_end_matches(" (*)")).filter(|line| !line.is_empty()).collect();
+    Ok(packages.len() as u64)
+}

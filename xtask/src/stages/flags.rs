@@ -1,0 +1,195 @@
+//! Fake-native check: what the compile database holds, compared with what the plan asked for.
+//!
+//! CMake drops options in silence (`GGML_AVX2=OFF` in a native build, `GGML_NATIVE` when cross-compiling, old
+//! names), so the plan alone proves nothing.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use build_info::record::EffectiveFlags;
+use serde::Deserialize;
+
+use crate::plan::Plan;
+use crate::profile::Blas;
+
+/// One entry of a compile database.
+/// <https://clang.llvm.org/docs/JSONCompilationDatabase.html>
+#[derive(Deserialize)]
+struct Entry {
+    file: String,
+    #[serde(default)]
+    command: String,
+    #[serde(default)]
+    arguments: Vec<String>,
+}
+
+impl Entry {
+    fn words(&self) -> Vec<String> {
+        if self.arguments.is_empty() {
+            shlex::split(&self.command).unwrap_or_default()
+        } else {
+            self.arguments.clone()
+        }
+    }
+}
+
+/// Reads the compile database and compares it with the plan.
+///
+/// # Errors
+/// When a flag that the plan counts on is missing, a forbidden one is there, no instruction set is named at
+/// all, or a BLAS that was asked for is not compiled in.
+pub fn check(plan: &Plan, database: &Path) -> Result<EffectiveFlags> {
+    let text = std::fs::read(database)
+        .with_context(|| format!("cannot read the compile database {}", database.display()))?;
+    let entries: Vec<Entry> = serde_json::from_slice(&text)
+        .with_context(|| format!("cannot understand the compile database {}", database.display()))?;
+    let wishes = Wishes {
+        expected: &plan.isa.expected_flags,
+        forbidden: &plan.isa.forbidden_flags,
+        x86: plan.target.starts_with("x86_64"),
+        blas: plan.blas == Blas::Openblas,
+    };
+    wishes.check(&entries).with_context(|| {
+        format!(
+            "the {} build is not what its profile says, according to {}",
+            plan.profile,
+            database.display()
+        )
+    })
+}
+
+/// What the database is held against.
+struct Wishes<'a> {
+    expected: &'a [String],
+    forbidden: &'a [String],
+    x86: bool,
+    blas: bool,
+}
+
+impl Wishes<'_> {
+    fn check(&self, entries: &[Entry]) -> Result<EffectiveFlags> {
+        let mut common: Option<(Vec<String>, Vec<String>)> = None;
+        for entry in entries {
+            let words = entry.words();
+            if let Some(found) = self.forbidden.iter().find(|flag| words.contains(flag)) {
+                bail!("{} is compiled with {found}, which this build must not carry", entry.file);
+            }
+            if !entry.file.contains("/ggml-cpu/") {
+                continue;
+            }
+            if let Some(missing) = self.expected.iter().find(|flag| !words.contains(flag)) {
+                bail!(
+                    "{} is compiled without {missing}: CMake dropped it; look for a definition in the profile that \
+                     overrides it",
+                    entry.file
+                );
+            }
+            let pick = |prefixes: &[&str]| -> Vec<String> {
+                let mut seen = BTreeSet::new();
+                words
+                    .iter()
+                    .filter(|word| prefixes.iter().any(|prefix| word.starts_with(prefix)))
+                    .filter(|word| seen.insert(word.as_str()))
+                    .cloned()
+                    .collect()
+            };
+            let (flags, definitions) = (pick(&["-m", "-O", "-f"]), pick(&["-D"]));
+            common = Some(match common {
+                None => (flags, definitions),
+                Some((mut all_flags, mut all_definitions)) => {
+                    all_flags.retain(|flag| flags.contains(flag));
+                    all_definitions.retain(|definition| definitions.contains(definition));
+                    (all_flags, all_definitions)
+                }
+            });
+        }
+        let Some((flags, definitions)) = common else {
+            bail!("it names no file of ggml-cpu: the CPU backend would not be built");
+        };
+        if self.x86 && !flags.iter().any(|flag| flag.starts_with("-m")) {
+            bail!("ggml-cpu is compiled for plain x86-64: no instruction set is named");
+        }
+        if self.blas && !entries.iter().any(|entry| entry.file.contains("/ggml-blas/")) {
+            bail!("BLAS was asked for, but no file of ggml-blas is compiled");
+        }
+        Ok(EffectiveFlags {
+            ggml_cpu: flags,
+            definitions,
+            commands: u32::try_from(entries.len()).unwrap_or(u32::MAX),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(file: &str, flags: &str) -> Entry {
+        Entry {
+            file: file.to_string(),
+            command: format!("/usr/bin/cc {flags} -o x.o -c {file}"),
+            arguments: vec![],
+        }
+    }
+
+    #[test]
+    fn a_build_that_is_not_what_it_says_is_refused() {
+        let native = ["-march=native".to_string()];
+        let v3 = ["-march=x86-64-v3".to_string()];
+        let none: [String; 0] = [];
+        let cpu = "/src/ggml/src/ggml-cpu/ops.cpp";
+        let cases: [(&str, &[String], &[String], bool, Vec<Entry>, Option<&str>); 8] = [
+            ("native", &native, &none, false, vec![entry(cpu, "-O3 -march=native")], None),
+            ("fake native", &native, &none, false, vec![entry(cpu, "-O3 -mavx2")], Some("without -march=native")),
+            (
+                "one file only",
+                &native,
+                &none,
+                false,
+                vec![entry(cpu, "-march=native"), entry("/src/ggml/src/ggml-cpu/x.c", "-O3")],
+                Some("x.c is compiled without"),
+            ),
+            (
+                "portable with native",
+                &v3,
+                &native,
+                false,
+                vec![entry(cpu, "-march=x86-64-v3"), entry("/src/src/llama.cpp", "-march=native")],
+                Some("llama.cpp is compiled with -march=native"),
+            ),
+            ("empty", &none, &none, false, vec![entry(cpu, "-O3")], Some("no instruction set")),
+            ("no cpu", &none, &none, false, vec![entry("/src/src/llama.cpp", "-O3")], Some("no file of ggml-cpu")),
+            ("no blas", &none, &none, true, vec![entry(cpu, "-mavx2")], Some("no file of ggml-blas")),
+            (
+                "blas",
+                &none,
+                &none,
+                true,
+                vec![entry(cpu, "-mavx2"), entry("/src/ggml/src/ggml-blas/ggml-blas.cpp", "")],
+                None,
+            ),
+        ];
+        for (name, expected, forbidden, blas, entries, wanted) in cases {
+            let result = Wishes { expected, forbidden, x86: true, blas }.check(&entries);
+            match (result, wanted) {
+                (Ok(_), None) => {}
+                (Err(error), Some(part)) => assert!(error.to_string().contains(part), "{name}: {error}"),
+                (Ok(flags), Some(_)) => panic!("{name}: taken as {flags:?}"),
+                (Err(error), None) => panic!("{name}: refused: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn effective_flags_are_those_that_all_files_share() {
+        let entries = [
+            entry("/s/ggml-cpu/a.c", r#"-DA -DB=\"x\" -O3 -march=native -march=native -fPIC"#),
+            entry("/s/ggml-cpu/b.c", r#"-DA -O3 -march=native -fPIC -fno-lto"#),
+        ];
+        let flags = Wishes { expected: &[], forbidden: &[], x86: true, blas: false }.check(&entries).unwrap();
+        assert_eq!(flags.ggml_cpu, ["-O3", "-march=native", "-fPIC"]);
+        assert_eq!(flags.definitions, ["-DA"]);
+        assert_eq!(flags.commands, 2);
+    }
+}

@@ -1,0 +1,235 @@
+//! Build folders: one per plan, locked while it is worked on, current by one rename.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build_info::BuildInfo;
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Plan;
+use crate::workspace::Workspace;
+use crate::{exit, fs};
+
+/// One build folder.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+/// What is remembered of a stage that has passed.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Stamp {
+    /// What it was run on, beyond the plan that names the folder.
+    pub input: String,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// What makes a finished folder the current one.
+pub struct Activation<'a> {
+    /// The profile's link.
+    pub link: &'a Path,
+    /// The record.
+    pub info: &'a BuildInfo,
+}
+
+impl Folder {
+    /// Opens `path`, and makes it when it is not there.
+    pub fn create(path: &Path) -> Result<Self> {
+        for part in ["", "stages"] {
+            let folder = path.join(part);
+            std::fs::create_dir_all(&folder)
+                .with_context(|| format!("cannot make the build folder {}", folder.display()))?;
+        }
+        Ok(Self { path: path.to_path_buf() })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// CMake's build tree.
+    pub fn cmake(&self) -> PathBuf {
+        self.path.join("cmake")
+    }
+
+    /// The compile database.
+    pub fn compile_database(&self) -> PathBuf {
+        self.cmake().join("compile_commands.json")
+    }
+
+    /// Headers, libraries and `link.json`.
+    pub fn prefix(&self) -> PathBuf {
+        self.path.join("prefix")
+    }
+
+    /// All output of all commands.
+    pub fn log(&self) -> PathBuf {
+        self.path.join("build.log")
+    }
+
+    /// The record.
+    pub fn build_info(&self) -> PathBuf {
+        self.path.join("build_info.json")
+    }
+
+    /// The engine.
+    pub fn anneal(&self) -> PathBuf {
+        self.path.join("bin/anneal")
+    }
+
+    /// The engine until it has passed the smoke test.
+    pub fn candidate(&self) -> PathBuf {
+        self.path.join("bin.new/anneal")
+    }
+
+    /// The engine that was built last, in its place or not yet.
+    pub fn newest_engine(&self) -> Option<PathBuf> {
+        [self.candidate(), self.anneal()].into_iter().find(|path| path.is_file())
+    }
+
+    /// Forgets that `stage` has passed.
+    pub fn forget(&self, stage: &str) {
+        // Not there is as good.
+        let _ = std::fs::remove_file(self.stamp_path(stage));
+    }
+
+    /// A folder for files of the smoke test.
+    pub fn smoke(&self) -> PathBuf {
+        self.path.join("smoke")
+    }
+
+    fn stamp_path(&self, stage: &str) -> PathBuf {
+        self.path.join("stages").join(format!("{}.json", stage.replace(' ', "-")))
+    }
+
+    /// What is remembered of `stage`, if it has passed. A damaged stamp is none.
+    pub fn stamp(&self, stage: &str) -> Option<Stamp> {
+        serde_json::from_slice(&std::fs::read(self.stamp_path(stage)).ok()?).ok()
+    }
+
+    /// Remembers that `stage` has passed.
+    pub fn write_stamp(&self, stage: &str, stamp: &Stamp) -> Result<()> {
+        fs::write_atomically(&self.stamp_path(stage), &serde_json::to_vec(stamp)?)
+    }
+
+    /// Keeps the plan beside what it made.
+    pub fn write_plan(&self, plan: &Plan) -> Result<()> {
+        fs::write_atomically(&self.path.join("plan.json"), &serde_json::to_vec_pretty(plan)?)
+    }
+
+    /// Puts the candidate into its place, writes the record and switches the link, in this order: whoever
+    /// follows the link finds the old build or the new one.
+    pub fn activate(&self, activation: &Activation) -> Result<()> {
+        let (candidate, anneal) = (self.candidate(), self.anneal());
+        if candidate.is_file() {
+            let bin = anneal.parent().unwrap_or(&self.path);
+            std::fs::create_dir_all(bin)
+                .and_then(|()| std::fs::rename(&candidate, &anneal))
+                .with_context(|| format!("cannot put {} into place", anneal.display()))?;
+            let _ = std::fs::remove_dir(self.path.join("bin.new"));
+        }
+        fs::write_atomically(&self.build_info(), &serde_json::to_vec_pretty(activation.info)?)?;
+        let name = self.path.file_name().context("the build folder has no name")?;
+        fs::switch_link(activation.link, Path::new(name))
+    }
+}
+
+/// Held by the one process that builds in a checkout.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock.
+    ///
+    /// # Errors
+    /// "Try again" when another process holds it.
+    pub fn take(workspace: &Workspace) -> Result<Self> {
+        let anneal = workspace.anneal();
+        std::fs::create_dir_all(&anneal).with_context(|| format!("cannot make {}", anneal.display()))?;
+        let path = anneal.join("lock");
+        let mut file = OpenOptions::new()
+            .create(true)
+            .read(true)
+            .write(true)
+            .truncate(false)
+            .open(&path)
+            .with_context(|| format!("cannot open the lock {}", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => {
+                // Only for the message of another process; the lock is the kernel's.
+                let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
+                Ok(Self { _file: file })
+            }
+            Err(TryLockError::WouldBlock) => {
+                let holder = std::fs::read_to_string(&path).unwrap_or_default();
+                Err(exit::try_again(format!(
+                    "another build is running in this checkout (process {}): wait until it is finished, or stop \
+                     it with `kill {0}`, and run the same again",
+                    holder.trim()
+                )))
+            }
+            Err(TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("cannot lock {}", path.display()))
+            }
+        }
+    }
+}
+
+/// The build folders of a checkout.
+pub struct Builds<'a> {
+    workspace: &'a Workspace,
+}
+
+/// One build folder, as found.
+pub struct Found {
+    /// The folder.
+    pub path: PathBuf,
+    /// The profile whose link points at it.
+    pub current_of: Option<String>,
+}
+
+impl<'a> Builds<'a> {
+    /// The build folders of `workspace`.
+    pub fn of(workspace: &'a Workspace) -> Self {
+        Self { workspace }
+    }
+
+    /// All of them, by name.
+    pub fn all(&self) -> Result<Vec<Found>> {
+        let anneal = self.workspace.anneal();
+        let entries = match std::fs::read_dir(&anneal) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot list {}", anneal.display()));
+            }
+        };
+        let mut folders = Vec::new();
+        let mut links = Vec::new();
+        for entry in entries {
+            let path = entry?.path();
+            if path.is_symlink() {
+                links.push(path);
+            } else if path.join("stages").is_dir() {
+                folders.push(path);
+            }
+        }
+        folders.sort();
+        let current_of = |folder: &Path| {
+            let link = links.iter().find(|link| {
+                std::fs::read_link(link).is_ok_and(|target| Some(target.as_os_str()) == folder.file_name())
+            })?;
+            Some(link.file_name()?.to_string_lossy().into_owned())
+        };
+        Ok(folders
+            .into_iter()
+            .map(|path| Found { current_of: current_of(&path), path })
+            .collect())
+    }
+}

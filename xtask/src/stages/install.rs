@@ -1,0 +1,124 @@
+//! The prefix: headers, libraries, and `link.json` that tells `llama-sys` what to link.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use super::Build;
+use crate::fs;
+use crate::process::Run;
+use crate::profile::{Blas, Linkage};
+use crate::ui::Progress;
+
+/// What `vendor/llama-sys/build.rs` reads. Paths are relative to the prefix unless absolute.
+#[derive(Serialize)]
+struct Link<'a> {
+    schema: u32,
+    kind: &'static str,
+    include: &'static [&'static str],
+    search: &'static [&'static str],
+    libraries: Vec<String>,
+    system: Vec<&'static str>,
+    rpath: &'static [&'static str],
+    link_args: &'static [&'static str],
+    cc: &'a PathBuf,
+    cxx: &'a PathBuf,
+    libclang_dir: Option<&'a PathBuf>,
+    shim_flags: &'a [String],
+    isa_required: &'a [String],
+    build_to_use: String,
+}
+
+/// Installs, and writes `link.json`.
+pub fn install(build: &Build, progress: &mut Progress) -> Result<()> {
+    let prefix = build.folder.prefix();
+    if prefix.exists() {
+        std::fs::remove_dir_all(&prefix).with_context(|| format!("cannot clear {}", prefix.display()))?;
+    }
+    Run::new(&build.plan.cmake.path, &build.log)
+        .args(["--install"])
+        .args([build.folder.cmake()])
+        .envs(&build.plan.environment)
+        .watch(|_, line| progress.message(line.trim_start_matches("-- ")))?;
+
+    let plan = build.plan;
+    let (kind, extension, rpath): (_, _, &[&str]) = match plan.linkage {
+        Linkage::Static => ("static", ".a", &[]),
+        Linkage::Shared => ("dylib", ".so", &["$ORIGIN/../prefix/lib"]),
+    };
+    let mut system = vec!["stdc++", "m", "pthread", "dl"];
+    if plan.blas == Blas::Openblas {
+        system.insert(0, "openblas");
+    }
+    let link = Link {
+        schema: 1,
+        kind,
+        include: &["include"],
+        search: &["lib"],
+        libraries: libraries(&prefix.join("lib"), extension)?,
+        system,
+        rpath,
+        link_args: &[],
+        cc: &plan.compiler.cc,
+        cxx: &plan.compiler.cxx,
+        libclang_dir: plan.libclang.as_ref().map(|found| &found.dir),
+        shim_flags: &plan.isa.flags,
+        isa_required: &plan.isa.required,
+        build_to_use: build_to_use(plan.isa.cpu.as_deref()),
+    };
+    fs::write_atomically(&prefix.join("link.json"), &serde_json::to_vec_pretty(&link)?)
+}
+
+/// What the CPU guard tells someone whose CPU lacks something.
+fn build_to_use(cpu: Option<&str>) -> String {
+    match cpu {
+        Some(cpu) => format!(
+            "this build was made for {cpu}: use the portable build, or run `cargo xtask build-native` on this machine"
+        ),
+        None => "this build needs a CPU of x86-64-v3 (Haswell, 2013, or later): run `cargo xtask build-native` on \
+                 this machine"
+            .to_string(),
+    }
+}
+
+/// The installed libraries, users before what they use, as linkers of one pass need them.
+fn libraries(folder: &std::path::Path, extension: &str) -> Result<Vec<String>> {
+    let rank = |name: &str| match name {
+        "llama" => 0,
+        "ggml" => 1,
+        "ggml-base" => 3,
+        _ => 2,
+    };
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let file = entry?.file_name().to_string_lossy().into_owned();
+        if let Some(name) = file.strip_prefix("lib").and_then(|rest| rest.strip_suffix(extension)) {
+            names.push(name.to_string());
+        }
+    }
+    names.sort_by_key(|name| (rank(name), name.clone()));
+    for needed in ["llama", "ggml", "ggml-base"] {
+        if !names.iter().any(|name| name == needed) {
+            bail!("{} holds no lib{needed}{extension}: llama.cpp was not installed whole", folder.display());
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_come_before_those_they_use() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["libggml-base.a", "libllama.a", "libggml-cpu.a", "libggml.a", "ggml.pc", "libx.so"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let names = libraries(folder.path(), ".a").unwrap();
+        assert_eq!(names, ["llama", "ggml", "ggml-cpu", "ggml-base"]);
+        std::fs::remove_file(folder.path().join("libllama.a")).unwrap();
+        assert!(libraries(folder.path(), ".a").unwrap_err().to_string().contains("no libllama.a"));
+    }
+}

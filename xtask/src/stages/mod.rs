@@ -1,0 +1,137 @@
+//! Plan → artifacts. Each stage is a function; what is finished is remembered in the build folder, so that a
+//! build that was stopped goes on where it was.
+
+mod compile;
+mod configure;
+mod engine;
+pub mod flags;
+mod folder;
+mod install;
+mod record;
+mod smoke;
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use build_info::Host;
+use build_info::record::{BuildInfo, StageTime};
+
+use crate::plan::Plan;
+use crate::process::{self, Log};
+use crate::ui::{Progress, Ui};
+use crate::workspace::Workspace;
+use folder::{Activation, Folder};
+pub use folder::{Builds, Lock};
+
+/// What the stages of one build share.
+pub struct Build<'a> {
+    workspace: &'a Workspace,
+    ui: &'a Ui,
+    host: &'a Host,
+    plan: &'a Plan,
+    tree: &'a llama_source::Tree,
+    folder: Folder,
+    log: Log,
+    /// Digest of the Rust sources that the engine is made of.
+    engine_source: String,
+}
+
+/// How a build ended.
+pub struct Outcome {
+    /// Its record.
+    pub info: BuildInfo,
+    /// Its folder, by the link that names it.
+    pub folder: std::path::PathBuf,
+    /// Whether anything had to be done.
+    pub built: bool,
+}
+
+impl<'a> Build<'a> {
+    /// Opens the build folder of `plan`.
+    pub fn open(
+        workspace: &'a Workspace,
+        ui: &'a Ui,
+        host: &'a Host,
+        plan: &'a Plan,
+        tree: &'a llama_source::Tree,
+    ) -> Result<Self> {
+        let folder = Folder::create(&workspace.anneal().join(plan.folder_name()))?;
+        let log = Log::new(folder.log(), ui.verbose());
+        let engine_source = engine::source_digest(workspace)?;
+        Ok(Self { workspace, ui, host, plan, tree, folder, log, engine_source })
+    }
+
+    /// Runs all stages, or none when the build is finished already.
+    pub fn run(&self, hostname: bool) -> Result<Outcome> {
+        let link = self.workspace.current(&self.plan.profile);
+        if let Some(info) = self.finished(&link) {
+            return Ok(Outcome { info, folder: link, built: false });
+        }
+        self.folder.write_plan(self.plan)?;
+        self.stage("configure", self.tree.path.as_os_str().as_encoded_bytes(), configure::configure)?;
+        let flags = flags::check(self.plan, &self.folder.compile_database())?;
+        self.stage("compile", b"", compile::compile)?;
+        self.stage("install", b"", install::install)?;
+        if self.folder.newest_engine().is_none() {
+            self.folder.forget("engine");
+            self.folder.forget("smoke test");
+        }
+        self.stage("engine", self.engine_source.as_bytes(), engine::engine)?;
+        self.stage("smoke test", self.engine_source.as_bytes(), smoke::smoke)?;
+        let info = record::record(self, flags, hostname)?;
+        self.folder.activate(&Activation { link: &link, info: &info })?;
+        Ok(Outcome { info, folder: link, built: true })
+    }
+
+    /// The record, when every stage has passed on what there is now and the link points here.
+    fn finished(&self, link: &std::path::Path) -> Option<BuildInfo> {
+        let last = self.folder.stamp("smoke test")?;
+        let here = std::fs::canonicalize(link).ok()? == std::fs::canonicalize(self.folder.path()).ok()?;
+        let whole = here && last.input == self.engine_source && self.folder.anneal().is_file();
+        whole.then(|| BuildInfo::read(&self.folder.build_info()).ok()).flatten()
+    }
+
+    /// Runs `work` as the stage `name`, unless it has passed on the same input before.
+    fn stage(
+        &self,
+        name: &str,
+        input: &[u8],
+        work: impl FnOnce(&Self, &mut Progress) -> Result<()>,
+    ) -> Result<()> {
+        process::check_interrupted()?;
+        let input = String::from_utf8_lossy(input).into_owned();
+        if self.folder.stamp(name).is_some_and(|stamp| stamp.input == input) {
+            self.ui.done("kept", name);
+            return Ok(());
+        }
+        let started = Instant::now();
+        let mut progress = self.ui.progress(name);
+        let result = work(self, &mut progress);
+        progress.finish();
+        result.with_context(|| format!("stage `{name}` of the {} build failed", self.plan.profile))?;
+        let seconds = started.elapsed().as_secs_f64();
+        self.folder.write_stamp(name, &folder::Stamp { input, seconds })?;
+        self.ui.done("finished", format_args!("{name} in {seconds:.1} s"));
+        Ok(())
+    }
+
+    /// How long each stage took when it was run.
+    fn stage_times(&self) -> Vec<StageTime> {
+        ["configure", "compile", "install", "engine", "smoke test"]
+            .into_iter()
+            .filter_map(|name| {
+                let seconds = self.folder.stamp(name)?.seconds;
+                Some(StageTime { name: name.to_string(), seconds })
+            })
+            .collect()
+    }
+
+    /// How many compilations run side by side: the CPUs this process may use.
+    fn jobs(&self) -> usize {
+        let cpus = self.host.limits.affinity.len().max(1);
+        match self.host.limits.cpu_quota {
+            Some(quota) => cpus.min(quota.ceil() as usize).max(1),
+            None => cpus,
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! `build_info.json`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+use build_info::record::{Artifact, Blas, BuildInfo, EffectiveFlags, SCHEMA_VERSION, Threading, Tool};
+use build_info::{Bytes, Policy, threads};
+
+use super::{Build, smoke};
+use crate::fs;
+use crate::plan::Plan;
+use crate::profile;
+
+/// Gathers the record of a build whose stages have all passed.
+pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) -> Result<BuildInfo> {
+    let plan = build.plan;
+    let mut host = build.host.clone();
+    if !hostname {
+        host.hostname = None;
+    }
+    let threads = threads::budget(&host, Policy::Balanced);
+    let openmp = plan.threading == profile::Threading::Upstream && uses_openmp(&effective_flags);
+    Ok(BuildInfo {
+        schema_version: SCHEMA_VERSION.to_string(),
+        anneal_version: env!("CARGO_PKG_VERSION").to_string(),
+        build_type: plan.definitions.get("CMAKE_BUILD_TYPE").cloned().unwrap_or_default(),
+        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        hostname: host.hostname.clone(),
+        cpu_model: host.cpu.name.clone(),
+        cpu_flags: host.cpu.features.iter().cloned().collect(),
+        cmake_flags: plan.cmake_flags(),
+        llama_version: build.tree.llama_version.clone(),
+        compiler: format!("{} {}", plan.compiler.kind, plan.compiler.version),
+        reproducible: plan.reproducible,
+        optimal_threads: threads.decode,
+        profile: plan.profile.clone(),
+        plan_hash: plan.hash(),
+        target: plan.target.clone(),
+        source: plan.source.clone(),
+        toolchain: tools(plan),
+        effective_flags,
+        isa_required: plan.isa.required.clone(),
+        blas: blas(plan),
+        threading: if openmp { Threading::Openmp } else { Threading::Threadpool },
+        lto: "off".to_string(),
+        host,
+        threads,
+        artifacts: artifacts(build)?,
+        stages: build.stage_times(),
+        smoke: smoke::result(build),
+        notes: plan.notes.clone(),
+    })
+}
+
+fn uses_openmp(flags: &EffectiveFlags) -> bool {
+    flags.definitions.iter().any(|definition| definition == "-DGGML_USE_OPENMP")
+}
+
+fn blas(plan: &Plan) -> Option<Blas> {
+    plan.blas_library.as_ref().map(|library| Blas {
+        vendor: library.vendor.clone(),
+        version: library.version.clone(),
+        threading: None,
+    })
+}
+
+fn tools(plan: &Plan) -> BTreeMap<String, Tool> {
+    let llvm = |compiler: &toolchain::Compiler| {
+        (compiler.kind == toolchain::CompilerKind::Clang).then_some(compiler.version.major)
+    };
+    let compiler = |path: &Path| Tool {
+        path: path.to_path_buf(),
+        version: plan.compiler.version.to_string(),
+        llvm_major: llvm(&plan.compiler),
+    };
+    let rustc = Tool {
+        path: plan.rustc.path.clone(),
+        version: plan.rustc.version.to_string(),
+        llvm_major: Some(plan.rustc.llvm.major),
+    };
+    let libclang = plan.libclang.as_ref().map(|found| Tool {
+        path: found.dir.clone(),
+        version: found.version.to_string(),
+        llvm_major: Some(found.version.major),
+    });
+    [
+        ("cc", Some(compiler(&plan.compiler.cc))),
+        ("cxx", Some(compiler(&plan.compiler.cxx))),
+        ("cmake", Some(plan.cmake.clone())),
+        ("ninja", Some(plan.ninja.clone())),
+        ("linker", plan.linker.clone()),
+        ("libclang", libclang),
+        ("rustc", Some(rustc)),
+    ]
+    .into_iter()
+    .filter_map(|(role, tool)| Some((role.to_string(), tool?)))
+    .collect()
+}
+
+/// The engine, and the libraries beside it when they are not inside.
+fn artifacts(build: &Build) -> Result<Vec<Artifact>> {
+    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
+    let mut all = vec![artifact(&anneal, Path::new("bin/anneal"))?];
+    if build.plan.linkage == profile::Linkage::Shared {
+        let lib = build.folder.prefix().join("lib");
+        let mut libraries = Vec::new();
+        for entry in std::fs::read_dir(&lib).with_context(|| format!("cannot list {}", lib.display()))? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.contains(".so") && entry.file_type()?.is_file() {
+                libraries.push(name);
+            }
+        }
+        libraries.sort();
+        for name in libraries {
+            all.push(artifact(&lib.join(&name), &Path::new("prefix/lib").join(&name))?);
+        }
+    }
+    Ok(all)
+}
+
+fn artifact(file: &Path, name: &Path) -> Result<Artifact> {
+    let size = std::fs::metadata(file).with_context(|| format!("cannot look at {}", file.display()))?.len();
+    Ok(Artifact { path: name.to_path_buf(), size: Bytes(size), sha256: fs::digest_file(file)? })
+}

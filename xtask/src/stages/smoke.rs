@@ -1,0 +1,77 @@
+//! The smoke test: a tiny model with random weights, greedy generation twice, equal tokens.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use build_info::record::Smoke;
+use gguf::synth::{self, Preset};
+use serde::Deserialize;
+
+use super::Build;
+use crate::process::Run;
+use crate::ui::Progress;
+
+/// Tokens generated in each run.
+const TOKENS: u32 = 64;
+/// Long enough to be more than one row of every matrix kernel.
+const PROMPT: &str = "The quick brown fox jumps over the lazy dog, and the five boxing wizards jump quickly.";
+
+/// What `anneal run --json` tells; more than this is ignored.
+#[derive(Debug, Deserialize)]
+struct Report {
+    tokens: Vec<i32>,
+    timings: Timings,
+}
+
+#[derive(Debug, Deserialize)]
+struct Timings {
+    prefill_tokens_per_second: f64,
+    decode_tokens_per_second: f64,
+}
+
+/// Generates twice with the candidate and compares.
+pub fn smoke(build: &Build, progress: &mut Progress) -> Result<()> {
+    let folder = build.folder.smoke();
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let model = folder.join("tiny.gguf");
+    progress.message("writing a tiny model");
+    synth::write(&model, &synth::Options::new(Preset::Tiny)).context("cannot write the smoke test's model")?;
+    progress.message("generating");
+    let first = generate(build, &model)?;
+    let second = generate(build, &model)?;
+    if first.tokens.len() != TOKENS as usize {
+        bail!("{TOKENS} tokens were asked for and {} came", first.tokens.len());
+    }
+    if first.tokens != second.tokens {
+        let at = first.tokens.iter().zip(&second.tokens).take_while(|(a, b)| a == b).count();
+        bail!(
+            "two greedy runs on one model differ from token {at} on: the compiler made wrong code, or memory is \
+             faulty; try another compiler and report it"
+        );
+    }
+    let smoke = Smoke {
+        model: "tiny".to_string(),
+        tokens: TOKENS,
+        prefill_tokens_per_second: first.timings.prefill_tokens_per_second,
+        decode_tokens_per_second: first.timings.decode_tokens_per_second,
+    };
+    crate::fs::write_atomically(&result_path(build), &serde_json::to_vec(&smoke)?)
+}
+
+/// What the smoke test of this build measured.
+pub fn result(build: &Build) -> Option<Smoke> {
+    serde_json::from_slice(&std::fs::read(result_path(build)).ok()?).ok()
+}
+
+fn result_path(build: &Build) -> PathBuf {
+    build.folder.smoke().join("result.json")
+}
+
+fn generate(build: &Build, model: &std::path::Path) -> Result<Report> {
+    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
+    let output = Run::new(anneal, &build.log)
+        .args(["run", "--greedy", "--ignore-eos", "--json", "-n", &TOKENS.to_string(), "-p", PROMPT, "-m"])
+        .args([model])
+        .output()?;
+    serde_json::from_str(&output).with_context(|| format!("cannot understand what anneal printed: {output}"))
+}

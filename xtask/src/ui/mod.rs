@@ -1,0 +1,103 @@
+//! What a person sees: progress, tables, errors. Standard output carries only the result of a command; all
+//! else goes to standard error.
+
+mod progress;
+mod table;
+
+use std::fmt::Display;
+use std::io::{IsTerminal, Write};
+
+use anyhow::Result;
+use serde::Serialize;
+
+pub use progress::Progress;
+pub use table::{columns, stage_times};
+
+use crate::commands::Global;
+
+/// How to speak to the user.
+#[derive(Clone, Debug)]
+pub struct Ui {
+    json: bool,
+    quiet: bool,
+    verbose: bool,
+    terminal: bool,
+    color: bool,
+}
+
+impl Ui {
+    /// As the flags and the terminal ask for.
+    pub fn new(global: &Global) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        // https://no-color.org: set and not empty.
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Self {
+            json: global.json,
+            quiet: global.quiet,
+            verbose: global.verbose > 0,
+            terminal: terminal && !dumb,
+            color: terminal && !no_color && !dumb,
+        }
+    }
+
+    /// Whether the result is wanted as JSON.
+    pub fn json(&self) -> bool {
+        self.json
+    }
+
+    /// Whether external commands are echoed.
+    pub fn verbose(&self) -> bool {
+        self.verbose
+    }
+
+    /// Prints the result of a command: as JSON with `--json`, else as text.
+    pub fn result(&self, value: &impl Serialize, text: impl Display) -> Result<()> {
+        let text = if self.json {
+            format!("{}\n", serde_json::to_string_pretty(value)?)
+        } else {
+            let text = text.to_string();
+            if text.is_empty() || text.ends_with('\n') { text } else { format!("{text}\n") }
+        };
+        // A reader that has seen enough (`| head`) is no error.
+        match std::io::stdout().write_all(text.as_bytes()) {
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// Tells what is going on. Nothing with `-q`.
+    pub fn say(&self, text: impl Display) {
+        if !self.quiet {
+            let _ = writeln!(std::io::stderr(), "{text}");
+        }
+    }
+
+    /// Tells of something that is done.
+    pub fn done(&self, what: &str, detail: impl Display) {
+        self.say(format_args!("{} {detail}", self.paint("32;1", &format!("{what:>11}"))));
+    }
+
+    /// Tells something that a person should know; also with `-q`.
+    pub fn warn(&self, text: impl Display) {
+        let _ = writeln!(std::io::stderr(), "{} {text}", self.paint("33;1", "    warning"));
+    }
+
+    /// Prints an error and its causes.
+    pub fn error(&self, error: &anyhow::Error) {
+        let mut err = std::io::stderr();
+        let _ = writeln!(err, "{} {error}", self.paint("31;1", "error:"));
+        for cause in error.chain().skip(1) {
+            let _ = writeln!(err, "  caused by: {cause}");
+        }
+    }
+
+    /// Starts showing the progress of a stage.
+    pub fn progress(&self, stage: &str) -> Progress {
+        Progress::new(stage, self.terminal, self.quiet, self.color)
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+    }
+}

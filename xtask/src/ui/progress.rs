@@ -1,0 +1,83 @@
+//! The progress of one stage: a bar with counts and an ETA on a terminal, a plain line now and then
+//! elsewhere.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A plain line is written at most this often.
+const PLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// Progress of one stage.
+pub struct Progress {
+    stage: String,
+    bar: ProgressBar,
+    plain: bool,
+    started: Instant,
+    last_plain: Instant,
+}
+
+impl Progress {
+    pub(super) fn new(stage: &str, terminal: bool, quiet: bool, color: bool) -> Self {
+        let bar = ProgressBar::no_length();
+        bar.set_draw_target(if terminal && !quiet {
+            ProgressDrawTarget::stderr_with_hz(10)
+        } else {
+            ProgressDrawTarget::hidden()
+        });
+        bar.set_style(spinner(color));
+        bar.set_prefix(stage.to_string());
+        bar.enable_steady_tick(Duration::from_millis(120));
+        let plain = !terminal && !quiet;
+        if plain {
+            eprintln!("{stage:>11} ...");
+        }
+        let now = Instant::now();
+        Self { stage: stage.to_string(), bar, plain, started: now, last_plain: now }
+    }
+
+    /// `done` of `total` steps are finished; `what` is the newest.
+    pub fn step(&mut self, done: u64, total: u64, what: &str) {
+        if self.bar.length() != Some(total) {
+            self.bar.set_length(total);
+            self.bar.set_style(bar());
+        }
+        self.bar.set_position(done);
+        self.message(what);
+        if self.plain && (self.last_plain.elapsed() >= PLAIN_EVERY || (done == total && total > 0)) {
+            self.last_plain = Instant::now();
+            let elapsed = self.started.elapsed();
+            let eta = elapsed.mul_f64(total.saturating_sub(done) as f64 / done.max(1) as f64);
+            let seconds = |d: Duration| humantime::format_duration(Duration::from_secs(d.as_secs()));
+            eprintln!("{:>11} {done}/{total}, {}, ETA {}", self.stage, seconds(elapsed), seconds(eta));
+        }
+    }
+
+    /// What is going on, where steps cannot be counted.
+    pub fn message(&self, what: &str) {
+        // A terminal line is no place for control characters of a compiler's message.
+        let what: String = what.chars().filter(|c| !c.is_control()).take(60).collect();
+        self.bar.set_message(what);
+    }
+
+    /// Takes the bar away.
+    pub fn finish(self) -> Duration {
+        self.bar.finish_and_clear();
+        self.started.elapsed()
+    }
+}
+
+fn spinner(color: bool) -> ProgressStyle {
+    let template = if color {
+        "{prefix:>11.cyan.bold} {spinner} {wide_msg} {elapsed}"
+    } else {
+        "{prefix:>11} {spinner} {wide_msg} {elapsed}"
+    };
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
+}
+
+fn bar() -> ProgressStyle {
+    ProgressStyle::with_template("{prefix:>11} [{bar:24}] {pos}/{len} {elapsed} ETA {eta}  {wide_msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ")
+}

@@ -1,0 +1,33 @@
+//! Tables.
+
+use build_info::record::StageTime;
+use comfy_table::{CellAlignment, Table, presets};
+
+/// A table without lines: `header`, then `rows`.
+pub fn columns(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header.iter().copied());
+    for row in rows {
+        table.add_row(row);
+    }
+    table
+}
+
+/// How long each stage took, and all of them.
+pub fn stage_times(stages: &[StageTime]) -> Table {
+    let total: f64 = stages.iter().map(|stage| stage.seconds).sum();
+    let share = |seconds: f64| if total > 0.0 { 100.0 * seconds / total } else { 0.0 };
+    let row = |name: &str, seconds: f64| {
+        vec![name.to_string(), format!("{seconds:.1} s"), format!("{:.0} %", share(seconds))]
+    };
+    let mut rows: Vec<Vec<String>> = stages.iter().map(|stage| row(&stage.name, stage.seconds)).collect();
+    rows.push(row("total", total));
+    let mut table = columns(&["stage", "time", "share"], rows);
+    for column in [1, 2] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}

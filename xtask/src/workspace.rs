@@ -1,0 +1,63 @@
+//! Where things lie in a checkout.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+/// One checkout of Anneal.
+#[derive(Clone, Debug)]
+pub struct Workspace {
+    root: PathBuf,
+}
+
+impl Workspace {
+    /// The checkout that this program was compiled from, or the one named by `ANNEAL_WORKSPACE` (for an
+    /// xtask that was moved elsewhere, and for tests).
+    pub fn find() -> Result<Self> {
+        let root = match std::env::var_os("ANNEAL_WORKSPACE") {
+            Some(root) => PathBuf::from(root),
+            None => Path::new(env!("CARGO_MANIFEST_DIR"))
+                .parent()
+                .context("xtask lies in no workspace")?
+                .to_path_buf(),
+        };
+        let root = std::path::absolute(root)?;
+        if !root.join("profiles/build").is_dir() {
+            bail!(
+                "{} is no checkout of Anneal: it has no profiles/build; run cargo xtask in a checkout",
+                root.display()
+            );
+        }
+        Ok(Self { root })
+    }
+
+    /// Its top folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Profiles of builds.
+    pub fn build_profiles(&self) -> PathBuf {
+        self.root.join("profiles/build")
+    }
+
+    /// All that Anneal makes: build folders, sources, caches.
+    pub fn anneal(&self) -> PathBuf {
+        self.root.join("target/anneal")
+    }
+
+    /// The link that names the newest finished build of `profile`.
+    pub fn current(&self, profile: &str) -> PathBuf {
+        self.anneal().join(profile)
+    }
+
+    /// Cargo's target folder for the engine, shared by all builds: cargo tells their flags apart.
+    pub fn cargo_target(&self) -> PathBuf {
+        self.anneal().join("cargo")
+    }
+
+    /// Remembered versions of tools.
+    pub fn tool_cache(&self) -> PathBuf {
+        self.anneal().join("tools.json")
+    }
+}

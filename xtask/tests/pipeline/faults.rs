@@ -1,0 +1,153 @@
+//! Builds that fail: each says why, exits with the right code, and leaves the last good build as it was.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::checkout::{Checkout, Run, write};
+
+/// A checkout with a good native build, and the folder of that build.
+fn with_good_build() -> (Checkout, PathBuf) {
+    let checkout = Checkout::new("checkout");
+    checkout.build("native").expect(0, "built");
+    let good = std::fs::canonicalize(checkout.current("native")).unwrap();
+    (checkout, good)
+}
+
+#[track_caller]
+fn assert_still_current(checkout: &Checkout, good: &PathBuf) {
+    assert_eq!(&std::fs::canonicalize(checkout.current("native")).unwrap(), good);
+    assert!(good.join("bin/anneal").is_file());
+    checkout.record("native");
+}
+
+#[test]
+fn a_compiler_error_is_shown_with_the_log() {
+    let (checkout, good) = with_good_build();
+    write(&checkout.source.join("src/llama.c"), "this is no C");
+    let run = checkout.build("native").expect(1, "stage `compile` of the native build failed");
+    assert!(run.err.contains("this is no C") && run.err.contains("build.log"), "{}", run.err);
+    assert_still_current(&checkout, &good);
+}
+
+#[test]
+fn a_fake_native_build_is_refused() {
+    let (checkout, good) = with_good_build();
+    let profile = checkout.root.join("profiles/build/native.toml");
+    let text = std::fs::read_to_string(&profile).unwrap();
+    write(&profile, &format!("{text}\n[definitions]\nGGML_NATIVE = \"OFF\"\n"));
+    checkout.build("native").expect(1, "compiled without -march=native");
+    assert_still_current(&checkout, &good);
+}
+
+#[test]
+fn a_portable_build_with_native_flags_is_refused() {
+    let checkout = Checkout::new("checkout");
+    let profile = checkout.root.join("profiles/build/portable.toml");
+    let text = std::fs::read_to_string(&profile).unwrap();
+    write(&profile, &format!("{text}\n[definitions]\nCMAKE_C_FLAGS = \"-march=x86-64-v3 -march=native\"\n"));
+    checkout.build("portable").expect(1, "compiled with -march=native, which this build must not carry");
+    assert!(!checkout.current("portable").exists());
+}
+
+#[test]
+fn a_build_whose_tokens_differ_does_not_become_current() {
+    let (checkout, good) = with_good_build();
+    write(&checkout.source.join("src/llama.c"), "int llama(void) { return 3; }");
+    let output = checkout.build_command("native").env("FAKE_ANNEAL", "flaky").output().unwrap();
+    Run::from(output).expect(1, "two greedy runs on one model differ from token 63 on");
+    assert_still_current(&checkout, &good);
+}
+
+#[test]
+fn an_engine_that_fails_its_smoke_test_does_not_replace_the_good_one() {
+    let (checkout, good) = with_good_build();
+    let before = std::fs::read(good.join("bin/anneal")).unwrap();
+    let main = checkout.root.join("engine/main.rs");
+    let text = std::fs::read_to_string(&main).unwrap();
+    write(&main, &text.replace("fn main() {", "fn main() { std::process::exit(7);"));
+    checkout.build("native").expect(1, "exit status: 7");
+    assert_eq!(std::fs::read(good.join("bin/anneal")).unwrap(), before);
+    assert_still_current(&checkout, &good);
+}
+
+#[test]
+fn a_damaged_record_or_stamp_is_made_again() {
+    let (checkout, good) = with_good_build();
+    write(&good.join("build_info.json"), "{\"schema_version\": \"1.0\", ");
+    checkout.build("native").expect(0, "built");
+    checkout.record("native");
+    write(&good.join("stages/compile.json"), "\0\0\0");
+    write(&good.join("stages/smoke-test.json"), "");
+    checkout.build("native").expect(0, "finished compile");
+    assert_still_current(&checkout, &good);
+}
+
+#[test]
+fn a_lost_engine_is_noticed() {
+    let (checkout, good) = with_good_build();
+    std::fs::remove_file(good.join("bin/anneal")).unwrap();
+    checkout.build("native").expect(0, "finished engine");
+    assert_still_current(&checkout, &good);
+}
+
+#[test]
+fn a_target_folder_that_cannot_be_written_is_named() {
+    let checkout = Checkout::new("checkout");
+    // Nobody may write here, root neither.
+    std::os::unix::fs::symlink("/sys/kernel", checkout.root.join("target")).unwrap();
+    checkout.build("native").expect(1, "cannot make");
+}
+
+#[test]
+fn a_full_disk_is_told_and_the_good_build_stays() {
+    let (checkout, good) = with_good_build();
+    write(&checkout.source.join("src/llama.c"), "int llama(void) { return 4; }");
+    let sources = checkout.root.join("target/anneal/sources");
+    // A file system of its own with room for nothing, over the folder that the new sources go to.
+    let script = format!(
+        "mount -t tmpfs -o size=16k none '{}' && exec \"$@\"",
+        sources.display()
+    );
+    let inner = checkout.build_command("native");
+    let mut command = Command::new("unshare");
+    // Root needs no namespace of users, and may not be allowed one.
+    let root = std::fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0);
+    command.args(if root { vec!["--mount"] } else { vec!["--user", "--map-root-user", "--mount"] });
+    command.args(["sh", "-c", &script, "sh"]).arg(inner.get_program()).args(inner.get_args());
+    command.env("ANNEAL_WORKSPACE", &checkout.root).current_dir(&checkout.root);
+    Run::from(command.output().unwrap()).expect(1, "No space left on device");
+    assert_still_current(&checkout, &good);
+    checkout.build("native").expect(0, "built");
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_says_what_there_is() {
+    let checkout = Checkout::new("checkout");
+    for (args, part) in [
+        (&["build", "--profile", "navite"][..], "there are dev, native, portable, upstream-default"),
+        (&["build", "--origin", "ftp"], "use crate, sdist, git or path:DIR"),
+        (&["biuld"], "unrecognized subcommand"),
+        (&["model", "synth", "--preset", "huge", "--out", "x.gguf"], "there are tiny, moe-tiny"),
+        (&["show", "--quiet", "--verbose"], "cannot be used with"),
+    ] {
+        checkout.xtask(args).expect(2, part);
+    }
+}
+
+#[test]
+fn arguments_that_are_no_unicode_are_refused_without_a_panic() {
+    use std::os::unix::ffi::OsStrExt;
+    let checkout = Checkout::new("checkout");
+    let mut command = checkout.command(&["build", "--profile"]);
+    command.arg(std::ffi::OsStr::from_bytes(b"nat\xffive"));
+    Run::from(command.output().unwrap()).expect(2, "invalid UTF-8");
+}
+
+#[test]
+fn a_folder_that_is_no_llama_is_refused() {
+    let checkout = Checkout::new("checkout");
+    for (dir, part) in [("/proc/self/fd", ""), ("no such folder", "no such folder")] {
+        let run = checkout.xtask(&["build-native", "--path", dir]);
+        run.expect(1, part);
+    }
+}
