@@ -7,7 +7,9 @@ fn main() {
     let arguments: Vec<String> = match serde_json::from_str(&arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
-            println!("cargo::error=llama-sys passed linker arguments that cannot be read ({error}): {arguments}");
+            println!(
+                "cargo::error=llama-sys passed linker arguments that cannot be read ({error}): {arguments}"
+            );
             return;
         }
     };

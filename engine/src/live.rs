@@ -42,7 +42,11 @@ impl Live {
         let executable = std::env::current_exe().ok()?;
         let folder = executable.parent()?;
         let candidates = [Some(folder), folder.parent()];
-        candidates.into_iter().flatten().map(|folder| folder.join("build_info.json")).find(|path| path.is_file())
+        candidates
+            .into_iter()
+            .flatten()
+            .map(|folder| folder.join("build_info.json"))
+            .find(|path| path.is_file())
     }
 
     /// Memory that this process may use: what the control group allows, at most what is available.

@@ -19,7 +19,7 @@ use crate::threads;
 /// its pages: the alternative is the out-of-memory killer.
 pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>> {
     let size = gguf::GgufFile::open(path)?.total_tensor_bytes();
-    let pageable = settings.load_mode.value == LoadMode::Mmap && !settings.repack.value;
+    let pageable = is_pageable(settings);
     if let Some(available) = live.memory().filter(|available| size > *available && !pageable) {
         return Err(Error::TooLarge {
             path: path.to_path_buf(),
@@ -59,8 +59,10 @@ pub fn context_with(
     settings: &Settings,
     live: &Live,
 ) -> Result<Context> {
-    let needed = cache_size(model, options);
-    if let (Some(needed), Some(available)) = (needed, live.memory())
+    // What was available before the weights took their part.
+    let weights = if is_pageable(settings) { 0 } else { model.size() };
+    let available = live.memory().map(|available| Bytes(available.0.saturating_sub(weights)));
+    if let (Some(needed), Some(available)) = (cache_size(model, options), available)
         && needed > available
     {
         return Err(Error::TooLarge {
@@ -74,6 +76,11 @@ pub fn context_with(
     let mut context = Context::new(model, options)?;
     threads::attach(&mut context, settings, live.host.as_ref())?;
     Ok(context)
+}
+
+/// Whether the kernel can drop the weights' pages and read them again: mapped, and not copied by repacking.
+fn is_pageable(settings: &Settings) -> bool {
+    settings.load_mode.value == LoadMode::Mmap && !settings.repack.value
 }
 
 /// Size of the context: the default is cut to what the model was trained for, a flag is not.
@@ -97,7 +104,7 @@ fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
     let kv_heads = number("attention.head_count_kv").unwrap_or(heads);
     let head = number("embedding_length")? / heads;
     let per_token = |key, kind: KvType| kv_heads * number(key).unwrap_or(head) * kind.bytes_per_32() / 32;
-    let bytes =
-        per_token("attention.key_length", options.type_k) + per_token("attention.value_length", options.type_v);
+    let bytes = per_token("attention.key_length", options.type_k)
+        + per_token("attention.value_length", options.type_v);
     Some(Bytes(u64::from(options.n_ctx) * u64::from(model.n_layer()) * bytes))
 }

@@ -98,9 +98,8 @@ pub fn quantize(
     let partial = gguf::partial::PartialFile::beside(output, Bytes(0)).map_err(place)?;
 
     let (source, target) = (input.to_path_buf(), partial.path().to_path_buf());
-    let worker = std::thread::spawn(move || {
-        ffi::quantize(&source, &target, kind.ftype, kind.name == "COPY", threads)
-    });
+    let worker =
+        std::thread::spawn(move || ffi::quantize(&source, &target, kind.ftype, kind.name == "COPY", threads));
     while !worker.is_finished() {
         let (done, total) = ffi::quantize_progress();
         if !on_progress(done, total) {

@@ -303,8 +303,9 @@ fn check(requested: &Requested) -> Result<()> {
     if let Some(poll) = requested.poll.filter(|poll| *poll > 100) {
         return usage(format!("--poll {poll}: use 0 (sleep) to 100 (spin)"));
     }
-    for cpu in requested.cpus.iter().flatten().filter(|cpu| **cpu >= MAX_THREADS) {
-        return usage(format!("--cpu-list {cpu}: llama.cpp can bind threads to CPUs 0 to {}", MAX_THREADS - 1));
+    if let Some(cpu) = requested.cpus.iter().flatten().find(|cpu| **cpu >= MAX_THREADS) {
+        let last = MAX_THREADS - 1;
+        return usage(format!("--cpu-list {cpu}: llama.cpp can bind threads to CPUs 0 to {last}"));
     }
     let fractions = [("--top-p", requested.top_p), ("--min-p", requested.min_p)];
     for (flag, value) in fractions {
@@ -324,8 +325,8 @@ fn usage<T>(message: String) -> Result<T> {
 
 #[cfg(test)]
 mod tests {
-    use build_info::host::{Cpu, Limits, Memory, Os, Topology};
     use build_info::Host;
+    use build_info::host::{Cpu, Limits, Memory, Os, Topology};
 
     use super::*;
 
@@ -365,8 +366,16 @@ mod tests {
         ];
         for (requested, decode, prefill) in cases {
             let settings = Settings::resolve(&requested, &live(8)).expect("valid");
-            assert_eq!((settings.decode_threads.value, settings.decode_threads.source), decode, "{requested:?}");
-            assert_eq!((settings.prefill_threads.value, settings.prefill_threads.source), prefill, "{requested:?}");
+            assert_eq!(
+                (settings.decode_threads.value, settings.decode_threads.source),
+                decode,
+                "{requested:?}"
+            );
+            assert_eq!(
+                (settings.prefill_threads.value, settings.prefill_threads.source),
+                prefill,
+                "{requested:?}"
+            );
         }
     }
 

@@ -24,7 +24,9 @@ impl Placement {
             Affinity::Off => Placement::default(),
             // With more threads than CPUs, giving each its own would put two on one and none on another.
             Affinity::On => Placement { cpus: cpus.clone(), strict: threads as usize <= cpus.len() },
-            Affinity::Auto if host.is_some_and(|host| host.topology.is_hybrid()) && threads as usize <= cpus.len() => {
+            Affinity::Auto
+                if host.is_some_and(|host| host.topology.is_hybrid()) && threads as usize <= cpus.len() =>
+            {
                 Placement { cpus: cpus.clone(), strict: false }
             }
             Affinity::Auto => Placement::default(),

@@ -64,12 +64,20 @@ fn a_corrupt_model_is_an_error_and_never_a_crash() {
         bytes[at] ^= 0xff;
         fs::write(&path, bytes).expect("a file");
         let (code, _, stderr) = parts(&anneal([
-            OsStr::new("run"), OsStr::new("-n"), OsStr::new("1"), OsStr::new("-p"), OsStr::new("a"),
-            OsStr::new("-m"), path.as_os_str(),
+            OsStr::new("run"),
+            OsStr::new("-n"),
+            OsStr::new("1"),
+            OsStr::new("-p"),
+            OsStr::new("a"),
+            OsStr::new("-m"),
+            path.as_os_str(),
         ]));
         // A changed byte in a value may well leave a model that runs.
         assert!(matches!(code, Some(0 | 1)), "byte {at}: {code:?} {stderr}");
-        assert!(code == Some(0) || stderr.contains("error: ") || stderr.contains("anneal: "), "byte {at}: {stderr}");
+        assert!(
+            code == Some(0) || stderr.contains("error: ") || stderr.contains("anneal: "),
+            "byte {at}: {stderr}"
+        );
         assert!(!stderr.contains("panicked") && !stderr.contains("ptrace"), "byte {at}: {stderr}");
     }
 }
@@ -121,9 +129,8 @@ fn prompts_that_do_not_fit() {
     // The number it names must do.
     let words: Vec<&str> = stderr.split_whitespace().collect();
     let at = words.iter().position(|word| *word == "-c").expect("it names -c");
-    let output = anneal([
-        "run", "-m", tiny().to_str().expect("UTF-8"), "-p", &long, "-n", "1", "-c", words[at + 1],
-    ]);
+    let output =
+        anneal(["run", "-m", tiny().to_str().expect("UTF-8"), "-p", &long, "-n", "1", "-c", words[at + 1]]);
     assert_eq!(parts(&output).0, Some(0), "-c {} did not do: {:?}", words[at + 1], parts(&output).2);
     let (code, stderr) = refused(tiny(), &["-c", "200000000"]);
     assert_eq!(code, Some(1), "{stderr}");
@@ -165,8 +172,13 @@ fn text_that_is_not_utf8() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let prompt = folder.path().join("latin1.txt");
     fs::write(&prompt, b"caf\xe9").expect("a file");
-    let (code, _, stderr) =
-        parts(&anneal([OsStr::new("run"), OsStr::new("-m"), tiny().as_os_str(), OsStr::new("-f"), prompt.as_os_str()]));
+    let (code, _, stderr) = parts(&anneal([
+        OsStr::new("run"),
+        OsStr::new("-m"),
+        tiny().as_os_str(),
+        OsStr::new("-f"),
+        prompt.as_os_str(),
+    ]));
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("byte 3") && stderr.contains("iconv"), "{stderr}");
 

@@ -7,12 +7,50 @@ use serde_json::Value;
 
 /// The names that llama-bench prints, in its order.
 const LLAMA_BENCH: [&str; 44] = [
-    "build_commit", "build_number", "cpu_info", "gpu_info", "backends", "model_filename", "model_type",
-    "model_size", "model_n_params", "n_batch", "n_ubatch", "n_threads", "cpu_mask", "cpu_strict", "poll",
-    "type_k", "type_v", "n_gpu_layers", "n_cpu_moe", "split_mode", "main_gpu", "no_kv_offload", "flash_attn",
-    "devices", "tensor_split", "tensor_buft_overrides", "load_mode", "lazy_mode", "embeddings",
-    "no_op_offload", "no_host", "repack", "fit_target", "fit_min_ctx", "n_prompt", "n_gen", "n_depth",
-    "test_time", "avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "samples_ns", "samples_ts",
+    "build_commit",
+    "build_number",
+    "cpu_info",
+    "gpu_info",
+    "backends",
+    "model_filename",
+    "model_type",
+    "model_size",
+    "model_n_params",
+    "n_batch",
+    "n_ubatch",
+    "n_threads",
+    "cpu_mask",
+    "cpu_strict",
+    "poll",
+    "type_k",
+    "type_v",
+    "n_gpu_layers",
+    "n_cpu_moe",
+    "split_mode",
+    "main_gpu",
+    "no_kv_offload",
+    "flash_attn",
+    "devices",
+    "tensor_split",
+    "tensor_buft_overrides",
+    "load_mode",
+    "lazy_mode",
+    "embeddings",
+    "no_op_offload",
+    "no_host",
+    "repack",
+    "fit_target",
+    "fit_min_ctx",
+    "n_prompt",
+    "n_gen",
+    "n_depth",
+    "test_time",
+    "avg_ns",
+    "stddev_ns",
+    "avg_ts",
+    "stddev_ts",
+    "samples_ns",
+    "samples_ts",
 ];
 
 #[test]
@@ -33,7 +71,10 @@ fn fields_are_llama_benchs_in_its_order() {
 fn every_combination_is_measured() {
     let lines = on_tiny(
         "bench",
-        &["-p", "8,16", "-n", "4", "-pg", "8,4", "-b", "8,32", "-ub", "8", "-r", "1", "-o", "jsonl", "-d", "0,16"],
+        &[
+            "-p", "8,16", "-n", "4", "-pg", "8,4", "-b", "8,32", "-ub", "8", "-r", "1", "-o", "jsonl", "-d",
+            "0,16",
+        ],
     );
     let tests: Vec<(u64, u64, u64, u64)> = lines
         .lines()

@@ -17,7 +17,8 @@ fn run(arguments: &[&str]) -> Value {
 
 #[test]
 fn the_same_seed_gives_the_same_tokens() {
-    let sampled = |seed| run(&["-p", "The smith", "-n", "24", "--temp", "1.5", "--top-k", "0", "--seed", seed]);
+    let sampled =
+        |seed| run(&["-p", "The smith", "-n", "24", "--temp", "1.5", "--top-k", "0", "--seed", seed]);
     let (first, second, other) = (sampled("7"), sampled("7"), sampled("8"));
     assert_eq!(first["tokens"], second["tokens"]);
     assert_ne!(first["tokens"], other["tokens"]);
@@ -44,7 +45,9 @@ fn text_is_the_tokens_and_streams_what_json_holds() {
     let streamed = on_tiny("run", &["-p", "red heat", "-n", "12", "--greedy", "--ignore-eos"]);
     assert_eq!(streamed.strip_suffix('\n'), json["text"].as_str());
     assert!(json["prompt_tokens"].as_u64() > Some(0));
-    for timing in ["load_ms", "time_to_first_token_ms", "prefill_tokens_per_second", "decode_tokens_per_second"] {
+    for timing in
+        ["load_ms", "time_to_first_token_ms", "prefill_tokens_per_second", "decode_tokens_per_second"]
+    {
         assert!(json["timings"][timing].as_f64() > Some(0.0), "{timing}: {json}");
     }
 }
@@ -90,8 +93,12 @@ fn batch_sizes_reach_the_context() {
 #[test]
 fn threads_reach_the_context() {
     let live = Live::read();
-    let requested =
-        Requested { decode_threads: Some(1), prefill_threads: Some(2), n_ctx: Some(256), ..Requested::default() };
+    let requested = Requested {
+        decode_threads: Some(1),
+        prefill_threads: Some(2),
+        n_ctx: Some(256),
+        ..Requested::default()
+    };
     let settings = Settings::resolve(&requested, &live).expect("valid settings");
     let model = model::open(tiny(), &settings, &live).expect("the tiny model");
     let mut context = model::context(&model, &settings, &live, false).expect("a context");

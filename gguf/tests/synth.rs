@@ -33,7 +33,7 @@ fn the_seed_alone_decides_the_bytes() {
         assert_ne!(one, made(preset, 2, 2), "{preset}");
     }
     // Whoever changes this changes the models that others have measured.
-    assert_eq!(made(Preset::Tiny, 0, 2), "TINY_DIGEST");
+    assert_eq!(made(Preset::Tiny, 0, 2), "ced107fa3208e501612968d8c140475c0fd30b1c453060fc4e1e3770adaab526");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Answers of tools, remembered between runs: a version probe costs 5 to 300 ms, a look at a file's stamp 10 us.
+//! Answers of tools, remembered between runs: a version probe costs 5 to 300 ms, a look at a file's stamp
+//! 10 us.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -77,8 +78,9 @@ struct Stored {
     entries: BTreeMap<String, Entry>,
 }
 
-/// Answers `questions`, in order: from the file at `cache` where the program has not changed since, else by running it.
-/// A damaged file counts as none; one that cannot be written is not an error, since the next run only takes longer.
+/// Answers `questions`, in order: from the file at `cache` where the program has not changed since, else
+/// by running it. A damaged file counts as none; one that cannot be written is not an error, since the
+/// next run only takes longer.
 pub(crate) fn answers(questions: &[Question], cache: Option<&Path>) -> Vec<Option<String>> {
     let old = cache.map_or_else(Stored::default, read);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();

@@ -43,8 +43,8 @@ const STEMS: &[&str] = &[
     "pkgconf",
 ];
 
-/// Finds every tool that `search` leads to. What tools said of themselves is remembered in the file at `cache` until
-/// they change. A tool that hangs, crashes or talks rubbish counts as not there.
+/// Finds every tool that `search` leads to. What tools said of themselves is remembered in the file at
+/// `cache` until they change. A tool that hangs, crashes or talks rubbish counts as not there.
 pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
     let asked = Asked::new(search, cache);
     let nvcc = asked.first(&["nvcc"], parse::nvcc);
@@ -105,8 +105,8 @@ impl Asked {
         Self { programs, answers }
     }
 
-    /// The programs with one of these names that answered, with the answers; the first name first, then in the order
-    /// of the path.
+    /// The programs with one of these names that answered, with the answers; the first name first, then
+    /// in the order of the path.
     fn texts<'a>(&'a self, names: &'a [&str]) -> impl Iterator<Item = (&'a Program, &'a str)> {
         let called =
             names.iter().flat_map(|name| self.programs.iter().filter(move |program| program.stem == **name));
@@ -177,8 +177,9 @@ impl Asked {
     }
 }
 
-/// `rustc -vV` of the compiler itself, where rustup's proxy can be seen through: the proxy takes 30 ms, and its own file
-/// does not change when the toolchain does. Else all that decides on the proxy's answer goes into the question.
+/// `rustc -vV` of the compiler itself, where rustup's proxy can be seen through: the proxy takes 30 ms,
+/// and its own file does not change when the toolchain does. Else all that decides on the proxy's answer
+/// goes into the question.
 fn rustc_question(search: &SearchPath, program: &Program) -> Question {
     let proxy = file_name(&program.canonical) == "rustup";
     let mut question = Question::new(&program.path, VERBOSE_VERSION);

@@ -49,8 +49,8 @@ fn libclang_dirs(search: &SearchPath) -> Vec<PathBuf> {
     dirs
 }
 
-/// The version in a name: `libclang-22.so.22`, `libclang.so.18.1.8`, `libclang.so`; `None` for another library. A bare
-/// name has version 0, and so has `.so.13`, the ABI that all of LLVM 13 and later keep.
+/// The version in a name: `libclang-22.so.22`, `libclang.so.18.1.8`, `libclang.so`; `None` for another
+/// library. A bare name has version 0, and so has `.so.13`, the ABI that all of LLVM 13 and later keep.
 fn libclang_version(name: &str) -> Option<Version> {
     let rest = name.strip_prefix("libclang")?;
     let (stem, behind) = match rest.strip_suffix(".dylib") {
@@ -71,7 +71,8 @@ fn libclang_version(name: &str) -> Option<Version> {
     })
 }
 
-/// A libclang without the compiler's own headers (Debian packs them apart) fails on the first `#include <stddef.h>`.
+/// A libclang without the compiler's own headers (Debian packs them apart) fails on the first `#include
+/// <stddef.h>`.
 fn has_headers(search: &SearchPath, dir: &Path) -> bool {
     let beside = [dir.join("clang"), dir.join("../lib/clang")];
     let shared = ["usr/lib/clang", "usr/lib64/clang"].map(|clang| search.root.join(clang));
@@ -85,7 +86,8 @@ fn has_headers(search: &SearchPath, dir: &Path) -> bool {
 }
 
 /// The BLAS libraries in pkg-config's folders: those of `PKG_CONFIG_PATH`, then `own_path`, its answer to
-/// `--variable pc_path`. The files are read here, since a call for each name would cost more than all the rest.
+/// `--variable pc_path`. The files are read here, since a call for each name would cost more than all the
+/// rest.
 pub(crate) fn blas(search: &SearchPath, own_path: &str) -> Vec<BlasLibrary> {
     let own = std::env::split_paths(own_path.trim());
     let mut seen = BTreeSet::new();

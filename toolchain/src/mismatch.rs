@@ -154,7 +154,8 @@ impl Check<'_> {
         })
     }
 
-    /// A profile is written by the LLVM of rustc and of clang; an older llvm-profdata cannot read it, a newer one can.
+    /// A profile is written by the LLVM of rustc and of clang; an older llvm-profdata cannot read it, a
+    /// newer one can.
     fn profdata(&self) -> Vec<Mismatch> {
         let clang = self.clang().map(|clang| ("clang", clang.version.major));
         let rustc = self.rustc().map(|major| ("rustc's LLVM", major));

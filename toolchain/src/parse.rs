@@ -31,7 +31,8 @@ pub(crate) fn nvcc(text: &str) -> Option<Version> {
     after(text, ", V").or_else(|| after(text, "release "))
 }
 
-/// The version of a tool that prints it alone, or as a word of its first lines: `cmake version 3.25.1`, `1.11.1`.
+/// The version of a tool that prints it alone, or as a word of its first lines: `cmake version 3.25.1`,
+/// `1.11.1`.
 pub(crate) fn plain(text: &str) -> Option<Version> {
     text.lines().take(2).flat_map(words).next()
 }
@@ -47,8 +48,9 @@ pub(crate) fn rustc(text: &str, path: std::path::PathBuf) -> Option<Rustc> {
     })
 }
 
-/// The newest host compilers that CUDA's `crt/host_config.h` lets pass, from the conditions of its `#error` lines:
-/// `#if __GNUC__ > 13`, and `#if (__clang_major__ >= 18) || …` under `defined(__clang__)`.
+/// The newest host compilers that CUDA's `crt/host_config.h` lets pass, from the conditions of its
+/// `#error` lines: `#if __GNUC__ > 13`, and `#if (__clang_major__ >= 18) || …` under
+/// `defined(__clang__)`.
 pub(crate) fn nvcc_hosts(header: &str) -> NvccHosts {
     let number = |line: &str, before: &str| -> Option<u32> {
         let rest = line.split_once(before)?.1.trim_start();

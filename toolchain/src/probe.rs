@@ -1,4 +1,5 @@
-//! Asking a program for its version: in bounded time, with bounded output, and with any behaviour survived.
+//! Asking a program for its version: in bounded time, with bounded output, and with any behaviour
+//! survived.
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::process::CommandExt;
@@ -14,8 +15,8 @@ pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(3);
 /// More than any tool says of itself.
 const OUTPUT_LIMIT: u64 = 64 << 10;
 
-/// What `program` prints on its standard output when run with `args`; `None` where it cannot be run, fails, or takes
-/// longer than `limit`.
+/// What `program` prints on its standard output when run with `args`; `None` where it cannot be run,
+/// fails, or takes longer than `limit`.
 pub(crate) fn ask(program: &Path, args: &[&str], limit: Duration) -> Option<String> {
     let until = Instant::now() + limit;
     let mut child = spawn(program, args)?;
@@ -43,7 +44,8 @@ fn spawn(program: &Path, args: &[&str]) -> Option<Child> {
     for _ in 0..20 {
         match command.spawn() {
             Ok(child) => return Some(child),
-            // It is being written: a package manager is at work, or a fork of this process still holds it open.
+            // It is being written: a package manager is at work, or a fork of this process still holds it
+            // open.
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
                 thread::sleep(Duration::from_millis(10))
             }
@@ -63,7 +65,8 @@ fn wait(child: &mut Child, until: Instant) -> Option<std::process::ExitStatus> {
     }
 }
 
-/// Kills the child with all it started. The shell's `kill` reaches a process group without unsafe code here.
+/// Kills the child with all it started. The shell's `kill` reaches a process group without unsafe code
+/// here.
 fn kill_group(child: &mut Child) {
     let _ = Command::new("/bin/sh")
         .args(["-c", "kill -KILL -- \"-$1\"", "sh", &child.id().to_string()])

@@ -65,8 +65,8 @@ impl SearchPath {
             .find(|path| is_program(path))
     }
 
-    /// Folders of LLVM installations (`/usr/lib/llvm-22`, `/usr/lib64/llvm18`, Homebrew's), which distributions keep off
-    /// the path.
+    /// Folders of LLVM installations (`/usr/lib/llvm-22`, `/usr/lib64/llvm18`, Homebrew's), which
+    /// distributions keep off the path.
     pub(crate) fn llvm_prefixes(&self) -> Vec<PathBuf> {
         let mut prefixes: Vec<PathBuf> = ["usr/lib", "usr/lib64"]
             .iter()
@@ -80,9 +80,9 @@ impl SearchPath {
         prefixes
     }
 
-    /// All programs whose name is one of `stems`, with or without a version behind it: first those on the path, in its
-    /// order, then those in well-known places. Within a folder the versioned name comes first: `gcc-12` stays what it
-    /// is when the distribution's `gcc` moves on.
+    /// All programs whose name is one of `stems`, with or without a version behind it: first those on the
+    /// path, in its order, then those in well-known places. Within a folder the versioned name comes
+    /// first: `gcc-12` stays what it is when the distribution's `gcc` moves on.
     pub(crate) fn programs(&self, stems: &[&str]) -> Vec<Program> {
         let mut seen = BTreeSet::new();
         let mut found = Vec::new();
@@ -142,8 +142,8 @@ impl Program {
         }
         let (stem, suffix) = (stem.to_string(), suffix.to_string());
         let canonical = fs::canonicalize(&path).ok()?;
-        // A compiler cache that poses as a compiler: the compiler itself stands further down the path, and whether to
-        // cache is the plan's to say.
+        // A compiler cache that poses as a compiler: the compiler itself stands further down the path, and
+        // whether to cache is the plan's to say.
         let poses = ["ccache", "sccache", "distcc", "icecc"].contains(&file_name(&canonical))
             && file_name(&canonical) != stem;
         (!poses).then_some(Self { path, canonical, stem, suffix, on_path })

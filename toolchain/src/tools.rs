@@ -1,4 +1,5 @@
-//! What was found, as plain data: the planner takes it as input, and can be given that of another machine.
+//! What was found, as plain data: the planner takes it as input, and can be given that of another
+//! machine.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +12,8 @@ use serde::{Deserialize, Serialize};
 pub const CLANG_AT_LEAST: u32 = 18;
 /// Oldest gcc that builds llama.cpp.
 pub const GCC_AT_LEAST: u32 = 11;
-/// Oldest CMake. llama.cpp itself asks for 3.14; 3.24 knows `--fresh` and `CMAKE_CUDA_ARCHITECTURES=native`.
+/// Oldest CMake. llama.cpp itself asks for 3.14; 3.24 knows `--fresh` and
+/// `CMAKE_CUDA_ARCHITECTURES=native`.
 pub const CMAKE_AT_LEAST: Version = Version::new(3, 24, 0);
 /// Oldest libclang that bindgen loads.
 pub const LIBCLANG_AT_LEAST: u32 = 9;

@@ -27,12 +27,12 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
 pub fn switch_link(link: &Path, target: &Path) -> Result<()> {
     let beside = beside(link);
     let _ = std::fs::remove_file(&beside);
-    std::os::unix::fs::symlink(target, &beside)
-        .and_then(|()| std::fs::rename(&beside, link))
-        .or_else(|error| {
+    std::os::unix::fs::symlink(target, &beside).and_then(|()| std::fs::rename(&beside, link)).or_else(
+        |error| {
             let _ = std::fs::remove_file(&beside);
             Err(error).with_context(|| format!("cannot point {} at {}", link.display(), target.display()))
-        })
+        },
+    )
 }
 
 /// A name beside `path` that is this process's own.

@@ -4,6 +4,7 @@
 mod commands;
 mod exit;
 mod fs;
+mod measure;
 mod plan;
 mod process;
 mod profile;

@@ -39,7 +39,9 @@ pub fn interrupted() -> bool {
 /// An error if the user asked to stop.
 pub fn check_interrupted() -> Result<()> {
     if interrupted() {
-        return Err(exit::interrupted("stopped; nothing that was finished is lost, run the same again to go on"));
+        return Err(exit::interrupted(
+            "stopped; nothing that was finished is lost, run the same again to go on",
+        ));
     }
     Ok(())
 }

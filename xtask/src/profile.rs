@@ -28,6 +28,8 @@ pub struct Profile {
     pub threading: Threading,
     /// BLAS.
     pub blas: Blas,
+    /// CMake targets.
+    pub targets: Vec<String>,
     /// Cargo profile of the engine.
     pub cargo_profile: String,
     /// Whether the build must look at nothing of the build host.
@@ -114,6 +116,7 @@ struct File {
     linkage: Option<Linkage>,
     threading: Option<Threading>,
     blas: Option<Blas>,
+    targets: Option<Vec<String>>,
     cargo_profile: Option<String>,
     reproducible: Option<bool>,
     #[serde(default)]
@@ -184,6 +187,7 @@ pub fn load(folder: &Path, name: &str) -> Result<Profile> {
         linkage: resolve!(linkage),
         threading: resolve!(threading),
         blas: resolve!(blas),
+        targets: resolve!(targets),
         cargo_profile: resolve!(cargo_profile),
         reproducible: resolve!(reproducible),
         definitions: files.iter().rev().flat_map(|file| file.definitions.clone()).collect(),
@@ -202,6 +206,7 @@ mod tests {
         linkage = "static"
         threading = "threadpool"
         blas = "off"
+        targets = ["llama"]
         cargo_profile = "engine"
         reproducible = false
         [definitions]

@@ -8,7 +8,7 @@ use build_info::record::Source;
 use llama_source::{Origin, Store, Tree};
 use toolchain::{SearchPath, Toolchain};
 
-use crate::profile::Profile;
+use crate::exit;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
@@ -21,9 +21,29 @@ pub struct SourceArgs {
     /// Take the sources from this folder: short for --origin path:DIR
     #[arg(long, value_name = "DIR")]
     path: Option<PathBuf>,
+    /// Another commit than the pinned one, all 40 digits; with --origin git
+    #[arg(long, value_name = "SHA1")]
+    commit: Option<String>,
+    /// Another repository than llama.cpp's own: a mirror or a clone; with --origin git
+    #[arg(long, value_name = "URL")]
+    git_url: Option<String>,
 }
 
 impl SourceArgs {
+    fn store(&self, workspace: &Workspace) -> Result<Store> {
+        let mut store = Store::of_workspace(&workspace.anneal())?;
+        if (self.commit.is_some() || self.git_url.is_some()) && self.origin != Origin::Git {
+            return Err(exit::usage("--commit and --git-url go with --origin git"));
+        }
+        if let Some(commit) = &self.commit {
+            store.pins = store.pins.with_commit(commit)?;
+        }
+        if let Some(url) = &self.git_url {
+            store.pins = store.pins.with_git_url(url);
+        }
+        Ok(store)
+    }
+
     fn origin(&self) -> Origin {
         match &self.path {
             Some(path) => Origin::Path(path.clone()),
@@ -43,19 +63,18 @@ pub fn host(ui: &Ui) -> Host {
 
 /// The tools of this machine.
 pub fn toolchain(workspace: &Workspace) -> Toolchain {
-    let own = workspace.anneal().join("tools");
-    toolchain::discover(&SearchPath::live(&own), Some(&workspace.tool_cache()))
+    toolchain::discover(&search(workspace), Some(&workspace.tool_cache()))
 }
 
-/// The tools of this machine, with those installed that `profile` needs.
-pub fn ready(workspace: &Workspace, _profile: &Profile, _yes: bool, _ui: &Ui) -> Result<Toolchain> {
-    Ok(toolchain(workspace))
+/// Where tools are looked for: the path, well-known places, and those that `setup` got from pip.
+pub fn search(workspace: &Workspace) -> SearchPath {
+    SearchPath::live(&workspace.anneal().join("tools"))
 }
 
 /// The sources, fetched if they are not there.
 pub fn fetch(workspace: &Workspace, args: &SourceArgs, ui: &Ui) -> Result<Tree> {
     let progress = ui.progress("fetch");
-    let tree = llama_source::ensure(&args.origin(), &workspace.anneal(), &mut |line| progress.message(line));
+    let tree = args.store(workspace)?.ensure(&args.origin(), &mut |line| progress.message(line));
     progress.finish();
     tree
 }
@@ -63,22 +82,22 @@ pub fn fetch(workspace: &Workspace, args: &SourceArgs, ui: &Ui) -> Result<Tree> 
 /// What a plan is told of sources that need not be there: what is pinned, so that a plan needs no network. A
 /// folder, and a commit without a digest, have to be looked at.
 pub fn pinned_source(workspace: &Workspace, args: &SourceArgs) -> Result<Source> {
-    let store = Store::of_workspace(&workspace.anneal())?;
-    let origin = args.origin();
+    let store = args.store(workspace)?;
+    let (origin, pins) = (args.origin(), store.pins.clone());
     let (version, digest) = match &origin {
-        Origin::Crate => (store.pins.krate.version, Some(store.pins.krate.digest)),
-        Origin::Sdist => (store.pins.sdist.version, Some(store.pins.sdist.digest)),
-        Origin::Git => (store.pins.git.commit, store.pins.git.digest),
+        Origin::Crate => (pins.krate.version, Some(pins.krate.digest)),
+        Origin::Sdist => (pins.sdist.version, Some(pins.sdist.digest)),
+        Origin::Git => (pins.git.commit, pins.git.digest),
         Origin::Path(_) => (String::new(), None),
     };
     match digest {
-        Some(digest) => {
-            Ok(Source { origin: origin.name().to_string(), version, digest, patches: llama_source::patch_names()? })
-        }
-        None => {
-            let tree = llama_source::ensure(&origin, &workspace.anneal(), &mut |_| {})?;
-            Ok(source_of(&tree))
-        }
+        Some(digest) => Ok(Source {
+            origin: origin.name().to_string(),
+            version,
+            digest,
+            patches: llama_source::patch_names()?,
+        }),
+        None => Ok(source_of(&store.ensure(&origin, &mut |_| {})?)),
     }
 }
 

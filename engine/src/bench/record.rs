@@ -227,8 +227,7 @@ pub fn utc(time: SystemTime) -> String {
     let shifted = days + 719_468;
     let era = shifted / 146_097;
     let day_of_era = shifted % 146_097;
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
@@ -261,11 +260,17 @@ mod tests {
 
     #[test]
     fn deviation_is_the_samples() {
-        let cases: [(&[f64], (f64, f64)); 3] =
-            [(&[], (0.0, 0.0)), (&[5.0], (5.0, 0.0)), (&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0], (5.0, 2.138))];
+        let cases: [(&[f64], (f64, f64)); 3] = [
+            (&[], (0.0, 0.0)),
+            (&[5.0], (5.0, 0.0)),
+            (&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0], (5.0, 2.138)),
+        ];
         for (values, (mean, deviation)) in cases {
             let found = mean_and_deviation(values);
-            assert!((found.0 - mean).abs() < 1e-3 && (found.1 - deviation).abs() < 1e-3, "{values:?}: {found:?}");
+            assert!(
+                (found.0 - mean).abs() < 1e-3 && (found.1 - deviation).abs() < 1e-3,
+                "{values:?}: {found:?}"
+            );
         }
     }
 

@@ -23,6 +23,7 @@ use crate::interrupt;
 /// Lists are separated by commas; every combination is measured. Results go to stdout, one test after the
 /// other, with llama-bench's field names.
 #[derive(clap::Args, Debug)]
+#[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
     /// GGUF model
     #[arg(short, long, value_name = "FILE")]

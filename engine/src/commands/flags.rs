@@ -26,6 +26,7 @@ pub struct PlacingFlags {
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<Policy>,
     /// Bind threads to CPUs: on (one each), off, or auto (only on hybrid CPUs, to the performance cores)
+    /// [default: auto]
     #[arg(long, value_name = "WHEN", conflicts_with = "no_affinity")]
     pub affinity: Option<Affinity>,
     /// The same as --affinity off
@@ -183,7 +184,8 @@ mod tests {
 
     #[test]
     fn a_cpu_list_is_ranges_and_numbers() {
-        let cases = [("0", Some(vec![0])), ("0-3,8", Some(vec![0, 1, 2, 3, 8])), ("4,0-1,1", Some(vec![0, 1, 4]))];
+        let cases =
+            [("0", Some(vec![0])), ("0-3,8", Some(vec![0, 1, 2, 3, 8])), ("4,0-1,1", Some(vec![0, 1, 4]))];
         for (text, expected) in cases {
             assert_eq!(cpu_list(text).ok().map(|list| list.0), expected, "{text:?}");
         }

@@ -15,6 +15,7 @@ use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags};
 
 /// Show the build, the machine, what the CPU guard asks for, and every setting with its source
 #[derive(clap::Args, Debug)]
+#[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
     /// Also load this model and describe it
     #[arg(short, long, value_name = "FILE")]
@@ -133,7 +134,8 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
             ),
         ));
     }
-    let mut out: String = lines.iter().map(|(name, value)| format!("{name:<10}{}\n", value.trim_end())).collect();
+    let mut out: String =
+        lines.iter().map(|(name, value)| format!("{name:<10}{}\n", value.trim_end())).collect();
     if args.explain {
         out.push_str("\nsetting         value             from\n");
         for line in settings.explain() {

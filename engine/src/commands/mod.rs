@@ -15,6 +15,9 @@ use engine::live::Live;
 /// llama.cpp's short flags of several letters, which clap would take for several flags.
 const LLAMA_FLAGS: [&str; 7] = ["-tb", "-ub", "-ctk", "-ctv", "-fa", "-pg", "-lm"];
 
+/// Said at the end of the help of the commands that take them.
+const LLAMA_FLAGS_HELP: &str = "llama.cpp's spellings -tb, -ub, -ctk, -ctv, -fa, -lm and -pg are taken too.";
+
 /// `-ub` as `--ub`, an alias of the flag.
 pub fn long_form(argument: OsString) -> OsString {
     match argument.to_str() {

@@ -41,7 +41,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let threads = Settings::resolve(&requested, &live)?.prefill_threads.value;
     start(args.verbose);
     interrupt::stop_in_order();
-    let mut bar = Bar { on: !args.quiet && !args.verbose, terminal: std::io::stderr().is_terminal(), said: 0 };
+    let mut bar =
+        Bar { on: !args.quiet && !args.verbose, terminal: std::io::stderr().is_terminal(), said: 0 };
     let result = quantize(&args.input, &args.output, args.kind, threads, &mut |done, total| {
         bar.show(done, total);
         !interrupted()

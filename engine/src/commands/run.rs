@@ -22,12 +22,13 @@ use crate::interrupt;
 /// The text goes to stdout as it comes, the speeds to stderr. Ctrl-C stops the generation and still prints
 /// them; exit code 130.
 #[derive(clap::Args, Debug)]
+#[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
     /// GGUF model
     #[arg(short, long, value_name = "FILE")]
     model: PathBuf,
     /// Text to go on from
-    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
     prompt: Option<String>,
     /// File with the text to go on from; - is stdin
     #[arg(short, long, value_name = "FILE")]
@@ -123,8 +124,10 @@ fn prompt(args: &Args) -> Result<String> {
         }
         (None, Some(path)) => {
             let mut bytes = Vec::new();
-            let mut file = File::open(path).with_context(|| format!("cannot open the prompt {}", path.display()))?;
-            file.read_to_end(&mut bytes).with_context(|| format!("cannot read the prompt {}", path.display()))?;
+            let mut file =
+                File::open(path).with_context(|| format!("cannot open the prompt {}", path.display()))?;
+            file.read_to_end(&mut bytes)
+                .with_context(|| format!("cannot read the prompt {}", path.display()))?;
             (bytes, path.display().to_string())
         }
         (None, None) => return Ok(String::new()),
@@ -133,7 +136,9 @@ fn prompt(args: &Args) -> Result<String> {
         Ok(text) => Ok(text),
         Err(error) => {
             let at = error.utf8_error().valid_up_to();
-            bail!("the prompt in {name} is not UTF-8: byte {at} is wrong; convert it, for example with iconv -t UTF-8")
+            bail!(
+                "the prompt in {name} is not UTF-8: byte {at} is wrong; convert it, for example with iconv -t UTF-8"
+            )
         }
     }
 }
@@ -162,7 +167,9 @@ fn timings(generation: &Generation, load: Duration) -> serde_json::Value {
 /// Two lines on stderr. A closed stderr is nobody's concern.
 fn say_speed(generation: &Generation, load: Duration, (decode, prefill): (u32, u32)) {
     let speed = |speed: Option<f64>| speed.map_or("-".to_string(), |speed| format!("{speed:.2} t/s"));
-    let first = generation.time_to_first_token.map_or("-".to_string(), |time| format!("{:.0} ms", milliseconds(time)));
+    let first = generation
+        .time_to_first_token
+        .map_or("-".to_string(), |time| format!("{:.0} ms", milliseconds(time)));
     let why = match generation.stop {
         Stop::End => "end of text",
         Stop::Length => "length",

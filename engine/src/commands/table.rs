@@ -92,7 +92,8 @@ impl<W: Write> Table<W> {
     fn markdown(&mut self, record: &Record) -> io::Result<()> {
         let first_token = record.path == Path::EndToEnd;
         if self.rows == 0 {
-            let (head, rule) = if first_token { (" first token ms |", " -------------: |") } else { ("", "") };
+            let (head, rule) =
+                if first_token { (" first token ms |", " -------------: |") } else { ("", "") };
             writeln!(
                 self.out,
                 "| {:<30} | {:>10} | {:>10} | {:>7} | {:>15} | {:>20} |{head}",

@@ -31,7 +31,8 @@ pub enum Preset {
     Qwen2_5_1_5B,
     /// Llama-3.2-1B: llama, 16 layers, 2,048 wide, 128,256 tokens, tied embeddings. 2.5 GB as F16.
     Llama1B,
-    /// A mixture of experts of some megabytes: qwen3moe, 3 layers, 256 wide, 2 of 8 experts.
+    /// A mixture of experts of some megabytes: qwen3moe, 3 layers, 256 wide, 2 of 8 experts, an output matrix of
+    /// its own.
     MoeTiny,
 }
 

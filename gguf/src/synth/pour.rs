@@ -165,3 +165,73 @@ fn fill_f32(out: &mut Vec<u8>, fill: &Fill, len: usize, quiet: bool, random: &mu
         Fill::Given(values) => values.iter().for_each(|value| put(f64::from(*value))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::write::TensorSpec;
+
+    /// The values of one tensor of 300 rows, 1,000 each, as drawn.
+    fn values(fill: Fill, kind: GgmlType) -> Vec<f64> {
+        let vocabulary = Vocabulary::new(300, &["<s>"]);
+        let spec = TensorSpec { name: "t".into(), dims: vec![1000, 300], kind };
+        let mut bytes = Vec::new();
+        let poured = pour(&[Tensor { spec, fill }], &vocabulary, 1, 2, |data| {
+            bytes.extend_from_slice(data);
+            Ok::<(), ()>(())
+        });
+        assert_eq!(poured, Ok(()));
+        let half = |bytes: &[u8]| {
+            let bits = u16::from_le_bytes([bytes[0], bytes[1]]);
+            let exponent = i32::from(bits >> 10 & 0x1f);
+            let mantissa = f64::from(bits & 0x3ff) / 1024.0 + f64::from(u8::from(exponent > 0));
+            let sign = if bits >> 15 == 0 { 1.0 } else { -1.0 };
+            sign * mantissa * 2f64.powi(exponent.max(1) - 15)
+        };
+        if kind == GgmlType::F16 {
+            bytes.chunks_exact(2).map(half).collect()
+        } else {
+            bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).into()).collect()
+        }
+    }
+
+    fn mean_and_std(values: &[f64]) -> (f64, f64) {
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let square = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64;
+        (mean, square.sqrt())
+    }
+
+    #[test]
+    fn weights_have_the_distribution_that_was_asked_for() {
+        for kind in [GgmlType::F16, GgmlType::F32] {
+            let normal = values(Fill::Normal { mean: 0.5, std: 0.02 }, kind);
+            let (mean, std) = mean_and_std(&normal);
+            assert!((mean - 0.5).abs() < 2e-4 && (std - 0.02).abs() < 2e-4, "{kind}: {mean} ± {std}");
+
+            let tokens = values(Fill::Tokens { std: 1.0 }, kind);
+            let (_, quiet) = mean_and_std(&tokens[..32_000]);
+            let (_, loud) = mean_and_std(&tokens[256_000..299_000]);
+            let (_, control) = mean_and_std(&tokens[299_000..]);
+            // Byte 10, the line feed, is the one of the first 32 that is text.
+            let expected = ((31.0 * QUIET * QUIET + 1.0) / 32.0).sqrt();
+            assert!((quiet - expected).abs() < 0.01 && (loud - 1.0).abs() < 0.01, "{kind}: {quiet}, {loud}");
+            assert!((control - QUIET).abs() < 0.02, "{kind}: {control}");
+        }
+        let signs = values(Fill::Signs(0.25), GgmlType::F32);
+        assert!(signs.iter().all(|value| value.abs() == 0.25));
+        assert!(mean_and_std(&signs).0.abs() < 2e-3);
+    }
+
+    #[test]
+    fn the_sinks_error_ends_the_drawing() {
+        let vocabulary = Vocabulary::new(300, &["<s>"]);
+        let spec = TensorSpec { name: "t".into(), dims: vec![1 << 12, 1 << 12], kind: GgmlType::F16 };
+        let tensor = Tensor { spec, fill: Fill::Normal { mean: 0.0, std: 1.0 } };
+        let mut chunks = 0;
+        let result = pour(&[tensor], &vocabulary, 1, 3, |_| {
+            chunks += 1;
+            if chunks < 5 { Ok(()) } else { Err("full") }
+        });
+        assert_eq!((result, chunks), (Err("full"), 5));
+    }
+}

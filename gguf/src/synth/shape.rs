@@ -151,7 +151,6 @@ const MOE_TINY: Shape = Shape {
     layers: 3,
     experts: Some(Experts { count: 8, used: 2, feed_forward: 256 }),
     rms_epsilon: 1e-6,
-    tied: true,
     ..TINY
 };
 

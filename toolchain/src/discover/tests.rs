@@ -2,7 +2,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::CompilerKind;
 use crate::testing::Machine;
 
 const GCC_12: &str =
@@ -197,10 +196,6 @@ fn this_machine_is_read_the_same_from_the_cache() {
     assert_eq!(cold, warm);
     let rustc = cold.rustc.expect("rustc compiled this test");
     assert!(rustc.llvm.major >= 18, "{rustc:?}");
-    assert!(
-        cold.compilers
-            .iter()
-            .any(|compiler| compiler.kind == CompilerKind::Gcc || compiler.version.major > 0)
-    );
-    assert!(cold.default_compiler.is_some(), "rustc linked this test with cc");
+    assert!(!cold.compilers.is_empty(), "rustc linked this test with one");
+    assert!(cold.default_compiler.is_some(), "it is called cc");
 }

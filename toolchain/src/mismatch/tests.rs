@@ -36,7 +36,8 @@ fn fitting() -> Toolchain {
 #[test]
 fn tools_that_fit_are_left_alone() {
     assert_eq!(mismatches(&fitting(), Some(Manager::Apt)), []);
-    // What is not there at all is missing, not mismatched; but bindgen's library has no other place to be told.
+    // What is not there at all is missing, not mismatched; but bindgen's library has no other place to be
+    // told.
     let found = mismatches(&Toolchain::default(), None);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].what.contains("libclang"));

@@ -1,4 +1,5 @@
-//! Package managers: which one this machine has, what it calls things, and how it is told to install them.
+//! Package managers: which one this machine has, what it calls things, and how it is told to install
+//! them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -43,8 +44,8 @@ impl Manager {
     const ALL: [Manager; 6] =
         [Manager::Apt, Manager::Dnf, Manager::Pacman, Manager::Zypper, Manager::Apk, Manager::Brew];
 
-    /// The one of this machine: that of its distribution where it is there (a Fedora may hold `apt-get` as well), else
-    /// the first that is.
+    /// The one of this machine: that of its distribution where it is there (a Fedora may hold `apt-get`
+    /// as well), else the first that is.
     pub fn detect(search: &SearchPath) -> Option<Self> {
         let release = std::fs::read_to_string(search.root.join("etc/os-release")).unwrap_or_default();
         let ids: Vec<&str> = release
@@ -79,8 +80,9 @@ impl Manager {
         self != Manager::Brew
     }
 
-    /// The command that reads the package lists anew, where that is a command of its own. pacman's is left out: lists
-    /// newer than what is installed are how an Arch breaks; it is only for a machine that has no lists at all.
+    /// The command that reads the package lists anew, where that is a command of its own. pacman's is
+    /// left out: lists newer than what is installed are how an Arch breaks; it is only for a machine
+    /// that has no lists at all.
     pub(crate) fn refresh(self, no_lists: bool) -> Option<Vec<String>> {
         match self {
             Manager::Apt => Some(words("apt-get update")),
@@ -118,8 +120,8 @@ impl Manager {
         format!("{sudo}{} {install} {}", self.program(), packages.join(" "))
     }
 
-    /// Packages that bring `requirement`; `None` where this manager has none. `versions` are those that apt's
-    /// versioned packages are to have.
+    /// Packages that bring `requirement`; `None` where this manager has none. `versions` are those that
+    /// apt's versioned packages are to have.
     pub(crate) fn packages(self, requirement: Requirement, versions: &AptVersions) -> Option<Vec<String>> {
         use Requirement::*;
         if self == Manager::Apt {
@@ -212,8 +214,8 @@ impl AptIndex {
         self.packages.contains(name)
     }
 
-    /// The versions to install. A clang that is there already decides on its companions; else `rustc`'s LLVM, so that
-    /// both can share link-time optimisation and profiles; else the newest.
+    /// The versions to install. A clang that is there already decides on its companions; else `rustc`'s
+    /// LLVM, so that both can share link-time optimisation and profiles; else the newest.
     pub(crate) fn choose(&self, installed_clang: Option<u32>, rustc: Option<u32>) -> AptVersions {
         let newest = |stem: &str, at_least: u32| self.versions(stem).rfind(|&version| version >= at_least);
         let preferred = |stem: &str, at_least: u32| {

@@ -70,7 +70,7 @@ pub enum SetupError {
         why: Declined,
     },
     /// A command failed.
-    #[error("cannot install {}: {source}", list(&plan.missing))]
+    #[error("cannot install {}", list(&plan.missing))]
     Failed {
         /// What was being done.
         plan: Box<SetupPlan>,
@@ -130,8 +130,8 @@ pub fn examine(needs: &Needs, toolchain: &Toolchain, search: &SearchPath) -> Set
     plan_now(needs, toolchain, search, false, true).0
 }
 
-/// Sees to it that what `needs` requires is there: plans, asks as `consent` says, installs, and looks again (`toolchain`
-/// is then what is there now). What is only recommended never fails it.
+/// Sees to it that what `needs` requires is there: plans, asks as `consent` says, installs, and looks
+/// again (`toolchain` is then what is there now). What is only recommended never fails it.
 pub fn ensure(
     needs: &Needs,
     toolchain: &mut Toolchain,
@@ -169,7 +169,8 @@ pub fn ensure(
         };
     }
     let mut refreshed = false;
-    // Read the lists, install, and once more for what a package turned out not to satisfy (a cmake that is too old).
+    // Read the lists, install, and once more for what a package turned out not to satisfy (a cmake that is
+    // too old).
     for _ in 0..4 {
         let before = plan.clone();
         refreshed |= carry_out(&plan, search, console)?;
@@ -210,8 +211,8 @@ fn plan_now(
     (plan::plan(needs, toolchain, &facts), facts.rights)
 }
 
-/// Runs the steps up to the first that calls for a new plan, and says whether the package lists were read. A step that
-/// the build can do without may fail.
+/// Runs the steps up to the first that calls for a new plan, and says whether the package lists were
+/// read. A step that the build can do without may fail.
 fn carry_out(plan: &SetupPlan, search: &SearchPath, console: &mut dyn Console) -> Result<bool, SetupError> {
     for step in &plan.steps {
         let done = run::run(step, search, console);

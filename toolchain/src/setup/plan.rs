@@ -272,8 +272,9 @@ impl<'a> Planner<'a> {
         Step { kind, command, why: why.to_string(), needs_root, optional }
     }
 
-    /// cmake and ninja as wheels, unpacked into a folder of the checkout: nothing of the user's Python changes, and no
-    /// virtual environment is needed, which Debian's Python cannot make without another package.
+    /// cmake and ninja as wheels, unpacked into a folder of the checkout: nothing of the user's Python
+    /// changes, and no virtual environment is needed, which Debian's Python cannot make without
+    /// another package.
     fn pip(&self) -> Vec<Step> {
         if self.wheels.is_empty() {
             return Vec::new();

@@ -15,12 +15,12 @@ const LAST_LINES: usize = 12;
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     /// The command cannot be started.
-    #[error("cannot run `{command}`: {source}")]
+    #[error("cannot run `{command}`: {reason}")]
     Start {
         /// The command.
         command: String,
         /// What the system said.
-        source: io::Error,
+        reason: io::Error,
     },
     /// It ran and failed.
     #[error("`{command}` failed ({status}): {cause}\n{}", last_lines.join("\n"))]
@@ -39,7 +39,7 @@ pub enum StepError {
 /// Runs `step`; every line it prints goes to `console`.
 pub(crate) fn run(step: &Step, search: &SearchPath, console: &mut dyn Console) -> Result<(), StepError> {
     console.command(step);
-    let start = |source| StepError::Start { command: step.to_string(), source };
+    let start = |reason| StepError::Start { command: step.to_string(), reason };
     let path = std::env::join_paths(&search.dirs).map_err(|error| start(io::Error::other(error)))?;
     let Some((program, args)) = step.command.split_first() else { return Ok(()) };
     let (reader, writer) = io::pipe().map_err(start)?;

@@ -29,8 +29,8 @@ impl Console for Listener {
 
 const GCC: &str = "gcc (Debian 12.2.0-14) 12.2.0\nCopyright (C) 2022 Free Software Foundation, Inc.";
 
-/// A Debian with gcc and nothing else, on which `uid` runs. apt's lists are empty until `apt-get update`; each package
-/// that `apt-get install` knows puts fake tools in place, and any other fails.
+/// A Debian with gcc and nothing else, on which `uid` runs. apt's lists are empty until `apt-get update`;
+/// each package that `apt-get install` knows puts fake tools in place, and any other fails.
 fn debian(uid: u32) -> Machine {
     let machine = Machine::new();
     let root = machine.root().display().to_string();
@@ -170,7 +170,8 @@ fn a_failed_installation_says_why() {
     let (_, outcome) = ensure_on(&machine, Consent::Given, &mut Listener::default());
     let error = outcome.unwrap_err();
     assert!(error.to_string().contains("cannot install cmake 3.24 or later, ninja"), "{error}");
-    assert!(error.to_string().contains("E: Unable to locate package ninja-build"), "{error}");
+    let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+    assert!(cause.contains("E: Unable to locate package ninja-build"), "{cause}");
 
     let machine = debian(0);
     machine.script(
@@ -180,7 +181,8 @@ fn a_failed_installation_says_why() {
     let mut listener = Listener::default();
     let (_, outcome) = ensure_on(&machine, Consent::Given, &mut listener);
     assert!(listener.notes[0].contains("cannot be reached; check the network"), "{:?}", listener.notes);
-    assert!(outcome.unwrap_err().to_string().contains("cannot be reached; check the network"));
+    let cause = std::error::Error::source(&outcome.unwrap_err()).map(ToString::to_string).unwrap_or_default();
+    assert!(cause.contains("cannot be reached; check the network"), "{cause}");
 }
 
 #[test]

@@ -31,7 +31,9 @@ pub fn generate(link: &Link, out: &Path) -> Result<()> {
     }
     // bindgen panics where there is no libclang at all.
     let bindings = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.generate()))
-        .map_err(|_| anyhow!("no libclang was found: install libclang (Debian: libclang1-22) or set LIBCLANG_PATH"))?
+        .map_err(|_| {
+            anyhow!("no libclang was found: install libclang (Debian: libclang1-22) or set LIBCLANG_PATH")
+        })?
         .map_err(|error| explain(link, &error))?;
     bindings.write_to_file(out.join("bindings.rs")).context("cannot write the bindings")
 }

@@ -23,7 +23,8 @@ pub fn build(out: &Path) -> Result<PathBuf> {
     let root = target_folder(out)?.join("anneal");
     std::fs::create_dir_all(&root).with_context(|| format!("cannot create {}", root.display()))?;
     // Cargo's lock is one for each cargo profile; this folder is shared by all of them.
-    let lock = File::create(root.join("default-tree.lock")).context("cannot create the lock of the default tree")?;
+    let lock =
+        File::create(root.join("default-tree.lock")).context("cannot create the lock of the default tree")?;
     lock.lock().context("cannot lock the default tree")?;
 
     let tree = llama_source::ensure(&Origin::Crate, &root, &mut |line| println!("{line}"))
@@ -62,7 +63,8 @@ impl Compilers {
                 return Ok(Compilers { name: format!("clang-{major}"), c, cxx });
             }
         }
-        let c = cc::Build::new().try_get_compiler().context("no C compiler was found: install clang or gcc")?;
+        let c =
+            cc::Build::new().try_get_compiler().context("no C compiler was found: install clang or gcc")?;
         let cxx = cc::Build::new().cpp(true).try_get_compiler().context("no C++ compiler was found")?;
         let name = c.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Compilers { name, c: c.path().to_path_buf(), cxx: cxx.path().to_path_buf() })

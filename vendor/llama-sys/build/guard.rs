@@ -18,7 +18,15 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
     let compiler = crate::compilers::c(link)?;
     let object = out.join("guard.o");
     let mut command = Command::new(&compiler);
-    command.args(["-c", "csrc/guard.c", "-O2", "-fPIC", "-ffreestanding", "-fno-lto", "-fno-stack-protector"]);
+    command.args([
+        "-c",
+        "csrc/guard.c",
+        "-O2",
+        "-fPIC",
+        "-ffreestanding",
+        "-fno-lto",
+        "-fno-stack-protector",
+    ]);
     if x86 {
         command.args(["-march=x86-64", "-mtune=generic"]);
     }

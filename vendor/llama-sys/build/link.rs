@@ -66,7 +66,10 @@ impl Link {
         let path = prefix.join("link.json");
         println!("cargo::rerun-if-changed={}", path.display());
         let text = std::fs::read(&path).with_context(|| {
-            format!("cannot read {}: ANNEAL_LLAMA_PREFIX must name a prefix that cargo xtask built", path.display())
+            format!(
+                "cannot read {}: ANNEAL_LLAMA_PREFIX must name a prefix that cargo xtask built",
+                path.display()
+            )
         })?;
         let mut link: Link =
             serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use build_info::record::BuildInfo;
 
+use super::setup;
 use crate::stages::{Build, Lock, Outcome};
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
@@ -74,7 +75,7 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     }
 
     let _lock = Lock::take(&workspace)?;
-    let toolchain = tools::ready(&workspace, &profile, args.common.yes, ui)?;
+    let toolchain = setup::ready(&workspace, &profile, args.common.yes, ui)?;
     let tree = tools::fetch(&workspace, &args.common.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree), &toolchain)?;
     for note in &plan.notes {

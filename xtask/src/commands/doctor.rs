@@ -38,8 +38,8 @@ struct Report {
     setup: SetupPlan,
 }
 
-/// Prints what the machine is, which tools it has, and what to do about it. It fails where a native build is not
-/// possible.
+/// Prints what the machine is, which tools it has, and what to do about it. It fails where a native build
+/// is not possible.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let host = tools::host(ui);
@@ -47,7 +47,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let fixed = args.fix.then(|| setup::ensure(&workspace, &needs, args.yes, ui));
     // The report comes in any case: it is what helps when the fix did not.
     let tools = tools::toolchain(&workspace);
-    let search = setup::search(&workspace);
+    let search = tools::search(&workspace);
     let manager = Manager::detect(&search);
     let setup = examine(&needs, &tools, &search);
     let mismatches = mismatches(&tools, manager);

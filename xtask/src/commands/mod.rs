@@ -1,12 +1,13 @@
 //! The command surface: one file per command, each with `Args` and `run`.
 
+mod bench;
 pub mod build;
 mod ci;
 mod clean;
 mod detect;
 mod doctor;
 mod model;
-mod plan;
+pub mod plan;
 mod setup;
 mod show;
 mod test;
@@ -14,8 +15,6 @@ mod vendor;
 
 use anyhow::Result;
 use clap::{ArgAction, Args, Parser, Subcommand};
-
-pub(crate) use plan::reference_toolchain;
 
 use crate::ui::Ui;
 
@@ -63,6 +62,8 @@ enum Command {
     Vendor(vendor::Args),
     /// Make model files
     Model(model::Args),
+    /// Measure
+    Bench(bench::Args),
     /// Show the builds that are there
     Show(show::Args),
     /// Remove old builds
@@ -85,9 +86,46 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Plan(args) => plan::run(args, ui),
         Command::Vendor(args) => vendor::run(args, ui),
         Command::Model(args) => model::run(args, ui),
+        Command::Bench(args) => bench::run(args, ui),
         Command::Show(args) => show::run(args, ui),
         Command::Clean(args) => clean::run(args, ui),
         Command::Test(args) => test::run(args, ui),
         Command::Ci(args) => ci::run(args, ui),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// docs/src/reference/commands.md is written by this test, so it cannot be out of date.
+    #[test]
+    fn the_command_reference_in_docs_is_that_of_the_program() {
+        let mut text = String::from(
+            "# `cargo xtask`\n\nGenerated from the program: `UPDATE_DOCS=1 cargo test -p xtask commands` writes it.\n",
+        );
+        document(&mut Cli::command(), "cargo xtask", &mut text);
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src/reference/commands.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, &text).unwrap();
+        }
+        let written = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(written == text, "run `UPDATE_DOCS=1 cargo test -p xtask commands` and review the change");
+    }
+
+    fn document(command: &mut clap::Command, name: &str, text: &mut String) {
+        let help = command.clone().bin_name(name).render_long_help().to_string();
+        let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+        write!(text, "\n## `{name}`\n\n```text\n{}\n```\n", lines.join("\n").trim_end()).unwrap();
+        for sub in command.get_subcommands_mut() {
+            if sub.get_name() != "help" {
+                let name = format!("{name} {}", sub.get_name());
+                document(sub, &name, text);
+            }
+        }
     }
 }

@@ -4,8 +4,8 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use anyhow::{Result, bail};
 use serde::Serialize;
+use toolchain::Toolchain;
 use toolchain::setup::{Consent, Console, Declined, Needs, Outcome, Requirement, SetupPlan, Step, examine};
-use toolchain::{SearchPath, Toolchain};
 
 use crate::profile::{self, Blas, CompilerChoice, Profile};
 use crate::tools;
@@ -38,7 +38,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let needs = needs(&profile::load(&workspace.build_profiles(), &args.profile)?);
     if args.dry_run {
-        let plan = examine(&needs, &tools::toolchain(&workspace), &search(&workspace));
+        let plan = examine(&needs, &tools::toolchain(&workspace), &tools::search(&workspace));
         return ui.result(&plan, describe(&plan));
     }
     let (toolchain, outcome) = ensure(&workspace, &needs, args.yes, ui)?;
@@ -80,14 +80,20 @@ pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Resul
     };
     let mut talk = Talk { ui, progress: None };
     let cache = workspace.tool_cache();
-    let outcome =
-        toolchain::setup::ensure(needs, &mut toolchain, &search(workspace), Some(&cache), consent, &mut talk);
+    let outcome = toolchain::setup::ensure(
+        needs,
+        &mut toolchain,
+        &tools::search(workspace),
+        Some(&cache),
+        consent,
+        &mut talk,
+    );
     talk.quiet();
     Ok((toolchain, outcome?))
 }
 
-/// The tools for a build of `profile`, installed where they are missing. What is only recommended is asked for where
-/// somebody can answer, and never stops the build.
+/// The tools for a build of `profile`, installed where they are missing. What is only recommended is
+/// asked for where somebody can answer, and never stops the build.
 pub fn ready(workspace: &Workspace, profile: &Profile, yes: bool, ui: &Ui) -> Result<Toolchain> {
     let (toolchain, outcome) = ensure(workspace, &needs(profile), yes, ui)?;
     if let Outcome::WithoutRecommended { plan, declined: Some(Declined::NobodyToAsk | Declined::NoRights) } =
@@ -100,11 +106,6 @@ pub fn ready(workspace: &Workspace, profile: &Profile, yes: bool, ui: &Ui) -> Re
         ));
     }
     Ok(toolchain)
-}
-
-/// Where tools are looked for.
-pub fn search(workspace: &Workspace) -> SearchPath {
-    SearchPath::live(&workspace.anneal().join("tools"))
 }
 
 /// Names, for a sentence.

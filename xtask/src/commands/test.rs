@@ -47,7 +47,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             let _ = writeln!(std::io::stderr(), "{line}");
         });
     // Its own errors repeat what was shown; the count is what a reader looks for.
-    ui.result(&serde_json::json!({ "passed": sum.passed, "failed": sum.failed, "ignored": sum.ignored }), &sum)?;
+    ui.result(
+        &serde_json::json!({ "passed": sum.passed, "failed": sum.failed, "ignored": sum.ignored }),
+        &sum,
+    )?;
     process::check_interrupted()?;
     match result {
         Err(_) if sum.failed > 0 => bail!("{} tests failed; all output: target/anneal/test.log", sum.failed),

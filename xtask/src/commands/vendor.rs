@@ -24,7 +24,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     if args.check {
         llama_source::check(&tree)?;
-        ui.done("verified", format_args!("{} files as unpacked, digest {}", tree.origin, tree.patched_digest));
+        ui.done(
+            "verified",
+            format_args!("{} files as unpacked, digest {}", tree.origin, tree.patched_digest),
+        );
     }
     ui.result(
         &serde_json::json!({

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result};
 use build_info::record::Tool;
 use toolchain::{
-    BlasLibrary, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, Libclang, Rustc, Toolchain,
-    Version,
+    BlasLibrary, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, Libclang, Rustc,
+    Toolchain, Version,
 };
 
 use crate::profile::{Blas, CompilerChoice, Profile};

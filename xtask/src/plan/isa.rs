@@ -40,10 +40,36 @@ const V3: &[&str] = &[
 /// What a native build may have been compiled to use, beyond x86-64-v3. Only what compilers emit by
 /// themselves or ggml has kernels for.
 const BEYOND_V3: &[&str] = &[
-    "aes", "pclmulqdq", "sha_ni", "adx", "gfni", "vaes", "vpclmulqdq", "avx512f", "avx512cd", "avx512bw",
-    "avx512dq", "avx512vl", "avx512ifma", "avx512_vbmi", "avx512_vbmi2", "avx512_vnni", "avx512_bitalg",
-    "avx512_vpopcntdq", "avx512_bf16", "avx512_fp16", "avx512_vp2intersect", "avx_vnni", "avx_ifma",
-    "avx_vnni_int8", "avx_ne_convert", "amx_tile", "amx_int8", "amx_bf16", "fma4", "xop",
+    "aes",
+    "pclmulqdq",
+    "sha_ni",
+    "adx",
+    "gfni",
+    "vaes",
+    "vpclmulqdq",
+    "avx512f",
+    "avx512cd",
+    "avx512bw",
+    "avx512dq",
+    "avx512vl",
+    "avx512ifma",
+    "avx512_vbmi",
+    "avx512_vbmi2",
+    "avx512_vnni",
+    "avx512_bitalg",
+    "avx512_vpopcntdq",
+    "avx512_bf16",
+    "avx512_fp16",
+    "avx512_vp2intersect",
+    "avx_vnni",
+    "avx_ifma",
+    "avx_vnni_int8",
+    "avx_ne_convert",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "fma4",
+    "xop",
 ];
 
 /// Plans the instruction sets.
@@ -81,8 +107,15 @@ pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>)
             // every default goes OFF in silence: each switch is named, and -march beside them.
             let on = ["SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C"];
             let off = [
-                "NATIVE", "AVX_VNNI", "AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16", "AMX_TILE",
-                "AMX_INT8", "AMX_BF16",
+                "NATIVE",
+                "AVX_VNNI",
+                "AVX512",
+                "AVX512_VBMI",
+                "AVX512_VNNI",
+                "AVX512_BF16",
+                "AMX_TILE",
+                "AMX_INT8",
+                "AMX_BF16",
             ];
             for (names, value) in [(on.as_slice(), "ON"), (off.as_slice(), "OFF")] {
                 for name in names {
@@ -95,10 +128,10 @@ pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>)
             }
             plan.rustflags = vec!["-Ctarget-cpu=x86-64-v3".to_string()];
             plan.required = V3.iter().map(|feature| feature.to_string()).collect();
-            plan.expected_flags = ["-march=x86-64-v3", "-mavx2", "-mfma", "-mf16c", "-mbmi2"]
-                .map(str::to_string)
-                .to_vec();
-            plan.forbidden_flags = ["-march=native", "-mtune=native", "-mavx512f"].map(str::to_string).to_vec();
+            plan.expected_flags =
+                ["-march=x86-64-v3", "-mavx2", "-mfma", "-mf16c", "-mbmi2"].map(str::to_string).to_vec();
+            plan.forbidden_flags =
+                ["-march=native", "-mtune=native", "-mavx512f"].map(str::to_string).to_vec();
         }
         Isa::X86_64V3 if host.arch == "aarch64" => {
             let arch = "armv8.2-a+dotprod";

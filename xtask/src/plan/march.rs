@@ -18,12 +18,7 @@ struct March {
     before: Option<&'static str>,
 }
 
-const fn march(
-    name: &'static str,
-    gcc: (u32, u32),
-    clang: u32,
-    before: Option<&'static str>,
-) -> March {
+const fn march(name: &'static str, gcc: (u32, u32), clang: u32, before: Option<&'static str>) -> March {
     March { name, gcc: Version::new(gcc.0, gcc.1, 0), clang: Version::new(clang, 0, 0), before }
 }
 
@@ -154,8 +149,16 @@ mod tests {
         let zen4 = cpu("AuthenticAMD", 0x19, 0x11, &["avx512f"]);
         let zen3 = cpu("AuthenticAMD", 0x19, 0x01, &[]);
         let cases = [
-            (&zen5, compiler(CompilerKind::Gcc, "12.2.0"), Some("with -march=znver3 -mavx512f -mavx512vnni;")),
-            (&zen5, compiler(CompilerKind::Gcc, "13.2.0"), Some("with -march=znver4 -mavx512f -mavx512vnni;")),
+            (
+                &zen5,
+                compiler(CompilerKind::Gcc, "12.2.0"),
+                Some("with -march=znver3 -mavx512f -mavx512vnni;"),
+            ),
+            (
+                &zen5,
+                compiler(CompilerKind::Gcc, "13.2.0"),
+                Some("with -march=znver4 -mavx512f -mavx512vnni;"),
+            ),
             (&zen5, compiler(CompilerKind::Gcc, "14.2.0"), None),
             (&zen5, compiler(CompilerKind::Clang, "18.1.0"), Some("with -march=znver4 ")),
             (&zen5, compiler(CompilerKind::Clang, "22.1.8"), None),

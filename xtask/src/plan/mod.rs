@@ -83,7 +83,7 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
         target: tools.rustc.host.clone(),
         source: source.clone(),
         definitions,
-        targets: vec!["llama".to_string()],
+        targets: profile.targets.clone(),
         linkage: profile.linkage,
         threading: profile.threading,
         blas: profile.blas,

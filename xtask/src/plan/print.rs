@@ -65,8 +65,12 @@ impl fmt::Display for Plan {
                 writeln!(f, "  env        {name}={value}")?;
             }
         }
-        let cleared: Vec<&str> =
-            self.environment.iter().filter(|(_, value)| value.is_none()).map(|(name, _)| name.as_str()).collect();
+        let cleared: Vec<&str> = self
+            .environment
+            .iter()
+            .filter(|(_, value)| value.is_none())
+            .map(|(name, _)| name.as_str())
+            .collect();
         writeln!(f, "  env unset  {}", wrap(&cleared.join(" "), 13, 100))?;
         for note in &self.notes {
             writeln!(f, "  note       {}", wrap(note, 13, 100))?;

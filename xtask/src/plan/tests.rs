@@ -7,7 +7,7 @@ use build_info::record::Source;
 use toolchain::Toolchain;
 
 use super::{Plan, plan};
-use crate::commands::reference_toolchain;
+use crate::commands::plan::reference_toolchain;
 use crate::profile;
 
 fn root() -> PathBuf {

@@ -11,8 +11,16 @@ use crate::ui::Progress;
 use crate::workspace::Workspace;
 
 /// What the engine is made of, relative to the workspace.
-const SOURCES: &[&str] =
-    &["Cargo.toml", "Cargo.lock", "build-info", "engine", "gguf", "host", "vendor/llama-sys", "vendor/source/src"];
+const SOURCES: &[&str] = &[
+    "Cargo.toml",
+    "Cargo.lock",
+    "build-info",
+    "engine",
+    "gguf",
+    "host",
+    "vendor/llama-sys",
+    "vendor/source/src",
+];
 
 /// SHA-256 over the engine's Rust sources.
 pub fn source_digest(workspace: &Workspace) -> Result<String> {

@@ -141,7 +141,14 @@ mod tests {
         let cpu = "/src/ggml/src/ggml-cpu/ops.cpp";
         let cases: [(&str, &[String], &[String], bool, Vec<Entry>, Option<&str>); 8] = [
             ("native", &native, &none, false, vec![entry(cpu, "-O3 -march=native")], None),
-            ("fake native", &native, &none, false, vec![entry(cpu, "-O3 -mavx2")], Some("without -march=native")),
+            (
+                "fake native",
+                &native,
+                &none,
+                false,
+                vec![entry(cpu, "-O3 -mavx2")],
+                Some("without -march=native"),
+            ),
             (
                 "one file only",
                 &native,
@@ -159,7 +166,14 @@ mod tests {
                 Some("llama.cpp is compiled with -march=native"),
             ),
             ("empty", &none, &none, false, vec![entry(cpu, "-O3")], Some("no instruction set")),
-            ("no cpu", &none, &none, false, vec![entry("/src/src/llama.cpp", "-O3")], Some("no file of ggml-cpu")),
+            (
+                "no cpu",
+                &none,
+                &none,
+                false,
+                vec![entry("/src/src/llama.cpp", "-O3")],
+                Some("no file of ggml-cpu"),
+            ),
             ("no blas", &none, &none, true, vec![entry(cpu, "-mavx2")], Some("no file of ggml-blas")),
             (
                 "blas",

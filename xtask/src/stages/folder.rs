@@ -227,9 +227,6 @@ impl<'a> Builds<'a> {
             })?;
             Some(link.file_name()?.to_string_lossy().into_owned())
         };
-        Ok(folders
-            .into_iter()
-            .map(|path| Found { current_of: current_of(&path), path })
-            .collect())
+        Ok(folders.into_iter().map(|path| Found { current_of: current_of(&path), path }).collect())
     }
 }

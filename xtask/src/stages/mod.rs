@@ -10,6 +10,7 @@ mod install;
 mod record;
 mod smoke;
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -41,7 +42,7 @@ pub struct Outcome {
     /// Its record.
     pub info: BuildInfo,
     /// Its folder, by the link that names it.
-    pub folder: std::path::PathBuf,
+    pub folder: PathBuf,
     /// Whether anything had to be done.
     pub built: bool,
 }
@@ -55,7 +56,19 @@ impl<'a> Build<'a> {
         plan: &'a Plan,
         tree: &'a llama_source::Tree,
     ) -> Result<Self> {
-        let folder = Folder::create(&workspace.anneal().join(plan.folder_name()))?;
+        Self::open_at(&workspace.anneal().join(plan.folder_name()), workspace, ui, host, plan, tree)
+    }
+
+    /// The same in the folder `path`.
+    pub fn open_at(
+        path: &Path,
+        workspace: &'a Workspace,
+        ui: &'a Ui,
+        host: &'a Host,
+        plan: &'a Plan,
+        tree: &'a llama_source::Tree,
+    ) -> Result<Self> {
+        let folder = Folder::create(path)?;
         let log = Log::new(folder.log(), ui.verbose());
         let engine_source = engine::source_digest(workspace)?;
         Ok(Self { workspace, ui, host, plan, tree, folder, log, engine_source })
@@ -83,8 +96,14 @@ impl<'a> Build<'a> {
         Ok(Outcome { info, folder: link, built: true })
     }
 
+    /// Runs the C++ part and no more, for whoever times it.
+    pub fn compile_only(&self) -> Result<()> {
+        self.stage("configure", b"", configure::configure)?;
+        self.stage("compile", b"", compile::compile)
+    }
+
     /// The record, when every stage has passed on what there is now and the link points here.
-    fn finished(&self, link: &std::path::Path) -> Option<BuildInfo> {
+    fn finished(&self, link: &Path) -> Option<BuildInfo> {
         let last = self.folder.stamp("smoke test")?;
         let here = std::fs::canonicalize(link).ok()? == std::fs::canonicalize(self.folder.path()).ok()?;
         let whole = here && last.input == self.engine_source && self.folder.anneal().is_file();

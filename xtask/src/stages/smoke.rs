@@ -35,7 +35,8 @@ pub fn smoke(build: &Build, progress: &mut Progress) -> Result<()> {
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let model = folder.join("tiny.gguf");
     progress.message("writing a tiny model");
-    synth::write(&model, &synth::Options::new(Preset::Tiny)).context("cannot write the smoke test's model")?;
+    synth::write(&model, &synth::Options::new(Preset::Tiny))
+        .context("cannot write the smoke test's model")?;
     progress.message("generating");
     let first = generate(build, &model)?;
     let second = generate(build, &model)?;

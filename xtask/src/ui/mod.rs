@@ -41,11 +41,6 @@ impl Ui {
         }
     }
 
-    /// Whether the result is wanted as JSON.
-    pub fn json(&self) -> bool {
-        self.json
-    }
-
     /// Whether external commands are echoed.
     pub fn verbose(&self) -> bool {
         self.verbose

@@ -109,7 +109,10 @@ impl Checkout {
             write(&source.join(file), text);
         }
         for (file, text) in [
-            ("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"engine\"]\n[profile.engine]\ninherits = \"release\"\n"),
+            (
+                "Cargo.toml",
+                "[workspace]\nresolver = \"3\"\nmembers = [\"engine\"]\n[profile.engine]\ninherits = \"release\"\n",
+            ),
             ("Cargo.lock", "version = 4\n\n[[package]]\nname = \"engine\"\nversion = \"0.1.0\"\n"),
             (
                 "engine/Cargo.toml",

@@ -104,14 +104,12 @@ fn a_full_disk_is_told_and_the_good_build_stays() {
     write(&checkout.source.join("src/llama.c"), "int llama(void) { return 4; }");
     let sources = checkout.root.join("target/anneal/sources");
     // A file system of its own with room for nothing, over the folder that the new sources go to.
-    let script = format!(
-        "mount -t tmpfs -o size=16k none '{}' && exec \"$@\"",
-        sources.display()
-    );
+    let script = format!("mount -t tmpfs -o size=16k none '{}' && exec \"$@\"", sources.display());
     let inner = checkout.build_command("native");
     let mut command = Command::new("unshare");
     // Root needs no namespace of users, and may not be allowed one.
-    let root = std::fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0);
+    let root =
+        std::fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0);
     command.args(if root { vec!["--mount"] } else { vec!["--user", "--map-root-user", "--mount"] });
     command.args(["sh", "-c", &script, "sh"]).arg(inner.get_program()).args(inner.get_args());
     command.env("ANNEAL_WORKSPACE", &checkout.root).current_dir(&checkout.root);

@@ -15,7 +15,11 @@ fn a_build_in_a_folder_with_spaces_is_whole_and_then_there_is_nothing_to_do() {
 
     let info = checkout.record("native");
     assert_eq!((info.profile.as_str(), info.build_type.as_str()), ("native", "Release"));
-    assert!(info.effective_flags.ggml_cpu.contains(&"-march=native".to_string()), "{:?}", info.effective_flags);
+    assert!(
+        info.effective_flags.ggml_cpu.contains(&"-march=native".to_string()),
+        "{:?}",
+        info.effective_flags
+    );
     assert_eq!(info.smoke.as_ref().map(|smoke| smoke.tokens), Some(64));
     assert_eq!(info.threading, Threading::Threadpool);
     assert_eq!(info.llama_version, "9.8.7");
@@ -34,11 +38,9 @@ fn the_record_is_what_its_schema_says() {
     checkout.build("portable").expect(0, "built");
     let text = std::fs::read(checkout.current("portable").join("build_info.json")).unwrap();
     let record: serde_json::Value = serde_json::from_slice(&text).unwrap();
-    let schema = std::fs::read(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../docs/src/reference/build_info.schema.json"
-    ))
-    .unwrap();
+    let schema =
+        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src/reference/build_info.schema.json"))
+            .unwrap();
     let validator = jsonschema::validator_for(&serde_json::from_slice(&schema).unwrap()).unwrap();
     let errors: Vec<String> = validator.iter_errors(&record).map(|error| error.to_string()).collect();
     assert!(errors.is_empty(), "{errors:#?}");

@@ -6,10 +6,10 @@ use anyhow::{Context, Result, bail};
 use build_info::Bytes;
 use gguf::synth::{self, Options, Precision, Preset};
 
+use crate::exit;
 use crate::process::{self, Log, Run};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
-use crate::exit;
 
 /// Options of `model synth`.
 #[derive(Debug, clap::Args)]
@@ -67,7 +67,8 @@ fn weights(preset: Preset, precision: Precision, seed: u64, out: &Path, ui: &Ui)
 /// F16 beside the destination first, then the mixture that llama.cpp's quantiser makes of it.
 fn quantised(preset: Preset, quant: &str, seed: u64, out: &Path, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
-    let engine = ENGINES.iter().map(|profile| workspace.current(profile).join("bin/anneal")).find(|p| p.is_file());
+    let engine =
+        ENGINES.iter().map(|profile| workspace.current(profile).join("bin/anneal")).find(|p| p.is_file());
     let Some(engine) = engine else {
         bail!(
             "quantising to {quant} is done by the engine, and there is no finished build: run `cargo xtask \

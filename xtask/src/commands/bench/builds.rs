@@ -1,0 +1,95 @@
+//! `bench build`
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::measure::{self, median};
+use crate::plan::Plan;
+use crate::process::{self, Log, Run};
+use crate::stages::{Build, Lock};
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+use crate::{plan, profile, tools};
+
+/// Options of `bench build`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of a file in profiles/build
+    #[arg(short, long, default_value = "native")]
+    profile: String,
+    /// Pairs of clean builds
+    #[arg(long, default_value_t = 3)]
+    pairs: usize,
+    #[command(flatten)]
+    source: tools::SourceArgs,
+}
+
+/// Compiles llama.cpp from clean, in turn by our stages and by the plain tools with the same definitions.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    process::catch_signals()?;
+    let workspace = Workspace::find()?;
+    let _lock = Lock::take(&workspace)?;
+    let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
+    let host = tools::host(ui);
+    let toolchain = tools::toolchain(&workspace);
+    let tree = tools::fetch(&workspace, &args.source, ui)?;
+    let plan = plan::plan(&host, &profile, &tools::source_of(&tree), &toolchain)?;
+
+    // Beside the real build folders, which stay as they are.
+    let scratch = workspace.anneal().join("bench-build");
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for pair in 0..args.pairs.max(1) {
+        let mut order = [true, false];
+        if pair % 2 == 1 {
+            order.reverse();
+        }
+        for by_stages in order {
+            let _ = std::fs::remove_dir_all(&scratch);
+            std::fs::create_dir_all(&scratch)
+                .with_context(|| format!("cannot make {}", scratch.display()))?;
+            let started = Instant::now();
+            if by_stages {
+                Build::open_at(&scratch, &workspace, ui, &host, &plan, &tree)?.compile_only()?;
+                ours.push(started.elapsed().as_secs_f64());
+            } else {
+                plain(&plan, &tree.path, &scratch)?;
+                theirs.push(started.elapsed().as_secs_f64());
+            }
+        }
+    }
+    let _ = std::fs::remove_dir_all(&scratch);
+    let ratio = measure::ratio(&ours, &theirs);
+    ui.result(
+        &serde_json::json!({
+            "profile": plan.profile, "xtask_seconds": ours, "plain_seconds": theirs, "ratio": ratio,
+        }),
+        format_args!(
+            "xtask {:.1} s, plain cmake and ninja {:.1} s, ratio {ratio} over {} pairs",
+            median(&ours),
+            median(&theirs),
+            ratio.pairs
+        ),
+    )
+}
+
+/// What a person would type.
+fn plain(plan: &Plan, source: &Path, scratch: &Path) -> Result<()> {
+    let tree = scratch.join("plain");
+    let log = Log::new(scratch.join("plain.log"), false);
+    Run::new(&plan.cmake.path, &log)
+        .args(["-G", "Ninja", "-S"])
+        .args([source])
+        .args(["-B"])
+        .args([&tree])
+        .args(plan.cmake_flags())
+        .envs(&plan.environment)
+        .watch(|_, _| {})?;
+    Run::new(&plan.ninja.path, &log)
+        .args(["-C"])
+        .args([&tree])
+        .args(&plan.targets)
+        .envs(&plan.environment)
+        .watch(|_, _| {})
+}

@@ -1,0 +1,61 @@
+//! `bench overhead`
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use crate::measure::median;
+use crate::ui::{self, Ui};
+
+/// Options of `bench overhead`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Runs of each command
+    #[arg(short, long, default_value_t = 20)]
+    runs: usize,
+}
+
+/// One command's times in milliseconds.
+#[derive(Serialize)]
+struct Row {
+    command: String,
+    median_ms: f64,
+    slowest_ms: f64,
+    samples_ms: Vec<f64>,
+}
+
+/// Times this program's own commands, as processes.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut rows = Vec::new();
+    for words in [&["detect"][..], &["plan"], &["build-native", "--quiet"]] {
+        let mut samples_ms = Vec::new();
+        for _ in 0..args.runs.max(1) {
+            let started = Instant::now();
+            let output = Command::new(&program)
+                .args(words)
+                .stdin(Stdio::null())
+                .output()
+                .with_context(|| format!("cannot run {}", program.display()))?;
+            samples_ms.push(started.elapsed().as_secs_f64() * 1e3);
+            if !output.status.success() {
+                bail!("{} failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+            }
+        }
+        rows.push(Row {
+            command: words[0].to_string(),
+            median_ms: median(&samples_ms),
+            slowest_ms: samples_ms.iter().copied().fold(0.0, f64::max),
+            samples_ms,
+        });
+    }
+    let table = ui::columns(
+        &["command", "median", "slowest"],
+        rows.iter().map(|row| {
+            vec![row.command.clone(), format!("{:.0} ms", row.median_ms), format!("{:.0} ms", row.slowest_ms)]
+        }),
+    );
+    ui.result(&rows, table)
+}
