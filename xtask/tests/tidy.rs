@@ -1,0 +1,85 @@
+//! What a reader would trip over in the tree as it stands.
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            pages(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+}
+
+/// Targets of `[text](target)` that are files.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()).filter(|target| {
+        !target.is_empty() && !target.contains("://") && !target.contains(char::is_whitespace)
+    })
+}
+
+#[test]
+fn links_in_readme_and_docs_lead_somewhere() {
+    let root = root();
+    let mut all = vec![root.join("README.md")];
+    pages(&root.join("docs/src"), &mut all);
+    assert!(all.len() > 10);
+    let mut seen = 0;
+    for page in all {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for target in links(&text) {
+            seen += 1;
+            let path = page.parent().unwrap().join(target);
+            assert!(path.exists(), "{}: {target} is not there", page.display());
+        }
+    }
+    assert!(seen > 20, "only {seen} links were found");
+}
+
+#[test]
+fn every_page_of_the_book_is_in_its_summary() {
+    let book = root().join("docs/src");
+    let summary = std::fs::read_to_string(book.join("SUMMARY.md")).unwrap();
+    let listed: Vec<PathBuf> = links(&summary).map(|target| book.join(target)).collect();
+    let mut all = Vec::new();
+    pages(&book, &mut all);
+    for page in all {
+        assert!(
+            page.ends_with("SUMMARY.md") || listed.contains(&page),
+            "{} is in no chapter",
+            page.display()
+        );
+    }
+}
+
+#[test]
+fn every_profile_is_explained_in_the_reference() {
+    let reference = std::fs::read_to_string(root().join("docs/src/reference/profiles.md")).unwrap();
+    for entry in std::fs::read_dir(root().join("profiles/build")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        assert!(reference.contains(&format!("`{name}")), "{name} is not in docs/src/reference/profiles.md");
+    }
+}
+
+#[test]
+fn versions_of_actions_are_commits() {
+    for entry in std::fs::read_dir(root().join(".github/workflows")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for line in
+            text.lines().filter_map(|line| line.trim().trim_start_matches("- ").strip_prefix("uses: "))
+        {
+            let version =
+                line.split_whitespace().next().and_then(|name| name.split('@').nth(1)).unwrap_or("");
+            let pinned = version.len() == 40 && version.bytes().all(|byte| byte.is_ascii_hexdigit());
+            assert!(pinned, "{}: {line} is not pinned by commit", path.display());
+        }
+    }
+}
