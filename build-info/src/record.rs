@@ -91,8 +91,18 @@ pub struct Source {
     pub version: String,
     /// SHA-256 over the tree as unpacked, before the patches.
     pub digest: Sha256,
-    /// Names of the patches applied, in order.
-    pub patches: Vec<String>,
+    /// Patches applied, in order.
+    pub patches: Vec<Patch>,
+}
+
+/// One patch on the sources.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Patch {
+    /// Name of its file.
+    pub name: String,
+    /// Digest of its content.
+    pub sha256: Sha256,
 }
 
 /// One tool of the toolchain.

@@ -110,6 +110,10 @@ pub enum Error {
     #[error("cannot sample: {0}")]
     Sampler(String),
 
+    /// There are no logits to be read.
+    #[error("cannot read the logits: {0}")]
+    Logits(String),
+
     /// A saved state could not be taken or restored.
     #[error("cannot {what} the state of the context: {why}")]
     State {

@@ -517,6 +517,20 @@ impl Context {
         Error::Decode { tokens, why }
     }
 
+    /// The logits of the last token evaluated, one for each token of the vocabulary: natural logarithms of
+    /// probabilities, but for a constant. There must have been a [`decode`](Self::decode).
+    pub fn logits(&mut self) -> Result<&[f32]> {
+        let (err, err_size) = self.message.parts();
+        // SAFETY: waits for the results; returns null or the last row, see below.
+        let row = unsafe { sys::anneal_logits(self.raw.as_ptr(), err, err_size) };
+        if row.is_null() {
+            return Err(Error::Logits(self.message.text()));
+        }
+        // SAFETY: a row has as many values as the vocabulary has tokens. It lies in the context's buffer until the
+        // next call that evaluates, restores or clears, all of which borrow the context mutably.
+        Ok(unsafe { std::slice::from_raw_parts(row, self.model.n_vocab() as usize) })
+    }
+
     /// Waits until everything is computed.
     pub fn synchronize(&mut self) {
         // SAFETY: no preconditions.

@@ -1,5 +1,6 @@
 //! Ctrl-C and SIGTERM.
 
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The exit code of a program that ctrl-C ended.
@@ -23,6 +24,7 @@ pub fn stop_at_once() {
 
 fn install(handler: impl FnMut() + Send + 'static) {
     if let Err(error) = ctrlc::set_handler(handler) {
-        eprintln!("warning: ctrl-C will end the program without a summary: {error}");
+        let _ =
+            writeln!(std::io::stderr(), "warning: ctrl-C will end the program without a summary: {error}");
     }
 }

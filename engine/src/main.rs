@@ -1,5 +1,7 @@
 //! `anneal`: parse, dispatch, print the error chain, exit with the design's code.
 #![forbid(unsafe_code)]
+// They panic when stderr is full or its reader gone; `writeln!` lets that be nobody's concern.
+#![deny(clippy::print_stderr)]
 
 mod commands;
 mod interrupt;
@@ -32,7 +34,11 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
-        eprintln!("error: anneal made a mistake: {panic}\n  Please report it with the command that you ran.");
+        // Not `eprintln!`: a panic in the hook aborts.
+        let _ = writeln!(
+            std::io::stderr(),
+            "error: anneal made a mistake: {panic}\n  Please report it with the command that you ran."
+        );
     }));
     // 1 rather than 101: a failure like any other to a script.
     std::panic::catch_unwind(run).unwrap_or(ExitCode::FAILURE)
@@ -54,9 +60,10 @@ fn run() -> ExitCode {
         // Whoever read the output has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            let mut stderr = std::io::stderr().lock();
+            let _ = writeln!(stderr, "error: {error}");
             for cause in error.chain().skip(1) {
-                eprintln!("  caused by: {cause}");
+                let _ = writeln!(stderr, "  caused by: {cause}");
             }
             match error.downcast_ref::<engine::Error>() {
                 Some(engine::Error::Usage(_)) => ExitCode::from(USAGE),

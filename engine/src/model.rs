@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use build_info::Bytes;
+use gguf::GgufFile;
 
 use crate::error::{Error, Result};
 use crate::ffi::{Context, Model};
@@ -18,7 +19,7 @@ use crate::threads;
 /// model larger than the memory is refused unless it is mapped and not repacked, so that the kernel can drop
 /// its pages: the alternative is the out-of-memory killer.
 pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>> {
-    let size = gguf::GgufFile::open(path)?.total_tensor_bytes();
+    let size = weights(path)?;
     let pageable = is_pageable(settings);
     if let Some(available) = live.memory().filter(|available| size > *available && !pageable) {
         return Err(Error::TooLarge {
@@ -38,6 +39,14 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
     Ok(model)
 }
 
+/// Size of the weights at `path`, in however many files.
+fn weights(path: &Path) -> Result<Bytes> {
+    let first = GgufFile::open(path)?;
+    let rest = first.other_parts()?;
+    let sizes = std::iter::once(&first).chain(&rest).map(|part| part.total_tensor_bytes().0);
+    Ok(Bytes(sizes.fold(0, u64::saturating_add)))
+}
+
 /// Makes a context of `model` with threads of its own.
 pub fn context(model: &Arc<Model>, settings: &Settings, live: &Live, interruptible: bool) -> Result<Context> {
     let options = ContextOptions {
@@ -49,15 +58,17 @@ pub fn context(model: &Arc<Model>, settings: &Settings, live: &Live, interruptib
         flash_attention: settings.flash_attention.value,
         interruptible,
     };
-    context_with(model, &options, settings, live)
+    let mend = "lower -c, or make the cache smaller with -ctk q8_0 -ctv q8_0";
+    context_with(model, &options, settings, live, mend)
 }
 
-/// The same with `options` that are not the settings'.
+/// The same with `options` that are not the settings'; `mend` is what to do where it does not fit into memory.
 pub fn context_with(
     model: &Arc<Model>,
     options: &ContextOptions,
     settings: &Settings,
     live: &Live,
+    mend: &'static str,
 ) -> Result<Context> {
     // What was available before the weights took their part.
     let weights = if is_pageable(settings) { 0 } else { model.size() };
@@ -70,7 +81,7 @@ pub fn context_with(
             what: "context",
             needed,
             available,
-            mend: "lower -c, or make the cache smaller with -ctk q8_0 -ctv q8_0",
+            mend,
         });
     }
     let mut context = Context::new(model, options)?;
@@ -93,18 +104,79 @@ fn n_ctx(model: &Model, settings: &Settings) -> u32 {
 }
 
 /// Bytes of the K and V caches: n_ctx × layers × KV heads × (key length + value length) values. `None` for
-/// models that keep something else.
+/// models that keep something else, or not as much in every layer.
 fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
     let architecture = model.metadata("general.architecture")?;
-    let number = |key: &str| model.metadata(&format!("{architecture}.{key}"))?.parse::<u64>().ok();
+    let full = |key: &str| format!("{architecture}.{key}");
+    let number = |key: &str| model.metadata(&full(key))?.parse::<u64>().ok();
     if !model.has_plain_cache() || number("attention.kv_lora_rank").is_some() {
         return None;
     }
     let heads = number("attention.head_count").filter(|heads| *heads > 0)?;
-    let kv_heads = number("attention.head_count_kv").unwrap_or(heads);
+    let kv_heads = match number("attention.head_count_kv") {
+        Some(kv_heads) => kv_heads,
+        // llama.cpp is silent about arrays (a number for each layer) as about what is not there: the file tells.
+        None => match GgufFile::open(model.path()).ok()?.get(&full("attention.head_count_kv")) {
+            None => heads,
+            Some(_) => return None,
+        },
+    };
     let head = number("embedding_length")? / heads;
-    let per_token = |key, kind: KvType| kv_heads * number(key).unwrap_or(head) * kind.bytes_per_32() / 32;
-    let bytes = per_token("attention.key_length", options.type_k)
-        + per_token("attention.value_length", options.type_v);
-    Some(Bytes(u64::from(options.n_ctx) * u64::from(model.n_layer()) * bytes))
+    let values = |key| kv_heads.saturating_mul(number(key).unwrap_or(head));
+    let bytes = |values: u64, kind: KvType| values.saturating_mul(kind.bytes_per_32()) / 32;
+    let per_token = bytes(values("attention.key_length"), options.type_k)
+        .saturating_add(bytes(values("attention.value_length"), options.type_v));
+    let tokens = u64::from(options.n_ctx) * u64::from(model.n_layer());
+    Some(Bytes(tokens.saturating_mul(per_token)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Requested;
+
+    /// `bytes` with what stands at `key` given by `value`.
+    fn replaced(bytes: &[u8], key: &str, len: usize, value: &[u8]) -> Vec<u8> {
+        let at = bytes.windows(key.len()).position(|window| window == key.as_bytes()).expect("the key");
+        let at = at + key.len();
+        [&bytes[..at], value, &bytes[at + len..]].concat()
+    }
+
+    #[test]
+    fn a_cache_is_estimated_only_where_all_layers_keep_as_much() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (plain, layered) = (folder.path().join("plain.gguf"), folder.path().join("layered.gguf"));
+        let options = gguf::synth::Options::new(gguf::synth::Preset::Tiny);
+        gguf::synth::write(&plain, &options).expect("the tiny model");
+
+        // A number of KV heads for each of its four layers: 24 bytes more, and 8 in the name, so that the data
+        // stays aligned.
+        let kv_heads = GgufFile::open(&plain).ok().and_then(|file| file.u32("llama.attention.head_count_kv"));
+        let mut array: Vec<u8> = [9u32, 5].iter().flat_map(|kind| kind.to_le_bytes()).collect();
+        array.extend(4u64.to_le_bytes());
+        array.extend(kv_heads.expect("a number").to_le_bytes().repeat(4));
+        let name = "tiny with random weights";
+        let longer = (name.len() as u64 + 8).to_le_bytes();
+        let bytes = std::fs::read(&plain).expect("the model");
+        let bytes = replaced(&bytes, "llama.attention.head_count_kv", 8, &array);
+        let bytes = replaced(&bytes, "general.name\u{8}\0\0\0", 8, &longer);
+        let bytes = replaced(&bytes, name, 0, b" layered");
+        std::fs::write(&layered, bytes).expect("a file");
+
+        let live = Live::default();
+        let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
+        let options = ContextOptions {
+            n_ctx: 512,
+            n_batch: 512,
+            n_ubatch: 512,
+            type_k: KvType::F16,
+            type_v: KvType::Q8_0,
+            flash_attention: crate::options::FlashAttention::On,
+            interruptible: false,
+        };
+        let estimate = |path| cache_size(&open(path, &settings, &live).expect("the model loads"), &options);
+        // 512 tokens in 4 layers of 2 KV heads with 64 values each.
+        assert_eq!(estimate(&plain), Some(Bytes(512 * 4 * (128 * 2 + 128 / 32 * 34))));
+        assert_eq!(estimate(&layered), None);
+    }
 }

@@ -92,7 +92,7 @@ pub fn quantize(
     threads: u32,
     on_progress: &mut dyn FnMut(u32, u32) -> bool,
 ) -> Result<()> {
-    gguf::GgufFile::open(input)?;
+    gguf::GgufFile::open(input)?.other_parts()?;
     let place = |error: gguf::partial::PlaceError| Error::Place(Box::new(error));
     // How large it becomes is not known before; a full disk is an error of the writer.
     let partial = gguf::partial::PartialFile::beside(output, Bytes(0)).map_err(place)?;

@@ -145,6 +145,9 @@ pub struct Explained {
 /// trained size of new models can need tens of gigabytes).
 pub const DEFAULT_CTX: u32 = 4096;
 
+/// The greatest context that can be asked for.
+pub const MAX_CTX: u32 = 1 << 28;
+
 impl Settings {
     /// Resolves what was asked for on the machine and the build at hand.
     pub fn resolve(requested: &Requested, live: &Live) -> Result<Self> {
@@ -297,8 +300,8 @@ fn check(requested: &Requested) -> Result<()> {
             return usage(format!("{flag} {tokens}: a batch has 1 to {} tokens", 1 << 20));
         }
     }
-    if let Some(n_ctx) = requested.n_ctx.filter(|n_ctx| *n_ctx > 1 << 28) {
-        return usage(format!("-c {n_ctx}: a context has at most {} tokens", 1 << 28));
+    if let Some(n_ctx) = requested.n_ctx.filter(|n_ctx| *n_ctx > MAX_CTX) {
+        return usage(format!("-c {n_ctx}: a context has at most {MAX_CTX} tokens"));
     }
     if let Some(poll) = requested.poll.filter(|poll| *poll > 100) {
         return usage(format!("--poll {poll}: use 0 (sleep) to 100 (spin)"));

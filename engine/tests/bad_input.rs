@@ -86,7 +86,7 @@ fn a_corrupt_model_is_an_error_and_never_a_crash() {
 fn a_model_larger_than_memory_is_refused_before_it_is_read() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("huge.gguf");
-    write_sparse_model(&path, 4 << 40); // ext4 ends at 16 TiB
+    write_sparse_model(&path, 4 << 40, None); // ext4 ends at 16 TiB
     let start = Instant::now();
     let (code, stderr) = refused(&path, &[]);
     assert_eq!(code, Some(1), "{stderr}");
@@ -94,8 +94,23 @@ fn a_model_larger_than_memory_is_refused_before_it_is_read() {
     assert!(start.elapsed() < Duration::from_secs(20), "it took {:?}", start.elapsed());
 }
 
-/// A sparse file with the header of a model that has one tensor of `bytes` bytes.
-fn write_sparse_model(path: &Path, bytes: u64) {
+#[test]
+fn every_part_of_a_split_model_counts() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let first = folder.path().join("m-00001-of-00002.gguf");
+    write_sparse_model(&first, 1 << 20, Some((0, 2)));
+    let (code, stderr) = refused(&first, &[]);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("m-00002-of-00002.gguf; put all parts"), "{stderr}");
+
+    write_sparse_model(&folder.path().join("m-00002-of-00002.gguf"), 4 << 40, Some((1, 2)));
+    let (code, stderr) = refused(&first, &[]);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("needs 4 TiB of memory for its weights"), "{stderr}");
+}
+
+/// A sparse file with the header of a model, or of a part of one, that has one tensor of `bytes` bytes.
+fn write_sparse_model(path: &Path, bytes: u64, part: Option<(u16, u16)>) {
     let mut header = Vec::new();
     let string = |header: &mut Vec<u8>, text: &str| {
         header.extend((text.len() as u64).to_le_bytes());
@@ -104,10 +119,15 @@ fn write_sparse_model(path: &Path, bytes: u64) {
     header.extend(b"GGUF");
     header.extend(3u32.to_le_bytes());
     header.extend(1u64.to_le_bytes()); // tensors
-    header.extend(1u64.to_le_bytes()); // keys
+    header.extend((if part.is_some() { 3u64 } else { 1 }).to_le_bytes()); // keys
     string(&mut header, "general.architecture");
     header.extend(8u32.to_le_bytes()); // string
     string(&mut header, "llama");
+    for (key, value) in part.iter().flat_map(|(no, count)| [("split.no", no), ("split.count", count)]) {
+        string(&mut header, key);
+        header.extend(2u32.to_le_bytes()); // unsigned, 16 bits
+        header.extend(value.to_le_bytes());
+    }
     string(&mut header, "token_embd.weight");
     header.extend(2u32.to_le_bytes()); // dimensions
     header.extend((1u64 << 12).to_le_bytes());

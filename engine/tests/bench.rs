@@ -119,6 +119,35 @@ fn the_whole_path_tells_the_time_to_the_first_token() {
 }
 
 #[test]
+fn tests_that_cannot_be_run_are_wrong_usage() {
+    let cases: [(&[&str], &str); 6] = [
+        (&["-p", "0", "-n", "0"], "nothing to measure"),
+        (&["-pg", "4294967295,1"], "at most 268435456 tokens"),
+        (&["-p", "4294967295", "-d", "4294967295"], "at most 268435456 tokens"),
+        (&["-n", "300000000"], "at most 268435456 tokens"),
+        (&["--end-to-end", "-d", "0,16"], "-d 16"),
+        (&["--end-to-end", "-p", "0"], "needs a prompt"),
+    ];
+    for (arguments, words) in cases {
+        // Found before the model is looked at.
+        let (code, stdout, stderr) =
+            common::parts(&common::anneal([&["bench", "-m", "no-such-model.gguf"], arguments].concat()));
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_test_larger_than_memory_is_told_by_flags_that_bench_has() {
+    let model = common::tiny().to_str().expect("UTF-8");
+    let output = common::anneal(["bench", "-m", model, "-p", "200000000", "-n", "0", "-r", "1"]);
+    let (code, _, stderr) = common::parts(&output);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("context") && stderr.contains("-p, -n, -pg, -d"), "{stderr}");
+    assert!(!stderr.contains("-c,"), "bench has no -c: {stderr}");
+}
+
+#[test]
 fn info_explains_where_settings_come_from() {
     let output = common::anneal(["info", "--explain", "--json", "-t", "1", "-ub", "64"]);
     let (code, stdout, stderr) = common::parts(&output);

@@ -27,16 +27,16 @@ fn the_same_seed_gives_the_same_tokens() {
 }
 
 #[test]
-fn greedy_is_the_same_twice_and_at_any_batch_size() {
+fn greedy_is_the_same_twice_and_however_the_prompt_is_cut_into_calls() {
     let prompt = "steel ".repeat(60);
     let greedy = |batch, ubatch| {
         let arguments = ["-p", &prompt, "-n", "16", "--greedy", "-t", "1", "-b", batch, "-ub", ubatch];
         run(&arguments)["tokens"].clone()
     };
-    let whole = greedy("2048", "512");
-    assert_eq!(whole, greedy("2048", "512"), "greedy differs from itself");
-    // A prompt of many tokens in calls of 64: the chunks must follow one another.
-    assert_eq!(whole, greedy("64", "64"), "greedy differs when the prompt is cut into calls");
+    assert_eq!(greedy("2048", "512"), greedy("2048", "512"), "greedy differs from itself");
+    // In calls of 64 the chunks must follow one another. Both are graphs of 64 tokens: flash attention sums up in
+    // another order for another size of graph, which is enough to choose another of two tokens that are as likely.
+    assert_eq!(greedy("2048", "64"), greedy("64", "64"), "greedy differs when the prompt is cut into calls");
 }
 
 #[test]

@@ -99,11 +99,6 @@ impl GgmlType {
         }
     }
 
-    /// Every type, in the order of their numbers.
-    pub fn all() -> impl Iterator<Item = Self> {
-        LAYOUTS.iter().map(Self)
-    }
-
     /// Its number in a file.
     pub fn id(self) -> u32 {
         self.0.id
@@ -117,11 +112,6 @@ impl GgmlType {
     /// Values in one block; 1 for plain numbers.
     pub fn block_elements(self) -> u64 {
         self.0.elements
-    }
-
-    /// Bytes of one block.
-    pub fn block_bytes(self) -> u64 {
-        self.0.bytes
     }
 
     /// Bytes of `elements` values: a whole number of blocks, else (or when it does not fit) `None`.
@@ -187,9 +177,9 @@ mod tests {
             ("q2_0", 2.25),
         ];
         for (name, bits) in cases {
-            let found = GgmlType::all().find(|known| known.name() == name);
+            let found = LAYOUTS.iter().find(|known| known.name == name);
             let known = found.unwrap_or_else(|| panic!("{name} is missing"));
-            assert_eq!(known.block_bytes() as f64 * 8.0 / known.block_elements() as f64, bits, "{name}");
+            assert_eq!(known.bytes as f64 * 8.0 / known.elements as f64, bits, "{name}");
         }
     }
 

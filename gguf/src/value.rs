@@ -1,7 +1,5 @@
 //! Metadata values.
 
-use std::fmt;
-
 /// The type of a metadata value, or of the elements of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueType {
@@ -102,18 +100,6 @@ pub enum Value {
         /// Where the first one begins in the file.
         offset: u64,
     },
-}
-
-impl fmt::Display for Scalar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unsigned(value) => value.fmt(f),
-            Self::Signed(value) => value.fmt(f),
-            Self::Float(value) => value.fmt(f),
-            Self::Bool(value) => value.fmt(f),
-            Self::String(value) => value.fmt(f),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -3,13 +3,14 @@
 use std::cell::Cell;
 use std::fs;
 use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use build_info::Bytes;
-use gguf::GgufFile;
 use gguf::partial::PlaceError;
 use gguf::synth::{self, Options, Precision, Preset};
 use gguf::write::{Header, WriteError, Writer};
+use gguf::{GgufFile, Scalar, Value};
 use sha2::{Digest, Sha256};
 
 fn digest(path: &Path) -> String {
@@ -41,26 +42,33 @@ fn a_model_is_complete_and_reads_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");
     let cases = [
-        (Preset::Tiny, Precision::F16, "llama", "F16"),
-        (Preset::Tiny, Precision::F32, "llama", "F32"),
-        (Preset::MoeTiny, Precision::F16, "qwen3moe", "F16"),
+        (Preset::Tiny, Precision::F16, "llama", 1),
+        (Preset::Tiny, Precision::F32, "llama", 0),
+        (Preset::MoeTiny, Precision::F16, "qwen3moe", 1),
     ];
     for (preset, precision, architecture, file_type) in cases {
         let last = Cell::new((Bytes(0), Bytes(0)));
-        let progress = |done, total| last.set((done, total));
+        let progress = |done, total| {
+            last.set((done, total));
+            ControlFlow::Continue(())
+        };
         let options = Options { precision, progress: Some(&progress), ..Options::new(preset) };
         let summary = synth::write(&path, &options).unwrap();
         let file = GgufFile::open(&path).unwrap();
-        assert_eq!(file.architecture(), Some(architecture));
-        assert_eq!(file.file_type(), Some(file_type));
+        let text = Value::Scalar(Scalar::String(architecture.into()));
+        assert_eq!(file.get("general.architecture"), Some(&text));
+        assert_eq!(file.u32("general.file_type"), Some(file_type));
         assert_eq!(file.tensors().len(), summary.tensors);
-        assert_eq!(file.parameters(), summary.parameters);
+        let parameters = file.tensors().iter().map(|tensor| tensor.dims.iter().product::<u64>());
+        assert_eq!(parameters.sum::<u64>(), summary.parameters);
         assert_eq!(file.total_tensor_bytes(), summary.tensor_bytes);
         assert_eq!(last.get(), (summary.tensor_bytes, summary.tensor_bytes));
         assert_eq!(summary.tensor_bytes, preset.tensor_bytes(precision));
-        let tokens = file.array_len("tokenizer.ggml.tokens");
-        assert_eq!(tokens, file.size_of_model("vocab_size").map(u64::from));
-        assert!(file.size() < Bytes::mib(20), "{preset} has {}", file.size());
+        let size = file.u32(&format!("{architecture}.vocab_size")).map(u64::from);
+        let tokens = file.get("tokenizer.ggml.tokens");
+        assert!(matches!(tokens, Some(Value::Array { len, .. }) if Some(*len) == size), "{tokens:?}");
+        let size = Bytes(fs::metadata(&path).unwrap().len());
+        assert!(size < Bytes::mib(20), "{preset} has {size}");
     }
 }
 
@@ -78,10 +86,28 @@ fn a_place_that_cannot_be_written_keeps_what_it_had() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options::new(Preset::Tiny);
     let error = synth::write(folder.path(), &options).unwrap_err();
-    assert!(matches!(error, PlaceError::IsFolder { .. }), "{error}");
+    assert!(matches!(error, synth::Error::Place(PlaceError::IsFolder { .. })), "{error}");
     let error = synth::write(&folder.path().join("no/m.gguf"), &options).unwrap_err();
-    assert!(matches!(error, PlaceError::NoFolder { .. }), "{error}");
+    assert!(matches!(error, synth::Error::Place(PlaceError::NoFolder { .. })), "{error}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn who_watches_the_progress_can_stop_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    fs::write(&path, "old").unwrap();
+    let calls = Cell::new(0);
+    let stop_at_third = |_, _| {
+        calls.set(calls.get() + 1);
+        if calls.get() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    let options = Options { progress: Some(&stop_at_third), ..Options::new(Preset::Tiny) };
+    let error = synth::write(&path, &options).unwrap_err();
+    assert!(matches!(&error, synth::Error::Stopped { path: stopped } if *stopped == path), "{error}");
+    assert_eq!(calls.get(), 3, "it went on");
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the partial file was left");
 }
 
 #[cfg(target_os = "linux")]

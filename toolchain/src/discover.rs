@@ -41,6 +41,7 @@ const STEMS: &[&str] = &[
     "git",
     "pkg-config",
     "pkgconf",
+    "qemu-x86_64",
 ];
 
 /// Finds every tool that `search` leads to. What tools said of themselves is remembered in the file at
@@ -68,6 +69,7 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
         blas: pc_path.map_or_else(Vec::new, |path| libraries::blas(search, path)),
         rustc: asked.texts(&["rustc"]).find_map(|(program, text)| parse::rustc(text, program.path.clone())),
         git: asked.first(&["git"], parse::plain),
+        qemu_user: asked.first(&["qemu-x86_64"], parse::plain),
     }
 }
 

@@ -56,6 +56,8 @@ pub struct Toolchain {
     pub rustc: Option<Rustc>,
     /// git, for the sources' `git` origin.
     pub git: Option<Tool>,
+    /// qemu's user mode for x86-64, for tests.
+    pub qemu_user: Option<Tool>,
 }
 
 /// One C/C++ compiler.

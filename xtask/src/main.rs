@@ -20,11 +20,14 @@ use clap::Parser;
 fn main() -> ExitCode {
     let cli = commands::Cli::parse();
     let ui = ui::Ui::new(&cli.global);
-    match commands::dispatch(cli, &ui) {
+    let result = process::catch_signals().and_then(|()| commands::dispatch(cli, &ui));
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             ui.error(&error);
-            ExitCode::from(exit::code_of(&error))
+            // Whatever failed did so because the user stopped it.
+            let code = if process::interrupted() { exit::INTERRUPTED } else { exit::code_of(&error) };
+            ExitCode::from(code)
         }
     }
 }

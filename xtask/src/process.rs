@@ -12,12 +12,16 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use build_info::Bytes;
 use rustix::process::{Pid, Signal};
 
 use crate::exit;
 
 /// Lines of output that an error shows.
 const TAIL: usize = 25;
+
+/// With less left on the disk than this, a command may have failed for want of it.
+const NEARLY_FULL: u64 = 64 << 20;
 
 /// How often the user asked to stop.
 static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
@@ -112,6 +116,16 @@ impl<'a> Run<'a> {
         self
     }
 
+    /// Takes away the variables of this process whose name `unwanted` picks.
+    pub fn without(mut self, unwanted: impl Fn(&str) -> bool) -> Self {
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(&unwanted) {
+                self.command.env_remove(name);
+            }
+        }
+        self
+    }
+
     /// Sets the working folder.
     pub fn dir(mut self, dir: &Path) -> Self {
         self.command.current_dir(dir);
@@ -136,7 +150,8 @@ impl<'a> Run<'a> {
         let mut log = self.log.open()?;
         let _ = writeln!(log, "$ {line}");
         if self.log.echo {
-            eprintln!("$ {line}");
+            // A closed standard error is nobody's concern.
+            let _ = writeln!(std::io::stderr(), "$ {line}");
         }
         self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // A group of its own: ctrl-C reaches us alone, and we stop the command with all its children.
@@ -204,12 +219,22 @@ impl<'a> Run<'a> {
                 message.push_str(text);
             }
         }
-        let text = tail.iter().fold(String::new(), |all, line| all + line);
-        if text.contains("No space left on device") {
-            message.push_str("\n  the disk is full: free some space (`cargo xtask clean` removes old builds), then run the same again");
+        let told = tail.iter().any(|text| text.contains("No space left on device"));
+        // Not every tool can tell: a linker that writes through a mapping dies of SIGBUS.
+        if let Some(free) = free_space(&self.log.path).filter(|free| told || free.0 < NEARLY_FULL) {
+            message.push_str(&format!(
+                "\n  the disk is full, or nearly so ({free} left): free some space (`cargo xtask clean` removes old \
+                 builds), then run the same again"
+            ));
         }
         anyhow!("{message}\n  all output: {}", self.log.path.display())
     }
+}
+
+/// What is left on the disk of `path`.
+fn free_space(path: &Path) -> Option<Bytes> {
+    let disk = rustix::fs::statvfs(path).ok()?;
+    Some(Bytes(disk.f_bavail.saturating_mul(disk.f_frsize)))
 }
 
 /// Asks the command's group to end; `force` does not ask.
@@ -238,9 +263,7 @@ fn read_lines(
 }
 
 fn quote(word: &OsStr) -> String {
-    let word = word.to_string_lossy();
-    let plain = !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "-_./=:+,@%".contains(c));
-    if plain { word.into_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    toolchain::setup::quote(&word.to_string_lossy())
 }
 
 /// The beginning of a long command line.

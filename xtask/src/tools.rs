@@ -30,13 +30,14 @@ pub struct SourceArgs {
 }
 
 impl SourceArgs {
-    fn store(&self, workspace: &Workspace) -> Result<Store> {
+    /// The store, with the pins that were asked for.
+    pub fn store(&self, workspace: &Workspace) -> Result<Store> {
         let mut store = Store::of_workspace(&workspace.anneal())?;
         if (self.commit.is_some() || self.git_url.is_some()) && self.origin != Origin::Git {
             return Err(exit::usage("--commit and --git-url go with --origin git"));
         }
         if let Some(commit) = &self.commit {
-            store.pins = store.pins.with_commit(commit)?;
+            store.pins = store.pins.with_commit(commit).map_err(|error| exit::usage(format!("{error:#}")))?;
         }
         if let Some(url) = &self.git_url {
             store.pins = store.pins.with_git_url(url);
@@ -44,7 +45,8 @@ impl SourceArgs {
         Ok(store)
     }
 
-    fn origin(&self) -> Origin {
+    /// The origin, whichever way it was named.
+    pub fn origin(&self) -> Origin {
         match &self.path {
             Some(path) => Origin::Path(path.clone()),
             None => self.origin.clone(),
@@ -79,34 +81,20 @@ pub fn fetch(workspace: &Workspace, args: &SourceArgs, ui: &Ui) -> Result<Tree> 
     tree
 }
 
-/// What a plan is told of sources that need not be there: what is pinned, so that a plan needs no network. A
-/// folder, and a commit without a digest, have to be looked at.
+/// What a plan is told of sources that need not be there: what is pinned, or the digest of a folder as it is now.
+/// Nothing is fetched or copied.
 pub fn pinned_source(workspace: &Workspace, args: &SourceArgs) -> Result<Source> {
-    let store = args.store(workspace)?;
-    let (origin, pins) = (args.origin(), store.pins.clone());
-    let (version, digest) = match &origin {
-        Origin::Crate => (pins.krate.version, Some(pins.krate.digest)),
-        Origin::Sdist => (pins.sdist.version, Some(pins.sdist.digest)),
-        Origin::Git => (pins.git.commit, pins.git.digest),
-        Origin::Path(_) => (String::new(), None),
-    };
-    match digest {
-        Some(digest) => Ok(Source {
-            origin: origin.name().to_string(),
-            version,
-            digest,
-            patches: llama_source::patch_names()?,
-        }),
-        None => Ok(source_of(&store.ensure(&origin, &mut |_| {})?)),
-    }
+    let origin = args.origin();
+    let (version, digest) = args.store(workspace)?.expected(&origin)?;
+    Ok(Source { origin: origin.name().to_string(), version, digest, patches: llama_source::patches()? })
 }
 
 /// What a plan is told of `tree`.
-pub fn source_of(tree: &Tree) -> Source {
-    Source {
+pub fn source_of(tree: &Tree) -> Result<Source> {
+    Ok(Source {
         origin: tree.origin.name().to_string(),
         version: tree.version.clone(),
         digest: tree.digest.clone(),
-        patches: tree.patches.clone(),
-    }
+        patches: llama_source::patches()?,
+    })
 }

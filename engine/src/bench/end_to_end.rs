@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use super::{Case, Repeat, Samples, context, nanoseconds, utc};
-use crate::error::{Error, Result};
+use super::{Case, Path, Repeat, Samples, context, nanoseconds, utc};
+use crate::error::Result;
 use crate::ffi::{Model, Sampler};
 use crate::generate::{Request, from_tokens};
 use crate::live::Live;
@@ -19,7 +19,7 @@ bent, drawn and cut again. \"How long?\" asks the apprentice. \"An hour for ever
 \"and no looking before morning.\"\n\n";
 
 /// Runs `case`: a text is cut into tokens (the first `n_prompt` are taken), evaluated, and `n_gen` tokens are
-/// sampled and turned into text. Tokens that end a text count like any other.
+/// sampled and turned into text, in a context that was empty. Tokens that end a text count like any other.
 pub fn end_to_end(
     model: &Arc<Model>,
     case: &Case,
@@ -27,10 +27,7 @@ pub fn end_to_end(
     live: &Live,
     repeat: Repeat,
 ) -> Result<Samples> {
-    if case.n_prompt == 0 {
-        return Err(Error::Usage("--end-to-end needs a prompt: give -p or -pg".to_string()));
-    }
-    let mut context = context(model, case, settings, live)?;
+    let mut context = context(model, Path::EndToEnd, case, settings, live)?;
     let text = text_for(model, case.n_prompt as usize)?;
     let mut samples = Samples { time: utc(SystemTime::now()), ..Samples::default() };
     let warm_up = u32::from(repeat.warm_up);

@@ -13,12 +13,12 @@ use std::time::Instant;
 pub use end_to_end::end_to_end;
 pub use record::{Path, Record, utc};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ffi::{Context, Model, Token};
 use crate::live::Live;
 use crate::model;
 use crate::options::ContextOptions;
-use crate::settings::Settings;
+use crate::settings::{MAX_CTX, Settings};
 
 /// One test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,30 @@ pub struct Case {
     pub n_gen: u32,
     /// Tokens that are in the context already.
     pub n_depth: u32,
+}
+
+impl Case {
+    /// Tokens that the context must hold. An error for a test that `path` cannot run.
+    pub fn n_ctx(&self, path: Path) -> Result<u32> {
+        let &Case { n_prompt, n_gen, n_depth } = self;
+        let wrong = |why: String| Err(Error::Usage(why));
+        if path == Path::EndToEnd && n_prompt == 0 {
+            return wrong("--end-to-end needs a prompt: give -p or -pg".to_string());
+        }
+        if path == Path::EndToEnd && n_depth > 0 {
+            return wrong(format!(
+                "-d {n_depth}: --end-to-end begins with an empty context; leave -d out, or --end-to-end"
+            ));
+        }
+        let sum = n_prompt.checked_add(n_gen).and_then(|sum| sum.checked_add(n_depth));
+        match sum.filter(|sum| *sum <= MAX_CTX) {
+            Some(n_ctx) => Ok(n_ctx),
+            None => wrong(format!(
+                "a test of {n_prompt} prompt tokens and {n_gen} generated ones at depth {n_depth}: a context has at \
+                 most {MAX_CTX} tokens"
+            )),
+        }
+    }
 }
 
 /// How often a test is run.
@@ -52,9 +76,9 @@ pub struct Samples {
 }
 
 /// The context of a test: as large as it must be.
-fn context(model: &Arc<Model>, case: &Case, settings: &Settings, live: &Live) -> Result<Context> {
+fn context(model: &Arc<Model>, path: Path, case: &Case, settings: &Settings, live: &Live) -> Result<Context> {
     let options = ContextOptions {
-        n_ctx: case.n_prompt + case.n_gen + case.n_depth,
+        n_ctx: case.n_ctx(path)?,
         n_batch: settings.n_batch.value,
         n_ubatch: settings.n_ubatch.value,
         type_k: settings.type_k.value,
@@ -62,7 +86,8 @@ fn context(model: &Arc<Model>, case: &Case, settings: &Settings, live: &Live) ->
         flash_attention: settings.flash_attention.value,
         interruptible: false,
     };
-    model::context_with(model, &options, settings, live)
+    let mend = "measure fewer tokens (-p, -n, -pg, -d), or make the cache smaller with -ctk q8_0 -ctv q8_0";
+    model::context_with(model, &options, settings, live, mend)
 }
 
 /// Runs `case` on the kernel path. `depth` keeps the state at a depth from one test to the next.
@@ -74,7 +99,7 @@ pub fn kernel(
     repeat: Repeat,
     depth: &mut Option<(u32, Vec<u8>)>,
 ) -> Result<Samples> {
-    let mut context = context(model, case, settings, live)?;
+    let mut context = context(model, Path::Kernel, case, settings, live)?;
     let mut random = Random::new(model);
     let mut samples = Samples { time: utc(std::time::SystemTime::now()), ..Samples::default() };
     if repeat.warm_up {
@@ -167,5 +192,32 @@ impl Random {
         self.state ^= self.state << 17;
         // Below n_vocab, which is a positive i32 in llama.cpp.
         ((self.state >> 33) % self.n_vocab) as Token
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_has_a_size_or_is_wrong_usage() {
+        let case = |n_prompt, n_gen, n_depth| Case { n_prompt, n_gen, n_depth };
+        let cases = [
+            (Path::Kernel, case(512, 128, 4096), Ok(4736)),
+            (Path::Kernel, case(MAX_CTX, 0, 0), Ok(MAX_CTX)),
+            (Path::EndToEnd, case(512, 128, 0), Ok(640)),
+            (Path::Kernel, case(u32::MAX, 1, 0), Err("at most")),
+            (Path::Kernel, case(1, 1, u32::MAX), Err("at most")),
+            (Path::Kernel, case(MAX_CTX, 1, 0), Err("at most")),
+            (Path::EndToEnd, case(0, 128, 0), Err("needs a prompt")),
+            (Path::EndToEnd, case(512, 128, 16), Err("-d 16")),
+        ];
+        for (path, case, expected) in cases {
+            match (case.n_ctx(path), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{case:?}"),
+                (Err(Error::Usage(why)), Err(words)) => assert!(why.contains(words), "{case:?}: {why}"),
+                (found, expected) => panic!("{case:?}: {found:?} where {expected:?} was due"),
+            }
+        }
     }
 }

@@ -90,7 +90,7 @@ impl Record {
 
     /// Tokens per second of each sample.
     pub fn tokens_per_second(&self) -> Vec<f64> {
-        let tokens = f64::from(self.case.n_prompt + self.case.n_gen);
+        let tokens = f64::from(self.case.n_prompt) + f64::from(self.case.n_gen);
         self.samples.ns.iter().map(|ns| 1e9 * tokens / *ns as f64).collect()
     }
 

@@ -37,7 +37,7 @@ pub struct Args {
     /// A prompt and a generation in one test, as PROMPT,GEN; may be repeated
     #[arg(long, visible_alias = "pg", value_name = "P,G", value_parser = pair)]
     prompt_gen: Vec<(u32, u32)>,
-    /// Tokens in the context before the test
+    /// Tokens in the context before the test; not with --end-to-end
     #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
     n_depth: Vec<u32>,
     /// Tokens evaluated in one call
@@ -83,7 +83,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let live = super::read_live();
     let settings = settings(args, &live)?;
-    let cases = cases(args);
+    let cases = cases(args)?;
     start(args.load.verbose);
     interrupt::stop_at_once();
     let model = model::open(&args.model, &settings[0], &live)?;
@@ -115,11 +115,15 @@ fn measure(
     depth: &mut Option<(u32, Vec<u8>)>,
 ) -> engine::Result<Record> {
     let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
-    let (path, samples) = match args.end_to_end {
-        true => (Path::EndToEnd, end_to_end(model, case, settings, live, repeat)?),
-        false => (Path::Kernel, kernel(model, case, settings, live, repeat, depth)?),
+    let samples = match path(args) {
+        Path::EndToEnd => end_to_end(model, case, settings, live, repeat)?,
+        Path::Kernel => kernel(model, case, settings, live, repeat, depth)?,
     };
-    Ok(Record::new(path, *case, model, commit, settings, samples))
+    Ok(Record::new(path(args), *case, model, commit, settings, samples))
+}
+
+fn path(args: &Args) -> Path {
+    if args.end_to_end { Path::EndToEnd } else { Path::Kernel }
 }
 
 /// Every combination of the settings, in llama-bench's order.
@@ -157,8 +161,8 @@ fn settings(args: &Args, live: &Live) -> engine::Result<Vec<Settings>> {
     Ok(all)
 }
 
-/// Every test: at each depth prompts, generations, and pairs; end to end only pairs.
-fn cases(args: &Args) -> Vec<Case> {
+/// Every test: at each depth prompts, generations, and pairs; end to end only pairs. At least one.
+fn cases(args: &Args) -> engine::Result<Vec<Case>> {
     let mut cases = Vec::new();
     for &n_depth in &args.n_depth {
         let case = |n_prompt, n_gen| Case { n_prompt, n_gen, n_depth };
@@ -172,8 +176,14 @@ fn cases(args: &Args) -> Vec<Case> {
         }
         cases.extend(args.prompt_gen.iter().map(|&(n_prompt, n_gen)| case(n_prompt, n_gen)));
     }
-    cases.retain(|case| case.n_prompt + case.n_gen > 0);
-    cases
+    cases.retain(|case| case.n_prompt > 0 || case.n_gen > 0);
+    if cases.is_empty() {
+        let why = "there is nothing to measure: every test has 0 tokens; give -p, -n or -pg a number";
+        return Err(engine::Error::Usage(why.to_string()));
+    }
+    // Before the model is loaded, and before the first test runs for minutes.
+    cases.iter().try_for_each(|case| case.n_ctx(path(args)).map(drop))?;
+    Ok(cases)
 }
 
 fn pair(text: &str) -> Result<(u32, u32), String> {

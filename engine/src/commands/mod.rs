@@ -9,6 +9,7 @@ mod flags;
 mod table;
 
 use std::ffi::OsString;
+use std::io::Write;
 
 use engine::live::Live;
 
@@ -30,7 +31,7 @@ pub fn long_form(argument: OsString) -> OsString {
 fn read_live() -> Live {
     let live = Live::read();
     for warning in &live.warnings {
-        eprintln!("warning: {warning}");
+        let _ = writeln!(std::io::stderr(), "warning: {warning}");
     }
     live
 }

@@ -50,7 +50,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     bar.end();
     match result {
         Err(Error::Interrupted) => {
-            eprintln!("interrupted: nothing was written to {}", args.output.display());
+            let _ =
+                writeln!(std::io::stderr(), "interrupted: nothing was written to {}", args.output.display());
             // llama.cpp is still at work in another thread.
             exit_now(i32::from(interrupt::CODE))
         }
@@ -72,18 +73,18 @@ impl Bar {
             return;
         }
         let quarter = |done: u32| 4 * done / total;
+        let mut stderr = std::io::stderr().lock();
         if self.terminal {
-            eprint!("\rquantize {done}/{total} tensors");
-            let _ = std::io::stderr().flush();
+            let _ = write!(stderr, "\rquantize {done}/{total} tensors").and_then(|()| stderr.flush());
         } else if quarter(done) > quarter(self.said) {
-            eprintln!("quantize {done}/{total} tensors");
+            let _ = writeln!(stderr, "quantize {done}/{total} tensors");
         }
         self.said = done;
     }
 
     fn end(&self) {
         if self.on && self.terminal && self.said > 0 {
-            eprintln!();
+            let _ = writeln!(std::io::stderr());
         }
     }
 }

@@ -81,6 +81,18 @@ pub enum ReadError {
         /// Why not.
         source: crate::UnknownType,
     },
+    /// A part of a split model from which the others cannot be found.
+    #[error("{} is part {} of {count}: {why}", path.display(), u64::from(*number) + 1)]
+    Part {
+        /// The file.
+        path: PathBuf,
+        /// Its number, from 0.
+        number: u32,
+        /// How many parts there are.
+        count: u32,
+        /// What is missing or wrong, and what to do.
+        why: String,
+    },
     /// The system refused.
     #[error("cannot read {}: {source}", path.display())]
     Io {

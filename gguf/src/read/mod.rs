@@ -6,6 +6,7 @@
 mod cursor;
 mod error;
 mod file;
+mod split;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -56,23 +57,15 @@ impl GgufFile {
         }
         let mut cursor = Cursor::new(path, content, size.0);
         check_magic(path, &mut cursor)?;
-        let version = read_version(path, &mut cursor)?;
+        check_version(path, &mut cursor)?;
         let tensors = read_count(&mut cursor, "tensors", SHORTEST_TENSOR)?;
         let keys = read_count(&mut cursor, "metadata keys", SHORTEST_KEY)?;
 
         let metadata = read_metadata(&mut cursor, keys)?;
         let alignment = read_alignment(&cursor, &metadata)?;
         let mut tensors = read_tensors(path, &mut cursor, tensors)?;
-        let data_offset = place_tensors(&cursor, &mut tensors, alignment)?;
-        Ok(Self {
-            path: path.to_path_buf(),
-            size,
-            version,
-            metadata: metadata.keys,
-            index: metadata.index,
-            tensors,
-            data_offset,
-        })
+        place_tensors(&cursor, &mut tensors, alignment)?;
+        Ok(Self { path: path.to_path_buf(), metadata, tensors })
     }
 }
 
@@ -90,10 +83,10 @@ fn check_magic(path: &Path, cursor: &mut Cursor<'_>) -> Result<(), ReadError> {
     Ok(())
 }
 
-fn read_version(path: &Path, cursor: &mut Cursor<'_>) -> Result<u32, ReadError> {
+fn check_version(path: &Path, cursor: &mut Cursor<'_>) -> Result<(), ReadError> {
     let version = cursor.u32(&|| "the header".into())?;
     let (found, mend) = match version {
-        2 | 3 => return Ok(version),
+        2 | 3 => return Ok(()),
         1 => ("version 1".to_string(), "get the model in a newer file"),
         _ if version & 0xffff == 0 && version != 0 => {
             (format!("version {}, big endian", version.swap_bytes()), "get the model for little endian")
@@ -119,26 +112,21 @@ fn read_count(cursor: &mut Cursor<'_>, things: &str, shortest: u64) -> Result<u6
     Ok(count)
 }
 
-/// Keys in the order of the file, with their places.
-#[derive(Default)]
-struct Metadata {
-    keys: Vec<(String, Value)>,
-    index: HashMap<String, usize>,
-}
+type Metadata = HashMap<String, Value>;
 
 fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, ReadError> {
-    let mut metadata = Metadata::default();
+    let mut metadata = Metadata::new();
     for number in 1..=count {
         let start = cursor.offset();
         let key = cursor.string(KEY_LIMIT, &|| format!("metadata key {number} of {count}"))?;
         if key.is_empty() {
             return Err(cursor.corrupt(start, format!("metadata key {number} of {count} has no name")));
         }
-        if metadata.index.insert(key.clone(), metadata.keys.len()).is_some() {
+        if metadata.contains_key(&key) {
             return Err(cursor.corrupt(start, format!("metadata key '{key}' stands twice")));
         }
         let value = read_value(cursor, &key)?;
-        metadata.keys.push((key, value));
+        metadata.insert(key, value);
     }
     Ok(metadata)
 }
@@ -203,7 +191,7 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str, of: ValueType) -> Result<Value
 
 fn read_alignment(cursor: &Cursor<'_>, metadata: &Metadata) -> Result<u64, ReadError> {
     const KEY: &str = "general.alignment";
-    let Some((_, value)) = metadata.index.get(KEY).map(|place| &metadata.keys[*place]) else {
+    let Some(value) = metadata.get(KEY) else {
         return Ok(DEFAULT_ALIGNMENT);
     };
     match value {
@@ -269,8 +257,8 @@ fn read_tensor(path: &Path, cursor: &mut Cursor<'_>, name: String) -> Result<Ten
 }
 
 /// Turns the tensors' offsets, which count from the data's beginning, into places in the file, and checks that
-/// each lies where the one before it ends, and within the file. Gives where the data begins.
-fn place_tensors(cursor: &Cursor<'_>, tensors: &mut [TensorInfo], alignment: u64) -> Result<u64, ReadError> {
+/// each lies where the one before it ends, and within the file.
+fn place_tensors(cursor: &Cursor<'_>, tensors: &mut [TensorInfo], alignment: u64) -> Result<(), ReadError> {
     let overflow = |tensor: &TensorInfo| {
         cursor.corrupt(tensor.offset_at, format!("tensor '{}' would end beyond any file", tensor.name))
     };
@@ -300,6 +288,6 @@ fn place_tensors(cursor: &Cursor<'_>, tensors: &mut [TensorInfo], alignment: u64
     }
     match cut_off {
         Some(error) => Err(error),
-        None => Ok(data_offset),
+        None => Ok(()),
     }
 }

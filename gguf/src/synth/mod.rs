@@ -12,7 +12,8 @@ mod vocabulary;
 use std::fmt;
 use std::io::BufWriter;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use build_info::Bytes;
@@ -103,8 +104,9 @@ impl Precision {
     }
 }
 
-/// Called with the bytes of weights written so far and to be written in all.
-pub type Progress<'a> = &'a dyn Fn(Bytes, Bytes);
+/// Called with the bytes of weights written so far and to be written in all, every half mebibyte or so. To break
+/// is to stop, with [`Error::Stopped`].
+pub type Progress<'a> = &'a dyn Fn(Bytes, Bytes) -> ControlFlow<()>;
 
 /// What to make.
 #[derive(Clone, Copy)]
@@ -139,11 +141,31 @@ pub struct Summary {
     pub tensor_bytes: Bytes,
 }
 
+/// Why a model was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file could not be written or put in its place.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// The progress callback said so.
+    #[error("stopped before {} was complete: nothing was written there", path.display())]
+    Stopped {
+        /// The file that was not written.
+        path: PathBuf,
+    },
+}
+
+/// Why the drawing of weights ended early.
+enum Ended {
+    Write(WriteError),
+    Stopped,
+}
+
 /// Writes a model to `path`. It appears there only when it is complete: until then, and for ever when writing
-/// fails, whatever was there stays.
+/// fails or is stopped, whatever was there stays.
 ///
 /// Memory stays below 100 MB whatever the preset: weights go to the file as they are drawn.
-pub fn write(path: &Path, options: &Options<'_>) -> Result<Summary, PlaceError> {
+pub fn write(path: &Path, options: &Options<'_>) -> Result<Summary, Error> {
     let shape = options.preset.shape();
     let vocabulary = Vocabulary::new(shape.vocabulary as usize, shape.tokenizer.control);
     let tensors = model::tensors(shape, options.precision);
@@ -160,14 +182,17 @@ pub fn write(path: &Path, options: &Options<'_>) -> Result<Summary, PlaceError> 
     let threads = options.threads.or_else(|| std::thread::available_parallelism().ok());
     let mut done = Bytes(0);
     pour::pour(&tensors, &vocabulary, options.seed, threads.map_or(1, NonZeroUsize::get), |data| {
-        writer.write_data(data)?;
+        writer.write_data(data).map_err(Ended::Write)?;
         done.0 += data.len() as u64;
-        if let Some(progress) = options.progress {
-            progress(done, total);
+        match options.progress.map_or(ControlFlow::Continue(()), |progress| progress(done, total)) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Ended::Stopped),
         }
-        Ok(())
     })
-    .map_err(failed)?;
+    .map_err(|ended| match ended {
+        Ended::Write(error) => Error::Place(failed(error)),
+        Ended::Stopped => Error::Stopped { path: path.to_path_buf() },
+    })?;
     writer.finish().map_err(failed)?;
     partial.commit()?;
 

@@ -146,9 +146,6 @@ impl Manager {
             (LlvmTools, Manager::Brew) => "llvm",
             (LlvmTools, Manager::Zypper) => "llvm",
             (LlvmTools, _) => "llvm compiler-rt",
-            (Bolt, Manager::Dnf) => "llvm-bolt",
-            (Bolt, Manager::Brew) => "llvm",
-            (Bolt, _) => return None,
             (Openblas, Manager::Dnf) => "openblas-devel pkgconf-pkg-config",
             (Openblas, Manager::Pacman | Manager::Brew) => "openblas pkgconf",
             // SUSE names the packages by their threading; this is what any of them provides.
@@ -158,6 +155,11 @@ impl Manager {
             (Pip, Manager::Apk) => "py3-pip",
             (Pip, Manager::Brew) => "python",
             (Pip, _) => "python3-pip",
+            // Emulates Linux processes on Linux only.
+            (QemuUser, Manager::Brew) => return None,
+            (QemuUser, Manager::Zypper) => "qemu-linux-user",
+            (QemuUser, Manager::Apk) => "qemu-x86_64",
+            (QemuUser, _) => "qemu-user",
         };
         Some(words(packages))
     }
@@ -179,7 +181,7 @@ pub(crate) struct AptIndex {
 impl AptIndex {
     /// What `apt-cache search --names-only` is asked for.
     pub(crate) const PATTERN: &'static str =
-        r"^(clang|lld|libclang1|libclang-common|libclang-rt|llvm|bolt|g\+\+)-[0-9]+(-dev)?$";
+        r"^(clang|lld|libclang1|libclang-common|libclang-rt|llvm|g\+\+)-[0-9]+(-dev)?$";
 
     /// Reads the lines of `apt-cache search`, and those of `apt-cache policy cmake`.
     pub(crate) fn parse(search: &str, policy: &str) -> Self {
@@ -230,7 +232,6 @@ impl AptIndex {
                 .filter(|version| self.has(&format!("libclang1-{version}")))
                 .or_else(|| newest("libclang1", LIBCLANG_AT_LEAST)),
             llvm: preferred("llvm", clang.unwrap_or(0)),
-            bolt: clang.filter(|version| self.has(&format!("bolt-{version}"))).or_else(|| newest("bolt", 0)),
             gcc: newest("g++", GCC_AT_LEAST),
             runtime: self.has(&format!("libclang-rt-{}-dev", clang.unwrap_or(0))),
             unknown: self.is_empty(),
@@ -244,7 +245,6 @@ pub(crate) struct AptVersions {
     clang: Option<u32>,
     libclang: Option<u32>,
     llvm: Option<u32>,
-    bolt: Option<u32>,
     gcc: Option<u32>,
     /// Whether clang's profile runtime is a package of its own.
     runtime: bool,
@@ -256,7 +256,7 @@ impl AptVersions {
     /// A guess for where the index was not read: everything of one LLVM.
     pub(crate) fn of_llvm(major: u32) -> Self {
         let all = Some(major);
-        Self { clang: all, libclang: all, llvm: all, bolt: all, gcc: None, runtime: true, unknown: false }
+        Self { clang: all, libclang: all, llvm: all, gcc: None, runtime: true, unknown: false }
     }
 
     fn packages(&self, requirement: Requirement) -> Option<Vec<String>> {
@@ -271,6 +271,7 @@ impl AptVersions {
             Git => Some(words("git")),
             Openblas => Some(words("libopenblas-dev pkg-config")),
             Pip => Some(words("python3-pip")),
+            QemuUser => Some(words("qemu-user")),
             Compiler if self.unknown => Some(words("g++")),
             // Where the distribution's own gcc is too old, a clang compiles, with gcc's C++ library.
             Compiler => {
@@ -288,7 +289,6 @@ impl AptVersions {
                     self.clang.filter(|_| self.runtime).map(|version| format!("libclang-rt-{version}-dev"));
                 of("llvm", self.llvm).map(|packages| packages.into_iter().chain(runtime).collect())
             }
-            Bolt => of("bolt", self.bolt),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 pub use manager::Manager;
-pub use plan::{Rights, SetupPlan, Step, StepKind};
+pub use plan::{Rights, SetupPlan, Step, StepKind, quote};
 pub use requirement::{Needs, Requirement};
 pub use run::StepError;
 
@@ -40,6 +40,8 @@ pub trait Console {
     fn output(&mut self, line: &str);
     /// Asks whether to run the steps of `plan`.
     fn confirm(&mut self, plan: &SetupPlan) -> bool;
+    /// Whether the user asked to stop (ctrl-C): no further command is run then.
+    fn stopped(&self) -> bool;
 }
 
 /// How an [`ensure`] ended well.
@@ -77,6 +79,12 @@ pub enum SetupError {
         /// The command that failed.
         source: StepError,
     },
+    /// The user stopped it.
+    #[error("stopped; missing: {}", list(&plan.missing))]
+    Stopped {
+        /// What was being done.
+        plan: Box<SetupPlan>,
+    },
     /// Every command went well, or there was none, and still something is missing.
     #[error("still missing: {}{}", list(&plan.missing), unavailable(plan))]
     StillMissing {
@@ -96,7 +104,8 @@ pub enum Declined {
     NoRights,
 }
 
-fn list(requirements: &[Requirement]) -> String {
+/// Names, for a sentence.
+pub fn list(requirements: &[Requirement]) -> String {
     let names: Vec<String> = requirements.iter().map(Requirement::to_string).collect();
     names.join(", ")
 }
@@ -161,6 +170,9 @@ pub fn ensure(
             Consent::Withheld => Some(Declined::NobodyToAsk),
         }
     };
+    if console.stopped() {
+        return Err(SetupError::Stopped { plan: Box::new(plan) });
+    }
     if let Some(why) = declined {
         return if plan.missing.is_empty() {
             Ok(Outcome::WithoutRecommended { plan, declined: Some(why) })
@@ -216,6 +228,10 @@ fn plan_now(
 fn carry_out(plan: &SetupPlan, search: &SearchPath, console: &mut dyn Console) -> Result<bool, SetupError> {
     for step in &plan.steps {
         let done = run::run(step, search, console);
+        // Before its failure is excused: a command that ctrl-C ended failed on purpose.
+        if console.stopped() || matches!(done, Err(StepError::Interrupted { .. })) {
+            return Err(SetupError::Stopped { plan: Box::new(plan.clone()) });
+        }
         if step.kind == StepKind::Refresh {
             // Old lists may do, and one dead source among many must not stop the rest.
             if let Err(error) = done {

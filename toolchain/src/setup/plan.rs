@@ -90,7 +90,8 @@ impl fmt::Display for Step {
     }
 }
 
-fn quote(word: &str) -> String {
+/// `word` as a shell takes it.
+pub fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=+,@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_string()

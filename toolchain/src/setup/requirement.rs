@@ -28,14 +28,14 @@ pub enum Requirement {
     Lld,
     /// `llvm-profdata` that reads the profiles of both rustc and clang, and clang's profile runtime.
     LlvmTools,
-    /// `llvm-bolt`.
-    Bolt,
     /// OpenBLAS, as pkg-config finds it.
     Openblas,
     /// git.
     Git,
     /// pip.
     Pip,
+    /// qemu's user mode for x86-64, by which the CPU guard is tested on CPUs that are not here.
+    QemuUser,
 }
 
 impl Requirement {
@@ -62,10 +62,10 @@ impl Requirement {
                 let needed = rustc.max(clang(toolchain).map(|clang| clang.version.major));
                 toolchain.llvm_profdata.first().is_none_or(|newest| newest.llvm_major < needed)
             }
-            Requirement::Bolt => toolchain.llvm_bolt.is_empty(),
             Requirement::Openblas => !toolchain.blas.iter().any(|blas| blas.vendor == "openblas"),
             Requirement::Git => toolchain.git.is_none(),
             Requirement::Pip => !pip,
+            Requirement::QemuUser => toolchain.qemu_user.is_none(),
         }
     }
 }
@@ -84,10 +84,10 @@ impl fmt::Display for Requirement {
             Requirement::Clang => &format!("clang {CLANG_AT_LEAST} or later"),
             Requirement::Lld => "lld of clang's version",
             Requirement::LlvmTools => "llvm-profdata of rustc's LLVM",
-            Requirement::Bolt => "llvm-bolt",
             Requirement::Openblas => "OpenBLAS and pkg-config",
             Requirement::Git => "git",
             Requirement::Pip => "pip",
+            Requirement::QemuUser => "qemu-x86_64 (for the tests of the CPU guard)",
         };
         f.pad(text)
     }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 use super::Console;
@@ -10,6 +11,9 @@ use crate::SearchPath;
 
 /// Lines of a command's output that go into its error.
 const LAST_LINES: usize = 12;
+
+/// What ctrl-C sends.
+const SIGINT: i32 = 2;
 
 /// A step that failed.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +25,12 @@ pub enum StepError {
         command: String,
         /// What the system said.
         reason: io::Error,
+    },
+    /// Ctrl-C ended it.
+    #[error("`{command}` was stopped")]
+    Interrupted {
+        /// The command.
+        command: String,
     },
     /// It ran and failed.
     #[error("`{command}` failed ({status}): {cause}\n{}", last_lines.join("\n"))]
@@ -37,6 +47,9 @@ pub enum StepError {
 }
 
 /// Runs `step`; every line it prints goes to `console`.
+///
+/// It stays in our process group, so that sudo may ask for a password; a terminal's ctrl-C reaches it there. A
+/// package manager is not killed by us: it knows best where it can stop.
 pub(crate) fn run(step: &Step, search: &SearchPath, console: &mut dyn Console) -> Result<(), StepError> {
     console.command(step);
     let start = |reason| StepError::Start { command: step.to_string(), reason };
@@ -68,6 +81,10 @@ pub(crate) fn run(step: &Step, search: &SearchPath, console: &mut dyn Console) -
     let warns = step.kind == StepKind::Refresh && cause(&last_lines) == NO_NETWORK;
     if status.success() && !warns {
         return Ok(());
+    }
+    // sudo dies of the signal that its command died of; a shell tells it by 128 and the signal.
+    if status.signal() == Some(SIGINT) || status.code() == Some(128 + SIGINT) {
+        return Err(StepError::Interrupted { command: step.to_string() });
     }
     Err(StepError::Failed {
         command: step.to_string(),

@@ -5,6 +5,8 @@ use crate::testing::Machine;
 #[derive(Default)]
 struct Listener {
     yes: bool,
+    /// Ctrl-C is typed when this many commands were run; 0: at the question.
+    stop_after: Option<usize>,
     asked: usize,
     notes: Vec<String>,
     commands: Vec<String>,
@@ -24,6 +26,10 @@ impl Console for Listener {
     fn confirm(&mut self, _plan: &SetupPlan) -> bool {
         self.asked += 1;
         self.yes
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop_after == Some(self.commands.len())
     }
 }
 
@@ -183,6 +189,27 @@ fn a_failed_installation_says_why() {
     assert!(listener.notes[0].contains("cannot be reached; check the network"), "{:?}", listener.notes);
     let cause = std::error::Error::source(&outcome.unwrap_err()).map(ToString::to_string).unwrap_or_default();
     assert!(cause.contains("cannot be reached; check the network"), "{cause}");
+}
+
+#[test]
+fn ctrl_c_ends_it_and_nothing_more_is_run() {
+    // what apt-get does, when ctrl-C is noticed here, how many commands were run
+    let cases = [
+        ("exit 0", Some(0), 0),
+        ("exit 0", Some(1), 1),
+        ("exit 1", Some(1), 1),
+        ("kill -INT $$", None, 1),
+        ("exit 130", None, 1),
+    ];
+    for (apt_get, stop_after, expected) in cases {
+        let machine = debian(0);
+        machine.script("usr/bin/apt-get", apt_get);
+        let mut listener = Listener { yes: true, stop_after, ..Listener::default() };
+        let (_, outcome) = ensure_on(&machine, Consent::Ask, &mut listener);
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, SetupError::Stopped { .. }), "{apt_get} {stop_after:?}: {error}");
+        assert_eq!(listener.commands.len(), expected, "{apt_get} {stop_after:?}: {:?}", listener.commands);
+    }
 }
 
 #[test]

@@ -16,13 +16,3 @@ pub fn c(link: &Link) -> Result<PathBuf> {
         }
     }
 }
-
-/// A `cc::Build` that archives with the prefix's tool; thin LTO objects need `llvm-ar`.
-pub fn archiver(link: &Link) -> cc::Build {
-    let mut build = cc::Build::new();
-    build.warnings(false);
-    if let Some(ar) = &link.ar {
-        build.archiver(ar);
-    }
-    build
-}

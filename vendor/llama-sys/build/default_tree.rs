@@ -10,8 +10,11 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use llama_source::{Origin, Tree};
 
-use crate::features;
 use crate::link::{Kind, Link, SCHEMA};
+use crate::{features, fingerprint};
+
+/// The flag that aims a compiler at this CPU.
+const NATIVE: &str = if cfg!(target_arch = "x86_64") { "-march=native" } else { "-mcpu=native" };
 
 /// Builds the tree, or finds it built; returns its prefix.
 pub fn build(out: &Path) -> Result<PathBuf> {
@@ -30,9 +33,13 @@ pub fn build(out: &Path) -> Result<PathBuf> {
     let tree = llama_source::ensure(&Origin::Crate, &root, &mut |line| println!("{line}"))
         .context("cannot fetch llama.cpp's sources")?;
     let compilers = Compilers::choose()?;
-    let prefix = root.join(format!("default-tree-{}-{}", tree.patched_digest.short(), compilers.name));
+    let definitions = definitions(&tree, &compilers);
+    // What changes any of it, a new compiler or another CPU behind the same disk, is another tree.
+    let made_of = fingerprint::of(&definitions, [&compilers.c, &compilers.cxx], NATIVE)?;
+    let prefix =
+        root.join(format!("default-tree-{}-{}-{made_of}", tree.patched_digest.short(), compilers.name));
     if !prefix.join("link.json").is_file() {
-        configure_and_install(&tree, &compilers, &prefix);
+        configure_and_install(&tree, &definitions, &prefix);
         write_link(&compilers, &prefix)?;
     }
     Ok(prefix)
@@ -75,31 +82,39 @@ fn runs(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
+/// What CMake is told.
+fn definitions(tree: &Tree, compilers: &Compilers) -> Vec<(String, String)> {
+    let parts = ["TESTS", "EXAMPLES", "TOOLS", "SERVER", "APP", "COMMON"];
+    let fixed = [
+        // The cmake crate passes opt-level and debug flags of the cargo profile, which would make ggml slow.
+        ("CMAKE_C_FLAGS", ""),
+        ("CMAKE_CXX_FLAGS", ""),
+        ("CMAKE_POSITION_INDEPENDENT_CODE", "ON"),
+        ("CMAKE_INSTALL_LIBDIR", "lib"),
+        ("BUILD_SHARED_LIBS", "OFF"),
+        ("GGML_NATIVE", "ON"),
+        ("GGML_OPENMP", "OFF"),
+        ("GGML_CCACHE", "OFF"),
+    ];
+    let of_tree = tree.cmake_definitions().map(|(name, value)| (name.to_string(), value));
+    let mut definitions = of_tree.to_vec();
+    definitions.extend(parts.map(|part| (format!("LLAMA_BUILD_{part}"), "OFF".to_string())));
+    definitions.extend(fixed.map(|(name, value)| (name.to_string(), value.to_string())));
+    for (name, path) in [("CMAKE_C_COMPILER", &compilers.c), ("CMAKE_CXX_COMPILER", &compilers.cxx)] {
+        definitions.push((name.to_string(), path.display().to_string()));
+    }
+    definitions
+}
+
 /// `cmake` ends this process with its output when a step fails.
-fn configure_and_install(tree: &Tree, compilers: &Compilers, prefix: &Path) {
+fn configure_and_install(tree: &Tree, definitions: &[(String, String)], prefix: &Path) {
     let mut config = cmake::Config::new(&tree.path);
     let (variable, folder) = tree.cmake_environment();
     config.env(variable, folder);
-    for (name, value) in tree.cmake_definitions() {
+    for (name, value) in definitions {
         config.define(name, value);
     }
-    for part in ["TESTS", "EXAMPLES", "TOOLS", "SERVER", "APP", "COMMON"] {
-        config.define(format!("LLAMA_BUILD_{part}"), "OFF");
-    }
-    config
-        .define("CMAKE_C_COMPILER", &compilers.c)
-        .define("CMAKE_CXX_COMPILER", &compilers.cxx)
-        // The crate passes opt-level and debug flags of the cargo profile, which would make ggml slow.
-        .define("CMAKE_C_FLAGS", "")
-        .define("CMAKE_CXX_FLAGS", "")
-        .define("CMAKE_POSITION_INDEPENDENT_CODE", "ON")
-        .define("CMAKE_INSTALL_LIBDIR", "lib")
-        .define("BUILD_SHARED_LIBS", "OFF")
-        .define("GGML_NATIVE", "ON")
-        .define("GGML_OPENMP", "OFF")
-        .define("GGML_CCACHE", "OFF")
-        .profile("Release")
-        .out_dir(prefix);
+    config.profile("Release").out_dir(prefix);
     if runs("ninja") {
         config.generator("Ninja");
     }
@@ -108,8 +123,7 @@ fn configure_and_install(tree: &Tree, compilers: &Compilers, prefix: &Path) {
 
 /// Written last: a prefix without it is built again.
 fn write_link(compilers: &Compilers, prefix: &Path) -> Result<()> {
-    let native = if cfg!(target_arch = "x86_64") { "-march=native" } else { "-mcpu=native" };
-    let flags = vec![native.to_string()];
+    let flags = vec![NATIVE.to_string()];
     let isa_required = match cfg!(target_arch = "x86_64") {
         true => features::of_compiler(compilers.c.as_os_str(), &flags)?,
         false => Vec::new(),
@@ -125,7 +139,6 @@ fn write_link(compilers: &Compilers, prefix: &Path) -> Result<()> {
         link_args: Vec::new(),
         cxx: Some(compilers.cxx.clone()),
         cc: Some(compilers.c.clone()),
-        ar: None,
         libclang_dir: None,
         shim_flags: flags,
         isa_required: isa_required.into_iter().map(str::to_string).collect(),

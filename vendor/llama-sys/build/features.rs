@@ -14,12 +14,13 @@ pub struct Feature {
     /// Other spellings: `/proc/cpuinfo`, rustc.
     aliases: &'static [&'static str],
     cpuid_macro: &'static str,
-    leaf: u32,
-    subleaf: u32,
-    register: &'static str,
-    bit: u32,
+    pub leaf: u32,
+    pub subleaf: u32,
+    /// `EAX`, `EBX`, `ECX` or `EDX`.
+    pub register: &'static str,
+    pub bit: u32,
     /// `NONE`, `YMM`, `ZMM` or `TILE`, as in `guard.c`.
-    state: &'static str,
+    pub state: &'static str,
 }
 
 macro_rules! features {
@@ -69,7 +70,7 @@ features! {
     "sha_ni" ["sha"] "__SHA__" 7 0 EBX 29 NONE;
     "avx512bw" "__AVX512BW__" 7 0 EBX 30 ZMM;
     "avx512vl" "__AVX512VL__" 7 0 EBX 31 ZMM;
-    "avx512vbmi" "__AVX512VBMI__" 7 0 ECX 1 ZMM;
+    "avx512_vbmi" "__AVX512VBMI__" 7 0 ECX 1 ZMM;
     "avx512_vbmi2" "__AVX512VBMI2__" 7 0 ECX 6 ZMM;
     "gfni" "__GFNI__" 7 0 ECX 8 NONE;
     "vaes" "__VAES__" 7 0 ECX 9 YMM;

@@ -36,7 +36,7 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
         let why = String::from_utf8_lossy(&output.stderr);
         bail!("cannot compile the CPU guard with {}:\n{why}", compiler.display());
     }
-    crate::compilers::archiver(link).object(&object).cargo_metadata(false).try_compile("anneal_guard")?;
+    cc::Build::new().object(&object).cargo_metadata(false).try_compile("anneal_guard")?;
 
     println!("cargo::rustc-link-search=native={}", out.display());
     // Whole: nothing needs to refer to a constructor for it to be there.

@@ -35,9 +35,6 @@ pub struct Link {
     pub cxx: Option<PathBuf>,
     /// C compiler of the guard.
     pub cc: Option<PathBuf>,
-    /// Archiver; needed for LTO objects.
-    #[serde(default)]
-    pub ar: Option<PathBuf>,
     /// Where bindgen finds libclang.
     #[serde(default)]
     pub libclang_dir: Option<PathBuf>,

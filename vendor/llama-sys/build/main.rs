@@ -7,6 +7,7 @@ mod bindings;
 mod compilers;
 mod default_tree;
 mod features;
+mod fingerprint;
 mod guard;
 mod link;
 mod shim;

@@ -8,8 +8,9 @@ use crate::link::Link;
 
 /// Compiles `csrc/shim.cpp` and links it.
 pub fn build(link: &Link, out: &Path) -> Result<()> {
-    let mut build = crate::compilers::archiver(link);
+    let mut build = cc::Build::new();
     build
+        .warnings(false)
         .cpp(true)
         .std("c++17")
         .cpp_link_stdlib(None) // among `system` of link.json

@@ -253,22 +253,6 @@ int32_t anneal_token_to_piece(
         threw, err, err_size, [&] { return llama_token_to_piece(vocab, token, buf, size, /* lstrip */ 0, special); });
 }
 
-int32_t anneal_detokenize(
-        const llama_vocab * vocab, const llama_token * tokens, int32_t n_tokens, char * text, int32_t text_size,
-        bool remove_special, bool unparse_special, bool * threw, char * err, size_t err_size) {
-    return counted(threw, err, err_size, [&] {
-        return llama_detokenize(vocab, tokens, n_tokens, text, text_size, remove_special, unparse_special);
-    });
-}
-
-int32_t anneal_chat_apply_template(
-        const char * tmpl, const llama_chat_message * messages, size_t n_messages, bool add_assistant, char * buf,
-        int32_t size, bool * threw, char * err, size_t err_size) {
-    return counted(threw, err, err_size, [&] {
-        return llama_chat_apply_template(tmpl, messages, n_messages, add_assistant, buf, size);
-    });
-}
-
 llama_sampler * anneal_sampler_new(const anneal_sampler_params * params, char * err, size_t err_size) {
     return guarded<llama_sampler *>(nullptr, err, err_size, [&] {
         llama_sampler * chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
@@ -297,6 +281,12 @@ bool anneal_sample(llama_sampler * sampler, llama_context * ctx, llama_token * t
         *token = llama_sampler_sample(sampler, ctx, -1);
         return true;
     });
+}
+
+const float * anneal_logits(llama_context * ctx, char * err, size_t err_size) {
+    return logged<const float *>(
+        nullptr, [](const float * row) { return row == nullptr; }, err, err_size,
+        [&] { return llama_get_logits_ith(ctx, -1); });
 }
 
 size_t anneal_state_size(llama_context * ctx, char * err, size_t err_size) {

@@ -55,14 +55,6 @@ int32_t anneal_token_to_piece(
         const struct llama_vocab * vocab, llama_token token, char * buf, int32_t size, bool special,
         bool * threw, char * err, size_t err_size);
 
-int32_t anneal_detokenize(
-        const struct llama_vocab * vocab, const llama_token * tokens, int32_t n_tokens, char * text,
-        int32_t text_size, bool remove_special, bool unparse_special, bool * threw, char * err, size_t err_size);
-
-int32_t anneal_chat_apply_template(
-        const char * tmpl, const struct llama_chat_message * messages, size_t n_messages, bool add_assistant,
-        char * buf, int32_t size, bool * threw, char * err, size_t err_size);
-
 struct anneal_sampler_params {
     bool     greedy;  // the most likely token; all else is ignored
     int32_t  top_k;   // <= 0: off
@@ -78,6 +70,9 @@ struct llama_sampler * anneal_sampler_new(const struct anneal_sampler_params * p
 bool anneal_sample(
         struct llama_sampler * sampler, struct llama_context * ctx, llama_token * token, char * err,
         size_t err_size);
+
+// The logits of the last token evaluated, one for each token of the vocabulary; NULL on failure.
+const float * anneal_logits(struct llama_context * ctx, char * err, size_t err_size);
 
 // Size of, save and restore the state of sequence 0; 0 on failure.
 size_t anneal_state_size(struct llama_context * ctx, char * err, size_t err_size);

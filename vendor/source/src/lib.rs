@@ -32,7 +32,7 @@ use anyhow::Result;
 pub use origin::Origin;
 pub use pins::{CratePin, GitPin, Pins, SdistPin};
 pub use store::Store;
-pub use tools::Tools;
+pub use tools::{Program, Tools};
 pub use tree::Tree;
 
 /// Told what is going on, one line at a time.
@@ -66,9 +66,10 @@ pub fn patches_dir() -> PathBuf {
     own_folder().join("patches")
 }
 
-/// Names of this workspace's patches, in the order in which they are applied.
-pub fn patch_names() -> Result<Vec<String>> {
-    Ok(patch::load(&patches_dir())?.into_iter().map(|patch| patch.name).collect())
+/// This workspace's patches, in the order in which they are applied.
+pub fn patches() -> Result<Vec<build_info::record::Patch>> {
+    let named = |patch: patch::Patch| build_info::record::Patch { name: patch.name, sha256: patch.digest };
+    Ok(patch::load(&patches_dir())?.into_iter().map(named).collect())
 }
 
 /// The manifest by which cargo fetches and pins the crate that carries llama.cpp.

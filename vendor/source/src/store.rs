@@ -10,7 +10,7 @@ use crate::fetch::{self, Fetched};
 use crate::patch::{self, Patch};
 use crate::staging::Lock;
 use crate::tree::{self, TREE};
-use crate::{Origin, Pins, Progress, Tools, Tree};
+use crate::{Origin, Pins, Program, Progress, Tools, Tree};
 
 /// Where trees are kept, and everything that decides what is in them.
 #[derive(Clone, Debug)]
@@ -61,6 +61,54 @@ impl Store {
             return Ok(tree);
         }
         self.make(origin, &wanted, &lock, progress)
+    }
+
+    /// The programs besides cargo that [`ensure`](Self::ensure) would run now: none when the tree is there.
+    pub fn programs(&self, origin: &Origin) -> Result<Vec<Program>> {
+        let patched = !patch::load(&self.patches)?.is_empty();
+        // Neither fetches with them, and a folder would be hashed to see whether its tree is there.
+        if matches!(origin, Origin::Crate | Origin::Path(_)) && !patched {
+            return Ok(Vec::new());
+        }
+        if find(&self.wanted(origin, &mut |_| {})?, origin).is_some() {
+            return Ok(Vec::new());
+        }
+        let mut programs = Vec::new();
+        if *origin == Origin::Sdist && !fetch::sdist::kept(&self.pins.sdist, &self.sources()?).exists() {
+            programs.push(Program::Pip);
+        }
+        if *origin == Origin::Git || patched {
+            programs.push(Program::Git);
+        }
+        Ok(programs)
+    }
+
+    /// Version and tree digest, before the patches, that [`ensure`](Self::ensure) would give: nothing is fetched or
+    /// copied.
+    ///
+    /// # Errors
+    /// For a commit whose digest nobody knows before it was fetched; for a folder that is no llama.cpp tree.
+    pub fn expected(&self, origin: &Origin) -> Result<(String, Sha256)> {
+        let pins = &self.pins;
+        Ok(match origin {
+            Origin::Crate => (pins.krate.version.clone(), pins.krate.digest.clone()),
+            Origin::Sdist => (pins.sdist.version.clone(), pins.sdist.digest.clone()),
+            Origin::Path(dir) => {
+                let digest = fetch::path::digest(dir, &self.root, &mut |_| {})?;
+                (tree_version(&digest), digest)
+            }
+            Origin::Git => match &pins.git.digest {
+                Some(digest) => (pins.git.commit.clone(), digest.clone()),
+                None => match find(&self.wanted(origin, &mut |_| {})?, origin) {
+                    Some(tree) => (tree.version, tree.digest),
+                    None => bail!(
+                        "what is in commit {} is not known before it was fetched: run `cargo xtask vendor` with the \
+                         same options first",
+                        pins.git.commit
+                    ),
+                },
+            },
+        })
     }
 
     /// Absolute, because tools run in other folders.
@@ -126,8 +174,8 @@ impl Store {
         let mut tree = Tree {
             path,
             origin: origin.clone(),
-            version: fetched.version.unwrap_or_else(|| format!("tree-{}", digest.short())),
-            build_commit: fetched.build_commit.unwrap_or_else(|| format!("tree-{}", digest.short())),
+            version: fetched.version.unwrap_or_else(|| tree_version(&digest)),
+            build_commit: fetched.build_commit.unwrap_or_else(|| tree_version(&digest)),
             digest,
             patched_digest: listing.digest(),
             patches: wanted.patches.iter().map(|patch| patch.name.clone()).collect(),
@@ -140,6 +188,11 @@ impl Store {
         progress(&format!("llama.cpp {} is in {}", tree.llama_version, tree.path.display()));
         Ok(tree)
     }
+}
+
+/// What a tree is called that has no version of its own.
+fn tree_version(digest: &Sha256) -> String {
+    format!("tree-{}", digest.short())
 }
 
 /// The tree in the store, if it is there.

@@ -18,6 +18,15 @@ pub struct Tools {
     pub git: PathBuf,
 }
 
+/// A program that not every machine has. (Cargo runs us.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// git.
+    Git,
+    /// pip, as a module of Python.
+    Pip,
+}
+
 impl Default for Tools {
     /// The cargo that runs us, and `python3` and `git` from the PATH.
     fn default() -> Self {

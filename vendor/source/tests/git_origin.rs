@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use common::{Bench, FILES, paths, write_tree, zeros};
-use llama_source::Origin;
+use llama_source::{Origin, Program};
 
 fn git(bench: &Bench, args: &[&str]) -> Result<String> {
     let output = Command::new("git")
@@ -64,7 +64,10 @@ fn another_commit_needs_no_digest_and_is_held_to_the_first_fetch() -> Result<()>
 #[test]
 fn what_was_fetched_once_needs_no_repository() -> Result<()> {
     let mut bench = bench()?;
+    assert_eq!(bench.store.programs(&Origin::Git)?, [Program::Git]);
+    assert_eq!(bench.store.programs(&Origin::Crate)?, []);
     let tree = bench.ensure(&Origin::Git).0?;
+    assert_eq!(bench.store.programs(&Origin::Git)?, []);
     fs::remove_dir_all(bench.path("repository"))?;
     // From the store, and from the kept objects when a new patch makes a new tree.
     assert_eq!(bench.ensure(&Origin::Git).0?, tree);
@@ -73,7 +76,7 @@ fn what_was_fetched_once_needs_no_repository() -> Result<()> {
     // Another root has nothing.
     bench.store.root = bench.path("another");
     let error = bench.error(&Origin::Git);
-    for part in ["cannot fetch commit", "needs the network once", "--origin path"] {
+    for part in ["cannot fetch commit", "needs the network once", "--git-url DIR", "--path DIR"] {
         assert!(error.contains(part), "no {part:?} in: {error}");
     }
     assert_eq!(bench.stored(), [""; 0]);

@@ -7,7 +7,7 @@ use super::setup;
 use crate::stages::{Build, Lock, Outcome};
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
-use crate::{plan, process, profile, tools};
+use crate::{plan, profile, tools};
 
 /// Options of `build`.
 #[derive(Debug, clap::Args)]
@@ -44,7 +44,6 @@ impl Short {
 
 /// Builds a profile, makes it current and prints where it lies.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
-    process::catch_signals()?;
     let outcome = build(&args, ui)?;
     let Some(outcome) = outcome else { return Ok(()) };
     let root = Workspace::find()?;
@@ -75,9 +74,9 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     }
 
     let _lock = Lock::take(&workspace)?;
-    let toolchain = setup::ready(&workspace, &profile, args.common.yes, ui)?;
+    let toolchain = setup::ready(&workspace, &profile, &args.common.source, args.common.yes, ui)?;
     let tree = tools::fetch(&workspace, &args.common.source, ui)?;
-    let plan = plan::plan(&host, &profile, &tools::source_of(&tree), &toolchain)?;
+    let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
     for note in &plan.notes {
         ui.warn(note);
     }

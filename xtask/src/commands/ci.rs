@@ -17,16 +17,18 @@ pub fn run(_args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let shell = Shell::new()?;
     shell.change_dir(workspace.root());
-    cmd!(shell, "cargo fmt --all --check").run().context("the code is not formatted: run `cargo fmt`")?;
+    cmd!(shell, "cargo fmt --all --check").run().context(
+        "the code is not formatted (run `cargo fmt`), or rustfmt is missing (run `rustup component add rustfmt`): see above",
+    )?;
 
     build::make("native", true, ui)?;
     // Lints see the engine, which is compiled against libllama's headers.
     let prefix = std::fs::canonicalize(workspace.current("native").join("prefix"))?;
     {
         let _prefix = shell.push_env("ANNEAL_LLAMA_PREFIX", prefix);
-        cmd!(shell, "cargo clippy --workspace --all-targets --locked -- -D warnings")
-            .run()
-            .context("clippy found something")?;
+        cmd!(shell, "cargo clippy --workspace --all-targets --locked -- -D warnings").run().context(
+            "clippy found something, or is missing (run `rustup component add clippy`): see above",
+        )?;
     }
     test::run(test::Args::unattended(), ui)
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use build_info::record::Tool;
 use build_info::{Host, Policy, threads};
 use serde::Serialize;
-use toolchain::setup::{Manager, Needs, SetupPlan, examine};
+use toolchain::setup::{Manager, Needs, SetupPlan, examine, list};
 use toolchain::{Mismatch, Toolchain, mismatches};
 
 use super::setup;
@@ -58,7 +58,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     if !native_build_possible {
         bail!(
             "a native build is not possible yet: {} missing; `cargo xtask setup` installs it",
-            setup::list(&report.setup.missing)
+            list(&report.setup.missing)
         );
     }
     Ok(())
@@ -126,7 +126,7 @@ fn rows(tools: &Toolchain) -> Vec<[String; 3]> {
     if let Some(compiler) = &tools.default_compiler {
         row("cc", &format!("{} {}", compiler.kind, compiler.version), compiler.cc.display().to_string());
     }
-    let many: [(&str, &[Tool]); 11] = [
+    let many: [(&str, &[Tool]); 12] = [
         ("cmake", tools.cmake.as_slice()),
         ("ninja", tools.ninja.as_slice()),
         ("lld", &tools.lld),
@@ -138,6 +138,7 @@ fn rows(tools: &Toolchain) -> Vec<[String; 3]> {
         ("sccache", tools.sccache.as_slice()),
         ("ccache", tools.ccache.as_slice()),
         ("git", tools.git.as_slice()),
+        ("qemu-x86_64", tools.qemu_user.as_slice()),
     ];
     for (name, found) in many {
         for tool in found {

@@ -68,7 +68,7 @@ enum Command {
     Show(show::Args),
     /// Remove old builds
     Clean(clean::Args),
-    /// Run the tests, against a native build
+    /// Build native and portable, and run all tests against them
     Test(test::Args),
     /// Run what continuous integration runs
     Ci(ci::Args),
@@ -115,6 +115,37 @@ mod tests {
         }
         let written = std::fs::read_to_string(path).unwrap_or_default();
         assert!(written == text, "run `UPDATE_DOCS=1 cargo test -p xtask commands` and review the change");
+    }
+
+    /// Commands in fenced blocks of README.md and docs, and those that messages of llama-source name.
+    #[test]
+    fn documented_commands_are_understood() {
+        let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        let mut pages = vec![root.join("README.md")];
+        let mut folders = vec![root.join("docs/src")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() { &mut folders } else { &mut pages }.push(path);
+            }
+        }
+        let mut commands =
+            ["vendor --path DIR", "vendor --origin git --git-url DIR"].map(String::from).to_vec();
+        for page in pages.iter().filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
+            let text = std::fs::read_to_string(page).unwrap();
+            let fenced = text.split("```").skip(1).step_by(2).flat_map(str::lines);
+            commands.extend(
+                fenced
+                    .filter_map(|line| line.trim_start_matches("$ ").strip_prefix("cargo xtask "))
+                    .map(|line| line.split([';', '|', '>', '&']).next().unwrap_or(line).to_string()),
+            );
+        }
+        assert!(commands.len() > 12, "{commands:?}");
+        for command in commands {
+            let words = shlex::split(&command).unwrap();
+            let parsed = Cli::try_parse_from(std::iter::once("cargo xtask".to_string()).chain(words));
+            assert!(parsed.is_ok(), "cargo xtask {command}: {}", parsed.unwrap_err());
+        }
     }
 
     fn document(command: &mut clap::Command, name: &str, text: &mut String) {

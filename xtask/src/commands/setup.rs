@@ -1,16 +1,22 @@
 //! `setup`, and the installation of missing tools for other commands.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
+use llama_source::Program;
 use serde::Serialize;
 use toolchain::Toolchain;
-use toolchain::setup::{Consent, Console, Declined, Needs, Outcome, Requirement, SetupPlan, Step, examine};
+use toolchain::setup::{
+    Consent, Console, Declined, Needs, Outcome, Requirement, SetupError, SetupPlan, Step, examine, list,
+};
 
 use crate::profile::{self, Blas, CompilerChoice, Profile};
-use crate::tools;
+use crate::tools::{self, SourceArgs};
 use crate::ui::{Progress, Ui};
 use crate::workspace::Workspace;
+use crate::{exit, process};
 
 /// Options of `setup`.
 #[derive(Debug, clap::Args)]
@@ -69,6 +75,17 @@ pub fn needs(profile: &Profile) -> Needs {
     needs
 }
 
+/// What all tests take: a native build's tools, those that the sources' tests fetch with, and an emulator of
+/// CPUs that are not here for the tests of the CPU guard.
+pub fn needs_of_tests() -> Needs {
+    let mut needs = Needs::native();
+    needs.required.extend([Requirement::Git, Requirement::Pip]);
+    if cfg!(all(target_arch = "x86_64", target_os = "linux")) {
+        needs.required.push(Requirement::QemuUser);
+    }
+    needs
+}
+
 /// Sees to it that the tools of `needs` are there, asking on a terminal unless `yes`.
 pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Result<(Toolchain, Outcome)> {
     let mut toolchain = tools::toolchain(workspace);
@@ -89,13 +106,29 @@ pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Resul
         &mut talk,
     );
     talk.quiet();
-    Ok((toolchain, outcome?))
+    match outcome {
+        Ok(outcome) => Ok((toolchain, outcome)),
+        Err(error @ SetupError::Stopped { .. }) => Err(exit::interrupted(error.to_string())),
+        Err(error) => Err(error.into()),
+    }
 }
 
-/// The tools for a build of `profile`, installed where they are missing. What is only recommended is
-/// asked for where somebody can answer, and never stops the build.
-pub fn ready(workspace: &Workspace, profile: &Profile, yes: bool, ui: &Ui) -> Result<Toolchain> {
-    let (toolchain, outcome) = ensure(workspace, &needs(profile), yes, ui)?;
+/// The tools for a build of `profile` from `source`, installed where they are missing. What is only
+/// recommended is asked for where somebody can answer, and never stops the build.
+pub fn ready(
+    workspace: &Workspace,
+    profile: &Profile,
+    source: &SourceArgs,
+    yes: bool,
+    ui: &Ui,
+) -> Result<Toolchain> {
+    let mut needs = needs(profile);
+    let programs = source.store(workspace)?.programs(&source.origin())?;
+    needs.required.extend(programs.into_iter().map(|program| match program {
+        Program::Git => Requirement::Git,
+        Program::Pip => Requirement::Pip,
+    }));
+    let (toolchain, outcome) = ensure(workspace, &needs, yes, ui)?;
     if let Outcome::WithoutRecommended { plan, declined: Some(Declined::NobodyToAsk | Declined::NoRights) } =
         outcome
     {
@@ -106,12 +139,6 @@ pub fn ready(workspace: &Workspace, profile: &Profile, yes: bool, ui: &Ui) -> Re
         ));
     }
     Ok(toolchain)
-}
-
-/// Names, for a sentence.
-pub fn list(requirements: &[Requirement]) -> String {
-    let names: Vec<String> = requirements.iter().map(Requirement::to_string).collect();
-    names.join(", ")
 }
 
 /// What is missing and what brings it; nothing where nothing is.
@@ -169,9 +196,30 @@ impl Console for Talk<'_> {
         let mut err = std::io::stderr();
         let _ = write!(err, "{}\nInstall? [Y/n] ", describe(plan));
         let _ = err.flush();
-        let mut answer = String::new();
+        // A line is waited for elsewhere: ctrl-C does not end the wait, since the system goes on with a read that
+        // a handled signal broke off.
+        let (sender, answers) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            let read = std::io::stdin().read_line(&mut line);
+            let _ = sender.send(read.map(|read| (read > 0).then_some(line)));
+        });
+        let answer = loop {
+            match answers.recv_timeout(Duration::from_millis(50)) {
+                _ if process::interrupted() => {
+                    let _ = writeln!(err);
+                    break None;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Ok(answer)) => break answer,
+                Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => break None,
+            }
+        };
         // The end of the input is no answer.
-        let read = std::io::stdin().lock().read_line(&mut answer).unwrap_or(0);
-        read > 0 && matches!(answer.trim().to_lowercase().as_str(), "" | "y" | "yes")
+        answer.is_some_and(|answer| matches!(answer.trim().to_lowercase().as_str(), "" | "y" | "yes"))
+    }
+
+    fn stopped(&self) -> bool {
+        process::interrupted()
     }
 }

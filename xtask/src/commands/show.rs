@@ -1,7 +1,7 @@
 //! `show`
 
 use anyhow::{Result, bail};
-use build_info::BuildInfo;
+use build_info::{BuildInfo, ReadError};
 use serde::Serialize;
 
 use crate::stages::Builds;
@@ -46,7 +46,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             Row {
                 folder: found.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
                 current: found.current_of.is_some(),
-                problem: info.as_ref().err().map(|_| "unfinished".to_string()),
+                problem: info.as_ref().err().map(problem),
                 info: info.ok(),
             }
         })
@@ -59,7 +59,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         rows.iter().map(|row| {
             let mark = if row.current { "*" } else { "" };
             let (compiler, date, smoke) = match &row.info {
-                None => (String::new(), "unfinished".to_string(), String::new()),
+                None => (String::new(), row.problem.clone().unwrap_or_default(), String::new()),
                 Some(info) => (
                     info.compiler.clone(),
                     info.date.clone(),
@@ -75,4 +75,14 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         }),
     );
     ui.result(&rows, format_args!("{table}\n* is the current build of its profile"))
+}
+
+/// Why a folder has no record that can be shown.
+fn problem(error: &ReadError) -> String {
+    match error {
+        ReadError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            "unfinished".to_string()
+        }
+        other => other.to_string(),
+    }
 }

@@ -8,7 +8,7 @@ use crate::process::{self, Log, Run};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
-use super::build;
+use super::{build, setup};
 
 /// Options of `test`.
 #[derive(Debug, clap::Args)]
@@ -27,9 +27,11 @@ impl Args {
     }
 }
 
-/// Builds `native` and `portable`, then runs all tests against them.
+/// Installs what the tests take, builds `native` and `portable`, then runs all tests against them.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
+    // Before the builds: who is asked is still there, and nothing was done in vain.
+    setup::ensure(&workspace, &setup::needs_of_tests(), args.yes, ui)?;
     for profile in ["native", "portable"] {
         build::make(profile, args.yes, ui)?;
     }

@@ -29,7 +29,11 @@ impl fmt::Display for Ratio {
 impl Ratio {
     /// What may be said: "faster" and "slower" only when the whole interval lies on one side of 1.
     pub fn verdict(&self) -> &'static str {
-        if self.low > 1.0 {
+        // What three decimals show as equal is no difference to anybody.
+        let equal = |end: f64| (end - 1.0).abs() < 0.000_5;
+        if equal(self.low) && equal(self.high) {
+            "equal"
+        } else if self.low > 1.0 {
             "higher"
         } else if self.high < 1.0 {
             "lower"

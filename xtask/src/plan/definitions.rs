@@ -27,6 +27,8 @@ pub fn definitions(
     // build-info.cmake would ask git, and be told of the repository that the build folder lies in.
     set("LLAMA_BUILD_NUMBER", "0");
     set("LLAMA_BUILD_COMMIT", &source.version);
+    // Fedora, RHEL and SUSE would say lib64.
+    set("CMAKE_INSTALL_LIBDIR", "lib");
     // A cache would hide what compiling costs.
     set("GGML_CCACHE", "OFF");
     set("CMAKE_BUILD_TYPE", &profile.build_type);

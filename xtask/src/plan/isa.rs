@@ -27,6 +27,8 @@ pub struct IsaPlan {
     pub required: Vec<String>,
     /// Flags that every file of ggml-cpu must be compiled with.
     pub expected_flags: Vec<String>,
+    /// Flags that every file must be compiled with.
+    pub expected_everywhere: Vec<String>,
     /// Flags that no file may be compiled with.
     pub forbidden_flags: Vec<String>,
 }
@@ -36,6 +38,7 @@ impl IsaPlan {
         for language in ["C", "CXX"] {
             self.definitions.insert(format!("CMAKE_{language}_FLAGS"), self.flags.join(" "));
         }
+        self.expected_everywhere = self.flags.clone();
     }
 }
 

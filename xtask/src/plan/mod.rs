@@ -17,7 +17,8 @@ use build_info::{Host, Sha256};
 use serde::Serialize;
 use toolchain::{BlasLibrary, Compiler, Libclang, Rustc, Toolchain};
 
-use crate::profile::{Blas, Linkage, Profile, Threading};
+use crate::exit;
+use crate::profile::{Blas, Isa, Linkage, Profile, Threading};
 pub use isa::IsaPlan;
 
 /// Everything that a build needs to be told, and nothing that changes without changing the build.
@@ -74,6 +75,12 @@ pub struct Plan {
 /// When a tool is missing or too old, naming the command that installs it; when the profile makes no sense on
 /// this architecture.
 pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolchain) -> Result<Plan> {
+    if profile.reproducible && profile.isa != Isa::X86_64V3 {
+        return Err(exit::usage(format!(
+            "profile {}: `reproducible = true` does not go with `isa = \"{}\"`, which looks at the build host",
+            profile.name, profile.isa
+        )));
+    }
     let mut notes = Vec::new();
     let tools = choose::choose(profile, toolchain, &mut notes)?;
     let isa = isa::plan(profile.isa, host, &tools.compiler, &mut notes)?;
@@ -111,6 +118,7 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
 /// Variables of the user's shell that would change a build and be in no plan: taken away from every command.
 /// `SOURCE_DATE_EPOCH` is among them since llama.cpp turns `GGML_NATIVE` and every AVX default off when it is set.
 const CLEARED: &[&str] = &[
+    "BINDGEN_EXTRA_CLANG_ARGS",
     "CARGO_ENCODED_RUSTFLAGS",
     "CARGO_TARGET_DIR",
     "CC",
@@ -119,6 +127,8 @@ const CLEARED: &[&str] = &[
     "CMAKE_CXX_COMPILER_LAUNCHER",
     "CMAKE_C_COMPILER_LAUNCHER",
     "CMAKE_GENERATOR",
+    "CMAKE_INCLUDE_PATH",
+    "CMAKE_LIBRARY_PATH",
     "CMAKE_PREFIX_PATH",
     "CMAKE_TOOLCHAIN_FILE",
     "CPATH",
@@ -129,6 +139,8 @@ const CLEARED: &[&str] = &[
     "C_INCLUDE_PATH",
     "LDFLAGS",
     "LIBRARY_PATH",
+    "RUSTC",
+    "RUSTC_WORKSPACE_WRAPPER",
     "RUSTC_WRAPPER",
     "RUSTFLAGS",
     "SOURCE_DATE_EPOCH",

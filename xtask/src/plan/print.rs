@@ -16,7 +16,8 @@ impl fmt::Display for Plan {
             if self.source.patches.is_empty() {
                 String::new()
             } else {
-                format!(" + {}", self.source.patches.join(", "))
+                let names: Vec<&str> = self.source.patches.iter().map(|patch| patch.name.as_str()).collect();
+                format!(" + {}", names.join(", "))
             }
         )?;
         writeln!(

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use build_info::Host;
-use build_info::record::Source;
+use build_info::record::{Patch, Source};
 use toolchain::Toolchain;
 
 use super::{Plan, plan};
@@ -69,7 +69,7 @@ fn plans_of_all_fixtures() {
 #[test]
 fn plans_of_the_other_profiles() {
     let host = host("zen5-vm");
-    for profile in ["upstream-default", "dev"] {
+    for profile in ["upstream-default", "native-llama-bench", "dev"] {
         insta::assert_snapshot!(format!("{profile}@zen5-vm"), plan_for(profile, &host).unwrap());
     }
 }
@@ -132,4 +132,25 @@ fn a_missing_or_old_tool_is_named_with_the_mend() {
         assert!(error.contains(expected), "{expected}: {error}");
         assert!(error.contains("cargo xtask setup") || error.contains("rustup"), "no mend: {error}");
     }
+}
+
+#[test]
+fn a_build_for_this_host_cannot_be_called_reproducible() {
+    let mut profile = profile::load(&root().join("profiles/build"), "native").unwrap();
+    profile.reproducible = true;
+    let host = host("i3-6100");
+    let error = plan(&host, &profile, &source(), &gcc_only()).unwrap_err();
+    assert_eq!(crate::exit::code_of(&error), 2);
+    assert!(error.to_string().contains("does not go with"), "{error}");
+}
+
+#[test]
+fn another_content_of_a_patch_is_another_plan() {
+    let with = |digit: &str| {
+        let patch = Patch { name: "0001.patch".to_string(), sha256: digit.repeat(64).try_into().unwrap() };
+        let source = Source { patches: vec![patch], ..source() };
+        let profile = profile::load(&root().join("profiles/build"), "native").unwrap();
+        plan(&host("i3-6100"), &profile, &source, &gcc_only()).unwrap().hash()
+    };
+    assert_ne!(with("a"), with("b"));
 }

@@ -11,15 +11,19 @@ use crate::ui::Progress;
 use crate::workspace::Workspace;
 
 /// What the engine is made of, relative to the workspace.
-const SOURCES: &[&str] = &[
-    "Cargo.toml",
-    "Cargo.lock",
-    "build-info",
-    "engine",
-    "gguf",
-    "host",
-    "vendor/llama-sys",
-    "vendor/source/src",
+const SOURCES: &[&str] =
+    &["Cargo.toml", "Cargo.lock", "build-info", "engine", "gguf", "host", "vendor/llama-sys"];
+
+/// Variables by which cargo, cc and bindgen would build something else than the plan says.
+const FOREIGN: &[&str] = &[
+    "BINDGEN_EXTRA_CLANG_ARGS_",
+    "CARGO_BUILD_",
+    "CARGO_PROFILE_",
+    "CARGO_TARGET_",
+    "CFLAGS_",
+    "CXXFLAGS_",
+    "HOST_",
+    "TARGET_",
 ];
 
 /// SHA-256 over the engine's Rust sources.
@@ -42,6 +46,7 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
         .args(["--jobs", &build.jobs().to_string()])
         .args(["--message-format", "json-render-diagnostics"])
         .envs(&plan.environment)
+        .without(|name| FOREIGN.iter().any(|prefix| name.starts_with(prefix)))
         .env("CARGO_ENCODED_RUSTFLAGS", plan.rustflags.join("\x1f"))
         .env("CARGO_TARGET_DIR", build.workspace.cargo_target())
         .env("ANNEAL_LLAMA_PREFIX", build.folder.prefix())

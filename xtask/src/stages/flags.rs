@@ -46,6 +46,7 @@ pub fn check(plan: &Plan, database: &Path) -> Result<EffectiveFlags> {
         .with_context(|| format!("cannot understand the compile database {}", database.display()))?;
     let wishes = Wishes {
         expected: &plan.isa.expected_flags,
+        everywhere: &plan.isa.expected_everywhere,
         forbidden: &plan.isa.forbidden_flags,
         x86: plan.target.starts_with("x86_64"),
         blas: plan.blas == Blas::Openblas,
@@ -62,6 +63,7 @@ pub fn check(plan: &Plan, database: &Path) -> Result<EffectiveFlags> {
 /// What the database is held against.
 struct Wishes<'a> {
     expected: &'a [String],
+    everywhere: &'a [String],
     forbidden: &'a [String],
     x86: bool,
     blas: bool,
@@ -75,15 +77,17 @@ impl Wishes<'_> {
             if let Some(found) = self.forbidden.iter().find(|flag| words.contains(flag)) {
                 bail!("{} is compiled with {found}, which this build must not carry", entry.file);
             }
-            if !entry.file.contains("/ggml-cpu/") {
-                continue;
-            }
-            if let Some(missing) = self.expected.iter().find(|flag| !words.contains(flag)) {
+            let kernels = entry.file.contains("/ggml-cpu/");
+            let expected = self.everywhere.iter().chain(self.expected.iter().filter(|_| kernels));
+            if let Some(missing) = expected.into_iter().find(|flag| !words.contains(flag)) {
                 bail!(
                     "{} is compiled without {missing}: CMake dropped it; look for a definition in the profile that \
                      overrides it",
                     entry.file
                 );
+            }
+            if !kernels {
+                continue;
             }
             let pick = |prefixes: &[&str]| -> Vec<String> {
                 let mut seen = BTreeSet::new();
@@ -139,7 +143,9 @@ mod tests {
         let v3 = ["-march=x86-64-v3".to_string()];
         let none: [String; 0] = [];
         let cpu = "/src/ggml/src/ggml-cpu/ops.cpp";
-        let cases: [(&str, &[String], &[String], bool, Vec<Entry>, Option<&str>); 8] = [
+        /// Name, expected flags, forbidden flags, whether BLAS was asked for, entries, the refusal.
+        type Case<'a> = (&'static str, &'a [String], &'a [String], bool, Vec<Entry>, Option<&'static str>);
+        let cases: [Case; 8] = [
             ("native", &native, &none, false, vec![entry(cpu, "-O3 -march=native")], None),
             (
                 "fake native",
@@ -185,7 +191,7 @@ mod tests {
             ),
         ];
         for (name, expected, forbidden, blas, entries, wanted) in cases {
-            let result = Wishes { expected, forbidden, x86: true, blas }.check(&entries);
+            let result = Wishes { expected, everywhere: &[], forbidden, x86: true, blas }.check(&entries);
             match (result, wanted) {
                 (Ok(_), None) => {}
                 (Err(error), Some(part)) => assert!(error.to_string().contains(part), "{name}: {error}"),
@@ -201,9 +207,23 @@ mod tests {
             entry("/s/ggml-cpu/a.c", r#"-DA -DB=\"x\" -O3 -march=native -march=native -fPIC"#),
             entry("/s/ggml-cpu/b.c", r#"-DA -O3 -march=native -fPIC -fno-lto"#),
         ];
-        let flags = Wishes { expected: &[], forbidden: &[], x86: true, blas: false }.check(&entries).unwrap();
+        let flags = Wishes { expected: &[], everywhere: &[], forbidden: &[], x86: true, blas: false }
+            .check(&entries)
+            .unwrap();
         assert_eq!(flags.ggml_cpu, ["-O3", "-march=native", "-fPIC"]);
         assert_eq!(flags.definitions, ["-DA"]);
         assert_eq!(flags.commands, 2);
+    }
+
+    #[test]
+    fn a_flag_for_everything_is_missed_in_any_file() {
+        let everywhere = ["-march=native".to_string()];
+        let wishes =
+            Wishes { expected: &[], everywhere: &everywhere, forbidden: &[], x86: true, blas: false };
+        let cpu = entry("/s/ggml-cpu/a.c", "-march=native");
+        assert!(wishes.check(&[cpu, entry("/s/src/llama.cpp", "-march=native")]).is_ok());
+        let cpu = entry("/s/ggml-cpu/a.c", "-march=native");
+        let error = wishes.check(&[cpu, entry("/s/src/llama.cpp", "-O3")]).unwrap_err().to_string();
+        assert!(error.contains("llama.cpp is compiled without -march=native"), "{error}");
     }
 }

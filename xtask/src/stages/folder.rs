@@ -66,6 +66,11 @@ impl Folder {
         self.path.join("prefix")
     }
 
+    /// What llama-sys is to link.
+    pub fn link_json(&self) -> PathBuf {
+        self.prefix().join("link.json")
+    }
+
     /// All output of all commands.
     pub fn log(&self) -> PathBuf {
         self.path.join("build.log")
@@ -121,6 +126,11 @@ impl Folder {
         fs::write_atomically(&self.path.join("plan.json"), &serde_json::to_vec_pretty(plan)?)
     }
 
+    /// Replaces the record.
+    pub fn write_record(&self, info: &BuildInfo) -> Result<()> {
+        fs::write_atomically(&self.build_info(), &serde_json::to_vec_pretty(info)?)
+    }
+
     /// Puts the candidate into its place, writes the record and switches the link, in this order: whoever
     /// follows the link finds the old build or the new one.
     pub fn activate(&self, activation: &Activation) -> Result<()> {
@@ -132,7 +142,7 @@ impl Folder {
                 .with_context(|| format!("cannot put {} into place", anneal.display()))?;
             let _ = std::fs::remove_dir(self.path.join("bin.new"));
         }
-        fs::write_atomically(&self.build_info(), &serde_json::to_vec_pretty(activation.info)?)?;
+        self.write_record(activation.info)?;
         let name = self.path.file_name().context("the build folder has no name")?;
         fs::switch_link(activation.link, Path::new(name))
     }

@@ -42,21 +42,35 @@ pub fn install(build: &Build, progress: &mut Progress) -> Result<()> {
         .envs(&build.plan.environment)
         .watch(|_, line| progress.message(line.trim_start_matches("-- ")))?;
 
+    let mut link = link(build);
+    let extension = if build.plan.linkage == Linkage::Static { ".a" } else { ".so" };
+    link.libraries = libraries(&prefix.join("lib"), extension)?;
+    fs::write_atomically(&build.folder.link_json(), &serde_json::to_vec_pretty(&link)?)
+}
+
+/// What the stage is run on beyond the plan: all of `link.json` but the libraries, so that a new version of this
+/// file makes a new one.
+pub fn input(build: &Build) -> Result<String> {
+    Ok(serde_json::to_string(&link(build))?)
+}
+
+/// `link.json`, as yet without the libraries.
+fn link<'a>(build: &Build<'a>) -> Link<'a> {
     let plan = build.plan;
-    let (kind, extension, rpath): (_, _, &[&str]) = match plan.linkage {
-        Linkage::Static => ("static", ".a", &[]),
-        Linkage::Shared => ("dylib", ".so", &["$ORIGIN/../prefix/lib"]),
+    let (kind, rpath): (_, &[&str]) = match plan.linkage {
+        Linkage::Static => ("static", &[]),
+        Linkage::Shared => ("dylib", &["$ORIGIN/../prefix/lib"]),
     };
     let mut system = vec!["stdc++", "m", "pthread", "dl"];
     if plan.blas == Blas::Openblas {
         system.insert(0, "openblas");
     }
-    let link = Link {
+    Link {
         schema: 1,
         kind,
         include: &["include"],
         search: &["lib"],
-        libraries: libraries(&prefix.join("lib"), extension)?,
+        libraries: Vec::new(),
         system,
         rpath,
         link_args: &[],
@@ -66,8 +80,7 @@ pub fn install(build: &Build, progress: &mut Progress) -> Result<()> {
         shim_flags: &plan.isa.flags,
         isa_required: &plan.isa.required,
         build_to_use: build_to_use(plan.isa.cpu.as_deref()),
-    };
-    fs::write_atomically(&prefix.join("link.json"), &serde_json::to_vec_pretty(&link)?)
+    }
 }
 
 /// What the CPU guard tells someone whose CPU lacks something.

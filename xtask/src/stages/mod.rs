@@ -24,6 +24,14 @@ use crate::workspace::Workspace;
 use folder::{Activation, Folder};
 pub use folder::{Builds, Lock};
 
+const CONFIGURE: &str = "configure";
+const COMPILE: &str = "compile";
+const INSTALL: &str = "install";
+const ENGINE: &str = "engine";
+const SMOKE: &str = "smoke test";
+/// All stages, in order: each stands on those before it.
+const STAGES: [&str; 5] = [CONFIGURE, COMPILE, INSTALL, ENGINE, SMOKE];
+
 /// What the stages of one build share.
 pub struct Build<'a> {
     workspace: &'a Workspace,
@@ -77,20 +85,21 @@ impl<'a> Build<'a> {
     /// Runs all stages, or none when the build is finished already.
     pub fn run(&self, hostname: bool) -> Result<Outcome> {
         let link = self.workspace.current(&self.plan.profile);
-        if let Some(info) = self.finished(&link) {
+        if let Some(mut info) = self.finished(&link) {
+            if !hostname && (info.hostname.is_some() || info.host.hostname.is_some()) {
+                (info.hostname, info.host.hostname) = (None, None);
+                self.folder.write_record(&info)?;
+            }
             return Ok(Outcome { info, folder: link, built: false });
         }
         self.folder.write_plan(self.plan)?;
-        self.stage("configure", self.tree.path.as_os_str().as_encoded_bytes(), configure::configure)?;
+        self.forget_what_is_lost();
+        self.stage(CONFIGURE, &self.tree.path.to_string_lossy(), configure::configure)?;
         let flags = flags::check(self.plan, &self.folder.compile_database())?;
-        self.stage("compile", b"", compile::compile)?;
-        self.stage("install", b"", install::install)?;
-        if self.folder.newest_engine().is_none() {
-            self.folder.forget("engine");
-            self.folder.forget("smoke test");
-        }
-        self.stage("engine", self.engine_source.as_bytes(), engine::engine)?;
-        self.stage("smoke test", self.engine_source.as_bytes(), smoke::smoke)?;
+        self.stage(COMPILE, "", compile::compile)?;
+        self.stage(INSTALL, &install::input(self)?, install::install)?;
+        self.stage(ENGINE, &self.engine_source, engine::engine)?;
+        self.stage(SMOKE, &self.engine_source, smoke::smoke)?;
         let info = record::record(self, flags, hostname)?;
         self.folder.activate(&Activation { link: &link, info: &info })?;
         Ok(Outcome { info, folder: link, built: true })
@@ -98,45 +107,71 @@ impl<'a> Build<'a> {
 
     /// Runs the C++ part and no more, for whoever times it.
     pub fn compile_only(&self) -> Result<()> {
-        self.stage("configure", b"", configure::configure)?;
-        self.stage("compile", b"", compile::compile)
+        self.stage(CONFIGURE, "", configure::configure)?;
+        self.stage(COMPILE, "", compile::compile)
     }
 
     /// The record, when every stage has passed on what there is now and the link points here.
     fn finished(&self, link: &Path) -> Option<BuildInfo> {
-        let last = self.folder.stamp("smoke test")?;
         let here = std::fs::canonicalize(link).ok()? == std::fs::canonicalize(self.folder.path()).ok()?;
-        let whole = here && last.input == self.engine_source && self.folder.anneal().is_file();
-        whole.then(|| BuildInfo::read(&self.folder.build_info()).ok()).flatten()
+        let passed = self.folder.stamp(SMOKE)?.input == self.engine_source
+            && self.folder.stamp(INSTALL)?.input == install::input(self).ok()?
+            && self.folder.link_json().is_file();
+        if !here || !passed {
+            return None;
+        }
+        let info = BuildInfo::read(&self.folder.build_info()).ok()?;
+        // A kill between putting the engine into place and writing its record leaves an old record.
+        let anneal = info.artifacts.first()?;
+        (crate::fs::digest_file(&self.folder.anneal()).ok()? == anneal.sha256).then_some(info)
+    }
+
+    /// Makes those stages run again whose results are gone.
+    fn forget_what_is_lost(&self) {
+        let lost = [
+            (CONFIGURE, !self.folder.compile_database().is_file()),
+            (INSTALL, !self.folder.link_json().is_file()),
+            (ENGINE, self.folder.newest_engine().is_none()),
+        ];
+        for (stage, _) in lost.into_iter().filter(|(_, gone)| *gone) {
+            self.forget_from(stage);
+        }
+    }
+
+    /// Forgets that `stage` has passed, and all that stood on it.
+    fn forget_from(&self, stage: &str) {
+        for name in STAGES.iter().skip_while(|name| **name != stage) {
+            self.folder.forget(name);
+        }
     }
 
     /// Runs `work` as the stage `name`, unless it has passed on the same input before.
     fn stage(
         &self,
         name: &str,
-        input: &[u8],
+        input: &str,
         work: impl FnOnce(&Self, &mut Progress) -> Result<()>,
     ) -> Result<()> {
         process::check_interrupted()?;
-        let input = String::from_utf8_lossy(input).into_owned();
         if self.folder.stamp(name).is_some_and(|stamp| stamp.input == input) {
             self.ui.done("kept", name);
             return Ok(());
         }
+        self.forget_from(name);
         let started = Instant::now();
         let mut progress = self.ui.progress(name);
         let result = work(self, &mut progress);
         progress.finish();
         result.with_context(|| format!("stage `{name}` of the {} build failed", self.plan.profile))?;
         let seconds = started.elapsed().as_secs_f64();
-        self.folder.write_stamp(name, &folder::Stamp { input, seconds })?;
+        self.folder.write_stamp(name, &folder::Stamp { input: input.to_string(), seconds })?;
         self.ui.done("finished", format_args!("{name} in {seconds:.1} s"));
         Ok(())
     }
 
     /// How long each stage took when it was run.
     fn stage_times(&self) -> Vec<StageTime> {
-        ["configure", "compile", "install", "engine", "smoke test"]
+        STAGES
             .into_iter()
             .filter_map(|name| {
                 let seconds = self.folder.stamp(name)?.seconds;

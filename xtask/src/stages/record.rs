@@ -7,10 +7,12 @@ use std::time::SystemTime;
 use anyhow::{Context, Result};
 use build_info::record::{Artifact, Blas, BuildInfo, EffectiveFlags, SCHEMA_VERSION, Threading, Tool};
 use build_info::{Bytes, Policy, threads};
+use serde::Deserialize;
 
 use super::{Build, smoke};
 use crate::fs;
 use crate::plan::Plan;
+use crate::process::Run;
 use crate::profile;
 
 /// Gathers the record of a build whose stages have all passed.
@@ -21,7 +23,8 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         host.hostname = None;
     }
     let threads = threads::budget(&host, Policy::Balanced);
-    let openmp = plan.threading == profile::Threading::Upstream && uses_openmp(&effective_flags);
+    // Not what was asked for: a profile's own definitions may have turned it on.
+    let openmp = uses_openmp(&effective_flags);
     Ok(BuildInfo {
         schema_version: SCHEMA_VERSION.to_string(),
         anneal_version: env!("CARGO_PKG_VERSION").to_string(),
@@ -41,7 +44,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         source: plan.source.clone(),
         toolchain: tools(plan),
         effective_flags,
-        isa_required: plan.isa.required.clone(),
+        isa_required: isa_required(build)?,
         blas: blas(plan),
         threading: if openmp { Threading::Openmp } else { Threading::Threadpool },
         lto: "off".to_string(),
@@ -52,6 +55,19 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         smoke: smoke::result(build),
         notes: plan.notes.clone(),
     })
+}
+
+/// What the guard in the program checks: the plan's list, and what rustc may have used beyond it.
+fn isa_required(build: &Build) -> Result<Vec<String>> {
+    #[derive(Deserialize)]
+    struct Info {
+        isa_required: Vec<String>,
+    }
+    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
+    let text = Run::new(anneal, &build.log).args(["info", "--json"]).output()?;
+    let info: Info = serde_json::from_str(&text)
+        .with_context(|| format!("cannot understand what anneal printed: {text}"))?;
+    Ok(info.isa_required)
 }
 
 fn uses_openmp(flags: &EffectiveFlags) -> bool {

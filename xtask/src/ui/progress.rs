@@ -1,6 +1,7 @@
 //! The progress of one stage: a bar with counts and an ETA on a terminal, a plain line now and then
 //! elsewhere.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -30,7 +31,7 @@ impl Progress {
         bar.enable_steady_tick(Duration::from_millis(120));
         let plain = !terminal && !quiet;
         if plain {
-            eprintln!("{stage:>11} ...");
+            say(format_args!("{stage:>11} ..."));
         }
         let now = Instant::now();
         Self { stage: stage.to_string(), bar, plain, started: now, last_plain: now }
@@ -49,7 +50,12 @@ impl Progress {
             let elapsed = self.started.elapsed();
             let eta = elapsed.mul_f64(total.saturating_sub(done) as f64 / done.max(1) as f64);
             let seconds = |d: Duration| humantime::format_duration(Duration::from_secs(d.as_secs()));
-            eprintln!("{:>11} {done}/{total}, {}, ETA {}", self.stage, seconds(elapsed), seconds(eta));
+            say(format_args!(
+                "{:>11} {done}/{total}, {}, ETA {}",
+                self.stage,
+                seconds(elapsed),
+                seconds(eta)
+            ));
         }
     }
 
@@ -65,6 +71,11 @@ impl Progress {
         self.bar.finish_and_clear();
         self.started.elapsed()
     }
+}
+
+/// A plain line. A closed standard error is nobody's concern.
+fn say(line: std::fmt::Arguments) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 fn spinner(color: bool) -> ProgressStyle {

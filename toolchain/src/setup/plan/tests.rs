@@ -31,7 +31,7 @@ fn bare() -> Toolchain {
 fn debian_12() -> AptIndex {
     let mut lines = String::new();
     for version in [13, 14, 15, 16, 19, 22] {
-        for stem in ["clang", "lld", "libclang1", "llvm", "bolt"] {
+        for stem in ["clang", "lld", "libclang1", "llvm"] {
             lines += &format!("{stem}-{version} - of LLVM\n");
         }
         lines += &format!("libclang-common-{version}-dev - headers\nlibclang-rt-{version}-dev - runtime\n");
@@ -111,32 +111,32 @@ fn a_bare_machine_gets_all_of_a_native_build_from_any_manager() {
 #[test]
 fn every_requirement_has_a_package_or_a_reason() {
     use Requirement::*;
-    let all = [Compiler, Cmake, Ninja, Libclang, Clang, Lld, LlvmTools, Bolt, Git, Pip, Openblas];
+    let all = [Compiler, Cmake, Ninja, Libclang, Clang, Lld, LlvmTools, Git, Pip, Openblas, QemuUser];
     // The packages of each requirement in that order; `-` where there is none.
     let cases = [
         (
             Manager::Apt,
-            "g++-12 | cmake | ninja-build | libclang1-22 libclang-common-22-dev | clang-22 | lld-22 | llvm-22 libclang-rt-22-dev | bolt-22 | git | python3-pip | libopenblas-dev pkg-config",
+            "g++-12 | cmake | ninja-build | libclang1-22 libclang-common-22-dev | clang-22 | lld-22 | llvm-22 libclang-rt-22-dev | git | python3-pip | libopenblas-dev pkg-config | qemu-user",
         ),
         (
             Manager::Dnf,
-            "gcc-c++ | cmake | ninja-build | clang-devel | clang | lld | llvm compiler-rt | llvm-bolt | git | python3-pip | openblas-devel pkgconf-pkg-config",
+            "gcc-c++ | cmake | ninja-build | clang-devel | clang | lld | llvm compiler-rt | git | python3-pip | openblas-devel pkgconf-pkg-config | qemu-user",
         ),
         (
             Manager::Pacman,
-            "gcc | cmake | ninja | clang | clang | lld | llvm compiler-rt | - | git | python-pip | openblas pkgconf",
+            "gcc | cmake | ninja | clang | clang | lld | llvm compiler-rt | git | python-pip | openblas pkgconf | qemu-user",
         ),
         (
             Manager::Zypper,
-            "gcc-c++ | cmake | ninja | clang-devel | clang | lld | llvm | - | git | python3-pip | pkgconfig(openblas) pkg-config",
+            "gcc-c++ | cmake | ninja | clang-devel | clang | lld | llvm | git | python3-pip | pkgconfig(openblas) pkg-config | qemu-linux-user",
         ),
         (
             Manager::Apk,
-            "build-base | cmake | samurai | clang-dev | clang | lld | llvm compiler-rt | - | git | py3-pip | openblas-dev pkgconf",
+            "build-base | cmake | samurai | clang-dev | clang | lld | llvm compiler-rt | git | py3-pip | openblas-dev pkgconf | qemu-x86_64",
         ),
         (
             Manager::Brew,
-            "llvm | cmake | ninja | llvm | llvm | lld | llvm | llvm | git | python | openblas pkgconf",
+            "llvm | cmake | ninja | llvm | llvm | lld | llvm | git | python | openblas pkgconf | -",
         ),
     ];
     for (manager, expected) in cases {
@@ -149,9 +149,9 @@ fn every_requirement_has_a_package_or_a_reason() {
             .collect();
         assert_eq!(packages.join(" | "), expected, "{manager}");
     }
-    let needs = Needs { required: vec![Bolt], recommended: vec![] };
-    let made = plan(&needs, &bare(), &facts(Some(Manager::Apk), Rights::Root));
-    assert_eq!(made.unavailable, [(Bolt, "apk offers no package for it here".to_string())]);
+    let needs = Needs { required: vec![QemuUser], recommended: vec![] };
+    let made = plan(&needs, &bare(), &facts(Some(Manager::Brew), Rights::None));
+    assert_eq!(made.unavailable, [(QemuUser, "brew offers no package for it here".to_string())]);
     assert_eq!(made.steps, []);
 }
 

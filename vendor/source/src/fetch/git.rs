@@ -64,7 +64,7 @@ fn kept_or_fetched(
     .with_context(|| {
         format!(
             "cannot fetch commit {} of {}. This needs the network once, then never again; with a clone at hand, name \
-             it in place of the URL, or use --origin path --path DIR",
+             it: --git-url DIR; or use a folder with the sources: --path DIR",
             pin.commit, pin.url
         )
     })?;

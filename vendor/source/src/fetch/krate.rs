@@ -51,7 +51,7 @@ fn download(pin: &CratePin, manifest: &Path, tools: &Tools) -> Result<()> {
             format!(
                 "cannot fetch the crate {} {} that carries llama.cpp. This needs the network once, then never again. \
                  Without one here, run\n    cargo fetch --locked --manifest-path {}\non a machine with a network and \
-                 copy its CARGO_HOME, or use a folder of yours: --origin path --path DIR",
+                 copy its CARGO_HOME, or use a folder of yours: --path DIR",
                 pin.package,
                 pin.version,
                 manifest.display()

@@ -44,6 +44,11 @@ pub(crate) fn fetch(
     })
 }
 
+/// Where the archive lies once it was downloaded, by the name that its index gives it (PEP 625).
+pub(crate) fn kept(pin: &SdistPin, store: &Path) -> PathBuf {
+    store.join("downloads").join(format!("{}-{}.tar.gz", pin.package.replace('-', "_"), pin.version))
+}
+
 /// The verified archive in the store's downloads.
 fn kept_or_downloaded(
     pin: &SdistPin,
@@ -52,10 +57,9 @@ fn kept_or_downloaded(
     staging: &Staging<'_>,
     progress: Progress<'_>,
 ) -> Result<PathBuf> {
-    let downloads = store.join("downloads");
-    fs::create_dir_all(&downloads).with_context(|| format!("cannot create {}", downloads.display()))?;
-    // As the archive is called by its index (PEP 625).
-    let kept = downloads.join(format!("{}-{}.tar.gz", pin.package.replace('-', "_"), pin.version));
+    let kept = kept(pin, store);
+    let downloads = kept.parent().unwrap_or(store);
+    fs::create_dir_all(downloads).with_context(|| format!("cannot create {}", downloads.display()))?;
     if kept.exists() {
         match verify(pin, &kept) {
             Ok(()) => return Ok(kept),

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::measure::{self, median};
 use crate::plan::Plan;
-use crate::process::{self, Log, Run};
+use crate::process::{Log, Run};
 use crate::stages::{Build, Lock};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
@@ -28,14 +28,13 @@ pub struct Args {
 
 /// Compiles llama.cpp from clean, in turn by our stages and by the plain tools with the same definitions.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
-    process::catch_signals()?;
     let workspace = Workspace::find()?;
     let _lock = Lock::take(&workspace)?;
     let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
     let host = tools::host(ui);
     let toolchain = tools::toolchain(&workspace);
     let tree = tools::fetch(&workspace, &args.source, ui)?;
-    let plan = plan::plan(&host, &profile, &tools::source_of(&tree), &toolchain)?;
+    let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
 
     // Beside the real build folders, which stay as they are.
     let scratch = workspace.anneal().join("bench-build");

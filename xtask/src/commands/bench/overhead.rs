@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use crate::measure::median;
+use crate::process;
 use crate::ui::{self, Ui};
 
 /// Options of `bench overhead`.
@@ -32,14 +33,18 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let mut rows = Vec::new();
     for words in [&["detect"][..], &["plan"], &["build-native", "--quiet"]] {
         let mut samples_ms = Vec::new();
-        for _ in 0..args.runs.max(1) {
+        // The first run may have something to do.
+        for run in 0..=args.runs.max(1) {
+            process::check_interrupted()?;
             let started = Instant::now();
             let output = Command::new(&program)
                 .args(words)
                 .stdin(Stdio::null())
                 .output()
                 .with_context(|| format!("cannot run {}", program.display()))?;
-            samples_ms.push(started.elapsed().as_secs_f64() * 1e3);
+            if run > 0 {
+                samples_ms.push(started.elapsed().as_secs_f64() * 1e3);
+            }
             if !output.status.success() {
                 bail!("{} failed: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim());
             }

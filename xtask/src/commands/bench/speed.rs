@@ -1,11 +1,13 @@
 //! `bench speed`
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use build_info::Bytes;
+use build_info::{BuildInfo, Bytes, Sha256};
 use serde::{Deserialize, Serialize};
 
 use crate::measure::{self, Ratio, median};
@@ -32,7 +34,7 @@ pub struct Args {
     /// Generated tokens
     #[arg(short = 'n', long, default_value_t = 64)]
     generate: u32,
-    /// Threads of both; by default the engine's own choice
+    /// Threads of both phases; by default as many as the engine decodes with
     #[arg(short, long)]
     threads: Option<u32>,
     /// Pairs of runs
@@ -63,7 +65,11 @@ struct Sample {
 #[derive(Serialize)]
 struct Comparison {
     ours: String,
+    our_source: String,
+    our_plan: Sha256,
     theirs: String,
+    their_source: String,
+    their_plan: Sha256,
     cpu: String,
     model: String,
     prompt: u32,
@@ -78,7 +84,6 @@ struct Comparison {
 
 /// Runs both in turn, the order changing from pair to pair.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
-    process::catch_signals()?;
     let workspace = Workspace::find()?;
     let host = crate::tools::host(ui);
     let ours = finished(&workspace, &args.profile, "bin/anneal")?;
@@ -86,6 +91,17 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         "llama-bench" => finished(&workspace, &args.profile, "cmake/bin/llama-bench")?,
         profile => finished(&workspace, profile, "bin/anneal")?,
     };
+    let record = |profile: &str| BuildInfo::read(&workspace.current(profile).join("build_info.json"));
+    let our_record = record(&args.profile)?;
+    let their_record =
+        if args.against == "llama-bench" { our_record.clone() } else { record(&args.against)? };
+    if our_record.source.digest != their_record.source.digest {
+        ui.warn(format_args!(
+            "the two are of different sources: {} and {}",
+            name_of(&our_record),
+            name_of(&their_record)
+        ));
+    }
     let budget = build_info::threads::budget(&host, build_info::Policy::Balanced);
     let threads = args.threads.unwrap_or(budget.decode);
 
@@ -111,7 +127,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     };
     let comparison = Comparison {
         ours: args.profile.clone(),
+        our_source: name_of(&our_record),
+        our_plan: our_record.plan_hash,
         theirs: args.against.clone(),
+        their_source: name_of(&their_record),
+        their_plan: their_record.plan_hash,
         cpu: host.cpu.name,
         model: args.model.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         prompt: args.prompt,
@@ -158,6 +178,11 @@ impl Comparison {
     }
 }
 
+/// The sources of a build, for people.
+fn name_of(record: &BuildInfo) -> String {
+    format!("{} {}", record.source.origin, record.source.version)
+}
+
 /// A program of the current build of `profile`.
 fn finished(workspace: &Workspace, profile: &str, program: &str) -> Result<PathBuf> {
     let path = workspace.current(profile).join(program);
@@ -182,27 +207,24 @@ fn measure_once(program: &Path, args: &Args, threads: u32) -> Result<Sample> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+    // Read all the while: a full pipe would stop the program.
+    let (out, err) = (drain(child.stdout.take()), drain(child.stderr.take()));
     // The kernel's high-water mark only rises, so the last reading before the end is the peak.
-    let status = format!("/proc/{}/status", child.id());
+    let proc_status = format!("/proc/{}/status", child.id());
     let mut peak_rss = 0;
     while child.try_wait()?.is_none() {
         peak_rss =
-            std::fs::read_to_string(&status).ok().and_then(|text| high_water(&text)).unwrap_or(peak_rss);
+            std::fs::read_to_string(&proc_status).ok().and_then(|text| high_water(&text)).unwrap_or(peak_rss);
         std::thread::sleep(Duration::from_millis(20));
     }
-    let output = child.wait_with_output()?;
-    let complain = || {
-        format!(
-            "{} failed ({}): {}",
-            program.display(),
-            output.status,
-            String::from_utf8_lossy(&output.stderr).trim()
-        )
-    };
-    if !output.status.success() {
+    let status = child.wait()?;
+    let (stdout, stderr) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
+    let complain =
+        || format!("{} failed ({}): {}", program.display(), status, String::from_utf8_lossy(&stderr).trim());
+    if !status.success() {
         bail!(complain());
     }
-    let tests: Vec<Test> = serde_json::from_slice(&output.stdout).with_context(complain)?;
+    let tests: Vec<Test> = serde_json::from_slice(&stdout).with_context(complain)?;
     let speed = |prompt: u32, generated: u32| {
         tests
             .iter()
@@ -213,6 +235,17 @@ fn measure_once(program: &Path, args: &Args, threads: u32) -> Result<Sample> {
             })
     };
     Ok(Sample { prefill: speed(args.prompt, 0)?, decode: speed(0, args.generate)?, peak_rss })
+}
+
+fn drain(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut stream) = stream {
+            // What was read until an error is what there is to show.
+            let _ = stream.read_to_end(&mut bytes);
+        }
+        bytes
+    })
 }
 
 /// `VmHWM` of /proc/PID/status, in bytes.

@@ -1,5 +1,6 @@
 //! `model synth`
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -37,7 +38,6 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         let names = Preset::all().map(Preset::name);
         return Err(exit::usage(format!("no preset {:?}: there are {}", args.preset, names.join(", "))));
     };
-    process::catch_signals()?;
     let quant = args.quant.to_ascii_uppercase();
     match quant.as_str() {
         "F16" => weights(preset, Precision::F16, args.seed, &args.out, ui)?,
@@ -57,11 +57,18 @@ fn weights(preset: Preset, precision: Precision, seed: u64, out: &Path, ui: &Ui)
     let progress = std::cell::RefCell::new(ui.progress("weights"));
     let step = |done: Bytes, total: Bytes| {
         progress.borrow_mut().step(done.0 >> 20, total.0 >> 20, "MiB");
+        if process::interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let options = Options { precision, seed, progress: Some(&step), ..Options::new(preset) };
-    synth::write(out, &options)?;
+    let written = synth::write(out, &options);
     progress.into_inner().finish();
-    Ok(())
+    match written {
+        Ok(_) => Ok(()),
+        Err(synth::Error::Stopped { .. }) => {
+            Err(exit::interrupted("stopped: nothing was written, and what was there before stays"))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// F16 beside the destination first, then the mixture that llama.cpp's quantiser makes of it.
@@ -82,7 +89,6 @@ fn quantised(preset: Preset, quant: &str, seed: u64, out: &Path, ui: &Ui) -> Res
     };
     let beside = Beside(folder.join(format!(".{name}.f16.{}", std::process::id())));
     weights(preset, Precision::F16, seed, &beside.0, ui)?;
-    process::check_interrupted()?;
 
     let progress = ui.progress("quantise");
     let log = Log::new(workspace.anneal().join("quantize.log"), ui.verbose());

@@ -1,0 +1,85 @@
+//! Settings reach llama.cpp: each is looked for in what llama.cpp itself logs, counts or maps.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{ANNEAL, anneal, parts, tiny};
+
+/// llama.cpp's log of a short run of `model`.
+fn log(model: &Path, arguments: &[&str]) -> String {
+    let run = ["run", "--verbose", "-p", "a", "-n", "1", "-c", "256", "-m"].map(OsStr::new);
+    let all = run.into_iter().chain([model.as_os_str()]).chain(arguments.iter().map(OsStr::new));
+    let (code, _, stderr) = parts(&anneal(all));
+    assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+    // Its columns are padded with spaces.
+    stderr.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn llama_cpp_tells_of_what_it_was_given() {
+    let cases: [(&[&str], &str); 12] = [
+        (&["--load-mode", "none"], "(load_mode = none)"),
+        (&["--load-mode", "mmap"], "(load_mode = mmap)"),
+        (&["--load-mode", "mlock"], "(load_mode = mlock)"),
+        (&["--load-mode", "mmap_mlock"], "(load_mode = mmap+mlock)"),
+        (&["--load-mode", "direct_io"], "(load_mode = dio)"),
+        (&["-fa", "on"], "flash_attn = enabled"),
+        (&["-fa", "off"], "flash_attn = disabled"),
+        (&["-fa", "auto"], "flash_attn = auto"),
+        (&["-ctk", "q8_0", "-fa", "on"], "K (q8_0)"),
+        (&["-ctv", "q5_1", "-fa", "on"], "V (q5_1)"),
+        (&["-ctk", "bf16", "-ctv", "f32"], "K (bf16)"),
+        (&["-ctk", "bf16", "-ctv", "f32"], "V (f32)"),
+    ];
+    for (arguments, words) in cases {
+        let log = log(tiny(), arguments);
+        assert!(log.contains(words), "{arguments:?}: {words:?} is not in llama.cpp's log");
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn weights_are_repacked_unless_told_not_to() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = folder.path().join("q4_0.gguf");
+    let quantize = [OsStr::new("quantize"), tiny().as_os_str(), model.as_os_str(), OsStr::new("q4_0")];
+    let (code, _, stderr) = parts(&anneal(quantize));
+    assert_eq!(code, Some(0), "{stderr}");
+    for (arguments, repacked) in [(&[][..], true), (&["--no-repack"], false)] {
+        let log = log(&model, arguments);
+        assert_eq!(log.contains("CPU_REPACK model buffer size"), repacked, "{arguments:?}");
+    }
+}
+
+/// Threads of a process that generates with `arguments`.
+fn threads(arguments: &[&str]) -> usize {
+    let mut child = Command::new(ANNEAL)
+        .args(["run", "-p", "a", "-n", "1000000", "-c", "4096", "--ignore-eos", "-m"])
+        .arg(tiny())
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the executable runs");
+    // The first text: prompt and first tokens are evaluated.
+    let mut first = [0];
+    let read = child.stdout.as_mut().expect("piped").read_exact(&mut first);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).map(Iterator::count);
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    read.expect("some text");
+    tasks.expect("its threads")
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn as_many_threads_run_as_were_asked_for() {
+    let one = threads(&["-t", "1", "-tb", "1"]);
+    for arguments in [["-t", "3", "-tb", "3"], ["-t", "1", "-tb", "3"], ["-t", "3", "-tb", "1"]] {
+        assert_eq!(threads(&arguments) - one, 2, "{arguments:?}");
+    }
+}

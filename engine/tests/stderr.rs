@@ -1,0 +1,60 @@
+//! A standard error that is closed, full, or read by nobody is no reason to fail.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use common::{ANNEAL, tiny};
+
+/// Exit code of `executable` run by a shell with `redirection`, and what it wrote to stdout.
+fn run(executable: &Path, redirection: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new("sh")
+        .args(["-c", &format!("exec \"$0\" \"$@\" {redirection}")])
+        .arg(executable)
+        .args(arguments)
+        .output()
+        .expect("a shell");
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn exit_codes_and_output_are_the_same_without_a_stderr() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // With a damaged record beside it, every run begins with a warning.
+    let executable = folder.path().join("anneal");
+    std::fs::copy(ANNEAL, &executable).expect("a copy");
+    std::fs::write(folder.path().join("build_info.json"), "{").expect("a record");
+    let model = tiny().to_str().expect("UTF-8");
+    let quantised = folder.path().join("q8.gguf");
+    let quantised = quantised.to_str().expect("UTF-8");
+    let cases: [(&[&str], i32); 5] = [
+        (&["run", "-m", model, "-p", "a", "-n", "2"], 0),
+        (&["quantize", model, quantised, "q8_0"], 0),
+        (&["run", "-m", "no-such-model.gguf", "-p", "a"], 1),
+        (&["run", "-m", model, "-p", "a", "-t", "0"], 2),
+        (&["run", "--no-such-flag"], 2),
+    ];
+    for redirection in ["2>&-", "2>/dev/full"] {
+        for (arguments, code) in cases {
+            let (found, stdout) = run(&executable, redirection, arguments);
+            assert_eq!(found, Some(code), "{arguments:?} {redirection}");
+            assert_eq!(
+                stdout.is_empty(),
+                code != 0 || arguments[0] == "quantize",
+                "{arguments:?}: {stdout:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_reader_of_stderr_that_goes_away_is_no_error() {
+    let mut child = Command::new(ANNEAL)
+        .args(["run", "-m", "no-such-model.gguf", "-p", "a"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the executable runs");
+    drop(child.stderr.take());
+    assert_eq!(child.wait().expect("it ends").code(), Some(1));
+}
