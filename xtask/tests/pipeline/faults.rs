@@ -167,6 +167,10 @@ fn wrong_usage_exits_with_2_and_says_what_there_is() {
         (&["build", "--origin", "ftp"], "use crate, sdist, git or path:DIR"),
         (&["biuld"], "unrecognized subcommand"),
         (&["model", "synth", "--preset", "huge", "--out", "x.gguf"], "there are tiny, moe-tiny"),
+        (
+            &["model", "synth", "--preset", "tiny", "--quant", "Q4_X", "--out", "x.gguf"],
+            "no quantisation \"Q4_X\": llama.cpp has F32, F16,",
+        ),
         (&["show", "--quiet", "--verbose"], "cannot be used with"),
     ] {
         checkout.xtask(args).expect(2, part);

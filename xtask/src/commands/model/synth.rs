@@ -39,6 +39,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return Err(exit::usage(format!("no preset {:?}: there are {}", args.preset, names.join(", "))));
     };
     let quant = args.quant.to_ascii_uppercase();
+    // Before gigabytes are written for nothing.
+    let known: Vec<&str> = (0..64).filter_map(gguf::file_type_name).collect();
+    if !known.contains(&quant.as_str()) {
+        return Err(exit::usage(format!("no quantisation {:?}: llama.cpp has {}", args.quant, known.join(", "))));
+    }
     match quant.as_str() {
         "F16" => weights(preset, Precision::F16, args.seed, &args.out, ui)?,
         "F32" => weights(preset, Precision::F32, args.seed, &args.out, ui)?,
