@@ -42,7 +42,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     // Before gigabytes are written for nothing.
     let known: Vec<&str> = (0..64).filter_map(gguf::file_type_name).collect();
     if !known.contains(&quant.as_str()) {
-        return Err(exit::usage(format!("no quantisation {:?}: llama.cpp has {}", args.quant, known.join(", "))));
+        return Err(exit::usage(format!(
+            "no quantisation {:?}: llama.cpp has {}",
+            args.quant,
+            known.join(", ")
+        )));
     }
     match quant.as_str() {
         "F16" => weights(preset, Precision::F16, args.seed, &args.out, ui)?,
