@@ -93,6 +93,15 @@ pub fn quantize(
     on_progress: &mut dyn FnMut(u32, u32) -> bool,
 ) -> Result<()> {
     gguf::GgufFile::open(input)?.other_parts()?;
+    // The original would be lost, and with it what a better quantisation starts from.
+    let same = input
+        .canonicalize()
+        .ok()
+        .zip(output.canonicalize().ok())
+        .is_some_and(|(input, output)| input == output);
+    if same {
+        return Err(Error::Usage(format!("{} is input and output: name another output", input.display())));
+    }
     let place = |error: gguf::partial::PlaceError| Error::Place(Box::new(error));
     // How large it becomes is not known before; a full disk is an error of the writer.
     let partial = gguf::partial::PartialFile::beside(output, Bytes(0)).map_err(place)?;

@@ -86,6 +86,8 @@ pub struct Requested {
 /// Everything resolved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
+    /// What the user should know before it runs.
+    pub warning: Option<String>,
     /// Share of the cores that decode takes.
     pub policy: Setting<Policy>,
     /// Threads that generate tokens.
@@ -152,12 +154,16 @@ impl Settings {
     /// Resolves what was asked for on the machine and the build at hand.
     pub fn resolve(requested: &Requested, live: &Live) -> Result<Self> {
         check(requested)?;
+        check_cpus(requested, live)?;
         let policy = Setting::or_default(requested.policy, Policy::default());
         let (budget, budget_source) = budget(live, policy.value);
         let (decode, prefill, record) = match recorded_threads(live, policy.value, &budget) {
             Some((decode, prefill)) => (decode, prefill, Source::BuildInfo),
             None => (budget.decode, budget.prefill, budget_source),
         };
+        // More threads than CPUs to run on would only wait for each other.
+        let room = requested.cpus.as_ref().map_or(MAX_THREADS, |cpus| cpus.len().max(1) as u32);
+        let (decode, prefill) = (decode.min(room), prefill.min(room));
         let decode_threads = match requested.decode_threads {
             Some(threads) => Setting::new(threads, Source::Flag),
             None => Setting::new(decode, record),
@@ -176,7 +182,15 @@ impl Settings {
             (None, Some(_)) => Setting::new(Affinity::On, Source::Flag),
             (flag, _) => Setting::or_default(flag, Affinity::default()),
         };
+        let most = decode_threads.value.max(prefill_threads.value);
+        let warning = (most > budget.cores).then(|| {
+            format!(
+                "{most} threads on {} usable cores ({}): they will wait for each other and may be many times slower",
+                budget.cores, budget.bound_by
+            )
+        });
         Ok(Settings {
+            warning,
             policy,
             decode_threads,
             prefill_threads,
@@ -320,6 +334,18 @@ fn check(requested: &Requested) -> Result<()> {
         return usage(format!("--temp {value}: use 0 (most likely token) to 100"));
     }
     Ok(())
+}
+
+/// Only CPUs that this process may use can be bound to; llama.cpp would warn and go on unbound.
+fn check_cpus(requested: &Requested, live: &Live) -> Result<()> {
+    let allowed = live.host.as_ref().map_or(&[][..], |host| &host.limits.affinity);
+    match requested.cpus.iter().flatten().find(|cpu| !allowed.is_empty() && !allowed.contains(cpu)) {
+        None => Ok(()),
+        Some(cpu) => {
+            let allowed: Vec<String> = allowed.iter().map(u32::to_string).collect();
+            usage(format!("--cpu-list {cpu}: this process may use the CPUs {}", allowed.join(",")))
+        }
+    }
 }
 
 fn usage<T>(message: String) -> Result<T> {

@@ -160,7 +160,7 @@ fn prompts_that_do_not_fit() {
 #[test]
 fn flags_that_cannot_be_meant_are_wrong_usage() {
     let model = tiny().to_str().expect("UTF-8");
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["run", "-m", model, "-p", "a", "-t", "0"], "1 to 512 threads"),
         (&["run", "-m", model, "-p", "a", "-t", "10000"], "1 to 512 threads"),
         (&["run", "-m", model, "-p", "a", "-tb", "10000"], "1 to 512 threads"),
@@ -169,6 +169,8 @@ fn flags_that_cannot_be_meant_are_wrong_usage() {
         (&["run", "-m", model, "-p", "a", "-ctk", "q3_k"], "q8_0"),
         (&["run", "-m", model, "-p", "a", "--load-mode", "fast"], "direct_io"),
         (&["run", "-m", model, "-p", "a", "--cpu-list", "0-"], "0-3,8"),
+        (&["run", "-m", model, "-p", "a", "--cpu-list", "511"], "this process may use the CPUs"),
+        (&["quantize", model, model, "q8_0"], "is input and output"),
         (&["run", "-p", "a"], "--model"),
         (&["bench", "-m", model, "-r", "0"], "0"),
         (&["bench", "-m", model, "-o", "xml"], "jsonl"),
@@ -259,7 +261,10 @@ fn quantize_puts_a_whole_file_in_place_or_none() {
     assert!(fs::read(&target).is_ok_and(|now| now == good), "a failure changed the file");
     assert_eq!(fs::read_dir(&place).expect("the folder").count(), 1, "something was left behind");
 
+    let socket = folder.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
     let cases = [
+        (tiny().to_path_buf(), socket.clone(), "no regular file"),
         (tiny().to_path_buf(), place.clone(), "folder"),
         (tiny().to_path_buf(), folder.path().join("no/such/out.gguf"), "no folder"),
         (folder.path().join("missing.gguf"), target.clone(), "no such file"),

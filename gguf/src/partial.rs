@@ -23,6 +23,12 @@ pub enum PlaceError {
         /// The place.
         path: PathBuf,
     },
+    /// A device, a pipe or a socket stands in its place, which a rename would replace by a file.
+    #[error("cannot write {}: it is there and is no regular file; name another place", path.display())]
+    NotRegular {
+        /// The place.
+        path: PathBuf,
+    },
     /// It would not fit.
     #[error(
         "cannot write {}: it takes {needed} and {} has {free} left; free some space or write elsewhere",
@@ -80,6 +86,9 @@ impl PartialFile {
         let path = destination.to_path_buf();
         if destination.is_dir() {
             return Err(PlaceError::IsFolder { path });
+        }
+        if destination.metadata().is_ok_and(|there| !there.is_file()) {
+            return Err(PlaceError::NotRegular { path });
         }
         let folder = match destination.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),

@@ -83,6 +83,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let live = super::read_live();
     let settings = settings(args, &live)?;
+    settings.iter().for_each(super::warn_of);
     let cases = cases(args)?;
     start(args.load.verbose);
     interrupt::stop_at_once();

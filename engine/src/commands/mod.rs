@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use engine::live::Live;
+use engine::settings::Settings;
 
 /// llama.cpp's short flags of several letters, which clap would take for several flags.
 const LLAMA_FLAGS: [&str; 7] = ["-tb", "-ub", "-ctk", "-ctv", "-fa", "-pg", "-lm"];
@@ -24,6 +25,13 @@ pub fn long_form(argument: OsString) -> OsString {
     match argument.to_str() {
         Some(text) if LLAMA_FLAGS.contains(&text) => format!("-{text}").into(),
         _ => argument,
+    }
+}
+
+/// Says what the user should know before `settings` run.
+fn warn_of(settings: &Settings) {
+    if let Some(warning) = &settings.warning {
+        let _ = writeln!(std::io::stderr(), "warning: {warning}");
     }
 }
 

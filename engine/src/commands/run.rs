@@ -60,6 +60,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.load.ask(&mut requested);
     let live = super::read_live();
     let settings = Settings::resolve(&requested, &live)?;
+    super::warn_of(&settings);
     let prompt = prompt(args)?;
 
     start(args.load.verbose);

@@ -162,6 +162,8 @@ impl<'a> Build<'a> {
         let mut progress = self.ui.progress(name);
         let result = work(self, &mut progress);
         progress.finish();
+        // Ctrl-C is no failure of the stage.
+        process::check_interrupted()?;
         result.with_context(|| format!("stage `{name}` of the {} build failed", self.plan.profile))?;
         let seconds = started.elapsed().as_secs_f64();
         self.folder.write_stamp(name, &folder::Stamp { input: input.to_string(), seconds })?;

@@ -112,14 +112,21 @@ fn a_target_folder_that_cannot_be_written_is_named() {
 
 /// A build while a file system of its own, with room for `size`, lies over `folder`.
 fn build_on_small_disk(checkout: &Checkout, folder: &Path, size: &str) -> Run {
-    let script = format!("mount -t tmpfs -o size={size} none '{}' && exec \"$@\"", folder.display());
+    // The mount must not reach others; in a chroot, whose root is no mount, there is nothing to make private.
+    let script = format!(
+        "mount --make-rprivate / 2>/dev/null; mount -t tmpfs -o size={size} none '{}' && exec \"$@\"",
+        folder.display()
+    );
     let inner = checkout.build_command("native");
     let mut command = Command::new("unshare");
     // Root needs no namespace of users, and may not be allowed one.
     let root =
         std::fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0);
     command.args(if root { vec!["--mount"] } else { vec!["--user", "--map-root-user", "--mount"] });
-    command.args(["sh", "-c", &script, "sh"]).arg(inner.get_program()).args(inner.get_args());
+    command
+        .args(["--propagation", "unchanged", "sh", "-c", &script, "sh"])
+        .arg(inner.get_program())
+        .args(inner.get_args());
     command.env("ANNEAL_WORKSPACE", &checkout.root).current_dir(&checkout.root);
     Run::from(command.output().unwrap())
 }

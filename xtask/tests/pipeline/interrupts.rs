@@ -45,11 +45,22 @@ fn sleeping(parent: u32) -> Option<u32> {
     })
 }
 
-/// Whether process `pid` has ended, though whoever adopted it may not have asked how.
-fn has_ended(pid: u32) -> bool {
+/// Whether process `pid` ends within seconds, though whoever adopted it may not have asked how. What was sent a
+/// signal takes a moment to die of it.
+fn ends(pid: u32) -> bool {
     // The name, in parentheses, may hold anything; the state stands behind it.
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .map_or(true, |text| text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')))
+    let has_ended = || {
+        std::fs::read_to_string(format!("/proc/{pid}/stat"))
+            .map_or(true, |text| text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')))
+    };
+    let begun = Instant::now();
+    while !has_ended() {
+        if begun.elapsed() > Duration::from_secs(10) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
 }
 
 fn pid(raw: u32) -> Pid {
@@ -67,7 +78,7 @@ fn ctrl_c_ends_the_build_and_its_children_and_the_next_run_goes_on() {
         let begun = Instant::now();
         let run = Run::from(child.wait_with_output().unwrap()).expect(130, "run the same again to go on");
         assert!(begun.elapsed() < Duration::from_secs(20), "{}", run.err);
-        assert!(has_ended(step), "children were left behind");
+        assert!(ends(step), "children were left behind");
         assert_eq!(std::fs::canonicalize(checkout.current("native")).unwrap(), good);
     }
     // Same plan, and what was configured is kept. The step is only waited for, so it is cut short here.
