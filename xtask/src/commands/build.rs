@@ -80,7 +80,8 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     for note in &plan.notes {
         ui.warn(note);
     }
-    let outcome = Build::open(&workspace, ui, &host, &plan, &tree)?.run(!args.common.no_hostname)?;
+    let folder = workspace.anneal().join(plan.folder_name());
+    let outcome = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?.run(!args.common.no_hostname)?;
     if outcome.built {
         ui.say(ui::stage_times(&outcome.info.stages));
     }

@@ -19,6 +19,8 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
         text.push(value);
         text
     };
+    // ggml asks git for a version, and git would answer with ours.
+    let (ceiling, folder) = build.tree.cmake_environment();
     Run::new(&build.plan.cmake.path, &build.log)
         .args(["-G", "Ninja", "-S"])
         .args([&build.tree.path])
@@ -27,8 +29,7 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
         .args(build.plan.cmake_flags())
         .args([define("CMAKE_INSTALL_PREFIX", &build.folder.prefix())])
         .envs(&build.plan.environment)
-        // ggml asks git for a version, and git would answer with ours.
-        .env("GIT_CEILING_DIRECTORIES", build.tree.path.parent().unwrap_or(&build.tree.path))
+        .env(ceiling, folder)
         .watch(|stream, line| {
             if stream == Stream::Out {
                 progress.message(line.trim_start_matches("-- "));

@@ -56,19 +56,8 @@ pub struct Outcome {
 }
 
 impl<'a> Build<'a> {
-    /// Opens the build folder of `plan`.
+    /// Opens the build folder `path`.
     pub fn open(
-        workspace: &'a Workspace,
-        ui: &'a Ui,
-        host: &'a Host,
-        plan: &'a Plan,
-        tree: &'a llama_source::Tree,
-    ) -> Result<Self> {
-        Self::open_at(&workspace.anneal().join(plan.folder_name()), workspace, ui, host, plan, tree)
-    }
-
-    /// The same in the folder `path`.
-    pub fn open_at(
         path: &Path,
         workspace: &'a Workspace,
         ui: &'a Ui,

@@ -50,7 +50,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
                 .with_context(|| format!("cannot make {}", scratch.display()))?;
             let started = Instant::now();
             if by_stages {
-                Build::open_at(&scratch, &workspace, ui, &host, &plan, &tree)?.compile_only()?;
+                Build::open(&scratch, &workspace, ui, &host, &plan, &tree)?.compile_only()?;
                 ours.push(started.elapsed().as_secs_f64());
             } else {
                 plain(&plan, &tree.path, &scratch)?;
