@@ -22,7 +22,7 @@ use crate::process::{self, Log};
 use crate::ui::{Progress, Ui};
 use crate::workspace::Workspace;
 use folder::{Activation, Folder};
-pub use folder::{Builds, Lock};
+pub use folder::{Builds, Found, Lock};
 
 const CONFIGURE: &str = "configure";
 const COMPILE: &str = "compile";
