@@ -2,8 +2,10 @@
 //! plan for a machine that is not here can be printed, compared and tested.
 
 mod choose;
+pub mod codegen;
 mod definitions;
 pub mod isa;
+pub mod lto;
 pub mod march;
 mod print;
 #[cfg(test)]
@@ -19,7 +21,9 @@ use toolchain::{BlasLibrary, Compiler, Libclang, Rustc, Toolchain};
 
 use crate::exit;
 use crate::profile::{Blas, Isa, Linkage, Profile, Threading};
+pub use codegen::CodeGen;
 pub use isa::IsaPlan;
+pub use lto::LtoPlan;
 
 /// Everything that a build needs to be told, and nothing that changes without changing the build.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -56,8 +60,10 @@ pub struct Plan {
     pub blas_library: Option<BlasLibrary>,
     /// Cargo profile of the engine.
     pub cargo_profile: String,
-    /// `RUSTFLAGS` for the engine, never for build scripts.
-    pub rustflags: Vec<String>,
+    /// Link-time optimisation.
+    pub lto: LtoPlan,
+    /// Flags for compilers and the linker. `rust` goes to the engine, never to build scripts.
+    pub codegen: CodeGen,
     /// Environment of every command; nothing stands for a variable that is taken away.
     pub environment: BTreeMap<String, Option<String>>,
     /// Instruction sets: flags, what is needed at run time, what the audit expects.
@@ -84,7 +90,8 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
     let mut notes = Vec::new();
     let tools = choose::choose(profile, toolchain, &mut notes)?;
     let isa = isa::plan(profile.isa, host, &tools.compiler, &mut notes)?;
-    let definitions = definitions::definitions(profile, source, &tools, &isa);
+    let lto = lto::plan(profile.lto, &tools, toolchain, &mut notes)?;
+    let definitions = definitions::definitions(profile, source, &tools, &isa, &lto);
     Ok(Plan {
         profile: profile.name.clone(),
         target: tools.rustc.host.clone(),
@@ -96,7 +103,8 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
         blas: profile.blas,
         blas_library: tools.blas,
         cargo_profile: profile.cargo_profile.clone(),
-        rustflags: isa.rustflags.clone(),
+        codegen: isa.codegen.clone().and(lto.codegen.clone()),
+        lto,
         environment: CLEARED
             .iter()
             .map(|name| (name.to_string(), None))
@@ -155,7 +163,14 @@ impl Plan {
 
     /// Definitions as CMake takes them, without those that only say where a folder lies.
     pub fn cmake_flags(&self) -> Vec<String> {
-        self.definitions.iter().map(|(name, value)| format!("-D{name}={value}")).collect()
+        let mut all = self.definitions.clone();
+        if !self.codegen.cxx.is_empty() {
+            // What a profile itself defines goes before, and the check of the compile database tells of it.
+            for name in ["CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"] {
+                all.entry(name.to_string()).or_insert_with(|| self.codegen.cxx.join(" "));
+            }
+        }
+        all.iter().map(|(name, value)| format!("-D{name}={value}")).collect()
     }
 
     /// Name of the build folder.

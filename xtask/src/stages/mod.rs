@@ -1,6 +1,7 @@
 //! Plan → artifacts. Each stage is a function; what is finished is remembered in the build folder, so that a
 //! build that was stopped goes on where it was.
 
+pub mod border;
 mod compile;
 mod configure;
 mod engine;
@@ -88,6 +89,7 @@ impl<'a> Build<'a> {
         self.stage(COMPILE, "", compile::compile)?;
         self.stage(INSTALL, &install::input(self)?, install::install)?;
         self.stage(ENGINE, &self.engine_source, engine::engine)?;
+        border::check(self)?;
         self.stage(SMOKE, &self.engine_source, smoke::smoke)?;
         let info = record::record(self, flags, hostname)?;
         self.folder.activate(&Activation { link: &link, info: &info })?;

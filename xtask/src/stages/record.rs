@@ -47,7 +47,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         isa_required: isa_required(build)?,
         blas: blas(plan),
         threading: if openmp { Threading::Openmp } else { Threading::Threadpool },
-        lto: "off".to_string(),
+        lto: plan.lto.mode.to_string(),
         host,
         threads,
         artifacts: artifacts(build)?,
