@@ -117,6 +117,30 @@ choice!(
     }
 );
 
+choice!(
+    /// Which code a profile is gathered for and applied to.
+    PgoScope {
+        /// llama.cpp and the engine.
+        All = "all",
+        /// llama.cpp and the engine's C++ shim.
+        Cpp = "cpp",
+        /// The engine's Rust.
+        Rust = "rust",
+    }
+);
+
+impl PgoScope {
+    /// Whether C++ is in it.
+    pub fn cpp(self) -> bool {
+        self != PgoScope::Rust
+    }
+
+    /// Whether Rust is in it.
+    pub fn rust(self) -> bool {
+        self != PgoScope::Cpp
+    }
+}
+
 /// A file as it is written; every key may be left to the parent.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -10,6 +10,7 @@ pub mod march;
 mod print;
 #[cfg(test)]
 mod tests;
+pub mod variant;
 
 use std::collections::BTreeMap;
 
@@ -24,12 +25,15 @@ use crate::profile::{Blas, Isa, Linkage, Profile, Threading};
 pub use codegen::CodeGen;
 pub use isa::IsaPlan;
 pub use lto::LtoPlan;
+pub use variant::Variant;
 
 /// Everything that a build needs to be told, and nothing that changes without changing the build.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     /// Name of the profile.
     pub profile: String,
+    /// What was made of the profile's plain plan.
+    pub variant: Option<Variant>,
     /// Target triple.
     pub target: String,
     /// The llama.cpp sources.
@@ -94,6 +98,7 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
     let definitions = definitions::definitions(profile, source, &tools, &isa, &lto);
     Ok(Plan {
         profile: profile.name.clone(),
+        variant: None,
         target: tools.rustc.host.clone(),
         source: source.clone(),
         definitions,
@@ -175,6 +180,7 @@ impl Plan {
 
     /// Name of the build folder.
     pub fn folder_name(&self) -> String {
-        format!("{}-{}", self.profile, self.hash().short())
+        let variant = self.variant.as_ref().map_or(String::new(), |variant| format!("-{}", variant.name));
+        format!("{}{variant}-{}", self.profile, self.hash().short())
     }
 }

@@ -158,7 +158,8 @@ fn another_content_of_a_patch_is_another_plan() {
 #[test]
 fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
     let all = reference_toolchain("x86_64").unwrap();
-    let planned = |lto, change: &dyn Fn(&mut Toolchain)| {
+    type Change<'a> = &'a dyn Fn(&mut Toolchain);
+    let planned = |lto, change: Change| {
         let mut profile = profile::load(&root().join("profiles/build"), "native").unwrap();
         profile.lto = lto;
         let mut toolchain = all.clone();
@@ -168,7 +169,7 @@ fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
     let gcc = |tools: &mut Toolchain| tools.compilers.retain(|found| found.kind == CompilerKind::Gcc);
     let rust_21 = |tools: &mut Toolchain| tools.rustc.as_mut().unwrap().llvm = "21.1.0".parse().unwrap();
     /// Mode, change of the tools, whether it goes across, a flag for C++, one for rustc, cargo's `lto`.
-    type Case<'a> = (Lto, &'a dyn Fn(&mut Toolchain), bool, &'a str, &'a str, Option<&'a str>);
+    type Case<'a> = (Lto, Change<'a>, bool, &'a str, &'a str, Option<&'a str>);
     let cases: [Case; 4] = [
         (Lto::Thin, &|_| {}, true, "-flto=thin", "-Clinker-plugin-lto", None),
         (Lto::Full, &|_| {}, false, "-flto=full", "-Clinker-plugin-lto", None),
@@ -183,7 +184,7 @@ fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
         assert!(plan.codegen.rust.iter().any(|flag| flag == rust), "{lto} {plan}");
         assert_eq!(across, plan.notes.is_empty(), "what is not done is told: {:?}", plan.notes);
     }
-    let without: [(&str, &dyn Fn(&mut Toolchain)); 2] =
+    let without: [(&str, Change); 2] =
         [("takes lld 22", &|tools| tools.lld.clear()), ("takes llvm-ar 22", &|tools| tools.llvm_ar.clear())];
     for (expected, change) in without {
         let error = planned(Lto::Thin, change).unwrap_err().to_string();
