@@ -3,6 +3,7 @@
 //! a live machine is the job of the `host` crate.
 
 pub mod host;
+pub mod optimized;
 pub mod record;
 pub mod threads;
 mod units;

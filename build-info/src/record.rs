@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::optimized::{Gain, Pgo};
 use crate::{Bytes, Host, Sha256, ThreadBudget};
 
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
-pub const SCHEMA_VERSION: &str = "1.0";
+pub const SCHEMA_VERSION: &str = "1.1";
 
 /// The record of one build. It keeps the names that existing scripts read (`build_type`, `date`, `hostname`,
 /// `cpu_model`, `cpu_flags`, `cmake_flags`, `llama_version`, `compiler`, `reproducible`, `optimal_threads`).
@@ -65,6 +66,15 @@ pub struct BuildInfo {
     pub threading: Threading,
     /// Link-time optimisation: `off`, `thin` or `full`.
     pub lto: String,
+    /// Plan of the build that this one was made from, with a profile or by BOLT.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_plan: Option<Sha256>,
+    /// Profile-guided optimisation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pgo: Option<Pgo>,
+    /// What the profile, or BOLT, brought.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain: Option<Gain>,
     /// The build host.
     pub host: Host,
     /// Threads recommended for the build host.

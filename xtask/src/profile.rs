@@ -30,6 +30,8 @@ pub struct Profile {
     pub blas: Blas,
     /// CMake targets.
     pub targets: Vec<String>,
+    /// Link-time optimisation.
+    pub lto: Lto,
     /// Cargo profile of the engine.
     pub cargo_profile: String,
     /// Whether the build must look at nothing of the build host.
@@ -103,6 +105,41 @@ choice!(
         Upstream = "upstream",
     }
 );
+choice!(
+    /// Link-time optimisation of ggml, libllama and the engine.
+    Lto {
+        /// None across files.
+        Off = "off",
+        /// Functions are imported from other files by their summaries; parallel.
+        Thin = "thin",
+        /// The whole program as one file; slow, and one core does it.
+        Full = "full",
+    }
+);
+
+choice!(
+    /// Which code a profile is gathered for and applied to.
+    PgoScope {
+        /// llama.cpp and the engine.
+        All = "all",
+        /// llama.cpp and the engine's C++ shim.
+        Cpp = "cpp",
+        /// The engine's Rust.
+        Rust = "rust",
+    }
+);
+
+impl PgoScope {
+    /// Whether C++ is in it.
+    pub fn cpp(self) -> bool {
+        self != PgoScope::Rust
+    }
+
+    /// Whether Rust is in it.
+    pub fn rust(self) -> bool {
+        self != PgoScope::Cpp
+    }
+}
 
 /// A file as it is written; every key may be left to the parent.
 #[derive(Deserialize)]
@@ -117,6 +154,7 @@ struct File {
     threading: Option<Threading>,
     blas: Option<Blas>,
     targets: Option<Vec<String>>,
+    lto: Option<Lto>,
     cargo_profile: Option<String>,
     reproducible: Option<bool>,
     #[serde(default)]
@@ -188,6 +226,7 @@ pub fn load(folder: &Path, name: &str) -> Result<Profile> {
         threading: resolve!(threading),
         blas: resolve!(blas),
         targets: resolve!(targets),
+        lto: resolve!(lto),
         cargo_profile: resolve!(cargo_profile),
         reproducible: resolve!(reproducible),
         definitions: files.iter().rev().flat_map(|file| file.definitions.clone()).collect(),
@@ -207,6 +246,7 @@ mod tests {
         threading = "threadpool"
         blas = "off"
         targets = ["llama"]
+        lto = "off"
         cargo_profile = "engine"
         reproducible = false
         [definitions]

@@ -26,7 +26,7 @@ pub enum Requirement {
     Clang,
     /// LLVM's linker, of the same version as clang.
     Lld,
-    /// `llvm-profdata` that reads the profiles of both rustc and clang, and clang's profile runtime.
+    /// `llvm-profdata` and `llvm-ar` that read what both rustc and clang write.
     LlvmTools,
     /// OpenBLAS, as pkg-config finds it.
     Openblas,
@@ -60,7 +60,9 @@ impl Requirement {
             Requirement::LlvmTools => {
                 let rustc = toolchain.rustc.as_ref().map(|rustc| rustc.llvm.major);
                 let needed = rustc.max(clang(toolchain).map(|clang| clang.version.major));
-                toolchain.llvm_profdata.first().is_none_or(|newest| newest.llvm_major < needed)
+                // The newest of each; both come in one package.
+                let lacks = |tools: &[Tool]| tools.first().is_none_or(|newest| newest.llvm_major < needed);
+                lacks(&toolchain.llvm_profdata) || lacks(&toolchain.llvm_ar)
             }
             Requirement::Openblas => !toolchain.blas.iter().any(|blas| blas.vendor == "openblas"),
             Requirement::Git => toolchain.git.is_none(),
@@ -83,7 +85,7 @@ impl fmt::Display for Requirement {
             Requirement::Libclang => "libclang (for bindgen)",
             Requirement::Clang => &format!("clang {CLANG_AT_LEAST} or later"),
             Requirement::Lld => "lld of clang's version",
-            Requirement::LlvmTools => "llvm-profdata of rustc's LLVM",
+            Requirement::LlvmTools => "llvm-profdata and llvm-ar of rustc's LLVM",
             Requirement::Openblas => "OpenBLAS and pkg-config",
             Requirement::Git => "git",
             Requirement::Pip => "pip",

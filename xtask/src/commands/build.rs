@@ -28,6 +28,9 @@ pub struct Short {
     /// Print the plan and do nothing
     #[arg(long)]
     dry_run: bool,
+    /// Take the plain build, though one that `pgo` or `bolt` made from it is current
+    #[arg(long)]
+    plain: bool,
     /// Leave this machine's name out of build_info.json
     #[arg(long)]
     no_hostname: bool,
@@ -56,7 +59,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 
 /// Builds a profile for another command.
 pub fn make(profile: &str, yes: bool, ui: &Ui) -> Result<()> {
-    let common = Short { yes, dry_run: false, no_hostname: false, source: tools::SourceArgs::default() };
+    let common =
+        Short { yes, dry_run: false, plain: false, no_hostname: false, source: tools::SourceArgs::default() };
     build(&common.profile(profile), ui).map(|_| ())
 }
 
@@ -83,7 +87,11 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
         ui.warn(note);
     }
     let folder = workspace.anneal().join(plan.folder_name());
-    let outcome = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?.run(!args.common.no_hostname)?;
+    let build = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?;
+    let outcome = match build.improved().filter(|_| !args.common.plain) {
+        Some(improved) => improved,
+        None => build.run(!args.common.no_hostname)?,
+    };
     if outcome.built {
         ui.say(ui::stage_times(&outcome.info.stages));
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use build_info::record::Source;
 
-use super::IsaPlan;
 use super::choose::Tools;
+use super::{IsaPlan, LtoPlan};
 use crate::profile::{Blas, Linkage, Profile, Threading};
 
 /// All definitions of one build but the install prefix, which is the build folder's.
@@ -14,6 +14,7 @@ pub fn definitions(
     source: &Source,
     tools: &Tools,
     isa: &IsaPlan,
+    lto: &LtoPlan,
 ) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut set = |name: &str, value: &str| {
@@ -40,6 +41,12 @@ pub fn definitions(
         let flag = format!("--ld-path={}", linker.path.display());
         set("CMAKE_EXE_LINKER_FLAGS", &flag);
         set("CMAKE_SHARED_LINKER_FLAGS", &flag);
+    }
+
+    for (name, tool) in [("CMAKE_AR", &lto.ar), ("CMAKE_RANLIB", &lto.ranlib)] {
+        if let Some(tool) = tool {
+            set(name, &tool.to_string_lossy());
+        }
     }
 
     match profile.linkage {

@@ -7,7 +7,7 @@ use build_info::Host;
 use serde::Serialize;
 use toolchain::Compiler;
 
-use super::march;
+use super::{CodeGen, march};
 use crate::profile::Isa;
 
 /// How a build is aimed at CPUs.
@@ -17,29 +17,19 @@ pub struct IsaPlan {
     pub isa: String,
     /// CPU that `native` stands for, so that another CPU is another plan: vendor/family/model.
     pub cpu: Option<String>,
-    /// Flags for our own C++.
+    /// Flags for the kernels of ggml-cpu and for our own C++.
     pub flags: Vec<String>,
     /// Definitions for CMake.
     pub definitions: BTreeMap<String, String>,
-    /// Flags for rustc.
-    pub rustflags: Vec<String>,
+    /// The same for all of llama.cpp and for rustc.
+    #[serde(skip)]
+    pub codegen: CodeGen,
     /// Instruction sets without which the program must not start.
     pub required: Vec<String>,
     /// Flags that every file of ggml-cpu must be compiled with.
     pub expected_flags: Vec<String>,
-    /// Flags that every file must be compiled with.
-    pub expected_everywhere: Vec<String>,
     /// Flags that no file may be compiled with.
     pub forbidden_flags: Vec<String>,
-}
-
-impl IsaPlan {
-    fn compile_everything_with_flags(&mut self) {
-        for language in ["C", "CXX"] {
-            self.definitions.insert(format!("CMAKE_{language}_FLAGS"), self.flags.join(" "));
-        }
-        self.expected_everywhere = self.flags.clone();
-    }
 }
 
 /// x86-64-v3 of the psABI (x86-64 psABI 1.0, table 3.1) as the guard names it: v2 and v3's own.
@@ -100,9 +90,9 @@ pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>)
                 // GGML_NATIVE reaches the kernels of ggml-cpu alone. Quantising (ggml-base), tokenising and
                 // sampling (libllama) have loops too: with the flag everywhere, quantising to Q4_K_M took 13 % less
                 // CPU time on a Zen 4.
-                plan.compile_everything_with_flags();
+                plan.codegen.cxx = plan.flags.clone();
             }
-            plan.rustflags = vec!["-Ctarget-cpu=native".to_string()];
+            plan.codegen.rust = vec!["-Ctarget-cpu=native".to_string()];
             plan.cpu = Some(format!(
                 "{}/{}/{}",
                 host.cpu.vendor,
@@ -140,8 +130,8 @@ pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>)
                 }
             }
             plan.flags = vec!["-march=x86-64-v3".to_string()];
-            plan.compile_everything_with_flags();
-            plan.rustflags = vec!["-Ctarget-cpu=x86-64-v3".to_string()];
+            plan.codegen.cxx = plan.flags.clone();
+            plan.codegen.rust = vec!["-Ctarget-cpu=x86-64-v3".to_string()];
             plan.required = V3.iter().map(|feature| feature.to_string()).collect();
             plan.expected_flags =
                 ["-march=x86-64-v3", "-mavx2", "-mfma", "-mf16c", "-mbmi2"].map(str::to_string).to_vec();
@@ -153,7 +143,7 @@ pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>)
             plan.definitions.insert("GGML_NATIVE".to_string(), "OFF".to_string());
             plan.definitions.insert("GGML_CPU_ARM_ARCH".to_string(), arch.to_string());
             plan.flags = vec![format!("-march={arch}")];
-            plan.rustflags = vec!["-Ctarget-feature=+dotprod".to_string()];
+            plan.codegen.rust = vec!["-Ctarget-feature=+dotprod".to_string()];
             plan.expected_flags = plan.flags.clone();
             plan.forbidden_flags = ["-march=native", "-mcpu=native"].map(str::to_string).to_vec();
             notes.push(format!("on aarch64 a portable build is {arch}"));

@@ -2,12 +2,15 @@
 //! plan for a machine that is not here can be printed, compared and tested.
 
 mod choose;
+pub mod codegen;
 mod definitions;
 pub mod isa;
+pub mod lto;
 pub mod march;
 mod print;
 #[cfg(test)]
 mod tests;
+pub mod variant;
 
 use std::collections::BTreeMap;
 
@@ -19,13 +22,18 @@ use toolchain::{BlasLibrary, Compiler, Libclang, Rustc, Toolchain};
 
 use crate::exit;
 use crate::profile::{Blas, Isa, Linkage, Profile, Threading};
+pub use codegen::CodeGen;
 pub use isa::IsaPlan;
+pub use lto::LtoPlan;
+pub use variant::Variant;
 
 /// Everything that a build needs to be told, and nothing that changes without changing the build.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     /// Name of the profile.
     pub profile: String,
+    /// What was made of the profile's plain plan.
+    pub variant: Option<Variant>,
     /// Target triple.
     pub target: String,
     /// The llama.cpp sources.
@@ -56,8 +64,10 @@ pub struct Plan {
     pub blas_library: Option<BlasLibrary>,
     /// Cargo profile of the engine.
     pub cargo_profile: String,
-    /// `RUSTFLAGS` for the engine, never for build scripts.
-    pub rustflags: Vec<String>,
+    /// Link-time optimisation.
+    pub lto: LtoPlan,
+    /// Flags for compilers and the linker. `rust` goes to the engine, never to build scripts.
+    pub codegen: CodeGen,
     /// Environment of every command; nothing stands for a variable that is taken away.
     pub environment: BTreeMap<String, Option<String>>,
     /// Instruction sets: flags, what is needed at run time, what the audit expects.
@@ -84,9 +94,11 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
     let mut notes = Vec::new();
     let tools = choose::choose(profile, toolchain, &mut notes)?;
     let isa = isa::plan(profile.isa, host, &tools.compiler, &mut notes)?;
-    let definitions = definitions::definitions(profile, source, &tools, &isa);
+    let lto = lto::plan(profile.lto, &tools, toolchain, &mut notes)?;
+    let definitions = definitions::definitions(profile, source, &tools, &isa, &lto);
     Ok(Plan {
         profile: profile.name.clone(),
+        variant: None,
         target: tools.rustc.host.clone(),
         source: source.clone(),
         definitions,
@@ -96,7 +108,8 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
         blas: profile.blas,
         blas_library: tools.blas,
         cargo_profile: profile.cargo_profile.clone(),
-        rustflags: isa.rustflags.clone(),
+        codegen: isa.codegen.clone().and(lto.codegen.clone()),
+        lto,
         environment: CLEARED
             .iter()
             .map(|name| (name.to_string(), None))
@@ -155,11 +168,19 @@ impl Plan {
 
     /// Definitions as CMake takes them, without those that only say where a folder lies.
     pub fn cmake_flags(&self) -> Vec<String> {
-        self.definitions.iter().map(|(name, value)| format!("-D{name}={value}")).collect()
+        let mut all = self.definitions.clone();
+        if !self.codegen.cxx.is_empty() {
+            // What a profile itself defines goes before, and the check of the compile database tells of it.
+            for name in ["CMAKE_C_FLAGS", "CMAKE_CXX_FLAGS"] {
+                all.entry(name.to_string()).or_insert_with(|| self.codegen.cxx.join(" "));
+            }
+        }
+        all.iter().map(|(name, value)| format!("-D{name}={value}")).collect()
     }
 
     /// Name of the build folder.
     pub fn folder_name(&self) -> String {
-        format!("{}-{}", self.profile, self.hash().short())
+        let variant = self.variant.as_ref().map_or(String::new(), |variant| format!("-{}", variant.name));
+        format!("{}{variant}-{}", self.profile, self.hash().short())
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 
 use super::Plan;
+use crate::profile::Lto;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,16 +52,30 @@ impl fmt::Display for Plan {
         }
         writeln!(
             f,
-            "  links      {}, threads by {}, {}",
+            "  links      {}, threads by {}, LTO {}, {}",
             self.linkage,
             self.threading,
+            match (self.lto.mode, self.lto.across) {
+                (Lto::Off, _) => "off".to_string(),
+                (mode, true) => format!("{mode} across C++ and Rust"),
+                (mode, false) => format!("{mode}, C++ and Rust apart"),
+            },
             if self.reproducible { "reproducible" } else { "not reproducible" }
         )?;
         writeln!(f, "  cmake")?;
         for flag in self.cmake_flags() {
             writeln!(f, "    {flag}")?;
         }
-        writeln!(f, "  cargo      --profile {}, RUSTFLAGS {}", self.cargo_profile, self.rustflags.join(" "))?;
+        let lto = self.codegen.cargo_lto.map_or(String::new(), |lto| format!(" with lto = {lto:?}"));
+        writeln!(
+            f,
+            "  cargo      --profile {}{lto}, RUSTFLAGS {}",
+            self.cargo_profile,
+            self.codegen.rust.join(" ")
+        )?;
+        if !self.codegen.link.is_empty() {
+            writeln!(f, "  linker     {}", self.codegen.link.join(" "))?;
+        }
         for (name, value) in &self.environment {
             if let Some(value) = value {
                 writeln!(f, "  env        {name}={value}")?;

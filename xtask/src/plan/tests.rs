@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use build_info::Host;
 use build_info::record::{Patch, Source};
-use toolchain::Toolchain;
+use toolchain::{CompilerKind, Toolchain};
 
 use super::{Plan, plan};
 use crate::commands::plan::reference_toolchain;
-use crate::profile;
+use crate::profile::{self, Lto};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -69,7 +69,7 @@ fn plans_of_all_fixtures() {
 #[test]
 fn plans_of_the_other_profiles() {
     let host = host("zen5-vm");
-    for profile in ["upstream-default", "native-llama-bench", "dev"] {
+    for profile in ["upstream-default", "native-llama-bench", "native-lto", "dev"] {
         insta::assert_snapshot!(format!("{profile}@zen5-vm"), plan_for(profile, &host).unwrap());
     }
 }
@@ -106,7 +106,7 @@ fn notes_are_for_people_and_no_part_of_the_hash() {
     let hash = plan.hash();
     plan.notes.push("something".to_string());
     assert_eq!(plan.hash(), hash);
-    plan.rustflags.push("-Copt-level=1".to_string());
+    plan.codegen.rust.push("-Copt-level=1".to_string());
     assert_ne!(plan.hash(), hash);
 }
 
@@ -153,4 +153,41 @@ fn another_content_of_a_patch_is_another_plan() {
         plan(&host("i3-6100"), &profile, &source, &gcc_only()).unwrap().hash()
     };
     assert_ne!(with("a"), with("b"));
+}
+
+#[test]
+fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
+    let all = reference_toolchain("x86_64").unwrap();
+    type Change<'a> = &'a dyn Fn(&mut Toolchain);
+    let planned = |lto, change: Change| {
+        let mut profile = profile::load(&root().join("profiles/build"), "native").unwrap();
+        profile.lto = lto;
+        let mut toolchain = all.clone();
+        change(&mut toolchain);
+        plan(&host("zen5-vm"), &profile, &source(), &toolchain)
+    };
+    let gcc = |tools: &mut Toolchain| tools.compilers.retain(|found| found.kind == CompilerKind::Gcc);
+    let rust_21 = |tools: &mut Toolchain| tools.rustc.as_mut().unwrap().llvm = "21.1.0".parse().unwrap();
+    /// Mode, change of the tools, whether it goes across, a flag for C++, one for rustc, cargo's `lto`.
+    type Case<'a> = (Lto, Change<'a>, bool, &'a str, &'a str, Option<&'a str>);
+    let cases: [Case; 4] = [
+        (Lto::Thin, &|_| {}, true, "-flto=thin", "-Clinker-plugin-lto", None),
+        (Lto::Full, &|_| {}, false, "-flto=full", "-Clinker-plugin-lto", None),
+        (Lto::Thin, &rust_21, false, "-flto=thin", "-Clinker=/usr/bin/clang-22", Some("thin")),
+        (Lto::Full, &gcc, false, "-flto=auto", "-Clinker=/usr/bin/gcc", Some("fat")),
+    ];
+    for (lto, change, across, cxx, rust, cargo_lto) in cases {
+        let plan = planned(lto, change).unwrap();
+        let found = (plan.lto.across, plan.codegen.cargo_lto);
+        assert_eq!(found, (across, cargo_lto), "{lto} {plan}");
+        assert!(plan.codegen.cxx.iter().any(|flag| flag == cxx), "{lto} {plan}");
+        assert!(plan.codegen.rust.iter().any(|flag| flag == rust), "{lto} {plan}");
+        assert_eq!(across, plan.notes.is_empty(), "what is not done is told: {:?}", plan.notes);
+    }
+    let without: [(&str, Change); 2] =
+        [("takes lld 22", &|tools| tools.lld.clear()), ("takes llvm-ar 22", &|tools| tools.llvm_ar.clear())];
+    for (expected, change) in without {
+        let error = planned(Lto::Thin, change).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("cargo xtask setup"), "{error}");
+    }
 }

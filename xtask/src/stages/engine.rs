@@ -44,10 +44,15 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
         // Named even when it is the host: else RUSTFLAGS reach build scripts too.
         .args(["--target", &plan.target])
         .args(["--jobs", &build.jobs().to_string()])
+        .args(
+            plan.codegen.cargo_lto.iter().flat_map(|lto| {
+                ["--config".to_string(), format!("profile.{}.lto={lto:?}", plan.cargo_profile)]
+            }),
+        )
         .args(["--message-format", "json-render-diagnostics"])
         .envs(&plan.environment)
         .without(|name| FOREIGN.iter().any(|prefix| name.starts_with(prefix)))
-        .env("CARGO_ENCODED_RUSTFLAGS", plan.rustflags.join("\x1f"))
+        .env("CARGO_ENCODED_RUSTFLAGS", plan.codegen.rust.join("\x1f"))
         .env("CARGO_TARGET_DIR", build.workspace.cargo_target())
         .env("ANNEAL_LLAMA_PREFIX", build.folder.prefix())
         .watch(|stream, line| match (stream, serde_json::from_str::<Message>(line)) {

@@ -46,7 +46,7 @@ pub fn check(plan: &Plan, database: &Path) -> Result<EffectiveFlags> {
         .with_context(|| format!("cannot understand the compile database {}", database.display()))?;
     let wishes = Wishes {
         expected: &plan.isa.expected_flags,
-        everywhere: &plan.isa.expected_everywhere,
+        everywhere: &plan.codegen.cxx,
         forbidden: &plan.isa.forbidden_flags,
         x86: plan.target.starts_with("x86_64"),
         blas: plan.blas == Blas::Openblas,

@@ -28,14 +28,6 @@ pub struct Stamp {
     pub seconds: f64,
 }
 
-/// What makes a finished folder the current one.
-pub struct Activation<'a> {
-    /// The profile's link.
-    pub link: &'a Path,
-    /// The record.
-    pub info: &'a BuildInfo,
-}
-
 impl Folder {
     /// Opens `path`, and makes it when it is not there.
     pub fn create(path: &Path) -> Result<Self> {
@@ -132,9 +124,8 @@ impl Folder {
         fs::write_atomically(&self.build_info(), &serde_json::to_vec_pretty(info)?)
     }
 
-    /// Puts the candidate into its place, writes the record and switches the link, in this order: whoever
-    /// follows the link finds the old build or the new one.
-    pub fn activate(&self, activation: &Activation) -> Result<()> {
+    /// Puts the candidate into its place and writes the record.
+    pub fn finish(&self, info: &BuildInfo) -> Result<()> {
         let (candidate, anneal) = (self.candidate(), self.anneal());
         if candidate.is_file() {
             let bin = anneal.parent().unwrap_or(&self.path);
@@ -143,9 +134,13 @@ impl Folder {
                 .with_context(|| format!("cannot put {} into place", anneal.display()))?;
             let _ = std::fs::remove_dir(self.path.join("bin.new"));
         }
-        self.write_record(activation.info)?;
+        self.write_record(info)
+    }
+
+    /// Switches `link` to this folder: whoever follows it finds the old build or the new one.
+    pub fn make_current(&self, link: &Path) -> Result<()> {
         let name = self.path.file_name().context("the build folder has no name")?;
-        fs::switch_link(activation.link, Path::new(name))
+        fs::switch_link(link, Path::new(name))
     }
 }
 

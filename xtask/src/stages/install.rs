@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::Build;
 use crate::fs;
+use crate::plan::Plan;
 use crate::process::Run;
 use crate::profile::{Blas, Linkage};
 use crate::ui::Progress;
@@ -21,11 +22,11 @@ struct Link<'a> {
     libraries: Vec<String>,
     system: Vec<&'static str>,
     rpath: &'static [&'static str],
-    link_args: &'static [&'static str],
+    link_args: &'a [String],
     cc: &'a PathBuf,
     cxx: &'a PathBuf,
     libclang_dir: Option<&'a PathBuf>,
-    shim_flags: &'a [String],
+    shim_flags: Vec<&'a String>,
     isa_required: &'a [String],
     build_to_use: String,
 }
@@ -73,14 +74,21 @@ fn link<'a>(build: &Build<'a>) -> Link<'a> {
         libraries: Vec::new(),
         system,
         rpath,
-        link_args: &[],
+        link_args: &plan.codegen.link,
         cc: &plan.compiler.cc,
         cxx: &plan.compiler.cxx,
         libclang_dir: plan.libclang.as_ref().map(|found| &found.dir),
-        shim_flags: &plan.isa.flags,
+        shim_flags: shim_flags(plan),
         isa_required: &plan.isa.required,
         build_to_use: build_to_use(plan.isa.cpu.as_deref()),
     }
+}
+
+/// What the kernels are compiled with, and everything else.
+fn shim_flags(plan: &Plan) -> Vec<&String> {
+    let mut flags: Vec<&String> = plan.isa.flags.iter().collect();
+    flags.extend(plan.codegen.cxx.iter().filter(|flag| !plan.isa.flags.contains(flag)));
+    flags
 }
 
 /// What the CPU guard tells someone whose CPU lacks something.

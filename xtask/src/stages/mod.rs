@@ -1,6 +1,7 @@
 //! Plan → artifacts. Each stage is a function; what is finished is remembered in the build folder, so that a
 //! build that was stopped goes on where it was.
 
+pub mod border;
 mod compile;
 mod configure;
 mod engine;
@@ -15,13 +16,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use build_info::Host;
-use build_info::record::{BuildInfo, StageTime};
+use build_info::record::{BuildInfo, EffectiveFlags, StageTime};
 
 use crate::plan::Plan;
 use crate::process::{self, Log};
 use crate::ui::{Progress, Ui};
 use crate::workspace::Workspace;
-use folder::{Activation, Folder};
+use folder::Folder;
 pub use folder::{Builds, Found, Lock};
 
 const CONFIGURE: &str = "configure";
@@ -49,7 +50,7 @@ pub struct Build<'a> {
 pub struct Outcome {
     /// Its record.
     pub info: BuildInfo,
-    /// Its folder, by the link that names it.
+    /// Its folder.
     pub folder: PathBuf,
     /// Whether anything had to be done.
     pub built: bool,
@@ -71,16 +72,42 @@ impl<'a> Build<'a> {
         Ok(Self { workspace, ui, host, plan, tree, folder, log, engine_source })
     }
 
-    /// Runs all stages, or none when the build is finished already.
+    /// Runs all stages, or none when the build is finished already, and makes it the profile's current one.
     pub fn run(&self, hostname: bool) -> Result<Outcome> {
-        let link = self.workspace.current(&self.plan.profile);
-        if let Some(mut info) = self.finished(&link) {
+        let outcome = self.complete(hostname)?;
+        self.make_current()?;
+        Ok(Outcome { folder: self.workspace.current(&self.plan.profile), ..outcome })
+    }
+
+    /// The current build, when it was made from this very one with a profile or by BOLT, and of today's sources.
+    pub fn improved(&self) -> Option<Outcome> {
+        let folder = self.workspace.current(&self.plan.profile);
+        let info = BuildInfo::read(&folder.join("build_info.json")).ok()?;
+        if info.base_plan.as_ref() != Some(&self.plan.hash()) {
+            return None;
+        }
+        let improved = Folder::create(&folder).ok()?;
+        self.is_finished(&improved, &info).then_some(Outcome { info, folder, built: false })
+    }
+
+    /// Runs all stages, or none when the build is finished already. What is current stays so.
+    pub fn complete(&self, hostname: bool) -> Result<Outcome> {
+        let folder = self.folder.path().to_path_buf();
+        if let Some(mut info) = self.finished() {
             if !hostname && (info.hostname.is_some() || info.host.hostname.is_some()) {
                 (info.hostname, info.host.hostname) = (None, None);
                 self.folder.write_record(&info)?;
             }
-            return Ok(Outcome { info, folder: link, built: false });
+            return Ok(Outcome { info, folder, built: false });
         }
+        let flags = self.up_to_smoke_test()?;
+        let info = record::record(self, flags, hostname)?;
+        self.folder.finish(&info)?;
+        Ok(Outcome { info, folder, built: true })
+    }
+
+    /// Runs the stages up to a program that has generated text.
+    fn up_to_smoke_test(&self) -> Result<EffectiveFlags> {
         self.folder.write_plan(self.plan)?;
         self.forget_what_is_lost();
         self.stage(CONFIGURE, &self.tree.path.to_string_lossy(), configure::configure)?;
@@ -88,10 +115,21 @@ impl<'a> Build<'a> {
         self.stage(COMPILE, "", compile::compile)?;
         self.stage(INSTALL, &install::input(self)?, install::install)?;
         self.stage(ENGINE, &self.engine_source, engine::engine)?;
+        border::check(self)?;
         self.stage(SMOKE, &self.engine_source, smoke::smoke)?;
-        let info = record::record(self, flags, hostname)?;
-        self.folder.activate(&Activation { link: &link, info: &info })?;
-        Ok(Outcome { info, folder: link, built: true })
+        Ok(flags)
+    }
+
+    /// Lets the profile's link point here. The build must be complete.
+    pub fn make_current(&self) -> Result<()> {
+        self.folder.make_current(&self.workspace.current(&self.plan.profile))
+    }
+
+    /// Whether the profile's link points here.
+    pub fn is_current(&self) -> bool {
+        let real = |path: &Path| std::fs::canonicalize(path).ok();
+        let link = real(&self.workspace.current(&self.plan.profile));
+        link.is_some() && link == real(self.folder.path())
     }
 
     /// Runs the C++ part and no more, for whoever times it.
@@ -100,19 +138,23 @@ impl<'a> Build<'a> {
         self.stage(COMPILE, "", compile::compile)
     }
 
-    /// The record, when every stage has passed on what there is now and the link points here.
-    fn finished(&self, link: &Path) -> Option<BuildInfo> {
-        let here = std::fs::canonicalize(link).ok()? == std::fs::canonicalize(self.folder.path()).ok()?;
-        let passed = self.folder.stamp(SMOKE)?.input == self.engine_source
-            && self.folder.stamp(INSTALL)?.input == install::input(self).ok()?
-            && self.folder.link_json().is_file();
-        if !here || !passed {
+    /// The record, when every stage has passed on what there is now.
+    fn finished(&self) -> Option<BuildInfo> {
+        let installed = self.folder.stamp(INSTALL)?.input == install::input(self).ok()?;
+        if !installed || !self.folder.link_json().is_file() {
             return None;
         }
         let info = BuildInfo::read(&self.folder.build_info()).ok()?;
-        // A kill between putting the engine into place and writing its record leaves an old record.
-        let anneal = info.artifacts.first()?;
-        (crate::fs::digest_file(&self.folder.anneal()).ok()? == anneal.sha256).then_some(info)
+        self.is_finished(&self.folder, &info).then_some(info)
+    }
+
+    /// Whether `folder` holds the program of `info`, made of today's sources and seen to work.
+    fn is_finished(&self, folder: &Folder, info: &BuildInfo) -> bool {
+        folder.stamp(SMOKE).is_some_and(|stamp| stamp.input == self.engine_source)
+            // A kill between putting the engine into place and writing its record leaves an old record.
+            && info.artifacts.first().is_some_and(|anneal| {
+                crate::fs::digest_file(&folder.anneal()).is_ok_and(|digest| digest == anneal.sha256)
+            })
     }
 
     /// Makes those stages run again whose results are gone.
