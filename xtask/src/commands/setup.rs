@@ -125,7 +125,29 @@ pub fn ready(
     yes: bool,
     ui: &Ui,
 ) -> Result<Toolchain> {
+    ready_with(workspace, needs(profile), source, yes, ui)
+}
+
+/// The same for gathering and using profiles.
+pub fn ready_for_pgo(
+    workspace: &Workspace,
+    profile: &Profile,
+    source: &SourceArgs,
+    yes: bool,
+    ui: &Ui,
+) -> Result<Toolchain> {
     let mut needs = needs(profile);
+    needs.recommended.push(Requirement::LlvmTools);
+    ready_with(workspace, needs, source, yes, ui)
+}
+
+fn ready_with(
+    workspace: &Workspace,
+    mut needs: Needs,
+    source: &SourceArgs,
+    yes: bool,
+    ui: &Ui,
+) -> Result<Toolchain> {
     let programs = source.store(workspace)?.programs(&source.origin())?;
     needs.required.extend(programs.into_iter().map(|program| match program {
         Program::Git => Requirement::Git,
