@@ -63,6 +63,11 @@ impl Log {
         Self { path, echo }
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     fn open(&self) -> Result<File> {
         OpenOptions::new()
             .create(true)
@@ -85,12 +90,20 @@ pub enum Stream {
 pub struct Run<'a> {
     command: Command,
     log: &'a Log,
+    /// Whether the log takes what the command prints.
+    keep: bool,
 }
 
 impl<'a> Run<'a> {
     /// Runs `program` and logs to `log`.
     pub fn new(program: impl AsRef<OsStr>, log: &'a Log) -> Self {
-        Self { command: Command::new(program), log }
+        Self { command: Command::new(program), log, keep: true }
+    }
+
+    /// Leaves what the command prints, which is much, out of the log.
+    pub fn quietly(mut self) -> Self {
+        self.keep = false;
+        self
     }
 
     /// Adds arguments.
@@ -169,7 +182,9 @@ impl<'a> Run<'a> {
         loop {
             match lines.recv_timeout(Duration::from_millis(100)) {
                 Ok((stream, text)) => {
-                    let _ = writeln!(log, "{text}");
+                    if self.keep {
+                        let _ = writeln!(log, "{text}");
+                    }
                     watch(stream, &text);
                     if tail.len() == TAIL {
                         tail.pop_front();

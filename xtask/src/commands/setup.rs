@@ -125,7 +125,29 @@ pub fn ready(
     yes: bool,
     ui: &Ui,
 ) -> Result<Toolchain> {
+    ready_with(workspace, needs(profile), source, yes, ui)
+}
+
+/// The same for gathering and using profiles.
+pub fn ready_for_pgo(
+    workspace: &Workspace,
+    profile: &Profile,
+    source: &SourceArgs,
+    yes: bool,
+    ui: &Ui,
+) -> Result<Toolchain> {
     let mut needs = needs(profile);
+    needs.recommended.push(Requirement::LlvmTools);
+    ready_with(workspace, needs, source, yes, ui)
+}
+
+fn ready_with(
+    workspace: &Workspace,
+    mut needs: Needs,
+    source: &SourceArgs,
+    yes: bool,
+    ui: &Ui,
+) -> Result<Toolchain> {
     needs.required.extend(needs_of(source, workspace)?);
     let (toolchain, outcome) = ensure(workspace, &needs, yes, ui)?;
     if let Outcome::WithoutRecommended { plan, declined: Some(Declined::NobodyToAsk | Declined::NoRights) } =

@@ -114,6 +114,20 @@ impl Folder {
         fs::write_atomically(&self.stamp_path(stage), &serde_json::to_vec(stamp)?)
     }
 
+    fn value_path(&self, name: &str) -> PathBuf {
+        self.path.join("stages").join(format!("{name}.value.json"))
+    }
+
+    /// What the stage `name` gave. A damaged value is none.
+    pub fn value<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
+        serde_json::from_slice(&std::fs::read(self.value_path(name)).ok()?).ok()
+    }
+
+    /// Keeps what the stage `name` gave.
+    pub fn write_value(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        fs::write_atomically(&self.value_path(name), &serde_json::to_vec_pretty(value)?)
+    }
+
     /// Keeps the plan beside what it made.
     pub fn write_plan(&self, plan: &Plan) -> Result<()> {
         fs::write_atomically(&self.path.join("plan.json"), &serde_json::to_vec_pretty(plan)?)
