@@ -79,6 +79,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return ui.result(&[&plan, &instrumented], format_args!("{plan}\n{instrumented}"));
     }
 
+    // Wrong usage is told before anything is waited for.
+    args.source.store(&workspace)?;
     let _lock = Lock::take(&workspace)?;
     let toolchain = setup::ready_for_pgo(&workspace, &profile, &args.source, args.yes, ui)?;
     let tree = tools::fetch(&workspace, &args.source, ui)?;
