@@ -65,7 +65,7 @@ pub struct LoadFlags {
     /// How to load: auto, none, mmap, mlock, mmap_mlock or direct_io [default: auto]
     #[arg(long, visible_alias = "lm", value_name = "MODE")]
     pub load_mode: Option<LoadMode>,
-    /// Leave the weights as they are in the file: less memory, slower prefill
+    /// Leave the weights as they are in the file: less memory, slower decode, and prefill often faster: measure
     #[arg(long)]
     pub no_repack: bool,
     /// Let llama.cpp's log through to stderr
