@@ -158,9 +158,13 @@ fn rows(tools: &Toolchain) -> Vec<[String; 3]> {
         row("BLAS", "-", String::new());
     }
     for blas in &tools.blas {
-        row("BLAS", &format!("{} {}", blas.vendor, blas.version), format!("pkg-config {}", blas.pkg_config));
+        row("BLAS", &format!("{} {}", blas.vendor, blas.version), blas_file(blas));
     }
     rows
+}
+
+fn blas_file(library: &toolchain::BlasLibrary) -> String {
+    library.libraries.first().map_or(String::new(), |path| path.display().to_string())
 }
 
 #[cfg(test)]

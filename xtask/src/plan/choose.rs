@@ -7,7 +7,7 @@ use toolchain::{
     Toolchain, Version,
 };
 
-use crate::profile::{Blas, CompilerChoice, Profile};
+use crate::profile::{CompilerChoice, Profile};
 
 /// The tools of one build.
 pub struct Tools {
@@ -47,19 +47,8 @@ pub fn choose(profile: &Profile, toolchain: &Toolchain, notes: &mut Vec<String>)
             cmake.version
         );
     }
-    let blas = match profile.blas {
-        Blas::Openblas => Some(
-            toolchain
-                .blas
-                .iter()
-                .find(|library| library.vendor == "openblas")
-                .cloned()
-                .with_context(|| format!("pkg-config knows no OpenBLAS; {SETUP}"))?,
-        ),
-        Blas::Off | Blas::Upstream => None,
-    };
     Ok(Tools {
-        blas,
+        blas: super::blas::choose(profile.blas, toolchain, notes)?,
         compiler,
         linker,
         cmake,
