@@ -5,6 +5,7 @@ mod commands;
 mod exit;
 mod fs;
 mod measure;
+mod openblas;
 mod plan;
 mod process;
 mod profile;

@@ -93,6 +93,10 @@ pub fn link_args(library: &BlasLibrary) -> Vec<String> {
     let mut args = vec![format!("-Wl,--wrap={}", vendor.set_threads)];
     // Nothing in ggml calls it, so an archive would leave it out, and the build could not tell what it linked.
     args.push(format!("-Wl,-u,{}", vendor.version));
+    if library.libraries.iter().any(|path| is_archive(path)) {
+        // ggml's own reference goes to the wrapper, whose reference is weak.
+        args.push(format!("-Wl,-u,{}", vendor.set_threads));
+    }
     // The layers of MKL call each other and name each other nowhere.
     let layers = library.libraries.len() > 1;
     args.extend(layers.then(|| "-Wl,--no-as-needed".to_string()));
@@ -179,7 +183,8 @@ mod tests {
             ),
             (
                 library("openblas", &["libopenblas.a"]),
-                "-Wl,--wrap=openblas_set_num_threads -Wl,-u,openblas_get_config /l/libopenblas.a",
+                "-Wl,--wrap=openblas_set_num_threads -Wl,-u,openblas_get_config -Wl,-u,openblas_set_num_threads \
+                 /l/libopenblas.a",
                 vec![],
             ),
         ];

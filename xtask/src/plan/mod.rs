@@ -2,7 +2,7 @@
 //! plan for a machine that is not here can be printed, compared and tested.
 
 pub mod blas;
-mod choose;
+pub mod choose;
 mod definitions;
 pub mod isa;
 pub mod march;

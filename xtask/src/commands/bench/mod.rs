@@ -2,7 +2,7 @@
 
 mod builds;
 mod overhead;
-mod speed;
+pub mod speed;
 
 use anyhow::Result;
 

@@ -48,11 +48,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             known.join(", ")
         )));
     }
-    match quant.as_str() {
-        "F16" => weights(preset, Precision::F16, args.seed, &args.out, ui)?,
-        "F32" => weights(preset, Precision::F32, args.seed, &args.out, ui)?,
-        _ => quantised(preset, &quant, args.seed, &args.out, ui)?,
-    }
+    write(preset, &quant, args.seed, &args.out, ui)?;
     let size = std::fs::metadata(&args.out).map_or(0, |meta| meta.len());
     ui.result(
         &serde_json::json!({
@@ -60,6 +56,15 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         }),
         format_args!("{} ({} {quant}, {})", args.out.display(), preset.name(), Bytes(size)),
     )
+}
+
+/// Writes a model for another command; `quant` in capitals.
+pub fn write(preset: Preset, quant: &str, seed: u64, out: &Path, ui: &Ui) -> Result<()> {
+    match quant {
+        "F16" => weights(preset, Precision::F16, seed, out, ui),
+        "F32" => weights(preset, Precision::F32, seed, out, ui),
+        _ => quantised(preset, quant, seed, out, ui),
+    }
 }
 
 fn weights(preset: Preset, precision: Precision, seed: u64, out: &Path, ui: &Ui) -> Result<()> {
