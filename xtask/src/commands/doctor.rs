@@ -164,7 +164,11 @@ fn rows(tools: &Toolchain) -> Vec<[String; 3]> {
 }
 
 fn blas_file(library: &toolchain::BlasLibrary) -> String {
-    library.libraries.first().map_or(String::new(), |path| path.display().to_string())
+    let file = library.libraries.first().map_or(String::new(), |path| path.display().to_string());
+    match library.threading {
+        Some(threading) => format!("{file} (threads: {threading})"),
+        None => file,
+    }
 }
 
 #[cfg(test)]

@@ -77,8 +77,8 @@ fn compare(planned: &BlasLibrary, info: &Info, loaded: &[PathBuf]) -> Result<Bla
     })
 }
 
-/// Whether a library that says `words` of itself is of the planned vendor and version. MKL words its version in
-/// another way than its files ("Version 2026.0.2-Product Build …"), so there only the year is compared.
+/// Whether a library that says `words` of itself is of the planned vendor and version. Older MKLs word theirs in
+/// another way than their files, so only the year is compared.
 fn is_reported(planned: &BlasLibrary, words: &str) -> bool {
     let (name, version) = match planned.vendor.as_str() {
         "openblas" => ("OpenBLAS", planned.version.as_str()),
@@ -153,7 +153,7 @@ mod tests {
         let archive = Path::new("/l/libopenblas.a");
         let openblas = |library| planned("openblas", "0.3.21", library);
         let mkl = planned("mkl", "2026.2", one);
-        let intel = "Intel(R) oneAPI Math Kernel Library Version 2026.0.2-Product Build 20260915";
+        let intel = "Intel(R) oneAPI Math Kernel Library Version 2026.2-Product Build 20260915";
         let cases = [
             (openblas(one), info(both, Some(says)), vec![one], None),
             (openblas(one), info(cpu, Some(says)), vec![one], Some("no BLAS backend, only CPU")),
