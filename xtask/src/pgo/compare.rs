@@ -6,7 +6,7 @@ use anyhow::Result;
 use build_info::Sha256;
 use build_info::optimized::{Gain, Interval, PhaseGain};
 
-use crate::commands::bench::measure_once;
+use crate::commands::bench::{Candidate, Workload, measure_once};
 use crate::measure::{self, Ratio};
 use crate::process;
 use crate::ui::Ui;
@@ -48,7 +48,10 @@ impl Contest<'_> {
                 }
                 for (program, samples) in order {
                     process::check_interrupted()?;
-                    let sample = measure_once(program, model, PROMPT, GENERATE, self.threads)?;
+                    let candidate = Candidate { program: program.to_path_buf(), options: Vec::new() };
+                    let workload =
+                        Workload { model, prompt: PROMPT, generate: GENERATE, threads: self.threads };
+                    let sample = measure_once(&candidate, &workload)?;
                     if pair > 0 {
                         samples.push(sample);
                     }

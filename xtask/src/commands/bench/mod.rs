@@ -2,9 +2,9 @@
 
 mod builds;
 mod overhead;
-mod speed;
+pub mod speed;
 
-pub use speed::{Sample, measure_once};
+pub use speed::{Candidate, Sample, Workload, measure_once};
 
 use anyhow::Result;
 

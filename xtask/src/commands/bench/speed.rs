@@ -56,12 +56,26 @@ struct Test {
 /// One run of one program.
 #[derive(Clone, Copy, Serialize)]
 pub struct Sample {
-    /// Tokens per second.
     pub prefill: f64,
-    /// Tokens per second.
     pub decode: f64,
-    /// Bytes.
     pub peak_rss: u64,
+}
+
+/// A program that is measured.
+pub struct Candidate {
+    /// `anneal`, or llama-bench.
+    pub program: PathBuf,
+    /// Options beyond the workload's.
+    pub options: Vec<String>,
+}
+
+/// What it is measured on.
+pub struct Workload<'a> {
+    pub model: &'a Path,
+    pub prompt: u32,
+    pub generate: u32,
+    /// Threads of both phases.
+    pub threads: u32,
 }
 
 /// The result, with all samples.
@@ -85,15 +99,16 @@ struct Comparison {
     their_samples: Vec<Sample>,
 }
 
-/// Runs both in turn, the order changing from pair to pair.
+/// Compares two builds, or a build and llama-bench.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let host = crate::tools::host(ui);
-    let ours = finished(&workspace, &args.profile, "bin/anneal")?;
-    let theirs = match args.against.as_str() {
+    let candidate = |program| Candidate { program, options: Vec::new() };
+    let ours = candidate(finished(&workspace, &args.profile, "bin/anneal")?);
+    let theirs = candidate(match args.against.as_str() {
         "llama-bench" => finished(&workspace, &args.profile, "cmake/bin/llama-bench")?,
         profile => finished(&workspace, profile, "bin/anneal")?,
-    };
+    });
     let record = |profile: &str| BuildInfo::read(&workspace.current(profile).join("build_info.json"));
     let our_record = record(&args.profile)?;
     let their_record =
@@ -108,26 +123,9 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let budget = build_info::threads::budget(&host, build_info::Policy::Balanced);
     let threads = args.threads.unwrap_or(budget.decode);
 
-    let (mut our_samples, mut their_samples) = (Vec::new(), Vec::new());
-    let mut progress = ui.progress("measure");
-    let pairs = args.pairs.max(1);
-    for pair in 0..pairs {
-        let mut order = [(&ours, &mut our_samples), (&theirs, &mut their_samples)];
-        if pair % 2 == 1 {
-            order.reverse();
-        }
-        for (program, samples) in order {
-            process::check_interrupted()?;
-            samples.push(measure_once(program, &args.model, args.prompt, args.generate, threads)?);
-        }
-        progress.step(pair as u64 + 1, pairs as u64, "pairs");
-    }
-    progress.finish();
-
-    let ratio = |of: fn(&Sample) -> f64| {
-        let pick = |samples: &[Sample]| samples.iter().map(of).collect::<Vec<f64>>();
-        measure::ratio(&pick(&our_samples), &pick(&their_samples))
-    };
+    let workload = Workload { model: &args.model, prompt: args.prompt, generate: args.generate, threads };
+    let (our_samples, their_samples) = in_pairs(&ours, &theirs, &workload, args.pairs, ui)?;
+    let ratio = |of| ratio_of(&our_samples, &their_samples, of);
     let comparison = Comparison {
         ours: args.profile.clone(),
         our_source: name_of(&our_record),
@@ -150,6 +148,38 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         crate::fs::write_atomically(path, &serde_json::to_vec_pretty(&comparison)?)?;
     }
     ui.result(&comparison, comparison.table())
+}
+
+/// Runs both in turn, the order changing from pair to pair.
+pub fn in_pairs(
+    ours: &Candidate,
+    theirs: &Candidate,
+    workload: &Workload,
+    pairs: usize,
+    ui: &Ui,
+) -> Result<(Vec<Sample>, Vec<Sample>)> {
+    let (mut our_samples, mut their_samples) = (Vec::new(), Vec::new());
+    let mut progress = ui.progress("measure");
+    let pairs = pairs.max(1);
+    for pair in 0..pairs {
+        let mut order = [(ours, &mut our_samples), (theirs, &mut their_samples)];
+        if pair % 2 == 1 {
+            order.reverse();
+        }
+        for (candidate, samples) in order {
+            process::check_interrupted()?;
+            samples.push(measure_once(candidate, workload)?);
+        }
+        progress.step(pair as u64 + 1, pairs as u64, "pairs");
+    }
+    progress.finish();
+    Ok((our_samples, their_samples))
+}
+
+/// The ratio of one figure of the paired samples.
+pub fn ratio_of(ours: &[Sample], theirs: &[Sample], of: fn(&Sample) -> f64) -> Ratio {
+    let pick = |samples: &[Sample]| samples.iter().map(of).collect::<Vec<f64>>();
+    measure::ratio(&pick(ours), &pick(theirs))
 }
 
 impl Comparison {
@@ -196,13 +226,9 @@ fn finished(workspace: &Workspace, profile: &str, program: &str) -> Result<PathB
 }
 
 /// One run: prefill and decode with llama-bench's own warm-up before each.
-pub fn measure_once(
-    program: &Path,
-    model: &Path,
-    prompt: u32,
-    generate: u32,
-    threads: u32,
-) -> Result<Sample> {
+pub fn measure_once(candidate: &Candidate, workload: &Workload) -> Result<Sample> {
+    let Candidate { program, options } = candidate;
+    let Workload { model, prompt, generate, threads } = *workload;
     let mut command = Command::new(program);
     if program.ends_with("bin/anneal") {
         command.arg("bench");
@@ -212,6 +238,7 @@ pub fn measure_once(
         .arg(model)
         .args(["-p", &prompt.to_string(), "-n", &generate.to_string()])
         .args(["-t", &threads.to_string(), "-r", "1", "-o", "json"])
+        .args(options)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
