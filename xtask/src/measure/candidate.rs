@@ -45,7 +45,8 @@ impl Candidate {
         }
         if text.contains('/') {
             let path = Path::new(text);
-            let name = path.file_name().map_or_else(|| text.to_string(), |name| name.to_string_lossy().into_owned());
+            let name =
+                path.file_name().map_or_else(|| text.to_string(), |name| name.to_string_lossy().into_owned());
             return Self::at(&name, path);
         }
         let folder = workspace.current(text);
@@ -65,7 +66,8 @@ impl Candidate {
             );
         }
         // Links resolved once: a build that is finished meanwhile is another one.
-        let program = program.canonicalize().with_context(|| format!("{name}: cannot find {}", program.display()))?;
+        let program =
+            program.canonicalize().with_context(|| format!("{name}: cannot find {}", program.display()))?;
         let kind = match program.file_name() {
             Some(file) if file == "llama-bench" => Program::LlamaBench,
             _ => Program::Anneal,
@@ -74,7 +76,8 @@ impl Candidate {
         let records = program.ancestors().skip(2).take(2).map(|folder| folder.join("build_info.json"));
         let record = match records.into_iter().find(|path| path.is_file()) {
             Some(path) => Some(BuildInfo::read(&path).map_err(|error: ReadError| {
-                anyhow::Error::from(error).context(format!("{name}: its record cannot be read; build it again"))
+                anyhow::Error::from(error)
+                    .context(format!("{name}: its record cannot be read; build it again"))
             })?),
             None => None,
         };
@@ -92,7 +95,9 @@ fn missing(workspace: &Workspace, name: &str) -> anyhow::Error {
     };
     let known = profile::names(&workspace.build_profiles()).unwrap_or_default();
     if known.iter().any(|profile| profile == name) {
-        return anyhow::anyhow!("{name} is not built: `cargo xtask build --profile {name}` makes it; {there}");
+        return anyhow::anyhow!(
+            "{name} is not built: `cargo xtask build --profile {name}` makes it; {there}"
+        );
     }
     exit::usage(format!("there is no build {name:?}: {there}; a folder is named by a path with a slash"))
 }

@@ -132,7 +132,9 @@ pub(super) fn figures(ledger: &Ledger, builds: &[Contender]) -> Vec<Figure> {
             .zip(samples)
             .enumerate()
             .filter(|(_, (_, own))| !own.is_empty())
-            .map(|(number, (build, own))| outcome(key.phase.quantity(), build, own, (number > 0).then_some(&samples[0])))
+            .map(|(number, (build, own))| {
+                outcome(key.phase.quantity(), build, own, (number > 0).then_some(&samples[0]))
+            })
             .collect(),
     };
     ledger.sorted().into_iter().map(figure).collect()

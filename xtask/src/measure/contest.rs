@@ -50,6 +50,8 @@ pub struct Contest<'a> {
     pub raw: Option<&'a Path>,
     /// What the result says of itself.
     pub provenance: Provenance,
+    /// Something its reader should know.
+    pub note: Option<String>,
 }
 
 /// One line of a round: a model in a shape, and what is measured there.
@@ -122,7 +124,8 @@ impl Contest<'_> {
             ));
         }
         for (number, model) in self.models.iter().enumerate() {
-            let size = std::fs::metadata(model).with_context(|| format!("no model {}", model.display()))?.len();
+            let size =
+                std::fs::metadata(model).with_context(|| format!("no model {}", model.display()))?.len();
             if size == 0 {
                 anyhow::bail!("the model {} is empty", model.display());
             }
@@ -200,7 +203,7 @@ impl Contest<'_> {
             self.builds.iter().map(|build| Contender::new(&build.name, build.record.as_ref())).collect();
         Comparison {
             provenance: self.provenance.clone(),
-            note: None,
+            note: self.note.clone(),
             stopped,
             threads: self.threads,
             pairs: self.pairs,
@@ -227,7 +230,8 @@ impl Contest<'_> {
 
     /// `error` with the place of what was measured before it.
     fn keep_part(&self, error: anyhow::Error, ledger: &Ledger, rounds: &[Round]) -> anyhow::Error {
-        let why = if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
+        let why =
+            if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
         let first = why.lines().next().unwrap_or_default();
         let stopped = format!("in round {} of {}: {first}", rounds.len() + 1, self.pairs);
         let Some(path) = self.raw.filter(|_| !rounds.is_empty()) else { return error };

@@ -76,7 +76,8 @@ impl Counters {
 
     fn since(&self, before: &Self) -> Option<f64> {
         let wall = self.all.checked_sub(before.all)? as f64 / self.cpus.max(1) as f64;
-        let elsewhere = (self.busy.checked_sub(before.busy)?).saturating_sub(self.own.checked_sub(before.own)?);
+        let elsewhere =
+            (self.busy.checked_sub(before.busy)?).saturating_sub(self.own.checked_sub(before.own)?);
         (wall > 0.0).then(|| elsewhere as f64 / wall)
     }
 }

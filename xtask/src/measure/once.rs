@@ -13,8 +13,8 @@ use serde::Deserialize;
 
 use super::candidate::{Candidate, Program};
 use super::contest::Shape;
-use super::phase::{Phase, Quantity};
 use super::median;
+use super::phase::{Phase, Quantity};
 use crate::process;
 
 /// How often a program is started for one sample of a start-up time, which is short.

@@ -32,7 +32,8 @@ fn machine(host: &Host) -> String {
     };
     let cores = build_info::threads::budget(host, build_info::Policy::Max).cores;
     let plural = if cores == 1 { "" } else { "s" };
-    let memory = Bytes(host.limits.memory.map_or(host.memory.total.0, |limit| limit.0.min(host.memory.total.0)));
+    let memory =
+        Bytes(host.limits.memory.map_or(host.memory.total.0, |limit| limit.0.min(host.memory.total.0)));
     let os = &host.os;
     let system = [os.distribution.as_deref().unwrap_or(&os.family), os.version.as_deref().unwrap_or("")];
     let mut words = vec![format!("{cores} core{plural} of {}{model}", cpu.name), memory.to_string()];
