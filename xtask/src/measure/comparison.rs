@@ -11,7 +11,7 @@ use super::{Provenance, Ratio, median};
 use crate::ui;
 
 /// Several builds measured side by side. docs/src/guide/measuring.md describes the fields.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Comparison {
     /// Date, command, machine.
     #[serde(flatten)]
@@ -40,7 +40,7 @@ pub struct Comparison {
 }
 
 /// One of the builds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Contender {
     /// As the figures name it.
     pub name: String,
@@ -59,7 +59,7 @@ pub struct Contender {
 }
 
 /// One phase on one model in one shape.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
     /// What was measured.
     pub phase: Phase,
@@ -78,7 +78,7 @@ pub struct Figure {
 }
 
 /// What one build reached.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// Name of the build.
     pub build: String,
@@ -96,7 +96,7 @@ pub struct Outcome {
 }
 
 /// Prefill and decode together.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Overall {
     /// Name of the build.
     pub build: String,

@@ -7,8 +7,6 @@ pub mod contest;
 mod disturbance;
 mod ledger;
 mod once;
-#[cfg(test)]
-mod page;
 mod phase;
 mod provenance;
 mod schedule;

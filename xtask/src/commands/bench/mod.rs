@@ -3,6 +3,8 @@
 mod builds;
 mod compare;
 mod overhead;
+#[cfg(test)]
+mod page;
 
 use anyhow::Result;
 
