@@ -50,7 +50,7 @@ fn builds_are_named_by_label_by_folder_and_by_program() {
     let builds = format!("{},labelled={}", one.display(), program.display());
     let phases = "prefill,decode,binary-size";
     let output =
-        compare(&["--builds", &builds, "-m", &model, "--pairs", "2", "--phases", phases, "--json", "--raw"])
+        compare(&["--builds", &builds, "-m", &model, "--pairs", "6", "--phases", phases, "--json", "--raw"])
             .arg(&raw)
             .output()
             .unwrap();

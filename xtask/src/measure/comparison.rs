@@ -88,7 +88,8 @@ pub struct Outcome {
     /// The baseline has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Ratio>,
-    /// What may be said of the ratio: faster, slower, smaller, larger, equal, no difference shown.
+    /// What may be said of the ratio: faster, slower, smaller, larger, equal, no difference shown, too
+    /// few pairs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<String>,
     /// One value a round; sizes of files, which do not vary, are there once.
@@ -132,21 +133,19 @@ pub(super) fn figures(ledger: &Ledger, builds: &[Contender]) -> Vec<Figure> {
             .zip(samples)
             .enumerate()
             .filter(|(_, (_, own))| !own.is_empty())
-            .map(|(number, (build, own))| {
-                outcome(key.phase.quantity(), build, own, (number > 0).then_some(&samples[0]))
-            })
+            .map(|(number, (build, own))| outcome(key.phase, build, own, (number > 0).then_some(&samples[0])))
             .collect(),
     };
     ledger.sorted().into_iter().map(figure).collect()
 }
 
-fn outcome(quantity: Quantity, build: &Contender, samples: &[f64], baseline: Option<&Vec<f64>>) -> Outcome {
+fn outcome(phase: Phase, build: &Contender, samples: &[f64], baseline: Option<&Vec<f64>>) -> Outcome {
     let baseline = baseline.filter(|baseline| !baseline.is_empty());
-    let ratio = baseline.map(|baseline| quantity.ratio(samples, baseline));
+    let ratio = baseline.map(|baseline| phase.quantity().ratio(samples, baseline));
     Outcome {
         build: build.name.clone(),
         median: median(samples),
-        verdict: ratio.map(|ratio| quantity.verdict(&ratio).to_string()),
+        verdict: ratio.map(|ratio| phase.verdict(&ratio).to_string()),
         ratio,
         samples: samples.to_vec(),
     }

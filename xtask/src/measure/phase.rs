@@ -128,6 +128,15 @@ impl Phase {
         }
     }
 
+    /// What may be said of its ratio.
+    pub fn verdict(self, ratio: &Ratio) -> &'static str {
+        match self {
+            // Measured once, for good.
+            Phase::BinarySize => self.quantity().words(ratio.side()),
+            _ => self.quantity().verdict(ratio),
+        }
+    }
+
     /// The unit of its values.
     pub fn unit(self) -> &'static str {
         match self.quantity() {
@@ -176,9 +185,13 @@ impl Quantity {
         }
     }
 
-    /// What may be said of `ratio`.
+    /// [`Ratio::verdict`] in the words for this quantity.
     pub fn verdict(self, ratio: &Ratio) -> &'static str {
-        match (ratio.verdict(), self) {
+        self.words(ratio.verdict())
+    }
+
+    fn words(self, side: &'static str) -> &'static str {
+        match (side, self) {
             ("higher", Quantity::Size) => "larger",
             ("lower", Quantity::Size) => "smaller",
             ("higher", _) => "faster",
@@ -203,7 +216,7 @@ mod tests {
 
     #[test]
     fn verdicts_name_what_is_better() {
-        let (less, more) = ([90.0, 91.0, 90.5], [100.0, 100.0, 101.0]);
+        let (less, more) = ([90.0, 91.0, 90.5, 90.0, 92.0, 89.0], [100.0, 100.0, 101.0, 99.0, 100.0, 102.0]);
         let cases = [
             (Quantity::Rate, &less, &more, "slower"),
             (Quantity::Rate, &more, &less, "faster"),
@@ -217,8 +230,11 @@ mod tests {
             let ratio = quantity.ratio(ours, baseline);
             assert_eq!(quantity.verdict(&ratio), expected, "{quantity:?}: {ratio}");
         }
-        let doubtful = Quantity::Rate.ratio(&[90.0, 110.0, 95.0], &[100.0, 100.0, 100.0]);
+        let doubtful = Quantity::Rate.ratio(&[90.0, 110.0, 95.0, 105.0, 99.0, 101.0], &[100.0; 6]);
         assert_eq!(Quantity::Rate.verdict(&doubtful), "no difference shown");
+        let once = Quantity::Size.ratio(&[2e6], &[1e6]);
+        assert_eq!(Phase::BinarySize.verdict(&once), "larger");
+        assert_eq!(Phase::PeakMemory.verdict(&once), "too few pairs");
     }
 
     #[test]

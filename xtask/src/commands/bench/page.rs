@@ -223,7 +223,7 @@ fn published_ratios_are_those_of_the_samples() {
                 seen += 1;
                 let again = figure.quantity.ratio(&result.samples, &baseline.samples);
                 assert_eq!(again.to_string(), ratio.to_string(), "{name}: {}", figure.title());
-                assert_eq!(Some(figure.quantity.verdict(&again)), result.verdict.as_deref(), "{name}");
+                assert_eq!(Some(figure.phase.verdict(&again)), result.verdict.as_deref(), "{name}");
             }
         }
     }
