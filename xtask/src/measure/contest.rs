@@ -133,6 +133,13 @@ impl Contest<'_> {
                 return usage(format!("two models are called {}: rename one", name_of(model)));
             }
         }
+        if let Some(text) = self.text {
+            std::fs::read_to_string(text)
+                .with_context(|| format!("cannot read the text {}", text.display()))?;
+        }
+        if let Some(raw) = self.raw.filter(|raw| raw.parent().is_some_and(|folder| !is_folder(folder))) {
+            anyhow::bail!("there is no folder for {}: make it first", raw.display());
+        }
         let needs_model = self.phases.iter().any(|phase| phase.is_of_engine());
         match self.models {
             [] if needs_model => usage("no model is named".to_string()),
@@ -240,6 +247,10 @@ impl Contest<'_> {
             Err(second) => error.context(format!("not finished, and not kept: {second:#}")),
         }
     }
+}
+
+fn is_folder(path: &Path) -> bool {
+    path.as_os_str().is_empty() || path.is_dir()
 }
 
 /// A model, as figures name it.

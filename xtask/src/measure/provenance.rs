@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// What every file of measurements says of itself first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// When it was finished: RFC 3339, or the day alone.
+    /// When it began: RFC 3339, or the day alone.
     pub date: String,
     /// How to repeat it; folders of the machine are left out.
     pub command: String,
@@ -17,7 +17,7 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// Of something measured now on `host`.
+    /// Of something that begins now on `host`.
     pub fn now(host: &Host, command: String) -> Self {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         Self { date, command, machine: machine(host) }

@@ -253,7 +253,10 @@ fn what_cannot_be_compared_is_told_before_anything_runs() {
     let (speeds, tokenize) = ([Phase::Prefill, Phase::Decode], [Phase::Tokenize]);
     let flat = [Shape { prompt: 0, generate: 4, depth: 0 }];
     let base = stage.contest(&two, &models, &speeds);
-    let cases: [(Contest<'_>, &str); 8] = [
+    let (nowhere, no_text) = (stage.path("none/raw.json"), stage.path("no text"));
+    let cases: [(Contest<'_>, &str); 10] = [
+        (Contest { raw: Some(&nowhere), ..base.clone() }, "there is no folder for"),
+        (Contest { text: Some(&no_text), ..base.clone() }, "cannot read the text"),
         (Contest { builds: &alone, ..base.clone() }, "two builds or more"),
         (Contest { builds: &one_name, ..base.clone() }, "a is named twice"),
         (Contest { builds: &with_bench, phases: &tokenize, ..base.clone() }, "cannot be asked for tokenize"),
