@@ -184,6 +184,7 @@ impl Model {
             let mut params = sys::llama_model_default_params();
             params.load_mode = load_mode(options.load_mode);
             params.use_extra_bufts = options.repack;
+            params.vocab_only = options.vocab_only;
             sys::anneal_model_load(file.as_ptr(), &params, err, err_size)
         };
         let raw =

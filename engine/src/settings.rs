@@ -250,7 +250,7 @@ impl Settings {
 
     /// How to load a model.
     pub fn model_options(&self) -> ModelOptions {
-        ModelOptions { load_mode: self.load_mode.value, repack: self.repack.value }
+        ModelOptions { load_mode: self.load_mode.value, repack: self.repack.value, vocab_only: false }
     }
 
     /// How to choose tokens, with `seed` where none is set.
