@@ -66,6 +66,7 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
         sccache: asked.first(&["sccache"], parse::plain),
         ccache: asked.first(&["ccache"], parse::plain),
         libclang: libraries::libclangs(search),
+        openmp: libraries::openmp(search),
         blas: pc_path.map_or_else(Vec::new, |path| libraries::blas(search, path)),
         rustc: asked.texts(&["rustc"]).find_map(|(program, text)| parse::rustc(text, program.path.clone())),
         git: asked.first(&["git"], parse::plain),

@@ -151,6 +151,10 @@ impl Manager {
             // SUSE names the packages by their threading; this is what any of them provides.
             (Openblas, Manager::Zypper) => "pkgconfig(openblas) pkg-config",
             (Openblas, _) => "openblas-dev pkgconf",
+            (Openmp, Manager::Dnf | Manager::Zypper) => "libomp-devel",
+            (Openmp, Manager::Apk) => "openmp-dev",
+            (Openmp, Manager::Brew) => "libomp",
+            (Openmp, _) => "openmp",
             (Pip, Manager::Pacman) => "python-pip",
             (Pip, Manager::Apk) => "py3-pip",
             (Pip, Manager::Brew) => "python",
@@ -181,7 +185,7 @@ pub(crate) struct AptIndex {
 impl AptIndex {
     /// What `apt-cache search --names-only` is asked for.
     pub(crate) const PATTERN: &'static str =
-        r"^(clang|lld|libclang1|libclang-common|libclang-rt|llvm|g\+\+)-[0-9]+(-dev)?$";
+        r"^(clang|lld|libclang1|libclang-common|libclang-rt|llvm|libomp|g\+\+)-[0-9]+(-dev)?$";
 
     /// Reads the lines of `apt-cache search`, and those of `apt-cache policy cmake`.
     pub(crate) fn parse(search: &str, policy: &str) -> Self {
@@ -270,6 +274,8 @@ impl AptVersions {
             Ninja => Some(words("ninja-build")),
             Git => Some(words("git")),
             Openblas => Some(words("libopenblas-dev pkg-config")),
+            Openmp if self.unknown => Some(words("libomp-dev")),
+            Openmp => self.clang.map(|version| vec![format!("libomp-{version}-dev")]),
             Pip => Some(words("python3-pip")),
             QemuUser => Some(words("qemu-user")),
             Compiler if self.unknown => Some(words("g++")),

@@ -30,6 +30,8 @@ pub enum Requirement {
     LlvmTools,
     /// OpenBLAS, as pkg-config finds it.
     Openblas,
+    /// clang's OpenMP runtime, of clang's version; gcc brings its own.
+    Openmp,
     /// git.
     Git,
     /// pip.
@@ -65,6 +67,9 @@ impl Requirement {
                 lacks(&toolchain.llvm_profdata) || lacks(&toolchain.llvm_ar)
             }
             Requirement::Openblas => !toolchain.blas.iter().any(|blas| blas.vendor == "openblas"),
+            Requirement::Openmp => clang(toolchain).is_some_and(|clang| {
+                !toolchain.openmp.iter().any(|major| [0, clang.version.major].contains(major))
+            }),
             Requirement::Git => toolchain.git.is_none(),
             Requirement::Pip => !pip,
             Requirement::QemuUser => toolchain.qemu_user.is_none(),
@@ -87,6 +92,7 @@ impl fmt::Display for Requirement {
             Requirement::Lld => "lld of clang's version",
             Requirement::LlvmTools => "llvm-profdata and llvm-ar of rustc's LLVM",
             Requirement::Openblas => "OpenBLAS and pkg-config",
+            Requirement::Openmp => "clang's OpenMP runtime",
             Requirement::Git => "git",
             Requirement::Pip => "pip",
             Requirement::QemuUser => "qemu-x86_64 (for the tests of the CPU guard)",

@@ -87,6 +87,13 @@ int32_t anneal_quantize(
 // How many tensors the running anneal_quantize has begun, of how many; for another thread.
 void anneal_quantize_progress(int32_t * done, int32_t * total);
 
+// Whether a large buffer of the CPU backend asks the kernel for huge pages: one is made to see.
+bool anneal_huge_pages(void);
+
+// Whether `malloc` and its kin in this program are the program's own, for the shared C++ library too, and what they
+// and `operator new` give passes `owns`.
+bool anneal_memory_is(bool (*owns)(const void * memory));
+
 #ifdef __cplusplus
 }
 #endif

@@ -12,7 +12,7 @@ use toolchain::setup::{
     Consent, Console, Declined, Needs, Outcome, Requirement, SetupError, SetupPlan, Step, examine, list,
 };
 
-use crate::profile::{self, Blas, CompilerChoice, Lto, Profile};
+use crate::profile::{self, Blas, CompilerChoice, Lto, Profile, Threading};
 use crate::tools::{self, SourceArgs};
 use crate::ui::{Progress, Ui};
 use crate::workspace::Workspace;
@@ -71,6 +71,9 @@ pub fn needs(profile: &Profile) -> Needs {
     }
     if profile.blas == Blas::Openblas {
         needs.required.push(Requirement::Openblas);
+    }
+    if profile.threading == Threading::Openmp && profile.compiler == CompilerChoice::Best {
+        needs.required.push(Requirement::Openmp);
     }
     if profile.lto != Lto::Off && profile.compiler == CompilerChoice::Best {
         needs.recommended.push(Requirement::LlvmTools);

@@ -63,6 +63,7 @@ pub fn definitions(
     }
     match profile.threading {
         Threading::Threadpool => set("GGML_OPENMP", "OFF"),
+        Threading::Openmp => set("GGML_OPENMP", "ON"),
         Threading::Upstream => {}
     }
     match profile.blas {
@@ -72,6 +73,14 @@ pub fn definitions(
             set("GGML_BLAS_VENDOR", "OpenBLAS");
         }
         Blas::Upstream => {}
+    }
+    // Both are on by default.
+    for (name, on) in
+        [("GGML_CPU_REPACK", profile.switches.repack), ("GGML_LLAMAFILE", profile.switches.llamafile)]
+    {
+        if !on {
+            set(name, "OFF");
+        }
     }
     for (name, value) in isa.definitions.iter().chain(&profile.definitions) {
         set(name, value);

@@ -62,6 +62,16 @@ impl fmt::Display for Plan {
             },
             if self.reproducible { "reproducible" } else { "not reproducible" }
         )?;
+        let on = |on: bool| if on { "on" } else { "off" };
+        writeln!(
+            f,
+            "  switches   repack {}, llamafile {}, allocator {}, huge pages {}, fast-math {}",
+            on(self.switches.repack),
+            on(self.switches.llamafile),
+            self.switches.allocator,
+            on(self.switches.huge_pages),
+            on(self.switches.fast_math)
+        )?;
         writeln!(f, "  cmake")?;
         for flag in self.cmake_flags() {
             writeln!(f, "    {flag}")?;

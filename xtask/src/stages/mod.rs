@@ -8,8 +8,10 @@ mod engine;
 pub mod flags;
 mod folder;
 mod install;
+mod openmp;
 mod record;
 mod smoke;
+mod switches;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -112,10 +114,12 @@ impl<'a> Build<'a> {
         self.forget_what_is_lost();
         self.stage(CONFIGURE, &self.tree.path.to_string_lossy(), configure::configure)?;
         let flags = flags::check(self.plan, &self.folder.compile_database())?;
+        switches::check_definitions(self.plan, &flags)?;
         self.stage(COMPILE, "", compile::compile)?;
         self.stage(INSTALL, &install::input(self)?, install::install)?;
         self.stage(ENGINE, &self.engine_source, engine::engine)?;
         border::check(self)?;
+        switches::check_engine(self)?;
         self.stage(SMOKE, &self.engine_source, smoke::smoke)?;
         Ok(flags)
     }
