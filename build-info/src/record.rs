@@ -218,6 +218,12 @@ pub enum ReadError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A folder, a pipe, a socket or a device.
+    #[error("{} is no regular file", path.display())]
+    NoFile {
+        /// What lies there.
+        path: PathBuf,
+    },
     /// The file is not what this version of the format says.
     #[error("{} is damaged: {source}", path.display())]
     Damaged {
@@ -242,8 +248,12 @@ pub enum ReadError {
 impl BuildInfo {
     /// Reads the record at `path`.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
-        let text =
-            std::fs::read(path).map_err(|source| ReadError::Io { path: path.to_path_buf(), source })?;
+        let io = |source| ReadError::Io { path: path.to_path_buf(), source };
+        // A pipe that nobody writes to would be waited for without end.
+        if !std::fs::metadata(path).map_err(io)?.is_file() {
+            return Err(ReadError::NoFile { path: path.to_path_buf() });
+        }
+        let text = std::fs::read(path).map_err(io)?;
         Self::parse(&text, path)
     }
 

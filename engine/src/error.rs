@@ -16,7 +16,7 @@ pub enum Error {
     BadModel(#[from] gguf::ReadError),
 
     /// llama.cpp refused the model.
-    #[error("cannot load {}: {why}", path.display())]
+    #[error("cannot load {}: {why}{}", path.display(), memory_advice(why))]
     Load {
         /// The file.
         path: PathBuf,
@@ -52,7 +52,7 @@ pub enum Error {
     },
 
     /// The context cannot be made.
-    #[error("cannot make a context of {n_ctx} tokens: {why}")]
+    #[error("cannot make a context of {n_ctx} tokens: {why}{}", memory_advice(why))]
     Context {
         /// Size asked for.
         n_ctx: u32,
@@ -81,7 +81,7 @@ pub enum Error {
     EmptyPrompt,
 
     /// A graph failed.
-    #[error("cannot evaluate {tokens} tokens: {why}")]
+    #[error("cannot evaluate {tokens} tokens: {why}{}", memory_advice(why))]
     Decode {
         /// Size of the batch.
         tokens: usize,
@@ -134,6 +134,19 @@ pub enum Error {
         why: String,
     },
 
+    /// The model to quantise is quantised.
+    #[error(
+        "{} is quantised already (it holds {kind} tensors), and quantising it again loses twice: start from the F16 \
+         or BF16 model, or insist with --allow-requantize",
+        input.display()
+    )]
+    Quantised {
+        /// The model.
+        input: PathBuf,
+        /// A type found in it.
+        kind: String,
+    },
+
     /// The output file cannot be put in its place.
     #[error(transparent)]
     Place(Box<gguf::partial::PlaceError>),
@@ -141,6 +154,18 @@ pub enum Error {
 
 /// Shorthand.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// What to do where llama.cpp's reason `why` is a lack of memory; nothing where it is another.
+fn memory_advice(why: &str) -> &'static str {
+    let of_memory = ["memory", "alloc"].iter().any(|word| why.contains(word));
+    match of_memory {
+        true => {
+            "; memory is short: lower -c, -b or -ub, make the cache smaller with -ctk q8_0 -ctv q8_0, take a smaller quantisation, \
+             close other programs, or raise the limit (`ulimit -v`, a container's)"
+        }
+        false => "",
+    }
+}
 
 /// llama.cpp's log lines as one sentence: function names and the lines that only repeat the failure are
 /// dropped.

@@ -13,6 +13,7 @@ use llama_sys as sys;
 
 use crate::error::{Error, Result, readable};
 use crate::options::{ContextOptions, FlashAttention, KvType, LoadMode, ModelOptions, SamplerOptions};
+use crate::quantize;
 
 /// A token's number in the vocabulary.
 pub type Token = sys::llama_token;
@@ -662,8 +663,14 @@ impl Sampler {
     }
 }
 
-/// Writes `input`, quantised to `ftype` (a `llama_ftype`), to `output`. Blocks; see [`quantize_progress`].
-pub(crate) fn quantize(input: &Path, output: &Path, ftype: i32, only_copy: bool, threads: u32) -> Result<()> {
+/// Writes `input`, quantised to `kind`, to `output`. Blocks; see [`quantize_progress`].
+pub(crate) fn quantize(
+    input: &Path,
+    output: &Path,
+    kind: quantize::Type,
+    allow_requantize: bool,
+    threads: u32,
+) -> Result<()> {
     start(false);
     let (c_input, c_output) = (c_path(input)?, c_path(output)?);
     let mut message = Message::new();
@@ -671,8 +678,9 @@ pub(crate) fn quantize(input: &Path, output: &Path, ftype: i32, only_copy: bool,
     // SAFETY: paths, `params` and the message outlive the call.
     let code = unsafe {
         let mut params = sys::llama_model_quantize_default_params();
-        params.ftype = ftype as sys::llama_ftype;
-        params.only_copy = only_copy;
+        params.ftype = kind.ftype() as sys::llama_ftype;
+        params.only_copy = kind.is_copy();
+        params.allow_requantize = allow_requantize;
         params.nthread = threads.cast_signed();
         // Rows of large tensors in parts: the embedding of a 150,000-token vocabulary takes 0.9 GB as f32.
         // Rows are quantised one by one, so the result is the same.

@@ -46,7 +46,8 @@ impl Live {
             .into_iter()
             .flatten()
             .map(|folder| folder.join("build_info.json"))
-            .find(|path| path.is_file())
+            // Whatever it is: what is no file is told of when it is read.
+            .find(|path| path.exists())
     }
 
     /// Memory that this process may use: what the control group allows, at most what is available.

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Runs GGUF models with the llama.cpp that was built for this machine.
 #[derive(Parser)]
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> ExitCode {
-    let cli = match Cli::try_parse_from(std::env::args_os().map(commands::long_form)) {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => return say_usage(&error),
     };
@@ -73,16 +73,33 @@ fn run() -> ExitCode {
     }
 }
 
+fn parse() -> Result<Cli, clap::Error> {
+    // A value like -1 is the flag's to refuse, with its range, rather than an unknown flag.
+    let allow = |argument: clap::Arg| {
+        let takes_values = argument.get_action().takes_values();
+        argument.allow_negative_numbers(takes_values)
+    };
+    let mut command = Cli::command().mut_subcommands(|command| command.mut_args(allow));
+    let matches = command.try_get_matches_from_mut(std::env::args_os().map(commands::long_form))?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
 fn say_usage(error: &clap::Error) -> ExitCode {
-    // Help and version go to stdout; a reader that has gone away is no error.
-    if error.kind() == ErrorKind::DisplayVersion {
-        let _ = writeln!(std::io::stdout(), "anneal {}", version::text());
-        return ExitCode::SUCCESS;
-    }
-    let _ = error.print();
-    match error.kind() {
-        ErrorKind::DisplayHelp => ExitCode::SUCCESS,
-        _ => ExitCode::from(USAGE),
+    let written = match error.kind() {
+        ErrorKind::DisplayVersion => writeln!(std::io::stdout(), "anneal {}", version::text()),
+        ErrorKind::DisplayHelp => error.print(),
+        _ => {
+            let _ = error.print();
+            return ExitCode::from(USAGE);
+        }
+    };
+    match written {
+        // A reader that has gone away is no error.
+        Err(why) if why.kind() != std::io::ErrorKind::BrokenPipe => {
+            let _ = writeln!(std::io::stderr(), "error: cannot write to stdout\n  caused by: {why}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
     }
 }
 

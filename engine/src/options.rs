@@ -108,6 +108,11 @@ choice! {
 }
 
 impl KvType {
+    /// Whether values are kept in blocks, with fewer bits than a float has.
+    pub fn is_quantised(self) -> bool {
+        !matches!(self, KvType::F32 | KvType::F16 | KvType::Bf16)
+    }
+
     /// Bytes that 32 values take.
     pub fn bytes_per_32(self) -> u64 {
         match self {

@@ -65,6 +65,16 @@ impl Type {
     pub fn name(self) -> &'static str {
         self.name
     }
+
+    /// Its `llama_ftype`.
+    pub(crate) fn ftype(self) -> i32 {
+        self.ftype
+    }
+
+    /// Whether tensors keep the types they have.
+    pub(crate) fn is_copy(self) -> bool {
+        self.name == "COPY"
+    }
 }
 
 impl std::str::FromStr for Type {
@@ -81,7 +91,8 @@ impl std::str::FromStr for Type {
     }
 }
 
-/// Quantises `input` to `kind` as `output` on `threads` threads. `on_progress` is told now and then how many
+/// Quantises `input` to `kind` as `output` on `threads` threads. What is quantised already is refused unless
+/// `allow_requantize`. `on_progress` is told now and then how many
 /// tensors were begun, of how many; when it returns `false` the unfinished file is removed and
 /// [`Error::Interrupted`] returned. llama.cpp cannot be stopped, so the caller must then end the process with
 /// [`ffi::exit_now`].
@@ -90,6 +101,7 @@ pub fn quantize(
     output: &Path,
     kind: Type,
     threads: u32,
+    allow_requantize: bool,
     on_progress: &mut dyn FnMut(u32, u32) -> bool,
 ) -> Result<()> {
     gguf::GgufFile::open(input)?.other_parts()?;
@@ -107,8 +119,7 @@ pub fn quantize(
     let partial = gguf::partial::PartialFile::beside(output, Bytes(0)).map_err(place)?;
 
     let (source, target) = (input.to_path_buf(), partial.path().to_path_buf());
-    let worker =
-        std::thread::spawn(move || ffi::quantize(&source, &target, kind.ftype, kind.name == "COPY", threads));
+    let worker = std::thread::spawn(move || ffi::quantize(&source, &target, kind, allow_requantize, threads));
     while !worker.is_finished() {
         let (done, total) = ffi::quantize_progress();
         if !on_progress(done, total) {
@@ -119,7 +130,10 @@ pub fn quantize(
     let why = |why: String| Error::Quantize { input: input.into(), output: output.into(), why };
     match worker.join() {
         Ok(result) => result.map_err(|error| match error {
-            Error::Quantize { why: reason, .. } => why(reason),
+            Error::Quantize { why: reason, .. } => match requantized(&reason) {
+                Some(kind) => Error::Quantised { input: input.into(), kind: kind.to_string() },
+                None => why(reason),
+            },
             other => other,
         })?,
         Err(_) => return Err(why("the working thread panicked".to_string())),
@@ -127,6 +141,13 @@ pub fn quantize(
     let (done, total) = ffi::quantize_progress();
     on_progress(done, total);
     partial.commit().map_err(place)
+}
+
+/// The type in llama.cpp's refusal of a tensor that is quantised. It alone knows which tensors a type changes, and
+/// it stops at the first.
+fn requantized(why: &str) -> Option<&str> {
+    let (_, rest) = why.split_once("requantizing from type ")?;
+    rest.split_whitespace().next()
 }
 
 #[cfg(test)]

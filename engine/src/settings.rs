@@ -90,7 +90,7 @@ pub struct Requested {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// What the user should know before it runs.
-    pub warning: Option<String>,
+    pub warnings: Vec<String>,
     /// Share of the cores that decode takes.
     pub policy: Setting<Policy>,
     /// Threads that generate tokens.
@@ -150,6 +150,9 @@ pub struct Explained {
 /// trained size of new models can need tens of gigabytes).
 pub const DEFAULT_CTX: u32 = 4096;
 
+/// llama.cpp rounds the size of a context up to a multiple of this.
+pub const CTX_STEP: u32 = 256;
+
 /// The greatest context that can be asked for.
 pub const MAX_CTX: u32 = 1 << 28;
 
@@ -186,21 +189,31 @@ impl Settings {
             (flag, _) => Setting::or_default(flag, Affinity::default()),
         };
         let most = decode_threads.value.max(prefill_threads.value);
-        let warning = (most > budget.cores).then(|| {
-            format!(
+        let mut warnings = Vec::new();
+        if most > budget.cores {
+            warnings.push(format!(
                 "{most} threads on {} usable cores ({}): they will wait for each other and may be many times slower",
                 budget.cores, budget.bound_by
-            )
+            ));
+        }
+        let n_ctx = requested.n_ctx.map(|asked| {
+            let held = asked.next_multiple_of(CTX_STEP);
+            if held != asked {
+                warnings.push(format!(
+                    "-c {asked}: llama.cpp makes contexts in steps of {CTX_STEP} tokens, so this one holds {held}"
+                ));
+            }
+            held
         });
         Ok(Settings {
-            warning,
+            warnings,
             policy,
             decode_threads,
             prefill_threads,
             affinity,
             cpus,
             poll: Setting::or_default(requested.poll, 50), // llama.cpp's
-            n_ctx: Setting::or_default(requested.n_ctx, DEFAULT_CTX),
+            n_ctx: Setting::or_default(n_ctx, DEFAULT_CTX),
             n_batch: Setting::or_default(requested.n_batch, 2048), // llama.cpp's
             n_ubatch: Setting::or_default(requested.n_ubatch, 512), // llama.cpp's
             load_mode: Setting::or_default(requested.load_mode, LoadMode::default()),
@@ -319,6 +332,13 @@ fn check(requested: &Requested) -> Result<()> {
     }
     if let Some(n_ctx) = requested.n_ctx.filter(|n_ctx| *n_ctx > MAX_CTX) {
         return usage(format!("-c {n_ctx}: a context has at most {MAX_CTX} tokens"));
+    }
+    let type_v = requested.type_v.unwrap_or_default();
+    if requested.flash_attention == Some(FlashAttention::Off) && type_v.is_quantised() {
+        return usage(format!(
+            "-fa off with -ctv {type_v}: llama.cpp reads a quantised V cache only with flash attention; leave out \
+             -fa off, or use -ctv f16"
+        ));
     }
     if let Some(poll) = requested.poll.filter(|poll| *poll > 100) {
         return usage(format!("--poll {poll}: use 0 (sleep) to 100 (spin)"));

@@ -5,12 +5,15 @@ mod commands;
 mod exit;
 mod fs;
 mod measure;
+mod models;
+mod pgo;
 mod plan;
 mod process;
 mod profile;
 mod stages;
 mod tools;
 mod ui;
+mod workload;
 mod workspace;
 
 use std::process::ExitCode;

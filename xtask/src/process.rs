@@ -63,6 +63,11 @@ impl Log {
         Self { path, echo }
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     fn open(&self) -> Result<File> {
         OpenOptions::new()
             .create(true)
@@ -85,12 +90,20 @@ pub enum Stream {
 pub struct Run<'a> {
     command: Command,
     log: &'a Log,
+    /// Whether the log takes what the command prints.
+    keep: bool,
 }
 
 impl<'a> Run<'a> {
     /// Runs `program` and logs to `log`.
     pub fn new(program: impl AsRef<OsStr>, log: &'a Log) -> Self {
-        Self { command: Command::new(program), log }
+        Self { command: Command::new(program), log, keep: true }
+    }
+
+    /// Leaves what the command prints, which is much, out of the log.
+    pub fn quietly(mut self) -> Self {
+        self.keep = false;
+        self
     }
 
     /// Adds arguments.
@@ -157,6 +170,7 @@ impl<'a> Run<'a> {
         // A group of its own: ctrl-C reaches us alone, and we stop the command with all its children.
         self.command.process_group(0);
         let mut child = self.command.spawn().with_context(|| format!("cannot start {line}"))?;
+        let _watchdog = Watchdog::of(&child);
 
         let (sender, lines) = mpsc::channel();
         let readers = [
@@ -168,7 +182,9 @@ impl<'a> Run<'a> {
         loop {
             match lines.recv_timeout(Duration::from_millis(100)) {
                 Ok((stream, text)) => {
-                    let _ = writeln!(log, "{text}");
+                    if self.keep {
+                        let _ = writeln!(log, "{text}");
+                    }
                     watch(stream, &text);
                     if tail.len() == TAIL {
                         tail.pop_front();
@@ -243,6 +259,37 @@ fn stop(child: &Child, force: bool) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         // It may have ended by itself meanwhile.
         let _ = rustix::process::kill_process_group(group, signal);
+    }
+}
+
+/// Ends a command when this process was killed and cannot: a shell that waits for the end of a pipe whose other end
+/// is ours. Without it a build that was killed (`kill -9`, the out-of-memory killer) goes on in ninja to its end.
+///
+/// A death signal (`PR_SET_PDEATHSIG`) would have to be set by unsafe code between fork and exec, and would not reach
+/// the commands of a command.
+struct Watchdog(Child);
+
+impl Watchdog {
+    /// Watches over the group of `child`. Where it cannot be, the command runs without.
+    fn of(child: &Child) -> Option<Self> {
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", "read -r done || kill -s TERM -- \"-$0\"", &child.id().to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // Not to be ended by the ctrl-C or the kill that ends us.
+            .process_group(0);
+        command.spawn().ok().map(Self)
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        if let Some(mut pipe) = self.0.stdin.take() {
+            let _ = pipe.write_all(b"done\n");
+        }
+        let _ = self.0.wait();
     }
 }
 

@@ -41,6 +41,21 @@ impl Workspace {
         self.root.join("profiles/build")
     }
 
+    /// Workloads that profiles are gathered from.
+    pub fn workloads(&self) -> PathBuf {
+        self.root.join("profiles/workloads")
+    }
+
+    /// Synthetic models that are made once.
+    pub fn models(&self) -> PathBuf {
+        self.anneal().join("models")
+    }
+
+    /// Merged profiles, each named by its digest.
+    pub fn pgo_profiles(&self) -> PathBuf {
+        self.anneal().join("profiles")
+    }
+
     /// All that Anneal makes: build folders, sources, caches.
     pub fn anneal(&self) -> PathBuf {
         self.root.join("target/anneal")

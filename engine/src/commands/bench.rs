@@ -14,9 +14,12 @@ use engine::model;
 use engine::options::{FlashAttention, KvType};
 use engine::settings::{Requested, Settings};
 
-use super::flags::{LoadFlags, PlacingFlags};
+use super::flags::{BATCH, LoadFlags, PlacingFlags, THREADS, whole};
 use super::table::{Format, Table};
 use crate::interrupt;
+
+/// What can be given for the tokens of a test.
+const TOKENS: &str = "0 or more tokens, as a list: 0,128,512";
 
 /// Measure prefill and decode speed by llama-bench's method
 ///
@@ -29,22 +32,22 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     model: PathBuf,
     /// Prompt lengths to evaluate; 0 is none
-    #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',', default_value = "512")]
+    #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',', default_value = "512", value_parser = whole(TOKENS))]
     n_prompt: Vec<u32>,
     /// Numbers of tokens to generate; 0 is none
-    #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "128")]
+    #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = whole(TOKENS))]
     n_gen: Vec<u32>,
     /// A prompt and a generation in one test, as PROMPT,GEN; may be repeated
     #[arg(long, visible_alias = "pg", value_name = "P,G", value_parser = pair)]
     prompt_gen: Vec<(u32, u32)>,
     /// Tokens in the context before the test; not with --end-to-end
-    #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
+    #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',', default_value = "0", value_parser = whole(TOKENS))]
     n_depth: Vec<u32>,
     /// Tokens evaluated in one call
-    #[arg(short = 'b', long, value_name = "LIST", value_delimiter = ',', default_value = "2048")]
+    #[arg(short = 'b', long, value_name = "LIST", value_delimiter = ',', default_value = "2048", value_parser = whole(BATCH))]
     batch_size: Vec<u32>,
     /// Tokens evaluated in one graph
-    #[arg(long, visible_alias = "ub", value_name = "LIST", value_delimiter = ',', default_value = "512")]
+    #[arg(long, visible_alias = "ub", value_name = "LIST", value_delimiter = ',', default_value = "512", value_parser = whole(BATCH))]
     ubatch_size: Vec<u32>,
     /// Types of the K cache
     #[arg(long, visible_alias = "ctk", value_name = "LIST", value_delimiter = ',', default_value = "f16")]
@@ -56,10 +59,10 @@ pub struct Args {
     #[arg(long, visible_alias = "fa", value_name = "LIST", value_delimiter = ',', default_value = "auto")]
     flash_attn: Vec<FlashAttention>,
     /// Threads, for both phases [default: what run takes, for each phase its own]
-    #[arg(short = 't', long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(short = 't', long, value_name = "LIST", value_delimiter = ',', value_parser = whole(THREADS))]
     threads: Vec<u32>,
     /// Threads of prefill where they are not to be -t's
-    #[arg(long, visible_alias = "tb", value_name = "N")]
+    #[arg(long, visible_alias = "tb", value_name = "N", value_parser = whole(THREADS))]
     threads_batch: Option<u32>,
     /// Samples of each test
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]

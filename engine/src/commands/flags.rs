@@ -4,15 +4,29 @@ use build_info::Policy;
 use engine::options::{Affinity, FlashAttention, KvType, LoadMode};
 use engine::settings::Requested;
 
+/// What can be given for threads.
+pub const THREADS: &str = "1 to 512, or leave it out to take what the machine offers";
+
+/// What can be given for a batch.
+pub const BATCH: &str = "1 to 1048576";
+
+/// What can be given for a context.
+const CONTEXT: &str = "1 to 268435456, or 0 for what the model was trained for";
+
+/// Reads a whole number; what is none is answered with `range`, the values there are in words.
+pub fn whole(range: &'static str) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
+    move |text| text.parse().map_err(|_| format!("use {range}"))
+}
+
 /// Threads and where they run.
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Threads")]
 pub struct ThreadFlags {
     /// Threads that generate tokens [default: the policy's share of the cores]
-    #[arg(short = 't', long, value_name = "N")]
+    #[arg(short = 't', long, value_name = "N", value_parser = whole(THREADS))]
     pub threads: Option<u32>,
     /// Threads that evaluate the prompt [default: -t if given, else every core]
-    #[arg(long, visible_alias = "tb", value_name = "N")]
+    #[arg(long, visible_alias = "tb", value_name = "N", value_parser = whole(THREADS))]
     pub threads_batch: Option<u32>,
     #[command(flatten)]
     pub placing: PlacingFlags,
@@ -36,7 +50,7 @@ pub struct PlacingFlags {
     #[arg(long, value_name = "LIST", value_parser = cpu_list)]
     pub cpu_list: Option<CpuList>,
     /// How eagerly threads wait for work, 0 (sleep) to 100 (spin) [default: 50]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole("0 (sleep) to 100 (spin)"))]
     pub poll: Option<u32>,
 }
 
@@ -64,13 +78,13 @@ pub struct LoadFlags {
 #[command(next_help_heading = "Context")]
 pub struct ContextFlags {
     /// Tokens the context holds; 0 takes what the model was trained for [default: 4096, or that if it is less]
-    #[arg(short = 'c', long, value_name = "N")]
+    #[arg(short = 'c', long, value_name = "N", value_parser = whole(CONTEXT))]
     pub ctx_size: Option<u32>,
     /// Tokens evaluated in one call [default: 2048]
-    #[arg(short = 'b', long, value_name = "N")]
+    #[arg(short = 'b', long, value_name = "N", value_parser = whole(BATCH))]
     pub batch_size: Option<u32>,
     /// Tokens evaluated in one graph [default: 512]
-    #[arg(long, visible_alias = "ub", value_name = "N")]
+    #[arg(long, visible_alias = "ub", value_name = "N", value_parser = whole(BATCH))]
     pub ubatch_size: Option<u32>,
     /// Type of the K cache: f32, f16, bf16, q8_0, q5_0, q5_1, q4_0, q4_1 or iq4_nl [default: f16]
     #[arg(long, visible_alias = "ctk", value_name = "TYPE")]
@@ -91,7 +105,7 @@ pub struct SamplingFlags {
     #[arg(long, value_name = "X")]
     pub temp: Option<f32>,
     /// Keep the N most likely tokens; 0 keeps all [default: 40]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole("0 (all) or more"))]
     pub top_k: Option<u32>,
     /// Keep the most likely tokens up to this probability in all [default: 0.95]
     #[arg(long, value_name = "P")]
@@ -100,7 +114,7 @@ pub struct SamplingFlags {
     #[arg(long, value_name = "P")]
     pub min_p: Option<f32>,
     /// Seed; the same seed on the same build and threads gives the same text [default: random]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole("0 to 4294967295, or leave it out for a random one"))]
     pub seed: Option<u32>,
     /// Always take the most likely token
     #[arg(long)]

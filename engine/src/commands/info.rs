@@ -45,6 +45,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.load.ask(&mut requested);
     let live = super::read_live();
     let settings = Settings::resolve(&requested, &live)?;
+    super::warn_of(&settings);
     engine::ffi::start(args.load.verbose);
     let model = match &args.model {
         Some(path) => Some(describe(path, &settings, &live)?),

@@ -30,7 +30,7 @@ pub fn long_form(argument: OsString) -> OsString {
 
 /// Says what the user should know before `settings` run.
 fn warn_of(settings: &Settings) {
-    if let Some(warning) = &settings.warning {
+    for warning in &settings.warnings {
         let _ = writeln!(std::io::stderr(), "warning: {warning}");
     }
 }

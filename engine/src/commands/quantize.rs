@@ -10,6 +10,7 @@ use engine::ffi::{exit_now, interrupted, start};
 use engine::quantize::{Type, quantize};
 use engine::settings::{Requested, Settings};
 
+use super::flags::{THREADS, whole};
 use crate::interrupt;
 
 /// Quantize a model
@@ -25,8 +26,11 @@ pub struct Args {
     #[arg(value_name = "TYPE")]
     kind: Type,
     /// Threads [default: every core]
-    #[arg(short = 't', long, value_name = "N")]
+    #[arg(short = 't', long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<u32>,
+    /// Quantize even what is quantised already, though that loses twice
+    #[arg(long)]
+    allow_requantize: bool,
     /// Let llama.cpp's log through to stderr
     #[arg(short, long)]
     verbose: bool,
@@ -43,10 +47,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     interrupt::stop_in_order();
     let mut bar =
         Bar { on: !args.quiet && !args.verbose, terminal: std::io::stderr().is_terminal(), said: 0 };
-    let result = quantize(&args.input, &args.output, args.kind, threads, &mut |done, total| {
+    let mut on_progress = |done, total| {
         bar.show(done, total);
         !interrupted()
-    });
+    };
+    let result =
+        quantize(&args.input, &args.output, args.kind, threads, args.allow_requantize, &mut on_progress);
     bar.end();
     match result {
         Err(Error::Interrupted) => {

@@ -14,7 +14,7 @@ use engine::model;
 use engine::settings::{Requested, Settings};
 use serde_json::json;
 
-use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags};
+use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, whole};
 use crate::interrupt;
 
 /// Generate text from a prompt
@@ -33,8 +33,8 @@ pub struct Args {
     /// File with the text to go on from; - is stdin
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Most tokens to generate
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
+    /// Most tokens to generate; -1 goes on until the text ends or the context is full
+    #[arg(short = 'n', long, value_name = "N", default_value = "128", value_parser = predict)]
     predict: u32,
     /// Go on when the model ends the text
     #[arg(long, visible_alias = "ignore-eog")]
@@ -99,6 +99,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "text": text,
             "tokens": generation.tokens,
             "prompt_tokens": generation.prompt_tokens,
+            "context": context.n_ctx(),
             "stop": generation.stop,
             "seed": sampler_options.seed,
             "timings": timings(&generation, load),
@@ -112,6 +113,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Stop::Interrupted => ExitCode::from(interrupt::CODE),
         _ => ExitCode::SUCCESS,
     })
+}
+
+/// A number of tokens; as in llama.cpp, -1 is no limit.
+fn predict(text: &str) -> Result<u32, String> {
+    match text {
+        "-1" => Ok(u32::MAX),
+        _ => whole("a number of tokens, or -1 for no limit but the context")(text),
+    }
 }
 
 /// The text of `-p`, or of the file or stdin of `-f`.

@@ -28,6 +28,11 @@ use vocabulary::Vocabulary;
 pub enum Preset {
     /// A few megabytes, for tests: llama, 4 layers, 256 wide, 2,048 tokens, an output matrix of its own.
     Tiny,
+    /// Tens of megabytes, for training profiles: llama, 4 layers, 512 wide, 16,384 tokens, an output matrix of its
+    /// own.
+    SmallLlama,
+    /// The same as qwen2: biases, tied embeddings, another tokenizer's rules.
+    SmallQwen2,
     /// Qwen2.5-1.5B: qwen2, 28 layers, 1,536 wide, 151,936 tokens, tied embeddings, biases. 3.1 GB as F16.
     Qwen2_5_1_5B,
     /// Llama-3.2-1B: llama, 16 layers, 2,048 wide, 128,256 tokens, tied embeddings. 2.5 GB as F16.
@@ -39,14 +44,16 @@ pub enum Preset {
 
 impl Preset {
     /// All presets, the smallest first.
-    pub fn all() -> [Self; 4] {
-        [Self::Tiny, Self::MoeTiny, Self::Llama1B, Self::Qwen2_5_1_5B]
+    pub fn all() -> [Self; 6] {
+        [Self::Tiny, Self::MoeTiny, Self::SmallQwen2, Self::SmallLlama, Self::Llama1B, Self::Qwen2_5_1_5B]
     }
 
     /// The name it is asked for by.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tiny => "tiny",
+            Self::SmallLlama => "small-llama",
+            Self::SmallQwen2 => "small-qwen2",
             Self::Qwen2_5_1_5B => "qwen2.5-1.5b",
             Self::Llama1B => "llama-1b",
             Self::MoeTiny => "moe-tiny",

@@ -154,10 +154,31 @@ const MOE_TINY: Shape = Shape {
     ..TINY
 };
 
+const SMALL_LLAMA: Shape = Shape {
+    vocabulary: 16_384,
+    embedding: 512,
+    heads: 8,
+    kv_heads: 2,
+    feed_forward: 1536,
+    tokenizer: LLAMA3,
+    ..TINY
+};
+
+const SMALL_QWEN2: Shape = Shape {
+    architecture: Architecture::Qwen2,
+    rope_base: 1_000_000.0,
+    rms_epsilon: 1e-6,
+    tied: true,
+    tokenizer: QWEN2,
+    ..SMALL_LLAMA
+};
+
 impl Preset {
     pub(super) fn shape(self) -> &'static Shape {
         match self {
             Self::Tiny => &TINY,
+            Self::SmallLlama => &SMALL_LLAMA,
+            Self::SmallQwen2 => &SMALL_QWEN2,
             Self::Qwen2_5_1_5B => &QWEN2_5_1_5B,
             Self::Llama1B => &LLAMA_1B,
             Self::MoeTiny => &MOE_TINY,

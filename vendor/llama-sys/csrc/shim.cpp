@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include <signal.h>
 #include <unistd.h>
 
 namespace {
@@ -64,13 +65,31 @@ void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
     }
 }
 
+// Whether `message` is what llama.cpp says when an allocation failed, or when no thread could be started
+// (ggml-cpu.c: rc == 0).
+bool is_of_memory(const char * message) {
+    for (const char * words : { "mem_buffer", "bad_alloc", "to allocate", "of memory", "insufficient memory",
+                                "GGML_ASSERT(rc == 0)" }) {
+        if (std::strstr(message, words) != nullptr) {
+            return true;
+        }
+    }
+    return false;
+}
+
 [[noreturn]] void give_up(const char * message) {
+    const bool memory = is_of_memory(message);
+    // An assertion names its file by the path on the machine of the build.
+    const char * tree = std::strstr(message, "llama.cpp/");
     std::fprintf(
-        stderr,
-        "anneal: llama.cpp gave up: %s\n"
-        "  The model file or the settings led it into a state that it does not handle. Try again with --verbose\n"
-        "  to see its log; check the model with a fresh download; lower -c, -b and -ub if memory is short.\n",
-        message);
+        stderr, "error: llama.cpp gave up: %s\n  caused by: %s\n  %s\n",
+        memory ? "it could not have the memory or the threads that it asked for"
+               : "the model file or the settings led it into a state that it does not handle",
+        tree == nullptr ? message : tree,
+        memory ? "Lower -c, -b and -ub; make the cache smaller with -ctk q8_0 -ctv q8_0; take fewer threads with -t and\n"
+                 "  -tb; close other programs; or raise the limit, if there is one (`ulimit -v`, a container's)."
+               : "Try again with --verbose to see its log; check the model with a fresh download; lower -c, -b and -ub,\n"
+                 "  in case memory is short.");
     std::fflush(stderr);
     // Not exit(): other threads still work on the graph, and destructors would pull it from under them.
     _exit(1);
@@ -92,6 +111,41 @@ void on_abort(const char * message) {
     }
     give_up(message);
 }
+
+#ifdef __linux__
+struct sigaction before_ours;
+
+// A page of a mapped file that is not there. No more than async-signal-safe calls: any thread may be anywhere.
+void on_bus_error(int number, siginfo_t * info, void * /* context */) {
+    if (info->si_code != BUS_ADRERR) {
+        // Broken memory, or a signal that somebody sent: not ours to explain. It comes again, or is sent again.
+        sigaction(SIGBUS, &before_ours, nullptr);
+        if (info->si_code <= 0) {
+            raise(number);
+        }
+        return;
+    }
+    static const char text[] =
+        "error: a part of the mapped model file cannot be read: the file became shorter while it was in use, or its\n"
+        "  disk failed (SIGBUS)\n"
+        "  Put the whole file back and start again; replace a model that is in use by a rename, never by writing over\n"
+        "  it. With --load-mode none the file is read once, at the start.\n";
+    ssize_t written = write(STDERR_FILENO, text, sizeof(text) - 1);
+    (void) written;  // a closed standard error is nobody's concern
+    _exit(1);
+}
+
+void explain_bus_errors() {
+    struct sigaction ours = {};
+    ours.sa_sigaction     = on_bus_error;
+    ours.sa_flags         = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&ours.sa_mask);
+    sigaction(SIGBUS, &ours, &before_ours);
+}
+#else
+// Elsewhere a stack that overflows is a SIGBUS too, and Rust's own handler tells of it.
+void explain_bus_errors() {}
+#endif
 
 void forget_lines() {
     Log & log = the_log();
@@ -178,6 +232,7 @@ void anneal_start(bool verbose) {
         llama_log_set(on_log, nullptr);
         ggml_set_abort_callback(on_abort);
         std::set_terminate(on_terminate);
+        explain_bus_errors();
         llama_backend_init();
     });
 }

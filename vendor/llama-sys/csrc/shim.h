@@ -18,9 +18,9 @@ extern "C" {
 // What a wrapper returns in place of llama.cpp's own code when an exception was caught.
 #define ANNEAL_EXCEPTION (-1000)
 
-// Sets the log, abort and terminate handlers and initialises the backends; once, later calls do nothing.
-// After it nothing is printed by llama.cpp itself unless `verbose`, and a failed GGML_ASSERT ends the
-// process with a message and exit code 1.
+// Sets the log, abort, terminate and SIGBUS handlers and initialises the backends; once, later calls do
+// nothing. After it nothing is printed by llama.cpp itself unless `verbose`, and a failed GGML_ASSERT or a
+// mapped file that became shorter ends the process with a message and exit code 1.
 void anneal_start(bool verbose);
 
 // Ends the process at once, without destructors: other threads may be inside llama.cpp.

@@ -112,14 +112,7 @@ pub(crate) fn run(command: &mut Command, install: &str) -> Result<Output> {
 
 /// `command` as one would type it.
 fn line(command: &Command) -> String {
-    let quoted = |word: &std::ffi::OsStr| {
-        let word = word.to_string_lossy();
-        if word.contains([' ', '\'', '"', '$', '*', ';', '&']) {
-            format!("'{}'", word.replace('\'', r"'\''"))
-        } else {
-            word.into_owned()
-        }
-    };
+    let quoted = |word: &std::ffi::OsStr| toolchain::setup::quote(&word.to_string_lossy());
     let words: Vec<_> =
         std::iter::once(command.get_program()).chain(command.get_args()).map(quoted).collect();
     words.join(" ")

@@ -89,6 +89,8 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
         return Ok(None);
     }
 
+    // Wrong usage is wrong whoever builds meanwhile.
+    args.common.source.store(&workspace)?;
     let _lock = Lock::take(&workspace)?;
     let toolchain = setup::ready(&workspace, &profile, &args.common.source, args.common.yes, ui)?;
     let tree = tools::fetch(&workspace, &args.common.source, ui)?;

@@ -1,12 +1,13 @@
 //! The command surface: one file per command, each with `Args` and `run`.
 
-mod bench;
+pub mod bench;
 pub mod build;
 mod ci;
 mod clean;
 mod detect;
 mod doctor;
 mod model;
+mod pgo;
 pub mod plan;
 mod setup;
 mod show;
@@ -50,6 +51,8 @@ enum Command {
     BuildPortable(build::Short),
     /// Build any profile
     Build(build::Args),
+    /// Optimise a build by a profile of its own runs, and keep it where that is faster
+    Pgo(pgo::Args),
     /// Look at the machine and its tools, and say what is missing
     Doctor(doctor::Args),
     /// Install what a build needs
@@ -80,6 +83,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::BuildNative(args) => build::run(args.profile("native"), ui),
         Command::BuildPortable(args) => build::run(args.profile("portable"), ui),
         Command::Build(args) => build::run(args, ui),
+        Command::Pgo(args) => pgo::run(args, ui),
         Command::Doctor(args) => doctor::run(args, ui),
         Command::Setup(args) => setup::run(args, ui),
         Command::Detect(args) => detect::run(args, ui),

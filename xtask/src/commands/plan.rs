@@ -46,11 +46,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &args.set.keys)?;
     let host: Host = match &args.host {
-        Some(path) => read_json(path)?,
+        Some(path) => read_json(path, HOST_FILE)?,
         None => tools::host(ui),
     };
     let toolchain = match (&args.toolchain, &args.host) {
-        (Some(path), _) => read_json(path)?,
+        (Some(path), _) => read_json(path, TOOLCHAIN_FILE)?,
         (None, Some(_)) => reference_toolchain(&host.arch)?,
         (None, None) => tools::toolchain(&workspace),
     };
@@ -71,7 +71,16 @@ pub fn reference_toolchain(arch: &str) -> Result<Toolchain> {
     Ok(toolchain)
 }
 
-fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_slice(&text).with_context(|| format!("cannot understand {}", path.display()))
+/// What `--host` takes, and how to make one.
+const HOST_FILE: &str = "a description of a machine: run `cargo xtask detect > host.json` on that machine and \
+                         give host.json, or take one of fixtures/hosts";
+
+/// What `--toolchain` takes, and where there is one to begin with.
+const TOOLCHAIN_FILE: &str = "a list of tools: copy one of fixtures/toolchains and change it";
+
+/// Reads `path`, which should be `what`.
+fn read_json<T: DeserializeOwned>(path: &Path, what: &str) -> Result<T> {
+    let text = std::fs::read(path)
+        .with_context(|| format!("cannot read {}, which should be {what}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("{} is not {what}", path.display()))
 }

@@ -128,12 +128,30 @@ pub fn ready(
     yes: bool,
     ui: &Ui,
 ) -> Result<Toolchain> {
+    ready_with(workspace, needs(profile), source, yes, ui)
+}
+
+/// The same for gathering and using profiles.
+pub fn ready_for_pgo(
+    workspace: &Workspace,
+    profile: &Profile,
+    source: &SourceArgs,
+    yes: bool,
+    ui: &Ui,
+) -> Result<Toolchain> {
     let mut needs = needs(profile);
-    let programs = source.store(workspace)?.programs(&source.origin())?;
-    needs.required.extend(programs.into_iter().map(|program| match program {
-        Program::Git => Requirement::Git,
-        Program::Pip => Requirement::Pip,
-    }));
+    needs.recommended.push(Requirement::LlvmTools);
+    ready_with(workspace, needs, source, yes, ui)
+}
+
+fn ready_with(
+    workspace: &Workspace,
+    mut needs: Needs,
+    source: &SourceArgs,
+    yes: bool,
+    ui: &Ui,
+) -> Result<Toolchain> {
+    needs.required.extend(needs_of(source, workspace)?);
     let (toolchain, outcome) = ensure(workspace, &needs, yes, ui)?;
     if let Outcome::WithoutRecommended { plan, declined: Some(Declined::NobodyToAsk | Declined::NoRights) } =
         outcome
@@ -145,6 +163,26 @@ pub fn ready(
         ));
     }
     Ok(toolchain)
+}
+
+/// Sees to it that what `source` is fetched with is there, as [`ready`] does for a build.
+pub fn ready_to_fetch(workspace: &Workspace, source: &SourceArgs, yes: bool, ui: &Ui) -> Result<()> {
+    let required = needs_of(source, workspace)?;
+    // Tools are looked for only where some are needed.
+    if required.is_empty() {
+        return Ok(());
+    }
+    ensure(workspace, &Needs { required, recommended: Vec::new() }, yes, ui).map(drop)
+}
+
+/// What `source` is fetched with.
+fn needs_of(source: &SourceArgs, workspace: &Workspace) -> Result<Vec<Requirement>> {
+    let programs = source.store(workspace)?.programs(&source.origin())?;
+    let requirement = |program| match program {
+        Program::Git => Requirement::Git,
+        Program::Pip => Requirement::Pip,
+    };
+    Ok(programs.into_iter().map(requirement).collect())
 }
 
 /// What is missing and what brings it; nothing where nothing is.

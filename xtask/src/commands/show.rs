@@ -1,10 +1,12 @@
 //! `show`
 
+use std::path::PathBuf;
+
 use anyhow::{Result, bail};
 use build_info::{BuildInfo, ReadError};
 use serde::Serialize;
 
-use crate::stages::Builds;
+use crate::stages::{Builds, Found, Lock};
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
 
@@ -38,15 +40,17 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return ui.result(&info, serde_json::to_string_pretty(&info)?);
     }
 
-    let rows: Vec<Row> = Builds::of(&workspace)
-        .all()?
+    let builds = Builds::of(&workspace).all()?;
+    let busy = at_work(&workspace, &builds);
+    let rows: Vec<Row> = builds
         .into_iter()
         .map(|found| {
             let info = BuildInfo::read(&found.path.join("build_info.json"));
+            let building = busy.as_ref() == Some(&found.path);
             Row {
                 folder: found.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
                 current: found.current_of.is_some(),
-                problem: info.as_ref().err().map(problem),
+                problem: info.as_ref().err().map(|error| problem(error, building)),
                 info: info.ok(),
             }
         })
@@ -77,9 +81,20 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     ui.result(&rows, format_args!("{table}\n* is the current build of its profile"))
 }
 
+/// The folder that a build works in now: the one whose log was written last, while the lock is held.
+fn at_work(workspace: &Workspace, builds: &[Found]) -> Option<PathBuf> {
+    let written =
+        |found: &&Found| found.path.join("build.log").metadata().and_then(|log| log.modified()).ok();
+    let newest = builds.iter().max_by_key(written)?;
+    Lock::is_held(workspace).then(|| newest.path.clone())
+}
+
 /// Why a folder has no record that can be shown.
-fn problem(error: &ReadError) -> String {
+fn problem(error: &ReadError, building: bool) -> String {
     match error {
+        ReadError::Io { source, .. } if building && source.kind() == std::io::ErrorKind::NotFound => {
+            "building".to_string()
+        }
         ReadError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
             "unfinished".to_string()
         }

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use super::setup;
 use crate::stages::Lock;
 use crate::tools;
 use crate::ui::Ui;
@@ -15,12 +16,17 @@ pub struct Args {
     /// Read every file again and compare it with what was unpacked
     #[arg(long)]
     check: bool,
+    /// Install what fetching takes (git, pip) without asking
+    #[arg(short, long)]
+    yes: bool,
 }
 
 /// Fetches the sources, or verifies them.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
+    args.source.store(&workspace)?;
     let _lock = Lock::take(&workspace)?;
+    setup::ready_to_fetch(&workspace, &args.source, args.yes, ui)?;
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     if args.check {
         llama_source::check(&tree)?;

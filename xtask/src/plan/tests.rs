@@ -6,9 +6,10 @@ use build_info::Host;
 use build_info::record::{Patch, Source};
 use toolchain::{CompilerKind, Toolchain};
 
+use super::variant::{self, Profdata};
 use super::{Plan, plan};
 use crate::commands::plan::reference_toolchain;
-use crate::profile::{self, Lto};
+use crate::profile::{self, Lto, PgoScope};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -246,4 +247,82 @@ fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
         let error = planned(Lto::Thin, change).unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains("cargo xtask setup"), "{error}");
     }
+}
+
+#[test]
+fn a_profile_reaches_the_compilers_of_its_scope() {
+    let clang = plan_for("native", &host("zen5-vm")).unwrap();
+    let gcc = plan_with("native", &host("zen5-vm"), &gcc_only()).unwrap();
+    let profdata = |gcda: Option<&str>| Profdata {
+        path: "/p/0123.profdata".into(),
+        digest: "5".repeat(64).try_into().unwrap(),
+        gcda: gcda.map(PathBuf::from),
+    };
+    /// Plain plan, scope, gcc's counts; flags for C++ and rustc, instrumented and with the profile.
+    type Case<'a> = (&'a Plan, PgoScope, Option<&'a str>, [Option<&'a str>; 4]);
+    let (rust_generate, rust_use) = (Some("-Cprofile-generate"), Some("-Cprofile-use=/p/0123.profdata"));
+    let clang_use = Some("-fprofile-use=/p/0123.profdata");
+    let cases: [Case; 4] = [
+        (&clang, PgoScope::All, None, [Some("-fprofile-generate"), rust_generate, clang_use, rust_use]),
+        (&clang, PgoScope::Cpp, None, [Some("-fprofile-generate"), rust_generate, clang_use, None]),
+        (&clang, PgoScope::Rust, None, [None, rust_generate, None, rust_use]),
+        (
+            &gcc,
+            PgoScope::All,
+            Some("/p/1.gcda"),
+            [Some("-fprofile-update=single"), rust_generate, Some("-fprofile-use"), rust_use],
+        ),
+    ];
+    for (plain, scope, gcda, expected) in cases {
+        let with = profdata(gcda);
+        let (instrumented, profiled) = (plain.instrumented(scope), plain.profiled(scope, &with));
+        let found = [
+            (&instrumented.codegen.cxx, "profile"),
+            (&instrumented.codegen.rust, "profile"),
+            (&profiled.codegen.cxx, "profile"),
+            (&profiled.codegen.rust, "profile"),
+        ];
+        for ((flags, sign), expected) in found.into_iter().zip(expected) {
+            match expected {
+                Some(flag) => {
+                    assert!(flags.iter().any(|found| found == flag), "{scope}: no {flag} in {flags:?}")
+                }
+                None => assert!(!flags.iter().any(|found| found.contains(sign)), "{scope}: {flags:?}"),
+            }
+        }
+        assert!(
+            instrumented.folder_name().starts_with("native-pgo-train-"),
+            "{}",
+            instrumented.folder_name()
+        );
+        assert!(profiled.folder_name().starts_with("native-pgo-"), "{}", profiled.folder_name());
+        assert_eq!(profiled.base(), plain.hash());
+        assert_eq!(profiled.relocatable().base(), plain.hash(), "a variant of a variant has the same base");
+        let variant = profiled.relocatable().variant.unwrap();
+        assert_eq!((variant.profile, variant.gcda), (Some(with.digest), with.gcda));
+        let other = Profdata { digest: "6".repeat(64).try_into().unwrap(), ..profdata(gcda) };
+        assert_ne!(plain.profiled(scope, &other).hash(), profiled.hash());
+    }
+}
+
+#[test]
+fn tools_that_write_other_profiles_are_refused_with_the_package() {
+    let complete = reference_toolchain("x86_64").unwrap();
+    let plan = plan_for("native", &host("zen5-vm")).unwrap();
+    let found = variant::profdata_tool(&plan, PgoScope::All, &complete).unwrap();
+    assert_eq!(found.llvm_major, Some(22));
+
+    let mut old = complete.clone();
+    old.llvm_profdata[0].version = "14.0.6".to_string();
+    old.llvm_profdata[0].llvm_major = Some(14);
+    let mut none = complete.clone();
+    none.llvm_profdata.clear();
+    for (toolchain, expected) in [(&old, "there is only 14.0.6"), (&none, "there is none")] {
+        let error = variant::profdata_tool(&plan, PgoScope::All, toolchain).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("llvm-22"), "{error}");
+    }
+    let mut plan = plan;
+    plan.rustc.llvm = "21.1.0".parse().unwrap();
+    let error = variant::profdata_tool(&plan, PgoScope::All, &complete).unwrap_err().to_string();
+    assert!(error.contains("clang 22 and rustc (LLVM 21)") && error.contains("clang-21"), "{error}");
 }

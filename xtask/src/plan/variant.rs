@@ -20,6 +20,8 @@ pub struct Variant {
     pub base: Sha256,
     /// The profile that the compilers use.
     pub profile: Option<Sha256>,
+    /// Where gcc's counts lie, which are put beside the objects.
+    pub gcda: Option<PathBuf>,
 }
 
 /// A merged profile, named by its digest.
@@ -27,8 +29,10 @@ pub struct Variant {
 pub struct Profdata {
     /// The file.
     pub path: PathBuf,
-    /// Digest of its content.
+    /// Digest of its content; where gcc compiles, with that of its counts.
     pub digest: Sha256,
+    /// Folder of gcc's counts of the C++ code, where gcc compiles.
+    pub gcda: Option<PathBuf>,
 }
 
 impl Plan {
@@ -43,6 +47,12 @@ impl Plan {
         codegen.rust.push("-Cprofile-generate".to_string());
         if scope.cpp() {
             codegen.cxx.push("-fprofile-generate".to_string());
+            if self.compiler.kind == CompilerKind::Gcc {
+                codegen.cxx.push("-fprofile-update=single".to_string());
+                // For libgcov, which writes the counts.
+                codegen.rust.push(format!("-Clinker={}", self.compiler.cc.display()));
+                codegen.link.push("-fprofile-generate".to_string());
+            }
         }
         self.derived("pgo-train", None, codegen)
     }
@@ -51,13 +61,19 @@ impl Plan {
     pub fn profiled(&self, scope: PgoScope, profdata: &Profdata) -> Plan {
         let mut codegen = CodeGen::default();
         let path = profdata.path.display();
-        if scope.cpp() {
-            codegen.cxx.push(format!("-fprofile-use={path}"));
+        match &profdata.gcda {
+            // Files that training never reached have no counts; and those of the shim, which cargo compiles
+            // elsewhere, are not found.
+            Some(_) => codegen.cxx.extend(
+                ["-fprofile-use", "-fprofile-correction", "-Wno-missing-profile"].map(str::to_string),
+            ),
+            None if scope.cpp() => codegen.cxx.push(format!("-fprofile-use={path}")),
+            None => {}
         }
         if scope.rust() {
             codegen.rust.push(format!("-Cprofile-use={path}"));
         }
-        self.derived("pgo", Some(profdata.digest.clone()), codegen)
+        self.derived("pgo", Some(profdata), codegen)
     }
 
     /// This build with the relocations that BOLT needs to move code about. They are no part of what is loaded.
@@ -66,14 +82,20 @@ impl Plan {
         self.derived("relocatable", None, codegen)
     }
 
-    fn derived(&self, name: &str, profile: Option<Sha256>, more: CodeGen) -> Plan {
-        let base = self.base();
-        let (names, earlier) = match &self.variant {
-            Some(variant) => (format!("{}-{name}", variant.name), variant.profile.clone()),
-            None => (name.to_string(), None),
+    fn derived(&self, name: &str, profdata: Option<&Profdata>, more: CodeGen) -> Plan {
+        let earlier = self.variant.clone();
+        let variant = Variant {
+            name: earlier.as_ref().map_or(name.to_string(), |variant| format!("{}-{name}", variant.name)),
+            base: self.base(),
+            profile: profdata
+                .map(|profdata| profdata.digest.clone())
+                .or(earlier.as_ref().and_then(|variant| variant.profile.clone())),
+            gcda: profdata
+                .and_then(|profdata| profdata.gcda.clone())
+                .or(earlier.and_then(|variant| variant.gcda)),
         };
         Plan {
-            variant: Some(Variant { name: names, base, profile: profile.or(earlier) }),
+            variant: Some(variant),
             codegen: self.codegen.clone().and(more),
             // Nothing of a profile is in the plan that names every flag.
             reproducible: false,
@@ -87,21 +109,14 @@ impl Plan {
     }
 }
 
-/// The `llvm-profdata` that reads what both compilers write.
+/// The `llvm-profdata` that reads what rustc and clang write. gcc reads its own counts.
 ///
 /// # Errors
 /// When the compilers are of different LLVMs, or there is no such `llvm-profdata`: before anything is compiled.
 pub fn profdata_tool(plan: &Plan, scope: PgoScope, toolchain: &Toolchain) -> Result<Tool> {
     let rustc = plan.rustc.llvm.major;
     let cxx = plan.compiler.version.major;
-    if scope.cpp() && plan.compiler.kind != CompilerKind::Clang {
-        bail!(
-            "one profile over C++ and Rust takes clang {rustc}, and the compiler is {} {cxx}: `cargo xtask setup` \
-             installs clang (Debian: clang-{rustc}), or use --scope rust",
-            plan.compiler.kind
-        );
-    }
-    if scope.cpp() && cxx != rustc {
+    if scope.cpp() && plan.compiler.kind == CompilerKind::Clang && cxx != rustc {
         bail!(
             "clang {cxx} and rustc (LLVM {rustc}) write profiles of different formats: install clang-{rustc}, or take \
              a rustc of LLVM {cxx} with `rustup toolchain install`, or use --scope rust"

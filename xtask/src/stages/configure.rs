@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::Build;
+use crate::pgo::gcda;
 use crate::process::{Run, Stream};
 use crate::ui::Progress;
 
@@ -34,5 +35,9 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
             if stream == Stream::Out {
                 progress.message(line.trim_start_matches("-- "));
             }
-        })
+        })?;
+    match build.plan.variant.as_ref().and_then(|variant| variant.gcda.as_ref()) {
+        Some(counts) => gcda::lay_out(counts, &tree),
+        None => Ok(()),
+    }
 }

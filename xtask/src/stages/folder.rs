@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use build_info::BuildInfo;
@@ -113,6 +114,20 @@ impl Folder {
         fs::write_atomically(&self.stamp_path(stage), &serde_json::to_vec(stamp)?)
     }
 
+    fn value_path(&self, name: &str) -> PathBuf {
+        self.path.join("stages").join(format!("{name}.value.json"))
+    }
+
+    /// What the stage `name` gave. A damaged value is none.
+    pub fn value<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
+        serde_json::from_slice(&std::fs::read(self.value_path(name)).ok()?).ok()
+    }
+
+    /// Keeps what the stage `name` gave.
+    pub fn write_value(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        fs::write_atomically(&self.value_path(name), &serde_json::to_vec_pretty(value)?)
+    }
+
     /// Keeps the plan beside what it made.
     pub fn write_plan(&self, plan: &Plan) -> Result<()> {
         fs::write_atomically(&self.path.join("plan.json"), &serde_json::to_vec_pretty(plan)?)
@@ -150,6 +165,16 @@ pub struct Lock {
 }
 
 impl Lock {
+    fn path(workspace: &Workspace) -> PathBuf {
+        workspace.anneal().join("lock")
+    }
+
+    /// Whether a process holds the lock now. What cannot be looked at is not held.
+    pub fn is_held(workspace: &Workspace) -> bool {
+        let Ok(file) = File::open(Self::path(workspace)) else { return false };
+        matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+    }
+
     /// Takes the lock.
     ///
     /// # Errors
@@ -157,7 +182,7 @@ impl Lock {
     pub fn take(workspace: &Workspace) -> Result<Self> {
         let anneal = workspace.anneal();
         std::fs::create_dir_all(&anneal).with_context(|| format!("cannot make {}", anneal.display()))?;
-        let path = anneal.join("lock");
+        let path = Self::path(workspace);
         let mut file = OpenOptions::new()
             .create(true)
             .read(true)
@@ -165,7 +190,16 @@ impl Lock {
             .truncate(false)
             .open(&path)
             .with_context(|| format!("cannot open the lock {}", path.display()))?;
-        match file.try_lock() {
+        let mut locked = file.try_lock();
+        // `is_held` holds it for a moment, and is no build.
+        for _ in 0..3 {
+            if !matches!(locked, Err(TryLockError::WouldBlock)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            locked = file.try_lock();
+        }
+        match locked {
             Ok(()) => {
                 // Only for the message of another process; the lock is the kernel's.
                 let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));

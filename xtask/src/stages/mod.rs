@@ -20,12 +20,15 @@ use anyhow::{Context, Result};
 use build_info::Host;
 use build_info::record::{BuildInfo, EffectiveFlags, StageTime};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::plan::Plan;
 use crate::process::{self, Log};
 use crate::ui::{Progress, Ui};
 use crate::workspace::Workspace;
 use folder::Folder;
-pub use folder::{Builds, Lock};
+pub use folder::{Builds, Found, Lock};
 
 const CONFIGURE: &str = "configure";
 const COMPILE: &str = "compile";
@@ -134,6 +137,60 @@ impl<'a> Build<'a> {
         let real = |path: &Path| std::fs::canonicalize(path).ok();
         let link = real(&self.workspace.current(&self.plan.profile));
         link.is_some() && link == real(self.folder.path())
+    }
+
+    /// Runs the stages up to a program that has generated text, and names it.
+    pub fn engine(&self) -> Result<PathBuf> {
+        self.up_to_smoke_test()?;
+        self.folder.newest_engine().context("the build folder holds no anneal")
+    }
+
+    /// The build folder.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// CMake's build tree.
+    pub fn cmake(&self) -> PathBuf {
+        self.folder.cmake()
+    }
+
+    /// All output of all commands.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Replaces the record of a complete build.
+    pub fn amend(&self, info: &BuildInfo) -> Result<()> {
+        self.folder.write_record(info)
+    }
+
+    /// What `work` gave when it was run on the same `input` before and `is_there` says that it still stands; else
+    /// what it gives now.
+    pub fn remember<T: Serialize + DeserializeOwned>(
+        &self,
+        name: &str,
+        input: &str,
+        is_there: impl FnOnce(&T) -> bool,
+        work: impl FnOnce(&Log) -> Result<T>,
+    ) -> Result<T> {
+        let earlier = self
+            .folder
+            .stamp(name)
+            .filter(|stamp| stamp.input == input)
+            .and_then(|_| self.folder.value(name));
+        if let Some(value) = earlier.filter(is_there) {
+            self.ui.done("kept", name);
+            return Ok(value);
+        }
+        self.folder.forget(name);
+        let started = Instant::now();
+        let value = work(&self.log)?;
+        let seconds = started.elapsed().as_secs_f64();
+        self.folder.write_value(name, &value)?;
+        self.folder.write_stamp(name, &folder::Stamp { input: input.to_string(), seconds })?;
+        self.ui.done("finished", format_args!("{name} in {seconds:.1} s"));
+        Ok(value)
     }
 
     /// Runs the C++ part and no more, for whoever times it.

@@ -71,6 +71,8 @@ fn result_path(build: &Build) -> PathBuf {
 fn generate(build: &Build, model: &std::path::Path) -> Result<Report> {
     let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
     let output = Run::new(anneal, &build.log)
+        // An engine with counters would leave a profile wherever it is run.
+        .env(crate::pgo::profdata::VARIABLE, "/dev/null")
         .args(["run", "--greedy", "--ignore-eos", "--json", "-n", &TOKENS.to_string(), "-p", PROMPT, "-m"])
         .args([model])
         .output()?;

@@ -7,7 +7,7 @@ mod table;
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 pub use progress::Progress;
@@ -57,7 +57,7 @@ impl Ui {
         // A reader that has seen enough (`| head`) is no error.
         match std::io::stdout().write_all(text.as_bytes()) {
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-            other => Ok(other?),
+            other => other.context("cannot write the result to stdout"),
         }
     }
 

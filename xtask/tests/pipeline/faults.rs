@@ -164,13 +164,48 @@ fn what_an_origin_is_fetched_with_is_a_need_of_the_build() {
 }
 
 #[test]
+fn what_vendor_fetches_with_is_offered_as_for_a_build() {
+    let checkout = Checkout::new("checkout");
+    for (origin, program) in [("sdist", "pip"), ("git", "git")] {
+        let mut command = checkout.command(&["vendor", "--yes", "--origin", origin]);
+        let output = command.env("PATH", checkout.root.join("no such folder")).output().unwrap();
+        Run::from(output).expect(1, &format!("still missing: {program}"));
+    }
+}
+
+#[test]
+fn a_host_file_that_is_none_says_how_to_make_one() {
+    let checkout = Checkout::new("checkout");
+    write(&checkout.root.join("README.md"), "# no JSON");
+    write(&checkout.root.join("other.json"), "{\"name\": \"no machine\"}");
+    for (file, part) in [
+        ("README.md", "README.md is not a description of a machine"),
+        ("other.json", "other.json is not a description of a machine"),
+        ("engine", "cannot read engine"),
+        ("missing.json", "cannot read missing.json"),
+    ] {
+        let run = checkout.xtask(&["plan", "--host", file]).expect(1, part);
+        assert!(run.err.contains("`cargo xtask detect > host.json`"), "{}", run.err);
+    }
+    checkout.xtask(&["plan", "--toolchain", "README.md"]).expect(1, "fixtures/toolchains");
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_an_error() {
+    let checkout = Checkout::new("checkout");
+    for args in [&["detect"][..], &["detect", "--json"], &["show"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = checkout.command(args).stdout(full).output().unwrap();
+        Run::from(output)
+            .expect(1, "cannot write the result to stdout\n  caused by: No space left on device");
+    }
+}
+
+#[test]
 fn wrong_usage_exits_with_2_and_says_what_there_is() {
     let checkout = Checkout::new("checkout");
     for (args, part) in [
-        (
-            &["build", "--profile", "navite"][..],
-            "there are dev, native, native-llama-bench, portable, upstream-default",
-        ),
+        (&["build", "--profile", "navite"][..], "there are dev, native, native-llama-bench,"),
         (&["build", "--origin", "ftp"], "use crate, sdist, git or path:DIR"),
         (&["biuld"], "unrecognized subcommand"),
         (&["model", "synth", "--preset", "huge", "--out", "x.gguf"], "there are tiny, moe-tiny"),

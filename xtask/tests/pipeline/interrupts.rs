@@ -92,11 +92,23 @@ fn a_second_build_is_told_to_try_again_and_a_killed_one_holds_nothing() {
     let checkout = Checkout::new("checkout");
     let (mut child, step) = slow_build(&checkout);
     let second = checkout.build("portable").expect(75, "another build is running in this checkout");
+    // Wrong usage is told of at once.
+    for (args, part) in [
+        (&["build", "--profile", "nope"][..], "there are dev, native"),
+        (&["build-native", "--commit", "abc"], "go with --origin git"),
+        (&["vendor", "--commit", "abc"], "go with --origin git"),
+        (&["bench", "build", "--profile", "nope"], "there are dev, native"),
+    ] {
+        checkout.xtask(args).expect(2, part);
+    }
+    // A build that was begun and left lies there too.
+    write(&checkout.root.join("target/anneal/portable-000000000000/stages/x"), "");
+    let shown = checkout.xtask(&["show"]).expect(0, "").out;
+    assert_eq!((shown.matches("building").count(), shown.matches("unfinished").count()), (1, 1), "{shown}");
     assert!(second.err.contains(&format!("(process {})", child.id())), "{}", second.err);
     kill_process(pid(child.id()), Signal::KILL).unwrap();
     child.wait().unwrap();
-    // Nobody is left to end it.
-    kill_process(pid(step), Signal::KILL).unwrap();
+    assert!(ends(step), "what a killed build had started went on");
     std::fs::remove_file(checkout.source.join("slow")).unwrap();
     checkout.build("native").expect(0, "built");
 }

@@ -29,8 +29,9 @@ pub struct Args {
 /// Compiles llama.cpp from clean, in turn by our stages and by the plain tools with the same definitions.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
-    let _lock = Lock::take(&workspace)?;
     let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
+    args.source.store(&workspace)?;
+    let _lock = Lock::take(&workspace)?;
     let host = tools::host(ui);
     let toolchain = tools::toolchain(&workspace);
     let tree = tools::fetch(&workspace, &args.source, ui)?;

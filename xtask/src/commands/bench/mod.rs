@@ -4,6 +4,8 @@ mod builds;
 mod overhead;
 mod speed;
 
+pub use speed::{Sample, measure_once};
+
 use anyhow::Result;
 
 use crate::ui::Ui;

@@ -55,10 +55,13 @@ struct Test {
 
 /// One run of one program.
 #[derive(Clone, Copy, Serialize)]
-struct Sample {
-    prefill: f64,
-    decode: f64,
-    peak_rss: u64,
+pub struct Sample {
+    /// Tokens per second.
+    pub prefill: f64,
+    /// Tokens per second.
+    pub decode: f64,
+    /// Bytes.
+    pub peak_rss: u64,
 }
 
 /// The result, with all samples.
@@ -115,7 +118,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         }
         for (program, samples) in order {
             process::check_interrupted()?;
-            samples.push(measure_once(program, &args, threads)?);
+            samples.push(measure_once(program, &args.model, args.prompt, args.generate, threads)?);
         }
         progress.step(pair as u64 + 1, pairs as u64, "pairs");
     }
@@ -193,15 +196,21 @@ fn finished(workspace: &Workspace, profile: &str, program: &str) -> Result<PathB
 }
 
 /// One run: prefill and decode with llama-bench's own warm-up before each.
-fn measure_once(program: &Path, args: &Args, threads: u32) -> Result<Sample> {
+pub fn measure_once(
+    program: &Path,
+    model: &Path,
+    prompt: u32,
+    generate: u32,
+    threads: u32,
+) -> Result<Sample> {
     let mut command = Command::new(program);
     if program.ends_with("bin/anneal") {
         command.arg("bench");
     }
     command
         .arg("-m")
-        .arg(&args.model)
-        .args(["-p", &args.prompt.to_string(), "-n", &args.generate.to_string()])
+        .arg(model)
+        .args(["-p", &prompt.to_string(), "-n", &generate.to_string()])
         .args(["-t", &threads.to_string(), "-r", "1", "-o", "json"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -234,7 +243,7 @@ fn measure_once(program: &Path, args: &Args, threads: u32) -> Result<Sample> {
                 format!("{} reported no test of {prompt} + {generated} tokens", program.display())
             })
     };
-    Ok(Sample { prefill: speed(args.prompt, 0)?, decode: speed(0, args.generate)?, peak_rss })
+    Ok(Sample { prefill: speed(prompt, 0)?, decode: speed(0, generate)?, peak_rss })
 }
 
 fn drain(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {

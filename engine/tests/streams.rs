@@ -1,11 +1,12 @@
-//! A standard error that is closed, full, or read by nobody is no reason to fail.
+//! A standard error that is closed, full, or read by nobody is no reason to fail; a standard output that is full is.
 
 mod common;
 
+use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{ANNEAL, tiny};
+use common::{ANNEAL, parts, tiny};
 
 /// Exit code of `executable` run by a shell with `redirection`, and what it wrote to stdout.
 fn run(executable: &Path, redirection: &str, arguments: &[&str]) -> (Option<i32>, String) {
@@ -57,4 +58,25 @@ fn a_reader_of_stderr_that_goes_away_is_no_error() {
         .expect("the executable runs");
     drop(child.stderr.take());
     assert_eq!(child.wait().expect("it ends").code(), Some(1));
+}
+
+#[test]
+fn output_that_cannot_be_written_is_named() {
+    let model = tiny().to_str().expect("UTF-8");
+    let cases: [&[&str]; 6] = [
+        &["run", "-m", model, "-p", "a", "-n", "2"],
+        &["run", "-m", model, "-p", "a", "-n", "2", "--json"],
+        &["bench", "-m", model, "-p", "8", "-n", "0", "-r", "1"],
+        &["info"],
+        &["--help"],
+        &["--version"],
+    ];
+    for arguments in cases {
+        let full = File::options().write(true).open("/dev/full").expect("Linux has one");
+        let output = Command::new(ANNEAL).args(arguments).stdout(full).output().expect("the executable runs");
+        let (code, _, stderr) = parts(&output);
+        assert_eq!(code, Some(1), "{arguments:?}: {stderr}");
+        assert!(stderr.starts_with("error: cannot write") && stderr.contains("No space left"), "{stderr}");
+        assert!(!stderr.contains("panicked") && !stderr.contains("mistake"), "{stderr}");
+    }
 }

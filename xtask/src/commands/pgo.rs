@@ -1,0 +1,176 @@
+//! `pgo`
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use build_info::BuildInfo;
+use build_info::optimized::Gain;
+use toolchain::CompilerKind;
+
+use super::setup;
+use crate::models::Maker;
+use crate::pgo::compare::Contest;
+use crate::pgo::train::{self, Course};
+use crate::pgo::{Pipeline, Profile};
+use crate::plan::{self, variant};
+use crate::profile::{self, PgoScope};
+use crate::stages::Lock;
+use crate::ui::{self, Ui};
+use crate::workspace::Workspace;
+use crate::{exit, tools, workload};
+
+/// Options of `pgo`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The build that is optimised
+    #[arg(short, long, default_value = "native")]
+    profile: String,
+    /// Train and compare on this GGUF rather than on synthetic models
+    #[arg(short, long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Train on this workload, a file in profiles/workloads; may be repeated [default: all of them]
+    #[arg(short, long, value_name = "NAME")]
+    workload: Vec<String>,
+    /// Which code: all, cpp or rust
+    #[arg(long, default_value = "all", value_parser = parse_scope)]
+    scope: PgoScope,
+    /// Use this merged profile in place of a training
+    #[arg(long, value_name = "FILE", conflicts_with = "workload")]
+    profdata: Option<PathBuf>,
+    /// Pairs of runs by which the builds are compared, for each model
+    #[arg(long, default_value_t = 10)]
+    pairs: usize,
+    /// Make the optimised build current even where it does not win
+    #[arg(long)]
+    keep_going: bool,
+    /// Install missing tools without asking
+    #[arg(short, long)]
+    yes: bool,
+    /// Print the plans and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Leave this machine's name out of build_info.json
+    #[arg(long)]
+    no_hostname: bool,
+    #[command(flatten)]
+    source: tools::SourceArgs,
+}
+
+fn parse_scope(text: &str) -> Result<PgoScope, String> {
+    [PgoScope::All, PgoScope::Cpp, PgoScope::Rust]
+        .into_iter()
+        .find(|scope| scope.to_string() == text)
+        .ok_or_else(|| "use all, cpp or rust".to_string())
+}
+
+/// Instruments, trains, merges, rebuilds, compares, and makes the faster build current.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
+    let workloads = workload::load(&workspace.workloads(), &args.workload)?;
+    if let Some(model) = &args.model {
+        train::check_model(model)?;
+    }
+    let host = tools::host(ui);
+    if args.dry_run {
+        let source = tools::pinned_source(&workspace, &args.source)?;
+        let plan = plan::plan(&host, &profile, &source, &tools::toolchain(&workspace))?;
+        let instrumented = plan.instrumented(args.scope);
+        return ui.result(&[&plan, &instrumented], format_args!("{plan}\n{instrumented}"));
+    }
+
+    // Wrong usage is told before anything is waited for.
+    args.source.store(&workspace)?;
+    let _lock = Lock::take(&workspace)?;
+    let toolchain = setup::ready_for_pgo(&workspace, &profile, &args.source, args.yes, ui)?;
+    let tree = tools::fetch(&workspace, &args.source, ui)?;
+    let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
+    // Before anything is compiled.
+    let tool = variant::profdata_tool(&plan, args.scope, &toolchain)?;
+    if args.profdata.is_some() && args.scope.cpp() && plan.compiler.kind == CompilerKind::Gcc {
+        return Err(exit::usage(
+            "--profdata takes a profile of clang and rustc: gcc keeps its counts elsewhere",
+        ));
+    }
+    for note in &plan.notes {
+        ui.warn(note);
+    }
+    let mut pipeline = Pipeline::new(&workspace, ui, &host, &tree, tool, args.scope, !args.no_hostname);
+
+    let plain = pipeline.step("build without a profile", |pipeline| pipeline.plain(&plan))?;
+    let plain_engine = plain.folder.join("bin/anneal");
+    let maker = Maker { workspace: &workspace, engine: Some(&plain_engine), ui };
+    let course = pipeline.step("models", |_| Course::new(&workloads, args.model.as_deref(), maker))?;
+
+    let instrumented = plan.instrumented(args.scope);
+    let engine = pipeline.step("instrument", |pipeline| pipeline.instrument(&instrumented))?;
+    let trained: Profile = match &args.profdata {
+        Some(file) => pipeline
+            .step("take the profile", |pipeline| pipeline.take(&instrumented, &engine, file, maker))?,
+        None => pipeline
+            .step("train and merge", |pipeline| pipeline.train(&instrumented, &engine, &course, maker))?,
+    };
+
+    let optimized = plan.profiled(args.scope, &trained.profdata);
+    let outcome = pipeline.step("rebuild", |pipeline| pipeline.rebuild(&optimized, trained))?;
+    let threads = build_info::threads::budget(&host, build_info::Policy::Balanced).decode;
+    let gain = pipeline.step("compare", |_| {
+        let contest = Contest {
+            ours: &outcome.folder.join("bin/anneal"),
+            theirs: &plain_engine,
+            against: (args.profile.clone(), plan.hash()),
+            models: course.models(),
+            threads,
+            pairs: args.pairs.max(2),
+        };
+        contest.run(ui)
+    })?;
+
+    let info = BuildInfo { gain: Some(gain.clone()), ..outcome.info };
+    pipeline.amend(&optimized, &info)?;
+    let wins = gain.kept || args.keep_going;
+    pipeline.make_current(if wins { &optimized } else { &plan })?;
+    ui.say(ui::stage_times(pipeline.times()));
+    ui.result(&info, report(&info, &gain, wins))
+}
+
+/// What a person reads at the end.
+fn report(info: &BuildInfo, gain: &Gain, wins: bool) -> String {
+    let mut text = String::new();
+    if let Some(pgo) = &info.pgo {
+        let coverage = &pgo.coverage;
+        text.push_str(&format!(
+            "coverage: {} of {} functions were run in training; of the {} hot functions of another run {} have counts; \
+             {} have changed\n{}\n\n",
+            coverage.counted,
+            coverage.functions,
+            coverage.hot,
+            coverage.hot_counted,
+            coverage.mismatched.len(),
+            ui::columns(
+                &["hottest", "share of blocks", "has counts"],
+                coverage.hottest.iter().map(|hot| {
+                    let counted = if hot.counted { "yes" } else { "no" };
+                    vec![hot.name.clone(), format!("{:.1} %", hot.share * 100.0), counted.to_string()]
+                })
+            )
+        ));
+    }
+    text.push_str(&format!(
+        "{}\n\n{}\n{} is current\n",
+        ui::columns(
+            &["model", "phase", "times as fast [95 % interval]"],
+            gain.phases.iter().map(|phase| {
+                let ratio = &phase.ratio;
+                vec![
+                    phase.model.clone(),
+                    phase.phase.clone(),
+                    format!("{:.3} [{:.3}, {:.3}]", ratio.median, ratio.low, ratio.high),
+                ]
+            })
+        ),
+        gain.verdict,
+        if wins { "the build with the profile" } else { "the build without a profile" }
+    ));
+    text
+}

@@ -1,0 +1,102 @@
+//! Models with random weights: written once, found again.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use build_info::Bytes;
+use gguf::synth::{self, Options, Precision, Preset};
+
+use crate::exit;
+use crate::process::{self, Log, Run};
+use crate::ui::Ui;
+use crate::workload::Synthetic;
+use crate::workspace::Workspace;
+
+/// What making a model takes.
+#[derive(Clone, Copy)]
+pub struct Maker<'a> {
+    /// The checkout.
+    pub workspace: &'a Workspace,
+    /// The engine that quantises.
+    pub engine: Option<&'a Path>,
+    /// Who is told.
+    pub ui: &'a Ui,
+}
+
+impl Maker<'_> {
+    /// The model `what` among those that are kept in target/anneal/models, made when it is not there.
+    pub fn find_or_make(&self, what: &Synthetic) -> Result<PathBuf> {
+        let folder = self.workspace.models();
+        let path = folder.join(what.file_name());
+        if path.is_file() {
+            return Ok(path);
+        }
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        self.write(what.preset(), what.quant(), 0, &path)?;
+        Ok(path)
+    }
+
+    /// Writes a model. The same seed gives the same weights.
+    pub fn write(&self, preset: Preset, quant: &str, seed: u64, out: &Path) -> Result<()> {
+        match quant {
+            "F16" => self.weights(preset, Precision::F16, seed, out),
+            "F32" => self.weights(preset, Precision::F32, seed, out),
+            _ => self.quantised(preset, quant, seed, out),
+        }
+    }
+
+    fn weights(&self, preset: Preset, precision: Precision, seed: u64, out: &Path) -> Result<()> {
+        let progress = std::cell::RefCell::new(self.ui.progress("weights"));
+        let step = |done: Bytes, total: Bytes| {
+            progress.borrow_mut().step(done.0 >> 20, total.0 >> 20, "MiB");
+            if process::interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let options = Options { precision, seed, progress: Some(&step), ..Options::new(preset) };
+        let written = synth::write(out, &options);
+        progress.into_inner().finish();
+        match written {
+            Ok(_) => Ok(()),
+            Err(synth::Error::Stopped { .. }) => {
+                Err(exit::interrupted("stopped: nothing was written, and what was there before stays"))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// F16 beside the destination first, then the mixture that llama.cpp's quantiser makes of it.
+    fn quantised(&self, preset: Preset, quant: &str, seed: u64, out: &Path) -> Result<()> {
+        let Some(engine) = self.engine else {
+            bail!(
+                "quantising to {quant} is done by the engine, and there is no finished build: run `cargo xtask \
+                 build-native` first, or ask for F16 or F32"
+            );
+        };
+        let name = out.file_name().context("the output has no file name")?.to_string_lossy().into_owned();
+        let folder = match out.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let beside = Beside(folder.join(format!(".{name}.f16.{}", std::process::id())));
+        self.weights(preset, Precision::F16, seed, &beside.0)?;
+
+        let progress = self.ui.progress("quantise");
+        let log = Log::new(self.workspace.anneal().join("quantize.log"), self.ui.verbose());
+        let done = Run::new(engine, &log)
+            .args(["quantize"])
+            .args([&beside.0, &out.to_path_buf()])
+            .args([quant])
+            .watch(|_, line| progress.message(line.trim()));
+        progress.finish();
+        done
+    }
+}
+
+/// A file that goes when this does.
+struct Beside(PathBuf);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,136 @@
+//! How much of a run a profile speaks of.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, bail};
+use build_info::optimized::{Coverage, HotFunction};
+
+use super::profdata::Functions;
+
+/// Share of all blocks executed that the hot functions make up.
+const HOT: f64 = 0.99;
+/// Functions that are named.
+const NAMED: usize = 10;
+/// Share of the functions counted in training whose code may be another than it was then.
+const STALE: f64 = 0.05;
+
+/// Holds the profile of the training against that of a run that was not trained on.
+///
+/// # Errors
+/// When either counted nothing.
+pub fn coverage(trained: &Functions, run: &Functions) -> Result<Coverage> {
+    let counted = trained.values().filter(|function| function.count > 0).count() as u64;
+    if counted == 0 {
+        bail!("the profile is empty: {} functions, and none was run in training", trained.len());
+    }
+    let total: f64 = run.values().map(|function| function.count as f64).sum();
+    if total == 0.0 {
+        bail!("the run that the profile is held against counted nothing");
+    }
+    let mut hottest: Vec<_> = run.iter().filter(|(_, function)| function.count > 0).collect();
+    hottest.sort_by(|(a, left), (b, right)| right.count.cmp(&left.count).then_with(|| a.cmp(b)));
+    let mut sum = 0.0;
+    let hot: Vec<HotFunction> = hottest
+        .iter()
+        .take_while(|(_, function)| {
+            let before = sum;
+            sum += function.count as f64;
+            before < HOT * total
+        })
+        .map(|(name, function)| HotFunction {
+            name: name.to_string(),
+            share: function.count as f64 / total,
+            counted: trained
+                .get(*name)
+                .is_some_and(|trained| trained.hash == function.hash && trained.count > 0),
+        })
+        .collect();
+    Ok(Coverage {
+        functions: trained.len() as u64,
+        counted,
+        hot: hot.len() as u64,
+        hot_counted: hot.iter().filter(|function| function.counted).count() as u64,
+        hottest: hot.into_iter().take(NAMED).collect(),
+        mismatched: Vec::new(),
+    })
+}
+
+/// The functions that compilers left out because their code is another than in training, from the output of a
+/// build.
+pub fn mismatched(log: &str) -> Vec<String> {
+    const SIGN: &str = "(hash mismatch) ";
+    let names: BTreeSet<String> = log
+        .lines()
+        .filter_map(|line| line.split_once(SIGN))
+        .filter_map(|(_, rest)| rest.split_whitespace().next())
+        .map(str::to_string)
+        .collect();
+    names.into_iter().collect()
+}
+
+/// Refuses a profile of other sources.
+pub fn check_fresh(coverage: &Coverage) -> Result<()> {
+    let share = coverage.mismatched.len() as f64 / coverage.counted.max(1) as f64;
+    if share <= STALE {
+        return Ok(());
+    }
+    let some: Vec<&str> = coverage.mismatched.iter().take(3).map(String::as_str).collect();
+    bail!(
+        "the profile is of other sources or other compilers: {} of {} functions have changed since ({}, …); gather a \
+         new one with `cargo xtask pgo`",
+        coverage.mismatched.len(),
+        coverage.counted,
+        some.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pgo::profdata::Function;
+
+    fn functions(all: &[(&str, u64, u64)]) -> Functions {
+        all.iter()
+            .map(|(name, hash, count)| (name.to_string(), Function { hash: *hash, count: *count }))
+            .collect()
+    }
+
+    #[test]
+    fn hot_functions_of_a_run_are_looked_up_in_the_training() {
+        let trained = functions(&[("gemm", 1, 900), ("gemv", 2, 80), ("changed", 3, 5), ("never", 4, 0)]);
+        let run = functions(&[
+            ("gemm", 1, 500),
+            ("gemv", 2, 300),
+            ("changed", 9, 150),
+            ("new", 5, 49),
+            ("cold", 6, 1),
+        ]);
+        let found = coverage(&trained, &run).unwrap();
+        assert_eq!((found.functions, found.counted), (4, 3));
+        // gemm, gemv, changed and new make up 99.9 %; three do not reach 99 %.
+        assert_eq!((found.hot, found.hot_counted), (4, 2));
+        let names: Vec<_> = found.hottest.iter().map(|hot| (hot.name.as_str(), hot.counted)).collect();
+        assert_eq!(names, [("gemm", true), ("gemv", true), ("changed", false), ("new", false)]);
+        assert!((found.hottest[0].share - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_empty_profile_is_refused() {
+        let some = functions(&[("f", 1, 1)]);
+        let none = functions(&[("f", 1, 0)]);
+        assert!(coverage(&none, &some).unwrap_err().to_string().contains("is empty: 1 functions"));
+        assert!(coverage(&some, &none).unwrap_err().to_string().contains("counted nothing"));
+    }
+
+    #[test]
+    fn a_stale_profile_is_refused_and_one_changed_function_is_not() {
+        let log = "warning: ops.cpp: Function control flow change detected (hash mismatch) _Z3addv Hash = 12 up to 0 \
+                   count discarded [-Wbackend-plugin]\n[1/2] Building\nsame (hash mismatch) _Z3addv Hash = 12\n";
+        assert_eq!(mismatched(log), ["_Z3addv"]);
+        let mut coverage = Coverage { counted: 100, mismatched: mismatched(log), ..Coverage::default() };
+        assert!(check_fresh(&coverage).is_ok());
+        coverage.mismatched = (0..6).map(|number| format!("f{number}")).collect();
+        let error = check_fresh(&coverage).unwrap_err().to_string();
+        assert!(error.contains("6 of 100 functions") && error.contains("cargo xtask pgo"), "{error}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Profile-guided optimisation: instrument → train → merge → rebuild → compare.
+//!
+//! One engine with counters is run on workloads; the counts tell the compilers of both languages which way branches
+//! go and what is hot. Each step is a method of [`Pipeline`]; `commands/pgo.rs` tells the story.
+
+pub mod compare;
+pub mod coverage;
+pub mod gcda;
+pub mod profdata;
+pub mod train;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use build_info::Host;
+use build_info::optimized::{Coverage, Pgo, Training};
+use build_info::record::{StageTime, Tool};
+use serde::{Deserialize, Serialize};
+use toolchain::CompilerKind;
+
+use crate::models::Maker;
+use crate::plan::Plan;
+use crate::plan::variant::Profdata;
+use crate::process::Log;
+use crate::profile::PgoScope;
+use crate::stages::{Build, Outcome};
+use crate::ui::Ui;
+use crate::workload;
+use crate::workspace::Workspace;
+use profdata::Raw;
+use train::Course;
+
+/// What the steps share.
+pub struct Pipeline<'a> {
+    /// The checkout.
+    pub workspace: &'a Workspace,
+    /// Who is told.
+    pub ui: &'a Ui,
+    /// This machine.
+    pub host: &'a Host,
+    /// The llama.cpp sources.
+    pub tree: &'a llama_source::Tree,
+    /// `llvm-profdata` of the compilers' version.
+    pub tool: Tool,
+    /// Which code counts, and is optimised.
+    pub scope: PgoScope,
+    /// Whether this machine's name goes into records.
+    pub hostname: bool,
+    times: Vec<StageTime>,
+}
+
+/// A profile, and how it came about.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// The file.
+    pub profdata: Profdata,
+    /// The training, unless the profile was given.
+    pub training: Option<Training>,
+    /// What it says of a run that was not trained on.
+    pub coverage: Coverage,
+}
+
+/// What is remembered of a training.
+#[derive(Serialize, Deserialize)]
+struct Trained {
+    profile: PathBuf,
+    digest: build_info::Sha256,
+    gcda: Option<PathBuf>,
+    training: Training,
+    coverage: Coverage,
+}
+
+impl<'a> Pipeline<'a> {
+    /// A pipeline that has not begun.
+    pub fn new(
+        workspace: &'a Workspace,
+        ui: &'a Ui,
+        host: &'a Host,
+        tree: &'a llama_source::Tree,
+        tool: Tool,
+        scope: PgoScope,
+        hostname: bool,
+    ) -> Self {
+        Self { workspace, ui, host, tree, tool, scope, hostname, times: Vec::new() }
+    }
+
+    /// How long each step took.
+    pub fn times(&self) -> &[StageTime] {
+        &self.times
+    }
+
+    /// Runs `work` as the step `name` of the closing table.
+    pub fn step<T>(&mut self, name: &str, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        let started = Instant::now();
+        let result = work(self)?;
+        self.times.push(StageTime { name: name.to_string(), seconds: started.elapsed().as_secs_f64() });
+        Ok(result)
+    }
+
+    /// The build folder of `plan`, opened.
+    fn open<'b>(&'b self, plan: &'b Plan) -> Result<Build<'b>> {
+        let folder = self.workspace.anneal().join(plan.folder_name());
+        Build::open(&folder, self.workspace, self.ui, self.host, plan, self.tree)
+    }
+
+    /// The build without a profile, complete.
+    pub fn plain(&self, plan: &Plan) -> Result<Outcome> {
+        self.open(plan)?.complete(self.hostname)
+    }
+
+    /// The engine with counters.
+    pub fn instrument(&self, plan: &Plan) -> Result<PathBuf> {
+        self.open(plan)?.engine()
+    }
+
+    /// Runs the instrumented `engine` on `course`, merges what it counted, and holds that against a run that is
+    /// not in the course. Nothing is run when this engine was trained so before.
+    pub fn train(&self, plan: &Plan, engine: &Path, course: &Course, maker: Maker) -> Result<Profile> {
+        let build = self.open(plan)?;
+        let input = format!("{} {}", crate::fs::digest_file(engine)?, course.digest());
+        let there = |trained: &Trained| {
+            trained.profile.is_file() && trained.gcda.as_ref().is_none_or(|folder| folder.is_dir())
+        };
+        let trained = build.remember("train", &input, there, |log| {
+            let raw = Raw::empty(build.path().join("profraw"))?;
+            let gcc = plan.compiler.kind == CompilerKind::Gcc && self.scope.cpp();
+            if gcc {
+                gcda::clear(&build.cmake())?;
+            }
+            let training = course.run(engine, &raw.environment(), log, self.ui)?;
+            let mut profdata = raw.merge(&self.tool, self.workspace, log)?;
+            if gcc {
+                let counts = gcda::collect(&build.cmake(), &self.workspace.pgo_profiles())?;
+                let both = format!("{} {}", profdata.digest, counts.digest);
+                profdata.digest = crate::fs::digest(both.as_bytes());
+                profdata.gcda = Some(counts.folder);
+            }
+            let coverage = self.hold_against_run(&profdata, engine, maker, log)?;
+            let Profdata { path: profile, digest, gcda } = profdata;
+            Ok(Trained { profile, digest, gcda, training, coverage })
+        })?;
+        let profdata = Profdata { path: trained.profile, digest: trained.digest, gcda: trained.gcda };
+        Ok(Profile { profdata, training: Some(trained.training), coverage: trained.coverage })
+    }
+
+    /// A profile from elsewhere, copied to where profiles are kept.
+    pub fn take(&self, plan: &Plan, engine: &Path, file: &Path, maker: Maker) -> Result<Profile> {
+        let build = self.open(plan)?;
+        let digest = crate::fs::digest_file(file)?;
+        let folder = self.workspace.pgo_profiles();
+        let path = folder.join(format!("{}.profdata", digest.short()));
+        let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        crate::fs::write_atomically(&path, &bytes)?;
+        let profdata = Profdata { path, digest, gcda: None };
+        let coverage = self.hold_against_run(&profdata, engine, maker, build.log())?;
+        Ok(Profile { profdata, training: None, coverage })
+    }
+
+    fn hold_against_run(
+        &self,
+        profdata: &Profdata,
+        engine: &Path,
+        maker: Maker,
+        log: &Log,
+    ) -> Result<Coverage> {
+        let held_out = workload::load(&self.workspace.workloads().join("held-out"), &[])?;
+        let course = Course::new(&held_out, None, maker)?;
+        let raw = Raw::empty(profdata.path.with_extension("held-out"))?;
+        course.run(engine, &raw.environment(), log, self.ui)?;
+        let run = raw.merge(&self.tool, self.workspace, log)?;
+        let trained = profdata::functions(&self.tool, &profdata.path, log)?;
+        let seen = profdata::functions(&self.tool, &run.path, log)?;
+        let _ = std::fs::remove_file(&run.path);
+        coverage::coverage(&trained, &seen)
+    }
+
+    /// The build with the profile, complete but not current.
+    ///
+    /// # Errors
+    /// When the compilers left out more of the profile than a profile of these sources explains.
+    pub fn rebuild(&self, plan: &Plan, profile: Profile) -> Result<Outcome> {
+        let build = self.open(plan)?;
+        let outcome = build.complete(self.hostname)?;
+        let log = std::fs::read_to_string(build.log().path()).unwrap_or_default();
+        let coverage = Coverage { mismatched: coverage::mismatched(&log), ..profile.coverage };
+        coverage::check_fresh(&coverage)?;
+        let mut info = outcome.info;
+        info.pgo = Some(Pgo {
+            profile: profile.profdata.digest,
+            scope: self.scope.to_string(),
+            training: profile.training,
+            coverage,
+        });
+        build.amend(&info)?;
+        Ok(Outcome { info, ..outcome })
+    }
+
+    /// Lets the profile's link name the build of `plan`.
+    pub fn make_current(&self, plan: &Plan) -> Result<()> {
+        self.open(plan)?.make_current()
+    }
+
+    /// Replaces the record of the build of `plan`.
+    pub fn amend(&self, plan: &Plan, info: &build_info::BuildInfo) -> Result<()> {
+        self.open(plan)?.amend(info)
+    }
+}
