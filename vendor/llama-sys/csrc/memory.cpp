@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <initializer_list>
 #include <new>
 
 #include <dlfcn.h>
@@ -15,7 +16,7 @@
 namespace {
 
 // A huge page of x86-64, and of AArch64 with small pages of 4 KiB.
-constexpr size_t HUGE = size_t { 2 } << 20;
+constexpr size_t HUGE_PAGE = size_t { 2 } << 20;
 
 std::atomic<uint64_t> huge_buffers { 0 };
 
@@ -33,16 +34,16 @@ const void * object_of(const char * name) {
 // that fails is reported by its caller. A 64th of a page at its start would cost the first huge page of a buffer,
 // hence the alignment.
 extern "C" void * __wrap_ggml_aligned_malloc(size_t size) {
-    const bool   large  = size >= HUGE;
+    const bool   large  = size >= HUGE_PAGE;
     void *       memory = nullptr;
     // 256: ggml's on s390x; 64 elsewhere.
-    if (size == 0 || posix_memalign(&memory, large ? HUGE : 256, size) != 0) {
+    if (size == 0 || posix_memalign(&memory, large ? HUGE_PAGE : 256, size) != 0) {
         return nullptr;
     }
     if (large) {
         huge_buffers++;
         // Refused by kernels without huge pages, which then serve small ones.
-        (void) madvise(memory, size & ~(HUGE - 1), MADV_HUGEPAGE);
+        (void) madvise(memory, size & ~(HUGE_PAGE - 1), MADV_HUGEPAGE);
     }
     return memory;
 }
@@ -50,7 +51,7 @@ extern "C" void * __wrap_ggml_aligned_malloc(size_t size) {
 bool anneal_huge_pages(void) {
     const uint64_t before = huge_buffers;
     try {
-        ggml_backend_buffer_free(ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), HUGE));
+        ggml_backend_buffer_free(ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), HUGE_PAGE));
     } catch (const std::bad_alloc &) {
         return false;
     }
@@ -70,7 +71,7 @@ bool anneal_memory_is(bool (*owns)(const void * memory)) {
     void * object = ::operator new(64, std::nothrow);
     void * plain  = std::malloc(64);
     void * buffer = nullptr;
-    if (posix_memalign(&buffer, 64, HUGE) != 0) {
+    if (posix_memalign(&buffer, 64, HUGE_PAGE) != 0) {
         buffer = nullptr;
     }
     bool all = true;

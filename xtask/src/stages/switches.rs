@@ -14,6 +14,18 @@ const OPENMP: &str = "-DGGML_USE_OPENMP";
 const REPACK: &str = "-DGGML_USE_CPU_REPACK";
 const LLAMAFILE: &str = "-DGGML_USE_LLAMAFILE";
 
+/// Refuses a fast-math build that no correctness gate would stand in the way of.
+pub fn check_gate(plan: &Plan, gated: bool) -> Result<()> {
+    if plan.switches.fast_math && !gated {
+        bail!(
+            "profile {}: `fast_math = true` takes the correctness gate, which compares tokens and logits with a build \
+             without it, and this build runs without the gate: turn the gate on, or leave fast_math off",
+            plan.profile
+        );
+    }
+    Ok(())
+}
+
 /// Holds the definitions that ggml-cpu is compiled with against the plan.
 ///
 /// # Errors
