@@ -5,6 +5,7 @@
 pub mod host;
 pub mod optimized;
 pub mod record;
+pub mod switches;
 pub mod threads;
 mod units;
 

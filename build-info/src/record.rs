@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::optimized::{Gain, Pgo};
+use crate::switches::{OpenMp, Switches};
 use crate::{Bytes, Host, Sha256, ThreadBudget};
 
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
-pub const SCHEMA_VERSION: &str = "1.1";
+pub const SCHEMA_VERSION: &str = "1.2";
 
 /// The record of one build. It keeps the names that existing scripts read (`build_type`, `date`, `hostname`,
 /// `cpu_model`, `cpu_flags`, `cmake_flags`, `llama_version`, `compiler`, `reproducible`, `optimal_threads`).
@@ -64,6 +65,12 @@ pub struct BuildInfo {
     pub blas: Option<Blas>,
     /// Who runs the threads: OpenMP or ggml's own pool.
     pub threading: Threading,
+    /// The OpenMP runtime, where it is OpenMP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub openmp: Option<OpenMp>,
+    /// What else was turned on and off; records of Anneal before 1.2 of this format say nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switches: Option<Switches>,
     /// Link-time optimisation: `off`, `thin` or `full`.
     pub lto: String,
     /// Plan of the build that this one was made from, with a profile or by BOLT.

@@ -60,6 +60,43 @@ pub fn system_info() -> String {
     unsafe { owned(sys::llama_print_system_info()) }
 }
 
+/// Whether a large buffer of the CPU backend asks the kernel for huge pages.
+pub fn huge_pages() -> bool {
+    start(false);
+    // SAFETY: makes a buffer of its own and frees it.
+    unsafe { sys::anneal_huge_pages() }
+}
+
+/// Whether C and C++ get their memory, as Rust does, from the allocator that was linked in.
+#[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
+pub fn allocator_serves_cpp() -> bool {
+    // SAFETY: `owns` is called with memory that is alive, and only looks it up.
+    unsafe { sys::anneal_memory_is(Some(owns)) }
+}
+
+#[cfg(all(feature = "mimalloc", not(feature = "jemalloc")))]
+unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
+    // SAFETY: compares the address with those of its arenas.
+    unsafe { libmimalloc_sys::mi_is_in_heap_region(memory) }
+}
+
+#[cfg(feature = "jemalloc")]
+unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
+    let mut memory = memory;
+    let (mut arena, mut size) = (0u32, size_of::<u32>());
+    // SAFETY: the shim has seen that `malloc` is this program's, so jemalloc knows the address; reads one pointer,
+    // writes one number.
+    unsafe {
+        tikv_jemalloc_sys::mallctl(
+            c"arenas.lookup".as_ptr(),
+            (&raw mut arena).cast(),
+            &mut size,
+            (&raw mut memory).cast(),
+            size_of_val(&memory),
+        ) == 0
+    }
+}
+
 /// Kind of a compute device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {

@@ -5,6 +5,7 @@
 //! them. All unsafe code is in [`ffi`].
 #![deny(unsafe_code)]
 
+pub mod allocator;
 pub mod bench;
 pub mod error;
 #[allow(unsafe_code)]
@@ -12,6 +13,7 @@ pub mod ffi;
 pub mod generate;
 pub mod live;
 pub mod model;
+pub mod openmp;
 pub mod options;
 pub mod quantize;
 pub mod settings;

@@ -18,6 +18,8 @@ pub enum Source {
     Flag,
     /// `build_info.json`.
     BuildInfo,
+    /// A variable of the environment.
+    Environment,
     /// Computed from the machine as it is now.
     LiveHost,
     /// Built in.
@@ -29,6 +31,7 @@ impl fmt::Display for Source {
         f.pad(match self {
             Source::Flag => "flag",
             Source::BuildInfo => "build info",
+            Source::Environment => "environment",
             Source::LiveHost => "live host",
             Source::Default => "default",
         })

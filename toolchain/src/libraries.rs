@@ -85,6 +85,24 @@ fn has_headers(search: &SearchPath, dir: &Path) -> bool {
         .any(|version| version.join("include/stddef.h").is_file())
 }
 
+/// Majors of clang that have `omp.h`, which comes with what a build links, among their own headers. Where it lies
+/// among the system's (gcc keeps its own apart) any clang finds it: 0.
+pub(crate) fn openmp(search: &SearchPath) -> Vec<u32> {
+    let folders = ["usr/lib/clang", "usr/lib64/clang"].map(|clang| search.root.join(clang));
+    let own = search.llvm_prefixes().into_iter().map(|prefix| prefix.join("lib/clang"));
+    let mut majors: Vec<u32> = own
+        .chain(folders)
+        .flat_map(|clang| entries(&clang))
+        .filter(|version| version.join("include/omp.h").is_file())
+        .filter_map(|version| file_name(&version).parse::<Version>().ok())
+        .map(|version| version.major)
+        .collect();
+    majors.extend(search.root.join("usr/include/omp.h").is_file().then_some(0));
+    majors.sort_by_key(|major| std::cmp::Reverse(*major));
+    majors.dedup();
+    majors
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,5 +162,17 @@ mod tests {
         assert_eq!(found(&search)[0], ("opt/own".into(), 9), "named by its folder");
         search.libclang_path = Some(machine.root().join("gone"));
         assert_eq!(found(&search), expected, "a wrong LIBCLANG_PATH is passed over");
+    }
+
+    #[test]
+    fn openmp_is_found_by_the_header_of_its_clang() {
+        let machine = Machine::new();
+        assert!(openmp(&machine.search()).is_empty());
+        machine.file("usr/lib/llvm-22/lib/clang/22/include/omp.h", "");
+        machine.file("usr/lib/llvm-19/lib/clang/19/include/stddef.h", "");
+        machine.file("usr/lib/clang/18.1.8/include/omp.h", "");
+        assert_eq!(openmp(&machine.search()), [22, 18]);
+        machine.file("usr/include/omp.h", "");
+        assert_eq!(openmp(&machine.search()), [22, 18, 0]);
     }
 }

@@ -50,6 +50,8 @@ pub struct Toolchain {
     pub ccache: Option<Tool>,
     /// libclang for bindgen, newest first.
     pub libclang: Vec<Libclang>,
+    /// Majors of clang whose OpenMP runtime is there to build with; 0 is any.
+    pub openmp: Vec<u32>,
     /// BLAS libraries.
     pub blas: Vec<BlasLibrary>,
     /// rustc.

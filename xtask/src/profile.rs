@@ -5,9 +5,14 @@ use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use build_info::switches::{Allocator, Switches};
 use serde::{Deserialize, Serialize};
 
 use crate::exit;
+
+mod overrides;
+
+pub use overrides::Override;
 
 /// One profile, complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +37,8 @@ pub struct Profile {
     pub targets: Vec<String>,
     /// Link-time optimisation.
     pub lto: Lto,
+    /// What else is turned on and off.
+    pub switches: Switches,
     /// Cargo profile of the engine.
     pub cargo_profile: String,
     /// Whether the build must look at nothing of the build host.
@@ -90,6 +97,8 @@ choice!(
     Threading {
         /// ggml's own pool.
         Threadpool = "threadpool",
+        /// The compiler's own OpenMP runtime.
+        Openmp = "openmp",
         /// What llama.cpp chooses: OpenMP where it is found.
         Upstream = "upstream",
     }
@@ -152,7 +161,7 @@ impl PgoScope {
 #[serde(deny_unknown_fields)]
 struct File {
     inherits: Option<String>,
-    description: String,
+    description: Option<String>,
     isa: Option<Isa>,
     compiler: Option<CompilerChoice>,
     build_type: Option<String>,
@@ -161,6 +170,12 @@ struct File {
     blas: Option<Blas>,
     targets: Option<Vec<String>>,
     lto: Option<Lto>,
+    repack: Option<bool>,
+    llamafile: Option<bool>,
+    allocator: Option<Allocator>,
+    huge_pages: Option<bool>,
+    extra_flags: Option<Vec<String>>,
+    fast_math: Option<bool>,
     cargo_profile: Option<String>,
     reproducible: Option<bool>,
     #[serde(default)]
@@ -185,8 +200,27 @@ pub fn names(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Reads the profile `name` from `folder`.
+/// Reads the profile `name` from `folder`. A name may carry keys that override the file's, as
+/// `native+threading=openmp` does: a profile of its own, with a current build of its own.
 pub fn load(folder: &Path, name: &str) -> Result<Profile> {
+    load_with(folder, name, &[])
+}
+
+/// Reads the profile `name` with the keys of `overrides` in place of its own.
+pub fn load_with(folder: &Path, name: &str, overrides: &[Override]) -> Result<Profile> {
+    let (name, in_name) = overrides::split(name)?;
+    let overrides = overrides::sorted(in_name.into_iter().chain(overrides.iter().cloned()))?;
+    let mut files = read(folder, name)?;
+    let description =
+        files[0].description.clone().with_context(|| format!("build profile {name} has no `description`"))?;
+    for overriding in &overrides {
+        files.insert(0, overriding.file()?);
+    }
+    resolve(overrides::name(name, &overrides), overrides::description(description, &overrides), &files)
+}
+
+/// The file of the profile `name`, and those that it inherits from, the child first.
+fn read(folder: &Path, name: &str) -> Result<Vec<File>> {
     let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     if !plain || !folder.join(format!("{name}.toml")).is_file() {
         return Err(exit::usage(format!(
@@ -213,7 +247,10 @@ pub fn load(folder: &Path, name: &str) -> Result<Profile> {
             seen.push(parent.clone());
         }
     }
+    Ok(files)
+}
 
+fn resolve(name: String, description: String, files: &[File]) -> Result<Profile> {
     // The child stands first, so the first that has a key decides.
     macro_rules! resolve {
         ($key:ident) => {
@@ -223,8 +260,7 @@ pub fn load(folder: &Path, name: &str) -> Result<Profile> {
         };
     }
     Ok(Profile {
-        name: name.to_string(),
-        description: files[0].description.clone(),
+        description,
         isa: resolve!(isa),
         compiler: resolve!(compiler),
         build_type: resolve!(build_type),
@@ -233,9 +269,18 @@ pub fn load(folder: &Path, name: &str) -> Result<Profile> {
         blas: resolve!(blas),
         targets: resolve!(targets),
         lto: resolve!(lto),
+        switches: Switches {
+            repack: resolve!(repack),
+            llamafile: resolve!(llamafile),
+            allocator: resolve!(allocator),
+            huge_pages: resolve!(huge_pages),
+            extra_flags: resolve!(extra_flags),
+            fast_math: resolve!(fast_math),
+        },
         cargo_profile: resolve!(cargo_profile),
         reproducible: resolve!(reproducible),
         definitions: files.iter().rev().flat_map(|file| file.definitions.clone()).collect(),
+        name,
     })
 }
 
@@ -253,6 +298,12 @@ mod tests {
         blas = "off"
         targets = ["llama"]
         lto = "off"
+        repack = true
+        llamafile = true
+        allocator = "system"
+        huge_pages = false
+        extra_flags = []
+        fast_math = false
         cargo_profile = "engine"
         reproducible = false
         [definitions]

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use build_info::Host;
+use engine::allocator::Memory;
 use engine::live::Live;
 use engine::model;
-use engine::settings::{Requested, Settings};
+use engine::settings::{Explained, Requested, Settings};
 use serde_json::{Value, json};
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags};
@@ -81,6 +82,9 @@ fn json(args: &Args, live: &Live, settings: &Settings, model: Option<Value>) -> 
         "host": live.host,
         "backends": engine::ffi::backends(),
         "blas": live.blas,
+        "allocator": Memory::of_this_program(),
+        "huge_pages": engine::ffi::huge_pages(),
+        "openmp": engine::openmp::runtime(),
         "system_info": engine::ffi::system_info(),
         "isa_required": llama_sys::guard::required(),
         "warnings": live.warnings,
@@ -89,7 +93,7 @@ fn json(args: &Args, live: &Live, settings: &Settings, model: Option<Value>) -> 
         result["model"] = model;
     }
     if args.explain {
-        result["settings"] = json!(settings.explain());
+        result["settings"] = json!(explain(settings));
     }
     result
 }
@@ -111,6 +115,11 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
         lines.push(("blas", blas.library.clone()));
     }
     lines.push(("uses", engine::ffi::system_info()));
+    lines.push(("memory by", Memory::of_this_program().to_string()));
+    lines.push(("pages", pages(engine::ffi::huge_pages())));
+    if let Some(runtime) = engine::openmp::runtime() {
+        lines.push(("openmp", runtime.to_string()));
+    }
     if let Some(host) = &live.host {
         lines.push(("cpu", cpu(host)));
         lines.push(("memory", format!("{} of {} available", host.memory.available, host.memory.total)));
@@ -143,11 +152,31 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
         lines.iter().map(|(name, value)| format!("{name:<10}{}\n", value.trim_end())).collect();
     if args.explain {
         out.push_str("\nsetting         value             from\n");
-        for line in settings.explain() {
+        for line in explain(settings) {
             out.push_str(&format!("{:<15} {:<17} {}\n", line.name, line.value, line.source));
         }
     }
     out
+}
+
+fn explain(settings: &Settings) -> Vec<Explained> {
+    let variable = |name: &str| std::env::var(name).ok();
+    match engine::openmp::runtime() {
+        Some(runtime) => engine::openmp::explain(settings.explain(), &runtime, variable),
+        None => settings.explain(),
+    }
+}
+
+/// What buffers ask for, and what the kernel makes of it.
+fn pages(huge: bool) -> String {
+    let ask = if huge { "large buffers ask for huge ones" } else { "huge ones are not asked for" };
+    match std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") {
+        Ok(modes) => {
+            let mode = modes.split(['[', ']']).nth(1).unwrap_or("unknown").to_string();
+            format!("{ask} (the kernel's setting: {mode})")
+        }
+        Err(_) => ask.to_string(),
+    }
 }
 
 fn cpu(host: &Host) -> String {

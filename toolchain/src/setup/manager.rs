@@ -158,6 +158,10 @@ impl Manager {
             // Comes from pip everywhere.
             (Mkl, _) => return None,
             (Make, _) => "make",
+            (Openmp, Manager::Dnf | Manager::Zypper) => "libomp-devel",
+            (Openmp, Manager::Apk) => "openmp-dev",
+            (Openmp, Manager::Brew) => "libomp",
+            (Openmp, _) => "openmp",
             (Pip, Manager::Pacman) => "python-pip",
             (Pip, Manager::Apk) => "py3-pip",
             (Pip, Manager::Brew) => "python",
@@ -188,7 +192,7 @@ pub(crate) struct AptIndex {
 impl AptIndex {
     /// What `apt-cache search --names-only` is asked for.
     pub(crate) const PATTERN: &'static str =
-        r"^(clang|lld|libclang1|libclang-common|libclang-rt|llvm|g\+\+)-[0-9]+(-dev)?$";
+        r"^(clang|lld|libclang1|libclang-common|libclang-rt|llvm|libomp|g\+\+)-[0-9]+(-dev)?$";
 
     /// Reads the lines of `apt-cache search`, and those of `apt-cache policy cmake`.
     pub(crate) fn parse(search: &str, policy: &str) -> Self {
@@ -282,6 +286,8 @@ impl AptVersions {
             // In Debian's non-free section, and years old there: from pip.
             Mkl => None,
             Make => Some(words("make")),
+            Openmp if self.unknown => Some(words("libomp-dev")),
+            Openmp => self.clang.map(|version| vec![format!("libomp-{version}-dev")]),
             Pip => Some(words("python3-pip")),
             QemuUser => Some(words("qemu-user")),
             Compiler if self.unknown => Some(words("g++")),

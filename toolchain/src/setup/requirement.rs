@@ -36,6 +36,8 @@ pub enum Requirement {
     Mkl,
     /// make, which builds OpenBLAS.
     Make,
+    /// clang's OpenMP runtime, of clang's version; gcc brings its own.
+    Openmp,
     /// git.
     Git,
     /// pip.
@@ -74,6 +76,9 @@ impl Requirement {
             Requirement::Blis => lacks_blas(toolchain, "blis"),
             Requirement::Mkl => lacks_blas(toolchain, "mkl"),
             Requirement::Make => toolchain.make.is_none(),
+            Requirement::Openmp => clang(toolchain).is_some_and(|clang| {
+                !toolchain.openmp.iter().any(|major| [0, clang.version.major].contains(major))
+            }),
             Requirement::Git => toolchain.git.is_none(),
             Requirement::Pip => !pip,
             Requirement::QemuUser => toolchain.qemu_user.is_none(),
@@ -99,6 +104,7 @@ impl fmt::Display for Requirement {
             Requirement::Blis => "BLIS with its headers",
             Requirement::Mkl => "MKL with its headers",
             Requirement::Make => "GNU make",
+            Requirement::Openmp => "clang's OpenMP runtime",
             Requirement::Git => "git",
             Requirement::Pip => "pip",
             Requirement::QemuUser => "qemu-x86_64 (for the tests of the CPU guard)",

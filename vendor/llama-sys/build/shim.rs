@@ -14,7 +14,7 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
         .cpp(true)
         .std("c++17")
         .cpp_link_stdlib(None) // among `system` of link.json
-        .files(["csrc/shim.cpp", "csrc/blas.cpp"])
+        .files(["csrc/shim.cpp", "csrc/blas.cpp", "csrc/memory.cpp"])
         .includes(&link.include)
         .flag("-fexceptions")
         .opt_level(2)
@@ -25,7 +25,7 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
     if let Some(cxx) = &link.cxx {
         build.compiler(cxx);
     }
-    build.try_compile("anneal_shim").context("cannot compile csrc/shim.cpp and csrc/blas.cpp")?;
+    build.try_compile("anneal_shim").context("cannot compile csrc/*.cpp")?;
     println!("cargo::rustc-link-search=native={}", out.display());
     println!("cargo::rustc-link-lib=static:-bundle=anneal_shim");
     println!("cargo::rerun-if-changed=csrc");

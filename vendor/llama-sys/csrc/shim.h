@@ -95,6 +95,12 @@ bool anneal_blas_threads_obeyed(void);
 
 // Threads that the BLAS library may use, from its next call on; 0 for as many as llama.cpp uses itself.
 void anneal_blas_set_threads(int32_t n);
+// Whether a large buffer of the CPU backend asks the kernel for huge pages: one is made to see.
+bool anneal_huge_pages(void);
+
+// Whether `malloc` and its kin in this program are the program's own, for the shared C++ library too, and what they
+// and `operator new` give passes `owns`.
+bool anneal_memory_is(bool (*owns)(const void * memory));
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,7 @@ use build_info::record::BuildInfo;
 
 use super::{against_native, setup};
 use crate::openblas::{self, ArchiveArgs};
+use crate::profile::Override;
 use crate::stages::{Build, Lock, Outcome};
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
@@ -22,7 +23,18 @@ pub struct Args {
     #[command(flatten)]
     archive: ArchiveArgs,
     #[command(flatten)]
+    set: SetArgs,
+    #[command(flatten)]
     common: Short,
+}
+
+/// Keys of a profile that are given by hand.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct SetArgs {
+    /// Put VALUE in place of the profile's own KEY, as in --set threading=openmp: a profile of its own, called
+    /// PROFILE+KEY:VALUE here and by other commands; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub keys: Vec<Override>,
 }
 
 /// Options of every build.
@@ -47,7 +59,13 @@ pub struct Short {
 impl Short {
     /// These options for `profile`.
     pub fn profile(self, profile: &str) -> Args {
-        Args { profile: profile.to_string(), no_compare: true, archive: ArchiveArgs::default(), common: self }
+        Args {
+            profile: profile.to_string(),
+            no_compare: true,
+            archive: ArchiveArgs::default(),
+            set: SetArgs::default(),
+            common: self,
+        }
     }
 }
 
@@ -76,7 +94,7 @@ pub fn make(profile: &str, yes: bool, ui: &Ui) -> Result<()> {
 /// Nothing comes of a dry run.
 fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     let workspace = Workspace::find()?;
-    let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
+    let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &args.set.keys)?;
     let host = tools::host(ui);
     if args.common.dry_run {
         let mut toolchain = tools::toolchain(&workspace);

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toolchain::Toolchain;
 
+use super::build::SetArgs;
 use crate::plan::Plan;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
@@ -19,6 +20,8 @@ pub struct Args {
     /// Name of a file in profiles/build
     #[arg(short, long, default_value = "native")]
     profile: String,
+    #[command(flatten)]
+    set: SetArgs,
     /// Plan for the machine in this file, as `cargo xtask detect` prints it
     #[arg(long, value_name = "FILE")]
     host: Option<PathBuf>,
@@ -41,7 +44,7 @@ struct Planned<'a> {
 /// Prints what a build would do.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
-    let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
+    let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &args.set.keys)?;
     let host: Host = match &args.host {
         Some(path) => read_json(path, HOST_FILE)?,
         None => tools::host(ui),

@@ -12,7 +12,7 @@ use toolchain::setup::{
     Consent, Console, Declined, Needs, Outcome, Requirement, SetupError, SetupPlan, Step, examine, list,
 };
 
-use crate::profile::{self, Blas, CompilerChoice, Lto, Profile};
+use crate::profile::{self, Blas, CompilerChoice, Lto, Profile, Threading};
 use crate::tools::{self, SourceArgs};
 use crate::ui::{Progress, Ui};
 use crate::workspace::Workspace;
@@ -68,6 +68,9 @@ pub fn needs(profile: &Profile) -> Needs {
     let mut needs = Needs::native();
     if profile.compiler == CompilerChoice::System {
         needs.recommended.clear();
+    }
+    if profile.threading == Threading::Openmp && profile.compiler == CompilerChoice::Best {
+        needs.required.push(Requirement::Openmp);
     }
     if profile.lto != Lto::Off && profile.compiler == CompilerChoice::Best {
         needs.recommended.push(Requirement::LlvmTools);

@@ -65,6 +65,7 @@ pub fn definitions(
     }
     match profile.threading {
         Threading::Threadpool => set("GGML_OPENMP", "OFF"),
+        Threading::Openmp => set("GGML_OPENMP", "ON"),
         Threading::Upstream => {}
     }
     match profile.blas {
@@ -73,6 +74,14 @@ pub fn definitions(
     }
     for (name, value) in tools.blas.iter().flat_map(blas::definitions) {
         set(name, &value);
+    }
+    // Both are on by default.
+    for (name, on) in
+        [("GGML_CPU_REPACK", profile.switches.repack), ("GGML_LLAMAFILE", profile.switches.llamafile)]
+    {
+        if !on {
+            set(name, "OFF");
+        }
     }
     for (name, value) in isa.definitions.iter().chain(&profile.definitions) {
         set(name, value);

@@ -9,6 +9,7 @@ pub mod isa;
 pub mod lto;
 pub mod march;
 mod print;
+mod switches;
 #[cfg(test)]
 mod tests;
 pub mod variant;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use build_info::record::{Source, Tool};
+use build_info::switches::Switches;
 use build_info::{Host, Sha256};
 use serde::Serialize;
 use toolchain::{BlasLibrary, Compiler, Libclang, Rustc, Toolchain};
@@ -59,6 +61,8 @@ pub struct Plan {
     pub linkage: Linkage,
     /// Who runs the threads.
     pub threading: Threading,
+    /// What else is turned on and off.
+    pub switches: Switches,
     /// BLAS.
     pub blas: Blas,
     /// The BLAS library, file by file.
@@ -96,6 +100,7 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
     let tools = choose::choose(profile, toolchain, &mut notes)?;
     let isa = isa::plan(profile.isa, host, &tools.compiler, &mut notes)?;
     let lto = lto::plan(profile.lto, &tools, toolchain, &mut notes)?;
+    let switches = switches::plan(profile, &tools, toolchain, &mut notes)?;
     let definitions = definitions::definitions(profile, source, &tools, &isa, &lto);
     Ok(Plan {
         profile: profile.name.clone(),
@@ -106,10 +111,11 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
         targets: profile.targets.clone(),
         linkage: profile.linkage,
         threading: profile.threading,
+        switches: profile.switches.clone(),
         blas: profile.blas,
         blas_library: tools.blas,
         cargo_profile: profile.cargo_profile.clone(),
-        codegen: isa.codegen.clone().and(lto.codegen.clone()),
+        codegen: isa.codegen.clone().and(lto.codegen.clone()).and(switches),
         lto,
         environment: CLEARED
             .iter()

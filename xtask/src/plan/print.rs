@@ -69,6 +69,16 @@ impl fmt::Display for Plan {
             writeln!(f, "  blas       {} {} (threads: {threading})", library.vendor, library.version)?;
             writeln!(f, "             {}", wrap(&files.join(" "), 13, 100))?;
         }
+        let on = |on: bool| if on { "on" } else { "off" };
+        writeln!(
+            f,
+            "  switches   repack {}, llamafile {}, allocator {}, huge pages {}, fast-math {}",
+            on(self.switches.repack),
+            on(self.switches.llamafile),
+            self.switches.allocator,
+            on(self.switches.huge_pages),
+            on(self.switches.fast_math)
+        )?;
         writeln!(f, "  cmake")?;
         for flag in self.cmake_flags() {
             writeln!(f, "    {flag}")?;

@@ -178,6 +178,62 @@ fn another_content_of_a_patch_is_another_plan() {
 }
 
 #[test]
+fn switches_reach_cmake_the_compilers_and_the_linker() {
+    let host = host("zen5-vm");
+    let plain = plan_for("native", &host).unwrap();
+    /// Key and value, what CMake is told, a flag for C++, one for the linker.
+    type Case = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'static str>);
+    let cases: [Case; 8] = [
+        ("threading=openmp", Some("-DGGML_OPENMP=ON"), None, None),
+        ("repack=false", Some("-DGGML_CPU_REPACK=OFF"), None, None),
+        ("llamafile=false", Some("-DGGML_LLAMAFILE=OFF"), None, None),
+        ("allocator=mimalloc", None, None, None),
+        ("allocator=jemalloc", None, None, None),
+        ("huge_pages=true", None, None, Some("-Wl,--wrap=ggml_aligned_malloc")),
+        ("extra_flags=-fno-plt", None, Some("-fno-plt"), None),
+        ("fast_math=true", None, Some("-fno-finite-math-only"), None),
+    ];
+    for (set, cmake, cxx, link) in cases {
+        let plan = plan_for(&format!("native+{set}"), &host).unwrap();
+        assert_ne!(plan.hash(), plain.hash(), "{set}");
+        assert_ne!(plan.to_string(), plain.to_string(), "{set}");
+        let has =
+            |list: &[String], word: Option<&str>| word.is_none_or(|word| list.iter().any(|one| one == word));
+        assert!(has(&plan.cmake_flags(), cmake), "{set}: {plan}");
+        assert!(has(&plan.codegen.cxx, cxx) && has(&plan.codegen.link, link), "{set}: {plan}");
+        let for_shim = plan
+            .cmake_flags()
+            .iter()
+            .any(|flag| flag.starts_with("-DCMAKE_CXX_FLAGS=") && cxx.is_none_or(|cxx| flag.contains(cxx)));
+        assert!(for_shim, "{set}: {plan}");
+        assert_eq!(set == "fast_math=true", !plan.notes.is_empty(), "{set}: {:?}", plan.notes);
+    }
+}
+
+#[test]
+fn switches_that_cannot_be_had_are_refused() {
+    let all = reference_toolchain("x86_64").unwrap();
+    let bare = Toolchain { openmp: vec![19], ..all.clone() };
+    // Keys, the tools, the exit code, part of the message
+    let cases = [
+        ("threading=openmp", &bare, 1, "libomp-22-dev"),
+        ("huge_pages=true+linkage=shared", &all, 2, "takes `linkage = \"static\"`"),
+        ("extra_flags=-O2", &all, 2, "build_type"),
+        ("extra_flags=-ffast-math", &all, 2, "a key of its own: fast_math"),
+        ("extra_flags=-march=haswell", &all, 2, "a key of its own: isa"),
+        ("extra_flags=-DA B", &all, 2, "one plain word"),
+        ("extra_flags=file.c", &all, 2, "one plain word"),
+    ];
+    for (set, tools, code, part) in cases {
+        let error = plan_with(&format!("native+{set}"), &host("zen5-vm"), tools).unwrap_err();
+        assert!(error.to_string().contains(part), "{set}: {error}");
+        assert_eq!(crate::exit::code_of(&error), code, "{set}");
+    }
+    // gcc brings its own.
+    assert!(plan_with("native+threading=openmp", &host("zen5-vm"), &gcc_only()).is_ok());
+}
+
+#[test]
 fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
     let all = reference_toolchain("x86_64").unwrap();
     type Change<'a> = &'a dyn Fn(&mut Toolchain);

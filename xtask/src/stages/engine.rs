@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail};
+use build_info::switches::Allocator;
 use serde::Deserialize;
 
 use super::Build;
+use crate::plan::Plan;
 use crate::process::{self, Run, Stream};
 use crate::ui::Progress;
 use crate::workspace::Workspace;
@@ -44,6 +46,7 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
         // Named even when it is the host: else RUSTFLAGS reach build scripts too.
         .args(["--target", &plan.target])
         .args(["--jobs", &build.jobs().to_string()])
+        .args(features(plan))
         .args(
             plan.codegen.cargo_lto.iter().flat_map(|lto| {
                 ["--config".to_string(), format!("profile.{}.lto={lto:?}", plan.cargo_profile)]
@@ -77,6 +80,14 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
     Ok(())
 }
 
+/// The engine's features that the plan asks for.
+fn features(plan: &Plan) -> Vec<String> {
+    match plan.switches.allocator {
+        Allocator::System => Vec::new(),
+        allocator => vec![format!("--features=engine/{allocator}")],
+    }
+}
+
 /// A line of cargo's JSON messages.
 #[derive(Deserialize)]
 #[serde(default)]
@@ -100,6 +111,7 @@ fn count_packages(build: &Build) -> Result<u64> {
         .dir(build.workspace.root())
         .args(["tree", "--locked", "--package", "engine", "--edges", "normal,build", "--prefix", "none"])
         .args(["--target", &build.plan.target])
+        .args(features(build.plan))
         .output()?;
     let packages: BTreeSet<&str> =
         tree.lines().map(|line| line.trim_end_matches(" (*)")).filter(|line| !line.is_empty()).collect();

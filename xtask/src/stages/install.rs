@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use super::Build;
+use super::{Build, openmp};
 use crate::fs;
 use crate::plan::{Plan, blas};
 use crate::process::Run;
@@ -43,7 +43,7 @@ pub fn install(build: &Build, progress: &mut Progress) -> Result<()> {
         .envs(&build.plan.environment)
         .watch(|_, line| progress.message(line.trim_start_matches("-- ")))?;
 
-    let mut link = link(build);
+    let mut link = link(build)?;
     let extension = if build.plan.linkage == Linkage::Static { ".a" } else { ".so" };
     link.libraries = libraries(&prefix.join("lib"), extension)?;
     fs::write_atomically(&build.folder.link_json(), &serde_json::to_vec_pretty(&link)?)
@@ -52,18 +52,18 @@ pub fn install(build: &Build, progress: &mut Progress) -> Result<()> {
 /// What the stage is run on beyond the plan: all of `link.json` but the libraries, so that a new version of this
 /// file makes a new one.
 pub fn input(build: &Build) -> Result<String> {
-    Ok(serde_json::to_string(&link(build))?)
+    Ok(serde_json::to_string(&link(build)?)?)
 }
 
 /// `link.json`, as yet without the libraries.
-fn link<'a>(build: &Build<'a>) -> Link<'a> {
+fn link<'a>(build: &Build<'a>) -> Result<Link<'a>> {
     let plan = build.plan;
     let (kind, rpath): (_, &[&str]) = match plan.linkage {
         Linkage::Static => ("static", &[]),
         Linkage::Shared => ("dylib", &["$ORIGIN/../prefix/lib"]),
     };
     let library = plan.blas_library.as_ref();
-    Link {
+    Ok(Link {
         schema: 1,
         kind,
         include: &["include"],
@@ -81,6 +81,7 @@ fn link<'a>(build: &Build<'a>) -> Link<'a> {
             .iter()
             .cloned()
             .chain(library.into_iter().flat_map(blas::link_args))
+            .chain(openmp::link_args(build)?)
             .collect(),
         cc: &plan.compiler.cc,
         cxx: &plan.compiler.cxx,
@@ -88,7 +89,7 @@ fn link<'a>(build: &Build<'a>) -> Link<'a> {
         shim_flags: shim_flags(plan),
         isa_required: &plan.isa.required,
         build_to_use: build_to_use(plan.isa.cpu.as_deref()),
-    }
+    })
 }
 
 /// What the kernels are compiled with, and everything else.

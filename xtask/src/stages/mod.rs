@@ -9,8 +9,10 @@ mod engine;
 pub mod flags;
 mod folder;
 mod install;
+mod openmp;
 mod record;
 mod smoke;
+mod switches;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -36,6 +38,9 @@ const ENGINE: &str = "engine";
 const SMOKE: &str = "smoke test";
 /// All stages, in order: each stands on those before it.
 const STAGES: [&str; 5] = [CONFIGURE, COMPILE, INSTALL, ENGINE, SMOKE];
+
+/// Whether a correctness gate is among them.
+const GATED: bool = false;
 
 /// What the stages of one build share.
 pub struct Build<'a> {
@@ -112,14 +117,17 @@ impl<'a> Build<'a> {
 
     /// Runs the stages up to a program that has generated text.
     fn up_to_smoke_test(&self) -> Result<EffectiveFlags> {
+        switches::check_gate(self.plan, GATED)?;
         self.folder.write_plan(self.plan)?;
         self.forget_what_is_lost();
         self.stage(CONFIGURE, &self.tree.path.to_string_lossy(), configure::configure)?;
         let flags = flags::check(self.plan, &self.folder.compile_database())?;
+        switches::check_definitions(self.plan, &flags)?;
         self.stage(COMPILE, "", compile::compile)?;
         self.stage(INSTALL, &install::input(self)?, install::install)?;
         self.stage(ENGINE, &self.engine_source, engine::engine)?;
         border::check(self)?;
+        switches::check_engine(self)?;
         self.stage(SMOKE, &self.engine_source, smoke::smoke)?;
         Ok(flags)
     }

@@ -9,7 +9,7 @@ use build_info::record::{Artifact, BuildInfo, EffectiveFlags, SCHEMA_VERSION, Th
 use build_info::{Bytes, Policy, threads};
 use serde::Deserialize;
 
-use super::{Build, blas, smoke};
+use super::{Build, blas, openmp, smoke, switches};
 use crate::fs;
 use crate::plan::Plan;
 use crate::process::Run;
@@ -43,6 +43,8 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         target: plan.target.clone(),
         source: plan.source.clone(),
         toolchain: tools(plan),
+        switches: Some(switches::found(plan, &effective_flags)),
+        openmp: openmp::linked(build)?,
         effective_flags,
         isa_required: isa_required(build)?,
         blas: blas::verify(build)?,

@@ -21,6 +21,22 @@ fn assert_still_current(checkout: &Checkout, good: &PathBuf) {
 }
 
 #[test]
+fn switches_that_took_no_effect_are_refused() {
+    let checkout = Checkout::new("checkout");
+    let path = checkout.source.to_str().unwrap();
+    let build = |set: &str| checkout.xtask(&["build", "--set", set, "--path", path]);
+    // This llama.cpp knows no OpenMP, and this engine no allocators or huge pages.
+    checkout
+        .xtask(&["build", "--set", "threading=openmp", "--set", "compiler=system", "--path", path])
+        .expect(1, "without -DGGML_USE_OPENMP, against the key `threading`");
+    build("huge_pages=true").expect(1, "large buffers of the CPU backend do not ask for huge pages");
+    build("allocator=mimalloc").expect(1, "mimalloc");
+    build("fast_math=true").expect(1, "takes the correctness gate");
+    build("treading=openmp").expect(2, "unknown field `treading`");
+    assert!(!checkout.current("native").exists(), "something became current");
+}
+
+#[test]
 fn a_compiler_error_is_shown_with_the_log() {
     let (checkout, good) = with_good_build();
     write(&checkout.source.join("src/llama.c"), "this is no C");

@@ -1,6 +1,7 @@
 //! Builds that go well.
 
 use build_info::record::Threading;
+use build_info::switches::Allocator;
 
 use crate::checkout::{Checkout, write};
 
@@ -50,6 +51,23 @@ fn the_record_is_what_its_schema_says() {
         broken.as_object_mut().unwrap().remove(key);
         assert!(!validator.is_valid(&broken), "the schema does not miss {key}");
     }
+}
+
+#[test]
+fn a_key_that_is_set_makes_a_profile_of_its_own() {
+    let checkout = Checkout::new("checkout");
+    let path = checkout.source.to_str().unwrap();
+    let run = checkout.xtask(&["build", "--set", "extra_flags=-fno-plt", "--path", path]).expect(0, "built");
+    let name = "native+extra_flags:-fno-plt";
+    assert!(run.out.starts_with(&format!("target/anneal/{name}/bin/anneal\n")), "{}", run.out);
+    assert!(!checkout.current("native").exists());
+    let info = checkout.record(name);
+    assert_eq!(info.profile, name);
+    assert!(info.effective_flags.ggml_cpu.contains(&"-fno-plt".to_string()), "{:?}", info.effective_flags);
+    let switches = info.switches.unwrap();
+    assert_eq!(switches.extra_flags, ["-fno-plt"]);
+    assert_eq!((switches.allocator, switches.fast_math), (Allocator::System, false));
+    checkout.build(name).expect(0, "up to date");
 }
 
 #[test]

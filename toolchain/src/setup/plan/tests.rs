@@ -173,6 +173,41 @@ fn mkl_comes_from_pip_into_a_folder_of_its_own() {
 }
 
 #[test]
+fn openmp_comes_for_the_clang_that_compiles() {
+    let names = [
+        (Manager::Apt, "libomp-22-dev"),
+        (Manager::Dnf, "libomp-devel"),
+        (Manager::Pacman, "openmp"),
+        (Manager::Zypper, "libomp-devel"),
+        (Manager::Apk, "openmp-dev"),
+        (Manager::Brew, "libomp"),
+    ];
+    for (manager, expected) in names {
+        let versions = debian_12().choose(None, Some(22));
+        assert_eq!(manager.packages(Requirement::Openmp, &versions), Some(vec![expected.to_string()]));
+    }
+    let clang = |major| Compiler {
+        kind: CompilerKind::Clang,
+        cc: "/usr/bin/clang".into(),
+        cxx: "/usr/bin/clang++".into(),
+        version: Version::new(major, 1, 0),
+    };
+    // clangs, majors with a runtime, whether one is missing; gcc brings its own
+    let cases: [(&[u32], &[u32], bool); 5] = [
+        (&[], &[], false),
+        (&[22], &[], true),
+        (&[22], &[19], true),
+        (&[22, 19], &[22], false),
+        (&[22], &[0], false),
+    ];
+    for (clangs, openmp, missing) in cases {
+        let compilers = clangs.iter().map(|major| clang(*major)).collect();
+        let tools = Toolchain { compilers, openmp: openmp.to_vec(), ..bare() };
+        assert_eq!(Requirement::Openmp.is_missing(&tools, true), missing, "{clangs:?} {openmp:?}");
+    }
+}
+
+#[test]
 fn rights_decide_on_sudo() {
     // manager, rights, the first word of the last command, whether rights are lacking
     let cases = [

@@ -1,0 +1,85 @@
+// Where large buffers come from, and who serves memory.
+
+#include "shim.h"
+
+#include "ggml-backend.h"
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <initializer_list>
+#include <new>
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+
+namespace {
+
+// A huge page of x86-64, and of AArch64 with small pages of 4 KiB.
+constexpr size_t HUGE_PAGE = size_t { 2 } << 20;
+
+std::atomic<uint64_t> huge_buffers { 0 };
+
+// The object file, this program or a shared library, in which the loader finds `name` for everyone who asks.
+const void * object_of(const char * name) {
+    const void * symbol = dlsym(RTLD_DEFAULT, name);
+    Dl_info      info   = {};
+    return symbol != nullptr && dladdr(symbol, &info) != 0 ? info.dli_fbase : nullptr;
+}
+
+}  // namespace
+
+// Takes the place of ggml_aligned_malloc where the engine is linked with --wrap: the weights that are not mapped,
+// repacked ones among them, the KV cache and the buffers of graphs. Like ggml's own it is freed by free(), and one
+// that fails is reported by its caller. A 64th of a page at its start would cost the first huge page of a buffer,
+// hence the alignment.
+extern "C" void * __wrap_ggml_aligned_malloc(size_t size) {
+    const bool   large  = size >= HUGE_PAGE;
+    void *       memory = nullptr;
+    // 256: ggml's on s390x; 64 elsewhere.
+    if (size == 0 || posix_memalign(&memory, large ? HUGE_PAGE : 256, size) != 0) {
+        return nullptr;
+    }
+    if (large) {
+        huge_buffers++;
+        // Refused by kernels without huge pages, which then serve small ones.
+        (void) madvise(memory, size & ~(HUGE_PAGE - 1), MADV_HUGEPAGE);
+    }
+    return memory;
+}
+
+bool anneal_huge_pages(void) {
+    const uint64_t before = huge_buffers;
+    try {
+        ggml_backend_buffer_free(ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), HUGE_PAGE));
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
+    return huge_buffers != before;
+}
+
+bool anneal_memory_is(bool (*owns)(const void * memory)) {
+    Dl_info own = {};
+    if (dladdr(reinterpret_cast<const void *>(&anneal_memory_is), &own) == 0) {
+        return false;
+    }
+    for (const char * name : { "malloc", "calloc", "realloc", "free", "posix_memalign" }) {
+        if (object_of(name) != own.dli_fbase) {
+            return false;
+        }
+    }
+    void * object = ::operator new(64, std::nothrow);
+    void * plain  = std::malloc(64);
+    void * buffer = nullptr;
+    if (posix_memalign(&buffer, 64, HUGE_PAGE) != 0) {
+        buffer = nullptr;
+    }
+    bool all = true;
+    for (const void * memory : { object, plain, buffer }) {
+        all = all && memory != nullptr && owns(memory);
+    }
+    ::operator delete(object);
+    std::free(plain);
+    std::free(buffer);
+    return all;
+}
