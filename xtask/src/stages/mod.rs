@@ -1,6 +1,7 @@
 //! Plan → artifacts. Each stage is a function; what is finished is remembered in the build folder, so that a
 //! build that was stopped goes on where it was.
 
+pub mod bolt;
 pub mod border;
 mod compile;
 mod configure;
@@ -32,9 +33,13 @@ const CONFIGURE: &str = "configure";
 const COMPILE: &str = "compile";
 const INSTALL: &str = "install";
 const ENGINE: &str = "engine";
+const BOLT: &str = "bolt";
 const SMOKE: &str = "smoke test";
+const INSTRUMENT: &str = "instrument";
+const TRAIN: &str = "train";
+const MERGE: &str = "merge";
 /// All stages, in order: each stands on those before it.
-const STAGES: [&str; 5] = [CONFIGURE, COMPILE, INSTALL, ENGINE, SMOKE];
+const STAGES: [&str; 9] = [CONFIGURE, COMPILE, INSTALL, ENGINE, BOLT, SMOKE, INSTRUMENT, TRAIN, MERGE];
 
 /// What the stages of one build share.
 pub struct Build<'a> {
@@ -47,6 +52,14 @@ pub struct Build<'a> {
     log: Log,
     /// Digest of the Rust sources that the engine is made of.
     engine_source: String,
+    /// Where the C++ part comes from when it is not compiled here.
+    borrowed: Option<Borrowed>,
+}
+
+/// The C++ part of a finished build.
+struct Borrowed {
+    prefix: PathBuf,
+    flags: EffectiveFlags,
 }
 
 /// How a build ended.
@@ -72,7 +85,16 @@ impl<'a> Build<'a> {
         let folder = Folder::create(path)?;
         let log = Log::new(folder.log(), ui.verbose());
         let engine_source = engine::source_digest(workspace)?;
-        Ok(Self { workspace, ui, host, plan, tree, folder, log, engine_source })
+        Ok(Self { workspace, ui, host, plan, tree, folder, log, engine_source, borrowed: None })
+    }
+
+    /// A build of `plan`, which compiles C++ as this one does and links it otherwise: the C++ part is that of this
+    /// build, whose record is `info`.
+    pub fn linked_anew(&'a self, plan: &'a Plan, info: &BuildInfo) -> Result<Self> {
+        let folder = self.workspace.anneal().join(plan.folder_name());
+        let borrowed = Borrowed { prefix: self.folder.prefix(), flags: info.effective_flags.clone() };
+        let build = Self::open(&folder, self.workspace, self.ui, self.host, plan, self.tree)?;
+        Ok(Self { borrowed: Some(borrowed), ..build })
     }
 
     /// Runs all stages, or none when the build is finished already, and makes it the profile's current one.
@@ -113,13 +135,24 @@ impl<'a> Build<'a> {
     fn up_to_smoke_test(&self) -> Result<EffectiveFlags> {
         self.folder.write_plan(self.plan)?;
         self.forget_what_is_lost();
-        self.stage(CONFIGURE, &self.tree.path.to_string_lossy(), configure::configure)?;
-        let flags = flags::check(self.plan, &self.folder.compile_database())?;
-        self.stage(COMPILE, "", compile::compile)?;
-        self.stage(INSTALL, &install::input(self)?, install::install)?;
+        let flags = self.cpp()?;
         self.stage(ENGINE, &self.engine_source, engine::engine)?;
         border::check(self)?;
         self.stage(SMOKE, &self.engine_source, smoke::smoke)?;
+        Ok(flags)
+    }
+
+    /// Runs the stages of the C++ part.
+    fn cpp(&self) -> Result<EffectiveFlags> {
+        let input = install::input(self)?;
+        if let Some(Borrowed { prefix, flags }) = &self.borrowed {
+            self.stage(INSTALL, &input, |build, _| install::borrow(build, prefix))?;
+            return Ok(flags.clone());
+        }
+        self.stage(CONFIGURE, &self.tree.path.to_string_lossy(), configure::configure)?;
+        let flags = flags::check(self.plan, &self.folder.compile_database())?;
+        self.stage(COMPILE, "", compile::compile)?;
+        self.stage(INSTALL, &input, install::install)?;
         Ok(flags)
     }
 
@@ -217,7 +250,7 @@ impl<'a> Build<'a> {
     /// Makes those stages run again whose results are gone.
     fn forget_what_is_lost(&self) {
         let lost = [
-            (CONFIGURE, !self.folder.compile_database().is_file()),
+            (CONFIGURE, self.borrowed.is_none() && !self.folder.compile_database().is_file()),
             (INSTALL, !self.folder.link_json().is_file()),
             (ENGINE, self.folder.newest_engine().is_none()),
         ];
