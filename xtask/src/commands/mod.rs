@@ -1,5 +1,6 @@
 //! The command surface: one file per command, each with `Args` and `run`.
 
+mod audit;
 mod bench;
 pub mod build;
 mod ci;
@@ -64,6 +65,8 @@ enum Command {
     Model(model::Args),
     /// Measure
     Bench(bench::Args),
+    /// Disassemble a program and say which instruction sets it holds
+    Audit(audit::Args),
     /// Show the builds that are there
     Show(show::Args),
     /// Remove old builds
@@ -87,6 +90,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Vendor(args) => vendor::run(args, ui),
         Command::Model(args) => model::run(args, ui),
         Command::Bench(args) => bench::run(args, ui),
+        Command::Audit(args) => audit::run(args, ui),
         Command::Show(args) => show::run(args, ui),
         Command::Clean(args) => clean::run(args, ui),
         Command::Test(args) => test::run(args, ui),

@@ -1,6 +1,7 @@
 //! Plan → artifacts. Each stage is a function; what is finished is remembered in the build folder, so that a
 //! build that was stopped goes on where it was.
 
+mod audit;
 pub mod border;
 mod compile;
 mod configure;
@@ -30,8 +31,9 @@ const COMPILE: &str = "compile";
 const INSTALL: &str = "install";
 const ENGINE: &str = "engine";
 const SMOKE: &str = "smoke test";
+const AUDIT: &str = "audit";
 /// All stages, in order: each stands on those before it.
-const STAGES: [&str; 5] = [CONFIGURE, COMPILE, INSTALL, ENGINE, SMOKE];
+const STAGES: [&str; 6] = [CONFIGURE, COMPILE, INSTALL, ENGINE, SMOKE, AUDIT];
 
 /// What the stages of one build share.
 pub struct Build<'a> {
@@ -117,6 +119,7 @@ impl<'a> Build<'a> {
         self.stage(ENGINE, &self.engine_source, engine::engine)?;
         border::check(self)?;
         self.stage(SMOKE, &self.engine_source, smoke::smoke)?;
+        self.stage(AUDIT, &audit::input(self)?, audit::audit)?;
         Ok(flags)
     }
 
@@ -151,6 +154,7 @@ impl<'a> Build<'a> {
     /// Whether `folder` holds the program of `info`, made of today's sources and seen to work.
     fn is_finished(&self, folder: &Folder, info: &BuildInfo) -> bool {
         folder.stamp(SMOKE).is_some_and(|stamp| stamp.input == self.engine_source)
+            && folder.stamp(AUDIT).is_some_and(|stamp| audit::input(self).is_ok_and(|input| stamp.input == input))
             // A kill between putting the engine into place and writing its record leaves an old record.
             && info.artifacts.first().is_some_and(|anneal| {
                 crate::fs::digest_file(&folder.anneal()).is_ok_and(|digest| digest == anneal.sha256)

@@ -9,7 +9,7 @@ use build_info::record::{Artifact, Blas, BuildInfo, EffectiveFlags, SCHEMA_VERSI
 use build_info::{Bytes, Policy, threads};
 use serde::Deserialize;
 
-use super::{Build, smoke};
+use super::{Build, audit, smoke};
 use crate::fs;
 use crate::plan::Plan;
 use crate::process::Run;
@@ -56,6 +56,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         artifacts: artifacts(build)?,
         stages: build.stage_times(),
         smoke: smoke::result(build),
+        audit: audit::result(build),
         notes: plan.notes.clone(),
     })
 }
