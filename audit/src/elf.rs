@@ -1,5 +1,6 @@
 //! The executable parts of an ELF file and the names in them. The file may be damaged or made to mislead.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use object::elf::{PF_X, SHF_EXECINSTR};
@@ -8,6 +9,10 @@ use object::{
 };
 
 use crate::{Error, Symbols};
+
+/// Names of one address that are kept. Linkers fold equal functions into one, but a file with more than this
+/// only wants to keep us busy.
+const NAMES: usize = 256;
 
 /// What is audited of a file.
 pub struct Image<'a> {
@@ -131,6 +136,8 @@ fn executable<'a>(
 /// Gives each section its symbols.
 fn name(file: &object::File, sections: &mut [(Option<object::SectionIndex>, Section)]) -> Symbols {
     let (mut all, mut exported) = (false, false);
+    let by_index: HashMap<_, _> =
+        sections.iter().enumerate().filter_map(|(at, (index, _))| Some(((*index)?, at))).collect();
     let symbols = file.symbols().map(|symbol| (symbol, true));
     for (symbol, whole) in symbols.chain(file.dynamic_symbols().map(|symbol| (symbol, false))) {
         let data = match symbol.kind() {
@@ -139,7 +146,7 @@ fn name(file: &object::File, sections: &mut [(Option<object::SectionIndex>, Sect
             _ => continue,
         };
         let Some(index) = symbol.section_index() else { continue };
-        let Some((_, section)) = sections.iter_mut().find(|(at, _)| *at == Some(index)) else { continue };
+        let Some((_, section)) = by_index.get(&index).and_then(|at| sections.get_mut(*at)) else { continue };
         let name = String::from_utf8_lossy(symbol.name_bytes().unwrap_or_default()).into_owned();
         let end = section.end();
         if name.is_empty() || symbol.address() < section.address || symbol.address() >= end {
@@ -185,9 +192,10 @@ impl Section<'_> {
         for mut symbol in symbols {
             match self.symbols.last_mut() {
                 Some(last) if last.start == symbol.start => {
-                    // The same symbol stands in both tables.
-                    symbol.names.retain(|name| !last.names.contains(name));
-                    last.names.append(&mut symbol.names);
+                    // The same symbol stands in both tables, and has been sorted beside itself.
+                    if last.names.last() != symbol.names.last() && last.names.len() < NAMES {
+                        last.names.append(&mut symbol.names);
+                    }
                     last.data &= symbol.data;
                 }
                 _ if symbol.start == symbol.end && symbol.start < covered => {}

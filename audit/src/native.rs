@@ -42,7 +42,7 @@ const SHOWN: usize = 8;
 /// One kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelWidth {
-    /// Its name, or the pattern for its names.
+    /// Its name, or what its names have in common.
     pub name: String,
     /// Width of its packed arithmetic.
     pub found: Width,
@@ -153,7 +153,7 @@ fn measure(
     let matching: Vec<&&Function> =
         functions.iter().filter(|function| symbols.iter().any(|pattern| pattern.matches(function))).collect();
     Some(KernelWidth {
-        name: symbols.first()?.as_str().to_string(),
+        name: symbols.first()?.as_str().trim_matches('*').to_string(),
         found: matching.iter().map(|function| function.packed).max()?,
         expected: kernel.expected(isa),
         address: matching.iter().map(|function| function.address).min()?,

@@ -65,10 +65,17 @@ impl Subject {
         if let Some(audit) = info.audit.as_ref().filter(|audit| audit.not_done.is_none()) {
             return audit.rule;
         }
-        let flags = |flag: &str| info.cmake_flags.iter().any(|definition| definition.ends_with(flag));
-        if flags("-march=x86-64-v3") {
+        // Records without an audit. Upstream's choice reaches ggml-cpu alone, so it is in no definition.
+        let march = |march: &str| {
+            info.cmake_flags.iter().any(|definition| {
+                definition
+                    .split_once('=')
+                    .is_some_and(|(_, value)| value.split(' ').any(|word| word == march))
+            })
+        };
+        if march("-march=x86-64-v3") {
             Rule::Portable
-        } else if flags("-march=native") {
+        } else if march("-march=native") {
             Rule::Native
         } else {
             Rule::Report

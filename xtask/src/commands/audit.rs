@@ -1,10 +1,10 @@
 //! `audit`
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::PathBuf;
 
 use ::audit::Rules;
+use ::audit::native::{self, InstructionSet};
 use anyhow::{Result, bail};
 use build_info::audit::Rule;
 use clap::ValueEnum;
@@ -48,14 +48,14 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     };
     let rules = Rules::read(&audit::rules_path(&workspace))?;
     let offered = subject.offered().unwrap_or_else(|| tools::host(ui).cpu.features);
-    // Without a record the compilers are taken to have been free to use all of the host's.
+    // Of any other build than a native one it is asked whether it is as good as one.
     let isa = match &subject.info {
-        Some(info) => info.isa_required.clone(),
-        None => offered.iter().cloned().collect(),
+        Some(info) if subject.rule() == Rule::Native => info.isa_required.clone(),
+        _ => offered.iter().cloned().collect(),
     };
     let question = Question { rule, isa: &isa, offered: &offered, all_symbols: ui.verbose() };
     let report = audit::audit(&subject.files, &question, &rules)?;
-    ui.result(&report, text(&report, &isa, ui.verbose()))?;
+    ui.result(&report, text(&report, ui.verbose()))?;
     for content in report.contents.iter().filter(|content| content.stripped) {
         ui.warn(format_args!("{} is stripped: most functions have no name", content.file.display()));
     }
@@ -73,12 +73,12 @@ fn current_native(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder)
 }
 
-fn text(report: &Report, isa: &[String], verbose: bool) -> String {
+fn text(report: &Report, verbose: bool) -> String {
     let mut text = String::new();
     for content in &report.contents {
         let _ = writeln!(
             text,
-            "{}: {}, {} of code, {} instructions in {} functions",
+            "{}\n  {}, {} of code, {} instructions in {} functions",
             content.file.display(),
             content.size,
             content.code,
@@ -86,7 +86,7 @@ fn text(report: &Report, isa: &[String], verbose: bool) -> String {
             content.functions,
         );
         if content.invalid.0 > 0 {
-            let _ = writeln!(text, "  {} of it are no instructions", content.invalid);
+            let _ = writeln!(text, "  {} of the code are no instructions", content.invalid);
         }
     }
     let _ = write!(text, "\n{}\n", occurring(&report.occurring));
@@ -94,52 +94,39 @@ fn text(report: &Report, isa: &[String], verbose: bool) -> String {
         text.push_str(&symbols(&report.occurring));
     }
     if let Some(verdict) = &report.native {
-        let isa: BTreeSet<&str> = isa.iter().map(String::as_str).collect();
-        let rows = verdict.instruction_sets.iter().map(|set| {
-            let used = match set.count {
-                0 if !set.offered => "-".to_string(),
-                0 if !set.expected => "not needed".to_string(),
-                0 => "NO".to_string(),
-                count => count.to_string(),
-            };
-            let allowed = if set.offered && !isa.contains(set.name.as_str()) {
-                "yes, not asked for"
-            } else {
-                yes(set.offered)
-            };
-            vec![set.name.clone(), allowed.to_string(), used, first(&set.functions), set.kernels.clone()]
-        });
-        let _ = write!(
-            text,
-            "\n{}\n",
-            ui::columns(&["instruction set", "offered", "used", "most in", "for"], rows)
-        );
+        let _ = write!(text, "\n{}\n", instruction_sets(&verdict.instruction_sets));
         text.push_str(&kernels(verdict, verbose));
     }
-    if let Some(verdict) = &report.portable {
-        for entry in &verdict.allowed {
-            let _ = writeln!(text, "\nallowed: {} in {}: {}", entry.feature, entry.symbol, entry.reason);
-        }
+    for entry in &report.summary.allowed {
+        let _ = write!(text, "\nallowed: {} in {}\n  {}\n", entry.feature, entry.symbol, entry.reason);
     }
     let _ = write!(text, "\n{}", conclusion(report));
     text
 }
 
-fn yes(answer: bool) -> &'static str {
-    if answer { "yes" } else { "no" }
-}
-
-fn first(names: &[String]) -> String {
-    names.first().map(|name| short(name)).unwrap_or_default()
-}
-
-/// Mangled names run over any line.
-fn short(name: &str) -> String {
-    const MOST: usize = 40;
-    if name.chars().count() <= MOST {
+/// Cuts a name to what is left of the line beside `taken` columns; mangled names run over any line.
+fn short(name: &str, taken: usize) -> String {
+    let width = ui::width().unwrap_or(100);
+    let most = width.saturating_sub(taken).max(20);
+    if name.chars().count() <= most {
         return name.to_string();
     }
-    format!("{}…", name.chars().take(MOST - 1).collect::<String>())
+    format!("{}…", name.chars().take(most - 1).collect::<String>())
+}
+
+/// What the host offers, and what came of it.
+fn instruction_sets(sets: &[InstructionSet]) -> impl std::fmt::Display {
+    let rows = sets.iter().map(|set| {
+        let used = match set.count {
+            0 if set.is_missed() => "NO".to_string(),
+            0 => "-".to_string(),
+            count => count.to_string(),
+        };
+        let offered = if set.offered { "yes" } else { "no" };
+        let most = set.functions.first().map(|name| short(name, 41)).unwrap_or_default();
+        vec![set.name.clone(), offered.to_string(), used, most]
+    });
+    ui::columns(&["ggml has kernels for", "offered", "used", "most in"], rows)
 }
 
 /// The instruction sets that occur; what every x86-64 CPU has is one line.
@@ -147,13 +134,13 @@ fn occurring(all: &[Occurring]) -> impl std::fmt::Display {
     let baseline = all.iter().filter(|one| one.baseline);
     let mut rows = vec![vec![
         "x86-64".to_string(),
-        "(every CPU)".to_string(),
+        "(all CPUs)".to_string(),
         baseline.map(|one| one.count).sum::<u64>().to_string(),
         String::new(),
         String::new(),
     ]];
     rows.extend(all.iter().filter(|one| !one.baseline).map(|one| {
-        let most = one.symbols.first().map(|user| short(&user.symbol)).unwrap_or_default();
+        let most = one.symbols.first().map(|user| short(&user.symbol, 59)).unwrap_or_default();
         vec![one.level.clone(), one.feature.clone(), one.count.to_string(), one.functions.to_string(), most]
     }));
     ui::columns(&["level", "instruction set", "instructions", "functions", "most in"], rows)
@@ -171,7 +158,7 @@ fn symbols(all: &[Occurring]) -> String {
     text
 }
 
-fn kernels(verdict: &::audit::native::Verdict, verbose: bool) -> String {
+fn kernels(verdict: &native::Verdict, verbose: bool) -> String {
     let judged: Vec<_> = verdict.kernels.iter().filter(|kernel| kernel.expected.is_some()).collect();
     let scalar = judged.iter().filter(|kernel| kernel.is_scalar()).count();
     let mut text = format!(
@@ -195,10 +182,10 @@ fn conclusion(report: &Report) -> String {
     if !summary.beyond.is_empty() {
         let _ = write!(text, " and {}", summary.beyond.join(", "));
     }
-    let verdict = match (summary.rule, report.complaint().is_none()) {
-        (Rule::Report, _) => "held against nothing".to_string(),
-        (rule, true) => format!("{rule}: passed"),
-        (rule, false) => format!("{rule}: FAILED"),
-    };
-    format!("{text}; {verdict}; {:.1} s", summary.seconds)
+    let seconds = summary.seconds;
+    match (summary.rule, report.complaint().is_none()) {
+        (Rule::Report, _) => format!("held against no rule ({seconds:.1} s); the program {text}"),
+        (rule, true) => format!("{rule}: passed ({seconds:.1} s); the program {text}"),
+        (rule, false) => format!("{rule}: FAILED ({seconds:.1} s); the program {text}"),
+    }
 }

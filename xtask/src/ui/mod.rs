@@ -11,7 +11,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 pub use progress::Progress;
-pub use table::{columns, stage_times};
+pub use table::{columns, stage_times, width};
 
 use crate::commands::Global;
 
