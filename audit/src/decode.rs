@@ -81,6 +81,11 @@ impl Decode {
         let instruction = &self.instruction;
         let code = instruction.code();
         for feature in code.cpuid_features() {
+            // The plain prefetch of 3DNow! is a no-operation on CPUs without it, as prefetchw is.
+            let feature = match (code, feature) {
+                (Code::Prefetch_m8, CpuidFeature::D3NOW) => &CpuidFeature::PREFETCHW,
+                _ => feature,
+            };
             let Some(slot) = self.slots.get_mut(*feature as usize) else { continue };
             if slot.count == 0 {
                 *slot = Slot { count: 0, address: instruction.ip(), code };

@@ -104,7 +104,14 @@ fn portable_fails_on_what_is_on_no_list() {
             Some(("dispatched_sum", "vpopcntd", "avx512_vpopcntdq", 1)),
         ),
         ("AES", vec![("a", "aesenc %xmm0, %xmm1")], Some(("a", "aesenc", "aes", 1))),
-        ("hints", vec![("a", "endbr64; rdtscp; xgetbv; cpuid; prefetchw (%rax); lock incl (%rax)")], None),
+        (
+            "hints",
+            vec![(
+                "a",
+                "endbr64; rdtscp; xgetbv; cpuid; prefetch (%rax); prefetchw (%rax); lock incl (%rax)",
+            )],
+            None,
+        ),
     ];
     for (name, functions, expected) in cases {
         let object = Object::new(&functions);

@@ -176,8 +176,8 @@ fn kernels(verdict: &native::Verdict, verbose: bool) -> String {
 fn conclusion(report: &Report) -> String {
     let summary = &report.summary;
     let mut text = match summary.level {
-        1 => "needs x86-64".to_string(),
-        level => format!("needs x86-64-v{level}"),
+        1 => "holds x86-64".to_string(),
+        level => format!("holds up to x86-64-v{level}"),
     };
     if !summary.beyond.is_empty() {
         let _ = write!(text, " and {}", summary.beyond.join(", "));

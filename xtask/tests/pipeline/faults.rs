@@ -74,6 +74,7 @@ fn an_engine_that_fails_its_smoke_test_does_not_replace_the_good_one() {
 }
 
 /// Adds to the fake engine a function that is kept though nobody calls it.
+#[cfg(target_arch = "x86_64")]
 fn add_to_engine(checkout: &Checkout, function: &str, instructions: &str) {
     let main = checkout.root.join("engine/main.rs");
     let text = std::fs::read_to_string(&main).unwrap();
@@ -86,6 +87,7 @@ fn add_to_engine(checkout: &Checkout, function: &str, instructions: &str) {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn a_native_build_with_a_scalar_kernel_does_not_become_current() {
     let (checkout, good) = with_good_build();
     let before = std::fs::read(good.join("bin/anneal")).unwrap();
@@ -104,6 +106,7 @@ fn a_native_build_with_a_scalar_kernel_does_not_become_current() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn a_portable_build_that_is_not_portable_does_not_become_current() {
     let checkout = Checkout::new("checkout");
     add_to_engine(&checkout, "wide_sum", "vaddps zmm0, zmm1, zmm2");
@@ -120,6 +123,7 @@ fn a_portable_build_that_is_not_portable_does_not_become_current() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn rules_that_cannot_be_understood_are_named() {
     let (checkout, good) = with_good_build();
     write(&checkout.root.join("profiles/audit.toml"), "least_kernels = 0\nalow = []\n");

@@ -26,15 +26,20 @@ fn a_build_in_a_folder_with_spaces_is_whole_and_then_there_is_nothing_to_do() {
     assert_eq!(info.llama_version, "9.8.7");
     assert!(!info.reproducible);
     assert_eq!(info.stages.len(), 6);
-    let audit = info.audit.as_ref().unwrap();
-    assert_eq!((audit.rule, audit.not_done.as_deref()), (Rule::Native, None));
-    assert!(audit.instructions > 1000 && audit.features["x86_64"] > 1000, "{audit:?}");
-    assert_eq!(audit.files, [std::path::Path::new("bin/anneal")]);
     let anneal = checkout.current("native").join(&info.artifacts[0].path);
     assert_eq!(std::fs::metadata(anneal).unwrap().len(), info.artifacts[0].size.0);
 
     checkout.build("native").expect(0, "up to date");
     assert_eq!(checkout.record("native"), info, "a build with nothing to do wrote a new record");
+
+    let audit = info.audit.as_ref().unwrap();
+    if !info.target.starts_with("x86_64") {
+        assert!(audit.not_done.as_ref().is_some_and(|reason| reason.contains("x86-64")), "{audit:?}");
+        return;
+    }
+    assert_eq!((audit.rule, audit.not_done.as_deref()), (Rule::Native, None));
+    assert!(audit.instructions > 1000 && audit.features["x86_64"] > 1000, "{audit:?}");
+    assert_eq!(audit.files, [std::path::Path::new("bin/anneal")]);
 }
 
 #[test]
@@ -119,6 +124,7 @@ fn builds_are_shown_and_cleaned() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn a_finished_build_is_audited_by_its_own_rule() {
     let checkout = Checkout::new("checkout");
     let none = checkout.xtask(&["audit"]).expect(1, "there is no native build to audit");
