@@ -2,6 +2,7 @@
 //! record of a build ([`BuildInfo`]) and the [thread policy](threads). Data and pure functions only; reading
 //! a live machine is the job of the `host` crate.
 
+pub mod audit;
 pub mod host;
 pub mod optimized;
 pub mod record;

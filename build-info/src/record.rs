@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::audit::Audit;
 use crate::optimized::{Bolt, Gain, Pgo};
 use crate::switches::{OpenMp, Switches};
 use crate::{Bytes, Host, Sha256, ThreadBudget};
@@ -96,6 +97,9 @@ pub struct BuildInfo {
     /// What the smoke test measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smoke: Option<Smoke>,
+    /// Which instruction sets the finished files hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<Audit>,
     /// Things the planner wants its reader to know.
     #[serde(default)]
     pub notes: Vec<String>,

@@ -1,6 +1,7 @@
 //! `cargo xtask`: looks at the machine, plans a build of llama.cpp and the engine, runs it, and writes down
 //! what it did.
 
+mod audit;
 mod commands;
 mod exit;
 mod fs;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use build_info::BuildInfo;
+use build_info::audit::Rule;
 use gguf::synth::{self, Options, Preset};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
@@ -70,6 +71,26 @@ fn a_portable_build_names_every_instruction_set_and_nothing_native() {
     }
     assert!(!flags.iter().any(|flag| flag.contains("native") || flag.contains("avx512")), "{flags:?}");
     assert!(info.reproducible);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_audit_of_a_real_build_passes_and_finds_its_kernels() {
+    for (profile, rule) in [("native", Rule::Native), ("portable", Rule::Portable)] {
+        let folder = build(profile);
+        let audit = BuildInfo::read(&folder.join("build_info.json")).unwrap().audit.unwrap();
+        assert_eq!((audit.rule, audit.not_done.as_deref()), (rule, None));
+        assert!(audit.seconds < 5.0, "{profile}: {} s", audit.seconds);
+        let output = xtask(&["audit", folder.to_str().unwrap(), "--json"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let again: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(again["features"], serde_json::to_value(&audit.features).unwrap());
+        if rule == Rule::Native {
+            assert!(audit.kernels > 20, "{audit:?}");
+        } else {
+            assert!(audit.level == 3 && audit.beyond.is_empty(), "{audit:?}");
+        }
+    }
 }
 
 #[test]

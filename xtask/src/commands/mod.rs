@@ -1,6 +1,7 @@
 //! The command surface: one file per command, each with `Args` and `run`.
 
 mod against_native;
+mod audit;
 pub mod bench;
 mod bolt;
 pub mod build;
@@ -71,6 +72,8 @@ enum Command {
     Model(model::Args),
     /// Measure
     Bench(bench::Args),
+    /// Disassemble a program and say which instruction sets it holds
+    Audit(audit::Args),
     /// Show the builds that are there
     Show(show::Args),
     /// Remove old builds
@@ -96,6 +99,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Vendor(args) => vendor::run(args, ui),
         Command::Model(args) => model::run(args, ui),
         Command::Bench(args) => bench::run(args, ui),
+        Command::Audit(args) => audit::run(args, ui),
         Command::Show(args) => show::run(args, ui),
         Command::Clean(args) => clean::run(args, ui),
         Command::Test(args) => test::run(args, ui),

@@ -1,6 +1,7 @@
 //! Plan → artifacts. Each stage is a function; what is finished is remembered in the build folder, so that a
 //! build that was stopped goes on where it was.
 
+mod audit;
 mod blas;
 pub mod bolt;
 pub mod border;
@@ -38,11 +39,13 @@ const INSTALL: &str = "install";
 const ENGINE: &str = "engine";
 const BOLT: &str = "bolt";
 const SMOKE: &str = "smoke test";
+const AUDIT: &str = "audit";
 const INSTRUMENT: &str = "instrument";
 const TRAIN: &str = "train";
 const MERGE: &str = "merge";
 /// All stages, in order: each stands on those before it.
-const STAGES: [&str; 9] = [CONFIGURE, COMPILE, INSTALL, ENGINE, BOLT, SMOKE, INSTRUMENT, TRAIN, MERGE];
+const STAGES: [&str; 10] =
+    [CONFIGURE, COMPILE, INSTALL, ENGINE, BOLT, SMOKE, AUDIT, INSTRUMENT, TRAIN, MERGE];
 
 /// Whether a correctness gate is among them.
 const GATED: bool = false;
@@ -132,6 +135,7 @@ impl<'a> Build<'a> {
             return Ok(Outcome { info, folder, built: false });
         }
         let flags = self.up_to_smoke_test()?;
+        self.prove()?;
         let info = record::record(self, flags, hostname)?;
         self.folder.finish(&info)?;
         Ok(Outcome { info, folder, built: true })
@@ -148,6 +152,11 @@ impl<'a> Build<'a> {
         switches::check_engine(self)?;
         self.stage(SMOKE, &self.engine_source, smoke::smoke)?;
         Ok(flags)
+    }
+
+    /// Looks at what is inside of a program that has generated text.
+    fn prove(&self) -> Result<()> {
+        self.stage(AUDIT, &audit::input(self)?, audit::audit)
     }
 
     /// Runs the stages of the C++ part.
@@ -231,8 +240,9 @@ impl<'a> Build<'a> {
 
     /// The record, when every stage has passed on what there is now.
     fn finished(&self) -> Option<BuildInfo> {
-        let installed = self.folder.stamp(INSTALL)?.input == install::input(self).ok()?;
-        if !installed || !self.folder.link_json().is_file() {
+        let proven = self.folder.stamp(INSTALL)?.input == install::input(self).ok()?
+            && self.folder.stamp(AUDIT)?.input == audit::input(self).ok()?;
+        if !proven || !self.folder.link_json().is_file() {
             return None;
         }
         let info = BuildInfo::read(&self.folder.build_info()).ok()?;
@@ -242,6 +252,7 @@ impl<'a> Build<'a> {
     /// Whether `folder` holds the program of `info`, made of today's sources and seen to work.
     fn is_finished(&self, folder: &Folder, info: &BuildInfo) -> bool {
         folder.stamp(SMOKE).is_some_and(|stamp| stamp.input == self.engine_source)
+            && folder.stamp(AUDIT).is_some_and(|stamp| audit::input(self).is_ok_and(|input| stamp.input == input))
             // A kill between putting the engine into place and writing its record leaves an old record.
             && info.artifacts.first().is_some_and(|anneal| {
                 crate::fs::digest_file(&folder.anneal()).is_ok_and(|digest| digest == anneal.sha256)

@@ -9,7 +9,7 @@ use build_info::record::{Artifact, BuildInfo, EffectiveFlags, SCHEMA_VERSION, Th
 use build_info::{Bytes, Policy, threads};
 use serde::Deserialize;
 
-use super::{Build, blas, openmp, smoke, switches};
+use super::{Build, audit, blas, openmp, smoke, switches};
 use crate::fs;
 use crate::plan::Plan;
 use crate::process::Run;
@@ -59,6 +59,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         artifacts: artifacts(build)?,
         stages: build.stage_times(),
         smoke: smoke::result(build),
+        audit: audit::result(build),
         notes: plan.notes.clone(),
     })
 }

@@ -30,6 +30,11 @@ pub fn gains(gain: &Gain) -> Table {
     )
 }
 
+/// Columns of the terminal that standard output is; none where it is none.
+pub fn width() -> Option<usize> {
+    Table::new().width().map(usize::from)
+}
+
 /// How long each stage took, and all of them.
 pub fn stage_times(stages: &[StageTime]) -> Table {
     let total: f64 = stages.iter().map(|stage| stage.seconds).sum();

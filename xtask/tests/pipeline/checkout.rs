@@ -57,6 +57,14 @@ fn main() {
 }
 "#;
 
+/// The fake engine has no kernel, or one that a test gives it.
+const AUDIT: &str = r#"
+least_kernels = 0
+[[kernel]]
+symbols = ["ggml_vec_dot_f32"]
+xmm = ["sse3"]
+"#;
+
 /// A checkout and the sources it builds.
 pub struct Checkout {
     _folder: tempfile::TempDir,
@@ -119,6 +127,7 @@ impl Checkout {
                 "[package]\nname = \"engine\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[[bin]]\nname = \"anneal\"\npath = \"main.rs\"\n",
             ),
             ("engine/main.rs", ENGINE),
+            ("profiles/audit.toml", AUDIT),
             ("build-info/x", ""),
             ("gguf/x", ""),
             ("host/x", ""),

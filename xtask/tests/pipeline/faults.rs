@@ -89,6 +89,64 @@ fn an_engine_that_fails_its_smoke_test_does_not_replace_the_good_one() {
     assert_still_current(&checkout, &good);
 }
 
+/// Adds to the fake engine a function that is kept though nobody calls it.
+#[cfg(target_arch = "x86_64")]
+fn add_to_engine(checkout: &Checkout, function: &str, instructions: &str) {
+    let main = checkout.root.join("engine/main.rs");
+    let text = std::fs::read_to_string(&main).unwrap();
+    let assembly = format!(
+        "std::arch::global_asm!(\".globl {function}\", \".type {function},@function\", \"{function}:\", \
+         \"{instructions}\", \"ret\", \".size {function},.-{function}\");\n\
+         unsafe extern \"C\" {{ fn {function}(); }}\n#[used]\nstatic KEPT: unsafe extern \"C\" fn() = {function};\n"
+    );
+    write(&main, &format!("{text}{assembly}"));
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_native_build_with_a_scalar_kernel_does_not_become_current() {
+    let (checkout, good) = with_good_build();
+    let before = std::fs::read(good.join("bin/anneal")).unwrap();
+    add_to_engine(&checkout, "ggml_vec_dot_f32", "mulss xmm0, xmm1");
+    let run = checkout.build("native").expect(1, "stage `audit` of the native build failed");
+    assert!(
+        run.err.contains("ggml_vec_dot_f32 at 0x") && run.err.contains("widest found is none"),
+        "{}",
+        run.err
+    );
+    assert_eq!(std::fs::read(good.join("bin/anneal")).unwrap(), before);
+    assert_still_current(&checkout, &good);
+    // The rules are what it fails of: with others the same program passes.
+    write(&checkout.root.join("profiles/audit.toml"), "least_kernels = 0\n");
+    checkout.build("native").expect(0, "finished audit");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_portable_build_that_is_not_portable_does_not_become_current() {
+    let checkout = Checkout::new("checkout");
+    add_to_engine(&checkout, "wide_sum", "vaddps zmm0, zmm1, zmm2");
+    let run = checkout.build("portable").expect(1, "is not portable");
+    assert!(run.err.contains("vaddps (avx512f) at 0x") && run.err.contains("in wide_sum"), "{}", run.err);
+    assert!(!checkout.current("portable").exists());
+    let allow = "least_kernels = 0\n[[allow]]\nsymbols = [\"wide_sum\"]\nfeatures = [\"avx512f\"]\n\
+                 reason = \"never called\"\n";
+    write(&checkout.root.join("profiles/audit.toml"), allow);
+    checkout.build("portable").expect(0, "finished audit");
+    let audit = checkout.record("portable").audit.unwrap();
+    assert_eq!(audit.allowed.len(), 1, "{audit:?}");
+    assert!(audit.level <= 3 && audit.beyond.is_empty(), "{audit:?}");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn rules_that_cannot_be_understood_are_named() {
+    let (checkout, good) = with_good_build();
+    write(&checkout.root.join("profiles/audit.toml"), "least_kernels = 0\nalow = []\n");
+    checkout.build("native").expect(1, "unknown field `alow`");
+    assert_still_current(&checkout, &good);
+}
+
 #[test]
 fn a_damaged_record_or_stamp_is_made_again() {
     let (checkout, good) = with_good_build();

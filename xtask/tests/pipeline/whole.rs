@@ -1,5 +1,6 @@
 //! Builds that go well.
 
+use build_info::audit::Rule;
 use build_info::record::Threading;
 use build_info::switches::Allocator;
 
@@ -10,7 +11,7 @@ fn a_build_in_a_folder_with_spaces_is_whole_and_then_there_is_nothing_to_do() {
     let checkout = Checkout::new("work space \u{fc}");
     let run = checkout.build("native").expect(0, "built");
     assert_eq!(run.out, "target/anneal/native/bin/anneal\ntarget/anneal/native/build_info.json\n");
-    for stage in ["configure", "compile", "install", "engine", "smoke test", "total"] {
+    for stage in ["configure", "compile", "install", "engine", "smoke test", "audit", "total"] {
         assert!(run.err.contains(stage), "no {stage} in the table:\n{}", run.err);
     }
 
@@ -25,12 +26,21 @@ fn a_build_in_a_folder_with_spaces_is_whole_and_then_there_is_nothing_to_do() {
     assert_eq!(info.threading, Threading::Threadpool);
     assert_eq!(info.llama_version, "9.8.7");
     assert!(!info.reproducible);
-    assert_eq!(info.stages.len(), 5);
+    assert_eq!(info.stages.len(), 6);
     let anneal = checkout.current("native").join(&info.artifacts[0].path);
     assert_eq!(std::fs::metadata(anneal).unwrap().len(), info.artifacts[0].size.0);
 
     checkout.build("native").expect(0, "up to date");
     assert_eq!(checkout.record("native"), info, "a build with nothing to do wrote a new record");
+
+    let audit = info.audit.as_ref().unwrap();
+    if !info.target.starts_with("x86_64") {
+        assert!(audit.not_done.as_ref().is_some_and(|reason| reason.contains("x86-64")), "{audit:?}");
+        return;
+    }
+    assert_eq!((audit.rule, audit.not_done.as_deref()), (Rule::Native, None));
+    assert!(audit.instructions > 1000 && audit.features["x86_64"] > 1000, "{audit:?}");
+    assert_eq!(audit.files, [std::path::Path::new("bin/anneal")]);
 }
 
 #[test]
@@ -129,4 +139,25 @@ fn builds_are_shown_and_cleaned() {
     checkout.build("native").expect(0, "up to date");
     checkout.xtask(&["clean", "--all"]).expect(0, "removed");
     assert!(!checkout.current("native").is_symlink());
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_finished_build_is_audited_by_its_own_rule() {
+    let checkout = Checkout::new("checkout");
+    let none = checkout.xtask(&["audit"]).expect(1, "there is no native build to audit");
+    assert_eq!(none.out, "");
+    checkout.build("portable").expect(0, "finished audit");
+    let folder = checkout.current("portable");
+    for path in [folder.clone(), folder.join("bin/anneal")] {
+        let run = checkout.xtask(&["audit", path.to_str().unwrap(), "--json"]).expect(0, "");
+        let report: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+        assert_eq!(report["rule"], "portable", "{}", run.out);
+        assert!(report["instructions"].as_u64().unwrap() > 1000, "{}", run.out);
+        assert_eq!(report["contents"].as_array().unwrap().len(), 1, "{}", run.out);
+    }
+    checkout.xtask(&["audit", "no such file"]).expect(2, "is not there");
+    checkout.xtask(&["audit", "engine"]).expect(2, "holds no bin/anneal");
+    checkout.xtask(&["audit", "engine/main.rs"]).expect(1, "is no ELF file");
+    checkout.xtask(&["audit", "--as", "fast"]).expect(2, "invalid value 'fast'");
 }

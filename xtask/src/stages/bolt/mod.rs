@@ -74,6 +74,7 @@ pub fn optimize(base: &Build, request: &Request, train: &mut Train) -> Result<Ou
         smoke::smoke(build, progress)?;
         smoke::same_tokens(build, &program.path)
     })?;
+    build.prove()?;
 
     let mut info = record::record(&build, flags, request.hostname)?;
     let (layout, options) = rewrite::result(&build)?;

@@ -1,0 +1,116 @@
+//! Disassembles one stretch of code after another.
+
+use iced_x86::{Code, CpuidFeature, Decoder, DecoderOptions, Instruction, Mnemonic};
+
+use crate::elf::{Kind, Range, Section};
+use crate::packed::{Width, is_arithmetic};
+use crate::program::{Function, Program, Use};
+use crate::{Feature, elf};
+
+/// Counts by instruction set while a function is read, kept between functions.
+pub struct Decode {
+    slots: Vec<Slot>,
+    touched: Vec<CpuidFeature>,
+    instruction: Instruction,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    count: u64,
+    address: u64,
+    code: Code,
+}
+
+const EMPTY: Slot = Slot { count: 0, address: 0, code: Code::INVALID };
+
+impl Default for Decode {
+    fn default() -> Self {
+        Self {
+            slots: vec![EMPTY; CpuidFeature::values().len()],
+            touched: Vec::new(),
+            instruction: Instruction::default(),
+        }
+    }
+}
+
+impl Decode {
+    /// Disassembles `range` and adds what it holds to `program`.
+    pub fn range(&mut self, section: &Section, range: Range, program: &mut Program) {
+        let bytes = section.slice(&range);
+        match range.kind {
+            elf::Kind::Data => program.data += bytes.len() as u64,
+            // Linkers fill with zeros what no function needs.
+            Kind::Gap if bytes.iter().all(|byte| *byte == 0) => program.padding += bytes.len() as u64,
+            Kind::Gap => self.function(bytes, range.start, &[], program),
+            Kind::Function(names) => self.function(bytes, range.start, names, program),
+        }
+    }
+
+    fn function(&mut self, bytes: &[u8], address: u64, names: &[String], program: &mut Program) {
+        let mut function = Function { address, size: bytes.len() as u64, ..Function::default() };
+        let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            decoder.decode_out(&mut self.instruction);
+            let instruction = &self.instruction;
+            let length = instruction.len() as u64;
+            if instruction.is_invalid() {
+                program.invalid += length;
+                continue;
+            }
+            let filler = matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+            if filler && names.is_empty() && function.instructions == 0 {
+                program.padding += length;
+                continue;
+            }
+            if function.instructions == 0 && names.is_empty() {
+                function.address = instruction.ip();
+            }
+            function.instructions += 1;
+            self.count(&mut function);
+        }
+        if function.instructions > 0 {
+            function.names = names.to_vec();
+            function.uses = self.drain();
+            program.instructions += function.instructions;
+            program.functions.push(function);
+        }
+    }
+
+    /// Counts the instruction at hand.
+    fn count(&mut self, function: &mut Function) {
+        let instruction = &self.instruction;
+        let code = instruction.code();
+        for feature in code.cpuid_features() {
+            // The plain prefetch of 3DNow! is a no-operation on CPUs without it, as prefetchw is.
+            let feature = match (code, feature) {
+                (Code::Prefetch_m8, CpuidFeature::D3NOW) => &CpuidFeature::PREFETCHW,
+                _ => feature,
+            };
+            let Some(slot) = self.slots.get_mut(*feature as usize) else { continue };
+            if slot.count == 0 {
+                *slot = Slot { count: 0, address: instruction.ip(), code };
+                self.touched.push(*feature);
+            }
+            slot.count += 1;
+        }
+        let width = Width::of(instruction);
+        if width > Width::None {
+            function.registers = function.registers.max(width);
+            if width > function.packed && is_arithmetic(instruction.mnemonic()) {
+                function.packed = width;
+            }
+        }
+    }
+
+    /// The counts of a function that is finished.
+    fn drain(&mut self) -> Vec<Use> {
+        let mut uses = Vec::with_capacity(self.touched.len());
+        for feature in self.touched.drain(..) {
+            if let Some(slot) = self.slots.get_mut(feature as usize) {
+                let Slot { count, address, code } = std::mem::replace(slot, EMPTY);
+                uses.push(Use { feature: Feature(feature), count, address, code });
+            }
+        }
+        uses
+    }
+}

@@ -1,0 +1,300 @@
+//! The executable parts of an ELF file and the names in them. The file may be damaged or made to mislead.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use object::elf::{PF_X, SHF_EXECINSTR};
+use object::{
+    Architecture, Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionFlags, SegmentFlags, SymbolKind,
+};
+
+use crate::{Error, Symbols};
+
+/// Names of one address that are kept. Linkers fold equal functions into one, but a file with more than this
+/// only wants to keep us busy.
+const NAMES: usize = 256;
+
+/// What is audited of a file.
+pub struct Image<'a> {
+    pub sections: Vec<Section<'a>>,
+    pub symbols: Symbols,
+}
+
+/// One executable section, or segment where there are no section headers.
+pub struct Section<'a> {
+    pub address: u64,
+    pub bytes: &'a [u8],
+    symbols: Vec<Symbol>,
+}
+
+/// All names of one address.
+#[derive(Clone, Debug)]
+struct Symbol {
+    start: u64,
+    /// The same as `start` where the table gives no size.
+    end: u64,
+    names: Vec<String>,
+    data: bool,
+}
+
+/// A stretch of a section that is disassembled by itself.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Range<'a> {
+    pub start: u64,
+    pub end: u64,
+    pub kind: Kind<'a>,
+}
+
+/// What the symbol table says of a stretch.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Kind<'a> {
+    /// A function of these names.
+    Function(&'a [String]),
+    /// Between two functions.
+    Gap,
+    /// Data among the code.
+    Data,
+}
+
+/// Finds the executable parts of `bytes`.
+pub fn read<'a>(bytes: &'a [u8], path: &Path) -> Result<Image<'a>, Error> {
+    let damaged = |what: String| Error::Damaged { path: path.to_path_buf(), what };
+    if let Some(found) = other_format(bytes) {
+        return Err(Error::NotElf { path: path.to_path_buf(), found });
+    }
+    let file = object::File::parse(bytes).map_err(|error| damaged(error.to_string()))?;
+    if file.architecture() != Architecture::X86_64 {
+        let found = match file.architecture() {
+            Architecture::Unknown => "an unknown CPU".to_string(),
+            known => format!("{known:?}"),
+        };
+        return Err(Error::Architecture { path: path.to_path_buf(), found });
+    }
+
+    let mut sections = executable(&file).map_err(damaged)?;
+    if sections.is_empty() {
+        return Err(Error::NoCode { path: path.to_path_buf() });
+    }
+    // Headers that name the same bytes a thousand times would take hours.
+    let total: u64 = sections.iter().map(|(_, section)| section.bytes.len() as u64).sum();
+    if total > bytes.len() as u64 {
+        return Err(damaged("its executable sections overlap".to_string()));
+    }
+    let symbols = name(&file, &mut sections);
+    Ok(Image { sections: sections.into_iter().map(|(_, section)| section).collect(), symbols })
+}
+
+/// What `bytes` look like when they are no ELF file.
+fn other_format(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [0x7f, b'E', b'L', b'F', ..] => None,
+        [] => Some("empty"),
+        [b'!', b'<', b'a', b'r', b'c', b'h', b'>', ..] => Some("a static library"),
+        [b'#', b'!', ..] => Some("a script"),
+        [b'M', b'Z', ..] => Some("a program for Windows"),
+        _ => Some("something else"),
+    }
+}
+
+/// Executable sections by their index; segments without one when there are no section headers at all.
+fn executable<'a>(
+    file: &object::File<'a>,
+) -> Result<Vec<(Option<object::SectionIndex>, Section<'a>)>, String> {
+    let mut found = Vec::new();
+    let mut any = false;
+    for section in file.sections() {
+        any = true;
+        let SectionFlags::Elf { sh_flags } = section.flags() else { continue };
+        if sh_flags & u64::from(SHF_EXECINSTR) == 0 {
+            continue;
+        }
+        let bytes = section.data().map_err(|error| {
+            format!("section {}: {error}", String::from_utf8_lossy(section.name_bytes().unwrap_or_default()))
+        })?;
+        let address = section.address();
+        if !bytes.is_empty() {
+            found.push((Some(section.index()), Section { address, bytes, symbols: Vec::new() }));
+        }
+    }
+    if any {
+        return Ok(found);
+    }
+    for segment in file.segments() {
+        let SegmentFlags::Elf { p_flags } = segment.flags() else { continue };
+        if p_flags & PF_X == 0 {
+            continue;
+        }
+        let address = segment.address();
+        let bytes = segment.data().map_err(|error| format!("segment at {address:#x}: {error}"))?;
+        if !bytes.is_empty() {
+            found.push((None, Section { address, bytes, symbols: Vec::new() }));
+        }
+    }
+    Ok(found)
+}
+
+/// Gives each section its symbols.
+fn name(file: &object::File, sections: &mut [(Option<object::SectionIndex>, Section)]) -> Symbols {
+    let (mut all, mut exported) = (false, false);
+    let by_index: HashMap<_, _> =
+        sections.iter().enumerate().filter_map(|(at, (index, _))| Some(((*index)?, at))).collect();
+    let symbols = file.symbols().map(|symbol| (symbol, true));
+    for (symbol, whole) in symbols.chain(file.dynamic_symbols().map(|symbol| (symbol, false))) {
+        let data = match symbol.kind() {
+            SymbolKind::Text | SymbolKind::Unknown | SymbolKind::Label => false,
+            SymbolKind::Data => true,
+            _ => continue,
+        };
+        let Some(index) = symbol.section_index() else { continue };
+        let Some((_, section)) = by_index.get(&index).and_then(|at| sections.get_mut(*at)) else { continue };
+        let name = String::from_utf8_lossy(symbol.name_bytes().unwrap_or_default()).into_owned();
+        let end = section.end();
+        if name.is_empty() || symbol.address() < section.address || symbol.address() >= end {
+            continue;
+        }
+        *if whole { &mut all } else { &mut exported } = true;
+        section.symbols.push(Symbol {
+            start: symbol.address(),
+            end: symbol.address().saturating_add(symbol.size()).min(end),
+            names: vec![name],
+            data,
+        });
+    }
+    for (_, section) in sections {
+        section.merge();
+    }
+    match (all, exported) {
+        (true, _) => Symbols::All,
+        (false, true) => Symbols::Exported,
+        (false, false) => Symbols::None,
+    }
+}
+
+impl Section<'_> {
+    /// Address after its last byte.
+    pub fn end(&self) -> u64 {
+        self.address.saturating_add(self.bytes.len() as u64)
+    }
+
+    /// The bytes of a range.
+    pub fn slice(&self, range: &Range) -> &[u8] {
+        let at = |address: u64| {
+            usize::try_from(address.saturating_sub(self.address)).unwrap_or(usize::MAX).min(self.bytes.len())
+        };
+        self.bytes.get(at(range.start)..at(range.end)).unwrap_or_default()
+    }
+
+    /// One entry for each address, in order. Labels inside a function are none of their own.
+    fn merge(&mut self) {
+        let mut symbols = std::mem::take(&mut self.symbols);
+        symbols.sort_by(|a, b| a.start.cmp(&b.start).then(b.end.cmp(&a.end)).then(a.names.cmp(&b.names)));
+        let mut covered = 0;
+        for mut symbol in symbols {
+            match self.symbols.last_mut() {
+                Some(last) if last.start == symbol.start => {
+                    // The same symbol stands in both tables, and has been sorted beside itself.
+                    if last.names.last() != symbol.names.last() && last.names.len() < NAMES {
+                        last.names.append(&mut symbol.names);
+                    }
+                    last.data &= symbol.data;
+                }
+                _ if symbol.start == symbol.end && symbol.start < covered => {}
+                _ => {
+                    covered = covered.max(symbol.end);
+                    self.symbols.push(symbol);
+                }
+            }
+        }
+    }
+
+    /// The section from its first byte to its last, cut where symbols begin and end, so that data among the
+    /// code does not spoil the disassembly of what follows it.
+    pub fn ranges(&self) -> Vec<Range<'_>> {
+        let mut ranges = Vec::new();
+        let mut at = self.address;
+        // The symbol that reaches farthest: code after a function inside it belongs to it again.
+        let mut outer: Option<&Symbol> = None;
+        for (index, symbol) in self.symbols.iter().enumerate() {
+            at = fill(&mut ranges, at, symbol.start, outer);
+            let next = self.symbols.get(index + 1).map_or(self.end(), |next| next.start);
+            // A symbol without a size reaches to the next one.
+            let end = if symbol.end > symbol.start { symbol.end.min(next) } else { next };
+            at = push(&mut ranges, at, end, symbol);
+            if outer.is_none_or(|outer| outer.end < symbol.end) {
+                outer = Some(symbol);
+            }
+        }
+        fill(&mut ranges, at, self.end(), outer);
+        ranges
+    }
+}
+
+/// Covers what lies before the next symbol.
+fn fill<'a>(ranges: &mut Vec<Range<'a>>, mut at: u64, end: u64, outer: Option<&'a Symbol>) -> u64 {
+    if let Some(outer) = outer {
+        at = push(ranges, at, outer.end.min(end), outer);
+    }
+    if at < end {
+        ranges.push(Range { start: at, end, kind: Kind::Gap });
+    }
+    at.max(end)
+}
+
+fn push<'a>(ranges: &mut Vec<Range<'a>>, at: u64, end: u64, symbol: &'a Symbol) -> u64 {
+    if at < end {
+        let kind = if symbol.data { Kind::Data } else { Kind::Function(&symbol.names) };
+        ranges.push(Range { start: at, end, kind });
+    }
+    at.max(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symbol(name: &str, start: u64, end: u64) -> Symbol {
+        Symbol { start, end, names: vec![name.to_string()], data: name == "data" }
+    }
+
+    #[test]
+    fn a_section_is_cut_at_its_symbols_and_covered_once() {
+        let bytes = [0; 0x40];
+        let mut section = Section {
+            address: 0x100,
+            bytes: &bytes,
+            symbols: vec![
+                symbol("outer", 0x110, 0x130),
+                symbol("inner", 0x118, 0x120),
+                symbol("label", 0x112, 0x112),
+                symbol("alias", 0x118, 0x118),
+                symbol("data", 0x130, 0x134),
+                symbol("open", 0x138, 0x138),
+            ],
+        };
+        section.merge();
+        let shown: Vec<String> = section
+            .ranges()
+            .iter()
+            .map(|range| {
+                let kind = match range.kind {
+                    Kind::Function(names) => names.join("+"),
+                    Kind::Gap => "gap".to_string(),
+                    Kind::Data => "data".to_string(),
+                };
+                format!("{:x}-{:x} {kind}", range.start, range.end)
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "100-110 gap",
+                "110-118 outer",
+                "118-120 inner+alias",
+                "120-130 outer",
+                "130-134 data",
+                "134-138 gap",
+                "138-140 open",
+            ]
+        );
+    }
+}

@@ -1,0 +1,21 @@
+//! Which instruction sets a program really holds. A flag that was passed to a compiler proves nothing: the
+//! finished file is disassembled, function by function, and held against rules that are data.
+//!
+//! [`Program::open`] reads an ELF file for x86-64, which may be damaged or hostile. [`portable::check`] looks for
+//! instructions that not every x86-64-v3 CPU has, [`native::check`] for kernels that were not vectorised.
+
+mod decode;
+mod elf;
+mod error;
+mod feature;
+pub mod native;
+mod packed;
+pub mod portable;
+mod program;
+pub mod rules;
+
+pub use error::Error;
+pub use feature::{Feature, Level};
+pub use packed::Width;
+pub use program::{Function, Program, Symbols, Use};
+pub use rules::Rules;

@@ -1,0 +1,80 @@
+//! `portable`: nothing beyond x86-64-v3 outside functions that are known to ask the CPU first.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::{Feature, Level, Program, Rules, Symbols};
+
+/// What was found beyond x86-64-v3.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Verdict {
+    /// What is on no list.
+    pub violations: Vec<Violation>,
+    /// What is on the list.
+    pub allowed: Vec<Allowed>,
+}
+
+/// A function that a CPU of x86-64-v3 may die of.
+#[derive(Clone, Debug, Serialize)]
+pub struct Violation {
+    /// File that holds it.
+    pub file: PathBuf,
+    /// Its name.
+    pub symbol: String,
+    /// Address of the first such instruction.
+    pub address: u64,
+    /// That instruction.
+    pub instruction: String,
+    /// What it needs.
+    pub feature: Feature,
+    /// How many such instructions the function has.
+    pub count: u64,
+    /// Whether names are missing, so that the allow list could not be applied.
+    pub stripped: bool,
+}
+
+/// A function that may use more.
+#[derive(Clone, Debug, Serialize)]
+pub struct Allowed {
+    /// Its name.
+    pub symbol: String,
+    /// What it uses beyond x86-64-v3.
+    pub feature: Feature,
+    /// Why that is no harm.
+    pub reason: String,
+}
+
+/// Looks for instructions that not every x86-64-v3 CPU has.
+pub fn check(programs: &[Program], rules: &Rules) -> Verdict {
+    let mut verdict = Verdict::default();
+    for program in programs {
+        for function in &program.functions {
+            for used in function.uses.iter().filter(|used| used.feature.level() > Level::V3) {
+                let entry = rules.allow.iter().find(|allow| {
+                    allow.features.contains(&used.feature.name())
+                        && allow.symbols.iter().any(|pattern| pattern.matches(function))
+                });
+                match entry {
+                    Some(allow) => verdict.allowed.push(Allowed {
+                        symbol: function.name(),
+                        feature: used.feature,
+                        reason: allow.reason.clone(),
+                    }),
+                    None => verdict.violations.push(Violation {
+                        file: program.path.clone(),
+                        symbol: function.name(),
+                        address: used.address,
+                        instruction: used.instruction(),
+                        feature: used.feature,
+                        count: used.count,
+                        stripped: program.symbols != Symbols::All && function.names.is_empty(),
+                    }),
+                }
+            }
+        }
+    }
+    // The functions that use the most first: what is there by accident is rarely alone.
+    verdict.violations.sort_by(|a, b| b.count.cmp(&a.count).then(a.address.cmp(&b.address)));
+    verdict
+}

@@ -1,0 +1,144 @@
+//! A disassembled program.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use iced_x86::Code;
+
+use crate::packed::Width;
+use crate::{Error, Feature, decode, elf};
+
+/// The largest file that is read.
+const LARGEST: u64 = 4 << 30;
+
+/// A disassembled program or library.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Its file.
+    pub path: PathBuf,
+    /// Size of the file in bytes.
+    pub size: u64,
+    /// Which names were found.
+    pub symbols: Symbols,
+    /// Functions, and stretches of code without a name.
+    pub functions: Vec<Function>,
+    /// Number of instructions.
+    pub instructions: u64,
+    /// Executable bytes.
+    pub code: u64,
+    /// Bytes that fill the gaps between functions.
+    pub padding: u64,
+    /// Executable bytes that the symbol table calls data.
+    pub data: u64,
+    /// Bytes that are no instruction.
+    pub invalid: u64,
+}
+
+/// Which names a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Symbols {
+    /// The whole symbol table.
+    All,
+    /// Only those that a library offers to others.
+    Exported,
+    /// None: the file was stripped.
+    None,
+}
+
+/// A function, or a stretch of code without a name.
+#[derive(Clone, Debug, Default)]
+pub struct Function {
+    /// Address of its first byte.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+    /// All names of this address; none where the symbol table has none.
+    pub names: Vec<String>,
+    /// Number of instructions.
+    pub instructions: u64,
+    /// The instruction sets it uses.
+    pub uses: Vec<Use>,
+    /// The widest vector register it names.
+    pub registers: Width,
+    /// The widest packed arithmetic in it.
+    pub packed: Width,
+}
+
+/// How a function uses one instruction set.
+#[derive(Clone, Copy, Debug)]
+pub struct Use {
+    /// The instruction set.
+    pub feature: Feature,
+    /// How many instructions need it.
+    pub count: u64,
+    /// Address of the first of them.
+    pub address: u64,
+    pub(crate) code: Code,
+}
+
+impl Use {
+    /// The first instruction that needs it, as an assembler spells it.
+    pub fn instruction(&self) -> String {
+        format!("{:?}", self.code.mnemonic()).to_lowercase()
+    }
+}
+
+impl Function {
+    /// A name for people.
+    pub fn name(&self) -> String {
+        match self.names.first() {
+            Some(name) => name.clone(),
+            None => format!("(no symbol at {:#x})", self.address),
+        }
+    }
+}
+
+impl Program {
+    /// Reads and disassembles the file at `path`.
+    ///
+    /// # Errors
+    /// When it is no ELF file for x86-64, is damaged, or holds no code.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let io = |source| Error::Io { path: path.to_path_buf(), source };
+        let meta = std::fs::metadata(path).map_err(io)?;
+        if !meta.is_file() {
+            return Err(Error::NoFile { path: path.to_path_buf() });
+        }
+        if meta.len() > LARGEST {
+            return Err(Error::TooLarge { path: path.to_path_buf(), size: meta.len(), most: LARGEST });
+        }
+        Self::parse(&std::fs::read(path).map_err(io)?, path)
+    }
+
+    /// Disassembles the file's content; `path` is only for the errors.
+    pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, Error> {
+        let image = elf::read(bytes, path)?;
+        let mut program = Program {
+            path: path.to_path_buf(),
+            size: bytes.len() as u64,
+            symbols: image.symbols,
+            functions: Vec::new(),
+            instructions: 0,
+            code: image.sections.iter().map(|section| section.bytes.len() as u64).sum(),
+            padding: 0,
+            data: 0,
+            invalid: 0,
+        };
+        let mut decoder = decode::Decode::default();
+        for section in &image.sections {
+            for range in section.ranges() {
+                decoder.range(section, range, &mut program);
+            }
+        }
+        Ok(program)
+    }
+
+    /// Instructions by the instruction set that they need.
+    pub fn features(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for used in self.functions.iter().flat_map(|function| &function.uses) {
+            *counts.entry(used.feature.name()).or_default() += used.count;
+        }
+        counts
+    }
+}

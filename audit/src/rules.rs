@@ -1,0 +1,224 @@
+//! The rules, which are data: `profiles/audit.toml`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::packed::Width;
+use crate::{Error, Function};
+
+/// What a program is held against.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rules {
+    /// How many of the kernels must be found, or the names are out of date.
+    pub least_kernels: usize,
+    /// Functions of a portable program that may use more than x86-64-v3.
+    #[serde(default)]
+    pub allow: Vec<Allow>,
+    /// Instruction sets that a native program must use.
+    #[serde(default, rename = "instruction_set")]
+    pub instruction_sets: Vec<InstructionSet>,
+    /// Kernels that must be vectorised.
+    #[serde(default, rename = "kernel")]
+    pub kernels: Vec<Kernel>,
+}
+
+/// Functions that are run only where the CPU has what they use.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Allow {
+    /// Their names.
+    pub symbols: Vec<Pattern>,
+    /// The instruction sets they may use.
+    pub features: Vec<String>,
+    /// Why that is no harm elsewhere.
+    pub reason: String,
+}
+
+/// An instruction set that ggml has kernels for.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InstructionSet {
+    /// Its name.
+    pub name: String,
+    /// What the kernels do.
+    pub kernels: String,
+    /// Others without which ggml leaves them out.
+    #[serde(default)]
+    pub needs: Vec<String>,
+    /// Others that are taken in its place.
+    #[serde(default)]
+    pub unless: Vec<String>,
+}
+
+/// A kernel that is written with intrinsics.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kernel {
+    /// Names of its functions.
+    pub symbols: Vec<Pattern>,
+    /// Whether each name is a kernel of its own.
+    #[serde(default)]
+    pub each: bool,
+    /// Instruction sets that give it 512-bit arithmetic.
+    zmm: Option<Vec<String>>,
+    /// Instruction sets that give it 256-bit arithmetic.
+    ymm: Option<Vec<String>>,
+    /// Instruction sets that give it 128-bit arithmetic.
+    xmm: Option<Vec<String>>,
+}
+
+impl Kernel {
+    /// The width to be expected of a compiler that was free to use `isa`.
+    pub fn expected(&self, isa: &BTreeSet<String>) -> Option<Width> {
+        [(&self.zmm, Width::Zmm), (&self.ymm, Width::Ymm), (&self.xmm, Width::Xmm)]
+            .into_iter()
+            .find(|(needed, _)| needed.as_ref().is_some_and(|all| all.iter().all(|name| isa.contains(name))))
+            .map(|(_, width)| width)
+    }
+}
+
+/// A name, in which `*` stands for any text.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(transparent)]
+pub struct Pattern(String);
+
+impl Pattern {
+    /// As it is written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a function has such a name. What compilers append after a dot (`.cold`, `.part.0`, `.llvm.123`) does
+    /// not count.
+    pub fn matches(&self, function: &Function) -> bool {
+        function.names.iter().any(|name| {
+            // A name may begin with a dot.
+            let stem = match name.char_indices().skip(1).find(|(_, c)| *c == '.' || *c == '@') {
+                Some((dot, _)) => &name[..dot],
+                None => name,
+            };
+            self.matches_name(stem)
+        })
+    }
+
+    fn matches_name(&self, name: &str) -> bool {
+        let mut parts = self.0.split('*');
+        let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
+        let mut parts = parts.peekable();
+        if parts.peek().is_none() {
+            return rest.is_empty();
+        }
+        while let Some(part) = parts.next() {
+            if parts.peek().is_none() {
+                return rest.ends_with(part);
+            }
+            // The first place is as good as any later one.
+            let Some(at) = rest.find(part) else { return false };
+            rest = &rest[at + part.len()..];
+        }
+        true
+    }
+}
+
+impl Rules {
+    /// Reads the rules at `path`.
+    ///
+    /// # Errors
+    /// When the file cannot be read or understood, or an entry says nothing.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_path_buf(), source })?;
+        Self::parse(&text, path)
+    }
+
+    /// Takes the rules in `text`; `path` is only for the errors.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, Error> {
+        let wrong = |what: String| Error::Rules { path: path.to_path_buf(), what };
+        let rules: Rules = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        for allow in &rules.allow {
+            let named = allow.symbols.iter().map(Pattern::as_str).collect::<Vec<_>>().join(", ");
+            if allow.reason.trim().is_empty() {
+                return Err(wrong(format!("the entry for {named} gives no reason")));
+            }
+            // `*` alone would allow everything.
+            if allow.symbols.iter().any(|pattern| pattern.0.bytes().filter(|byte| *byte != b'*').count() < 4)
+            {
+                return Err(wrong(format!("the entry for {named:?} allows too much: name the functions")));
+            }
+        }
+        for kernel in &rules.kernels {
+            if kernel.zmm.is_none() && kernel.ymm.is_none() && kernel.xmm.is_none() {
+                let name = kernel.symbols.first().map_or("", Pattern::as_str);
+                return Err(wrong(format!("the kernel {name} has none of `zmm`, `ymm` and `xmm`")));
+            }
+        }
+        Ok(rules)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_matches_names_without_what_compilers_append() {
+        let cases = [
+            ("ggml_vec_dot_f32", "ggml_vec_dot_f32", true),
+            ("ggml_vec_dot_f32", "ggml_vec_dot_f32.llvm.123", true),
+            ("ggml_vec_dot_f32", "ggml_vec_dot_f32.cold", true),
+            ("ggml_vec_dot_f32", "ggml_vec_dot_f32_generic", false),
+            ("ggml_vec_dot_f32", "my_ggml_vec_dot_f32", false),
+            ("_Unwind_*", "_Unwind_Resume@@GCC_3.0", true),
+            ("*simd_gemm*", "_ZL9simd_gemmPf.part.0", true),
+            ("a*b*c", "a--b--c", true),
+            ("a*b*c", "a--c--b", false),
+            ("a*aa", "aa", false),
+            (".L*", ".Lanon", true),
+        ];
+        for (pattern, name, expected) in cases {
+            let function = Function { names: vec![name.to_string()], ..Function::default() };
+            assert_eq!(Pattern(pattern.to_string()).matches(&function), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn the_widest_kernel_that_the_instruction_sets_give_is_expected() {
+        let kernel: Kernel =
+            toml::from_str("symbols = [\"k\"]\nzmm = [\"avx512f\", \"avx512bw\"]\nymm = [\"avx2\"]").unwrap();
+        let isa = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+        assert_eq!(kernel.expected(&isa(&["avx2", "avx512f", "avx512bw"])), Some(Width::Zmm));
+        assert_eq!(kernel.expected(&isa(&["avx2", "avx512f"])), Some(Width::Ymm));
+        assert_eq!(kernel.expected(&isa(&["avx"])), None);
+    }
+
+    #[test]
+    fn rules_that_say_nothing_are_refused() {
+        let cases = [
+            ("", "missing field `least_kernels`"),
+            ("least_kernels = 1\nalow = []", "unknown field `alow`"),
+            (
+                "least_kernels = 1\n[[allow]]\nsymbols = [\"memchr_avx512\"]\nfeatures = [\"avx512f\"]\nreason = \" \"",
+                "gives no reason",
+            ),
+            (
+                "least_kernels = 1\n[[allow]]\nsymbols = [\"**\"]\nfeatures = [\"avx512f\"]\nreason = \"so\"",
+                "allows too much",
+            ),
+            ("least_kernels = 1\n[[kernel]]\nsymbols = [\"k\"]", "has none of `zmm`"),
+        ];
+        for (text, expected) in cases {
+            let error = Rules::parse(text, Path::new("audit.toml")).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_rules_of_this_checkout_are_understood() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiles/audit.toml");
+        let rules = Rules::read(&path).unwrap();
+        assert!(rules.kernels.len() > 5 && rules.instruction_sets.len() > 5);
+    }
+}

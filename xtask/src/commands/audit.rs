@@ -1,0 +1,191 @@
+//! `audit`
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use ::audit::Rules;
+use ::audit::native::{self, InstructionSet};
+use anyhow::{Result, bail};
+use build_info::audit::Rule;
+use clap::ValueEnum;
+
+use crate::audit::{self, Occurring, Question, Report, Subject};
+use crate::tools;
+use crate::ui::{self, Ui};
+use crate::workspace::Workspace;
+
+/// Options of `audit`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A program, a shared library, a build folder or an unpacked archive; the current native build if none
+    path: Option<PathBuf>,
+    /// What to hold it against, instead of what its build_info.json says
+    #[arg(long = "as", value_name = "RULE")]
+    rule: Option<As>,
+}
+
+/// What a program can be held against.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum As {
+    /// Nothing beyond x86-64-v3, but in functions that are known to ask the CPU first
+    Portable,
+    /// What this CPU offers is used, and no kernel is scalar
+    Native,
+}
+
+/// Prints which instruction sets a program holds, and fails when they are not what they should be.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let path = match args.path {
+        Some(path) => path,
+        None => current_native(&workspace)?,
+    };
+    let subject = Subject::find(&path)?;
+    let rule = match args.rule {
+        Some(As::Portable) => Rule::Portable,
+        Some(As::Native) => Rule::Native,
+        None => subject.rule(),
+    };
+    let rules = Rules::read(&audit::rules_path(&workspace))?;
+    let offered = subject.offered().unwrap_or_else(|| tools::host(ui).cpu.features);
+    // Of any other build than a native one it is asked whether it is as good as one.
+    let isa = match &subject.info {
+        Some(info) if subject.rule() == Rule::Native => info.isa_required.clone(),
+        _ => offered.iter().cloned().collect(),
+    };
+    let question = Question { rule, isa: &isa, offered: &offered, all_symbols: ui.verbose() };
+    let report = audit::audit(&subject.files, &question, &rules)?;
+    ui.result(&report, text(&report, ui.verbose()))?;
+    for content in report.contents.iter().filter(|content| content.stripped) {
+        ui.warn(format_args!("{} is stripped: most functions have no name", content.file.display()));
+    }
+    match report.complaint() {
+        Some(complaint) => bail!("{complaint}"),
+        None => Ok(()),
+    }
+}
+
+fn current_native(workspace: &Workspace) -> Result<PathBuf> {
+    let folder = workspace.current("native");
+    if !folder.join("bin/anneal").is_file() {
+        bail!("there is no native build to audit: `cargo xtask build-native` makes one, or name a file");
+    }
+    Ok(folder)
+}
+
+fn text(report: &Report, verbose: bool) -> String {
+    let mut text = String::new();
+    for content in &report.contents {
+        let _ = writeln!(
+            text,
+            "{}\n  {}, {} of code, {} instructions in {} functions",
+            content.file.display(),
+            content.size,
+            content.code,
+            content.instructions,
+            content.functions,
+        );
+        if content.invalid.0 > 0 {
+            let _ = writeln!(text, "  {} of the code are no instructions", content.invalid);
+        }
+    }
+    let _ = write!(text, "\n{}\n", occurring(&report.occurring));
+    if verbose {
+        text.push_str(&symbols(&report.occurring));
+    }
+    if let Some(verdict) = &report.native {
+        let _ = write!(text, "\n{}\n", instruction_sets(&verdict.instruction_sets));
+        text.push_str(&kernels(verdict, verbose));
+    }
+    for entry in &report.summary.allowed {
+        let _ = write!(text, "\nallowed: {} in {}\n  {}\n", entry.feature, entry.symbol, entry.reason);
+    }
+    let _ = write!(text, "\n{}", conclusion(report));
+    text
+}
+
+/// Cuts a name to what is left of the line beside `taken` columns; mangled names run over any line.
+fn short(name: &str, taken: usize) -> String {
+    let width = ui::width().unwrap_or(100);
+    let most = width.saturating_sub(taken).max(20);
+    if name.chars().count() <= most {
+        return name.to_string();
+    }
+    format!("{}…", name.chars().take(most - 1).collect::<String>())
+}
+
+/// What the host offers, and what came of it.
+fn instruction_sets(sets: &[InstructionSet]) -> impl std::fmt::Display {
+    let rows = sets.iter().map(|set| {
+        let used = match set.count {
+            0 if set.is_missed() => "NO".to_string(),
+            0 => "-".to_string(),
+            count => count.to_string(),
+        };
+        let offered = if set.offered { "yes" } else { "no" };
+        let most = set.functions.first().map(|name| short(name, 41)).unwrap_or_default();
+        vec![set.name.clone(), offered.to_string(), used, most]
+    });
+    ui::columns(&["ggml has kernels for", "offered", "used", "most in"], rows)
+}
+
+/// The instruction sets that occur; what every x86-64 CPU has is one line.
+fn occurring(all: &[Occurring]) -> impl std::fmt::Display {
+    let baseline = all.iter().filter(|one| one.baseline);
+    let mut rows = vec![vec![
+        "x86-64".to_string(),
+        "(all CPUs)".to_string(),
+        baseline.map(|one| one.count).sum::<u64>().to_string(),
+        String::new(),
+        String::new(),
+    ]];
+    rows.extend(all.iter().filter(|one| !one.baseline).map(|one| {
+        let most = one.symbols.first().map(|user| short(&user.symbol, 59)).unwrap_or_default();
+        vec![one.level.clone(), one.feature.clone(), one.count.to_string(), one.functions.to_string(), most]
+    }));
+    ui::columns(&["level", "instruction set", "instructions", "functions", "most in"], rows)
+}
+
+/// All functions beyond the baseline, by instruction set.
+fn symbols(all: &[Occurring]) -> String {
+    let mut text = String::new();
+    for one in all.iter().filter(|one| !one.baseline) {
+        let _ = writeln!(text, "\n{} ({}):", one.feature, one.level);
+        for user in &one.symbols {
+            let _ = writeln!(text, "{:>8}  {:#x}  {}", user.count, user.address, user.symbol);
+        }
+    }
+    text
+}
+
+fn kernels(verdict: &native::Verdict, verbose: bool) -> String {
+    let judged: Vec<_> = verdict.kernels.iter().filter(|kernel| kernel.expected.is_some()).collect();
+    let scalar = judged.iter().filter(|kernel| kernel.is_scalar()).count();
+    let mut text = format!(
+        "\nkernels: {} found, {} as wide as they should be\n",
+        verdict.kernels.len(),
+        judged.len() - scalar
+    );
+    for kernel in judged.iter().filter(|kernel| verbose || kernel.is_scalar()) {
+        let expected = kernel.expected.unwrap_or_default();
+        let _ = writeln!(text, "  {}: {} (expected: {expected})", kernel.name, kernel.found);
+    }
+    text
+}
+
+fn conclusion(report: &Report) -> String {
+    let summary = &report.summary;
+    let mut text = match summary.level {
+        1 => "holds x86-64".to_string(),
+        level => format!("holds up to x86-64-v{level}"),
+    };
+    if !summary.beyond.is_empty() {
+        let _ = write!(text, " and {}", summary.beyond.join(", "));
+    }
+    let seconds = summary.seconds;
+    match (summary.rule, report.complaint().is_none()) {
+        (Rule::Report, _) => format!("held against no rule ({seconds:.1} s); the program {text}"),
+        (rule, true) => format!("{rule}: passed ({seconds:.1} s); the program {text}"),
+        (rule, false) => format!("{rule}: FAILED ({seconds:.1} s); the program {text}"),
+    }
+}

@@ -1,0 +1,75 @@
+//! The audit of the finished program: its instruction sets, read from its code.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use audit::Rules;
+use build_info::audit::{Audit, Rule};
+
+use super::Build;
+use crate::audit::{Question, libraries, rules_path};
+use crate::profile::{Isa, Linkage};
+use crate::ui::Progress;
+use crate::{audit as auditing, fs};
+
+/// What the audit depends on beyond the program: the rules.
+pub fn input(build: &Build) -> Result<String> {
+    let path = rules_path(build.workspace);
+    let rules = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(format!("{} {}", build.engine_source, fs::digest(&rules)))
+}
+
+/// Audits the newest engine and its libraries.
+pub fn audit(build: &Build, progress: &mut Progress) -> Result<()> {
+    let path = result_path(build);
+    if !build.plan.target.starts_with("x86_64") {
+        let arch = build.plan.target.split('-').next().unwrap_or_default();
+        let reason = format!("only programs for x86-64 can be disassembled, and this one is for {arch}");
+        let none = Audit { not_done: Some(reason), ..Audit::default() };
+        return fs::write_atomically(&path, &serde_json::to_vec_pretty(&none)?);
+    }
+    progress.message("disassembling");
+    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
+    let mut files = vec![anneal];
+    if build.plan.linkage == Linkage::Shared {
+        files.extend(libraries(&build.folder.prefix().join("lib"))?);
+    }
+    let question = Question {
+        rule: rule(build),
+        isa: &build.plan.isa.required,
+        offered: &build.host.cpu.features,
+        all_symbols: false,
+    };
+    let mut report = auditing::audit(&files, &question, &Rules::read(&rules_path(build.workspace))?)?;
+    // The engine has not been put into its place yet.
+    report.summary.files = std::iter::once(PathBuf::from("bin/anneal"))
+        .chain(files.iter().skip(1).map(|file| auditing::relative(file, build.folder.path())))
+        .collect();
+    // Also when it fails: whoever looks for the reason finds all of it here.
+    fs::write_atomically(&path, &serde_json::to_vec_pretty(&report)?)?;
+    if let Some(complaint) = report.complaint() {
+        bail!("{complaint}\n  all of it: {}", path.display());
+    }
+    Ok(())
+}
+
+/// What the build is held against.
+fn rule(build: &Build) -> Rule {
+    let isa = &build.plan.isa.isa;
+    if *isa == Isa::X86_64V3.to_string() {
+        Rule::Portable
+    } else if *isa == Isa::Native.to_string() {
+        Rule::Native
+    } else {
+        Rule::Report
+    }
+}
+
+/// What the audit of this build found.
+pub fn result(build: &Build) -> Option<Audit> {
+    serde_json::from_slice(&std::fs::read(result_path(build)).ok()?).ok()
+}
+
+fn result_path(build: &Build) -> PathBuf {
+    build.folder.path().join("audit.json")
+}
