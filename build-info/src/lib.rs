@@ -2,12 +2,16 @@
 //! record of a build ([`BuildInfo`]) and the [thread policy](threads). Data and pure functions only; reading
 //! a live machine is the job of the `host` crate.
 
+pub mod gate;
 pub mod host;
+pub mod logits;
 pub mod record;
 pub mod threads;
 mod units;
 
+pub use gate::Gate;
 pub use host::Host;
+pub use logits::Logits;
 pub use record::{BuildInfo, ReadError};
 pub use threads::{Policy, ThreadBudget};
 pub use units::{Bytes, Sha256};

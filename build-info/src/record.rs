@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Host, Sha256, ThreadBudget};
+use crate::{Bytes, Gate, Host, Sha256, ThreadBudget};
 
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
 pub const SCHEMA_VERSION: &str = "1.0";
@@ -76,6 +76,9 @@ pub struct BuildInfo {
     /// What the smoke test measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smoke: Option<Smoke>,
+    /// What the correctness gate found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<Gate>,
     /// Things the planner wants its reader to know.
     #[serde(default)]
     pub notes: Vec<String>,

@@ -11,6 +11,7 @@ pub mod error;
 pub mod ffi;
 pub mod generate;
 pub mod live;
+pub mod logits;
 pub mod model;
 pub mod options;
 pub mod quantize;

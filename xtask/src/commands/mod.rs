@@ -6,6 +6,7 @@ mod ci;
 mod clean;
 mod detect;
 mod doctor;
+mod gate;
 mod model;
 pub mod plan;
 mod setup;
@@ -64,6 +65,8 @@ enum Command {
     Model(model::Args),
     /// Measure
     Bench(bench::Args),
+    /// Compare a build's logits with those of a scalar build
+    Gate(gate::Args),
     /// Show the builds that are there
     Show(show::Args),
     /// Remove old builds
@@ -87,6 +90,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Vendor(args) => vendor::run(args, ui),
         Command::Model(args) => model::run(args, ui),
         Command::Bench(args) => bench::run(args, ui),
+        Command::Gate(args) => gate::run(args, ui),
         Command::Show(args) => show::run(args, ui),
         Command::Clean(args) => clean::run(args, ui),
         Command::Test(args) => test::run(args, ui),

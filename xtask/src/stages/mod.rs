@@ -7,6 +7,7 @@ mod configure;
 mod engine;
 pub mod flags;
 mod folder;
+pub mod gate;
 mod install;
 mod record;
 mod smoke;
@@ -30,8 +31,9 @@ const COMPILE: &str = "compile";
 const INSTALL: &str = "install";
 const ENGINE: &str = "engine";
 const SMOKE: &str = "smoke test";
+const GATE: &str = "gate";
 /// All stages, in order: each stands on those before it.
-const STAGES: [&str; 5] = [CONFIGURE, COMPILE, INSTALL, ENGINE, SMOKE];
+const STAGES: [&str; 6] = [CONFIGURE, COMPILE, INSTALL, ENGINE, SMOKE, GATE];
 
 /// What the stages of one build share.
 pub struct Build<'a> {
@@ -91,6 +93,10 @@ impl<'a> Build<'a> {
         self.stage(ENGINE, &self.engine_source, engine::engine)?;
         border::check(self)?;
         self.stage(SMOKE, &self.engine_source, smoke::smoke)?;
+        // The reference itself was compared with nothing when it was made.
+        if self.plan.profile != gate::REFERENCE_PROFILE {
+            self.stage(GATE, &gate::input(self), gate::gate)?;
+        }
         let info = record::record(self, flags, hostname)?;
         self.folder.activate(&Activation { link: &link, info: &info })?;
         Ok(Outcome { info, folder: link, built: true })
@@ -106,6 +112,8 @@ impl<'a> Build<'a> {
     fn finished(&self, link: &Path) -> Option<BuildInfo> {
         let here = std::fs::canonicalize(link).ok()? == std::fs::canonicalize(self.folder.path()).ok()?;
         let passed = self.folder.stamp(SMOKE)?.input == self.engine_source
+            && (self.plan.profile == gate::REFERENCE_PROFILE
+                || self.folder.stamp(GATE)?.input == gate::input(self))
             && self.folder.stamp(INSTALL)?.input == install::input(self).ok()?
             && self.folder.link_json().is_file();
         if !here || !passed {

@@ -9,7 +9,7 @@ use build_info::record::{Artifact, Blas, BuildInfo, EffectiveFlags, SCHEMA_VERSI
 use build_info::{Bytes, Policy, threads};
 use serde::Deserialize;
 
-use super::{Build, smoke};
+use super::{Build, gate, smoke};
 use crate::fs;
 use crate::plan::Plan;
 use crate::process::Run;
@@ -53,6 +53,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         artifacts: artifacts(build)?,
         stages: build.stage_times(),
         smoke: smoke::result(build),
+        gate: gate::result(build),
         notes: plan.notes.clone(),
     })
 }

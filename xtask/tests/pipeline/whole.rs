@@ -9,7 +9,7 @@ fn a_build_in_a_folder_with_spaces_is_whole_and_then_there_is_nothing_to_do() {
     let checkout = Checkout::new("work space \u{fc}");
     let run = checkout.build("native").expect(0, "built");
     assert_eq!(run.out, "target/anneal/native/bin/anneal\ntarget/anneal/native/build_info.json\n");
-    for stage in ["configure", "compile", "install", "engine", "smoke test", "total"] {
+    for stage in ["configure", "compile", "install", "engine", "smoke test", "gate", "total"] {
         assert!(run.err.contains(stage), "no {stage} in the table:\n{}", run.err);
     }
 
@@ -24,7 +24,7 @@ fn a_build_in_a_folder_with_spaces_is_whole_and_then_there_is_nothing_to_do() {
     assert_eq!(info.threading, Threading::Threadpool);
     assert_eq!(info.llama_version, "9.8.7");
     assert!(!info.reproducible);
-    assert_eq!(info.stages.len(), 5);
+    assert_eq!(info.stages.len(), 6);
     let anneal = checkout.current("native").join(&info.artifacts[0].path);
     assert_eq!(std::fs::metadata(anneal).unwrap().len(), info.artifacts[0].size.0);
 
