@@ -12,7 +12,7 @@ pub struct Gate {
     pub reference: Reference,
     /// What is accepted.
     pub limits: Limits,
-    /// Every architecture, with and without flash attention, as a whole and token by token.
+    /// Every architecture, with and without flash attention and repacked weights, as a whole and token by token.
     pub cases: Vec<Case>,
     /// Whether the same input on the same threads gave the same logits twice, bit for bit.
     pub repeatable: bool,
@@ -48,7 +48,8 @@ pub struct Limits {
 pub struct Case {
     /// llama.cpp's name of the architecture.
     pub architecture: String,
-    /// Whether flash attention was on.
+    /// Whether flash attention was on, and weights rearranged for the kernels that want it: both or neither, so that
+    /// the kernels for either are seen.
     pub flash_attention: bool,
     /// How the tokens were fed.
     pub mode: Mode,

@@ -191,7 +191,7 @@ fn wrong_usage_exits_with_2_and_says_what_there_is() {
     for (args, part) in [
         (
             &["build", "--profile", "navite"][..],
-            "there are dev, native, native-llama-bench, portable, upstream-default",
+            "there are dev, native, native-llama-bench, native-lto, portable, reference, upstream-default",
         ),
         (&["build", "--origin", "ftp"], "use crate, sdist, git or path:DIR"),
         (&["biuld"], "unrecognized subcommand"),

@@ -79,6 +79,10 @@ impl Engine<'_> {
             .args(["--out"])
             .args([&out])
             .args(["-c", "1024", "-fa", if feed.flash_attention { "on" } else { "off" }]);
+        if !feed.flash_attention {
+            // Both kinds of kernels in no more runs: those for weights as they are, and those for repacked ones.
+            run = run.args(["--no-repack"]);
+        }
         if feed.mode == Mode::Decode {
             // One thread: with more, a busy machine makes every step wait for the slowest at each of its barriers.
             run = run.args(["--step", "--greedy", &GREEDY.to_string(), "-t", "1"]);
