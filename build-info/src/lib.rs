@@ -3,14 +3,18 @@
 //! a live machine is the job of the `host` crate.
 
 pub mod audit;
+pub mod gate;
 pub mod host;
+pub mod logits;
 pub mod optimized;
 pub mod record;
 pub mod switches;
 pub mod threads;
 mod units;
 
+pub use gate::Gate;
 pub use host::Host;
+pub use logits::Logits;
 pub use record::{BuildInfo, ReadError};
 pub use threads::{Policy, ThreadBudget};
 pub use units::{Bytes, Sha256};

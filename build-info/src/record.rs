@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::audit::Audit;
 use crate::optimized::{Bolt, Gain, Pgo};
 use crate::switches::{OpenMp, Switches};
-use crate::{Bytes, Host, Sha256, ThreadBudget};
+use crate::{Bytes, Gate, Host, Sha256, ThreadBudget};
 
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
 pub const SCHEMA_VERSION: &str = "1.2";
@@ -100,6 +100,9 @@ pub struct BuildInfo {
     /// Which instruction sets the finished files hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit: Option<Audit>,
+    /// What the correctness gate found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<Gate>,
     /// Things the planner wants its reader to know.
     #[serde(default)]
     pub notes: Vec<String>,

@@ -568,6 +568,42 @@ impl Context {
         Ok(())
     }
 
+    /// Evaluates `tokens` after those it holds, as [`decode`](Self::decode) does, and hands the logits after each
+    /// of them to `on_row`, in order.
+    ///
+    /// # Errors
+    /// Those of the evaluation, and those of `on_row`.
+    pub fn decode_all<E: From<Error>>(
+        &mut self,
+        tokens: &[Token],
+        mut on_row: impl FnMut(&[f32]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        for chunk in tokens.chunks(self.n_batch().max(1) as usize) {
+            let (err, err_size) = self.message.parts();
+            // SAFETY: as in `decode`.
+            let code = unsafe {
+                let tokens = chunk.as_ptr().cast_mut();
+                sys::anneal_decode_all(self.raw.as_ptr(), tokens, chunk.len() as i32, err, err_size)
+            };
+            match code {
+                0 => {}
+                2 if interrupted() => return Err(Error::Interrupted.into()),
+                code => return Err(self.decode_error(code, chunk.len()).into()),
+            }
+            for index in 0..chunk.len() as i32 {
+                let (err, err_size) = self.message.parts();
+                // SAFETY: returns null where there is no such row.
+                let row = unsafe { sys::anneal_logits_at(self.raw.as_ptr(), index, err, err_size) };
+                if row.is_null() {
+                    return Err(Error::Logits(self.message.text()).into());
+                }
+                // SAFETY: as in `logits`; the context is borrowed mutably meanwhile.
+                on_row(unsafe { std::slice::from_raw_parts(row, self.model.n_vocab() as usize) })?;
+            }
+        }
+        Ok(())
+    }
+
     #[cold]
     fn decode_error(&self, code: i32, tokens: usize) -> Error {
         let why = match code {

@@ -12,6 +12,7 @@ pub mod error;
 pub mod ffi;
 pub mod generate;
 pub mod live;
+pub mod logits;
 pub mod model;
 pub mod openmp;
 pub mod options;

@@ -27,6 +27,9 @@ enum Command {
     Bench(commands::bench::Args),
     Info(commands::info::Args),
     Quantize(commands::quantize::Args),
+    // For those who compare builds.
+    #[command(hide = true)]
+    Logits(commands::logits::Args),
 }
 
 /// Wrong usage.
@@ -54,6 +57,7 @@ fn run() -> ExitCode {
         Command::Bench(args) => commands::bench::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
+        Command::Logits(args) => commands::logits::run(&args),
     };
     match result {
         Ok(code) => code,

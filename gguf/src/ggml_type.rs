@@ -88,6 +88,15 @@ impl GgmlType {
     /// IEEE half precision.
     pub const F16: Self = Self(&LAYOUTS[1]);
 
+    /// The type with the number `id`, which must be one of the table: to be used in constants.
+    pub(crate) const fn known(id: u32) -> Self {
+        let mut index = 0;
+        while LAYOUTS[index].id != id {
+            index += 1;
+        }
+        Self(&LAYOUTS[index])
+    }
+
     /// The type with the number `id`.
     pub fn from_id(id: u32) -> Result<Self, UnknownType> {
         if let Some(layout) = LAYOUTS.iter().find(|layout| layout.id == id) {

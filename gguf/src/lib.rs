@@ -5,12 +5,14 @@
 //!   where a file is wrong and what to do.
 //! - [`write::Writer`] streams a file: header first, then tensor after tensor.
 //! - [`synth`] writes a model in the shape of a real one, with random weights and a vocabulary that round-trips.
+//! - [`probe`] writes small models of random quantised blocks that touch every matrix kernel of ggml.
 //! - [`partial::PartialFile`] makes a new file appear under its name only when it is complete.
 
 mod ftype;
 mod ggml_type;
 mod half;
 pub mod partial;
+pub mod probe;
 mod read;
 pub mod synth;
 mod value;

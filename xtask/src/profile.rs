@@ -70,6 +70,8 @@ choice!(
         Native = "native",
         /// The psABI level that CPUs since Haswell have; its counterpart on other architectures.
         X86_64V3 = "x86-64-v3",
+        /// None beyond the psABI's baseline, and no kernel that is written for one.
+        Scalar = "scalar",
         /// What llama.cpp chooses.
         Upstream = "upstream",
     }

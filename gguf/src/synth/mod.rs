@@ -5,7 +5,7 @@
 
 mod model;
 mod pour;
-mod random;
+pub(crate) mod random;
 mod shape;
 mod vocabulary;
 

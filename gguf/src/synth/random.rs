@@ -6,13 +6,13 @@ use std::sync::OnceLock;
 pub(super) const TABLE: usize = 1 << 16;
 
 /// xoshiro256++ 1.0 (Blackman and Vigna 2018, public domain).
-pub(super) struct Xoshiro {
+pub(crate) struct Xoshiro {
     state: [u64; 4],
 }
 
 impl Xoshiro {
     /// The generator of `seed` and the place `keys`, seeded through SplitMix64 as its authors advise.
-    pub(super) fn keyed(seed: u64, keys: [u64; 2]) -> Self {
+    pub(crate) fn keyed(seed: u64, keys: [u64; 2]) -> Self {
         let mut x = seed;
         for key in keys {
             x = mix(x ^ mix(key.wrapping_add(GOLDEN)));
@@ -26,7 +26,7 @@ impl Xoshiro {
 
     /// The next 64 bits.
     #[inline]
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         let s = &mut self.state;
         let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
         let t = s[1] << 17;
@@ -40,7 +40,7 @@ impl Xoshiro {
     }
 
     /// A number below `n`, which is small: the bias of n / 2^32 does not matter here.
-    pub(super) fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         (((self.next() >> 32) * n as u64) >> 32) as usize
     }
 }
@@ -69,7 +69,7 @@ pub(super) fn normal_quantiles() -> &'static [f32; TABLE] {
 }
 
 /// The standard normal distribution's inverse at `p`, 0 < p < 1, to a relative 1.2e-9 (P. J. Acklam, 2003).
-pub(super) fn normal_quantile(p: f64) -> f64 {
+pub(crate) fn normal_quantile(p: f64) -> f64 {
     const A: [f64; 6] = [
         -3.969683028665376e1,
         2.209460984245205e2,

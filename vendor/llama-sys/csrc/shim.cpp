@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <signal.h>
 #include <unistd.h>
@@ -218,6 +219,17 @@ template <typename Body> int32_t counted(bool * threw, char * err, size_t err_si
     return result;
 }
 
+// llama_decode's code; what llama.cpp logged of a failure becomes the message.
+int32_t told(int32_t code, char * err, size_t err_size) {
+    if (code != 0) {
+        if (code != ANNEAL_EXCEPTION) {
+            put_lines(err, err_size);
+        }
+        forget_lines();
+    }
+    return code;
+}
+
 void * cpu_function(const char * name) {
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     return cpu == nullptr ? nullptr : ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), name);
@@ -266,13 +278,17 @@ int32_t anneal_decode(llama_context * ctx, llama_token * tokens, int32_t n_token
     // Nothing but the call itself on the way to success: this runs once for every token.
     int32_t result = guarded<int32_t>(
         ANNEAL_EXCEPTION, err, err_size, [&] { return llama_decode(ctx, llama_batch_get_one(tokens, n_tokens)); });
-    if (result != 0) {
-        if (result != ANNEAL_EXCEPTION) {
-            put_lines(err, err_size);
-        }
-        forget_lines();
-    }
-    return result;
+    return told(result, err, err_size);
+}
+
+int32_t anneal_decode_all(llama_context * ctx, llama_token * tokens, int32_t n_tokens, char * err, size_t err_size) {
+    int32_t result = guarded<int32_t>(ANNEAL_EXCEPTION, err, err_size, [&] {
+        std::vector<int8_t> all(n_tokens, 1);
+        llama_batch         batch = llama_batch_get_one(tokens, n_tokens);
+        batch.logits              = all.data();
+        return llama_decode(ctx, batch);
+    });
+    return told(result, err, err_size);
 }
 
 ggml_threadpool * anneal_threadpool_new(ggml_threadpool_params * params, char * err, size_t err_size) {
@@ -342,6 +358,12 @@ const float * anneal_logits(llama_context * ctx, char * err, size_t err_size) {
     return logged<const float *>(
         nullptr, [](const float * row) { return row == nullptr; }, err, err_size,
         [&] { return llama_get_logits_ith(ctx, -1); });
+}
+
+const float * anneal_logits_at(llama_context * ctx, int32_t index, char * err, size_t err_size) {
+    return logged<const float *>(
+        nullptr, [](const float * row) { return row == nullptr; }, err, err_size,
+        [&] { return llama_get_logits_ith(ctx, index); });
 }
 
 size_t anneal_state_size(llama_context * ctx, char * err, size_t err_size) {

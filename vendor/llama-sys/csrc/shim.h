@@ -41,6 +41,11 @@ struct llama_context * anneal_context_new(
 int32_t anneal_decode(
         struct llama_context * ctx, llama_token * tokens, int32_t n_tokens, char * err, size_t err_size);
 
+// The same with logits of every token, which anneal_logits_at reads by its place among `tokens`. No more tokens than
+// llama_n_batch.
+int32_t anneal_decode_all(
+        struct llama_context * ctx, llama_token * tokens, int32_t n_tokens, char * err, size_t err_size);
+
 // NULL on failure. Through the CPU backend's registry, so that it works with backends loaded at run time.
 struct ggml_threadpool * anneal_threadpool_new(
         struct ggml_threadpool_params * params, char * err, size_t err_size);
@@ -73,6 +78,9 @@ bool anneal_sample(
 
 // The logits of the last token evaluated, one for each token of the vocabulary; NULL on failure.
 const float * anneal_logits(struct llama_context * ctx, char * err, size_t err_size);
+
+// The same of the token at place `index` of the last anneal_decode_all.
+const float * anneal_logits_at(struct llama_context * ctx, int32_t index, char * err, size_t err_size);
 
 // Size of, save and restore the state of sequence 0; 0 on failure.
 size_t anneal_state_size(struct llama_context * ctx, char * err, size_t err_size);

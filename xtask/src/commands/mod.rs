@@ -9,6 +9,7 @@ mod ci;
 mod clean;
 mod detect;
 mod doctor;
+mod gate;
 mod model;
 mod pgo;
 pub mod plan;
@@ -74,6 +75,8 @@ enum Command {
     Bench(bench::Args),
     /// Disassemble a program and say which instruction sets it holds
     Audit(audit::Args),
+    /// Compare a build's logits with those of a scalar build
+    Gate(gate::Args),
     /// Show the builds that are there
     Show(show::Args),
     /// Remove old builds
@@ -100,6 +103,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Model(args) => model::run(args, ui),
         Command::Bench(args) => bench::run(args, ui),
         Command::Audit(args) => audit::run(args, ui),
+        Command::Gate(args) => gate::run(args, ui),
         Command::Show(args) => show::run(args, ui),
         Command::Clean(args) => clean::run(args, ui),
         Command::Test(args) => test::run(args, ui),

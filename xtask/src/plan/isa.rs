@@ -148,6 +148,16 @@ pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>)
             plan.forbidden_flags = ["-march=native", "-mcpu=native"].map(str::to_string).to_vec();
             notes.push(format!("on aarch64 a portable build is {arch}"));
         }
+        // x86-64 alone has a baseline without vector kernels: ggml's for ARM need no switch.
+        Isa::Scalar if host.arch == "x86_64" => {
+            let off = ["NATIVE", "SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C", "CPU_REPACK", "LLAMAFILE"];
+            for name in off {
+                plan.definitions.insert(format!("GGML_{name}"), "OFF".to_string());
+            }
+            plan.forbidden_flags =
+                ["-march=native", "-msse4.2", "-mavx", "-mavx2", "-mfma"].map(str::to_string).to_vec();
+        }
+        Isa::Scalar => bail!("a scalar build is not defined for {}: make it on an x86-64 machine", host.arch),
         Isa::X86_64V3 => bail!(
             "a portable build is not defined for {}: use `cargo xtask build-native` on this machine",
             host.arch

@@ -10,6 +10,7 @@ mod configure;
 mod engine;
 pub mod flags;
 mod folder;
+pub mod gate;
 mod install;
 mod openmp;
 mod record;
@@ -39,16 +40,14 @@ const INSTALL: &str = "install";
 const ENGINE: &str = "engine";
 const BOLT: &str = "bolt";
 const SMOKE: &str = "smoke test";
+const GATE: &str = "gate";
 const AUDIT: &str = "audit";
 const INSTRUMENT: &str = "instrument";
 const TRAIN: &str = "train";
 const MERGE: &str = "merge";
 /// All stages, in order: each stands on those before it.
-const STAGES: [&str; 10] =
-    [CONFIGURE, COMPILE, INSTALL, ENGINE, BOLT, SMOKE, AUDIT, INSTRUMENT, TRAIN, MERGE];
-
-/// Whether a correctness gate is among them.
-const GATED: bool = false;
+const STAGES: [&str; 11] =
+    [CONFIGURE, COMPILE, INSTALL, ENGINE, BOLT, SMOKE, GATE, AUDIT, INSTRUMENT, TRAIN, MERGE];
 
 /// What the stages of one build share.
 pub struct Build<'a> {
@@ -143,7 +142,7 @@ impl<'a> Build<'a> {
 
     /// Runs the stages up to a program that has generated text.
     fn up_to_smoke_test(&self) -> Result<EffectiveFlags> {
-        switches::check_gate(self.plan, GATED)?;
+        switches::check_gate(self.plan, self.is_gated())?;
         self.folder.write_plan(self.plan)?;
         self.forget_what_is_lost();
         let flags = self.cpp()?;
@@ -154,8 +153,17 @@ impl<'a> Build<'a> {
         Ok(flags)
     }
 
-    /// Looks at what is inside of a program that has generated text.
+    /// Whether the correctness gate is among the stages. The build that the gate's reference is made of cannot be held
+    /// against it.
+    fn is_gated(&self) -> bool {
+        self.plan.profile != gate::REFERENCE_PROFILE
+    }
+
+    /// Holds a program that has generated text against the reference, and looks at what is inside.
     fn prove(&self) -> Result<()> {
+        if self.is_gated() {
+            self.stage(GATE, &gate::input(self), gate::gate)?;
+        }
         self.stage(AUDIT, &audit::input(self)?, audit::audit)
     }
 
@@ -240,9 +248,8 @@ impl<'a> Build<'a> {
 
     /// The record, when every stage has passed on what there is now.
     fn finished(&self) -> Option<BuildInfo> {
-        let proven = self.folder.stamp(INSTALL)?.input == install::input(self).ok()?
-            && self.folder.stamp(AUDIT)?.input == audit::input(self).ok()?;
-        if !proven || !self.folder.link_json().is_file() {
+        let installed = self.folder.stamp(INSTALL)?.input == install::input(self).ok()?;
+        if !installed || !self.folder.link_json().is_file() {
             return None;
         }
         let info = BuildInfo::read(&self.folder.build_info()).ok()?;
@@ -252,6 +259,8 @@ impl<'a> Build<'a> {
     /// Whether `folder` holds the program of `info`, made of today's sources and seen to work.
     fn is_finished(&self, folder: &Folder, info: &BuildInfo) -> bool {
         folder.stamp(SMOKE).is_some_and(|stamp| stamp.input == self.engine_source)
+            && (!self.is_gated()
+                || folder.stamp(GATE).is_some_and(|stamp| stamp.input == gate::input(self)))
             && folder.stamp(AUDIT).is_some_and(|stamp| audit::input(self).is_ok_and(|input| stamp.input == input))
             // A kill between putting the engine into place and writing its record leaves an old record.
             && info.artifacts.first().is_some_and(|anneal| {

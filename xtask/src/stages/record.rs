@@ -9,7 +9,7 @@ use build_info::record::{Artifact, BuildInfo, EffectiveFlags, SCHEMA_VERSION, Th
 use build_info::{Bytes, Policy, threads};
 use serde::Deserialize;
 
-use super::{Build, audit, blas, openmp, smoke, switches};
+use super::{Build, audit, blas, gate, openmp, smoke, switches};
 use crate::fs;
 use crate::plan::Plan;
 use crate::process::Run;
@@ -60,6 +60,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         stages: build.stage_times(),
         smoke: smoke::result(build),
         audit: audit::result(build),
+        gate: gate::result(build),
         notes: plan.notes.clone(),
     })
 }

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use build_info::BuildInfo;
+use build_info::{BuildInfo, Logits};
 
 const CMAKE: &str = r#"
 cmake_minimum_required(VERSION 3.14)
@@ -44,11 +44,38 @@ else()
 endif()
 "#;
 
-/// Prints what the smoke test reads. `FAKE_ANNEAL=flaky` never says the same twice.
+/// Prints what the smoke test reads, and gives the gate the reference's own logits, which lie beside its source.
+/// `FAKE_ANNEAL=flaky` never says the same twice, `wrong` has one of its logits wrong in every row, `nan` has no number
+/// there.
 const ENGINE: &str = r#"
+fn value(name: &str) -> Option<String> {
+    std::env::args().skip_while(|word| word != name).nth(1)
+}
+
+fn logits(fault: &str) {
+    let model = value("-m").unwrap();
+    let probe = std::path::Path::new(&model).file_stem().unwrap().to_str().unwrap().to_string();
+    let mode = if std::env::args().any(|word| word == "--step") { "decode" } else { "prefill" };
+    let kept = format!("{}/logits/{probe}-{mode}", env!("CARGO_MANIFEST_DIR"));
+    let mut bytes = std::fs::read(kept).unwrap();
+    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+    let (vocabulary, rows) = (number(8), number(12));
+    let wrong: f32 = if fault == "nan" { f32::NAN } else { 9.0 };
+    if fault == "wrong" || fault == "nan" {
+        for row in 0..rows {
+            let at = 16 + 4 * rows + 4 * vocabulary * row;
+            bytes[at..at + 4].copy_from_slice(&wrong.to_le_bytes());
+        }
+    }
+    std::fs::write(value("--out").unwrap(), bytes).unwrap();
+}
+
 fn main() {
-    let flaky = std::env::var_os("FAKE_ANNEAL").is_some_and(|value| value == "flaky");
-    let last = if flaky { std::process::id() } else { 63 };
+    let fault = std::env::var("FAKE_ANNEAL").unwrap_or_default();
+    if std::env::args().nth(1).is_some_and(|command| command == "logits") {
+        return logits(&fault);
+    }
+    let last = if fault == "flaky" { std::process::id() } else { 63 };
     let tokens: Vec<String> = (0..63).chain([last]).map(|token| token.to_string()).collect();
     println!(
         "{{\"isa_required\":[\"avx2\"],\"tokens\":[{}],\"timings\":{{\"prefill_tokens_per_second\":2.5,\"decode_tokens_per_second\":1.5}}}}",
@@ -135,6 +162,7 @@ impl Checkout {
         ] {
             write(&root.join(file), text);
         }
+        write_reference_logits(&root.join("engine/logits"));
         let profiles = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiles/build");
         for entry in std::fs::read_dir(profiles).unwrap() {
             let path = entry.unwrap().path();
@@ -188,4 +216,28 @@ impl Checkout {
 pub fn write(path: &Path, text: &str) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, text).unwrap();
+}
+
+/// Writes the gate's reference as the files of logits that an engine would give.
+fn write_reference_logits(folder: &Path) {
+    let kept = include_bytes!("../../src/stages/gate/reference.bin");
+    let end = kept.iter().position(|&byte| byte == b'\n').unwrap();
+    let header: serde_json::Value = serde_json::from_slice(&kept[..end]).unwrap();
+    let mut cells = kept[end + 1..].chunks_exact(2).map(|cell| u16::from_le_bytes([cell[0], cell[1]]));
+    std::fs::create_dir_all(folder).unwrap();
+    for probe in header["probes"].as_array().unwrap() {
+        let size = |key: &str| probe[key].as_u64().unwrap() as usize;
+        let mut logits = Logits::new(size("vocabulary"));
+        for _ in 0..size("positions") {
+            let row: Vec<f32> =
+                cells.by_ref().take(size("vocabulary")).map(|cell| -f32::from(cell) / 2048.0).collect();
+            logits.push(0, &row);
+        }
+        let name = probe["name"].as_str().unwrap();
+        std::fs::write(folder.join(format!("{name}-prefill")), logits.to_bytes()).unwrap();
+        for token in probe["greedy"].as_array().unwrap() {
+            logits.push(token.as_u64().unwrap() as u32, &[]);
+        }
+        std::fs::write(folder.join(format!("{name}-decode")), logits.to_bytes()).unwrap();
+    }
 }

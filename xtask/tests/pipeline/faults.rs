@@ -78,6 +78,28 @@ fn a_build_whose_tokens_differ_does_not_become_current() {
 }
 
 #[test]
+fn a_build_with_wrong_logits_is_kept_aside_with_its_report() {
+    let (checkout, good) = with_good_build();
+    write(&checkout.source.join("src/llama.c"), "int llama(void) { return 3; }");
+    let told = [("wrong", "mean KL divergence"), ("nan", "logits that are no numbers")];
+    for (fault, told) in told {
+        let output = checkout.build_command("native").env("FAKE_ANNEAL", fault).output().unwrap();
+        let run = Run::from(output).expect(1, "stage `gate` of the native build failed");
+        for part in ["llama, flash attention on, decode", "5e-5", "99.8 %", "another compiler", told] {
+            assert!(run.err.contains(part), "no {part:?} in:\n{}", run.err);
+        }
+        let report = run.err.lines().find_map(|line| line.split("the whole report: ").nth(1)).unwrap();
+        let report: build_info::Gate =
+            serde_json::from_slice(&std::fs::read(report.trim()).unwrap()).unwrap();
+        assert!(!report.passed && report.cases.len() == 12, "{report:?}");
+        assert_still_current(&checkout, &good);
+    }
+    checkout.build("native").expect(0, "finished gate");
+    let gate = checkout.record("native").gate.unwrap();
+    assert!(gate.passed && gate.cases.iter().all(|case| case.mean_kld < 1e-6), "{gate:?}");
+}
+
+#[test]
 fn an_engine_that_fails_its_smoke_test_does_not_replace_the_good_one() {
     let (checkout, good) = with_good_build();
     let before = std::fs::read(good.join("bin/anneal")).unwrap();

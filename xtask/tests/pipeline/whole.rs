@@ -11,7 +11,7 @@ fn a_build_in_a_folder_with_spaces_is_whole_and_then_there_is_nothing_to_do() {
     let checkout = Checkout::new("work space \u{fc}");
     let run = checkout.build("native").expect(0, "built");
     assert_eq!(run.out, "target/anneal/native/bin/anneal\ntarget/anneal/native/build_info.json\n");
-    for stage in ["configure", "compile", "install", "engine", "smoke test", "audit", "total"] {
+    for stage in ["configure", "compile", "install", "engine", "smoke test", "gate", "audit", "total"] {
         assert!(run.err.contains(stage), "no {stage} in the table:\n{}", run.err);
     }
 

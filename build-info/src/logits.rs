@@ -1,0 +1,158 @@
+//! Logits in a file, as `anneal logits` writes them and the correctness gate reads them.
+//!
+//! ```text
+//! 8 bytes   "ALOGITS1"
+//! u32       tokens in the vocabulary, V
+//! u32       rows, N
+//! N × u32   the token that each row stands after
+//! N × V × f32
+//! ```
+//! All numbers are little-endian.
+
+/// The first eight bytes.
+pub const MAGIC: [u8; 8] = *b"ALOGITS1";
+const HEADER: usize = 16;
+
+/// The logits after each of a row of tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Logits {
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    vocabulary: usize,
+    values: Vec<f32>,
+}
+
+/// Why some bytes are no logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogitsError {
+    /// Something else, or a later version.
+    #[error("this is no file of logits: it does not begin with ALOGITS1")]
+    Magic,
+    /// Cut off, or too long.
+    #[error("its header announces {expected} bytes, and there are {found}")]
+    Size {
+        /// What the header says.
+        expected: u64,
+        /// What there is.
+        found: u64,
+    },
+    /// Rows of nothing.
+    #[error("its vocabulary is empty")]
+    Empty,
+}
+
+impl Logits {
+    /// No rows yet, over a vocabulary of `vocabulary` tokens.
+    pub fn new(vocabulary: usize) -> Self {
+        Self { tokens: Vec::new(), vocabulary, values: Vec::new() }
+    }
+
+    /// Appends what follows `token`. A row is as long as the vocabulary; a longer one is cut, a shorter one filled up
+    /// with what never occurs.
+    pub fn push(&mut self, token: u32, row: &[f32]) {
+        self.tokens.push(token);
+        self.values.extend(row.iter().take(self.vocabulary));
+        self.values.resize(self.tokens.len() * self.vocabulary, f32::NEG_INFINITY);
+    }
+
+    /// Tokens in the vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// The rows, in the order of the tokens.
+    pub fn rows(&self) -> impl ExactSizeIterator<Item = &[f32]> {
+        self.values.chunks_exact(self.vocabulary.max(1))
+    }
+
+    /// The file's bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER + 4 * (self.tokens.len() + self.values.len()));
+        bytes.extend(MAGIC);
+        bytes.extend((self.vocabulary as u32).to_le_bytes());
+        bytes.extend((self.tokens.len() as u32).to_le_bytes());
+        self.tokens.iter().for_each(|token| bytes.extend(token.to_le_bytes()));
+        self.values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+        bytes
+    }
+
+    /// Takes the logits in `bytes`.
+    ///
+    /// # Errors
+    /// When they are something else, or not whole.
+    pub fn parse(bytes: &[u8]) -> Result<Self, LogitsError> {
+        if bytes.get(..8) != Some(&MAGIC) {
+            return Err(LogitsError::Magic);
+        }
+        let found = bytes.len() as u64;
+        let short = LogitsError::Size { expected: HEADER as u64, found };
+        let (Some(vocabulary), Some(rows)) = (number(bytes, 8), number(bytes, 12)) else { return Err(short) };
+        if vocabulary == 0 {
+            return Err(LogitsError::Empty);
+        }
+        // No overflow: both are 32-bit numbers and this is 64-bit arithmetic, up to the last factor.
+        let cells = u64::from(rows) * (u64::from(vocabulary) + 1);
+        let expected = cells.saturating_mul(4).saturating_add(HEADER as u64);
+        if found != expected {
+            return Err(LogitsError::Size { expected, found });
+        }
+        let (tokens, values) = bytes[HEADER..].split_at(4 * rows as usize);
+        let word = |bytes: &[u8]| [bytes[0], bytes[1], bytes[2], bytes[3]];
+        Ok(Self {
+            tokens: tokens.chunks_exact(4).map(|bytes| u32::from_le_bytes(word(bytes))).collect(),
+            vocabulary: vocabulary as usize,
+            values: values.chunks_exact(4).map(|bytes| f32::from_le_bytes(word(bytes))).collect(),
+        })
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_rows() -> Logits {
+        let mut logits = Logits::new(3);
+        logits.push(7, &[1.0, -2.0, f32::NAN]);
+        logits.push(8, &[0.5, 0.0]);
+        logits
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_bit_for_bit() {
+        let bytes = two_rows().to_bytes();
+        let read = Logits::parse(&bytes).unwrap();
+        assert_eq!(read.to_bytes(), bytes);
+        assert_eq!((read.tokens.as_slice(), read.vocabulary()), ([7, 8].as_slice(), 3));
+        assert_eq!(read.rows().nth(1), Some([0.5, 0.0, f32::NEG_INFINITY].as_slice()));
+        assert_eq!(read.rows().len(), 2);
+    }
+
+    #[test]
+    fn damage_is_named() {
+        let good = two_rows().to_bytes();
+        let mut huge = good.clone();
+        huge[8..16].fill(0xff);
+        let mut empty = good.clone();
+        empty[8..12].fill(0);
+        let size = |expected, found| LogitsError::Size { expected, found };
+        let cases = [
+            (&b"GGUF"[..], LogitsError::Magic),
+            (&good[..10], size(16, 10)),
+            (&good[..40], size(48, 40)),
+            (&huge, size(u64::from(u32::MAX) << 34, 48)),
+            (&empty, LogitsError::Empty),
+        ];
+        for (bytes, expected) in cases {
+            let error = Logits::parse(bytes).unwrap_err();
+            match (error, expected) {
+                // The exact number of an absurd header is nobody's concern.
+                (LogitsError::Size { found: 48, .. }, LogitsError::Size { found: 48, .. }) => {}
+                (error, expected) => assert_eq!(error, expected),
+            }
+        }
+    }
+}

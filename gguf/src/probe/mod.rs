@@ -1,0 +1,101 @@
+//! Probes: models of a megabyte or so whose matrices are random quantised blocks of every common type.
+//!
+//! The correctness gate compares what two builds of llama.cpp make of them. Nothing but integer arithmetic and
+//! IEEE 754's exact operations goes into their bytes, so a probe is the same on every machine; and no quantiser of
+//! the build under test has touched them.
+
+mod blocks;
+mod model;
+
+use std::io::{BufWriter, Error as IoError};
+use std::path::Path;
+
+use build_info::Bytes;
+
+use crate::partial::{PartialFile, PlaceError};
+use crate::synth::random::Xoshiro;
+use crate::write::{Header, WriteError, Writer};
+
+/// Tokens that a probe's context holds.
+pub const CONTEXT: u32 = 1024;
+
+/// One probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// llama with grouped queries: K-quants, 4- to 8-bit blocks, half precision.
+    Llama,
+    /// qwen2 with biases: rows of two and three superblocks, IQ types.
+    Qwen2,
+    /// qwen3moe: three experts, norms of queries and keys, single precision.
+    Qwen3Moe,
+}
+
+impl Probe {
+    /// All probes.
+    pub fn all() -> [Self; 3] {
+        [Self::Llama, Self::Qwen2, Self::Qwen3Moe]
+    }
+
+    /// llama.cpp's name of its architecture.
+    pub fn name(self) -> &'static str {
+        self.shape().architecture
+    }
+
+    /// Tokens in its vocabulary, which has no text.
+    pub fn vocabulary(self) -> u32 {
+        self.shape().vocabulary
+    }
+
+    /// `count` random tokens, always the same ones.
+    pub fn tokens(self, count: usize) -> Vec<u32> {
+        let mut random = Xoshiro::keyed(SEED, [u64::MAX, self.shape().text]);
+        (0..count).map(|_| random.below(self.vocabulary() as usize) as u32).collect()
+    }
+
+    /// Writes it to `path`, where it appears when it is complete.
+    ///
+    /// # Errors
+    /// When the file cannot be written or put in its place.
+    pub fn write(self, path: &Path) -> Result<(), PlaceError> {
+        let shape = self.shape();
+        let tensors = model::tensors(shape);
+        let header = Header {
+            metadata: model::metadata(shape),
+            tensors: tensors.iter().map(|tensor| tensor.spec.clone()).collect(),
+        };
+        let size = tensors.iter().filter_map(|tensor| tensor.spec.bytes()).sum();
+        let partial = PartialFile::beside(path, Bytes(size))?;
+        let failed = |error| match error {
+            WriteError::Io(source) => PlaceError::from_io(path, source),
+            other => PlaceError::from_io(path, IoError::other(other)),
+        };
+        let mut writer = Writer::new(BufWriter::new(partial.open()?), &header).map_err(failed)?;
+        let mut data = Vec::new();
+        for (index, tensor) in tensors.iter().enumerate() {
+            let mut random = Xoshiro::keyed(SEED, [self as u64, index as u64]);
+            data.clear();
+            tensor.fill(&mut random, &mut data);
+            writer.write_data(&data).map_err(failed)?;
+        }
+        writer.finish().map_err(failed)?;
+        partial.commit()
+    }
+}
+
+/// Whoever changes it makes the gate's reference anew.
+const SEED: u64 = 1;
+
+impl model::Tensor {
+    /// Appends the tensor's data to `out`.
+    fn fill(&self, random: &mut Xoshiro, out: &mut Vec<u8>) {
+        let elements = self.spec.dims.iter().product();
+        self.recipe.fill(elements, self.std, random, out);
+        // Only single-precision vectors have a mean.
+        if self.mean != 0.0 {
+            for value in out.chunks_exact_mut(4) {
+                let drawn = f32::from_le_bytes([value[0], value[1], value[2], value[3]]);
+                value.copy_from_slice(&(self.mean as f32 + drawn).to_le_bytes());
+            }
+        }
+    }
+}

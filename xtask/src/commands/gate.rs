@@ -1,0 +1,94 @@
+//! `gate`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use build_info::{BuildInfo, gate};
+
+use crate::process::Log;
+use crate::stages::gate::{Engine, REFERENCE_PROFILE, Reference, failure, table};
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+use crate::{exit, fs};
+
+/// Options of `gate`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Build folder, or an `anneal`
+    #[arg(conflicts_with = "profile")]
+    path: Option<PathBuf>,
+    /// The current build of this profile
+    #[arg(short, long, default_value = "native")]
+    profile: String,
+    /// Make the reference of the `reference` profile's build, and write it into the sources of xtask
+    #[arg(long, conflicts_with_all = ["path", "profile"])]
+    write_reference: bool,
+}
+
+/// Compares a build's logits with the reference's.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    if args.write_reference {
+        return write_reference(&workspace, ui);
+    }
+    let anneal = anneal(&args, &workspace)?;
+    let scratch = workspace.anneal().join("gate");
+    let log = Log::new(log(&scratch)?, ui.verbose());
+    let mut progress = ui.progress("gate");
+    let engine = Engine { anneal: &anneal, folder: &scratch, log: &log };
+    let found = engine.compare(&Reference::kept()?, |done, total, what| {
+        progress.step(done as u64, total as u64, what);
+    });
+    progress.finish();
+    let found = found?;
+    let repeated = if found.repeatable { "identical" } else { "DIFFERENT" };
+    ui.result(
+        &found,
+        format_args!("{}\nthe same input twice: {repeated} logits; {:.1} s", table(&found), found.seconds),
+    )?;
+    if !found.passed {
+        let report = scratch.join("gate-report.json");
+        fs::write_atomically(&report, &serde_json::to_vec_pretty(&found)?)?;
+        bail!("{}", failure(&found, &report));
+    }
+    Ok(())
+}
+
+/// The engine that was asked for.
+fn anneal(args: &Args, workspace: &Workspace) -> Result<PathBuf> {
+    let place = args.path.clone().unwrap_or_else(|| workspace.current(&args.profile));
+    let place = if place.is_dir() { place.join("bin/anneal") } else { place };
+    if !place.is_file() {
+        return Err(exit::usage(format!(
+            "{} is no engine: name a build folder or an anneal, or make one with `cargo xtask build --profile {}`",
+            place.display(),
+            args.profile
+        )));
+    }
+    Ok(std::path::absolute(place)?)
+}
+
+fn write_reference(workspace: &Workspace, ui: &Ui) -> Result<()> {
+    let folder = workspace.current(REFERENCE_PROFILE);
+    let info = BuildInfo::read(&folder.join("build_info.json")).context(
+        "there is no build to make a reference of: `cargo xtask build --profile reference` makes it",
+    )?;
+    let build = gate::Reference {
+        llama_version: info.llama_version.clone(),
+        source_version: format!("{} {}", info.source.origin, info.source.version),
+        build: format!("{} with {}", info.profile, info.compiler),
+    };
+    let scratch = workspace.anneal().join("gate");
+    let log = Log::new(log(&scratch)?, ui.verbose());
+    let anneal = folder.join("bin/anneal");
+    let engine = Engine { anneal: &anneal, folder: &scratch, log: &log };
+    let bytes = engine.reference(build.clone())?.to_bytes()?;
+    let path = Reference::path(workspace.root());
+    fs::write_atomically(&path, &bytes)?;
+    ui.result(&build, path.display())
+}
+
+fn log(scratch: &Path) -> Result<PathBuf> {
+    std::fs::create_dir_all(scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
+    Ok(scratch.join("gate.log"))
+}

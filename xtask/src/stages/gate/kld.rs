@@ -1,0 +1,107 @@
+//! How far one distribution over the next token is from another.
+
+/// What a comparison of many positions found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Comparison {
+    /// Positions compared.
+    pub positions: u32,
+    /// Mean KL divergence in nats; not a number where a logit is not.
+    pub mean_kld: f64,
+    /// The greatest of any position.
+    pub max_kld: f64,
+    /// Share of positions with the same most likely token.
+    pub top1: f64,
+}
+
+/// Natural logarithms of the probabilities that `logits` stand for: softmax in double precision.
+pub fn log_softmax<T: Into<f64> + Copy>(logits: &[T]) -> Vec<f64> {
+    let greatest = logits.iter().fold(f64::NEG_INFINITY, |most, &logit| most.max(logit.into()));
+    let sum: f64 = logits.iter().map(|&logit| (logit.into() - greatest).exp()).sum();
+    let norm = greatest + sum.ln();
+    logits.iter().map(|&logit| logit.into() - norm).collect()
+}
+
+/// Kullback and Leibler's divergence of `other` from `reference`, both log-probabilities over one vocabulary:
+/// Σ p (ln p − ln q), in nats.
+pub fn divergence(reference: &[f64], other: &[f64]) -> f64 {
+    let sum: f64 = reference.iter().zip(other).map(|(p, q)| p.exp() * (p - q)).sum();
+    // Rounding may leave less than nothing.
+    if sum < 0.0 && sum > -1e-9 { 0.0 } else { sum }
+}
+
+/// The first of the greatest.
+pub fn most_likely<T: PartialOrd + Copy>(row: &[T]) -> usize {
+    let mut best = 0;
+    for (token, value) in row.iter().enumerate() {
+        if *value > row[best] {
+            best = token;
+        }
+    }
+    best
+}
+
+/// Compares rows of log-probabilities with rows of logits.
+pub fn compare<'a>(rows: impl Iterator<Item = (Vec<f64>, &'a [f32])>) -> Comparison {
+    let (mut positions, mut equal, mut sum, mut greatest) = (0u32, 0u32, 0.0, 0.0f64);
+    for (reference, logits) in rows {
+        let other = log_softmax(logits);
+        let kld = divergence(&reference, &other);
+        positions += 1;
+        sum += kld;
+        greatest = if kld.is_nan() { f64::NAN } else { greatest.max(kld) };
+        equal += u32::from(most_likely(&reference) == most_likely(logits));
+    }
+    let count = f64::from(positions);
+    Comparison { positions, mean_kld: sum / count, max_kld: greatest, top1: f64::from(equal) / count }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(found: f64, expected: f64) -> bool {
+        (found - expected).abs() < 1e-12
+    }
+
+    #[test]
+    fn softmax_is_that_of_the_definition_and_does_not_overflow() {
+        // e^0 : e^ln3 = 1 : 3
+        for shift in [0.0, 3.0e38] {
+            let rows = if shift == 0.0 { [0.0, 3f32.ln()] } else { [3.0e38, 3.0e38] };
+            let expected = if shift == 0.0 { [0.25, 0.75] } else { [0.5, 0.5] };
+            let found = log_softmax(&rows);
+            assert!(found.iter().zip(expected).all(|(f, e)| (f.exp() - e).abs() < 1e-7), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn divergence_is_that_computed_by_hand() {
+        let ln = |p: [f64; 2]| p.map(f64::ln);
+        let cases = [
+            // 1/2 ln(1/2 / 1/4) + 1/2 ln(1/2 / 3/4) = 1/2 ln 2 + 1/2 ln 2/3
+            ([0.5, 0.5], [0.25, 0.75], 0.5 * (4.0f64 / 3.0).ln()),
+            ([0.25, 0.75], [0.5, 0.5], 0.25 * 0.5f64.ln() + 0.75 * 1.5f64.ln()),
+            ([0.9, 0.1], [0.9, 0.1], 0.0),
+        ];
+        for (p, q, expected) in cases {
+            let found = divergence(&ln(p), &ln(q));
+            assert!(close(found, expected), "{p:?} {q:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_comparison_counts_means_and_keeps_what_is_no_number() {
+        let even = || vec![0.5f64.ln(), 0.5f64.ln()];
+        let quarter = || vec![0.75f64.ln(), 0.25f64.ln()];
+        let rows: [&[f32]; 2] = [&[0.0, 0.0], &[0.0, 0.0]];
+        let found = compare([even(), quarter()].into_iter().zip(rows));
+        let one = 0.75 * 1.5f64.ln() + 0.25 * 0.5f64.ln();
+        assert_eq!((found.positions, found.top1), (2, 1.0));
+        assert!(close(found.mean_kld, one / 2.0) && close(found.max_kld, one), "{found:?}");
+
+        let bad: [&[f32]; 2] = [&[f32::NAN, 0.0], &[0.0, 1.0]];
+        let found = compare([even(), quarter()].into_iter().zip(bad));
+        assert!(found.mean_kld.is_nan(), "{found:?}");
+        assert_eq!(found.top1, 0.5);
+    }
+}

@@ -1,0 +1,183 @@
+//! Runs an engine on the probes and compares it with the reference.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use build_info::gate::{Case, Gate, Greedy, Limits, Mode};
+use build_info::{Logits, Sha256};
+use gguf::probe::Probe;
+
+use super::kld;
+use super::reference::{Reference, Rows};
+use crate::fs;
+use crate::process::{Log, Run};
+
+/// The design's: Q8_0 against F16 is 2.4e-4 and 99.2 % on real models, and a rebuild must stay far inside that.
+const LIMITS: Limits = Limits { mean_kld: 5e-5, top1: 0.998 };
+/// Tokens of each probe's text: a prime, so that every tile of rows has a rest. One in 509 is 0.2 %.
+const POSITIONS: usize = 509;
+/// Greedy tokens after it.
+const GREEDY: usize = 32;
+
+/// An engine at its place, and a folder for what it is fed and gives.
+pub struct Engine<'a> {
+    /// The program.
+    pub anneal: &'a Path,
+    /// A folder of the gate's own.
+    pub folder: &'a Path,
+    /// Where its output goes.
+    pub log: &'a Log,
+}
+
+/// One way of running one probe.
+#[derive(Clone, Copy)]
+struct Feed {
+    probe: Probe,
+    flash_attention: bool,
+    mode: Mode,
+}
+
+impl Feed {
+    fn all(probe: Probe) -> [Self; 4] {
+        [(false, Mode::Prefill), (false, Mode::Decode), (true, Mode::Prefill), (true, Mode::Decode)]
+            .map(|(flash_attention, mode)| Self { probe, flash_attention, mode })
+    }
+
+    fn name(self) -> String {
+        let attention = if self.flash_attention { "on" } else { "off" };
+        format!("{}, flash attention {attention}, {}", self.probe.name(), self.mode)
+    }
+}
+
+impl Engine<'_> {
+    /// Writes a probe and its text, and returns the model's digest.
+    fn prepare(&self, probe: Probe) -> Result<Sha256> {
+        std::fs::create_dir_all(self.folder)
+            .with_context(|| format!("cannot make {}", self.folder.display()))?;
+        let model = self.file(probe, "gguf");
+        probe.write(&model).context("cannot write the gate's model")?;
+        let tokens: Vec<String> = probe.tokens(POSITIONS).iter().map(u32::to_string).collect();
+        fs::write_atomically(&self.file(probe, "tokens"), tokens.join("\n").as_bytes())?;
+        fs::digest_file(&model)
+    }
+
+    fn file(&self, probe: Probe, extension: &str) -> PathBuf {
+        self.folder.join(format!("{}.{extension}", probe.name()))
+    }
+
+    /// The logits that it gives.
+    fn logits(&self, feed: Feed) -> Result<Logits> {
+        let out = self.file(feed.probe, "logits");
+        // What an earlier run left must not be taken for this one's.
+        let _ = std::fs::remove_file(&out);
+        let mut run = Run::new(self.anneal, self.log)
+            .args(["logits", "-m"])
+            .args([self.file(feed.probe, "gguf")])
+            .args(["--tokens"])
+            .args([self.file(feed.probe, "tokens")])
+            .args(["--out"])
+            .args([&out])
+            .args(["-c", "1024", "-fa", if feed.flash_attention { "on" } else { "off" }]);
+        if !feed.flash_attention {
+            // Both kinds of kernels in no more runs: those for weights as they are, and those for repacked ones.
+            run = run.args(["--no-repack"]);
+        }
+        if feed.mode == Mode::Decode {
+            // One thread: with more, a busy machine makes every step wait for the slowest at each of its barriers.
+            run = run.args(["--step", "--greedy", &GREEDY.to_string(), "-t", "1"]);
+        }
+        run.output().with_context(|| format!("the engine cannot do {}", feed.name()))?;
+        let bytes = std::fs::read(&out).with_context(|| format!("cannot read {}", out.display()))?;
+        let logits = Logits::parse(&bytes).with_context(|| format!("cannot understand {}", out.display()))?;
+        let _ = std::fs::remove_file(&out);
+        let expected = POSITIONS + if feed.mode == Mode::Decode { GREEDY } else { 0 };
+        if logits.tokens.len() != expected || logits.vocabulary() != feed.probe.vocabulary() as usize {
+            bail!(
+                "{}: {expected} rows of {} logits were asked for, and {} of {} came",
+                feed.name(),
+                feed.probe.vocabulary(),
+                logits.tokens.len(),
+                logits.vocabulary()
+            );
+        }
+        Ok(logits)
+    }
+
+    /// Compares it with `reference`; `tell` hears of every case as it begins.
+    pub fn compare(&self, reference: &Reference, mut tell: impl FnMut(usize, usize, &str)) -> Result<Gate> {
+        let started = Instant::now();
+        let mut cases = Vec::new();
+        let mut repeatable = true;
+        let total = 5 * Probe::all().len();
+        for probe in Probe::all() {
+            let rows = rows(reference, probe, self.prepare(probe)?)?;
+            for feed in Feed::all(probe) {
+                tell(cases.len() * 5 / 4, total, &feed.name());
+                let logits = self.logits(feed)?;
+                if feed.flash_attention && feed.mode == Mode::Prefill {
+                    repeatable &= same_bits(&logits, &self.logits(feed)?);
+                }
+                cases.push(case(feed, rows, &logits));
+            }
+        }
+        let passed = repeatable && cases.iter().all(|case| case.passes(&LIMITS));
+        let seconds = started.elapsed().as_secs_f64();
+        Ok(Gate { passed, reference: reference.build.clone(), limits: LIMITS, cases, repeatable, seconds })
+    }
+
+    /// Makes a reference of it.
+    pub fn reference(&self, build: build_info::gate::Reference) -> Result<Reference> {
+        let mut probes = Vec::new();
+        for probe in Probe::all() {
+            let model = self.prepare(probe)?;
+            let logits = self.logits(Feed { probe, flash_attention: false, mode: Mode::Decode })?;
+            if logits.rows().flatten().any(|value| !value.is_finite()) {
+                bail!("the reference build gave logits that are no numbers for {}", probe.name());
+            }
+            probes.push(Rows::of(probe.name(), model, &logits, POSITIONS));
+        }
+        Ok(Reference { build, probes })
+    }
+}
+
+/// The reference's rows of `probe`, if they are of the same model.
+fn rows(reference: &Reference, probe: Probe, model: Sha256) -> Result<&Rows> {
+    let found = reference.probes.iter().find(|rows| rows.about().name == probe.name());
+    match found {
+        Some(rows)
+            if rows.about().model == model
+                && rows.positions() == POSITIONS
+                && rows.vocabulary() == probe.vocabulary() as usize =>
+        {
+            Ok(rows)
+        }
+        _ => bail!(
+            "the gate's reference is not of the {} probe that is written now: make a new one with \
+             `cargo xtask gate --write-reference`, after `cargo xtask build --profile reference`",
+            probe.name()
+        ),
+    }
+}
+
+fn case(feed: Feed, rows: &Rows, logits: &Logits) -> Case {
+    let found = kld::compare(rows.rows().zip(logits.rows()));
+    let greedy = &rows.about().greedy;
+    let given = logits.tokens.iter().skip(POSITIONS);
+    let equal = greedy.iter().zip(given).take_while(|(a, b)| a == b).count() as u32;
+    Case {
+        architecture: feed.probe.name().to_string(),
+        flash_attention: feed.flash_attention,
+        mode: feed.mode,
+        positions: found.positions,
+        // JSON has no infinity and no NaN: what is no number is told as the greatest there is.
+        mean_kld: if found.mean_kld.is_finite() { found.mean_kld } else { f64::MAX },
+        max_kld: if found.max_kld.is_finite() { found.max_kld } else { f64::MAX },
+        top1: found.top1,
+        greedy: (feed.mode == Mode::Decode).then_some(Greedy { tokens: greedy.len() as u32, equal }),
+    }
+}
+
+fn same_bits(one: &Logits, other: &Logits) -> bool {
+    one.to_bytes() == other.to_bytes()
+}
