@@ -52,6 +52,9 @@ pub struct PlacingFlags {
     /// How eagerly threads wait for work, 0 (sleep) to 100 (spin) [default: 50]
     #[arg(long, value_name = "N", value_parser = whole("0 (sleep) to 100 (spin)"))]
     pub poll: Option<u32>,
+    /// Threads of the BLAS library in a build that has one; 0 takes as many as the phase has [default: 1]
+    #[arg(long, value_name = "N")]
+    pub blas_threads: Option<u32>,
 }
 
 /// A list of CPUs; a type of its own, since clap takes a bare `Vec` for a repeated flag.
@@ -65,7 +68,7 @@ pub struct LoadFlags {
     /// How to load: auto, none, mmap, mlock, mmap_mlock or direct_io [default: auto]
     #[arg(long, visible_alias = "lm", value_name = "MODE")]
     pub load_mode: Option<LoadMode>,
-    /// Leave the weights as they are in the file: less memory, slower prefill
+    /// Leave the weights as they are in the file: less memory, slower decode, and prefill often faster: measure
     #[arg(long)]
     pub no_repack: bool,
     /// Let llama.cpp's log through to stderr
@@ -137,6 +140,7 @@ impl PlacingFlags {
         requested.affinity = if self.no_affinity { Some(Affinity::Off) } else { self.affinity };
         requested.cpus = self.cpu_list.clone().map(|list| list.0);
         requested.poll = self.poll;
+        requested.blas_threads = self.blas_threads;
     }
 }
 

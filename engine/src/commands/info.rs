@@ -81,6 +81,7 @@ fn json(args: &Args, live: &Live, settings: &Settings, model: Option<Value>) -> 
         "build_info": live.build.as_ref().map(|(path, _)| path.to_string_lossy()),
         "host": live.host,
         "backends": engine::ffi::backends(),
+        "blas": live.blas,
         "allocator": Memory::of_this_program(),
         "huge_pages": engine::ffi::huge_pages(),
         "openmp": engine::openmp::runtime(),
@@ -110,6 +111,9 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
     }
     lines.push(("needs", llama_sys::guard::required().join(" ")));
     lines.push(("backends", engine::ffi::backends().join(", ")));
+    if let Some(blas) = &live.blas {
+        lines.push(("blas", blas.library.clone()));
+    }
     lines.push(("uses", engine::ffi::system_info()));
     lines.push(("memory by", Memory::of_this_program().to_string()));
     lines.push(("pages", pages(engine::ffi::huge_pages())));

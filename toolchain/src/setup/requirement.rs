@@ -30,6 +30,12 @@ pub enum Requirement {
     LlvmTools,
     /// OpenBLAS, as pkg-config finds it.
     Openblas,
+    /// BLIS.
+    Blis,
+    /// Intel's MKL.
+    Mkl,
+    /// make, which builds OpenBLAS.
+    Make,
     /// clang's OpenMP runtime, of clang's version; gcc brings its own.
     Openmp,
     /// git.
@@ -66,7 +72,10 @@ impl Requirement {
                 let lacks = |tools: &[Tool]| tools.first().is_none_or(|newest| newest.llvm_major < needed);
                 lacks(&toolchain.llvm_profdata) || lacks(&toolchain.llvm_ar)
             }
-            Requirement::Openblas => !toolchain.blas.iter().any(|blas| blas.vendor == "openblas"),
+            Requirement::Openblas => lacks_blas(toolchain, "openblas"),
+            Requirement::Blis => lacks_blas(toolchain, "blis"),
+            Requirement::Mkl => lacks_blas(toolchain, "mkl"),
+            Requirement::Make => toolchain.make.is_none(),
             Requirement::Openmp => clang(toolchain).is_some_and(|clang| {
                 !toolchain.openmp.iter().any(|major| [0, clang.version.major].contains(major))
             }),
@@ -92,6 +101,9 @@ impl fmt::Display for Requirement {
             Requirement::Lld => "lld of clang's version",
             Requirement::LlvmTools => "llvm-profdata and llvm-ar of rustc's LLVM",
             Requirement::Openblas => "OpenBLAS and pkg-config",
+            Requirement::Blis => "BLIS with its headers",
+            Requirement::Mkl => "MKL with its headers",
+            Requirement::Make => "GNU make",
             Requirement::Openmp => "clang's OpenMP runtime",
             Requirement::Git => "git",
             Requirement::Pip => "pip",
@@ -116,6 +128,10 @@ impl Needs {
         use Requirement::*;
         Self { required: vec![Compiler, Cmake, Ninja, Libclang], recommended: vec![Clang, Lld] }
     }
+}
+
+fn lacks_blas(toolchain: &Toolchain, vendor: &str) -> bool {
+    !toolchain.blas.iter().any(|blas| blas.vendor == vendor && blas.source.is_none())
 }
 
 /// The newest clang that is good enough.

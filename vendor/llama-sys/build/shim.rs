@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::link::Link;
 
-/// Compiles `csrc/shim.cpp` and links it.
+/// Compiles `csrc/*.cpp` and links them.
 pub fn build(link: &Link, out: &Path) -> Result<()> {
     let mut build = cc::Build::new();
     build
@@ -14,7 +14,7 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
         .cpp(true)
         .std("c++17")
         .cpp_link_stdlib(None) // among `system` of link.json
-        .files(["csrc/shim.cpp", "csrc/memory.cpp"])
+        .files(["csrc/shim.cpp", "csrc/blas.cpp", "csrc/memory.cpp"])
         .includes(&link.include)
         .flag("-fexceptions")
         .opt_level(2)

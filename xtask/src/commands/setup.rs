@@ -69,15 +69,19 @@ pub fn needs(profile: &Profile) -> Needs {
     if profile.compiler == CompilerChoice::System {
         needs.recommended.clear();
     }
-    if profile.blas == Blas::Openblas {
-        needs.required.push(Requirement::Openblas);
-    }
     if profile.threading == Threading::Openmp && profile.compiler == CompilerChoice::Best {
         needs.required.push(Requirement::Openmp);
     }
     if profile.lto != Lto::Off && profile.compiler == CompilerChoice::Best {
         needs.recommended.push(Requirement::LlvmTools);
     }
+    needs.required.extend(match profile.blas {
+        Blas::Openblas => Some(Requirement::Openblas),
+        Blas::OpenblasSource => Some(Requirement::Make),
+        Blas::Blis => Some(Requirement::Blis),
+        Blas::Mkl => Some(Requirement::Mkl),
+        Blas::Off | Blas::Upstream => None,
+    });
     needs
 }
 

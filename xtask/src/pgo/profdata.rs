@@ -113,7 +113,7 @@ impl Reader {
         if let Some(name) = line.strip_prefix("  ").and_then(|rest| rest.strip_suffix(':'))
             && !name.starts_with(' ')
         {
-            self.name = name.to_string();
+            self.name = without_folder(name).to_string();
         } else if let Some(hash) = line.strip_prefix("    Hash: 0x") {
             self.hash = u64::from_str_radix(hash.trim(), 16).unwrap_or(0);
         } else if let Some(counts) = line.strip_prefix("    Block counts: [") {
@@ -132,13 +132,21 @@ impl Reader {
     }
 }
 
+/// A function that is local to its file is called `/path/of/file.cpp;name`: of the path, the file is enough.
+fn without_folder(name: &str) -> &str {
+    match name.split_once(';') {
+        Some((path, _)) => &name[path.rfind('/').map_or(0, |at| at + 1)..],
+        None => name,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn functions_are_read_and_the_summary_is_not() {
-        let text = "Counters:\n  ops.cpp;ggml_add:\n    Hash: 0x10\n    Counters: 3\n    Block counts: [5, 0, 7]\n  \
+        let text = "Counters:\n  /a/b/ops.cpp;ggml_add:\n    Hash: 0x10\n    Counters: 3\n    Block counts: [5, 0, 7]\n  \
                     _ZN3fooEv:\n    Hash: 0xff\n    Counters: 1\n    Block counts: [0]\n  _ZN3fooEv:\n    Hash: 0xfe\n    \
                     Counters: 1\n    Block counts: [3]\nInstrumentation level: IR  entry_first = 0\nFunctions shown: 3\n\
                     Total functions: 3\nMaximum function count: 5\n";

@@ -1,7 +1,8 @@
 //! Host + profile + source + toolchain → plan. Pure: no file, no clock, no environment is read here, so a
 //! plan for a machine that is not here can be printed, compared and tested.
 
-mod choose;
+pub mod blas;
+pub mod choose;
 pub mod codegen;
 mod definitions;
 pub mod isa;
@@ -64,7 +65,7 @@ pub struct Plan {
     pub switches: Switches,
     /// BLAS.
     pub blas: Blas,
-    /// The BLAS library that pkg-config finds.
+    /// The BLAS library, file by file.
     pub blas_library: Option<BlasLibrary>,
     /// Cargo profile of the engine.
     pub cargo_profile: String,
