@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Sha256;
+use crate::{Bytes, Sha256};
 
 /// Profile-guided optimisation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,7 +31,8 @@ pub struct Training {
     pub runs: u32,
     /// Wall-clock seconds.
     pub seconds: f64,
-    /// How the counters count: `single` loses counts between threads and is fast, `atomic` does neither.
+    /// How the counters count: `single` loses counts between threads and is fast, `atomic` does neither; `sampled`
+    /// are no counters but perf.
     pub counters: String,
 }
 
@@ -63,6 +64,76 @@ pub struct HotFunction {
     pub share: f64,
     /// Whether it was run in training.
     pub counted: bool,
+}
+
+/// A program laid out anew by BOLT.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Bolt {
+    /// Where the counts come from.
+    pub method: BoltMethod,
+    /// Digest of the merged profile.
+    pub profile: Sha256,
+    /// How the profile was gathered.
+    pub training: Training,
+    /// What `llvm-bolt` was told, without the names of files.
+    pub options: Vec<String>,
+    /// What it did.
+    pub layout: Layout,
+    /// Size of the program before, as it was linked without relocations.
+    pub size_before: Bytes,
+    /// Size of the program after.
+    pub size_after: Bytes,
+}
+
+/// How BOLT learns what is hot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum BoltMethod {
+    /// Counters in the program.
+    Instrument,
+    /// Branch records of the CPU, sampled by `perf`.
+    Perf,
+}
+
+/// What BOLT did to the code, in its own words. Counts are those of the training; 0 where it said nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Layout {
+    /// Functions of the program.
+    pub functions: u64,
+    /// Those of them that were run in training.
+    pub hot_functions: u64,
+    /// Those whose blocks were put into another order.
+    pub reordered: u64,
+    /// Identical functions that became one.
+    pub folded: u64,
+    /// Bytes of hot code, kept together.
+    pub hot_bytes: Bytes,
+    /// Bytes of cold code, moved away from the hot.
+    pub cold_bytes: Bytes,
+    /// Branches that were taken.
+    pub taken_branches: Change,
+    /// Instructions that were executed.
+    pub instructions: Change,
+}
+
+/// A count of the training, and what it would be with the new layout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Change {
+    /// In the program as it was.
+    pub before: u64,
+    /// In the program as it is now, computed.
+    pub after: u64,
+}
+
+impl Change {
+    /// The share that is gone, negative where there is more of it; 0 of nothing.
+    pub fn less(&self) -> f64 {
+        if self.before == 0 { 0.0 } else { 1.0 - self.after as f64 / self.before as f64 }
+    }
 }
 
 /// How a build compares with the one that it was made from.

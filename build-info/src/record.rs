@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::optimized::{Gain, Pgo};
+use crate::optimized::{Bolt, Gain, Pgo};
 use crate::switches::{OpenMp, Switches};
 use crate::{Bytes, Host, Sha256, ThreadBudget};
 
@@ -79,6 +79,9 @@ pub struct BuildInfo {
     /// Profile-guided optimisation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pgo: Option<Pgo>,
+    /// What BOLT did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bolt: Option<Bolt>,
     /// What the profile, or BOLT, brought.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,

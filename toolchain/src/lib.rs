@@ -17,6 +17,6 @@ pub use discover::discover;
 pub use mismatch::{Mismatch, Severity, mismatches};
 pub use search::SearchPath;
 pub use tools::{
-    BlasLibrary, BlasThreading, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST,
-    LIBCLANG_AT_LEAST, Libclang, NvccHosts, Rustc, Toolchain, Version,
+    BOLT_AT_LEAST, BlasLibrary, BlasThreading, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind,
+    GCC_AT_LEAST, LIBCLANG_AT_LEAST, Libclang, NvccHosts, Rustc, Toolchain, Version,
 };

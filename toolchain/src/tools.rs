@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 pub const CLANG_AT_LEAST: u32 = 18;
 /// Oldest gcc that builds llama.cpp.
 pub const GCC_AT_LEAST: u32 = 11;
+/// Oldest llvm-bolt: older ones know no `-icf=safe`.
+pub const BOLT_AT_LEAST: u32 = 20;
 /// Oldest CMake. llama.cpp itself asks for 3.14; 3.24 knows `--fresh` and
 /// `CMAKE_CUDA_ARCHITECTURES=native`.
 pub const CMAKE_AT_LEAST: Version = Version::new(3, 24, 0);

@@ -41,6 +41,26 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.{}", std::process::id()))
 }
 
+/// Makes the folder `to` with the files of `from`, as hard links where the file system has them, else as copies.
+pub fn link_tree(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    for entry in std::fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry.file_type()?;
+        let done = if kind.is_dir() {
+            link_tree(&source, &target)?;
+            continue;
+        } else if kind.is_symlink() {
+            std::fs::read_link(&source).and_then(|name| std::os::unix::fs::symlink(name, &target))
+        } else {
+            std::fs::hard_link(&source, &target).or_else(|_| std::fs::copy(&source, &target).map(|_| ()))
+        };
+        done.with_context(|| format!("cannot put {} to {}", source.display(), target.display()))?;
+    }
+    Ok(())
+}
+
 /// SHA-256 of a file's content.
 pub fn digest_file(path: &Path) -> Result<Sha256> {
     let mut hasher = sha2::Sha256::new();
@@ -107,6 +127,24 @@ mod tests {
         assert!(write_atomically(&path, b"new").is_err());
         assert_eq!(std::fs::read(path.join("old")).unwrap(), b"old");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_linked_tree_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to/there"));
+        std::fs::create_dir_all(from.join("deep/deeper")).unwrap();
+        std::fs::write(from.join("deep/deeper/a"), "1").unwrap();
+        std::os::unix::fs::symlink("deep/deeper/a", from.join("link")).unwrap();
+        link_tree(&from, &to).unwrap();
+        assert_eq!(std::fs::read(to.join("link")).unwrap(), b"1");
+        assert!(to.join("link").is_symlink());
+        // Replaced there, it stays here.
+        write_atomically(&to.join("deep/deeper/a"), b"2").unwrap();
+        assert_eq!(std::fs::read(from.join("deep/deeper/a")).unwrap(), b"1");
+        assert!(
+            format!("{:#}", link_tree(&folder.path().join("absent"), &to).unwrap_err()).contains("absent")
+        );
     }
 
     #[test]

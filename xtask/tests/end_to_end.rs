@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 
 use build_info::BuildInfo;
 use gguf::synth::{self, Options, Preset};
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 /// The current build of `profile`. Without one these tests fail rather than pass unseen.
 #[track_caller]
@@ -100,6 +101,91 @@ fn a_portable_build_gives_the_same_tokens_on_a_haswell() {
     let anneal = build("portable").join("bin/anneal");
     let here = tokens(Command::new(&anneal).args(args).output().unwrap());
     assert_eq!(tokens(on_cpu("Haswell", &anneal, &args)), here);
+}
+
+/// Points the profile's link back to where it was, however the test ends.
+struct Restore {
+    link: PathBuf,
+    target: PathBuf,
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        let beside = self.link.with_extension("restored");
+        let _ = std::fs::remove_file(&beside);
+        let done = std::os::unix::fs::symlink(&self.target, &beside)
+            .and_then(|()| std::fs::rename(&beside, &self.link));
+        assert!(
+            done.is_ok() || std::thread::panicking(),
+            "{} is not as it was: {done:?}",
+            self.link.display()
+        );
+    }
+}
+
+/// Functions of the CPU guard and where they lie, and the sections of a program.
+fn guard_and_sections(program: &Path) -> (Vec<(String, u64, u64)>, Vec<String>) {
+    let bytes = std::fs::read(program).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let mut inside = false;
+    let mut guard = Vec::new();
+    for symbol in file.symbols() {
+        let name = symbol.name().unwrap_or_default();
+        match symbol.kind() {
+            SymbolKind::File => inside = name == "guard.c",
+            SymbolKind::Text if inside => guard.push((name.to_string(), symbol.address(), symbol.size())),
+            _ => {}
+        }
+    }
+    (guard, file.sections().map(|section| section.name().unwrap_or_default().to_string()).collect())
+}
+
+#[test]
+fn a_program_that_bolt_made_generates_the_same_and_keeps_its_guard() {
+    let toolchain = String::from_utf8(xtask(&["doctor", "--json"]).stdout).unwrap();
+    if !toolchain.contains("/llvm-bolt") {
+        assert!(std::env::var_os("CI").is_none(), "continuous integration has to have llvm-bolt");
+        return;
+    }
+    let plain = build("native").join("bin/anneal");
+    let link = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/anneal/native");
+    let _restore = Restore { target: std::fs::read_link(&link).unwrap(), link };
+    let (_folder, model) = tiny();
+    let output = xtask(&["bolt", "--model", &model, "--workload", "mixed", "--pairs", "2", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let info: BuildInfo = serde_json::from_slice(&output.stdout).unwrap();
+    let made = info.bolt.unwrap();
+    assert!(made.layout.reordered > 100 && made.layout.hot_functions > 300, "{made:?}");
+    assert!(made.layout.taken_branches.after < made.layout.taken_branches.before, "{made:?}");
+
+    let folder = |of: &str| {
+        let anneal = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/anneal");
+        let mut all = std::fs::read_dir(anneal).unwrap().map(|entry| entry.unwrap().path());
+        all.find(|path| path.to_string_lossy().ends_with(of)).unwrap()
+    };
+    let bolted = folder(&format!("bolt-{}", info.plan_hash.short())).join("bin/anneal");
+    let (guard_before, sections_before) = guard_and_sections(&plain);
+    let (guard, sections) = guard_and_sections(&bolted);
+    assert!(sections.iter().any(|name| name == ".note.bolt_info"));
+    assert!(
+        !sections_before.iter().any(|name| name == ".note.bolt_info"),
+        "the plain one was rewritten, too"
+    );
+
+    let args =
+        ["run", "-m", &model, "-p", "the same, and faster", "-n", "32", "--greedy", "--json", "-t", "1"];
+    let generate = |program: &Path| tokens(Command::new(program).args(args).output().unwrap());
+    assert_eq!(generate(&bolted), generate(&plain));
+    if cfg!(target_arch = "x86_64") {
+        let names =
+            |guard: &[(String, u64, u64)]| guard.iter().map(|f| (f.0.clone(), f.2)).collect::<Vec<_>>();
+        assert!(names(&guard).iter().any(|(name, _)| name == "check"), "{guard:?}");
+        assert_eq!(names(&guard), names(&guard_before));
+        let output = on_cpu("Nehalem", &bolted, &["--version"]);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(69), "{message}");
+        assert!(message.contains("avx2") && message.contains("build-native"), "{message}");
+    }
 }
 
 #[test]

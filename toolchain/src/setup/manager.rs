@@ -7,7 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::requirement::Requirement;
-use crate::{CLANG_AT_LEAST, GCC_AT_LEAST, LIBCLANG_AT_LEAST, SearchPath, Version};
+use crate::{BOLT_AT_LEAST, CLANG_AT_LEAST, GCC_AT_LEAST, LIBCLANG_AT_LEAST, SearchPath, Version};
 
 /// A package manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -146,6 +146,9 @@ impl Manager {
             (LlvmTools, Manager::Brew) => "llvm",
             (LlvmTools, Manager::Zypper) => "llvm",
             (LlvmTools, _) => "llvm compiler-rt",
+            (Bolt, Manager::Dnf) => "llvm-bolt",
+            // No package of the others is known to hold it; it rewrites ELF files only.
+            (Bolt, _) => return None,
             (Openblas, Manager::Dnf) => "openblas-devel pkgconf-pkg-config",
             (Openblas, Manager::Pacman | Manager::Brew) => "openblas pkgconf",
             // SUSE names the packages by their threading; this is what any of them provides.
@@ -192,7 +195,7 @@ pub(crate) struct AptIndex {
 impl AptIndex {
     /// What `apt-cache search --names-only` is asked for.
     pub(crate) const PATTERN: &'static str =
-        r"^(clang|lld|libclang1|libclang-common|libclang-rt|llvm|libomp|g\+\+)-[0-9]+(-dev)?$";
+        r"^(clang|lld|libclang1|libclang-common|libclang-rt|llvm|bolt|libomp|g\+\+)-[0-9]+(-dev)?$";
 
     /// Reads the lines of `apt-cache search`, and those of `apt-cache policy cmake`.
     pub(crate) fn parse(search: &str, policy: &str) -> Self {
@@ -243,6 +246,11 @@ impl AptIndex {
                 .filter(|version| self.has(&format!("libclang1-{version}")))
                 .or_else(|| newest("libclang1", LIBCLANG_AT_LEAST)),
             llvm: preferred("llvm", clang.unwrap_or(0)),
+            bolt: clang
+                .filter(|version| *version >= BOLT_AT_LEAST && self.has(&format!("bolt-{version}")))
+                .or_else(|| newest("bolt", BOLT_AT_LEAST))
+                // A guess until the index is there: `bolt` alone is a daemon for Thunderbolt.
+                .or_else(|| rustc.filter(|_| self.is_empty())),
             gcc: newest("g++", GCC_AT_LEAST),
             runtime: self.has(&format!("libclang-rt-{}-dev", clang.unwrap_or(0))),
             unknown: self.is_empty(),
@@ -256,6 +264,7 @@ pub(crate) struct AptVersions {
     clang: Option<u32>,
     libclang: Option<u32>,
     llvm: Option<u32>,
+    bolt: Option<u32>,
     gcc: Option<u32>,
     /// Whether clang's profile runtime is a package of its own.
     runtime: bool,
@@ -267,7 +276,7 @@ impl AptVersions {
     /// A guess for where the index was not read: everything of one LLVM.
     pub(crate) fn of_llvm(major: u32) -> Self {
         let all = Some(major);
-        Self { clang: all, libclang: all, llvm: all, gcc: None, runtime: true, unknown: false }
+        Self { clang: all, libclang: all, llvm: all, bolt: all, gcc: None, runtime: true, unknown: false }
     }
 
     fn packages(&self, requirement: Requirement) -> Option<Vec<String>> {
@@ -302,6 +311,7 @@ impl AptVersions {
             Libclang => self.libclang.map(|version| {
                 vec![format!("libclang1-{version}"), format!("libclang-common-{version}-dev")]
             }),
+            Bolt => self.bolt.map(|version| vec![format!("bolt-{version}")]),
             LlvmTools => {
                 let runtime =
                     self.clang.filter(|_| self.runtime).map(|version| format!("libclang-rt-{version}-dev"));

@@ -6,8 +6,8 @@ use build_info::record::Tool;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, LIBCLANG_AT_LEAST, Toolchain,
-    Version,
+    BOLT_AT_LEAST, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, LIBCLANG_AT_LEAST,
+    Toolchain, Version,
 };
 
 /// One thing that a profile or a command needs of the machine.
@@ -28,6 +28,8 @@ pub enum Requirement {
     Lld,
     /// `llvm-profdata` and `llvm-ar` that read what both rustc and clang write.
     LlvmTools,
+    /// `llvm-bolt` 20 or later.
+    Bolt,
     /// OpenBLAS, as pkg-config finds it.
     Openblas,
     /// BLIS.
@@ -72,6 +74,9 @@ impl Requirement {
                 let lacks = |tools: &[Tool]| tools.first().is_none_or(|newest| newest.llvm_major < needed);
                 lacks(&toolchain.llvm_profdata) || lacks(&toolchain.llvm_ar)
             }
+            Requirement::Bolt => {
+                toolchain.llvm_bolt.first().is_none_or(|newest| newest.llvm_major < Some(BOLT_AT_LEAST))
+            }
             Requirement::Openblas => lacks_blas(toolchain, "openblas"),
             Requirement::Blis => lacks_blas(toolchain, "blis"),
             Requirement::Mkl => lacks_blas(toolchain, "mkl"),
@@ -100,6 +105,7 @@ impl fmt::Display for Requirement {
             Requirement::Clang => &format!("clang {CLANG_AT_LEAST} or later"),
             Requirement::Lld => "lld of clang's version",
             Requirement::LlvmTools => "llvm-profdata and llvm-ar of rustc's LLVM",
+            Requirement::Bolt => &format!("llvm-bolt {BOLT_AT_LEAST} or later"),
             Requirement::Openblas => "OpenBLAS and pkg-config",
             Requirement::Blis => "BLIS with its headers",
             Requirement::Mkl => "MKL with its headers",

@@ -2,6 +2,7 @@
 
 mod against_native;
 pub mod bench;
+mod bolt;
 pub mod build;
 mod ci;
 mod clean;
@@ -54,6 +55,8 @@ enum Command {
     Build(build::Args),
     /// Optimise a build by a profile of its own runs, and keep it where that is faster
     Pgo(pgo::Args),
+    /// Lay the finished program out anew by what is hot in it
+    Bolt(bolt::Args),
     /// Look at the machine and its tools, and say what is missing
     Doctor(doctor::Args),
     /// Install what a build needs
@@ -85,6 +88,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::BuildPortable(args) => build::run(args.profile("portable"), ui),
         Command::Build(args) => build::run(args, ui),
         Command::Pgo(args) => pgo::run(args, ui),
+        Command::Bolt(args) => bolt::run(args, ui),
         Command::Doctor(args) => doctor::run(args, ui),
         Command::Setup(args) => setup::run(args, ui),
         Command::Detect(args) => detect::run(args, ui),

@@ -158,17 +158,7 @@ fn report(info: &BuildInfo, gain: &Gain, wins: bool) -> String {
     }
     text.push_str(&format!(
         "{}\n\n{}\n{} is current\n",
-        ui::columns(
-            &["model", "phase", "times as fast [95 % interval]"],
-            gain.phases.iter().map(|phase| {
-                let ratio = &phase.ratio;
-                vec![
-                    phase.model.clone(),
-                    phase.phase.clone(),
-                    format!("{:.3} [{:.3}, {:.3}]", ratio.median, ratio.low, ratio.high),
-                ]
-            })
-        ),
+        ui::gains(gain),
         gain.verdict,
         if wins { "the build with the profile" } else { "the build without a profile" }
     ));

@@ -93,6 +93,9 @@ pub fn needs_of_tests() -> Needs {
     if cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         needs.required.push(Requirement::QemuUser);
     }
+    if cfg!(target_os = "linux") {
+        needs.recommended.push(Requirement::Bolt);
+    }
     needs
 }
 
@@ -133,6 +136,19 @@ pub fn ready(
     ui: &Ui,
 ) -> Result<Toolchain> {
     ready_with(workspace, needs(profile), source, yes, ui)
+}
+
+/// The same for rewriting programs by BOLT.
+pub fn ready_for_bolt(
+    workspace: &Workspace,
+    profile: &Profile,
+    source: &SourceArgs,
+    yes: bool,
+    ui: &Ui,
+) -> Result<Toolchain> {
+    let mut needs = needs(profile);
+    needs.required.push(Requirement::Bolt);
+    ready_with(workspace, needs, source, yes, ui)
 }
 
 /// The same for gathering and using profiles.

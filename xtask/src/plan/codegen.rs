@@ -1,9 +1,9 @@
 //! Flags that change what the compilers and the linker make of the code, beyond the instruction sets.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Flags by the tool that takes them. Each variant of a build (LTO, instrumented, profiled) adds its own.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeGen {
     /// For every C and C++ file, the engine's shim included.
     pub cxx: Vec<String>,
@@ -12,7 +12,7 @@ pub struct CodeGen {
     /// For the linker driver of the engine.
     pub link: Vec<String>,
     /// `lto` of the engine's cargo profile, where rustc optimises the Rust side by itself.
-    pub cargo_lto: Option<&'static str>,
+    pub cargo_lto: Option<String>,
 }
 
 impl CodeGen {

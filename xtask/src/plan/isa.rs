@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use build_info::Host;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use toolchain::Compiler;
 
 use super::{CodeGen, march};
 use crate::profile::Isa;
 
 /// How a build is aimed at CPUs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsaPlan {
     /// The choice, as the profile spells it.
     pub isa: String,

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use toolchain::{CompilerKind, Rustc, Toolchain};
 
 use super::choose::Tools;
@@ -14,7 +14,7 @@ use super::codegen::CodeGen;
 use crate::profile::Lto;
 
 /// Link-time optimisation of a build.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LtoPlan {
     /// As the profile has it.
     pub mode: Lto,
@@ -60,7 +60,7 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
             plan.codegen.cxx.push(format!("-flto={mode}"));
             let rustc = tools.rustc.llvm.major;
             if rustc != major {
-                plan.codegen.cargo_lto = Some(alone);
+                plan.codegen.cargo_lto = Some(alone.to_string());
                 notes.push(format!(
                     "C++ and Rust are optimised each for itself at link time: clang is of LLVM {major}, rustc of LLVM \
                      {rustc}; with clang {rustc} calls between them can be inlined"
@@ -92,7 +92,7 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
             plan.codegen.rust.extend(without_rusts_lld(&tools.rustc));
             // Only GNU's linkers load gcc's plugin.
             plan.codegen.link.extend(["-fuse-ld=bfd".to_string(), "-flto=auto".to_string()]);
-            plan.codegen.cargo_lto = Some(alone);
+            plan.codegen.cargo_lto = Some(alone.to_string());
             notes.push(format!(
                 "C++ and Rust are optimised each for itself at link time: gcc {} and rustc share no intermediate \
                  code; clang {} does",

@@ -1,7 +1,8 @@
 //! Host + profile + source + toolchain → plan. Pure: no file, no clock, no environment is read here, so a
-//! plan for a machine that is not here can be printed, compared and tested.
+//! plan for a machine that is not here can be printed, compared and tested. What was planned can be read again.
 
 pub mod blas;
+pub mod bolt;
 pub mod choose;
 pub mod codegen;
 mod definitions;
@@ -11,16 +12,17 @@ pub mod march;
 mod print;
 mod switches;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod variant;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use build_info::record::{Source, Tool};
 use build_info::switches::Switches;
 use build_info::{Host, Sha256};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use toolchain::{BlasLibrary, Compiler, Libclang, Rustc, Toolchain};
 
 use crate::exit;
@@ -31,7 +33,7 @@ pub use lto::LtoPlan;
 pub use variant::Variant;
 
 /// Everything that a build needs to be told, and nothing that changes without changing the build.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Name of the profile.
     pub profile: String,
@@ -167,6 +169,19 @@ const CLEARED: &[&str] = &[
 ];
 
 impl Plan {
+    /// The plan of the build in `folder`, whose record has the hash `hash`.
+    ///
+    /// # Errors
+    /// When another version of this program wrote it.
+    pub fn read(folder: &Path, hash: &Sha256) -> Result<Self> {
+        let path = folder.join("plan.json");
+        let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let plan: Option<Plan> = serde_json::from_slice(&text).ok();
+        plan.filter(|plan| plan.hash() == *hash).with_context(|| {
+            format!("{} was written by another version of cargo xtask: make that build again", path.display())
+        })
+    }
+
     /// SHA-256 over the plan as JSON. Names the build folder: another plan is another folder.
     pub fn hash(&self) -> Sha256 {
         // Maps are ordered and nothing in a plan has a float or a custom serialiser that could fail.

@@ -83,7 +83,7 @@ impl fmt::Display for Plan {
         for flag in self.cmake_flags() {
             writeln!(f, "    {flag}")?;
         }
-        let lto = self.codegen.cargo_lto.map_or(String::new(), |lto| format!(" with lto = {lto:?}"));
+        let lto = self.codegen.cargo_lto.as_ref().map_or(String::new(), |lto| format!(" with lto = {lto:?}"));
         writeln!(
             f,
             "  cargo      --profile {}{lto}, RUSTFLAGS {}",

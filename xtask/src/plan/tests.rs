@@ -51,6 +51,11 @@ fn plan_for(profile: &str, host: &Host) -> anyhow::Result<Plan> {
     plan_with(profile, host, &reference_toolchain(&host.arch)?)
 }
 
+/// The plan of `profile` for a Ryzen 7950X with the reference toolchain.
+pub fn reference_plan(profile: &str) -> Plan {
+    plan_for(profile, &host("ryzen-7950x")).unwrap()
+}
+
 fn gcc_only() -> Toolchain {
     let path = root().join("fixtures/toolchains/debian-12-gcc-12.json");
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
@@ -256,7 +261,7 @@ fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
     ];
     for (lto, change, across, cxx, rust, cargo_lto) in cases {
         let plan = planned(lto, change).unwrap();
-        let found = (plan.lto.across, plan.codegen.cargo_lto);
+        let found = (plan.lto.across, plan.codegen.cargo_lto.as_deref());
         assert_eq!(found, (across, cargo_lto), "{lto} {plan}");
         assert!(plan.codegen.cxx.iter().any(|flag| flag == cxx), "{lto} {plan}");
         assert!(plan.codegen.rust.iter().any(|flag| flag == rust), "{lto} {plan}");
@@ -346,4 +351,25 @@ fn tools_that_write_other_profiles_are_refused_with_the_package() {
     plan.rustc.llvm = "21.1.0".parse().unwrap();
     let error = variant::profdata_tool(&plan, PgoScope::All, &complete).unwrap_err().to_string();
     assert!(error.contains("clang 22 and rustc (LLVM 21)") && error.contains("clang-21"), "{error}");
+}
+
+#[test]
+fn a_plan_is_read_again_as_it_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |text: &str| std::fs::write(folder.path().join("plan.json"), text).unwrap();
+    for profile in ["native", "portable", "upstream-default"] {
+        let written = reference_plan(profile).relocatable();
+        write(&serde_json::to_string_pretty(&written).unwrap());
+        let read = Plan::read(folder.path(), &written.hash()).unwrap();
+        assert_eq!(
+            (read.hash(), read.codegen, read.variant),
+            (written.hash(), written.codegen, written.variant)
+        );
+    }
+    let hash = reference_plan("native").hash();
+    for text in ["", "{}", &serde_json::to_string(&reference_plan("portable")).unwrap()] {
+        write(text);
+        let error = Plan::read(folder.path(), &hash).unwrap_err().to_string();
+        assert!(error.contains("another version of cargo xtask"), "{error}");
+    }
 }

@@ -5,20 +5,23 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use build_info::Sha256;
 use build_info::record::Tool;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use toolchain::{CompilerKind, Toolchain};
 
 use super::{CodeGen, Plan};
 use crate::profile::PgoScope;
 
+/// For the linker, through the compiler that drives it.
+const EMIT_RELOCATIONS: &str = "-Wl,--emit-relocs";
+
 /// What was made of a plain plan.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variant {
     /// Part of the build folder's name.
     pub name: String,
     /// Hash of the plain plan.
     pub base: Sha256,
-    /// The profile that the compilers use.
+    /// The profile that the compilers use; where BOLT rewrites the program, BOLT's.
     pub profile: Option<Sha256>,
     /// Where gcc's counts lie, which are put beside the objects.
     pub gcda: Option<PathBuf>,
@@ -78,8 +81,18 @@ impl Plan {
 
     /// This build with the relocations that BOLT needs to move code about. They are no part of what is loaded.
     pub fn relocatable(&self) -> Plan {
-        let codegen = CodeGen { link: vec!["-Wl,--emit-relocs".to_string()], ..CodeGen::default() };
+        let codegen = CodeGen { link: vec![EMIT_RELOCATIONS.to_string()], ..CodeGen::default() };
         self.derived("relocatable", None, codegen)
+    }
+
+    /// This build, rewritten by BOLT with the profile of the digest `profile`.
+    pub fn bolted(&self, profile: &Sha256) -> Plan {
+        let codegen = CodeGen { link: vec![EMIT_RELOCATIONS.to_string()], ..CodeGen::default() };
+        let mut plan = self.derived("bolt", None, codegen);
+        if let Some(variant) = &mut plan.variant {
+            variant.profile = Some(profile.clone());
+        }
+        plan
     }
 
     fn derived(&self, name: &str, profdata: Option<&Profdata>, more: CodeGen) -> Plan {

@@ -1,6 +1,6 @@
 //! The prefix: headers, libraries, and `link.json` that tells `llama-sys` what to link.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -43,10 +43,27 @@ pub fn install(build: &Build, progress: &mut Progress) -> Result<()> {
         .envs(&build.plan.environment)
         .watch(|_, line| progress.message(line.trim_start_matches("-- ")))?;
 
+    write_link(build)
+}
+
+/// Writes `link.json` for the libraries that are there.
+fn write_link(build: &Build) -> Result<()> {
+    let prefix = build.folder.prefix();
     let mut link = link(build)?;
     let extension = if build.plan.linkage == Linkage::Static { ".a" } else { ".so" };
     link.libraries = libraries(&prefix.join("lib"), extension)?;
     fs::write_atomically(&build.folder.link_json(), &serde_json::to_vec_pretty(&link)?)
+}
+
+/// The C++ part of another build under this build's own `link.json`: nothing is compiled again. The files are
+/// shared by hard links where the file system has them; neither build writes to them, each replaces them.
+pub fn borrow(build: &Build, from: &Path) -> Result<()> {
+    let prefix = build.folder.prefix();
+    if prefix.exists() {
+        std::fs::remove_dir_all(&prefix).with_context(|| format!("cannot clear {}", prefix.display()))?;
+    }
+    fs::link_tree(from, &prefix)?;
+    write_link(build)
 }
 
 /// What the stage is run on beyond the plan: all of `link.json` but the libraries, so that a new version of this
@@ -112,7 +129,7 @@ fn build_to_use(cpu: Option<&str>) -> String {
 }
 
 /// The installed libraries, users before what they use, as linkers of one pass need them.
-fn libraries(folder: &std::path::Path, extension: &str) -> Result<Vec<String>> {
+fn libraries(folder: &Path, extension: &str) -> Result<Vec<String>> {
     let rank = |name: &str| match name {
         "llama" => 0,
         "ggml" => 1,

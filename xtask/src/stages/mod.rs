@@ -2,6 +2,7 @@
 //! build that was stopped goes on where it was.
 
 mod blas;
+pub mod bolt;
 pub mod border;
 mod compile;
 mod configure;
@@ -35,9 +36,13 @@ const CONFIGURE: &str = "configure";
 const COMPILE: &str = "compile";
 const INSTALL: &str = "install";
 const ENGINE: &str = "engine";
+const BOLT: &str = "bolt";
 const SMOKE: &str = "smoke test";
+const INSTRUMENT: &str = "instrument";
+const TRAIN: &str = "train";
+const MERGE: &str = "merge";
 /// All stages, in order: each stands on those before it.
-const STAGES: [&str; 5] = [CONFIGURE, COMPILE, INSTALL, ENGINE, SMOKE];
+const STAGES: [&str; 9] = [CONFIGURE, COMPILE, INSTALL, ENGINE, BOLT, SMOKE, INSTRUMENT, TRAIN, MERGE];
 
 /// Whether a correctness gate is among them.
 const GATED: bool = false;
@@ -53,6 +58,14 @@ pub struct Build<'a> {
     log: Log,
     /// Digest of the Rust sources that the engine is made of.
     engine_source: String,
+    /// Where the C++ part comes from when it is not compiled here.
+    borrowed: Option<Borrowed>,
+}
+
+/// The C++ part of a finished build.
+struct Borrowed {
+    prefix: PathBuf,
+    flags: EffectiveFlags,
 }
 
 /// How a build ended.
@@ -78,7 +91,16 @@ impl<'a> Build<'a> {
         let folder = Folder::create(path)?;
         let log = Log::new(folder.log(), ui.verbose());
         let engine_source = engine::source_digest(workspace)?;
-        Ok(Self { workspace, ui, host, plan, tree, folder, log, engine_source })
+        Ok(Self { workspace, ui, host, plan, tree, folder, log, engine_source, borrowed: None })
+    }
+
+    /// A build of `plan`, which compiles C++ as this one does and links it otherwise: the C++ part is that of this
+    /// build, whose record is `info`.
+    pub fn linked_anew(&'a self, plan: &'a Plan, info: &BuildInfo) -> Result<Self> {
+        let folder = self.workspace.anneal().join(plan.folder_name());
+        let borrowed = Borrowed { prefix: self.folder.prefix(), flags: info.effective_flags.clone() };
+        let build = Self::open(&folder, self.workspace, self.ui, self.host, plan, self.tree)?;
+        Ok(Self { borrowed: Some(borrowed), ..build })
     }
 
     /// Runs all stages, or none when the build is finished already, and makes it the profile's current one.
@@ -120,11 +142,7 @@ impl<'a> Build<'a> {
         switches::check_gate(self.plan, GATED)?;
         self.folder.write_plan(self.plan)?;
         self.forget_what_is_lost();
-        self.stage(CONFIGURE, &self.tree.path.to_string_lossy(), configure::configure)?;
-        let flags = flags::check(self.plan, &self.folder.compile_database())?;
-        switches::check_definitions(self.plan, &flags)?;
-        self.stage(COMPILE, "", compile::compile)?;
-        self.stage(INSTALL, &install::input(self)?, install::install)?;
+        let flags = self.cpp()?;
         self.stage(ENGINE, &self.engine_source, engine::engine)?;
         border::check(self)?;
         switches::check_engine(self)?;
@@ -132,16 +150,23 @@ impl<'a> Build<'a> {
         Ok(flags)
     }
 
+    /// Runs the stages of the C++ part.
+    fn cpp(&self) -> Result<EffectiveFlags> {
+        if let Some(Borrowed { prefix, flags }) = &self.borrowed {
+            self.stage(INSTALL, &install::input(self)?, |build, _| install::borrow(build, prefix))?;
+            return Ok(flags.clone());
+        }
+        self.stage(CONFIGURE, &self.tree.path.to_string_lossy(), configure::configure)?;
+        let flags = flags::check(self.plan, &self.folder.compile_database())?;
+        switches::check_definitions(self.plan, &flags)?;
+        self.stage(COMPILE, "", compile::compile)?;
+        self.stage(INSTALL, &install::input(self)?, install::install)?;
+        Ok(flags)
+    }
+
     /// Lets the profile's link point here. The build must be complete.
     pub fn make_current(&self) -> Result<()> {
         self.folder.make_current(&self.workspace.current(&self.plan.profile))
-    }
-
-    /// Whether the profile's link points here.
-    pub fn is_current(&self) -> bool {
-        let real = |path: &Path| std::fs::canonicalize(path).ok();
-        let link = real(&self.workspace.current(&self.plan.profile));
-        link.is_some() && link == real(self.folder.path())
     }
 
     /// Runs the stages up to a program that has generated text, and names it.
@@ -226,7 +251,7 @@ impl<'a> Build<'a> {
     /// Makes those stages run again whose results are gone.
     fn forget_what_is_lost(&self) {
         let lost = [
-            (CONFIGURE, !self.folder.compile_database().is_file()),
+            (CONFIGURE, self.borrowed.is_none() && !self.folder.compile_database().is_file()),
             (INSTALL, !self.folder.link_json().is_file()),
             (ENGINE, self.folder.newest_engine().is_none()),
         ];

@@ -21,7 +21,11 @@ pub fn link_args(build: &Build) -> Result<Vec<String>> {
     if build.plan.threading != Threading::Openmp || build.plan.linkage != Linkage::Static {
         return Ok(Vec::new());
     }
-    let cache = build.folder.cmake().join("CMakeCache.txt");
+    let cmake = match &build.borrowed {
+        Some(borrowed) => borrowed.prefix.with_file_name("cmake"),
+        None => build.folder.cmake(),
+    };
+    let cache = cmake.join("CMakeCache.txt");
     let text = std::fs::read_to_string(&cache).with_context(|| format!("cannot read {}", cache.display()))?;
     match chosen(&text) {
         Some(library) => Ok(vec![library.to_string()]),

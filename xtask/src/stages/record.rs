@@ -52,6 +52,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         lto: plan.lto.mode.to_string(),
         base_plan: plan.variant.as_ref().map(|variant| variant.base.clone()),
         pgo: None,
+        bolt: None,
         gain: None,
         host,
         threads,

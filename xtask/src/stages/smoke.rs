@@ -1,6 +1,6 @@
 //! The smoke test: a tiny model with random weights, greedy generation twice, equal tokens.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use build_info::record::Smoke;
@@ -33,7 +33,7 @@ struct Timings {
 pub fn smoke(build: &Build, progress: &mut Progress) -> Result<()> {
     let folder = build.folder.smoke();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let model = folder.join("tiny.gguf");
+    let model = model(build);
     progress.message("writing a tiny model");
     synth::write(&model, &synth::Options::new(Preset::Tiny))
         .context("cannot write the smoke test's model")?;
@@ -59,17 +59,43 @@ pub fn smoke(build: &Build, progress: &mut Progress) -> Result<()> {
     crate::fs::write_atomically(&result_path(build), &serde_json::to_vec(&smoke)?)
 }
 
+/// Whether the candidate generates what `other` does, a program of the same compiled code: where only its place was
+/// changed, every token is the same.
+pub fn same_tokens(build: &Build, other: &Path) -> Result<()> {
+    let model = model(build);
+    let ours = generate(build, &model)?.tokens;
+    let theirs = generate_with(build, other, &model)?.tokens;
+    if ours != theirs {
+        let at = ours.iter().zip(&theirs).take_while(|(a, b)| a == b).count();
+        bail!(
+            "the program generates other tokens than {} from token {at} on, though only the place of its code was \
+             changed: llvm-bolt broke it",
+            other.display()
+        );
+    }
+    Ok(())
+}
+
 /// What the smoke test of this build measured.
 pub fn result(build: &Build) -> Option<Smoke> {
     serde_json::from_slice(&std::fs::read(result_path(build)).ok()?).ok()
+}
+
+/// The smoke test's model.
+fn model(build: &Build) -> PathBuf {
+    build.folder.smoke().join("tiny.gguf")
 }
 
 fn result_path(build: &Build) -> PathBuf {
     build.folder.smoke().join("result.json")
 }
 
-fn generate(build: &Build, model: &std::path::Path) -> Result<Report> {
+fn generate(build: &Build, model: &Path) -> Result<Report> {
     let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
+    generate_with(build, &anneal, model)
+}
+
+fn generate_with(build: &Build, anneal: &Path, model: &Path) -> Result<Report> {
     let output = Run::new(anneal, &build.log)
         // An engine with counters would leave a profile wherever it is run.
         .env(crate::pgo::profdata::VARIABLE, "/dev/null")

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 pub use progress::Progress;
-pub use table::{columns, stage_times};
+pub use table::{columns, gains, stage_times};
 
 use crate::commands::Global;
 

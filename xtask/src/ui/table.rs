@@ -1,5 +1,6 @@
 //! Tables.
 
+use build_info::optimized::Gain;
 use build_info::record::StageTime;
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -12,6 +13,21 @@ pub fn columns(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> 
         table.add_row(row);
     }
     table
+}
+
+/// What a build gained in each phase of each model.
+pub fn gains(gain: &Gain) -> Table {
+    columns(
+        &["model", "phase", "times as fast [95 % interval]"],
+        gain.phases.iter().map(|phase| {
+            let ratio = &phase.ratio;
+            vec![
+                phase.model.clone(),
+                phase.phase.clone(),
+                format!("{:.3} [{:.3}, {:.3}]", ratio.median, ratio.low, ratio.high),
+            ]
+        }),
+    )
 }
 
 /// How long each stage took, and all of them.

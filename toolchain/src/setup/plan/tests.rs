@@ -31,7 +31,7 @@ fn bare() -> Toolchain {
 fn debian_12() -> AptIndex {
     let mut lines = String::new();
     for version in [13, 14, 15, 16, 19, 22] {
-        for stem in ["clang", "lld", "libclang1", "llvm"] {
+        for stem in ["clang", "lld", "libclang1", "llvm", "bolt"] {
             lines += &format!("{stem}-{version} - of LLVM\n");
         }
         lines += &format!("libclang-common-{version}-dev - headers\nlibclang-rt-{version}-dev - runtime\n");
@@ -111,33 +111,35 @@ fn a_bare_machine_gets_all_of_a_native_build_from_any_manager() {
 #[test]
 fn every_requirement_has_a_package_or_a_reason() {
     use Requirement::*;
-    let all =
-        [Compiler, Cmake, Ninja, Libclang, Clang, Lld, LlvmTools, Git, Pip, Openblas, Blis, Make, QemuUser];
+    let all = [
+        Compiler, Cmake, Ninja, Libclang, Clang, Lld, LlvmTools, Bolt, Git, Pip, Openblas, Blis, Make,
+        QemuUser,
+    ];
     // The packages of each requirement in that order; `-` where there is none.
     let cases = [
         (
             Manager::Apt,
-            "g++-12 | cmake | ninja-build | libclang1-22 libclang-common-22-dev | clang-22 | lld-22 | llvm-22 libclang-rt-22-dev | git | python3-pip | libopenblas-dev pkg-config | libblis-pthread-dev | make | qemu-user",
+            "g++-12 | cmake | ninja-build | libclang1-22 libclang-common-22-dev | clang-22 | lld-22 | llvm-22 libclang-rt-22-dev | bolt-22 | git | python3-pip | libopenblas-dev pkg-config | libblis-pthread-dev | make | qemu-user",
         ),
         (
             Manager::Dnf,
-            "gcc-c++ | cmake | ninja-build | clang-devel | clang | lld | llvm compiler-rt | git | python3-pip | openblas-devel pkgconf-pkg-config | blis-devel pkgconf-pkg-config | make | qemu-user",
+            "gcc-c++ | cmake | ninja-build | clang-devel | clang | lld | llvm compiler-rt | llvm-bolt | git | python3-pip | openblas-devel pkgconf-pkg-config | blis-devel pkgconf-pkg-config | make | qemu-user",
         ),
         (
             Manager::Pacman,
-            "gcc | cmake | ninja | clang | clang | lld | llvm compiler-rt | git | python-pip | openblas pkgconf | - | make | qemu-user",
+            "gcc | cmake | ninja | clang | clang | lld | llvm compiler-rt | - | git | python-pip | openblas pkgconf | - | make | qemu-user",
         ),
         (
             Manager::Zypper,
-            "gcc-c++ | cmake | ninja | clang-devel | clang | lld | llvm | git | python3-pip | pkgconfig(openblas) pkg-config | - | make | qemu-linux-user",
+            "gcc-c++ | cmake | ninja | clang-devel | clang | lld | llvm | - | git | python3-pip | pkgconfig(openblas) pkg-config | - | make | qemu-linux-user",
         ),
         (
             Manager::Apk,
-            "build-base | cmake | samurai | clang-dev | clang | lld | llvm compiler-rt | git | py3-pip | openblas-dev pkgconf | - | make | qemu-x86_64",
+            "build-base | cmake | samurai | clang-dev | clang | lld | llvm compiler-rt | - | git | py3-pip | openblas-dev pkgconf | - | make | qemu-x86_64",
         ),
         (
             Manager::Brew,
-            "llvm | cmake | ninja | llvm | llvm | lld | llvm | git | python | openblas pkgconf | blis pkgconf | make | -",
+            "llvm | cmake | ninja | llvm | llvm | lld | llvm | - | git | python | openblas pkgconf | blis pkgconf | make | -",
         ),
     ];
     for (manager, expected) in cases {
@@ -204,6 +206,27 @@ fn openmp_comes_for_the_clang_that_compiles() {
         let compilers = clangs.iter().map(|major| clang(*major)).collect();
         let tools = Toolchain { compilers, openmp: openmp.to_vec(), ..bare() };
         assert_eq!(Requirement::Openmp.is_missing(&tools, true), missing, "{clangs:?} {openmp:?}");
+    }
+}
+
+#[test]
+fn bolt_is_clangs_or_the_newest_that_will_do() {
+    // clang installed, llvm-bolts installed, and what is installed for it
+    let cases: [(Option<u32>, &[&str], Option<&str>); 5] = [
+        (Some(22), &[], Some("bolt-22")),
+        (Some(18), &[], Some("bolt-22")),
+        (None, &["16.0.6"], Some("bolt-22")),
+        (Some(22), &["21.1.0", "16.0.6"], None),
+        (None, &["22.1.8"], None),
+    ];
+    for (clang, bolts, expected) in cases {
+        let mut toolchain = bare();
+        toolchain.compilers.extend(clang.map(|major| compiler(CompilerKind::Clang, major)));
+        toolchain.llvm_bolt = bolts.iter().map(|version| tool(version)).collect();
+        let needs = Needs { required: vec![Requirement::Bolt], recommended: vec![] };
+        let made = plan(&needs, &toolchain, &facts(Some(Manager::Apt), Rights::Root));
+        let last = made.steps.last().and_then(|step| step.command.last().cloned());
+        assert_eq!(last.as_deref(), expected, "{clang:?} {bolts:?}");
     }
 }
 

@@ -1,0 +1,210 @@
+//! `bolt`
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use build_info::BuildInfo;
+use build_info::optimized::BoltMethod;
+use build_info::record::StageTime;
+
+use super::setup;
+use crate::models::Maker;
+use crate::pgo::compare::Contest;
+use crate::pgo::train::{self, Course};
+use crate::plan::Plan;
+use crate::plan::bolt::{BoltTools, Gather};
+use crate::process::Log;
+use crate::stages::{Build, Builds, Lock, Outcome, bolt};
+use crate::ui::{self, Ui};
+use crate::workspace::Workspace;
+use crate::{plan, profile, tools, workload};
+
+/// Options of `bolt`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The build that is rewritten: the profile's current one, with the profile of `pgo` where it has one
+    #[arg(short, long, default_value = "native")]
+    profile: String,
+    /// Train and compare on this GGUF rather than on synthetic models
+    #[arg(short, long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Train on this workload, a file in profiles/workloads; may be repeated [default: all of them]
+    #[arg(short, long, value_name = "NAME")]
+    workload: Vec<String>,
+    /// How the profile is gathered
+    #[arg(long, default_value_t)]
+    method: Gather,
+    /// Pairs of runs by which the builds are compared, for each model
+    #[arg(long, default_value_t = 10)]
+    pairs: usize,
+    /// Make the rewritten build current even where it does not win
+    #[arg(long)]
+    keep: bool,
+    /// Install missing tools without asking
+    #[arg(short, long)]
+    yes: bool,
+    /// Print the plan and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Leave this machine's name out of build_info.json
+    #[arg(long)]
+    no_hostname: bool,
+    #[command(flatten)]
+    source: tools::SourceArgs,
+}
+
+/// Links with relocations, counts, trains, merges, rewrites, compares, and makes the faster build current.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
+    let workloads = workload::load(&workspace.workloads(), &args.workload)?;
+    if let Some(model) = &args.model {
+        train::check_model(model)?;
+    }
+    let host = tools::host(ui);
+    if args.dry_run {
+        let source = tools::pinned_source(&workspace, &args.source)?;
+        let toolchain = tools::toolchain(&workspace);
+        let plan = plan::plan(&host, &profile, &source, &toolchain)?;
+        let found = plan::bolt::tools(&plan, &toolchain, &mut Vec::new())?;
+        let plan = base_of(&workspace, plan)?.relocatable();
+        let options = plan::bolt::rewrite().join(" ");
+        return ui.result(&plan, format_args!("{plan}\n{} {options}", found.bolt.path.display()));
+    }
+
+    let _lock = Lock::take(&workspace)?;
+    let toolchain = setup::ready_for_bolt(&workspace, &profile, &args.source, args.yes, ui)?;
+    let tree = tools::fetch(&workspace, &args.source, ui)?;
+    let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
+    let mut notes = plan.notes.clone();
+    let tools = plan::bolt::tools(&plan, &toolchain, &mut notes)?;
+    notes.iter().for_each(|note| ui.warn(note));
+    let log = Log::new(workspace.anneal().join("bolt.log"), ui.verbose());
+    let method = args.method.method(|| bolt::branch_records(&log))?;
+    bolt::check_tools(&tools, method)?;
+
+    let plan = base_of(&workspace, plan)?;
+    let folder = workspace.anneal().join(plan.folder_name());
+    let base = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?;
+    let engine = base.complete(!args.no_hostname)?.folder.join("bin/anneal");
+    let maker = Maker { workspace: &workspace, engine: Some(&engine), ui };
+    let course = Course::new(&workloads, args.model.as_deref(), maker)?;
+    let job = Job {
+        ui,
+        tools: &tools,
+        method,
+        course: &course,
+        threads: build_info::threads::budget(&host, build_info::Policy::Balanced).decode,
+        pairs: args.pairs,
+        keep: args.keep,
+        hostname: !args.no_hostname,
+    };
+    let (outcome, times) = job.run(&base)?;
+    ui.say(ui::stage_times(&times));
+    let kept = args.keep || outcome.info.gain.as_ref().is_some_and(|gain| gain.kept);
+    ui.result(&outcome.info, report(&outcome.info, kept))
+}
+
+/// What is done to a build.
+pub struct Job<'a> {
+    /// Who is told.
+    pub ui: &'a Ui,
+    /// `llvm-bolt` and its companions.
+    pub tools: &'a BoltTools,
+    /// Counters or branch records.
+    pub method: BoltMethod,
+    /// What trains, and whose models are compared on.
+    pub course: &'a Course,
+    /// Threads of the comparison.
+    pub threads: u32,
+    /// Pairs of runs for each model.
+    pub pairs: usize,
+    /// Whether the result becomes current though it does not win.
+    pub keep: bool,
+    /// Whether this machine's name is left in the record.
+    pub hostname: bool,
+}
+
+impl Job<'_> {
+    /// Rewrites `base`, compares, and makes the one current that is to be kept. The times are those of the stages and
+    /// of the comparison.
+    pub fn run(&self, base: &Build) -> Result<(Outcome, Vec<StageTime>)> {
+        let before = base.complete(self.hostname)?;
+        let request = bolt::Request {
+            tools: self.tools,
+            method: self.method,
+            training: self.course.digest().to_string(),
+            hostname: self.hostname,
+        };
+        let mut train = |counting: &Path| self.course.run(counting, &[], base.log(), self.ui);
+        let bolted = bolt::optimize(base, &request, &mut train)?;
+
+        let started = Instant::now();
+        let contest = Contest {
+            ours: &bolted.folder.join("bin/anneal"),
+            theirs: &before.folder.join("bin/anneal"),
+            against: (name_of(&before.info), before.info.plan_hash.clone()),
+            models: self.course.models(),
+            threads: self.threads,
+            pairs: self.pairs.max(2),
+        };
+        let gain = contest.run(self.ui)?;
+        let mut times = bolted.info.stages.clone();
+        times.push(StageTime { name: "compare".to_string(), seconds: started.elapsed().as_secs_f64() });
+        let kept = gain.kept || self.keep;
+        Ok((bolt::settle(base, bolted, gain, kept)?, times))
+    }
+}
+
+/// The plan of the build that is rewritten: `plain`, or what `pgo` made of it where that is current, or what is
+/// current was made from that.
+fn base_of(workspace: &Workspace, plain: Plan) -> Result<Plan> {
+    let current = workspace.current(&plain.profile);
+    let made_from_it = |info: &BuildInfo| info.base_plan.as_ref() == Some(&plain.hash());
+    let info = BuildInfo::read(&current.join("build_info.json")).ok().filter(made_from_it);
+    let Some(wanted) = info.and_then(|info| info.pgo) else { return Ok(plain) };
+    for found in Builds::of(workspace).all()? {
+        let Ok(info) = BuildInfo::read(&found.path.join("build_info.json")) else { continue };
+        let its = info.pgo.as_ref().is_some_and(|pgo| pgo.profile == wanted.profile);
+        if its && info.bolt.is_none() && made_from_it(&info) {
+            return Plan::read(&found.path, &info.plan_hash);
+        }
+    }
+    bail!(
+        "{} was made by BOLT from a build with the profile {}, which is gone: make it again with `cargo xtask pgo`, or \
+         go back to the plain build with `cargo xtask build --profile {} --plain`",
+        current.display(),
+        wanted.profile.short(),
+        plain.profile
+    )
+}
+
+fn name_of(info: &BuildInfo) -> String {
+    if info.pgo.is_some() { format!("{} with a profile", info.profile) } else { info.profile.clone() }
+}
+
+/// What a person reads at the end.
+fn report(info: &BuildInfo, kept: bool) -> String {
+    let mut text = String::new();
+    if let Some(bolt) = &info.bolt {
+        let layout = &bolt.layout;
+        text.push_str(&format!(
+            "{} of {} functions were run in training, {} got another order of blocks; {} of hot code stand together, {} of \
+             cold code apart\nof the training's branches {:.1} % are taken fewer; the program has {}, and had {}\n\n",
+            layout.hot_functions,
+            layout.functions,
+            layout.reordered,
+            layout.hot_bytes,
+            layout.cold_bytes,
+            layout.taken_branches.less() * 100.0,
+            bolt.size_after,
+            bolt.size_before,
+        ));
+    }
+    if let Some(gain) = &info.gain {
+        let current = if kept { "the build that BOLT made" } else { "the build without BOLT" };
+        text.push_str(&format!("{}\n\n{}\n{current} is current\n", ui::gains(gain), gain.verdict));
+    }
+    text
+}

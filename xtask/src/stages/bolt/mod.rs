@@ -1,0 +1,147 @@
+//! BOLT: a program that was seen to work is linked with relocations, run with counters, and laid out anew by what was
+//! counted. <https://github.com/llvm/llvm-project/blob/main/bolt/README.md>
+
+mod elf;
+mod gather;
+mod report;
+mod rewrite;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use build_info::Bytes;
+use build_info::optimized::{Bolt, BoltMethod, Gain, Training};
+use build_info::record::StageTime;
+
+use super::folder::Folder;
+use super::{BOLT, Build, Outcome, SMOKE, record, smoke};
+use crate::plan::bolt::BoltTools;
+
+pub use gather::branch_records;
+
+/// A program or a shared library that BOLT rewrites.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Name of the files that are made of it.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// Runs the engine at the path it is given, so that what is hot is counted.
+pub type Train<'t> = dyn FnMut(&Path) -> Result<Training> + 't;
+
+/// How the profile is gathered, and by what.
+pub struct Request<'r> {
+    /// `llvm-bolt` and its companions.
+    pub tools: &'r BoltTools,
+    /// Counters or branch records.
+    pub method: BoltMethod,
+    /// What the training depends on; with another key it is run again.
+    pub training: String,
+    /// Whether this machine's name is left in the record.
+    pub hostname: bool,
+}
+
+/// Makes the build that BOLT makes of `base`, or finds it made. What is current stays so.
+///
+/// # Errors
+/// When a stage fails: nothing that is current was touched, and the same command goes on where it stopped.
+pub fn optimize(base: &Build, request: &Request, train: &mut Train) -> Result<Outcome> {
+    let before = base.complete(request.hostname)?;
+    let size = before.info.artifacts.first().context("the build's record names no program")?.size;
+    let plan = base.plan.relocatable();
+    let relocatable = base.linked_anew(&plan, &before.info)?;
+    relocatable.complete(request.hostname)?;
+    let program = Program { name: "anneal".to_string(), path: relocatable.folder.anneal() };
+    elf::check_input(&program.path, &plan.target)?;
+    let profile = gather::gather(&relocatable, std::slice::from_ref(&program), request, train)?;
+
+    let plan = base.plan.bolted(&profile.digest);
+    let build = base.linked_anew(&plan, &before.info)?;
+    build.folder.write_plan(&plan)?;
+    let input = rewrite::input(&program.path, request.tools)?;
+    let made = build.folder.stamp(BOLT).is_some_and(|stamp| stamp.input == input);
+    if let Some(info) = build.finished().filter(|info| made && info.bolt.is_some()) {
+        return Ok(Outcome { info, folder: build.folder.path().to_path_buf(), built: false });
+    }
+    build.forget_what_is_lost();
+    let flags = build.cpp()?;
+    build.stage(BOLT, &input, |build, progress| {
+        rewrite::rewrite(build, &program, &profile, request.tools, size, progress)
+    })?;
+    build.stage(SMOKE, &build.engine_source, |build, progress| {
+        smoke::smoke(build, progress)?;
+        smoke::same_tokens(build, &program.path)
+    })?;
+
+    let mut info = record::record(&build, flags, request.hostname)?;
+    let (layout, options) = rewrite::result(&build)?;
+    info.pgo = before.info.pgo.clone();
+    info.toolchain.insert("llvm-bolt".to_string(), request.tools.bolt.clone());
+    info.stages = both(relocatable.stage_times(), build.stage_times());
+    info.bolt = Some(Bolt {
+        method: request.method,
+        profile: profile.digest,
+        training: profile.training,
+        options,
+        layout,
+        size_before: size,
+        size_after: info.artifacts.first().map_or(Bytes(0), |anneal| anneal.size),
+    });
+    build.folder.finish(&info)?;
+    Ok(Outcome { info, folder: build.folder.path().to_path_buf(), built: true })
+}
+
+/// Notes in its record what `bolted` brought against `base`, and makes it current where it is to be kept, else
+/// `base`.
+pub fn settle(base: &Build, bolted: Outcome, gain: Gain, kept: bool) -> Result<Outcome> {
+    let folder = Folder::create(&bolted.folder)?;
+    let mut info = bolted.info;
+    info.gain = Some(gain);
+    folder.write_record(&info)?;
+    if kept {
+        folder.make_current(&base.workspace.current(&base.plan.profile))?;
+    } else {
+        base.make_current()?;
+    }
+    Ok(Outcome { info, ..bolted })
+}
+
+/// Stage times of the relocatable build and of what was made of it. The smoke test is in both.
+fn both(relocatable: Vec<StageTime>, bolted: Vec<StageTime>) -> Vec<StageTime> {
+    let mut all = relocatable;
+    for stage in bolted {
+        match all.iter_mut().find(|known| known.name == stage.name) {
+            Some(known) => known.seconds += stage.seconds,
+            None => all.push(stage),
+        }
+    }
+    all
+}
+
+/// Makes an empty folder.
+fn fresh(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder).with_context(|| format!("cannot clear {}", folder.display()))?;
+    }
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+}
+
+/// The tools that lie beside `llvm-bolt` must be there before anything is linked.
+pub fn check_tools(tools: &BoltTools, method: BoltMethod) -> Result<()> {
+    let needed = match method {
+        BoltMethod::Instrument => &tools.merge_fdata,
+        BoltMethod::Perf => &tools.perf2bolt,
+    };
+    for tool in [needed, &tools.merge_fdata] {
+        if !tool.is_file() {
+            bail!(
+                "{} is missing, though {} is there: install BOLT whole",
+                tool.display(),
+                tools.bolt.path.display()
+            );
+        }
+    }
+    Ok(())
+}
