@@ -160,9 +160,17 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
 }
 
 fn explain(settings: &Settings) -> Vec<Explained> {
-    let variable = |name: &str| std::env::var(name).ok();
     match engine::openmp::runtime() {
-        Some(runtime) => engine::openmp::explain(settings.explain(), &runtime, variable),
+        Some(runtime) => {
+            // As it was at the start: ggml sets KMP_BLOCKTIME for itself.
+            let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
+            let environment = String::from_utf8_lossy(&environment);
+            let variable = |name: &str| {
+                let set = environment.split('\0').filter_map(|line| line.split_once('='));
+                set.filter(|(key, _)| *key == name).map(|(_, value)| value.to_string()).next()
+            };
+            engine::openmp::explain(settings.explain(), &runtime, variable)
+        }
         None => settings.explain(),
     }
 }

@@ -86,9 +86,15 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 
 /// Builds a profile for another command.
 pub fn make(profile: &str, yes: bool, ui: &Ui) -> Result<()> {
+    make_with(profile, &[], yes, ui)
+}
+
+/// Builds a profile with some keys of its own changed, for another command.
+pub fn make_with(profile: &str, keys: &[Override], yes: bool, ui: &Ui) -> Result<()> {
     let common =
         Short { yes, dry_run: false, plain: false, no_hostname: false, source: tools::SourceArgs::default() };
-    build(&common.profile(profile), ui).map(|_| ())
+    let set = SetArgs { keys: keys.to_vec() };
+    build(&Args { set, ..common.profile(profile) }, ui).map(|_| ())
 }
 
 /// Nothing comes of a dry run.

@@ -5,6 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use build_info::switches::Allocator;
 use llama_source::Program;
 use serde::Serialize;
 use toolchain::Toolchain;
@@ -74,6 +75,9 @@ pub fn needs(profile: &Profile) -> Needs {
     }
     if profile.lto != Lto::Off && profile.compiler == CompilerChoice::Best {
         needs.recommended.push(Requirement::LlvmTools);
+    }
+    if profile.switches.allocator == Allocator::Jemalloc {
+        needs.required.push(Requirement::Make);
     }
     needs.required.extend(match profile.blas {
         Blas::Openblas => Some(Requirement::Openblas),

@@ -18,7 +18,7 @@ pub struct Args {
     /// Builds, the first of which the others are compared with: a profile (its current build), the path of a build
     /// folder or of a program anneal or llama-bench (with a slash in it), or LABEL=PATH
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "upstream-default,native")]
-    builds: Vec<String>,
+    pub(super) builds: Vec<String>,
     /// GGUF files [default: synthetic models that are made once, of two architectures and three quantisations]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     models: Vec<PathBuf>,

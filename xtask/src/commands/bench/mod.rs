@@ -5,6 +5,7 @@ mod compare;
 mod overhead;
 #[cfg(test)]
 mod page;
+mod switches;
 
 use anyhow::Result;
 
@@ -21,6 +22,8 @@ pub struct Args {
 enum Command {
     /// Several builds side by side: speed of each phase, memory, start-up, size
     Compare(compare::Args),
+    /// A profile against itself with one key changed, for each switch of a build
+    Switches(switches::Args),
     /// How long detect, plan and a build with nothing to do take
     Overhead(overhead::Args),
     /// Building llama.cpp by a stage against plain cmake and ninja
@@ -31,6 +34,7 @@ enum Command {
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     match args.command {
         Command::Compare(args) => compare::run(args, ui),
+        Command::Switches(args) => switches::run(args, ui),
         Command::Overhead(args) => overhead::run(args, ui),
         Command::Build(args) => builds::run(args, ui),
     }

@@ -1,0 +1,84 @@
+//! `bench switches`
+
+use anyhow::{Result, bail};
+use build_info::BuildInfo;
+
+use super::compare;
+use crate::commands::build;
+use crate::profile::{self, Override};
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+
+/// Options of `bench switches`.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+#[command(mut_arg("builds", |arg| arg.hide(true)))]
+pub struct Args {
+    /// The profile whose keys are changed, one in each build
+    #[arg(long, default_value = "native")]
+    profile: String,
+    /// One change; may be repeated [default: every switch of docs/src/guide/switches.md but fast-math]
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    keys: Vec<Override>,
+    /// Install missing tools without asking
+    #[arg(short, long)]
+    yes: bool,
+    #[command(flatten)]
+    compare: compare::Args,
+}
+
+/// What is tried where nothing is named.
+const EACH: [&str; 8] = [
+    "threading=openmp",
+    "repack=false",
+    "llamafile=false",
+    "allocator=mimalloc",
+    "allocator=jemalloc",
+    "huge_pages=true",
+    "extra_flags=-fno-plt,-fno-semantic-interposition",
+    "extra_flags=-mprefer-vector-width=512",
+];
+
+/// Builds each variation, and compares all of them with the profile itself.
+pub fn run(mut args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    let profiles = workspace.build_profiles();
+    if args.keys.is_empty() {
+        args.keys = EACH.iter().filter_map(|text| text.parse().ok()).collect();
+    }
+    let mut builds = vec![args.profile.clone()];
+    // All names first: a wrong one is told before anything is built.
+    for key in &args.keys {
+        builds.push(profile::load_with(&profiles, &args.profile, std::slice::from_ref(key))?.name);
+    }
+    build::make_with(&args.profile, &[], args.yes, ui)?;
+    let record = workspace.current(&args.profile).join("build_info.json");
+    if BuildInfo::read(&record)?.base_plan.is_some() {
+        bail!(
+            "the current {0} build was made with a profile or by BOLT, and the builds with a key changed would be \
+             without: `cargo xtask build --profile {0} --plain` makes the plain one current",
+            args.profile
+        );
+    }
+    for key in &args.keys {
+        build::make_with(&args.profile, std::slice::from_ref(key), args.yes, ui)?;
+    }
+    args.compare.builds = builds;
+    compare::run(args.compare, ui)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_tried_by_itself_can_be_built() {
+        let profiles = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiles/build");
+        let names: std::collections::BTreeSet<String> = EACH
+            .iter()
+            .map(|text| profile::load_with(&profiles, "native", &[text.parse().unwrap()]).unwrap().name)
+            .collect();
+        assert_eq!(names.len(), EACH.len());
+        assert!(names.iter().all(|name| !name.contains([',', '=', '/'])), "{names:?}");
+    }
+}
