@@ -149,11 +149,20 @@ pub struct EffectiveFlags {
 pub struct Blas {
     /// `openblas`, `blis`, `mkl`, …
     pub vendor: String,
-    /// Version, as pkg-config tells it.
+    /// Version, as its files tell it.
     pub version: String,
     /// `pthread`, `openmp` or `serial`, where the library says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threading: Option<String>,
+    /// The files: as the loader finds them for the finished program, or the archives that became part of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub libraries: Vec<PathBuf>,
+    /// What the library calls itself when the finished program asks it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported: Option<String>,
+    /// SHA-256 of the sources, where Anneal built it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Sha256>,
 }
 
 /// Who runs the threads.

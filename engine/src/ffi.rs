@@ -98,6 +98,27 @@ pub fn backends() -> Vec<String> {
     }
 }
 
+/// What the linked BLAS library calls itself; `None` where there is none.
+pub fn blas_library() -> Option<String> {
+    let mut text = [0_u8; 256];
+    // SAFETY: writes at most the given size, NUL-terminated; needs no initialised backends.
+    let found = unsafe { sys::anneal_blas_library(text.as_mut_ptr().cast(), text.len()) };
+    let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+    found.then(|| text.to_string_lossy().trim().to_string())
+}
+
+/// Whether [`set_blas_threads`] has a say in how many threads the BLAS library uses.
+pub fn blas_threads_obeyed() -> bool {
+    // SAFETY: compares addresses of functions.
+    unsafe { sys::anneal_blas_threads_obeyed() }
+}
+
+/// Threads that the BLAS library may use from its next call on; 0 for as many as llama.cpp uses itself.
+pub fn set_blas_threads(threads: u32) {
+    // SAFETY: stores an atomic.
+    unsafe { sys::anneal_blas_set_threads(i32::try_from(threads).unwrap_or(i32::MAX)) }
+}
+
 /// # Safety
 /// `text` is null or NUL-terminated and alive during the call.
 unsafe fn owned(text: *const c_char) -> String {
@@ -163,6 +184,7 @@ impl Model {
             let mut params = sys::llama_model_default_params();
             params.load_mode = load_mode(options.load_mode);
             params.use_extra_bufts = options.repack;
+            params.vocab_only = options.vocab_only;
             sys::anneal_model_load(file.as_ptr(), &params, err, err_size)
         };
         let raw =

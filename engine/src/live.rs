@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use build_info::{BuildInfo, Bytes, Host};
+use serde::Serialize;
+
+use crate::ffi;
 
 /// The machine, the record, and what was wrong with either.
 #[derive(Debug, Default)]
@@ -11,8 +14,19 @@ pub struct Live {
     pub host: Option<Host>,
     /// The record beside the executable, and where it lies.
     pub build: Option<(PathBuf, BuildInfo)>,
+    /// The BLAS library that is linked, if one is.
+    pub blas: Option<Blas>,
     /// One sentence for each thing that could not be read.
     pub warnings: Vec<String>,
+}
+
+/// A linked BLAS library.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Blas {
+    /// What it calls itself.
+    pub library: String,
+    /// Whether its threads can be set; else it uses as many as llama.cpp.
+    pub threads_obeyed: bool,
 }
 
 impl Live {
@@ -21,7 +35,9 @@ impl Live {
         // GPUs are llama.cpp's business, and asking the driver can take seconds.
         let detected = host::detect(&host::Root::live().without_gpus());
         let readable = !detected.host.limits.affinity.is_empty() || !detected.host.topology.cores.is_empty();
-        let mut live = Live { host: readable.then_some(detected.host), ..Live::default() };
+        let blas =
+            ffi::blas_library().map(|library| Blas { library, threads_obeyed: ffi::blas_threads_obeyed() });
+        let mut live = Live { host: readable.then_some(detected.host), blas, ..Live::default() };
         if live.host.is_none() {
             live.warnings.extend(detected.warnings);
         }

@@ -134,11 +134,13 @@ pub struct ModelOptions {
     pub load_mode: LoadMode,
     /// Whether weights may be rearranged for the CPU's kernels: faster prefill, a copy of the weights.
     pub repack: bool,
+    /// Whether only the vocabulary is loaded: such a model tokenises and does nothing else.
+    pub vocab_only: bool,
 }
 
 impl Default for ModelOptions {
     fn default() -> Self {
-        Self { load_mode: LoadMode::default(), repack: true }
+        Self { load_mode: LoadMode::default(), repack: true, vocab_only: false }
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::ffi::MAX_THREADS;
-use crate::live::Live;
+use crate::live::{Blas, Live};
 use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, SamplerOptions};
 
 /// Where a value came from.
@@ -67,6 +67,7 @@ pub struct Requested {
     pub affinity: Option<Affinity>,
     pub cpus: Option<Vec<u32>>,
     pub poll: Option<u32>,
+    pub blas_threads: Option<u32>,
     pub n_ctx: Option<u32>,
     pub n_batch: Option<u32>,
     pub n_ubatch: Option<u32>,
@@ -100,6 +101,10 @@ pub struct Settings {
     pub cpus: Setting<Vec<u32>>,
     /// How eagerly threads wait for work, 0 to 100.
     pub poll: Setting<u32>,
+    /// Threads of the BLAS library; 0 is as many as the phase has.
+    pub blas_threads: Setting<u32>,
+    /// The BLAS library itself, if one is linked.
+    pub blas: Option<Blas>,
     /// Tokens the context holds; 0 is what the model was trained for.
     pub n_ctx: Setting<u32>,
     /// Tokens in one call.
@@ -149,6 +154,9 @@ pub const DEFAULT_CTX: u32 = 4096;
 
 /// llama.cpp rounds the size of a context up to a multiple of this.
 pub const CTX_STEP: u32 = 256;
+/// Threads of the BLAS library where none are asked for. ggml's own threads have taken the cores, and wait for
+/// their next part by spinning: see docs/src/guide/blas.md.
+pub const DEFAULT_BLAS_THREADS: u32 = 1;
 
 /// The greatest context that can be asked for.
 pub const MAX_CTX: u32 = 1 << 28;
@@ -210,6 +218,8 @@ impl Settings {
             affinity,
             cpus,
             poll: Setting::or_default(requested.poll, 50), // llama.cpp's
+            blas_threads: Setting::or_default(requested.blas_threads, DEFAULT_BLAS_THREADS),
+            blas: live.blas.clone(),
             n_ctx: Setting::or_default(n_ctx, DEFAULT_CTX),
             n_batch: Setting::or_default(requested.n_batch, 2048), // llama.cpp's
             n_ubatch: Setting::or_default(requested.n_ubatch, 512), // llama.cpp's
@@ -229,9 +239,18 @@ impl Settings {
         })
     }
 
+    fn blas_threads_in_words(&self) -> String {
+        match (&self.blas, self.blas_threads.value) {
+            (None, _) => "no BLAS in this build".to_string(),
+            (Some(blas), _) if !blas.threads_obeyed => "llama.cpp's, not settable in this build".to_string(),
+            (_, 0) => "as many as the phase has".to_string(),
+            (_, threads) => threads.to_string(),
+        }
+    }
+
     /// How to load a model.
     pub fn model_options(&self) -> ModelOptions {
-        ModelOptions { load_mode: self.load_mode.value, repack: self.repack.value }
+        ModelOptions { load_mode: self.load_mode.value, repack: self.repack.value, vocab_only: false }
     }
 
     /// How to choose tokens, with `seed` where none is set.
@@ -272,6 +291,7 @@ impl Settings {
             line("affinity", &self.affinity, self.affinity.value),
             line("cpu-list", &self.cpus, cpus.join(",")),
             line("poll", &self.poll, self.poll.value),
+            line("blas-threads", &self.blas_threads, self.blas_threads_in_words()),
             line("ctx-size", &self.n_ctx, n_ctx),
             line("batch-size", &self.n_batch, self.n_batch.value),
             line("ubatch-size", &self.n_ubatch, self.n_ubatch.value),
@@ -321,6 +341,11 @@ fn check(requested: &Requested) -> Result<()> {
                  machine offers"
             ));
         }
+    }
+    if let Some(threads) = requested.blas_threads.filter(|threads| *threads > MAX_THREADS) {
+        return usage(format!(
+            "--blas-threads {threads}: use 1 to {MAX_THREADS}, or 0 for as many as llama.cpp uses itself"
+        ));
     }
     for (flag, tokens) in [("-b", requested.n_batch), ("-ub", requested.n_ubatch)] {
         if let Some(tokens) = tokens.filter(|tokens| !(1..=1 << 20).contains(tokens)) {
@@ -394,6 +419,31 @@ mod tests {
     }
 
     #[test]
+    fn blas_threads_are_one_unless_told_otherwise_and_say_so() {
+        let linked = |threads_obeyed| Some(Blas { library: "OpenBLAS 0.3.21".to_string(), threads_obeyed });
+        let none = "no BLAS in this build";
+        let cases = [
+            (None, None, none, Source::Default),
+            (Some(2), None, none, Source::Flag),
+            (None, linked(true), "1", Source::Default),
+            (Some(2), linked(true), "2", Source::Flag),
+            (Some(0), linked(true), "as many as the phase has", Source::Flag),
+            (Some(2), linked(false), "llama.cpp's, not settable in this build", Source::Flag),
+        ];
+        for (blas_threads, blas, value, source) in cases {
+            let requested = Requested { blas_threads, ..Requested::default() };
+            let live = Live { blas, ..live(4) };
+            let settings = Settings::resolve(&requested, &live).expect("valid");
+            let explained = settings.explain();
+            let line = explained.iter().find(|line| line.name == "blas-threads").expect("a line");
+            assert_eq!((line.value.as_str(), line.source), (value, source), "{blas_threads:?}");
+        }
+        let requested = Requested { blas_threads: Some(MAX_THREADS + 1), ..Requested::default() };
+        let error = Settings::resolve(&requested, &live(4)).expect_err("too many");
+        assert!(error.to_string().contains("--blas-threads"), "{error}");
+    }
+
+    #[test]
     fn a_flag_goes_before_the_live_host() {
         let cases = [
             (Requested::default(), (6, Source::LiveHost), (8, Source::LiveHost)),
@@ -451,7 +501,7 @@ mod tests {
     fn every_setting_is_explained() {
         let settings = Settings::resolve(&Requested::default(), &live(2)).expect("valid");
         let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-        assert_eq!(names.len(), 20);
+        assert_eq!(names.len(), 21);
         assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
     }
 }

@@ -3,7 +3,7 @@
 use build_info::Host;
 
 use crate::error::Result;
-use crate::ffi::{Context, Threadpool};
+use crate::ffi::{self, Context, Threadpool};
 use crate::options::Affinity;
 use crate::settings::Settings;
 
@@ -49,6 +49,7 @@ pub fn attach(context: &mut Context, settings: &Settings, host: Option<&Host>) -
     let prefill_pool = if decode == prefill { None } else { Some(pool(prefill)?) };
     context.attach(decode_pool, prefill_pool);
     context.set_threads(decode, prefill);
+    ffi::set_blas_threads(settings.blas_threads.value);
     Ok(())
 }
 

@@ -165,3 +165,74 @@ fn info_explains_where_settings_come_from() {
     assert_eq!(find("cpu-list")["source"], "live_host");
     assert!(info["system_info"].as_str().is_some_and(|text| text.contains("CPU")), "{info}");
 }
+
+#[test]
+fn parts_are_timed_one_by_one() {
+    let all = "prefill,decode,tokenize,detokenize,sample,greedy,load,vocab,gguf";
+    let lines =
+        on_tiny("bench", &["--parts", all, "-p", "16", "-n", "4", "-r", "2", "-o", "jsonl", "-t", "1"]);
+    let records: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("JSON lines")).collect();
+    let text = |record: &Value, name: &str| record[name].as_str().unwrap_or_default().to_string();
+    let mut found: Vec<String> = records.iter().map(|record| text(record, "part")).collect();
+    found.sort();
+    let mut wanted: Vec<&str> = all.split(',').collect();
+    wanted.sort_unstable();
+    assert_eq!(found, wanted);
+    for record in &records {
+        assert_eq!(record["samples_ns"].as_array().map(Vec::len), Some(2), "{record}");
+        assert!(record["avg_per_second"].as_f64() > Some(0.0), "{record}");
+        let (unit, work) = (text(record, "unit"), record["work"].as_u64().unwrap_or_default());
+        let expected = match text(record, "part").as_str() {
+            "prefill" => ("tokens", 16..=16),
+            "decode" => ("tokens", 4..=4),
+            "tokenize" => ("bytes", 65_536..=131_072),
+            "detokenize" => ("tokens", 8_192..=131_072),
+            "sample" | "greedy" => ("tokens", 64..=64),
+            _ => ("loads", 1..=4),
+        };
+        assert_eq!(unit, expected.0, "{record}");
+        assert!(expected.1.contains(&work), "{record}");
+    }
+}
+
+#[test]
+fn parts_print_every_format_and_take_a_text() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text = folder.path().join("text");
+    std::fs::write(&text, "one two three ".repeat(8192)).expect("a file");
+    let text = text.to_str().expect("UTF-8");
+    let arguments = |format| ["--parts", "tokenize,gguf", "--text", text, "-r", "1", "-o", format];
+    let json: Value = serde_json::from_str(&on_tiny("bench", &arguments("json"))).expect("a JSON array");
+    let tokenized = json.as_array().into_iter().flatten().find(|record| record["part"] == "tokenize");
+    // More than enough of it: once is a sample.
+    assert_eq!(tokenized.and_then(|record| record["work"].as_u64()), Some(14 * 8192), "{json}");
+    let csv = on_tiny("bench", &arguments("csv"));
+    assert_eq!(csv.lines().count(), 3, "{csv}");
+    assert!(csv.starts_with("build_commit,model_filename"), "{csv}");
+    let table = on_tiny("bench", &arguments("md"));
+    assert!(table.lines().any(|row| row.contains("tokenize") && row.contains('±')), "{table}");
+}
+
+#[test]
+fn parts_that_cannot_be_timed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let empty = folder.path().join("empty");
+    std::fs::write(&empty, "").expect("a file");
+    let (empty, tiny) = (empty.to_str().expect("UTF-8"), common::tiny().to_str().expect("UTF-8"));
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["--parts", "decode", "-n", "0"], 2, "give -n"),
+        (&["--parts", "prefil"], 2, "unknown part"),
+        (&["--parts", "load", "--end-to-end"], 2, "cannot be used with"),
+        (&["--text", empty], 2, "--parts"),
+        (&["--parts", "tokenize", "--text", empty], 2, "the file is empty"),
+        (&["--parts", "tokenize", "--text", "no such file"], 1, "cannot read no such file"),
+    ];
+    for (arguments, expected, words) in cases {
+        let (code, stdout, stderr) =
+            common::parts(&common::anneal([&["bench", "-m", tiny], arguments].concat()));
+        assert_eq!(code, Some(expected), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+        assert!(!stdout.contains("tokenize"), "{arguments:?}: {stdout}");
+    }
+}

@@ -83,3 +83,36 @@ fn as_many_threads_run_as_were_asked_for() {
         assert_eq!(threads(&arguments) - one, 2, "{arguments:?}");
     }
 }
+
+/// In a build with BLAS and in one without.
+#[test]
+fn blas_threads_are_explained_and_obeyed_where_there_is_blas() {
+    let info = |arguments: &[&str]| -> serde_json::Value {
+        let all = ["info", "--json", "--explain"].iter().chain(arguments);
+        let (code, stdout, stderr) = parts(&anneal(all));
+        assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
+        serde_json::from_str(&stdout).expect("JSON")
+    };
+    let setting = |info: &serde_json::Value| {
+        let settings = info["settings"].as_array().expect("settings");
+        let line = settings.iter().find(|line| line["name"] == "blas-threads").expect("a line");
+        (line["value"].as_str().expect("a value").to_string(), line["source"].clone())
+    };
+    let (default, asked) = (info(&[]), info(&["--blas-threads", "2"]));
+    let has_backend = default["backends"].as_array().expect("backends").iter().any(|name| name == "BLAS");
+    assert_eq!(default["blas"].is_object(), has_backend, "{}", default["blas"]);
+    if has_backend {
+        assert_eq!(setting(&default), ("1".to_string(), "default".into()));
+        assert_eq!(setting(&asked), ("2".to_string(), "flag".into()));
+    } else {
+        assert_eq!(setting(&default), ("no BLAS in this build".to_string(), "default".into()));
+    }
+    // Long enough that a library that is there is called.
+    let prompt = "a b c d ".repeat(10);
+    for threads in ["0", "1", "2"] {
+        let arguments = ["-p", &prompt, "-n", "4", "--greedy", "--ignore-eos", "--blas-threads", threads];
+        assert!(!common::on_tiny("run", &arguments).is_empty(), "{threads} threads");
+    }
+    let (code, _, stderr) = parts(&anneal(["info", "--blas-threads", "100000"]));
+    assert_eq!(code, Some(2), "{stderr}");
+}

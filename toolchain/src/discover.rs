@@ -8,7 +8,7 @@ use build_info::record::Tool;
 
 use crate::cache::{Question, answers};
 use crate::search::{Program, SearchPath, file_name};
-use crate::{CMAKE_AT_LEAST, Compiler, NvccHosts, Toolchain, Version, libraries, parse};
+use crate::{CMAKE_AT_LEAST, Compiler, NvccHosts, Toolchain, Version, blas, libraries, parse};
 
 const VERSION: &[&str] = &["--version"];
 /// `llvm-profdata --version` is unknown to LLVM 14; asked of a subcommand, all versions tell it.
@@ -38,6 +38,8 @@ const STEMS: &[&str] = &[
     "sccache",
     "ccache",
     "rustc",
+    "make",
+    "gmake",
     "git",
     "pkg-config",
     "pkgconf",
@@ -66,8 +68,9 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
         sccache: asked.first(&["sccache"], parse::plain),
         ccache: asked.first(&["ccache"], parse::plain),
         libclang: libraries::libclangs(search),
-        blas: pc_path.map_or_else(Vec::new, |path| libraries::blas(search, path)),
+        blas: blas::find(search, pc_path.unwrap_or_default()),
         rustc: asked.texts(&["rustc"]).find_map(|(program, text)| parse::rustc(text, program.path.clone())),
+        make: asked.first(&["gmake", "make"], parse::make),
         git: asked.first(&["git"], parse::plain),
         qemu_user: asked.first(&["qemu-x86_64"], parse::plain),
     }

@@ -1,5 +1,6 @@
 //! The tools of a build: found, versioned, matched with each other, and installed where they are missing.
 
+mod blas;
 mod cache;
 mod discover;
 mod libraries;
@@ -16,6 +17,6 @@ pub use discover::discover;
 pub use mismatch::{Mismatch, Severity, mismatches};
 pub use search::SearchPath;
 pub use tools::{
-    BOLT_AT_LEAST, BlasLibrary, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST,
-    LIBCLANG_AT_LEAST, Libclang, NvccHosts, Rustc, Toolchain, Version,
+    BOLT_AT_LEAST, BlasLibrary, BlasThreading, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind,
+    GCC_AT_LEAST, LIBCLANG_AT_LEAST, Libclang, NvccHosts, Rustc, Toolchain, Version,
 };

@@ -1,11 +1,11 @@
-//! Libraries among the tools: libclang, which bindgen loads, and BLAS as pkg-config knows it.
+//! libclang, which bindgen loads.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::search::{entries, file_name};
-use crate::{BlasLibrary, Libclang, SearchPath, Version};
+use crate::{Libclang, SearchPath, Version};
 
 /// Every libclang that comes with its own headers: the one of `LIBCLANG_PATH` first, then the newest.
 pub(crate) fn libclangs(search: &SearchPath) -> Vec<Libclang> {
@@ -85,49 +85,6 @@ fn has_headers(search: &SearchPath, dir: &Path) -> bool {
         .any(|version| version.join("include/stddef.h").is_file())
 }
 
-/// The BLAS libraries in pkg-config's folders: those of `PKG_CONFIG_PATH`, then `own_path`, its answer to
-/// `--variable pc_path`. The files are read here, since a call for each name would cost more than all the
-/// rest.
-pub(crate) fn blas(search: &SearchPath, own_path: &str) -> Vec<BlasLibrary> {
-    let own = std::env::split_paths(own_path.trim());
-    let mut seen = BTreeSet::new();
-    let mut found = Vec::new();
-    for dir in search.pkg_config_path.iter().cloned().chain(own) {
-        for path in entries(&dir) {
-            let Some(name) = file_name(&path).strip_suffix(".pc") else { continue };
-            let Some(vendor) = blas_vendor(name) else { continue };
-            let Ok(text) = fs::read_to_string(&path) else { continue };
-            let Some(version) = pc_version(&text) else { continue };
-            if seen.insert(name.to_string()) {
-                found.push(BlasLibrary { vendor: vendor.to_string(), version, pkg_config: name.to_string() });
-            }
-        }
-    }
-    found.sort_by(|a, b| a.pkg_config.cmp(&b.pkg_config));
-    found
-}
-
-fn blas_vendor(name: &str) -> Option<&'static str> {
-    match name {
-        "openblas" | "openblas64" => Some("openblas"),
-        "blis" | "blis-mt" => Some("blis"),
-        "flexiblas" => Some("flexiblas"),
-        _ if name.starts_with("mkl-") => Some("mkl"),
-        _ => None,
-    }
-}
-
-/// The `Version` of a `.pc` file, with its variables put in.
-fn pc_version(text: &str) -> Option<String> {
-    let mut version = text.lines().find_map(|line| line.strip_prefix("Version:"))?.trim().to_string();
-    for line in text.lines() {
-        if let Some((name, value)) = line.split_once('=') {
-            version = version.replace(&format!("${{{}}}", name.trim()), value.trim());
-        }
-    }
-    (!version.is_empty() && !version.contains("${")).then_some(version)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,25 +144,5 @@ mod tests {
         assert_eq!(found(&search)[0], ("opt/own".into(), 9), "named by its folder");
         search.libclang_path = Some(machine.root().join("gone"));
         assert_eq!(found(&search), expected, "a wrong LIBCLANG_PATH is passed over");
-    }
-
-    #[test]
-    fn blas_is_read_from_pkg_config_files() {
-        let machine = Machine::new();
-        machine.file("a b/openblas.pc", "version=0.3.21\nName: openblas\nVersion: ${version}\n");
-        machine.file("a b/blas.pc", "Name: reference\nVersion: 3.12\n");
-        machine.file("own/openblas.pc", "Version: 0.3.29\n");
-        machine.file("own/mkl-dynamic-lp64-gomp.pc", "Version: 2025.1\n");
-        machine.file("own/blis.pc", "Version: ${unknown}\n");
-        machine.file("own/blis-mt.pc", "\u{0}\u{1}");
-        let own = std::env::join_paths([machine.root().join("a b"), machine.root().join("missing")]).unwrap();
-        let mut search = machine.search();
-        let found = |search: &SearchPath| -> Vec<String> {
-            let found = blas(search, own.to_str().unwrap());
-            found.iter().map(|blas| format!("{} {} {}", blas.vendor, blas.version, blas.pkg_config)).collect()
-        };
-        assert_eq!(found(&search), ["openblas 0.3.21 openblas"]);
-        search.pkg_config_path = vec![machine.root().join("own")];
-        assert_eq!(found(&search), ["mkl 2025.1 mkl-dynamic-lp64-gomp", "openblas 0.3.29 openblas"]);
     }
 }

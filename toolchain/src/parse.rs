@@ -37,6 +37,11 @@ pub(crate) fn plain(text: &str) -> Option<Version> {
     text.lines().take(2).flat_map(words).next()
 }
 
+/// The version of GNU make; BSD's is another program under the same name.
+pub(crate) fn make(text: &str) -> Option<Version> {
+    after(text, "GNU Make ")
+}
+
 /// What `rustc -vV` says, but for its path.
 pub(crate) fn rustc(text: &str, path: std::path::PathBuf) -> Option<Rustc> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));

@@ -56,6 +56,11 @@ impl SearchPath {
         self.own_tools.as_ref().map(|tools| tools.join("packages"))
     }
 
+    /// Where pip puts the MKL that `setup` installs: a prefix of its own, with `lib` and `include`.
+    pub(crate) fn own_mkl(&self) -> Option<PathBuf> {
+        self.own_tools.as_ref().map(|tools| tools.join("mkl"))
+    }
+
     /// The first program called `name` on the path.
     pub(crate) fn which(&self, name: &str) -> Option<PathBuf> {
         self.dirs

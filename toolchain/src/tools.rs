@@ -56,6 +56,8 @@ pub struct Toolchain {
     pub blas: Vec<BlasLibrary>,
     /// rustc.
     pub rustc: Option<Rustc>,
+    /// GNU make, which builds OpenBLAS.
+    pub make: Option<Tool>,
     /// git, for the sources' `git` origin.
     pub git: Option<Tool>,
     /// qemu's user mode for x86-64, for tests.
@@ -103,15 +105,46 @@ pub struct Libclang {
     pub version: Version,
 }
 
-/// A BLAS library that pkg-config knows.
+/// A BLAS library: what a build compiles and links with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlasLibrary {
     /// `openblas`, `blis`, `mkl`.
     pub vendor: String,
     /// Version.
     pub version: String,
-    /// Name for pkg-config.
-    pub pkg_config: String,
+    /// Name for pkg-config; none for a library that comes without a `.pc` file.
+    pub pkg_config: Option<String>,
+    /// Who runs its threads, where that can be told.
+    pub threading: Option<BlasThreading>,
+    /// Folder of its headers.
+    pub include: PathBuf,
+    /// The files to link, in order, behind all links.
+    pub libraries: Vec<PathBuf>,
+    /// What it was built from, where xtask built it: the archive's SHA-256.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+}
+
+/// Who runs the threads of a BLAS library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BlasThreading {
+    /// Threads of its own.
+    Pthread,
+    /// An OpenMP runtime.
+    Openmp,
+    /// There are none.
+    Serial,
+}
+
+impl fmt::Display for BlasThreading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            BlasThreading::Pthread => "pthread",
+            BlasThreading::Openmp => "openmp",
+            BlasThreading::Serial => "serial",
+        })
+    }
 }
 
 /// Newest host compilers that nvcc takes, as its `crt/host_config.h` says.

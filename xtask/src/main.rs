@@ -6,6 +6,7 @@ mod exit;
 mod fs;
 mod measure;
 mod models;
+mod openblas;
 mod pgo;
 mod plan;
 mod process;

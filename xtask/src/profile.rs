@@ -101,6 +101,12 @@ choice!(
         Off = "off",
         /// OpenBLAS, as pkg-config finds it.
         Openblas = "openblas",
+        /// OpenBLAS, built here for this CPU from pinned sources.
+        OpenblasSource = "openblas-source",
+        /// BLIS.
+        Blis = "blis",
+        /// Intel's MKL.
+        Mkl = "mkl",
         /// What llama.cpp chooses: none on Linux.
         Upstream = "upstream",
     }

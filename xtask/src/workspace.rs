@@ -31,6 +31,12 @@ impl Workspace {
         Ok(Self { root })
     }
 
+    /// The one at `root`, for tests.
+    #[cfg(test)]
+    pub fn at(root: &Path) -> Self {
+        Self { root: root.to_path_buf() }
+    }
+
     /// Its top folder.
     pub fn root(&self) -> &Path {
         &self.root

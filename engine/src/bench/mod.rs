@@ -3,14 +3,19 @@
 //! Kernel path, as llama-bench does it: random tokens, one warm-up, the memory cleared before every sample;
 //! prefill in calls of `n_batch` tokens, decode one token a call with a synchronisation after each; the clock
 //! runs over all of it. No logits are read, nothing is sampled.
+//!
+//! What that leaves out is timed part by part: [`parts`].
 
 mod end_to_end;
+mod part_record;
+pub mod parts;
 mod record;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 pub use end_to_end::end_to_end;
+pub use part_record::{PartRecord, Subject};
 pub use record::{Path, Record, utc};
 
 use crate::error::{Error, Result};

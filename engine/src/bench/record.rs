@@ -185,7 +185,7 @@ impl Serialize for Record {
 }
 
 /// Mean and sample standard deviation; 0 where there is none.
-fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+pub(super) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     if values.is_empty() {
         return (0.0, 0.0);
@@ -213,7 +213,7 @@ fn cpu_mask(settings: &Settings) -> String {
 }
 
 /// The most memory this process has had resident, in bytes, as the kernel counts it.
-fn peak_rss() -> Option<u64> {
+pub(super) fn peak_rss() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;

@@ -1,5 +1,7 @@
 //! `anneal bench`
 
+mod parts;
+
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,6 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use engine::bench::parts::Part;
 use engine::bench::{Case, Path, Record, Repeat, end_to_end, kernel};
 use engine::ffi::{Model, start};
 use engine::live::Live;
@@ -74,6 +77,18 @@ pub struct Args {
     /// else every -p with every -n
     #[arg(long)]
     end_to_end: bool,
+    /// Time these parts of the work, each by itself, instead of llama-bench's tests: prefill and decode (of the sizes
+    /// -p, -n and -d), tokenize, detokenize, sample, greedy, load, vocab, gguf
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        conflicts_with_all = ["end_to_end", "prompt_gen"]
+    )]
+    parts: Vec<Part>,
+    /// Text that --parts tokenizes, a file in UTF-8 [default: one of prose, code, numbers and eight scripts]
+    #[arg(long, value_name = "FILE", requires = "parts")]
+    text: Option<PathBuf>,
     /// Output: md, json, jsonl or csv
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
@@ -90,11 +105,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let cases = cases(args)?;
     start(args.load.verbose);
     interrupt::stop_at_once();
+    if !args.parts.is_empty() {
+        return parts::run(args, &settings, &cases, &live);
+    }
     let model = model::open(&args.model, &settings[0], &live)?;
-    let commit = match &live.build {
-        Some((_, build)) => build.llama_version.clone(),
-        None => engine::ffi::llama_version(),
-    };
+    let commit = commit(&live);
     let mut table = Table::new(args.output, io::stdout().lock());
     table.begin().context("cannot write the results to stdout")?;
     // The state at a depth, kept as long as the settings are the same.
@@ -107,6 +122,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     table.end().context("cannot write the results to stdout")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// llama.cpp's version, from the build's record where there is one.
+fn commit(live: &Live) -> String {
+    match &live.build {
+        Some((_, build)) => build.llama_version.clone(),
+        None => engine::ffi::llama_version(),
+    }
 }
 
 fn measure(

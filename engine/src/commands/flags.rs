@@ -52,6 +52,9 @@ pub struct PlacingFlags {
     /// How eagerly threads wait for work, 0 (sleep) to 100 (spin) [default: 50]
     #[arg(long, value_name = "N", value_parser = whole("0 (sleep) to 100 (spin)"))]
     pub poll: Option<u32>,
+    /// Threads of the BLAS library in a build that has one; 0 takes as many as the phase has [default: 1]
+    #[arg(long, value_name = "N")]
+    pub blas_threads: Option<u32>,
 }
 
 /// A list of CPUs; a type of its own, since clap takes a bare `Vec` for a repeated flag.
@@ -137,6 +140,7 @@ impl PlacingFlags {
         requested.affinity = if self.no_affinity { Some(Affinity::Off) } else { self.affinity };
         requested.cpus = self.cpu_list.clone().map(|list| list.0);
         requested.poll = self.poll;
+        requested.blas_threads = self.blas_threads;
     }
 }
 

@@ -80,6 +80,7 @@ fn json(args: &Args, live: &Live, settings: &Settings, model: Option<Value>) -> 
         "build_info": live.build.as_ref().map(|(path, _)| path.to_string_lossy()),
         "host": live.host,
         "backends": engine::ffi::backends(),
+        "blas": live.blas,
         "system_info": engine::ffi::system_info(),
         "isa_required": llama_sys::guard::required(),
         "warnings": live.warnings,
@@ -106,6 +107,9 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
     }
     lines.push(("needs", llama_sys::guard::required().join(" ")));
     lines.push(("backends", engine::ffi::backends().join(", ")));
+    if let Some(blas) = &live.blas {
+        lines.push(("blas", blas.library.clone()));
+    }
     lines.push(("uses", engine::ffi::system_info()));
     if let Some(host) = &live.host {
         lines.push(("cpu", cpu(host)));

@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 use std::str::FromStr;
 
-use engine::bench::{Path, Record};
+use engine::bench::{PartRecord, Path, Record};
+use serde::Serialize;
 use serde_json::Value;
 
 /// How results are printed.
@@ -29,6 +30,16 @@ impl FromStr for Format {
     }
 }
 
+/// One result.
+pub trait Row: Serialize {
+    /// Every field with its value, in order.
+    fn fields(&self) -> Vec<(&'static str, Value)>;
+    /// The two lines above the first row of a Markdown table.
+    fn head(&self) -> String;
+    /// A row of a Markdown table.
+    fn line(&self) -> String;
+}
+
 /// Prints each result as it comes.
 pub struct Table<W> {
     format: Format,
@@ -48,7 +59,7 @@ impl<W: Write> Table<W> {
         }
     }
 
-    pub fn add(&mut self, record: &Record) -> io::Result<()> {
+    pub fn add(&mut self, record: &impl Row) -> io::Result<()> {
         match self.format {
             Format::Json => {
                 let separator = if self.rows > 0 { ",\n" } else { "" };
@@ -71,7 +82,7 @@ impl<W: Write> Table<W> {
     }
 
     /// The samples are left out, as llama-bench does: they are lists.
-    fn csv(&mut self, record: &Record) -> io::Result<()> {
+    fn csv(&mut self, record: &impl Row) -> io::Result<()> {
         let fields: Vec<_> = record.fields().into_iter().filter(|(_, value)| !value.is_array()).collect();
         if self.rows == 0 {
             let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
@@ -89,37 +100,73 @@ impl<W: Write> Table<W> {
         writeln!(self.out, "{}", fields.iter().map(quoted).collect::<Vec<_>>().join(","))
     }
 
-    fn markdown(&mut self, record: &Record) -> io::Result<()> {
-        let first_token = record.path == Path::EndToEnd;
+    fn markdown(&mut self, record: &impl Row) -> io::Result<()> {
         if self.rows == 0 {
-            let (head, rule) =
-                if first_token { (" first token ms |", " -------------: |") } else { ("", "") };
-            writeln!(
-                self.out,
-                "| {:<30} | {:>10} | {:>10} | {:>7} | {:>15} | {:>20} |{head}",
-                "model", "size", "params", "threads", "test", "t/s"
-            )?;
-            writeln!(
-                self.out,
-                "| {:-<30} | {:->9}: | {:->9}: | {:->6}: | {:->14}: | {:->19}: |{rule}",
-                "", "", "", "", "", ""
-            )?;
+            writeln!(self.out, "{}", record.head())?;
         }
-        let (mean, deviation) = record.speed();
-        let speed = format!("{mean:.2} ± {deviation:.2}");
-        write!(
-            self.out,
-            "| {:<30} | {:>10} | {:>10} | {:>7} | {:>15} | {speed:>20} |",
-            record.model_type,
-            size(record.model_size),
-            parameters(record.model_n_params),
-            record.n_threads,
-            record.test(),
-        )?;
-        if first_token {
-            write!(self.out, " {:>14.1} |", record.first_token_ms())?;
-        }
-        writeln!(self.out)
+        writeln!(self.out, "{}", record.line())
+    }
+}
+
+impl Row for Record {
+    fn fields(&self) -> Vec<(&'static str, Value)> {
+        Record::fields(self)
+    }
+
+    fn head(&self) -> String {
+        let (first_token, rule) = match self.path {
+            Path::EndToEnd => (" first token ms |", " -------------: |"),
+            Path::Kernel => ("", ""),
+        };
+        format!(
+            "| {:<30} | {:>10} | {:>10} | {:>7} | {:>15} | {:>20} |{first_token}\n| {:-<30} | {:->9}: | {:->9}: | \
+             {:->6}: | {:->14}: | {:->19}: |{rule}",
+            "model", "size", "params", "threads", "test", "t/s", "", "", "", "", "", ""
+        )
+    }
+
+    fn line(&self) -> String {
+        let (mean, deviation) = self.speed();
+        let first_token = match self.path {
+            Path::EndToEnd => format!(" {:>14.1} |", self.first_token_ms()),
+            Path::Kernel => String::new(),
+        };
+        format!(
+            "| {:<30} | {:>10} | {:>10} | {:>7} | {:>15} | {:>20} |{first_token}",
+            self.model_type,
+            size(self.model_size),
+            parameters(self.model_n_params),
+            self.n_threads,
+            self.test(),
+            format!("{mean:.2} ± {deviation:.2}"),
+        )
+    }
+}
+
+impl Row for PartRecord {
+    fn fields(&self) -> Vec<(&'static str, Value)> {
+        PartRecord::fields(self)
+    }
+
+    fn head(&self) -> String {
+        format!(
+            "| {:<30} | {:>10} | {:>7} | {:>15} | {:>24} | {:<8} |\n| {:-<30} | {:->9}: | {:->6}: | {:->14}: | \
+             {:->23}: | {:-<8} |",
+            "model", "size", "threads", "part", "per second", "unit", "", "", "", "", "", ""
+        )
+    }
+
+    fn line(&self) -> String {
+        let (mean, deviation) = self.per_second();
+        format!(
+            "| {:<30} | {:>10} | {:>7} | {:>15} | {:>24} | {:<8} |",
+            self.subject.model_type,
+            size(self.subject.model_size),
+            self.n_threads,
+            self.test(),
+            format!("{mean:.2} ± {deviation:.2}"),
+            self.part.unit(),
+        )
     }
 }
 

@@ -37,6 +37,11 @@ pub enum Preset {
     Qwen2_5_1_5B,
     /// Llama-3.2-1B: llama, 16 layers, 2,048 wide, 128,256 tokens, tied embeddings. 2.5 GB as F16.
     Llama1B,
+    /// Llama-3.2-1B cut to 4 layers, for benchmarks that run often: real widths, on which speed depends. 1.0 GB as
+    /// F16.
+    Llama1B4L,
+    /// Qwen2.5-1.5B cut to 4 layers, likewise. 0.8 GB as F16.
+    Qwen2_5_1_5B4L,
     /// A mixture of experts of some megabytes: qwen3moe, 3 layers, 256 wide, 2 of 8 experts, an output matrix of
     /// its own.
     MoeTiny,
@@ -44,8 +49,17 @@ pub enum Preset {
 
 impl Preset {
     /// All presets, the smallest first.
-    pub fn all() -> [Self; 6] {
-        [Self::Tiny, Self::MoeTiny, Self::SmallQwen2, Self::SmallLlama, Self::Llama1B, Self::Qwen2_5_1_5B]
+    pub fn all() -> [Self; 8] {
+        [
+            Self::Tiny,
+            Self::MoeTiny,
+            Self::SmallQwen2,
+            Self::SmallLlama,
+            Self::Qwen2_5_1_5B4L,
+            Self::Llama1B4L,
+            Self::Llama1B,
+            Self::Qwen2_5_1_5B,
+        ]
     }
 
     /// The name it is asked for by.
@@ -56,6 +70,8 @@ impl Preset {
             Self::SmallQwen2 => "small-qwen2",
             Self::Qwen2_5_1_5B => "qwen2.5-1.5b",
             Self::Llama1B => "llama-1b",
+            Self::Llama1B4L => "llama-1b-4l",
+            Self::Qwen2_5_1_5B4L => "qwen2.5-1.5b-4l",
             Self::MoeTiny => "moe-tiny",
         }
     }

@@ -146,6 +146,10 @@ const LLAMA_1B: Shape = Shape {
     tokenizer: LLAMA3,
 };
 
+const QWEN2_5_1_5B_4L: Shape = Shape { layers: 4, ..QWEN2_5_1_5B };
+
+const LLAMA_1B_4L: Shape = Shape { layers: 4, ..LLAMA_1B };
+
 const MOE_TINY: Shape = Shape {
     architecture: Architecture::Qwen3Moe,
     layers: 3,
@@ -181,6 +185,8 @@ impl Preset {
             Self::SmallQwen2 => &SMALL_QWEN2,
             Self::Qwen2_5_1_5B => &QWEN2_5_1_5B,
             Self::Llama1B => &LLAMA_1B,
+            Self::Llama1B4L => &LLAMA_1B_4L,
+            Self::Qwen2_5_1_5B4L => &QWEN2_5_1_5B_4L,
             Self::MoeTiny => &MOE_TINY,
         }
     }

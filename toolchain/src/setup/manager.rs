@@ -154,6 +154,13 @@ impl Manager {
             // SUSE names the packages by their threading; this is what any of them provides.
             (Openblas, Manager::Zypper) => "pkgconfig(openblas) pkg-config",
             (Openblas, _) => "openblas-dev pkgconf",
+            (Blis, Manager::Dnf) => "blis-devel pkgconf-pkg-config",
+            // Only in Arch's user repository; Alpine and SUSE have none.
+            (Blis, Manager::Brew) => "blis pkgconf",
+            (Blis, _) => return None,
+            // Comes from pip everywhere.
+            (Mkl, _) => return None,
+            (Make, _) => "make",
             (Pip, Manager::Pacman) => "python-pip",
             (Pip, Manager::Apk) => "py3-pip",
             (Pip, Manager::Brew) => "python",
@@ -279,6 +286,11 @@ impl AptVersions {
             Ninja => Some(words("ninja-build")),
             Git => Some(words("git")),
             Openblas => Some(words("libopenblas-dev pkg-config")),
+            // Of its flavours the one that brings no OpenMP runtime: ggml's own pool runs the other threads.
+            Blis => Some(words("libblis-pthread-dev")),
+            // In Debian's non-free section, and years old there: from pip.
+            Mkl => None,
+            Make => Some(words("make")),
             Pip => Some(words("python3-pip")),
             QemuUser => Some(words("qemu-user")),
             Compiler if self.unknown => Some(words("g++")),

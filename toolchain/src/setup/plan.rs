@@ -163,6 +163,10 @@ struct Planner<'a> {
     optional: Vec<String>,
     /// What pip is to install.
     wheels: Vec<&'static str>,
+    /// Whether pip is to install MKL.
+    mkl: bool,
+    /// The machine's CPUs are x86-64.
+    x86_64: bool,
     unavailable: Vec<(Requirement, String)>,
 }
 
@@ -182,11 +186,21 @@ impl<'a> Planner<'a> {
             required: Vec::new(),
             optional: Vec::new(),
             wheels: Vec::new(),
+            mkl: false,
+            x86_64: toolchain.rustc.as_ref().is_none_or(|rustc| rustc.host.starts_with("x86_64")),
             unavailable: Vec::new(),
         }
     }
 
     fn take(&mut self, requirement: Requirement, optional: bool) {
+        if requirement == Requirement::Mkl {
+            let ready = if self.x86_64 { self.pip_is_at_hand() } else { Err("it is for x86-64 only".into()) };
+            match ready {
+                Ok(()) => self.mkl = true,
+                Err(why) => self.unavailable.push((requirement, why)),
+            }
+            return;
+        }
         let wheel = match requirement {
             Requirement::Cmake if self.old_cmake || self.facts.manager.is_none() => Some("cmake>=3.24"),
             Requirement::Ninja if self.facts.manager.is_none() => Some("ninja"),
@@ -273,11 +287,11 @@ impl<'a> Planner<'a> {
         Step { kind, command, why: why.to_string(), needs_root, optional }
     }
 
-    /// cmake and ninja as wheels, unpacked into a folder of the checkout: nothing of the user's Python
+    /// cmake, ninja and MKL as wheels, unpacked into folders of the checkout: nothing of the user's Python
     /// changes, and no virtual environment is needed, which Debian's Python cannot make without
     /// another package.
     fn pip(&self) -> Vec<Step> {
-        if self.wheels.is_empty() {
+        if self.wheels.is_empty() && !self.mkl {
             return Vec::new();
         }
         let own = |command: Vec<String>, why: &str| Step {
@@ -299,12 +313,24 @@ impl<'a> Planner<'a> {
             Some(python) => text(&python.path),
             None => "python3".to_string(),
         };
-        let mut command = vec![interpreter];
-        let options = "-m pip install --disable-pip-version-check --only-binary=:all: --upgrade --target";
-        command.extend(options.split(' ').map(str::to_string));
-        command.push(text(&self.facts.own_tools.join("packages")));
-        command.extend(self.wheels.iter().map(|wheel| wheel.to_string()));
-        steps.push(own(command, "newer than the system's, for this checkout only"));
+        let pip = |options: &str, folder: &str, wheels: &[&str]| {
+            let mut command = vec![interpreter.clone()];
+            let common = "-m pip install --disable-pip-version-check --only-binary=:all:";
+            command.extend(common.split(' ').chain(options.split(' ')).map(str::to_string));
+            command.push(text(&self.facts.own_tools.join(folder)));
+            command.extend(wheels.iter().map(|wheel| wheel.to_string()));
+            command
+        };
+        if !self.wheels.is_empty() {
+            let command = pip("--upgrade --target", "packages", &self.wheels);
+            steps.push(own(command, "newer than the system's, for this checkout only"));
+        }
+        if self.mkl {
+            // A prefix: with --target pip leaves out the libraries, which these wheels carry as data.
+            let options = "--ignore-installed --no-warn-script-location --prefix";
+            let command = pip(options, "mkl", &["mkl-devel", "mkl-include"]);
+            steps.push(own(command, "Intel's MKL, for this checkout only"));
+        }
         steps
     }
 }

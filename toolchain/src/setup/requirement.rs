@@ -32,6 +32,12 @@ pub enum Requirement {
     Bolt,
     /// OpenBLAS, as pkg-config finds it.
     Openblas,
+    /// BLIS.
+    Blis,
+    /// Intel's MKL.
+    Mkl,
+    /// make, which builds OpenBLAS.
+    Make,
     /// git.
     Git,
     /// pip.
@@ -69,7 +75,10 @@ impl Requirement {
             Requirement::Bolt => {
                 toolchain.llvm_bolt.first().is_none_or(|newest| newest.llvm_major < Some(BOLT_AT_LEAST))
             }
-            Requirement::Openblas => !toolchain.blas.iter().any(|blas| blas.vendor == "openblas"),
+            Requirement::Openblas => lacks_blas(toolchain, "openblas"),
+            Requirement::Blis => lacks_blas(toolchain, "blis"),
+            Requirement::Mkl => lacks_blas(toolchain, "mkl"),
+            Requirement::Make => toolchain.make.is_none(),
             Requirement::Git => toolchain.git.is_none(),
             Requirement::Pip => !pip,
             Requirement::QemuUser => toolchain.qemu_user.is_none(),
@@ -93,6 +102,9 @@ impl fmt::Display for Requirement {
             Requirement::LlvmTools => "llvm-profdata and llvm-ar of rustc's LLVM",
             Requirement::Bolt => &format!("llvm-bolt {BOLT_AT_LEAST} or later"),
             Requirement::Openblas => "OpenBLAS and pkg-config",
+            Requirement::Blis => "BLIS with its headers",
+            Requirement::Mkl => "MKL with its headers",
+            Requirement::Make => "GNU make",
             Requirement::Git => "git",
             Requirement::Pip => "pip",
             Requirement::QemuUser => "qemu-x86_64 (for the tests of the CPU guard)",
@@ -116,6 +128,10 @@ impl Needs {
         use Requirement::*;
         Self { required: vec![Compiler, Cmake, Ninja, Libclang], recommended: vec![Clang, Lld] }
     }
+}
+
+fn lacks_blas(toolchain: &Toolchain, vendor: &str) -> bool {
+    !toolchain.blas.iter().any(|blas| blas.vendor == vendor && blas.source.is_none())
 }
 
 /// The newest clang that is good enough.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::link::Link;
 
-/// Compiles `csrc/shim.cpp` and links it.
+/// Compiles `csrc/*.cpp` and links them.
 pub fn build(link: &Link, out: &Path) -> Result<()> {
     let mut build = cc::Build::new();
     build
@@ -14,7 +14,7 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
         .cpp(true)
         .std("c++17")
         .cpp_link_stdlib(None) // among `system` of link.json
-        .file("csrc/shim.cpp")
+        .files(["csrc/shim.cpp", "csrc/blas.cpp"])
         .includes(&link.include)
         .flag("-fexceptions")
         .opt_level(2)
@@ -25,7 +25,7 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
     if let Some(cxx) = &link.cxx {
         build.compiler(cxx);
     }
-    build.try_compile("anneal_shim").context("cannot compile csrc/shim.cpp")?;
+    build.try_compile("anneal_shim").context("cannot compile csrc/shim.cpp and csrc/blas.cpp")?;
     println!("cargo::rustc-link-search=native={}", out.display());
     println!("cargo::rustc-link-lib=static:-bundle=anneal_shim");
     println!("cargo::rerun-if-changed=csrc");

@@ -87,6 +87,15 @@ int32_t anneal_quantize(
 // How many tensors the running anneal_quantize has begun, of how many; for another thread.
 void anneal_quantize_progress(int32_t * done, int32_t * total);
 
+// What the BLAS library calls itself, cut to fit; false where no BLAS is linked.
+bool anneal_blas_library(char * text, size_t size);
+
+// Whether anneal_blas_set_threads has a say: not where ggml-blas is a library of its own.
+bool anneal_blas_threads_obeyed(void);
+
+// Threads that the BLAS library may use, from its next call on; 0 for as many as llama.cpp uses itself.
+void anneal_blas_set_threads(int32_t n);
+
 #ifdef __cplusplus
 }
 #endif

@@ -3,7 +3,8 @@
 use anyhow::Result;
 use build_info::record::BuildInfo;
 
-use super::setup;
+use super::{against_native, setup};
+use crate::openblas::{self, ArchiveArgs};
 use crate::stages::{Build, Lock, Outcome};
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
@@ -15,6 +16,11 @@ pub struct Args {
     /// Name of a file in profiles/build
     #[arg(short, long, default_value = "native")]
     profile: String,
+    /// Do not measure a build with BLAS against `native` at the end
+    #[arg(long)]
+    no_compare: bool,
+    #[command(flatten)]
+    archive: ArchiveArgs,
     #[command(flatten)]
     common: Short,
 }
@@ -41,7 +47,7 @@ pub struct Short {
 impl Short {
     /// These options for `profile`.
     pub fn profile(self, profile: &str) -> Args {
-        Args { profile: profile.to_string(), common: self }
+        Args { profile: profile.to_string(), no_compare: true, archive: ArchiveArgs::default(), common: self }
     }
 }
 
@@ -49,6 +55,9 @@ impl Short {
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let outcome = build(&args, ui)?;
     let Some(outcome) = outcome else { return Ok(()) };
+    if outcome.built && !args.no_compare {
+        against_native::compare(&outcome.info, ui)?;
+    }
     let root = Workspace::find()?;
     let folder = outcome.folder.strip_prefix(root.root()).unwrap_or(&outcome.folder);
     ui.result(
@@ -70,7 +79,8 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
     let host = tools::host(ui);
     if args.common.dry_run {
-        let toolchain = tools::toolchain(&workspace);
+        let mut toolchain = tools::toolchain(&workspace);
+        openblas::announce(&workspace, &profile, &host, &args.archive, &mut toolchain)?;
         let source = tools::pinned_source(&workspace, &args.common.source)?;
         let plan = plan::plan(&host, &profile, &source, &toolchain)?;
         ui.result(&plan, &plan)?;
@@ -80,7 +90,8 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     // Wrong usage is wrong whoever builds meanwhile.
     args.common.source.store(&workspace)?;
     let _lock = Lock::take(&workspace)?;
-    let toolchain = setup::ready(&workspace, &profile, &args.common.source, args.common.yes, ui)?;
+    let mut toolchain = setup::ready(&workspace, &profile, &args.common.source, args.common.yes, ui)?;
+    openblas::provide(&workspace, &profile, &host, &args.archive, &mut toolchain, ui)?;
     let tree = tools::fetch(&workspace, &args.common.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
     for note in &plan.notes {

@@ -158,9 +158,17 @@ fn rows(tools: &Toolchain) -> Vec<[String; 3]> {
         row("BLAS", "-", String::new());
     }
     for blas in &tools.blas {
-        row("BLAS", &format!("{} {}", blas.vendor, blas.version), format!("pkg-config {}", blas.pkg_config));
+        row("BLAS", &format!("{} {}", blas.vendor, blas.version), blas_file(blas));
     }
     rows
+}
+
+fn blas_file(library: &toolchain::BlasLibrary) -> String {
+    let file = library.libraries.first().map_or(String::new(), |path| path.display().to_string());
+    match library.threading {
+        Some(threading) => format!("{file} (threads: {threading})"),
+        None => file,
+    }
 }
 
 #[cfg(test)]

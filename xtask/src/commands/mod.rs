@@ -1,5 +1,6 @@
 //! The command surface: one file per command, each with `Args` and `run`.
 
+mod against_native;
 pub mod bench;
 mod bolt;
 pub mod build;

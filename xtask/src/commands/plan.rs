@@ -11,7 +11,7 @@ use toolchain::Toolchain;
 use crate::plan::Plan;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
-use crate::{plan, profile, tools};
+use crate::{openblas, plan, profile, tools};
 
 /// Options of `plan`.
 #[derive(Debug, clap::Args)]
@@ -46,11 +46,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Some(path) => read_json(path, HOST_FILE)?,
         None => tools::host(ui),
     };
-    let toolchain = match (&args.toolchain, &args.host) {
+    let mut toolchain = match (&args.toolchain, &args.host) {
         (Some(path), _) => read_json(path, TOOLCHAIN_FILE)?,
         (None, Some(_)) => reference_toolchain(&host.arch)?,
         (None, None) => tools::toolchain(&workspace),
     };
+    openblas::announce(&workspace, &profile, &host, &Default::default(), &mut toolchain)?;
     let source = tools::pinned_source(&workspace, &args.source)?;
     let plan = plan::plan(&host, &profile, &source, &toolchain)?;
     let planned = Planned { hash: plan.hash(), plan: &plan, notes: &plan.notes };

@@ -69,12 +69,16 @@ pub fn needs(profile: &Profile) -> Needs {
     if profile.compiler == CompilerChoice::System {
         needs.recommended.clear();
     }
-    if profile.blas == Blas::Openblas {
-        needs.required.push(Requirement::Openblas);
-    }
     if profile.lto != Lto::Off && profile.compiler == CompilerChoice::Best {
         needs.recommended.push(Requirement::LlvmTools);
     }
+    needs.required.extend(match profile.blas {
+        Blas::Openblas => Some(Requirement::Openblas),
+        Blas::OpenblasSource => Some(Requirement::Make),
+        Blas::Blis => Some(Requirement::Blis),
+        Blas::Mkl => Some(Requirement::Mkl),
+        Blas::Off | Blas::Upstream => None,
+    });
     needs
 }
 

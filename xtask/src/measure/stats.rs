@@ -2,13 +2,17 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Resamples of a bootstrap.
 const RESAMPLES: usize = 10_000;
 
+/// With fewer pairs nothing can be said at 95 %: that all of five fall on one side happens by chance in one case of
+/// sixteen (the sign test: 2 / 2^n).
+pub const FEWEST_PAIRS: usize = 6;
+
 /// How many times as fast one thing is as another, from pairs measured side by side.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// Median of the pairs' ratios.
     pub median: f64,
@@ -27,8 +31,13 @@ impl fmt::Display for Ratio {
 }
 
 impl Ratio {
-    /// What may be said: "faster" and "slower" only when the whole interval lies on one side of 1.
+    /// What may be said: "higher" and "lower" only when the whole interval lies on one side of 1, and of enough pairs.
     pub fn verdict(&self) -> &'static str {
+        if self.pairs < FEWEST_PAIRS { "too few pairs" } else { self.side() }
+    }
+
+    /// The same of values that do not vary, for which one pair is enough.
+    pub fn side(&self) -> &'static str {
         // What three decimals show as equal is no difference to anybody.
         let equal = |end: f64| (end - 1.0).abs() < 0.000_5;
         if equal(self.low) && equal(self.high) {
@@ -117,5 +126,7 @@ mod tests {
         assert_eq!(ratio(&base, &faster).verdict(), "lower");
         assert_eq!(ratio(&same, &base).verdict(), "no difference shown");
         assert_eq!(ratio(&same, &base), ratio(&same, &base));
+        let few = ratio(&faster[..FEWEST_PAIRS - 1], &base);
+        assert_eq!((few.verdict(), few.side()), ("too few pairs", "higher"), "{few}");
     }
 }

@@ -2,19 +2,27 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use build_info::Sha256;
 use build_info::optimized::{Gain, Interval, PhaseGain};
 
-use crate::commands::bench::measure_once;
-use crate::measure::{self, Ratio};
-use crate::process;
+use crate::measure::{self, Candidate, Phase, Provenance, Ratio, Shape};
 use crate::ui::Ui;
 
 /// Lengths that no workload trains on.
-const PROMPT: u32 = 300;
-/// Likewise.
-const GENERATE: u32 = 40;
+const SHAPE: Shape = Shape { prompt: 300, generate: 40, depth: 0 };
+
+/// What is compared: wherever there are branches that a profile may straighten.
+const PHASES: [Phase; 8] = [
+    Phase::Prefill,
+    Phase::Decode,
+    Phase::Tokenize,
+    Phase::Detokenize,
+    Phase::Sample,
+    Phase::Greedy,
+    Phase::Load,
+    Phase::Vocab,
+];
 
 /// Two builds, and what they are compared on.
 pub struct Contest<'a> {
@@ -35,46 +43,37 @@ pub struct Contest<'a> {
 impl Contest<'_> {
     /// Runs both in turn on each model, the order changing from pair to pair, after one round that is not counted.
     pub fn run(&self, ui: &Ui) -> Result<Gain> {
-        let mut progress = ui.progress("compare");
-        let total = (self.models.len() * (self.pairs + 1)) as u64;
-        let mut phases = Vec::new();
-        let (mut all_ours, mut all_theirs) = (Vec::new(), Vec::new());
-        for (number, (name, model)) in self.models.iter().enumerate() {
-            let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-            for pair in 0..=self.pairs {
-                let mut order = [(self.ours, &mut ours), (self.theirs, &mut theirs)];
-                if pair % 2 == 1 {
-                    order.reverse();
-                }
-                for (program, samples) in order {
-                    process::check_interrupted()?;
-                    let sample = measure_once(program, model, PROMPT, GENERATE, self.threads)?;
-                    if pair > 0 {
-                        samples.push(sample);
-                    }
-                }
-                progress.step((number * (self.pairs + 1) + pair) as u64 + 1, total, "pairs");
-            }
-            type Phase = (&'static str, fn(&crate::commands::bench::Sample) -> f64);
-            let both: [Phase; 2] = [("prefill", |sample| sample.prefill), ("decode", |sample| sample.decode)];
-            for (phase, of) in both {
-                let a: Vec<f64> = ours.iter().map(of).collect();
-                let b: Vec<f64> = theirs.iter().map(of).collect();
-                phases.push(PhaseGain {
-                    model: name.clone(),
-                    phase: phase.to_string(),
-                    ratio: interval(&measure::ratio(&a, &b)),
-                });
-                all_ours.extend(a);
-                all_theirs.extend(b);
-            }
-        }
-        progress.finish();
-        let overall = interval(&measure::ratio(&all_ours, &all_theirs));
-        let (kept, verdict) = decide(&overall, &phases, &self.against.0);
+        let (against, against_plan) = &self.against;
+        let builds = [
+            Candidate::at(against, self.theirs)?,
+            Candidate::at(&format!("{against} with the profile"), self.ours)?,
+        ];
+        let models: Vec<PathBuf> = self.models.iter().map(|(_, path)| path.clone()).collect();
+        let contest = measure::Contest {
+            builds: &builds,
+            models: &models,
+            shapes: &[SHAPE],
+            phases: &PHASES,
+            threads: self.threads,
+            pairs: self.pairs,
+            text: None,
+            raw: None,
+            provenance: Provenance::now(&crate::tools::host(ui), "cargo xtask pgo".to_string()),
+            note: None,
+        };
+        let comparison = contest.run(ui)?;
+        let gains = comparison.figures.iter().filter_map(|figure| {
+            let ratio = figure.results.iter().find_map(|result| result.ratio)?;
+            let model = figure.model.clone().unwrap_or_default();
+            Some(PhaseGain { model, phase: figure.phase.to_string(), ratio: interval(&ratio) })
+        });
+        let phases: Vec<PhaseGain> = gains.collect();
+        let overall = comparison.overall.first().context("the builds were not compared")?;
+        let overall = interval(&overall.ratio);
+        let (kept, verdict) = decide(&overall, &phases, against);
         Ok(Gain {
-            against: self.against.0.clone(),
-            against_plan: self.against.1.clone(),
+            against: against.clone(),
+            against_plan: against_plan.clone(),
             phases,
             overall,
             kept,

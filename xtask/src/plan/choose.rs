@@ -7,7 +7,7 @@ use toolchain::{
     Toolchain, Version,
 };
 
-use crate::profile::{Blas, CompilerChoice, Profile};
+use crate::profile::{CompilerChoice, Profile};
 
 /// The tools of one build.
 pub struct Tools {
@@ -24,13 +24,7 @@ const SETUP: &str = "`cargo xtask setup` installs it";
 
 /// Chooses, and notes what a person should know about the choice.
 pub fn choose(profile: &Profile, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Tools> {
-    let compiler = match profile.compiler {
-        CompilerChoice::Best => best_compiler(toolchain, notes)?,
-        CompilerChoice::System => toolchain
-            .default_compiler
-            .clone()
-            .with_context(|| format!("no C and C++ compiler (cc, c++) on the path; {SETUP}"))?,
-    };
+    let compiler = compiler(profile, toolchain, notes)?;
     // A compiler's own linker is left alone when the profile asks for what CMake does by itself.
     let linker = match (profile.compiler, compiler.kind) {
         (CompilerChoice::Best, CompilerKind::Clang) => {
@@ -47,19 +41,8 @@ pub fn choose(profile: &Profile, toolchain: &Toolchain, notes: &mut Vec<String>)
             cmake.version
         );
     }
-    let blas = match profile.blas {
-        Blas::Openblas => Some(
-            toolchain
-                .blas
-                .iter()
-                .find(|library| library.vendor == "openblas")
-                .cloned()
-                .with_context(|| format!("pkg-config knows no OpenBLAS; {SETUP}"))?,
-        ),
-        Blas::Off | Blas::Upstream => None,
-    };
     Ok(Tools {
-        blas,
+        blas: super::blas::choose(profile.blas, toolchain, notes)?,
         compiler,
         linker,
         cmake,
@@ -67,6 +50,17 @@ pub fn choose(profile: &Profile, toolchain: &Toolchain, notes: &mut Vec<String>)
         libclang: toolchain.libclang.first().cloned(),
         rustc: toolchain.rustc.clone().context("no rustc on the path; install Rust with rustup")?,
     })
+}
+
+/// The C and C++ compiler.
+pub fn compiler(profile: &Profile, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Compiler> {
+    match profile.compiler {
+        CompilerChoice::Best => best_compiler(toolchain, notes),
+        CompilerChoice::System => toolchain
+            .default_compiler
+            .clone()
+            .with_context(|| format!("no C and C++ compiler (cc, c++) on the path; {SETUP}")),
+    }
 }
 
 fn major(tool: &Tool) -> Option<u32> {

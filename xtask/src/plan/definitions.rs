@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use build_info::record::Source;
 
+use super::blas;
 use super::choose::Tools;
 use super::{IsaPlan, LtoPlan};
 use crate::profile::{Blas, Linkage, Profile, Threading};
@@ -58,7 +59,8 @@ pub fn definitions(
         // Upstream's default; llama.cpp sets no run path, so the libraries would not find each other.
         Linkage::Shared => {
             set("BUILD_SHARED_LIBS", "ON");
-            set("CMAKE_INSTALL_RPATH", "$ORIGIN");
+            let folders = ["$ORIGIN".to_string()].into_iter().chain(tools.blas.iter().flat_map(blas::rpath));
+            set("CMAKE_INSTALL_RPATH", &folders.collect::<Vec<_>>().join(";"));
         }
     }
     match profile.threading {
@@ -67,11 +69,10 @@ pub fn definitions(
     }
     match profile.blas {
         Blas::Off => set("GGML_BLAS", "OFF"),
-        Blas::Openblas => {
-            set("GGML_BLAS", "ON");
-            set("GGML_BLAS_VENDOR", "OpenBLAS");
-        }
-        Blas::Upstream => {}
+        Blas::Openblas | Blas::OpenblasSource | Blas::Blis | Blas::Mkl | Blas::Upstream => {}
+    }
+    for (name, value) in tools.blas.iter().flat_map(blas::definitions) {
+        set(name, &value);
     }
     for (name, value) in isa.definitions.iter().chain(&profile.definitions) {
         set(name, value);

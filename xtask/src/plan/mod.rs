@@ -1,8 +1,9 @@
 //! Host + profile + source + toolchain → plan. Pure: no file, no clock, no environment is read here, so a
 //! plan for a machine that is not here can be printed, compared and tested. What was planned can be read again.
 
+pub mod blas;
 pub mod bolt;
-mod choose;
+pub mod choose;
 pub mod codegen;
 mod definitions;
 pub mod isa;
@@ -62,7 +63,7 @@ pub struct Plan {
     pub threading: Threading,
     /// BLAS.
     pub blas: Blas,
-    /// The BLAS library that pkg-config finds.
+    /// The BLAS library, file by file.
     pub blas_library: Option<BlasLibrary>,
     /// Cargo profile of the engine.
     pub cargo_profile: String,

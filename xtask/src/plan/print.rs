@@ -62,6 +62,13 @@ impl fmt::Display for Plan {
             },
             if self.reproducible { "reproducible" } else { "not reproducible" }
         )?;
+        if let Some(library) = &self.blas_library {
+            let files: Vec<String> =
+                library.libraries.iter().map(|path| path.display().to_string()).collect();
+            let threading = library.threading.map_or("?".to_string(), |threading| threading.to_string());
+            writeln!(f, "  blas       {} {} (threads: {threading})", library.vendor, library.version)?;
+            writeln!(f, "             {}", wrap(&files.join(" "), 13, 100))?;
+        }
         writeln!(f, "  cmake")?;
         for flag in self.cmake_flags() {
             writeln!(f, "    {flag}")?;

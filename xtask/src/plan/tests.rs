@@ -9,7 +9,7 @@ use toolchain::{CompilerKind, Toolchain};
 use super::variant::{self, Profdata};
 use super::{Plan, plan};
 use crate::commands::plan::reference_toolchain;
-use crate::profile::{self, Lto, PgoScope};
+use crate::profile::{self, Blas, Lto, PgoScope};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -77,6 +77,27 @@ fn plans_of_the_other_profiles() {
     let host = host("zen5-vm");
     for profile in ["upstream-default", "native-llama-bench", "native-lto", "dev"] {
         insta::assert_snapshot!(format!("{profile}@zen5-vm"), plan_for(profile, &host).unwrap());
+    }
+}
+
+#[test]
+fn plans_of_all_blas_vendors() {
+    let host = host("zen5-vm");
+    let mut profile = profile::load(&root().join("profiles/build"), "native-blas").unwrap();
+    let mut toolchain = reference_toolchain(&host.arch).unwrap();
+    let built = toolchain::BlasLibrary {
+        version: "0.3.29".to_string(),
+        pkg_config: None,
+        libraries: vec!["/blas/lib/libopenblas.a".into()],
+        include: "/blas/include".into(),
+        source: Some("ab".repeat(32)),
+        ..toolchain.blas[0].clone()
+    };
+    toolchain.blas.push(built);
+    for blas in [Blas::Openblas, Blas::OpenblasSource, Blas::Blis, Blas::Mkl] {
+        profile.blas = blas;
+        let plan = plan(&host, &profile, &source(), &toolchain).unwrap();
+        insta::assert_snapshot!(format!("native-blas-{blas}@zen5-vm"), plan);
     }
 }
 

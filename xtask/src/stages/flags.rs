@@ -10,8 +10,7 @@ use anyhow::{Context, Result, bail};
 use build_info::record::EffectiveFlags;
 use serde::Deserialize;
 
-use crate::plan::Plan;
-use crate::profile::Blas;
+use crate::plan::{Plan, blas};
 
 /// One entry of a compile database.
 /// <https://clang.llvm.org/docs/JSONCompilationDatabase.html>
@@ -49,7 +48,7 @@ pub fn check(plan: &Plan, database: &Path) -> Result<EffectiveFlags> {
         everywhere: &plan.codegen.cxx,
         forbidden: &plan.isa.forbidden_flags,
         x86: plan.target.starts_with("x86_64"),
-        blas: plan.blas == Blas::Openblas,
+        blas: plan.blas_library.as_ref().map(blas::expected_define),
     };
     wishes.check(&entries).with_context(|| {
         format!(
@@ -66,7 +65,8 @@ struct Wishes<'a> {
     everywhere: &'a [String],
     forbidden: &'a [String],
     x86: bool,
-    blas: bool,
+    /// What ggml-blas is compiled with, where there is to be one.
+    blas: Option<String>,
 }
 
 impl Wishes<'_> {
@@ -114,14 +114,25 @@ impl Wishes<'_> {
         if self.x86 && !flags.iter().any(|flag| flag.starts_with("-m")) {
             bail!("ggml-cpu is compiled for plain x86-64: no instruction set is named");
         }
-        if self.blas && !entries.iter().any(|entry| entry.file.contains("/ggml-blas/")) {
-            bail!("BLAS was asked for, but no file of ggml-blas is compiled");
-        }
+        self.check_blas(entries)?;
         Ok(EffectiveFlags {
             ggml_cpu: flags,
             definitions,
             commands: u32::try_from(entries.len()).unwrap_or(u32::MAX),
         })
+    }
+
+    /// Whether ggml-blas is compiled for the library that the plan names, or not at all where it names none.
+    fn check_blas(&self, entries: &[Entry]) -> Result<()> {
+        let compiled = entries.iter().find(|entry| entry.file.contains("/ggml-blas/"));
+        match (&self.blas, compiled) {
+            (Some(_), None) => bail!("BLAS was asked for, but no file of ggml-blas is compiled"),
+            (Some(define), Some(entry)) if !entry.words().contains(define) => bail!(
+                "{} is compiled without {define}: it would call another BLAS library than the plan's",
+                entry.file
+            ),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -145,7 +156,8 @@ mod tests {
         let cpu = "/src/ggml/src/ggml-cpu/ops.cpp";
         /// Name, expected flags, forbidden flags, whether BLAS was asked for, entries, the refusal.
         type Case<'a> = (&'static str, &'a [String], &'a [String], bool, Vec<Entry>, Option<&'static str>);
-        let cases: [Case; 8] = [
+        let openblas = "-DGGML_BLAS_USE_OPENBLAS";
+        let cases: [Case; 9] = [
             ("native", &native, &none, false, vec![entry(cpu, "-O3 -march=native")], None),
             (
                 "fake native",
@@ -186,11 +198,23 @@ mod tests {
                 &none,
                 &none,
                 true,
-                vec![entry(cpu, "-mavx2"), entry("/src/ggml/src/ggml-blas/ggml-blas.cpp", "")],
+                vec![entry(cpu, "-mavx2"), entry("/src/ggml/src/ggml-blas/ggml-blas.cpp", openblas)],
                 None,
+            ),
+            (
+                "another blas",
+                &none,
+                &none,
+                true,
+                vec![
+                    entry(cpu, "-mavx2"),
+                    entry("/src/ggml/src/ggml-blas/ggml-blas.cpp", "-DGGML_BLAS_USE_MKL"),
+                ],
+                Some("without -DGGML_BLAS_USE_OPENBLAS"),
             ),
         ];
         for (name, expected, forbidden, blas, entries, wanted) in cases {
+            let blas = blas.then(|| openblas.to_string());
             let result = Wishes { expected, everywhere: &[], forbidden, x86: true, blas }.check(&entries);
             match (result, wanted) {
                 (Ok(_), None) => {}
@@ -207,7 +231,7 @@ mod tests {
             entry("/s/ggml-cpu/a.c", r#"-DA -DB=\"x\" -O3 -march=native -march=native -fPIC"#),
             entry("/s/ggml-cpu/b.c", r#"-DA -O3 -march=native -fPIC -fno-lto"#),
         ];
-        let flags = Wishes { expected: &[], everywhere: &[], forbidden: &[], x86: true, blas: false }
+        let flags = Wishes { expected: &[], everywhere: &[], forbidden: &[], x86: true, blas: None }
             .check(&entries)
             .unwrap();
         assert_eq!(flags.ggml_cpu, ["-O3", "-march=native", "-fPIC"]);
@@ -218,8 +242,7 @@ mod tests {
     #[test]
     fn a_flag_for_everything_is_missed_in_any_file() {
         let everywhere = ["-march=native".to_string()];
-        let wishes =
-            Wishes { expected: &[], everywhere: &everywhere, forbidden: &[], x86: true, blas: false };
+        let wishes = Wishes { expected: &[], everywhere: &everywhere, forbidden: &[], x86: true, blas: None };
         let cpu = entry("/s/ggml-cpu/a.c", "-march=native");
         assert!(wishes.check(&[cpu, entry("/s/src/llama.cpp", "-march=native")]).is_ok());
         let cpu = entry("/s/ggml-cpu/a.c", "-march=native");

@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use super::Build;
 use crate::fs;
-use crate::plan::Plan;
+use crate::plan::{Plan, blas};
 use crate::process::Run;
-use crate::profile::{Blas, Linkage};
+use crate::profile::Linkage;
 use crate::ui::Progress;
 
 /// What `vendor/llama-sys/build.rs` reads. Paths are relative to the prefix unless absolute.
@@ -20,9 +20,9 @@ struct Link<'a> {
     include: &'static [&'static str],
     search: &'static [&'static str],
     libraries: Vec<String>,
-    system: Vec<&'static str>,
-    rpath: &'static [&'static str],
-    link_args: &'a [String],
+    system: &'static [&'static str],
+    rpath: Vec<String>,
+    link_args: Vec<String>,
     cc: &'a PathBuf,
     cxx: &'a PathBuf,
     libclang_dir: Option<&'a PathBuf>,
@@ -79,19 +79,26 @@ fn link<'a>(build: &Build<'a>) -> Link<'a> {
         Linkage::Static => ("static", &[]),
         Linkage::Shared => ("dylib", &["$ORIGIN/../prefix/lib"]),
     };
-    let mut system = vec!["stdc++", "m", "pthread", "dl"];
-    if plan.blas == Blas::Openblas {
-        system.insert(0, "openblas");
-    }
+    let library = plan.blas_library.as_ref();
     Link {
         schema: 1,
         kind,
         include: &["include"],
         search: &["lib"],
         libraries: Vec::new(),
-        system,
-        rpath,
-        link_args: &plan.codegen.link,
+        system: &["stdc++", "m", "pthread", "dl"],
+        rpath: rpath
+            .iter()
+            .map(|path| path.to_string())
+            .chain(library.into_iter().flat_map(blas::rpath))
+            .collect(),
+        link_args: plan
+            .codegen
+            .link
+            .iter()
+            .cloned()
+            .chain(library.into_iter().flat_map(blas::link_args))
+            .collect(),
         cc: &plan.compiler.cc,
         cxx: &plan.compiler.cxx,
         libclang_dir: plan.libclang.as_ref().map(|found| &found.dir),

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
-use build_info::record::{Artifact, Blas, BuildInfo, EffectiveFlags, SCHEMA_VERSION, Threading, Tool};
+use build_info::record::{Artifact, BuildInfo, EffectiveFlags, SCHEMA_VERSION, Threading, Tool};
 use build_info::{Bytes, Policy, threads};
 use serde::Deserialize;
 
-use super::{Build, smoke};
+use super::{Build, blas, smoke};
 use crate::fs;
 use crate::plan::Plan;
 use crate::process::Run;
@@ -45,7 +45,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         toolchain: tools(plan),
         effective_flags,
         isa_required: isa_required(build)?,
-        blas: blas(plan),
+        blas: blas::verify(build)?,
         threading: if openmp { Threading::Openmp } else { Threading::Threadpool },
         lto: plan.lto.mode.to_string(),
         base_plan: plan.variant.as_ref().map(|variant| variant.base.clone()),
@@ -76,14 +76,6 @@ fn isa_required(build: &Build) -> Result<Vec<String>> {
 
 fn uses_openmp(flags: &EffectiveFlags) -> bool {
     flags.definitions.iter().any(|definition| definition == "-DGGML_USE_OPENMP")
-}
-
-fn blas(plan: &Plan) -> Option<Blas> {
-    plan.blas_library.as_ref().map(|library| Blas {
-        vendor: library.vendor.clone(),
-        version: library.version.clone(),
-        threading: None,
-    })
 }
 
 fn tools(plan: &Plan) -> BTreeMap<String, Tool> {

@@ -111,32 +111,35 @@ fn a_bare_machine_gets_all_of_a_native_build_from_any_manager() {
 #[test]
 fn every_requirement_has_a_package_or_a_reason() {
     use Requirement::*;
-    let all = [Compiler, Cmake, Ninja, Libclang, Clang, Lld, LlvmTools, Bolt, Git, Pip, Openblas, QemuUser];
+    let all = [
+        Compiler, Cmake, Ninja, Libclang, Clang, Lld, LlvmTools, Bolt, Git, Pip, Openblas, Blis, Make,
+        QemuUser,
+    ];
     // The packages of each requirement in that order; `-` where there is none.
     let cases = [
         (
             Manager::Apt,
-            "g++-12 | cmake | ninja-build | libclang1-22 libclang-common-22-dev | clang-22 | lld-22 | llvm-22 libclang-rt-22-dev | bolt-22 | git | python3-pip | libopenblas-dev pkg-config | qemu-user",
+            "g++-12 | cmake | ninja-build | libclang1-22 libclang-common-22-dev | clang-22 | lld-22 | llvm-22 libclang-rt-22-dev | bolt-22 | git | python3-pip | libopenblas-dev pkg-config | libblis-pthread-dev | make | qemu-user",
         ),
         (
             Manager::Dnf,
-            "gcc-c++ | cmake | ninja-build | clang-devel | clang | lld | llvm compiler-rt | llvm-bolt | git | python3-pip | openblas-devel pkgconf-pkg-config | qemu-user",
+            "gcc-c++ | cmake | ninja-build | clang-devel | clang | lld | llvm compiler-rt | llvm-bolt | git | python3-pip | openblas-devel pkgconf-pkg-config | blis-devel pkgconf-pkg-config | make | qemu-user",
         ),
         (
             Manager::Pacman,
-            "gcc | cmake | ninja | clang | clang | lld | llvm compiler-rt | - | git | python-pip | openblas pkgconf | qemu-user",
+            "gcc | cmake | ninja | clang | clang | lld | llvm compiler-rt | - | git | python-pip | openblas pkgconf | - | make | qemu-user",
         ),
         (
             Manager::Zypper,
-            "gcc-c++ | cmake | ninja | clang-devel | clang | lld | llvm | - | git | python3-pip | pkgconfig(openblas) pkg-config | qemu-linux-user",
+            "gcc-c++ | cmake | ninja | clang-devel | clang | lld | llvm | - | git | python3-pip | pkgconfig(openblas) pkg-config | - | make | qemu-linux-user",
         ),
         (
             Manager::Apk,
-            "build-base | cmake | samurai | clang-dev | clang | lld | llvm compiler-rt | - | git | py3-pip | openblas-dev pkgconf | qemu-x86_64",
+            "build-base | cmake | samurai | clang-dev | clang | lld | llvm compiler-rt | - | git | py3-pip | openblas-dev pkgconf | - | make | qemu-x86_64",
         ),
         (
             Manager::Brew,
-            "llvm | cmake | ninja | llvm | llvm | lld | llvm | - | git | python | openblas pkgconf | -",
+            "llvm | cmake | ninja | llvm | llvm | lld | llvm | - | git | python | openblas pkgconf | blis pkgconf | make | -",
         ),
     ];
     for (manager, expected) in cases {
@@ -174,6 +177,22 @@ fn bolt_is_clangs_or_the_newest_that_will_do() {
         let last = made.steps.last().and_then(|step| step.command.last().cloned());
         assert_eq!(last.as_deref(), expected, "{clang:?} {bolts:?}");
     }
+}
+
+#[test]
+fn mkl_comes_from_pip_into_a_folder_of_its_own() {
+    let needs = Needs { required: vec![Requirement::Mkl], recommended: vec![] };
+    let made = plan(&needs, &bare(), &facts(Some(Manager::Apt), Rights::None));
+    let mkl = "-m pip install --disable-pip-version-check --only-binary=:all: --ignore-installed \
+               --no-warn-script-location --prefix target/anneal/tools/mkl mkl-devel mkl-include";
+    assert_eq!(commands(&made), [format!("/usr/bin/python3 {mkl}")]);
+    assert!(!made.lacks_rights(Rights::None), "nothing of the system changes");
+
+    let mut arm = bare();
+    arm.rustc.as_mut().unwrap().host = "aarch64-unknown-linux-gnu".to_string();
+    let made = plan(&needs, &arm, &facts(Some(Manager::Apt), Rights::None));
+    assert_eq!(made.unavailable, [(Requirement::Mkl, "it is for x86-64 only".to_string())]);
+    assert_eq!(made.steps, []);
 }
 
 #[test]

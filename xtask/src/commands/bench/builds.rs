@@ -4,8 +4,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 
-use crate::measure::{self, median};
+use crate::measure::{self, Provenance, Ratio, median};
 use crate::plan::Plan;
 use crate::process::{Log, Run};
 use crate::stages::{Build, Lock};
@@ -24,6 +25,22 @@ pub struct Args {
     pairs: usize,
     #[command(flatten)]
     source: tools::SourceArgs,
+}
+
+/// The result, with all samples.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct BuildTimes {
+    /// Date, command, machine.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// The profile.
+    pub profile: String,
+    /// Seconds of each build by our stages.
+    pub xtask_seconds: Vec<f64>,
+    /// Seconds of each build by the plain tools.
+    pub plain_seconds: Vec<f64>,
+    /// How many times as long ours take.
+    pub ratio: Ratio,
 }
 
 /// Compiles llama.cpp from clean, in turn by our stages and by the plain tools with the same definitions.
@@ -60,18 +77,22 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         }
     }
     let _ = std::fs::remove_dir_all(&scratch);
-    let ratio = measure::ratio(&ours, &theirs);
-    ui.result(
-        &serde_json::json!({
-            "profile": plan.profile, "xtask_seconds": ours, "plain_seconds": theirs, "ratio": ratio,
-        }),
-        format_args!(
-            "xtask {:.1} s, plain cmake and ninja {:.1} s, ratio {ratio} over {} pairs",
-            median(&ours),
-            median(&theirs),
-            ratio.pairs
-        ),
-    )
+    let command = format!("cargo xtask bench build --profile {} --pairs {}", args.profile, args.pairs);
+    let times = BuildTimes {
+        provenance: Provenance::now(&host, command),
+        profile: plan.profile,
+        ratio: measure::ratio(&ours, &theirs),
+        xtask_seconds: ours,
+        plain_seconds: theirs,
+    };
+    let text = format!(
+        "xtask {:.1} s, plain cmake and ninja {:.1} s, ratio {} over {} pairs",
+        median(&times.xtask_seconds),
+        median(&times.plain_seconds),
+        times.ratio,
+        times.ratio.pairs
+    );
+    ui.result(&times, text)
 }
 
 /// What a person would type.

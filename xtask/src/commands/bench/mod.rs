@@ -1,10 +1,10 @@
 //! `bench`
 
 mod builds;
+mod compare;
 mod overhead;
-mod speed;
-
-pub use speed::{Sample, measure_once};
+#[cfg(test)]
+mod page;
 
 use anyhow::Result;
 
@@ -19,8 +19,8 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Tokens per second of two builds, or of a build and llama-bench, in interleaved runs
-    Speed(speed::Args),
+    /// Several builds side by side: speed of each phase, memory, start-up, size
+    Compare(compare::Args),
     /// How long detect, plan and a build with nothing to do take
     Overhead(overhead::Args),
     /// Building llama.cpp by a stage against plain cmake and ninja
@@ -30,7 +30,7 @@ enum Command {
 /// Measures.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     match args.command {
-        Command::Speed(args) => speed::run(args, ui),
+        Command::Compare(args) => compare::run(args, ui),
         Command::Overhead(args) => overhead::run(args, ui),
         Command::Build(args) => builds::run(args, ui),
     }

@@ -4,9 +4,9 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::measure::median;
+use crate::measure::{Provenance, median};
 use crate::process;
 use crate::ui::{self, Ui};
 
@@ -18,13 +18,27 @@ pub struct Args {
     runs: usize,
 }
 
+/// The result, with all samples.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Overhead {
+    /// Date, command, machine.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// The commands that were timed.
+    pub commands: Vec<Row>,
+}
+
 /// One command's times in milliseconds.
-#[derive(Serialize)]
-struct Row {
-    command: String,
-    median_ms: f64,
-    slowest_ms: f64,
-    samples_ms: Vec<f64>,
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The command.
+    pub command: String,
+    /// Median of the samples.
+    pub median_ms: f64,
+    /// The greatest of them.
+    pub slowest_ms: f64,
+    /// One for each run.
+    pub samples_ms: Vec<f64>,
 }
 
 /// Times this program's own commands, as processes.
@@ -62,5 +76,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             vec![row.command.clone(), format!("{:.0} ms", row.median_ms), format!("{:.0} ms", row.slowest_ms)]
         }),
     );
-    ui.result(&rows, table)
+    let command = format!("cargo xtask bench overhead --runs {}", args.runs);
+    let provenance = Provenance::now(&crate::tools::host(ui), command);
+    ui.result(&Overhead { provenance, commands: rows }, table)
 }

@@ -1,6 +1,6 @@
 //! `model`
 
-mod synth;
+pub mod synth;
 
 use anyhow::Result;
 

@@ -14,7 +14,8 @@ use crate::workspace::Workspace;
 /// Options of `model synth`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Shape: tiny, moe-tiny, small-qwen2, small-llama, llama-1b or qwen2.5-1.5b
+    /// Shape: tiny, moe-tiny, small-qwen2, small-llama, llama-1b, qwen2.5-1.5b, or the last two with four layers alone:
+    /// llama-1b-4l, qwen2.5-1.5b-4l
     #[arg(long)]
     preset: String,
     /// The file to write

@@ -1,0 +1,199 @@
+//! BLAS libraries: the exact files, with their headers and who runs their threads.
+//!
+//! They are read from pkg-config's files, not asked of pkg-config: a call for each name would cost more than all
+//! the rest. Debian's BLIS has no such file, and is looked for by its folders.
+
+mod pkg_config;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::search::{entries, file_name};
+use crate::{BlasLibrary, BlasThreading, SearchPath};
+use pkg_config::PkgConfig;
+
+/// Names for pkg-config, the better ones of a vendor first.
+///
+/// Not `openblas64` and `mkl-*-ilp64-*`: they take 64-bit integers, and ggml passes 32-bit ones. Of MKL the layers
+/// by name, not `mkl-sdl`, which chooses its threading at run time by an environment variable; Intel's OpenMP
+/// rather than GNU's, since it lies beside it and no compiler has to find it.
+const NAMES: &[(&str, &str)] = &[
+    ("openblas", "openblas"),
+    ("blis-mt", "blis"),
+    ("blis", "blis"),
+    ("mkl-dynamic-lp64-iomp", "mkl"),
+    ("mkl-dynamic-lp64-seq", "mkl"),
+];
+
+/// Flavours of Debian's BLIS. Threads by pthreads first: ggml's own pool runs the rest, and no OpenMP runtime
+/// comes into the process.
+const BLIS_FLAVOURS: &[(&str, BlasThreading)] = &[
+    ("pthread", BlasThreading::Pthread),
+    ("openmp", BlasThreading::Openmp),
+    ("serial", BlasThreading::Serial),
+];
+
+/// The BLAS libraries at hand, the better ones of a vendor first: those that the `.pc` files in
+/// `PKG_CONFIG_PATH`, in `own_path` (pkg-config's answer to `--variable pc_path`), and in the places of MKL's
+/// installers name, then Debian's BLIS. One without its header or its file is none.
+pub(crate) fn find(search: &SearchPath, own_path: &str) -> Vec<BlasLibrary> {
+    let own: Vec<PathBuf> = std::env::split_paths(own_path.trim()).collect();
+    let dirs: Vec<PathBuf> =
+        search.pkg_config_path.iter().cloned().chain(own).chain(places_of_mkl(search)).collect();
+    let from_files = NAMES.iter().filter_map(|(name, vendor)| {
+        dirs.iter().find_map(|dir| from_pc(search, &dirs, &dir.join(format!("{name}.pc")), name, vendor))
+    });
+    let mut found: Vec<BlasLibrary> = from_files.collect();
+    found.extend(debian_blis(search));
+    let mut seen = BTreeSet::new();
+    found.retain(|library| seen.insert(library.libraries.clone()));
+    found
+}
+
+/// Where `setup` puts MKL (Debian's pip adds `local`), and Intel's own installer.
+fn places_of_mkl(search: &SearchPath) -> Vec<PathBuf> {
+    let intel = search.root.join("opt/intel/oneapi");
+    let own = search.own_mkl().into_iter().flat_map(|mkl| [mkl.clone(), mkl.join("local")]);
+    own.chain([intel.join("mkl/latest"), intel.join("compiler/latest")])
+        .map(|prefix| prefix.join("lib/pkgconfig"))
+        .collect()
+}
+
+fn from_pc(
+    search: &SearchPath,
+    dirs: &[PathBuf],
+    path: &Path,
+    name: &str,
+    vendor: &str,
+) -> Option<BlasLibrary> {
+    let file = PkgConfig::read(path)?;
+    let header = match vendor {
+        "openblas" => "cblas.h",
+        "blis" => "blis.h",
+        _ => "mkl.h",
+    };
+    let fallbacks = ["usr/include", "usr/local/include"].map(|dir| search.root.join(dir));
+    let include = file.include_dirs().into_iter().chain(fallbacks).find(|dir| dir.join(header).is_file())?;
+    let mut libraries = files(search, &file, vendor);
+    if libraries.len() < if vendor == "mkl" { 3 } else { 1 } {
+        return None;
+    }
+    if name.ends_with("-iomp") {
+        // MKL's threads need Intel's OpenMP, and name it nowhere but here.
+        let openmp = dirs.iter().find_map(|dir| PkgConfig::read(&dir.join("openmp.pc")));
+        let beside = libraries[0].with_file_name("libiomp5.so");
+        let runtime = openmp.and_then(|openmp| files(search, &openmp, "iomp5").into_iter().next());
+        libraries.push(runtime.or_else(|| fs::canonicalize(beside).ok())?);
+    }
+    let threading = match vendor {
+        "openblas" => openblas_threading(&file, &libraries[0]),
+        "blis" => fs::read_to_string(include.join("blis.h")).ok().map(|header| blis_threading(&header)),
+        _ if name.ends_with("-seq") => Some(BlasThreading::Serial),
+        _ => Some(BlasThreading::Openmp),
+    };
+    Some(BlasLibrary {
+        vendor: vendor.to_string(),
+        version: file.version()?,
+        pkg_config: Some(name.to_string()),
+        threading,
+        include,
+        libraries,
+        source: None,
+    })
+}
+
+/// The files of `vendor` that a `.pc` file links, behind all links: what is recorded must not change with
+/// `update-alternatives`.
+fn files(search: &SearchPath, file: &PkgConfig, vendor: &str) -> Vec<PathBuf> {
+    let (dirs, wanted) = file.libraries();
+    let mut found = Vec::new();
+    for library in wanted {
+        let path = match library.strip_prefix("-l") {
+            Some(name) if name.starts_with(vendor) => shared_object(search, &dirs, name),
+            Some(_) => None,
+            None => file_name(Path::new(&library)).contains(vendor).then(|| PathBuf::from(&library)),
+        };
+        found.extend(path.and_then(|path| fs::canonicalize(path).ok()));
+    }
+    found
+}
+
+/// `lib<name>.so` in `dirs`, or where linkers look by themselves.
+fn shared_object(search: &SearchPath, dirs: &[PathBuf], name: &str) -> Option<PathBuf> {
+    let lib = search.root.join("usr/lib");
+    let multiarch = entries(&lib).into_iter().filter(|path| file_name(path).contains("-linux-"));
+    let usual = [search.root.join("usr/lib64"), search.root.join("usr/local/lib"), lib.clone()];
+    let mut all = dirs.iter().cloned().chain(multiarch).chain(usual);
+    all.find_map(|dir| {
+        [format!("lib{name}.so"), format!("lib{name}.dylib")]
+            .iter()
+            .map(|file| dir.join(file))
+            .find(|path| path.is_file())
+    })
+}
+
+/// OpenBLAS says in its `.pc` file whether OpenMP runs its threads; whether there are any, in its file's name:
+/// `libopenblasp-r0.3.21.so` with threads, `libopenblas-r0.3.21.so` without; Fedora's `libopenblaso` is OpenMP's.
+fn openblas_threading(file: &PkgConfig, library: &Path) -> Option<BlasThreading> {
+    if file.variable("openblas_config").is_some_and(|config| config.contains("USE_OPENMP=1")) {
+        return Some(BlasThreading::Openmp);
+    }
+    match file_name(library).strip_prefix("libopenblas")?.chars().next()? {
+        'p' => Some(BlasThreading::Pthread),
+        'o' => Some(BlasThreading::Openmp),
+        '-' => Some(BlasThreading::Serial),
+        _ => None,
+    }
+}
+
+/// What BLIS was configured with stands at the top of its header: `#if 1` before what is on, `#if 0` before what
+/// is off.
+fn blis_threading(header: &str) -> BlasThreading {
+    let lines: Vec<&str> = header.lines().take(400).map(str::trim).collect();
+    let on = |name: &str| {
+        let define = format!("#define {name}");
+        lines.windows(2).any(|pair| pair[1] == define && pair[0] != "#if 0")
+    };
+    match (on("BLIS_ENABLE_OPENMP"), on("BLIS_ENABLE_PTHREADS")) {
+        (true, _) => BlasThreading::Openmp,
+        (_, true) => BlasThreading::Pthread,
+        _ => BlasThreading::Serial,
+    }
+}
+
+/// `usr/lib/<triple>/blis-<flavour>/libblis.so` and `usr/include/<triple>/blis-<flavour>/blis.h`; the version
+/// stands in `usr/share/blis-<flavour>-<triple>/config.mk`.
+fn debian_blis(search: &SearchPath) -> Vec<BlasLibrary> {
+    let usr = search.root.join("usr");
+    let triples: Vec<PathBuf> =
+        entries(&usr.join("lib")).into_iter().filter(|path| file_name(path).contains("-linux-")).collect();
+    let flavours = BLIS_FLAVOURS.iter().flat_map(|flavour| triples.iter().map(move |lib| (flavour, lib)));
+    flavours
+        .filter_map(|((flavour, threading), lib)| {
+            let triple = file_name(lib);
+            let folder = format!("blis-{flavour}");
+            let include = usr.join("include").join(triple).join(&folder);
+            let library = fs::canonicalize(lib.join(&folder).join("libblis.so")).ok()?;
+            if !include.join("blis.h").is_file() {
+                return None;
+            }
+            let config = usr.join("share").join(format!("{folder}-{triple}")).join("config.mk");
+            let config = fs::read_to_string(config).unwrap_or_default();
+            let version = config
+                .lines()
+                .find_map(|line| Some(line.strip_prefix("VERSION")?.split_once(":=")?.1.trim().to_string()));
+            Some(BlasLibrary {
+                vendor: "blis".to_string(),
+                version: version.unwrap_or_else(|| "unknown".to_string()),
+                pkg_config: None,
+                threading: Some(*threading),
+                include,
+                libraries: vec![library],
+                source: None,
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,262 @@
+//! Several builds against each other: in turn, on each model in each shape, round after round.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build_info::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::candidate::{Candidate, Program};
+use super::comparison::{self, Comparison, Contender};
+use super::disturbance::{Round, Watch};
+use super::ledger::{Key, Ledger};
+use super::once::{self, Request};
+use super::phase::Phase;
+use super::{Provenance, schedule};
+use crate::exit;
+use crate::process;
+use crate::ui::Ui;
+
+/// Sizes of a run, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Evaluated by prefill.
+    pub prompt: u32,
+    /// Evaluated one by one.
+    pub generate: u32,
+    /// In the context before either.
+    #[serde(default)]
+    pub depth: u32,
+}
+
+/// What is compared on what.
+#[derive(Clone, Debug)]
+pub struct Contest<'a> {
+    /// The builds; the first is what the others are compared with.
+    pub builds: &'a [Candidate],
+    /// Model files.
+    pub models: &'a [PathBuf],
+    /// Shapes of prefill and decode; whatever has no size is measured along with the first.
+    pub shapes: &'a [Shape],
+    /// What is measured.
+    pub phases: &'a [Phase],
+    /// Threads of both phases.
+    pub threads: u32,
+    /// Rounds, after one that is not counted.
+    pub pairs: usize,
+    /// What to tokenise instead of the engine's own text.
+    pub text: Option<&'a Path>,
+    /// Where to keep the result with all samples, from round to round.
+    pub raw: Option<&'a Path>,
+    /// What the result says of itself.
+    pub provenance: Provenance,
+    /// Something its reader should know.
+    pub note: Option<String>,
+}
+
+/// One line of a round: a model in a shape, and what is measured there.
+struct Event<'a> {
+    model: &'a Path,
+    name: String,
+    shape: Shape,
+    phases: Vec<Phase>,
+}
+
+impl Contest<'_> {
+    /// Runs it. When a build fails, or the user stops it, what was measured until then is in the raw file.
+    pub fn run(&self, ui: &Ui) -> Result<Comparison> {
+        self.check()?;
+        let events = self.events();
+        let mut ledger = Ledger::new(self.builds.len());
+        self.sizes(&mut ledger)?;
+        let mut rounds = Vec::new();
+        let mut progress = ui.progress("compare");
+        let total = self.pairs as u64 + 1;
+        // Round 0 warms the page cache and the clock up.
+        for round in 0..=self.pairs {
+            let watch = Watch::start();
+            let mut scrap = Ledger::new(self.builds.len());
+            let values = if round == 0 { &mut scrap } else { &mut ledger };
+            if let Err(error) = self.round(round, &events, values) {
+                progress.finish();
+                return Err(self.keep_part(error, &ledger, &rounds));
+            }
+            if round > 0 {
+                rounds.push(watch.stop());
+                self.keep(&self.comparison(&ledger, &rounds, self.stopped(&rounds)))?;
+            }
+            progress.step(round as u64 + 1, total, "rounds");
+        }
+        progress.finish();
+        Ok(self.comparison(&ledger, &rounds, None))
+    }
+
+    /// Says before the long part what cannot work.
+    fn check(&self) -> Result<()> {
+        let usage = |why: String| Err(exit::usage(why));
+        if self.builds.len() < 2 {
+            return usage("a comparison needs two builds or more".to_string());
+        }
+        for (number, build) in self.builds.iter().enumerate() {
+            if self.builds[..number].iter().any(|other| other.name == build.name) {
+                return usage(format!("{} is named twice: give one of them a label, LABEL=PATH", build.name));
+            }
+        }
+        if self.pairs == 0 || self.threads == 0 || self.phases.is_empty() || self.shapes.is_empty() {
+            return usage("a comparison needs a pair, a thread, a phase and a shape at least".to_string());
+        }
+        let foreign = |phase: &&Phase| !Phase::OF_LLAMA_BENCH.contains(phase);
+        let bench = self.builds.iter().find(|build| build.program == Program::LlamaBench);
+        if let (Some(bench), Some(phase)) = (bench, self.phases.iter().find(foreign)) {
+            return usage(format!(
+                "{} is llama-bench, which cannot be asked for {phase}: leave it out of --phases",
+                bench.name
+            ));
+        }
+        let empty = |shape: &&Shape| {
+            (self.phases.contains(&Phase::Prefill) && shape.prompt == 0)
+                || (self.phases.contains(&Phase::Decode) && shape.generate == 0)
+        };
+        if let Some(shape) = self.shapes.iter().find(empty) {
+            return usage(format!(
+                "{} prompt tokens and {} generated ones: prefill and decode need one each, or leave the phase out",
+                shape.prompt, shape.generate
+            ));
+        }
+        for (number, model) in self.models.iter().enumerate() {
+            let size =
+                std::fs::metadata(model).with_context(|| format!("no model {}", model.display()))?.len();
+            if size == 0 {
+                anyhow::bail!("the model {} is empty", model.display());
+            }
+            if self.models[..number].iter().any(|other| name_of(other) == name_of(model)) {
+                return usage(format!("two models are called {}: rename one", name_of(model)));
+            }
+        }
+        if let Some(text) = self.text {
+            std::fs::read_to_string(text)
+                .with_context(|| format!("cannot read the text {}", text.display()))?;
+        }
+        if let Some(raw) = self.raw.filter(|raw| raw.parent().is_some_and(|folder| !is_folder(folder))) {
+            anyhow::bail!("there is no folder for {}: make it first", raw.display());
+        }
+        let needs_model = self.phases.iter().any(|phase| phase.is_of_engine());
+        match self.models {
+            [] if needs_model => usage("no model is named".to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    fn events(&self) -> Vec<Event<'_>> {
+        let mut events = Vec::new();
+        for model in self.models {
+            for (number, &shape) in self.shapes.iter().enumerate() {
+                let wanted = |phase: &Phase| phase.has_shape() || (number == 0 && phase.is_of_model());
+                let phases: Vec<Phase> = self.phases.iter().copied().filter(wanted).collect();
+                if !phases.is_empty() {
+                    events.push(Event { model, name: name_of(model), shape, phases });
+                }
+            }
+        }
+        events
+    }
+
+    /// Every build on every event, in this round's order.
+    fn round(&self, round: usize, events: &[Event<'_>], ledger: &mut Ledger) -> Result<()> {
+        let order = schedule::order(round, self.builds.len());
+        for event in events {
+            for &number in &order {
+                let request = Request {
+                    model: event.model,
+                    shape: event.shape,
+                    phases: &event.phases,
+                    threads: self.threads,
+                    text: self.text,
+                };
+                for (phase, value) in once::measure(&self.builds[number], &request)? {
+                    let shape = phase.has_shape().then_some(event.shape);
+                    ledger.add(Key { phase, model: Some(event.name.clone()), shape }, number, value);
+                }
+            }
+        }
+        for (phase, arguments) in [(Phase::StartVersion, ["--version"]), (Phase::StartInfo, ["info"])] {
+            if self.phases.contains(&phase) {
+                for &number in &order {
+                    let value = once::start(&self.builds[number], &arguments)?;
+                    ledger.add(Key { phase, model: None, shape: None }, number, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sizes of files do not vary: once is enough.
+    fn sizes(&self, ledger: &mut Ledger) -> Result<()> {
+        if !self.phases.contains(&Phase::BinarySize) {
+            return Ok(());
+        }
+        for (number, build) in self.builds.iter().enumerate() {
+            let size = std::fs::metadata(&build.path)
+                .with_context(|| format!("{}: cannot look at {}", build.name, build.path.display()))?
+                .len();
+            let key = Key { phase: Phase::BinarySize, model: None, shape: None };
+            ledger.add(key, number, comparison::as_value(Bytes(size)));
+        }
+        Ok(())
+    }
+
+    fn comparison(&self, ledger: &Ledger, rounds: &[Round], stopped: Option<String>) -> Comparison {
+        let builds: Vec<Contender> =
+            self.builds.iter().map(|build| Contender::new(&build.name, build.record.as_ref())).collect();
+        Comparison {
+            provenance: self.provenance.clone(),
+            note: self.note.clone(),
+            stopped,
+            threads: self.threads,
+            pairs: self.pairs,
+            warm_up_rounds: 1,
+            figures: comparison::figures(ledger, &builds),
+            overall: comparison::overall(ledger, &builds),
+            builds,
+            rounds: rounds.to_vec(),
+        }
+    }
+
+    /// What a raw file says that is not the last of its run.
+    fn stopped(&self, rounds: &[Round]) -> Option<String> {
+        let (done, all) = (rounds.len(), self.pairs);
+        (done < all).then(|| format!("{done} of {all} rounds were complete when this was written"))
+    }
+
+    fn keep(&self, comparison: &Comparison) -> Result<()> {
+        match self.raw {
+            Some(path) => crate::fs::write_atomically(path, &serde_json::to_vec_pretty(comparison)?),
+            None => Ok(()),
+        }
+    }
+
+    /// `error` with the place of what was measured before it.
+    fn keep_part(&self, error: anyhow::Error, ledger: &Ledger, rounds: &[Round]) -> anyhow::Error {
+        let why =
+            if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
+        let first = why.lines().next().unwrap_or_default();
+        let stopped = format!("in round {} of {}: {first}", rounds.len() + 1, self.pairs);
+        let Some(path) = self.raw.filter(|_| !rounds.is_empty()) else { return error };
+        match self.keep(&self.comparison(ledger, rounds, Some(stopped))) {
+            Ok(()) => error.context(format!("not finished; what was measured is in {}", path.display())),
+            Err(second) => error.context(format!("not finished, and not kept: {second:#}")),
+        }
+    }
+}
+
+fn is_folder(path: &Path) -> bool {
+    path.as_os_str().is_empty() || path.is_dir()
+}
+
+/// A model, as figures name it.
+fn name_of(model: &Path) -> String {
+    model.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests;

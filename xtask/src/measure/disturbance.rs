@@ -1,0 +1,103 @@
+//! What else ran on the machine while something was measured.
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+/// One round of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Round {
+    /// How long it took.
+    pub seconds: f64,
+    /// Load average over a minute, at its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_average: Option<f64>,
+    /// Cores that other processes, or other guests of the machine, kept busy on average.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cores_busy_elsewhere: Option<f64>,
+}
+
+/// Counts from its making on.
+pub struct Watch {
+    started: Instant,
+    counters: Option<Counters>,
+}
+
+impl Watch {
+    /// Begins.
+    pub fn start() -> Self {
+        Self { started: Instant::now(), counters: Counters::read() }
+    }
+
+    /// What there was since the beginning.
+    pub fn stop(self) -> Round {
+        let elsewhere = self.counters.zip(Counters::read()).and_then(|(before, after)| after.since(&before));
+        let load = std::fs::read_to_string("/proc/loadavg").ok();
+        Round {
+            seconds: self.started.elapsed().as_secs_f64(),
+            load_average: load.and_then(|text| text.split_whitespace().next()?.parse().ok()),
+            cores_busy_elsewhere: elsewhere,
+        }
+    }
+}
+
+/// Clock ticks since the machine, or this process, was started.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Counters {
+    /// Of all CPUs, busy.
+    busy: u64,
+    /// Of all CPUs, busy or not.
+    all: u64,
+    /// Of this process and its children that have ended.
+    own: u64,
+    cpus: u64,
+}
+
+impl Counters {
+    fn read() -> Option<Self> {
+        let read = |path| std::fs::read_to_string(path).ok();
+        Self::parse(&read("/proc/stat")?, &read("/proc/self/stat")?)
+    }
+
+    /// proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal; proc_pid_stat(5): fields 14 to 17 are
+    /// utime, stime, cutime, cstime.
+    fn parse(machine: &str, process: &str) -> Option<Self> {
+        let numbers = |line: &str| -> Option<Vec<u64>> {
+            line.split_whitespace().skip(1).take(8).map(|word| word.parse().ok()).collect()
+        };
+        let times = numbers(machine.lines().next()?).filter(|times| times.len() == 8)?;
+        let cpus = machine.lines().skip(1).take_while(|line| line.starts_with("cpu")).count() as u64;
+        // The program's name, in parentheses, may hold spaces.
+        let (_, fields) = process.rsplit_once(')')?;
+        let own = fields.split_whitespace().skip(11).take(4).map(|word| word.parse::<u64>().ok());
+        let all: u64 = times.iter().sum();
+        Some(Self { busy: all - times[3] - times[4], all, own: own.sum::<Option<u64>>()?, cpus })
+    }
+
+    fn since(&self, before: &Self) -> Option<f64> {
+        let wall = self.all.checked_sub(before.all)? as f64 / self.cpus.max(1) as f64;
+        let elsewhere =
+            (self.busy.checked_sub(before.busy)?).saturating_sub(self.own.checked_sub(before.own)?);
+        (wall > 0.0).then(|| elsewhere as f64 / wall)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_take_is_what_is_left_of_the_busy_time() {
+        let machine = |user, idle| format!("cpu {user} 10 20 {idle} 5 1 2 3 0 0\ncpu0 1\ncpu1 1\nintr 7\n");
+        let process = |own| format!("77 (a) b) S 1 2 3 4 5 6 7 8 9 10 {own} 2 30 4 20 0 1\n");
+        let before = Counters::parse(&machine(100, 1000), &process(50)).unwrap();
+        assert_eq!(before, Counters { busy: 136, all: 1141, own: 86, cpus: 2 });
+        // Two seconds of two CPUs at 100 ticks: 400; 300 busy, of which 250 are ours: 50 of 200.
+        let after = Counters::parse(&machine(400, 1100), &process(300)).unwrap();
+        assert_eq!(after.since(&before), Some(0.25));
+        assert_eq!(before.since(&before), None);
+        for (machine, process) in [("", ""), ("cpu 1 2", "1 (x) S 1"), ("cpu a b c d e f g h\n", "")] {
+            assert_eq!(Counters::parse(machine, process), None);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The archive: fetched with curl, verified, unpacked with tar.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use build_info::Sha256;
+
+use crate::fs;
+use crate::process::{Log, Run};
+use crate::ui::Ui;
+
+/// Where OpenBLAS comes from.
+#[derive(Clone, Debug)]
+pub struct Archive {
+    /// A URL or a file.
+    pub place: String,
+    /// OpenBLAS's version.
+    pub version: String,
+    /// What the archive has to be.
+    pub sha256: Sha256,
+}
+
+impl Archive {
+    /// The verified archive: the one in `downloads`, or fetched into it.
+    pub fn fetch(&self, downloads: &Path, log: &Log, ui: &Ui) -> Result<PathBuf> {
+        if !self.place.contains("://") {
+            let file = PathBuf::from(&self.place);
+            self.verify(&file, "name the right one")?;
+            return Ok(file);
+        }
+        std::fs::create_dir_all(downloads).with_context(|| format!("cannot make {}", downloads.display()))?;
+        let name = self.place.rsplit('/').next().unwrap_or("openblas.tar.gz");
+        let kept = downloads.join(format!("{}-{name}", self.sha256.short()));
+        if kept.is_file() && self.verify(&kept, "").is_ok() {
+            return Ok(kept);
+        }
+        let beside = downloads.join(format!(".{name}.{}", std::process::id()));
+        let fetched = self.download(&beside, log, ui).and_then(|()| {
+            self.verify(
+                &beside,
+                "a proxy or a mirror may have served something else: look at it, do not use it",
+            )
+        });
+        if let Err(error) = fetched {
+            let _ = std::fs::remove_file(&beside);
+            return Err(error);
+        }
+        std::fs::rename(&beside, &kept)
+            .with_context(|| format!("cannot put {} into place", kept.display()))?;
+        Ok(kept)
+    }
+
+    fn download(&self, to: &Path, log: &Log, ui: &Ui) -> Result<()> {
+        let progress = ui.progress("openblas");
+        progress.message(&format!("fetching {}", self.place));
+        let done = Run::new("curl", log)
+            .args(["--fail", "--location", "--silent", "--show-error", "--proto", "=https,http"])
+            .args(["--retry", "2", "--connect-timeout", "20", "--output"])
+            .args([to])
+            .args([&self.place])
+            .watch(|_, line| progress.message(line.trim()));
+        progress.finish();
+        done.with_context(|| {
+            format!(
+                "cannot fetch OpenBLAS {} from {}. This needs curl, and the network once. Without one here, fetch the \
+                 file elsewhere and give it: --blas-archive FILE",
+                self.version, self.place
+            )
+        })
+    }
+
+    fn verify(&self, file: &Path, mend: &str) -> Result<()> {
+        let found = fs::digest_file(file)?;
+        if found != self.sha256 {
+            let size = std::fs::metadata(file).map_or(0, |found| found.len());
+            bail!(
+                "{} ({size} bytes) is not the archive of OpenBLAS {} that was asked for, or not all of it:\n  expected \
+                 SHA-256 {}\n  found            {found}\n{mend}",
+                file.display(),
+                self.version,
+                self.sha256
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Unpacks `archive` into `folder` and returns the one folder that is in it.
+///
+/// Its digest is the pinned one by now, so this guards against a pin that was moved without a look: names that
+/// lead elsewhere, links, special files.
+pub fn unpack(archive: &Path, folder: &Path, log: &Log) -> Result<PathBuf> {
+    let cannot = || format!("cannot read the archive {}", archive.display());
+    let names = Run::new("tar", log).args(["-tf"]).args([archive]).output().with_context(cannot)?;
+    let kinds = Run::new("tar", log).args(["-tvf"]).args([archive]).output().with_context(cannot)?;
+    let top = top_folder(&names, &kinds).with_context(cannot)?;
+    Run::new("tar", log)
+        .args(["--no-same-owner", "-xf"])
+        .args([archive])
+        .args(["-C"])
+        .args([folder])
+        .watch(|_, _| {})
+        .with_context(|| format!("cannot unpack {}", archive.display()))?;
+    let source = folder.join(top);
+    if !source.join("Makefile.rule").is_file() {
+        bail!("{} holds no OpenBLAS: it has no Makefile.rule", archive.display());
+    }
+    Ok(source)
+}
+
+/// The one folder that all `names` lie in; `kinds` begin with what each entry is, as `ls -l` tells it.
+fn top_folder(names: &str, kinds: &str) -> Result<String> {
+    let mut top: Option<&str> = None;
+    for name in names.lines() {
+        let plain = name.strip_prefix("./").unwrap_or(name);
+        if plain.starts_with('/') || plain.split('/').any(|part| part == "..") {
+            bail!("it holds {name:?}, which leads out of its folder");
+        }
+        let first = plain.split('/').next().unwrap_or_default();
+        if first.is_empty() {
+            continue;
+        }
+        if top.is_some_and(|top| top != first) {
+            bail!("it holds {first:?} beside {:?}: one folder was expected", top.unwrap_or_default());
+        }
+        top = Some(first);
+    }
+    if let Some(odd) = kinds.lines().find(|line| !line.starts_with(['-', 'd'])) {
+        bail!("it holds a link or a special file: {odd}");
+    }
+    top.map(str::to_string).context("it is empty")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_that_leads_elsewhere_is_refused() {
+        let cases = [
+            ("O-1/\nO-1/a\nO-1/b/c\n", "drwx x\n-rw- x\n", Ok("O-1")),
+            ("./O-1/a\n", "-rw- x\n", Ok("O-1")),
+            ("O-1/a\nO-2/b\n", "-rw- x\n", Err("beside")),
+            ("O-1/../../x\n", "-rw- x\n", Err("leads out")),
+            ("/etc/passwd\n", "-rw- x\n", Err("leads out")),
+            ("O-1/a\n", "lrwx O-1/a -> /etc\n", Err("link")),
+            ("O-1/a\n", "hrwx O-1/a link to x\n", Err("link")),
+            ("", "", Err("empty")),
+        ];
+        for (names, kinds, expected) in cases {
+            match (top_folder(names, kinds), expected) {
+                (Ok(found), Ok(top)) => assert_eq!(found, top),
+                (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{names:?}: {error}"),
+                (other, _) => panic!("{names:?}: {other:?}"),
+            }
+        }
+    }
+}
