@@ -50,8 +50,14 @@ fn main() {
     if args.get(1).is_some_and(|arg| arg == "bench") {
         let value = |name: &str| args.iter().position(|arg| arg == name).map(|at| args[at + 1].clone()).unwrap();
         let speed = if fake == "faster" && path.contains("-bolt-") { 200 } else { 100 };
-        let (p, n) = (value("-p"), value("-n"));
-        println!("[{{\"n_prompt\":{p},\"n_gen\":0,\"avg_ts\":{speed}}},{{\"n_prompt\":0,\"n_gen\":{n},\"avg_ts\":{speed}}}]");
+        let parts: Vec<String> = value("--parts")
+            .split(',')
+            .map(|part| {
+                let time = 1_000_000 / speed;
+                format!("{{\"part\":\"{part}\",\"n_prompt\":1,\"n_gen\":1,\"avg_ns\":{time},\"avg_per_second\":{speed}}}")
+            })
+            .collect();
+        println!("[{}]", parts.join(","));
         return;
     }
     let tokens: Vec<String> = (0..63).chain([x % 1000]).map(|token| token.to_string()).collect();
