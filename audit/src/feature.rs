@@ -59,12 +59,12 @@ impl Feature {
             }
             // In every x86-64 CPU, though no level names them.
             F::CPUID | F::CLFSH | F::MSR | F::SYSCALL | F::SEP | F::TSC | F::RDPMC => Level::V1,
-            // Encoded as no-operations or as prefixes that older CPUs ignore: endbr64, rdssp, pause, long
-            // no-operations, prefetches, bnd, xacquire.
+            // Encoded as no-operations or as prefixes that older CPUs ignore: endbr64, pause, long
+            // no-operations, prefetches, bounds checks.
             F::CET_IBT | F::PAUSE | F::MULTIBYTENOP | F::PREFETCHW | F::PREFETCHWT1 | F::PREFETCHITI => {
                 Level::V1
             }
-            F::CLDEMOTE | F::HLE | F::HLE_or_RTM | F::MPX => Level::V1,
+            F::CLDEMOTE | F::MPX => Level::V1,
             F::CMPXCHG16B | F::POPCNT | F::SSE3 | F::SSSE3 | F::SSE4_1 | F::SSE4_2 => Level::V2,
             F::AVX | F::AVX2 | F::BMI1 | F::BMI2 | F::F16C | F::FMA | F::LZCNT | F::MOVBE => Level::V3,
             // OSXSAVE is of v3, and with it xgetbv, which is how one finds out about it. Every CPU of v3 has rdtscp.
