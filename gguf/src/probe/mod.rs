@@ -99,3 +99,33 @@ impl model::Tensor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::GgufFile;
+
+    #[test]
+    fn probes_are_models_that_read_back_and_touch_every_common_type() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut types = std::collections::BTreeSet::new();
+        for probe in Probe::all() {
+            let path = folder.path().join("probe.gguf");
+            probe.write(&path).unwrap();
+            let file = GgufFile::open(&path).unwrap();
+            types.extend(file.tensors().iter().map(|tensor| tensor.kind.name()));
+            assert!(file.total_tensor_bytes() < Bytes::mib(4), "{}", probe.name());
+        }
+        assert_eq!(types.len(), 22, "{types:?}");
+    }
+
+    #[test]
+    fn tokens_are_always_the_same_and_in_the_vocabulary() {
+        for probe in Probe::all() {
+            let tokens = probe.tokens(300);
+            assert_eq!(probe.tokens(400)[..300], tokens);
+            assert!(tokens.iter().all(|token| *token < probe.vocabulary()));
+            assert!(tokens.iter().collect::<std::collections::HashSet<_>>().len() > 80);
+        }
+    }
+}

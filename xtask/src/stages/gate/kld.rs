@@ -17,8 +17,8 @@ pub struct Comparison {
 pub fn log_softmax<T: Into<f64> + Copy>(logits: &[T]) -> Vec<f64> {
     let greatest = logits.iter().fold(f64::NEG_INFINITY, |most, &logit| most.max(logit.into()));
     let sum: f64 = logits.iter().map(|&logit| (logit.into() - greatest).exp()).sum();
-    let norm = greatest + sum.ln();
-    logits.iter().map(|&logit| logit.into() - norm).collect()
+    let norm = sum.ln();
+    logits.iter().map(|&logit| (logit.into() - greatest) - norm).collect()
 }
 
 /// Kullback and Leibler's divergence of `other` from `reference`, both log-probabilities over one vocabulary:
