@@ -100,7 +100,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         keep: args.keep,
         hostname: !args.no_hostname,
     };
-    let (outcome, times) = job.run(&base)?;
+    let (outcome, times) = job.run(&base, &base)?;
     ui.say(ui::stage_times(&times));
     let kept = args.keep || outcome.info.gain.as_ref().is_some_and(|gain| gain.kept);
     ui.result(&outcome.info, report(&outcome.info, kept))
@@ -127,10 +127,10 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Rewrites `base`, compares, and makes the one current that is to be kept. The times are those of the stages and
-    /// of the comparison.
-    pub fn run(&self, base: &Build) -> Result<(Outcome, Vec<StageTime>)> {
-        let before = base.complete(self.hostname)?;
+    /// Rewrites `base`, compares with `rival`, and makes the one current that is to be kept. The times are those of the
+    /// stages and of the comparison.
+    pub fn run(&self, base: &Build, rival: &Build) -> Result<(Outcome, Vec<StageTime>)> {
+        let before = rival.complete(self.hostname)?;
         let request = bolt::Request {
             tools: self.tools,
             method: self.method,
@@ -142,7 +142,8 @@ impl Job<'_> {
 
         let started = Instant::now();
         let contest = Contest {
-            ours: &bolted.folder.join("bin/anneal"),
+            command: "cargo xtask bolt",
+            ours: (&format!("{} by BOLT", name_of(&bolted.info)), &bolted.folder.join("bin/anneal")),
             theirs: &before.folder.join("bin/anneal"),
             against: (name_of(&before.info), before.info.plan_hash.clone()),
             models: self.course.models(),
@@ -153,7 +154,7 @@ impl Job<'_> {
         let mut times = bolted.info.stages.clone();
         times.push(StageTime { name: "compare".to_string(), seconds: started.elapsed().as_secs_f64() });
         let kept = gain.kept || self.keep;
-        Ok((bolt::settle(base, bolted, gain, kept)?, times))
+        Ok((bolt::settle(rival, bolted, gain, kept)?, times))
     }
 }
 
@@ -185,7 +186,7 @@ fn name_of(info: &BuildInfo) -> String {
 }
 
 /// What a person reads at the end.
-fn report(info: &BuildInfo, kept: bool) -> String {
+pub fn report(info: &BuildInfo, kept: bool) -> String {
     let mut text = String::new();
     if let Some(bolt) = &info.bolt {
         let layout = &bolt.layout;

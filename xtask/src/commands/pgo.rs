@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use build_info::BuildInfo;
-use build_info::optimized::Gain;
+use build_info::optimized::{BoltMethod, Gain};
 use toolchain::CompilerKind;
 
+use super::bolt::Job;
 use super::setup;
 use crate::models::Maker;
 use crate::pgo::compare::Contest;
@@ -14,7 +15,7 @@ use crate::pgo::train::{self, Course};
 use crate::pgo::{Pipeline, Profile};
 use crate::plan::{self, variant};
 use crate::profile::{self, PgoScope};
-use crate::stages::Lock;
+use crate::stages::{self, Lock};
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
 use crate::{exit, tools, workload};
@@ -40,7 +41,10 @@ pub struct Args {
     /// Pairs of runs by which the builds are compared, for each model
     #[arg(long, default_value_t = 10)]
     pairs: usize,
-    /// Make the optimised build current even where it does not win
+    /// Then let BOLT lay out the program with the profile anew
+    #[arg(long)]
+    bolt: bool,
+    /// Make the last build that is made current even where it does not win
     #[arg(long)]
     keep_going: bool,
     /// Install missing tools without asking
@@ -82,7 +86,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     // Wrong usage is told before anything is waited for.
     args.source.store(&workspace)?;
     let _lock = Lock::take(&workspace)?;
-    let toolchain = setup::ready_for_pgo(&workspace, &profile, &args.source, args.yes, ui)?;
+    let toolchain = setup::ready_for_pgo(&workspace, &profile, &args.source, args.bolt, args.yes, ui)?;
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
     // Before anything is compiled.
@@ -92,9 +96,15 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             "--profdata takes a profile of clang and rustc: gcc keeps its counts elsewhere",
         ));
     }
-    for note in &plan.notes {
-        ui.warn(note);
+    let mut notes = plan.notes.clone();
+    let bolt_tools = match args.bolt {
+        true => Some(plan::bolt::tools(&plan, &toolchain, &mut notes)?),
+        false => None,
+    };
+    if let Some(tools) = &bolt_tools {
+        stages::bolt::check_tools(tools, BoltMethod::Instrument)?;
     }
+    notes.iter().for_each(|note| ui.warn(note));
     let mut pipeline = Pipeline::new(&workspace, ui, &host, &tree, tool, args.scope, !args.no_hostname);
 
     let plain = pipeline.step("build without a profile", |pipeline| pipeline.plain(&plan))?;
@@ -116,12 +126,13 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let threads = build_info::threads::budget(&host, build_info::Policy::Balanced).decode;
     let gain = pipeline.step("compare", |_| {
         let contest = Contest {
-            ours: &outcome.folder.join("bin/anneal"),
+            command: "cargo xtask pgo",
+            ours: (&format!("{} with a profile", args.profile), &outcome.folder.join("bin/anneal")),
             theirs: &plain_engine,
             against: (args.profile.clone(), plan.hash()),
             models: course.models(),
             threads,
-            pairs: args.pairs.max(2),
+            pairs: args.pairs,
         };
         contest.run(ui)
     })?;
@@ -130,8 +141,31 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     pipeline.amend(&optimized, &info)?;
     let wins = gain.kept || args.keep_going;
     pipeline.make_current(if wins { &optimized } else { &plan })?;
+    let text = report(&info, &gain, wins);
+    let Some(tools) = bolt_tools else {
+        ui.say(ui::stage_times(pipeline.times()));
+        return ui.result(&info, text);
+    };
+
+    let (bolted, kept) = pipeline.step("bolt", |pipeline| {
+        let job = Job {
+            ui,
+            tools: &tools,
+            method: BoltMethod::Instrument,
+            course: &course,
+            threads,
+            pairs: args.pairs,
+            keep: args.keep_going,
+            hostname: !args.no_hostname,
+        };
+        let (base, rival) =
+            (pipeline.open(&optimized)?, pipeline.open(if wins { &optimized } else { &plan })?);
+        let (bolted, _) = job.run(&base, &rival)?;
+        let kept = args.keep_going || bolted.info.gain.as_ref().is_some_and(|gain| gain.kept);
+        Ok((bolted, kept))
+    })?;
     ui.say(ui::stage_times(pipeline.times()));
-    ui.result(&info, report(&info, &gain, wins))
+    ui.result(&bolted.info, format_args!("{text}\n{}", super::bolt::report(&bolted.info, kept)))
 }
 
 /// What a person reads at the end.

@@ -160,11 +160,15 @@ pub fn ready_for_pgo(
     workspace: &Workspace,
     profile: &Profile,
     source: &SourceArgs,
+    bolt: bool,
     yes: bool,
     ui: &Ui,
 ) -> Result<Toolchain> {
     let mut needs = needs(profile);
     needs.recommended.push(Requirement::LlvmTools);
+    if bolt {
+        needs.required.push(Requirement::Bolt);
+    }
     ready_with(workspace, needs, source, yes, ui)
 }
 

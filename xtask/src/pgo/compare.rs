@@ -26,8 +26,10 @@ const PHASES: [Phase; 8] = [
 
 /// Two builds, and what they are compared on.
 pub struct Contest<'a> {
-    /// The optimised engine.
-    pub ours: &'a Path,
+    /// The command that asked, for the record.
+    pub command: &'a str,
+    /// The optimised engine, and what it is called.
+    pub ours: (&'a str, &'a Path),
     /// The engine it was made from.
     pub theirs: &'a Path,
     /// Name of the latter, and its plan.
@@ -44,10 +46,7 @@ impl Contest<'_> {
     /// Runs both in turn on each model, the order changing from pair to pair, after one round that is not counted.
     pub fn run(&self, ui: &Ui) -> Result<Gain> {
         let (against, against_plan) = &self.against;
-        let builds = [
-            Candidate::at(against, self.theirs)?,
-            Candidate::at(&format!("{against} with the profile"), self.ours)?,
-        ];
+        let builds = [Candidate::at(against, self.theirs)?, Candidate::at(self.ours.0, self.ours.1)?];
         let models: Vec<PathBuf> = self.models.iter().map(|(_, path)| path.clone()).collect();
         let contest = measure::Contest {
             builds: &builds,
@@ -58,7 +57,7 @@ impl Contest<'_> {
             pairs: self.pairs,
             text: None,
             raw: None,
-            provenance: Provenance::now(&crate::tools::host(ui), "cargo xtask pgo".to_string()),
+            provenance: Provenance::now(&crate::tools::host(ui), self.command.to_string()),
             note: None,
         };
         let comparison = contest.run(ui)?;
@@ -94,10 +93,18 @@ fn interval(ratio: &Ratio) -> Interval {
 /// A phase that is slower by more than this, surely, is a price that nobody asked for.
 const PRICE: f64 = 0.98;
 
+/// With fewer pairs the bootstrap's interval is no interval.
+const FEWEST: u32 = 6;
+
 /// The faster build is kept, and at equality the simpler one.
 fn decide(overall: &Interval, phases: &[PhaseGain], against: &str) -> (bool, String) {
+    if overall.pairs < FEWEST {
+        return (false, format!("{} pairs are too few to tell: {against} stays", overall.pairs));
+    }
     let said = format!("{:.3} [{:.3}, {:.3}]", overall.median, overall.low, overall.high);
-    if let Some(worse) = phases.iter().find(|phase| phase.ratio.high < PRICE) {
+    // The other phases are short and many: one of them lies surely below 1 by chance alone.
+    let generation = |phase: &&PhaseGain| ["prefill", "decode"].contains(&phase.phase.as_str());
+    if let Some(worse) = phases.iter().filter(generation).find(|phase| phase.ratio.high < PRICE) {
         let ratio = worse.ratio.median;
         return (
             false,

@@ -99,7 +99,7 @@ impl<'a> Pipeline<'a> {
     }
 
     /// The build folder of `plan`, opened.
-    fn open<'b>(&'b self, plan: &'b Plan) -> Result<Build<'b>> {
+    pub fn open<'b>(&'b self, plan: &'b Plan) -> Result<Build<'b>> {
         let folder = self.workspace.anneal().join(plan.folder_name());
         Build::open(&folder, self.workspace, self.ui, self.host, plan, self.tree)
     }

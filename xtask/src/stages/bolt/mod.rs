@@ -94,17 +94,17 @@ pub fn optimize(base: &Build, request: &Request, train: &mut Train) -> Result<Ou
     Ok(Outcome { info, folder: build.folder.path().to_path_buf(), built: true })
 }
 
-/// Notes in its record what `bolted` brought against `base`, and makes it current where it is to be kept, else
-/// `base`.
-pub fn settle(base: &Build, bolted: Outcome, gain: Gain, kept: bool) -> Result<Outcome> {
+/// Notes in its record what `bolted` brought against `rival`, and makes it current where it is to be kept, else
+/// `rival`.
+pub fn settle(rival: &Build, bolted: Outcome, gain: Gain, kept: bool) -> Result<Outcome> {
     let folder = Folder::create(&bolted.folder)?;
     let mut info = bolted.info;
     info.gain = Some(gain);
     folder.write_record(&info)?;
     if kept {
-        folder.make_current(&base.workspace.current(&base.plan.profile))?;
+        folder.make_current(&rival.workspace.current(&rival.plan.profile))?;
     } else {
-        base.make_current()?;
+        rival.make_current()?;
     }
     Ok(Outcome { info, ..bolted })
 }
