@@ -60,6 +60,26 @@ pub struct Args {
     source: tools::SourceArgs,
 }
 
+impl Args {
+    /// Every step once on `model`, without a question and without a verdict.
+    pub fn whole_chain(model: PathBuf) -> Self {
+        Self {
+            profile: "native".to_string(),
+            model: Some(model),
+            workload: Vec::new(),
+            scope: PgoScope::All,
+            profdata: None,
+            pairs: 1,
+            bolt: true,
+            keep_going: false,
+            yes: true,
+            dry_run: false,
+            no_hostname: false,
+            source: tools::SourceArgs::default(),
+        }
+    }
+}
+
 fn parse_scope(text: &str) -> Result<PgoScope, String> {
     [PgoScope::All, PgoScope::Cpp, PgoScope::Rust]
         .into_iter()
