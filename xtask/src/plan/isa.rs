@@ -154,6 +154,9 @@ pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>)
             for name in off {
                 plan.definitions.insert(format!("GGML_{name}"), "OFF".to_string());
             }
+            plan.flags = vec!["-march=x86-64".to_string()];
+            plan.codegen.cxx = plan.flags.clone();
+            plan.expected_flags = plan.flags.clone();
             plan.forbidden_flags =
                 ["-march=native", "-msse4.2", "-mavx", "-mavx2", "-mfma"].map(str::to_string).to_vec();
         }

@@ -92,7 +92,7 @@ pub struct Plan {
 /// When a tool is missing or too old, naming the command that installs it; when the profile makes no sense on
 /// this architecture.
 pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolchain) -> Result<Plan> {
-    if profile.reproducible && profile.isa != Isa::X86_64V3 {
+    if profile.reproducible && !matches!(profile.isa, Isa::X86_64V3 | Isa::Scalar) {
         return Err(exit::usage(format!(
             "profile {}: `reproducible = true` does not go with `isa = \"{}\"`, which looks at the build host",
             profile.name, profile.isa
