@@ -12,6 +12,9 @@ pub struct Pgo {
     pub profile: Sha256,
     /// Which code it was applied to: `all`, `cpp` or `rust`.
     pub scope: String,
+    /// Whether ggml's CPU kernels were part of it.
+    #[serde(default)]
+    pub kernels: bool,
     /// How the profile was gathered; not there when it was given from outside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training: Option<Training>,

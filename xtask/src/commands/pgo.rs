@@ -13,7 +13,8 @@ use crate::models::Maker;
 use crate::pgo::compare::Contest;
 use crate::pgo::train::{self, Course};
 use crate::pgo::{Pipeline, Profile};
-use crate::plan::{self, variant};
+use crate::plan;
+use crate::plan::variant::{self, Subject};
 use crate::profile::{self, PgoScope};
 use crate::stages::{self, Lock};
 use crate::ui::{self, Ui};
@@ -35,6 +36,9 @@ pub struct Args {
     /// Which code: all, cpp or rust
     #[arg(long, default_value = "all", value_parser = parse_scope)]
     scope: PgoScope,
+    /// Let the profile speak of ggml's CPU kernels too; by default they are compiled as without one
+    #[arg(long)]
+    kernels: bool,
     /// Use this merged profile in place of a training
     #[arg(long, value_name = "FILE", conflicts_with = "workload")]
     profdata: Option<PathBuf>,
@@ -68,6 +72,7 @@ impl Args {
             model: Some(model),
             workload: Vec::new(),
             scope: PgoScope::All,
+            kernels: false,
             profdata: None,
             pairs: 1,
             bolt: true,
@@ -95,11 +100,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     if let Some(model) = &args.model {
         train::check_model(model)?;
     }
+    let subject = Subject { scope: args.scope, kernels: args.kernels };
     let host = tools::host(ui);
     if args.dry_run {
         let source = tools::pinned_source(&workspace, &args.source)?;
         let plan = plan::plan(&host, &profile, &source, &tools::toolchain(&workspace))?;
-        let instrumented = plan.instrumented(args.scope);
+        let instrumented = plan.instrumented(subject);
         return ui.result(&[&plan, &instrumented], format_args!("{plan}\n{instrumented}"));
     }
 
@@ -125,14 +131,14 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         stages::bolt::check_tools(tools, BoltMethod::Instrument)?;
     }
     notes.iter().for_each(|note| ui.warn(note));
-    let mut pipeline = Pipeline::new(&workspace, ui, &host, &tree, tool, args.scope, !args.no_hostname);
+    let mut pipeline = Pipeline::new(&workspace, ui, &host, &tree, tool, subject, !args.no_hostname);
 
     let plain = pipeline.step("build without a profile", |pipeline| pipeline.plain(&plan))?;
     let plain_engine = plain.folder.join("bin/anneal");
     let maker = Maker { workspace: &workspace, engine: Some(&plain_engine), ui };
     let course = pipeline.step("models", |_| Course::new(&workloads, args.model.as_deref(), maker))?;
 
-    let instrumented = plan.instrumented(args.scope);
+    let instrumented = plan.instrumented(subject);
     let engine = pipeline.step("instrument", |pipeline| pipeline.instrument(&instrumented))?;
     let trained: Profile = match &args.profdata {
         Some(file) => pipeline
@@ -141,7 +147,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             .step("train and merge", |pipeline| pipeline.train(&instrumented, &engine, &course, maker))?,
     };
 
-    let optimized = plan.profiled(args.scope, &trained.profdata);
+    let optimized = plan.profiled(subject, &trained.profdata);
     let outcome = pipeline.step("rebuild", |pipeline| pipeline.rebuild(&optimized, trained))?;
     let threads = build_info::threads::budget(&host, build_info::Policy::Balanced).decode;
     let gain = pipeline.step("compare", |_| {

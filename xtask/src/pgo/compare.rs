@@ -97,30 +97,45 @@ const PRICE: f64 = 0.98;
 const FEWEST: u32 = 6;
 
 /// The faster build is kept, and at equality the simpler one.
+///
+/// Generation decides: prefill and decode of all models together. Where it shows no difference, the other phases do:
+/// one counts when it is faster, or slower, on every model.
 fn decide(overall: &Interval, phases: &[PhaseGain], against: &str) -> (bool, String) {
     if overall.pairs < FEWEST {
         return (false, format!("{} pairs are too few to tell: {against} stays", overall.pairs));
     }
     let said = format!("{:.3} [{:.3}, {:.3}]", overall.median, overall.low, overall.high);
-    // The other phases are short and many: one of them lies surely below 1 by chance alone.
     let generation = |phase: &&PhaseGain| ["prefill", "decode"].contains(&phase.phase.as_str());
     if let Some(worse) = phases.iter().filter(generation).find(|phase| phase.ratio.high < PRICE) {
         let ratio = worse.ratio.median;
-        return (
-            false,
-            format!(
-                "{} of {} got slower ({ratio:.3} times {against}): {against} stays",
-                worse.phase, worse.model
-            ),
-        );
+        let words = format!("{} of {} got slower ({ratio:.3} times {against})", worse.phase, worse.model);
+        return (false, format!("{words}: {against} stays"));
     }
     if overall.low > 1.0 {
-        return (true, format!("{said} times as fast as {against}"));
+        return (true, format!("generates {said} times as fast as {against}"));
     }
     if overall.high < 1.0 {
-        return (false, format!("{said} times as fast as {against}, which stays"));
+        return (false, format!("generates {said} times as fast as {against}, which stays"));
     }
-    (false, format!("no difference shown ({said}): {against} is simpler and stays"))
+    let on_every_model = |surely: fn(&Interval) -> bool| -> Vec<&str> {
+        let mut names: Vec<&str> = phases.iter().map(|phase| phase.phase.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.retain(|name| phases.iter().filter(|p| p.phase == *name).all(|p| surely(&p.ratio)));
+        names
+    };
+    let faster = on_every_model(|ratio| ratio.low > 1.0).join(", ");
+    let slower = on_every_model(|ratio| ratio.high < 1.0).join(", ");
+    let generates = format!("generates as fast as {against} ({said}, no difference shown)");
+    match (faster.is_empty(), slower.is_empty()) {
+        (true, true) => (false, format!("{generates}: {against} is simpler and stays")),
+        (false, true) => (true, format!("{generates}; faster on every model: {faster}")),
+        (true, false) => (false, format!("{generates}; slower on every model: {slower}; {against} stays")),
+        (false, false) => (
+            false,
+            format!("{generates}; on every model faster: {faster}, but slower: {slower}; {against} stays"),
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -133,21 +148,45 @@ mod tests {
 
     #[test]
     fn only_what_is_surely_faster_and_nowhere_dearer_is_kept() {
-        let phase = |low, high| PhaseGain {
-            model: "m".to_string(),
-            phase: "decode".to_string(),
-            ratio: interval(low, high),
-        };
-        let cases = [
-            (interval(1.01, 1.05), phase(0.99, 1.1), true, "times as fast"),
-            (interval(0.99, 1.05), phase(0.99, 1.1), false, "no difference shown"),
-            (interval(0.90, 0.99), phase(0.97, 1.1), false, "which stays"),
-            (interval(1.01, 1.05), phase(0.90, 0.97), false, "decode of m got slower"),
+        /// Model, phase, interval.
+        type Phases = &'static [(&'static str, &'static str, f64, f64)];
+        let even = (0.99, 1.01);
+        let cases: [((f64, f64), Phases, bool, &str); 9] = [
+            (
+                (1.01, 1.05),
+                &[("a", "decode", 0.99, 1.1)],
+                true,
+                "generates 1.030 [1.010, 1.050] times as fast",
+            ),
+            (even, &[("a", "decode", 0.99, 1.1)], false, "native is simpler and stays"),
+            ((0.90, 0.99), &[("a", "decode", 0.97, 1.1)], false, "which stays"),
+            ((1.01, 1.05), &[("a", "decode", 0.90, 0.97)], false, "decode of a got slower"),
+            // A short phase that is surely slower does not outweigh generation.
+            ((1.01, 1.05), &[("a", "sample", 0.90, 0.97)], true, "times as fast"),
+            (even, &[("a", "load", 1.1, 1.2), ("b", "load", 1.02, 1.1)], true, "faster on every model: load"),
+            (even, &[("a", "load", 1.1, 1.2), ("b", "load", 0.99, 1.1)], false, "is simpler"),
+            (even, &[("a", "sample", 0.7, 0.8)], false, "slower on every model: sample"),
+            (
+                even,
+                &[("a", "sample", 0.7, 0.8), ("a", "load", 1.1, 1.2)],
+                false,
+                "faster: load, but slower: sample",
+            ),
         ];
-        for (overall, phase, kept, words) in cases {
-            let found = decide(&overall, &[phase], "native");
-            assert_eq!(found.0, kept, "{overall:?}");
+        for (overall, phases, kept, words) in cases {
+            let phases: Vec<PhaseGain> = phases
+                .iter()
+                .map(|(model, phase, low, high)| PhaseGain {
+                    model: model.to_string(),
+                    phase: phase.to_string(),
+                    ratio: interval(*low, *high),
+                })
+                .collect();
+            let found = decide(&interval(overall.0, overall.1), &phases, "native");
+            assert_eq!(found.0, kept, "{overall:?} {phases:?}: {}", found.1);
             assert!(found.1.contains(words), "{}", found.1);
         }
+        let few = Interval { pairs: 5, ..interval(1.1, 1.2) };
+        assert!(decide(&few, &[], "native").1.contains("too few"));
     }
 }

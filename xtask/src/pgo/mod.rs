@@ -21,9 +21,8 @@ use toolchain::CompilerKind;
 
 use crate::models::Maker;
 use crate::plan::Plan;
-use crate::plan::variant::Profdata;
+use crate::plan::variant::{Profdata, Subject};
 use crate::process::Log;
-use crate::profile::PgoScope;
 use crate::stages::{Build, Outcome};
 use crate::ui::Ui;
 use crate::workload;
@@ -44,7 +43,7 @@ pub struct Pipeline<'a> {
     /// `llvm-profdata` of the compilers' version.
     pub tool: Tool,
     /// Which code counts, and is optimised.
-    pub scope: PgoScope,
+    pub subject: Subject,
     /// Whether this machine's name goes into records.
     pub hostname: bool,
     times: Vec<StageTime>,
@@ -79,10 +78,10 @@ impl<'a> Pipeline<'a> {
         host: &'a Host,
         tree: &'a llama_source::Tree,
         tool: Tool,
-        scope: PgoScope,
+        subject: Subject,
         hostname: bool,
     ) -> Self {
-        Self { workspace, ui, host, tree, tool, scope, hostname, times: Vec::new() }
+        Self { workspace, ui, host, tree, tool, subject, hostname, times: Vec::new() }
     }
 
     /// How long each step took.
@@ -124,7 +123,7 @@ impl<'a> Pipeline<'a> {
         };
         let trained = build.remember("train", &input, there, |log| {
             let raw = Raw::empty(build.path().join("profraw"))?;
-            let gcc = plan.compiler.kind == CompilerKind::Gcc && self.scope.cpp();
+            let gcc = plan.compiler.kind == CompilerKind::Gcc && self.subject.scope.cpp();
             if gcc {
                 gcda::clear(&build.cmake())?;
             }
@@ -189,7 +188,8 @@ impl<'a> Pipeline<'a> {
         let mut info = outcome.info;
         info.pgo = Some(Pgo {
             profile: profile.profdata.digest,
-            scope: self.scope.to_string(),
+            scope: self.subject.scope.to_string(),
+            kernels: self.subject.kernels,
             training: profile.training,
             coverage,
         });

@@ -6,7 +6,7 @@ use build_info::Host;
 use build_info::record::{Patch, Source};
 use toolchain::{CompilerKind, Toolchain};
 
-use super::variant::{self, Profdata};
+use super::variant::{self, Profdata, Subject};
 use super::{Plan, plan};
 use crate::commands::plan::reference_toolchain;
 use crate::profile::{self, Blas, Lto, PgoScope};
@@ -301,7 +301,8 @@ fn a_profile_reaches_the_compilers_of_its_scope() {
     ];
     for (plain, scope, gcda, expected) in cases {
         let with = profdata(gcda);
-        let (instrumented, profiled) = (plain.instrumented(scope), plain.profiled(scope, &with));
+        let subject = Subject { scope, kernels: false };
+        let (instrumented, profiled) = (plain.instrumented(subject), plain.profiled(subject, &with));
         let found = [
             (&instrumented.codegen.cxx, "profile"),
             (&instrumented.codegen.rust, "profile"),
@@ -325,9 +326,11 @@ fn a_profile_reaches_the_compilers_of_its_scope() {
         assert_eq!(profiled.base(), plain.hash());
         assert_eq!(profiled.relocatable().base(), plain.hash(), "a variant of a variant has the same base");
         let variant = profiled.relocatable().variant.unwrap();
-        assert_eq!((variant.profile, variant.gcda), (Some(with.digest), with.gcda));
+        assert_eq!((variant.profile, variant.gcda), (Some(with.digest.clone()), with.gcda.clone()));
         let other = Profdata { digest: "6".repeat(64).try_into().unwrap(), ..profdata(gcda) };
-        assert_ne!(plain.profiled(scope, &other).hash(), profiled.hash());
+        assert_ne!(plain.profiled(subject, &other).hash(), profiled.hash());
+        let with_kernels = plain.profiled(Subject { kernels: true, ..subject }, &with);
+        assert_eq!(with_kernels.hash() != profiled.hash(), scope.cpp(), "kernels are C++");
     }
 }
 

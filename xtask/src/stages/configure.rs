@@ -9,6 +9,13 @@ use crate::pgo::gcda;
 use crate::process::{Run, Stream};
 use crate::ui::Progress;
 
+/// CMake reads it at `project(ggml)` and does it when all of ggml's targets are there. What a target adds stands after
+/// the flags of all files, so it has the last word.
+const SPARE_KERNELS: &str = "\
+# No counters and no profile in ggml's CPU kernels: written by Anneal, see docs/src/concepts/pgo.md.
+cmake_language(DEFER CALL target_compile_options ggml-cpu PRIVATE -fno-profile-generate -fno-profile-use)
+";
+
 /// Configures into an empty tree: a half-written cache of a stopped run would be believed.
 pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
     let tree = build.folder.cmake();
@@ -20,6 +27,11 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
         text.push(value);
         text
     };
+    let spare = build.folder.path().join("spare-kernels.cmake");
+    let spares_kernels = build.plan.variant.as_ref().is_some_and(|variant| variant.spares_kernels);
+    if spares_kernels {
+        crate::fs::write_atomically(&spare, SPARE_KERNELS.as_bytes())?;
+    }
     // ggml asks git for a version, and git would answer with ours.
     let (ceiling, folder) = build.tree.cmake_environment();
     Run::new(&build.plan.cmake.path, &build.log)
@@ -29,6 +41,7 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
         .args([&tree])
         .args(build.plan.cmake_flags())
         .args([define("CMAKE_INSTALL_PREFIX", &build.folder.prefix())])
+        .args(spares_kernels.then(|| define("CMAKE_PROJECT_ggml_INCLUDE", &spare)))
         .envs(&build.plan.environment)
         .env(ceiling, folder)
         .watch(|stream, line| {
