@@ -149,7 +149,7 @@ pub struct Gain {
     pub against_plan: Sha256,
     /// One entry for each model and phase.
     pub phases: Vec<PhaseGain>,
-    /// All phases of all models together: how many times as fast.
+    /// Prefill and decode of all models together: how many times as fast.
     pub overall: Interval,
     /// Whether it became current for that.
     pub kept: bool,

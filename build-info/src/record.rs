@@ -86,6 +86,9 @@ pub struct BuildInfo {
     /// What the profile, or BOLT, brought.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,
+    /// What a profile, or BOLT, would have brought: the last comparison in which this build stayed current.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected: Option<Gain>,
     /// The build host.
     pub host: Host,
     /// Threads recommended for the build host.

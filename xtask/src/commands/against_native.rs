@@ -35,6 +35,13 @@ pub fn compare(info: &BuildInfo, ui: &Ui) -> Result<()> {
         ));
         return Ok(());
     }
+    if BuildInfo::read(&native.join("build_info.json")).is_ok_and(|record| record.base_plan.is_some()) {
+        ui.say(
+            "`native` is a build with a profile or by BOLT, so a comparison would say nothing of BLAS: `cargo xtask \
+             build-native --plain`, then build this again",
+        );
+        return Ok(());
+    }
     let builds =
         [Candidate::at("native", &native)?, Candidate::at(&info.profile, &workspace.current(&info.profile))?];
     let maker = Maker { workspace: &workspace, engine: Some(&builds[0].path), ui };

@@ -10,7 +10,8 @@ use build_info::record::StageTime;
 
 use super::setup;
 use crate::models::Maker;
-use crate::pgo::compare::Contest;
+use crate::openblas::{self, ArchiveArgs};
+use crate::pgo::compare::{Contest, FEWEST};
 use crate::pgo::train::{self, Course};
 use crate::plan::Plan;
 use crate::plan::bolt::{BoltTools, Gather};
@@ -36,11 +37,11 @@ pub struct Args {
     #[arg(long, default_value_t)]
     method: Gather,
     /// Pairs of runs by which the builds are compared, for each model
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = pairs)]
     pairs: usize,
     /// Make the rewritten build current even where it does not win
     #[arg(long)]
-    keep: bool,
+    keep_going: bool,
     /// Install missing tools without asking
     #[arg(short, long)]
     yes: bool,
@@ -52,6 +53,14 @@ pub struct Args {
     no_hostname: bool,
     #[command(flatten)]
     source: tools::SourceArgs,
+}
+
+/// One pair at the least.
+pub fn pairs(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(pairs) if pairs > 0 => Ok(pairs),
+        _ => Err(format!("use 1 or more; fewer than {FEWEST} tell nothing, so nothing is kept")),
+    }
 }
 
 /// Links with relocations, counts, trains, merges, rewrites, compares, and makes the faster build current.
@@ -73,8 +82,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return ui.result(&plan, format_args!("{plan}\n{} {options}", found.bolt.path.display()));
     }
 
+    // Wrong usage is told before anything is waited for.
+    args.source.store(&workspace)?;
     let _lock = Lock::take(&workspace)?;
-    let toolchain = setup::ready_for_bolt(&workspace, &profile, &args.source, args.yes, ui)?;
+    let mut toolchain = setup::ready_for_bolt(&workspace, &profile, &args.source, args.yes, ui)?;
+    openblas::provide(&workspace, &profile, &host, &ArchiveArgs::default(), &mut toolchain, ui)?;
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
     let mut notes = plan.notes.clone();
@@ -97,12 +109,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         course: &course,
         threads: build_info::threads::budget(&host, build_info::Policy::Balanced).decode,
         pairs: args.pairs,
-        keep: args.keep,
+        keep: args.keep_going,
         hostname: !args.no_hostname,
     };
     let (outcome, times) = job.run(&base, &base)?;
     ui.say(ui::stage_times(&times));
-    let kept = args.keep || outcome.info.gain.as_ref().is_some_and(|gain| gain.kept);
+    let kept = args.keep_going || outcome.info.gain.as_ref().is_some_and(|gain| gain.kept);
     ui.result(&outcome.info, report(&outcome.info, kept))
 }
 
@@ -134,7 +146,7 @@ impl Job<'_> {
         let request = bolt::Request {
             tools: self.tools,
             method: self.method,
-            training: self.course.digest().to_string(),
+            training: self.course.digest()?.to_string(),
             hostname: self.hostname,
         };
         let mut train = |counting: &Path| self.course.run(counting, &[], base.log(), self.ui);
@@ -148,7 +160,7 @@ impl Job<'_> {
             against: (name_of(&before.info), before.info.plan_hash.clone()),
             models: self.course.models(),
             threads: self.threads,
-            pairs: self.pairs.max(2),
+            pairs: self.pairs,
         };
         let gain = contest.run(self.ui)?;
         let mut times = bolted.info.stages.clone();

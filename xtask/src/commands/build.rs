@@ -89,10 +89,10 @@ pub fn make(profile: &str, yes: bool, ui: &Ui) -> Result<()> {
     make_with(profile, &[], yes, ui)
 }
 
-/// Builds a profile with some keys of its own changed, for another command.
+/// Builds a profile with some keys of its own changed, for another command: the plain build, whatever was made of it.
 pub fn make_with(profile: &str, keys: &[Override], yes: bool, ui: &Ui) -> Result<()> {
     let common =
-        Short { yes, dry_run: false, plain: false, no_hostname: false, source: tools::SourceArgs::default() };
+        Short { yes, dry_run: false, plain: true, no_hostname: false, source: tools::SourceArgs::default() };
     let set = SetArgs { keys: keys.to_vec() };
     build(&Args { set, ..common.profile(profile) }, ui).map(|_| ())
 }
@@ -123,7 +123,7 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     }
     let folder = workspace.anneal().join(plan.folder_name());
     let build = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?;
-    let outcome = match build.improved().filter(|_| !args.common.plain) {
+    let outcome = match build.improved(!args.common.no_hostname).filter(|_| !args.common.plain) {
         Some(improved) => improved,
         None => build.run(!args.common.no_hostname)?,
     };

@@ -1,6 +1,7 @@
 //! `ci`
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use build_info::BuildInfo;
 use xshell::{Shell, cmd};
 
 use crate::models::Maker;
@@ -36,6 +37,11 @@ pub fn run(_args: Args, ui: &Ui) -> Result<()> {
     let maker = Maker { workspace: &workspace, engine: Some(&engine), ui };
     let tiny = maker.find_or_make(&"tiny/Q4_K_M".parse().map_err(anyhow::Error::msg)?)?;
     pgo::run(pgo::Args::whole_chain(tiny), ui)?;
+    let made = BuildInfo::read(&workspace.current("native").join("build_info.json"))?;
+    let whole = made.pgo.is_some() && made.bolt.is_some() && made.audit.is_some();
+    if !whole || !made.gate.is_some_and(|gate| gate.passed) {
+        bail!("the chain of profiles ended with a build that lacks a profile, BOLT, the gate or the audit");
+    }
 
     test::run(test::Args::unattended(), ui)
 }

@@ -32,7 +32,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return write_reference(&workspace, ui);
     }
     let anneal = anneal(&args, &workspace)?;
-    let scratch = workspace.anneal().join("gate");
+    let scratch = workspace.anneal().join(format!("gate-{}", std::process::id()));
     let log = Log::new(log(&scratch)?, ui.verbose());
     let mut progress = ui.progress("gate");
     let engine = Engine { anneal: &anneal, folder: &scratch, log: &log };

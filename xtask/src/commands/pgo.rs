@@ -10,6 +10,7 @@ use toolchain::CompilerKind;
 use super::bolt::Job;
 use super::setup;
 use crate::models::Maker;
+use crate::openblas::{self, ArchiveArgs};
 use crate::pgo::compare::Contest;
 use crate::pgo::train::{self, Course};
 use crate::pgo::{Pipeline, Profile};
@@ -43,12 +44,12 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "workload")]
     profdata: Option<PathBuf>,
     /// Pairs of runs by which the builds are compared, for each model
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = super::bolt::pairs)]
     pairs: usize,
     /// Then let BOLT lay out the program with the profile anew
     #[arg(long)]
     bolt: bool,
-    /// Make the last build that is made current even where it does not win
+    /// Make the build that is made last current even where it does not win
     #[arg(long)]
     keep_going: bool,
     /// Install missing tools without asking
@@ -76,7 +77,8 @@ impl Args {
             profdata: None,
             pairs: 1,
             bolt: true,
-            keep_going: false,
+            // So that the last build becomes current, and is seen.
+            keep_going: true,
             yes: true,
             dry_run: false,
             no_hostname: false,
@@ -112,7 +114,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     // Wrong usage is told before anything is waited for.
     args.source.store(&workspace)?;
     let _lock = Lock::take(&workspace)?;
-    let toolchain = setup::ready_for_pgo(&workspace, &profile, &args.source, args.bolt, args.yes, ui)?;
+    let mut toolchain = setup::ready_for_pgo(&workspace, &profile, &args.source, args.bolt, args.yes, ui)?;
+    openblas::provide(&workspace, &profile, &host, &ArchiveArgs::default(), &mut toolchain, ui)?;
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
     // Before anything is compiled.
@@ -166,6 +169,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let info = BuildInfo { gain: Some(gain.clone()), ..outcome.info };
     pipeline.amend(&optimized, &info)?;
     let wins = gain.kept || args.keep_going;
+    if !gain.kept {
+        // A null result is a result, also for who reads the record of the build that stays.
+        pipeline.amend(&plan, &BuildInfo { rejected: Some(gain.clone()), ..plain.info.clone() })?;
+    }
     pipeline.make_current(if wins { &optimized } else { &plan })?;
     let text = report(&info, &gain, wins);
     let Some(tools) = bolt_tools else {
@@ -219,7 +226,11 @@ fn report(info: &BuildInfo, gain: &Gain, wins: bool) -> String {
     text.push_str(&format!(
         "{}\n\n{}\n{} is current\n",
         ui::gains(gain),
-        gain.verdict,
+        if wins && !gain.kept {
+            format!("{}, but for --keep-going", gain.verdict)
+        } else {
+            gain.verdict.clone()
+        },
         if wins { "the build with the profile" } else { "the build without a profile" }
     ));
     text

@@ -1,5 +1,6 @@
 //! `test`
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::{Result, bail};
@@ -18,12 +19,14 @@ pub struct Args {
     yes: bool,
     /// Only tests whose name holds this
     filter: Option<String>,
+    #[arg(skip)]
+    unattended: bool,
 }
 
 impl Args {
     /// All tests, without a question.
     pub fn unattended() -> Self {
-        Self { yes: true, filter: None }
+        Self { yes: true, filter: None, unattended: true }
     }
 }
 
@@ -44,6 +47,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         .args(["test", "--workspace", "--locked", "--no-fail-fast"])
         .args(args.filter)
         .env("ANNEAL_LLAMA_PREFIX", prefix)
+        .envs(&complete(args.unattended))
         .watch(|_, line| {
             sum.add(line);
             let _ = writeln!(std::io::stderr(), "{line}");
@@ -59,6 +63,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Ok(()) if sum.passed == 0 => bail!("no test was run: no name holds the filter"),
         other => other,
     }
+}
+
+/// By this variable a test knows that what it needs has been installed, so it fails where that is missing.
+fn complete(unattended: bool) -> BTreeMap<String, Option<String>> {
+    unattended.then(|| ("CI".to_string(), Some("true".to_string()))).into_iter().collect()
 }
 
 /// What the test programs reported, added up.

@@ -11,13 +11,15 @@ use super::profdata::Functions;
 const HOT: f64 = 0.99;
 /// Functions that are named.
 const NAMED: usize = 10;
+/// Share of a run's hot functions that a profile of the same program has counts for, at the least.
+const OWN: f64 = 0.5;
 /// Share of the functions counted in training whose code may be another than it was then.
 const STALE: f64 = 0.05;
 
 /// Holds the profile of the training against that of a run that was not trained on.
 ///
 /// # Errors
-/// When either counted nothing.
+/// When either counted nothing, or the profile is of another program.
 pub fn coverage(trained: &Functions, run: &Functions) -> Result<Coverage> {
     let counted = trained.values().filter(|function| function.count > 0).count() as u64;
     if counted == 0 {
@@ -45,11 +47,19 @@ pub fn coverage(trained: &Functions, run: &Functions) -> Result<Coverage> {
                 .is_some_and(|trained| trained.hash == function.hash && trained.count > 0),
         })
         .collect();
+    let hot_counted = hot.iter().filter(|function| function.counted).count();
+    if (hot_counted as f64) < OWN * hot.len() as f64 {
+        bail!(
+            "the profile is of other sources, other compilers or another program: of the {} hot functions of a run it \
+             has counts for {hot_counted}; gather a new one with `cargo xtask pgo`",
+            hot.len()
+        );
+    }
     Ok(Coverage {
         functions: trained.len() as u64,
         counted,
         hot: hot.len() as u64,
-        hot_counted: hot.iter().filter(|function| function.counted).count() as u64,
+        hot_counted: hot_counted as u64,
         hottest: hot.into_iter().take(NAMED).collect(),
         mismatched: Vec::new(),
     })
@@ -120,6 +130,9 @@ mod tests {
         let none = functions(&[("f", 1, 0)]);
         assert!(coverage(&none, &some).unwrap_err().to_string().contains("is empty: 1 functions"));
         assert!(coverage(&some, &none).unwrap_err().to_string().contains("counted nothing"));
+        let other = functions(&[("g", 1, 1)]);
+        let error = coverage(&other, &some).unwrap_err().to_string();
+        assert!(error.contains("another program") && error.contains("counts for 0"), "{error}");
     }
 
     #[test]

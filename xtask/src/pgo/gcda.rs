@@ -30,7 +30,7 @@ pub fn clear(tree: &Path) -> Result<()> {
 /// # Errors
 /// When there are none.
 pub fn collect(tree: &Path, profiles: &Path) -> Result<Counts> {
-    let beside = profiles.join(format!(".{}.gcda", std::process::id()));
+    let beside = profiles.join(format!("{}.new", std::process::id()));
     let found = files(tree)?;
     if found.is_empty() {
         bail!(
@@ -112,5 +112,10 @@ mod tests {
         std::fs::write(tree.join("src/x.dir/x.c.gcda"), "counts").unwrap();
         assert_eq!(collect(&tree, &profiles).unwrap(), counts);
         assert_eq!(std::fs::read_dir(&profiles).unwrap().count(), 1);
+        // Other counts are another.
+        std::fs::write(tree.join("src/x.dir/x.c.gcda"), "others").unwrap();
+        let others = collect(&tree, &profiles).unwrap();
+        assert_ne!(others, counts);
+        assert_eq!(std::fs::read(others.folder.join("src/x.dir/x.c.gcda")).unwrap(), b"others");
     }
 }

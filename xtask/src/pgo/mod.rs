@@ -117,7 +117,7 @@ impl<'a> Pipeline<'a> {
     /// not in the course. Nothing is run when this engine was trained so before.
     pub fn train(&self, plan: &Plan, engine: &Path, course: &Course, maker: Maker) -> Result<Profile> {
         let build = self.open(plan)?;
-        let input = format!("{} {}", crate::fs::digest_file(engine)?, course.digest());
+        let input = format!("{} {}", crate::fs::digest_file(engine)?, course.digest()?);
         let there = |trained: &Trained| {
             trained.profile.is_file() && trained.gcda.as_ref().is_none_or(|folder| folder.is_dir())
         };
@@ -181,9 +181,16 @@ impl<'a> Pipeline<'a> {
     /// When the compilers left out more of the profile than a profile of these sources explains.
     pub fn rebuild(&self, plan: &Plan, profile: Profile) -> Result<Outcome> {
         let build = self.open(plan)?;
+        // The log of a folder goes on from run to run: what was compiled before says nothing of this profile's age.
+        let before = std::fs::metadata(build.log().path()).map_or(0, |meta| meta.len());
         let outcome = build.complete(self.hostname)?;
-        let log = std::fs::read_to_string(build.log().path()).unwrap_or_default();
-        let coverage = Coverage { mismatched: coverage::mismatched(&log), ..profile.coverage };
+        let log = std::fs::read(build.log().path()).unwrap_or_default();
+        let new = log.get(usize::try_from(before).unwrap_or(usize::MAX)..).unwrap_or_default();
+        let mismatched = match outcome.info.pgo.as_ref().filter(|_| !outcome.built) {
+            Some(pgo) => pgo.coverage.mismatched.clone(),
+            None => coverage::mismatched(&String::from_utf8_lossy(new)),
+        };
+        let coverage = Coverage { mismatched, ..profile.coverage };
         coverage::check_fresh(&coverage)?;
         let mut info = outcome.info;
         info.pgo = Some(Pgo {

@@ -38,7 +38,10 @@ impl Course {
         };
         for workload in workloads {
             let models = match user_model {
-                Some(path) => vec![(path.display().to_string(), path.to_path_buf())],
+                Some(path) => {
+                    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+                    vec![(name, path.to_path_buf())]
+                }
                 None => synthetic(&workload.models, maker)?,
             };
             for (name, path) in models {
@@ -57,8 +60,15 @@ impl Course {
     }
 
     /// What the profile of a training depends on beside the program.
-    pub fn digest(&self) -> build_info::Sha256 {
-        crate::fs::digest(format!("{:?}", self.runs).as_bytes())
+    ///
+    /// # Errors
+    /// When a model cannot be read.
+    pub fn digest(&self) -> Result<build_info::Sha256> {
+        let mut text = format!("{:?}", self.runs);
+        for (_, path) in &self.models {
+            text.push_str(crate::fs::digest_file(path)?.as_str());
+        }
+        Ok(crate::fs::digest(text.as_bytes()))
     }
 
     /// Runs `engine` on all of it, with the variables that tell it where counts go.

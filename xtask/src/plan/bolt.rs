@@ -46,6 +46,14 @@ pub fn tools(plan: &Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
             plan.profile
         );
     }
+    let is_archive = |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "a");
+    if plan.blas_library.iter().flat_map(|blas| &blas.libraries).any(is_archive) {
+        bail!(
+            "the profile {} links a BLAS library into the program, whose kernels are assembly written by hand: BOLT \
+             would move what it cannot understand; take a profile without it, or with the distribution's library",
+            plan.profile
+        );
+    }
     let wanted = match plan.compiler.kind {
         CompilerKind::Clang => plan.compiler.version.major,
         CompilerKind::Gcc => plan.rustc.llvm.major,

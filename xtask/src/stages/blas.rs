@@ -34,9 +34,7 @@ struct Linked {
 pub fn verify(build: &Build) -> Result<Option<Blas>> {
     let Some(planned) = &build.plan.blas_library else { return Ok(None) };
     let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
-    let text = Run::new(&anneal, &build.log).args(["info", "--json"]).output()?;
-    let info: Info = serde_json::from_str(&text)
-        .with_context(|| format!("cannot understand what anneal printed: {text}"))?;
+    let info: Info = build.ask_engine()?;
     let loaded = Run::new("ldd", &build.log)
         .args([&anneal])
         .env("LC_ALL", "C")

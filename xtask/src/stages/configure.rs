@@ -16,6 +16,12 @@ const SPARE_KERNELS: &str = "\
 cmake_language(DEFER CALL target_compile_options ggml-cpu PRIVATE -fno-profile-generate -fno-profile-use)
 ";
 
+/// What the stage is run on beyond the plan.
+pub fn input(build: &Build) -> String {
+    let spared = build.plan.variant.as_ref().is_some_and(|variant| variant.spares_kernels);
+    format!("{}{}", build.tree.path.display(), if spared { SPARE_KERNELS } else { "" })
+}
+
 /// Configures into an empty tree: a half-written cache of a stopped run would be believed.
 pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
     let tree = build.folder.cmake();

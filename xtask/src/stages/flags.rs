@@ -48,6 +48,7 @@ pub fn check(plan: &Plan, database: &Path) -> Result<EffectiveFlags> {
         everywhere: &plan.codegen.cxx,
         forbidden: &plan.isa.forbidden_flags,
         x86: plan.target.starts_with("x86_64"),
+        spares_kernels: plan.variant.as_ref().is_some_and(|variant| variant.spares_kernels),
         blas: plan.blas_library.as_ref().map(blas::expected_define),
     };
     wishes.check(&entries).with_context(|| {
@@ -65,6 +66,8 @@ struct Wishes<'a> {
     everywhere: &'a [String],
     forbidden: &'a [String],
     x86: bool,
+    /// Whether ggml-cpu alone is compiled without the profile.
+    spares_kernels: bool,
     /// What ggml-blas is compiled with, where there is to be one.
     blas: Option<String>,
 }
@@ -84,6 +87,15 @@ impl Wishes<'_> {
                     "{} is compiled without {missing}: CMake dropped it; look for a definition in the profile that \
                      overrides it",
                     entry.file
+                );
+            }
+            let spared = |flag: &str| words.iter().any(|word| word == flag);
+            let wanted = kernels && self.spares_kernels;
+            if ["-fno-profile-generate", "-fno-profile-use"].iter().any(|flag| spared(flag) != wanted) {
+                bail!(
+                    "{} is {}compiled with a profile: CMake did not read spare-kernels.cmake as it should",
+                    entry.file,
+                    if wanted { "" } else { "not " }
                 );
             }
             if !kernels {
@@ -215,7 +227,9 @@ mod tests {
         ];
         for (name, expected, forbidden, blas, entries, wanted) in cases {
             let blas = blas.then(|| openblas.to_string());
-            let result = Wishes { expected, everywhere: &[], forbidden, x86: true, blas }.check(&entries);
+            let result =
+                Wishes { expected, everywhere: &[], forbidden, x86: true, spares_kernels: false, blas }
+                    .check(&entries);
             match (result, wanted) {
                 (Ok(_), None) => {}
                 (Err(error), Some(part)) => assert!(error.to_string().contains(part), "{name}: {error}"),
@@ -231,9 +245,16 @@ mod tests {
             entry("/s/ggml-cpu/a.c", r#"-DA -DB=\"x\" -O3 -march=native -march=native -fPIC"#),
             entry("/s/ggml-cpu/b.c", r#"-DA -O3 -march=native -fPIC -fno-lto"#),
         ];
-        let flags = Wishes { expected: &[], everywhere: &[], forbidden: &[], x86: true, blas: None }
-            .check(&entries)
-            .unwrap();
+        let flags = Wishes {
+            expected: &[],
+            everywhere: &[],
+            forbidden: &[],
+            x86: true,
+            spares_kernels: false,
+            blas: None,
+        }
+        .check(&entries)
+        .unwrap();
         assert_eq!(flags.ggml_cpu, ["-O3", "-march=native", "-fPIC"]);
         assert_eq!(flags.definitions, ["-DA"]);
         assert_eq!(flags.commands, 2);
@@ -242,11 +263,49 @@ mod tests {
     #[test]
     fn a_flag_for_everything_is_missed_in_any_file() {
         let everywhere = ["-march=native".to_string()];
-        let wishes = Wishes { expected: &[], everywhere: &everywhere, forbidden: &[], x86: true, blas: None };
+        let wishes = Wishes {
+            expected: &[],
+            everywhere: &everywhere,
+            forbidden: &[],
+            x86: true,
+            spares_kernels: false,
+            blas: None,
+        };
         let cpu = entry("/s/ggml-cpu/a.c", "-march=native");
         assert!(wishes.check(&[cpu, entry("/s/src/llama.cpp", "-march=native")]).is_ok());
         let cpu = entry("/s/ggml-cpu/a.c", "-march=native");
         let error = wishes.check(&[cpu, entry("/s/src/llama.cpp", "-O3")]).unwrap_err().to_string();
         assert!(error.contains("llama.cpp is compiled without -march=native"), "{error}");
+    }
+
+    #[test]
+    fn kernels_are_spared_the_profile_and_nothing_else_is() {
+        let cpu = "/src/ggml/src/ggml-cpu/ops.cpp";
+        let llama = "/src/src/llama.cpp";
+        let off = "-mavx2 -fprofile-use=p -fno-profile-generate -fno-profile-use";
+        let on = "-mavx2 -fprofile-use=p";
+        for (spares_kernels, kernels, rest, refusal) in [
+            (true, off, on, None),
+            (true, on, on, Some("ops.cpp is compiled with a profile")),
+            (true, off, off, Some("llama.cpp is not compiled with a profile")),
+            (false, on, on, None),
+            (false, off, on, Some("ops.cpp is not compiled with a profile")),
+        ] {
+            let entries = [entry(cpu, kernels), entry(llama, rest)];
+            let wishes = Wishes {
+                expected: &[],
+                everywhere: &[],
+                forbidden: &[],
+                x86: true,
+                spares_kernels,
+                blas: None,
+            };
+            let found = wishes.check(&entries).err().map(|error| error.to_string());
+            let right = match refusal {
+                Some(words) => found.as_ref().is_some_and(|found| found.contains(words)),
+                None => found.is_none(),
+            };
+            assert!(right, "{spares_kernels} {kernels} {rest}: {found:?}");
+        }
     }
 }

@@ -27,8 +27,9 @@ use build_info::record::{BuildInfo, EffectiveFlags, StageTime};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::pgo::profdata;
 use crate::plan::Plan;
-use crate::process::{self, Log};
+use crate::process::{self, Log, Run};
 use crate::ui::{Progress, Ui};
 use crate::workspace::Workspace;
 use folder::Folder;
@@ -113,23 +114,28 @@ impl<'a> Build<'a> {
     }
 
     /// The current build, when it was made from this very one with a profile or by BOLT, and of today's sources.
-    pub fn improved(&self) -> Option<Outcome> {
+    pub fn improved(&self, hostname: bool) -> Option<Outcome> {
         let folder = self.workspace.current(&self.plan.profile);
-        let info = BuildInfo::read(&folder.join("build_info.json")).ok()?;
+        let mut info = BuildInfo::read(&folder.join("build_info.json")).ok()?;
         if info.base_plan.as_ref() != Some(&self.plan.hash()) {
             return None;
         }
         let improved = Folder::create(&folder).ok()?;
-        self.is_finished(&improved, &info).then_some(Outcome { info, folder, built: false })
+        if !self.is_finished(&improved, &info) {
+            return None;
+        }
+        if !hostname {
+            without_hostname(&improved, &mut info).ok()?;
+        }
+        Some(Outcome { info, folder, built: false })
     }
 
     /// Runs all stages, or none when the build is finished already. What is current stays so.
     pub fn complete(&self, hostname: bool) -> Result<Outcome> {
         let folder = self.folder.path().to_path_buf();
         if let Some(mut info) = self.finished() {
-            if !hostname && (info.hostname.is_some() || info.host.hostname.is_some()) {
-                (info.hostname, info.host.hostname) = (None, None);
-                self.folder.write_record(&info)?;
+            if !hostname {
+                without_hostname(&self.folder, &mut info)?;
             }
             return Ok(Outcome { info, folder, built: false });
         }
@@ -142,7 +148,6 @@ impl<'a> Build<'a> {
 
     /// Runs the stages up to a program that has generated text.
     fn up_to_smoke_test(&self) -> Result<EffectiveFlags> {
-        switches::check_gate(self.plan, self.is_gated())?;
         self.folder.write_plan(self.plan)?;
         self.forget_what_is_lost();
         let flags = self.cpp()?;
@@ -173,7 +178,7 @@ impl<'a> Build<'a> {
             self.stage(INSTALL, &install::input(self)?, |build, _| install::borrow(build, prefix))?;
             return Ok(flags.clone());
         }
-        self.stage(CONFIGURE, &self.tree.path.to_string_lossy(), configure::configure)?;
+        self.stage(CONFIGURE, &configure::input(self), configure::configure)?;
         let flags = flags::check(self.plan, &self.folder.compile_database())?;
         switches::check_definitions(self.plan, &flags)?;
         self.stage(COMPILE, "", compile::compile)?;
@@ -190,6 +195,19 @@ impl<'a> Build<'a> {
     pub fn engine(&self) -> Result<PathBuf> {
         self.up_to_smoke_test()?;
         self.folder.newest_engine().context("the build folder holds no anneal")
+    }
+
+    /// The newest engine, to be run.
+    fn run_engine(&self) -> Result<Run<'_>> {
+        let anneal = self.folder.newest_engine().context("the build folder holds no anneal")?;
+        // One with counters would leave a profile wherever it is run.
+        Ok(Run::new(anneal, &self.log).env(profdata::VARIABLE, "/dev/null"))
+    }
+
+    /// What the newest engine tells of itself.
+    fn ask_engine<T: DeserializeOwned>(&self) -> Result<T> {
+        let text = self.run_engine()?.args(["info", "--json"]).output()?;
+        serde_json::from_str(&text).with_context(|| format!("cannot understand what anneal printed: {text}"))
     }
 
     /// The build folder.
@@ -332,4 +350,13 @@ impl<'a> Build<'a> {
             None => cpus,
         }
     }
+}
+
+/// Takes this machine's name out of the record of the build in `folder`.
+fn without_hostname(folder: &Folder, info: &mut BuildInfo) -> Result<()> {
+    if info.hostname.is_none() && info.host.hostname.is_none() {
+        return Ok(());
+    }
+    (info.hostname, info.host.hostname) = (None, None);
+    folder.write_record(info)
 }

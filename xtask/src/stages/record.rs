@@ -12,7 +12,6 @@ use serde::Deserialize;
 use super::{Build, audit, blas, gate, openmp, smoke, switches};
 use crate::fs;
 use crate::plan::Plan;
-use crate::process::Run;
 use crate::profile;
 
 /// Gathers the record of a build whose stages have all passed.
@@ -54,6 +53,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         pgo: None,
         bolt: None,
         gain: None,
+        rejected: None,
         host,
         threads,
         artifacts: artifacts(build)?,
@@ -71,11 +71,7 @@ fn isa_required(build: &Build) -> Result<Vec<String>> {
     struct Info {
         isa_required: Vec<String>,
     }
-    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
-    let text = Run::new(anneal, &build.log).args(["info", "--json"]).output()?;
-    let info: Info = serde_json::from_str(&text)
-        .with_context(|| format!("cannot understand what anneal printed: {text}"))?;
-    Ok(info.isa_required)
+    Ok(build.ask_engine::<Info>()?.isa_required)
 }
 
 fn uses_openmp(flags: &EffectiveFlags) -> bool {

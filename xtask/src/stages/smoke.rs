@@ -97,7 +97,6 @@ fn generate(build: &Build, model: &Path) -> Result<Report> {
 
 fn generate_with(build: &Build, anneal: &Path, model: &Path) -> Result<Report> {
     let output = Run::new(anneal, &build.log)
-        // An engine with counters would leave a profile wherever it is run.
         .env(crate::pgo::profdata::VARIABLE, "/dev/null")
         .args(["run", "--greedy", "--ignore-eos", "--json", "-n", &TOKENS.to_string(), "-p", PROMPT, "-m"])
         .args([model])

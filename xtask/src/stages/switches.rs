@@ -7,24 +7,11 @@ use serde::Deserialize;
 
 use super::Build;
 use crate::plan::Plan;
-use crate::process::Run;
 use crate::profile::Threading;
 
 const OPENMP: &str = "-DGGML_USE_OPENMP";
 const REPACK: &str = "-DGGML_USE_CPU_REPACK";
 const LLAMAFILE: &str = "-DGGML_USE_LLAMAFILE";
-
-/// Refuses a fast-math build that no correctness gate would stand in the way of.
-pub fn check_gate(plan: &Plan, gated: bool) -> Result<()> {
-    if plan.switches.fast_math && !gated {
-        bail!(
-            "profile {}: `fast_math = true` takes the correctness gate, which compares tokens and logits with a build \
-             without it, and this build runs without the gate: turn the gate on, or leave fast_math off",
-            plan.profile
-        );
-    }
-    Ok(())
-}
 
 /// Holds the definitions that ggml-cpu is compiled with against the plan.
 ///
@@ -80,9 +67,7 @@ struct Memory {
 
 /// Asks the newest engine.
 pub fn ask(build: &Build) -> Result<Answer> {
-    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
-    let text = Run::new(anneal, &build.log).args(["info", "--json"]).output()?;
-    serde_json::from_str(&text).with_context(|| format!("cannot understand what anneal printed: {text}"))
+    build.ask_engine()
 }
 
 /// Holds the finished program against the plan.

@@ -8,11 +8,22 @@ use gguf::synth::{self, Options, Preset};
 use object::Object;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::checkout::{Checkout, Run, write};
+use crate::checkout::{Checkout, LOGITS, Run, write};
 
-/// Links as link.json says, which llama-sys does in the real one.
+/// Runs before all else, as the CPU guard of the real one.
+const GUARD: &str = r#"
+static void guard(int argc, char ** argv, char ** env) { (void) argc; (void) argv; (void) env; }
+__attribute__((section(".preinit_array"), used))
+static void (* const first)(int, char **, char **) = guard;
+"#;
+
+/// Links as link.json says and links the guard, which llama-sys does in the real one.
 const BUILD_RS: &str = r#"
 fn main() {
+    let object = format!("{}/guard.o", std::env::var("OUT_DIR").unwrap());
+    let made = std::process::Command::new("cc").args(["-c", "-O1", "-fPIC", "guard.c", "-o", &object]).status();
+    assert!(made.unwrap().success());
+    println!("cargo::rustc-link-arg={object}");
     let link = std::path::Path::new(&std::env::var("ANNEAL_LLAMA_PREFIX").unwrap()).join("link.json");
     println!("cargo::rerun-if-env-changed=ANNEAL_LLAMA_PREFIX");
     println!("cargo::rerun-if-changed={}", link.display());
@@ -37,6 +48,9 @@ fn step(x: u64) -> u64 {
 fn main() {
     let path = std::env::current_exe().unwrap().display().to_string();
     let fake = std::env::var("FAKE_ANNEAL").unwrap_or_default();
+    if std::env::args().nth(1).is_some_and(|command| command == "logits") {
+        return logits("");
+    }
     let x = (0..2000u64).fold(12345, |x, i| step(black_box(x + i)));
     if path.contains("/counting/") {
         match fake.as_str() {
@@ -72,7 +86,8 @@ fn main() {
 fn checkout() -> (Checkout, PathBuf) {
     let checkout = Checkout::new("check out");
     write(&checkout.root.join("engine/build.rs"), BUILD_RS);
-    write(&checkout.root.join("engine/main.rs"), ENGINE);
+    write(&checkout.root.join("engine/guard.c"), GUARD);
+    write(&checkout.root.join("engine/main.rs"), &format!("{ENGINE}{LOGITS}"));
     let workload = "description = \"\"\nmodels = [\"tiny/F16\"]\nruns = [[\"run\"], [\"run\", \"again\"]]";
     write(&checkout.root.join("profiles/workloads/small.toml"), workload);
     let model = checkout.root.join("tiny.gguf");
@@ -82,7 +97,7 @@ fn checkout() -> (Checkout, PathBuf) {
 
 fn bolt(checkout: &Checkout, model: &Path, fake: &str) -> std::process::Command {
     let (source, model) = (checkout.source.to_str().unwrap(), model.to_str().unwrap());
-    let mut command = checkout.command(&["bolt", "--pairs", "2", "--path", source, "--model", model]);
+    let mut command = checkout.command(&["bolt", "--pairs", "6", "--path", source, "--model", model]);
     command.env("FAKE_ANNEAL", fake);
     command
 }
@@ -180,7 +195,7 @@ fn what_does_not_win_stays_aside_with_its_figures() {
     let gain = BuildInfo::read(&bolted.join("build_info.json")).unwrap().gain.unwrap();
     assert!(!gain.kept && gain.verdict.contains("no difference shown"), "{gain:?}");
     // Unless it is asked for.
-    Run::from(bolt(&checkout, &model, "").arg("--keep").output().unwrap()).expect(0, "");
+    Run::from(bolt(&checkout, &model, "").arg("--keep-going").output().unwrap()).expect(0, "");
     assert_eq!(current(&checkout), bolted.file_name().unwrap().to_string_lossy());
 }
 

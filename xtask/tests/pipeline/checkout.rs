@@ -44,10 +44,9 @@ else()
 endif()
 "#;
 
-/// Prints what the smoke test reads, and gives the gate the reference's own logits, which lie beside its source.
-/// `FAKE_ANNEAL=flaky` never says the same twice, `wrong` has one of its logits wrong in every row, `nan` has no number
-/// there.
-const ENGINE: &str = r#"
+/// Part of every fake engine: gives the gate the reference's own logits, which lie beside its source; with the fault
+/// `wrong` one of them is wrong in every row, with `nan` no number.
+pub const LOGITS: &str = r#"
 fn value(name: &str) -> Option<String> {
     std::env::args().skip_while(|word| word != name).nth(1)
 }
@@ -69,7 +68,11 @@ fn logits(fault: &str) {
     }
     std::fs::write(value("--out").unwrap(), bytes).unwrap();
 }
+"#;
 
+/// Prints what the smoke test reads. `FAKE_ANNEAL=flaky` never says the same twice; the other faults are those of
+/// [`LOGITS`].
+const ENGINE: &str = r#"
 fn main() {
     let fault = std::env::var("FAKE_ANNEAL").unwrap_or_default();
     if std::env::args().nth(1).is_some_and(|command| command == "logits") {
@@ -153,7 +156,7 @@ impl Checkout {
                 "engine/Cargo.toml",
                 "[package]\nname = \"engine\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[[bin]]\nname = \"anneal\"\npath = \"main.rs\"\n",
             ),
-            ("engine/main.rs", ENGINE),
+            ("engine/main.rs", &format!("{ENGINE}{LOGITS}")),
             ("profiles/audit.toml", AUDIT),
             ("build-info/x", ""),
             ("gguf/x", ""),

@@ -26,7 +26,7 @@ fn a_build_in_a_folder_with_spaces_is_whole_and_then_there_is_nothing_to_do() {
     assert_eq!(info.threading, Threading::Threadpool);
     assert_eq!(info.llama_version, "9.8.7");
     assert!(!info.reproducible);
-    assert_eq!(info.stages.len(), 6);
+    assert_eq!(info.stages.len(), 7);
     let anneal = checkout.current("native").join(&info.artifacts[0].path);
     assert_eq!(std::fs::metadata(anneal).unwrap().len(), info.artifacts[0].size.0);
 

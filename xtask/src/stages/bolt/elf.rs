@@ -58,6 +58,13 @@ pub fn check_output(before: &Path, after: &Path) -> Result<()> {
         bail!("llvm-bolt left {} as it was: it holds no {BOLT_INFO}", after.display());
     }
     let (was, is) = (Guard::of(&old)?, Guard::of(&new)?);
+    if old.architecture() == Architecture::X86_64 && (was.functions.is_empty() || was.first.is_empty()) {
+        bail!(
+            "{} has no CPU guard that could be seen to stay: neither may its functions be missing nor its entry in \
+             .preinit_array",
+            before.display()
+        );
+    }
     if was != is {
         bail!(
             "BOLT changed the CPU guard of {}: it must run before all else and hold nothing but plain x86-64; its \

@@ -99,6 +99,11 @@ pub fn optimize(base: &Build, request: &Request, train: &mut Train) -> Result<Ou
 pub fn settle(rival: &Build, bolted: Outcome, gain: Gain, kept: bool) -> Result<Outcome> {
     let folder = Folder::create(&bolted.folder)?;
     let mut info = bolted.info;
+    if !gain.kept {
+        let mut stays = rival.complete(true)?.info;
+        stays.rejected = Some(gain.clone());
+        rival.folder.write_record(&stays)?;
+    }
     info.gain = Some(gain);
     folder.write_record(&info)?;
     if kept {

@@ -76,11 +76,14 @@ pub fn failure(gate: &Gate, report: &Path) -> String {
     }
     text.push_str(&format!(
         "\n  accepted: mean KL divergence <= {:.0e} nats, the same best token at >= {:.1} % of the positions; the \
-         whole report: {}\n  The compiler made wrong code, llama.cpp has a mistake, or memory is faulty: try another \
-         compiler, and report it with that file. The last good build stays current.",
+         whole report: {}\n  The reference is of llama.cpp {}: sources that compute otherwise on purpose need another \
+         (`cargo xtask gate --write-reference`). A switch such as fast_math or a BLAS library may do it. Else the \
+         compiler made wrong code, llama.cpp has a mistake, or memory is faulty: try another compiler, and report it \
+         with that file. The last good build stays current.",
         limits.mean_kld,
         100.0 * limits.top1,
-        report.display()
+        report.display(),
+        gate.reference.llama_version
     ));
     text
 }
