@@ -218,7 +218,7 @@ fn report(info: &BuildInfo, gain: &Gain, wins: bool) -> String {
                 &["hottest", "share of blocks", "has counts"],
                 coverage.hottest.iter().map(|hot| {
                     let counted = if hot.counted { "yes" } else { "no" };
-                    vec![hot.name.clone(), format!("{:.1} %", hot.share * 100.0), counted.to_string()]
+                    vec![shortened(&hot.name), format!("{:.1} %", hot.share * 100.0), counted.to_string()]
                 })
             )
         ));
@@ -234,4 +234,13 @@ fn report(info: &BuildInfo, gain: &Gain, wins: bool) -> String {
         if wins { "the build with the profile" } else { "the build without a profile" }
     ));
     text
+}
+
+/// A function's name for a terminal: C++'s are spelt with all of their types.
+fn shortened(name: &str) -> String {
+    const MOST: usize = 72;
+    if name.chars().count() <= MOST {
+        return name.to_string();
+    }
+    format!("{}…", name.chars().take(MOST).collect::<String>())
 }

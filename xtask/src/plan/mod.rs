@@ -140,10 +140,13 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
 /// Variables of the user's shell that would change a build and be in no plan: taken away from every command.
 /// `SOURCE_DATE_EPOCH` is among them since llama.cpp turns `GGML_NATIVE` and every AVX default off when it is set.
 const CLEARED: &[&str] = &[
+    "AR",
+    "ARFLAGS",
     "BINDGEN_EXTRA_CLANG_ARGS",
     "CARGO_ENCODED_RUSTFLAGS",
     "CARGO_TARGET_DIR",
     "CC",
+    "CCC_OVERRIDE_OPTIONS",
     "CFLAGS",
     "CMAKE_BUILD_TYPE",
     "CMAKE_CXX_COMPILER_LAUNCHER",
@@ -161,6 +164,8 @@ const CLEARED: &[&str] = &[
     "C_INCLUDE_PATH",
     "LDFLAGS",
     "LIBRARY_PATH",
+    "LLVM_PROFILE_FILE",
+    "RANLIB",
     "RUSTC",
     "RUSTC_WORKSPACE_WRAPPER",
     "RUSTC_WRAPPER",

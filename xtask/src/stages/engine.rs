@@ -25,6 +25,7 @@ const FOREIGN: &[&str] = &[
     "CFLAGS_",
     "CXXFLAGS_",
     "HOST_",
+    "JEMALLOC_SYS_",
     "TARGET_",
 ];
 

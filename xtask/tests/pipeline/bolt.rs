@@ -286,8 +286,13 @@ fn a_build_with_a_profile_is_rewritten_with_it_and_found_again_behind_the_result
     // Again, from the one that is current now.
     let again = run(&checkout, &model, "faster").expect(0, "");
     assert!(!again.err.contains("finished bolt"), "{}", again.err);
+    // Cleaning takes what is left over of the profile's variants, and not what the current one was made of.
+    let cleaned = checkout.xtask(&["clean", "native"]).expect(0, "native-pgo-relocatable-");
+    assert!(cleaned.err.contains("native-pgo-train-"), "{}", cleaned.err);
+    let base = checkout.root.join("target/anneal").join(&with_profile);
+    assert!(base.is_dir(), "{}", cleaned.err);
     // And when what it was made of is gone.
-    std::fs::remove_dir_all(checkout.root.join("target/anneal").join(&with_profile)).unwrap();
+    std::fs::remove_dir_all(base).unwrap();
     run(&checkout, &model, "faster").expect(1, "which is gone: make it again with `cargo xtask pgo`");
     assert!(current(&checkout).starts_with("native-pgo-bolt-"), "{}", current(&checkout));
 }
