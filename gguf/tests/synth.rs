@@ -78,7 +78,11 @@ fn presets_are_known_by_their_names() {
         assert_eq!(preset.name().parse(), Ok(preset));
     }
     let error = "huge".parse::<Preset>().unwrap_err();
-    assert_eq!(error, "unknown preset \"huge\": use one of tiny, moe-tiny, llama-1b, qwen2.5-1.5b");
+    assert_eq!(
+        error,
+        "unknown preset \"huge\": use one of tiny, moe-tiny, small-qwen2, small-llama, qwen2.5-1.5b-4l, llama-1b-4l, \
+         llama-1b, qwen2.5-1.5b"
+    );
 }
 
 #[test]

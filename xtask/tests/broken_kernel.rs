@@ -49,9 +49,14 @@ fn broken_objects(build: &Path, scratch: &Path) -> Vec<String> {
             objects.push(object);
             continue;
         }
-        let (source, broken) = (scratch.join("quants.c"), scratch.join("quants.c.o"));
+        let (source, broken) = (scratch.join(SOURCE), scratch.join("quants.c.o"));
+        std::fs::create_dir_all(source.parent().unwrap()).unwrap();
         std::fs::copy(file, &source).unwrap();
-        run(Command::new("patch").arg("--quiet").arg(&source).arg(PATCH));
+        // Were git to find a repository around it, it would take the patch for one of that and pass it over.
+        run(Command::new("git")
+            .args(["apply", PATCH])
+            .current_dir(scratch)
+            .env("GIT_CEILING_DIRECTORIES", scratch.parent().unwrap()));
         let broken = broken.to_str().unwrap().to_string();
         for word in &mut words {
             if *word == object {

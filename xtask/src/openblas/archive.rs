@@ -1,4 +1,4 @@
-//! The archive: fetched with curl, verified, unpacked with tar.
+//! The archive: fetched with curl or python3, verified, unpacked with tar.
 
 use std::path::{Path, PathBuf};
 
@@ -8,6 +8,14 @@ use build_info::Sha256;
 use crate::fs;
 use crate::process::{Log, Run};
 use crate::ui::Ui;
+
+/// Fetches the second argument into the first, where there is no curl: a fresh container may have python3 alone.
+const PYTHON: &str = "import shutil, sys, urllib.request
+with urllib.request.urlopen(sys.argv[2], timeout=60) as source, open(sys.argv[1], 'wb') as file:
+    shutil.copyfileobj(source, file)
+    length = source.headers.get('Content-Length')
+    if length and file.tell() != int(length):
+        sys.exit('the transfer was cut off at %d of %s bytes' % (file.tell(), length))";
 
 /// Where OpenBLAS comes from.
 #[derive(Clone, Debug)]
@@ -53,16 +61,21 @@ impl Archive {
     fn download(&self, to: &Path, log: &Log, ui: &Ui) -> Result<()> {
         let progress = ui.progress("openblas");
         progress.message(&format!("fetching {}", self.place));
-        let done = Run::new("curl", log)
-            .args(["--fail", "--location", "--silent", "--show-error", "--proto", "=https,http"])
-            .args(["--retry", "2", "--connect-timeout", "20", "--output"])
-            .args([to])
-            .args([&self.place])
-            .watch(|_, line| progress.message(line.trim()));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let fetch = if std::env::split_paths(&path).any(|folder| folder.join("curl").is_file()) {
+            Run::new("curl", log)
+                .args(["--fail", "--location", "--silent", "--show-error", "--proto", "=https,http"])
+                .args(["--retry", "2", "--connect-timeout", "20", "--output"])
+                .args([to])
+                .args([&self.place])
+        } else {
+            Run::new("python3", log).args(["-c", PYTHON]).args([to]).args([&self.place])
+        };
+        let done = fetch.watch(|_, line| progress.message(line.trim()));
         progress.finish();
         done.with_context(|| {
             format!(
-                "cannot fetch OpenBLAS {} from {}. This needs curl, and the network once. Without one here, fetch the \
+                "cannot fetch OpenBLAS {} from {}. This needs curl or python3, and the network once. Without one here, fetch the \
                  file elsewhere and give it: --blas-archive FILE",
                 self.version, self.place
             )
