@@ -4,12 +4,21 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use build_info::Sha256;
 use sha2::Digest;
 
 /// Replaces `path` by `content` so that a reader sees the old or the new, never a part.
+///
+/// # Errors
+/// When it cannot be written, or is there and is no regular file: a rename would put one in the place of a device.
 pub fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
+    // What a link leads to is meant, not the link.
+    let real = std::fs::canonicalize(path);
+    let path = real.as_deref().unwrap_or(path);
+    if path.exists() && !path.is_file() {
+        bail!("cannot write {}: it is there and is no regular file; name another place", path.display());
+    }
     let beside = beside(path);
     let written = (|| -> io::Result<()> {
         let mut file = File::create(&beside)?;
@@ -145,6 +154,23 @@ mod tests {
         assert!(
             format!("{:#}", link_tree(&folder.path().join("absent"), &to).unwrap_err()).contains("absent")
         );
+    }
+
+    #[test]
+    fn a_link_is_followed_and_what_is_no_file_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link, socket) =
+            (folder.path().join("file"), folder.path().join("link"), folder.path().join("socket"));
+        std::fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write_atomically(&link, b"new").unwrap();
+        assert_eq!(std::fs::read(&file).unwrap(), b"new");
+        assert!(link.is_symlink(), "the link was replaced");
+
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let error = write_atomically(&socket, b"new").unwrap_err().to_string();
+        assert!(error.contains("is no regular file"), "{error}");
+        assert!(socket.exists() && !socket.is_file());
     }
 
     #[test]

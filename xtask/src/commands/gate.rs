@@ -51,6 +51,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         fs::write_atomically(&report, &serde_json::to_vec_pretty(&found)?)?;
         bail!("{}", failure(&found, &report));
     }
+    // Models and logits can be made again; of a failure they stay for whoever looks for its reason.
+    let _ = std::fs::remove_dir_all(&scratch);
     Ok(())
 }
 

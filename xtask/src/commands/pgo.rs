@@ -12,10 +12,12 @@ use super::setup;
 use crate::models::Maker;
 use crate::openblas::{self, ArchiveArgs};
 use crate::pgo::compare::Contest;
+use crate::pgo::profdata;
 use crate::pgo::train::{self, Course};
 use crate::pgo::{Pipeline, Profile};
 use crate::plan;
 use crate::plan::variant::{self, Subject};
+use crate::process::Log;
 use crate::profile::{self, PgoScope};
 use crate::stages::{self, Lock};
 use crate::ui::{self, Ui};
@@ -124,6 +126,9 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return Err(exit::usage(
             "--profdata takes a profile of clang and rustc: gcc keeps its counts elsewhere",
         ));
+    }
+    if let Some(file) = &args.profdata {
+        profdata::check(&tool, file, &Log::new(workspace.anneal().join("pgo.log"), ui.verbose()))?;
     }
     let mut notes = plan.notes.clone();
     let bolt_tools = match args.bolt {

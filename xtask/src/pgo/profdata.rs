@@ -100,6 +100,20 @@ pub fn functions(tool: &Tool, path: &Path, log: &Log) -> Result<Functions> {
     Ok(reader.functions)
 }
 
+/// Sees that there is a profile at `path`, before anything long begins.
+///
+/// # Errors
+/// When it is no regular file, cannot be read as a profile, or counted nothing.
+pub fn check(tool: &Tool, path: &Path, log: &Log) -> Result<()> {
+    if !path.is_file() {
+        bail!("{} is no file: --profdata takes what `llvm-profdata merge` wrote", path.display());
+    }
+    if functions(tool, path, log)?.values().all(|function| function.count == 0) {
+        bail!("{} is an empty profile: nothing in it was ever run", path.display());
+    }
+    Ok(())
+}
+
 /// Reads what `llvm-profdata show --all-functions --counts` prints.
 #[derive(Default)]
 struct Reader {

@@ -36,7 +36,7 @@ pub struct Subject {
     /// Which code.
     pub scope: PgoScope,
     /// Whether ggml's CPU kernels are part of it. They are loops written for vectors by hand, with hardly a branch; with
-    /// a profile LLVM 22 lays some of them out worse: prefill of an F16 model was 0.77 times as fast on a Zen 4.
+    /// a profile LLVM 22 lays some of them out worse: prefill of an F16 model was 0.67 times as fast on a Zen 4.
     pub kernels: bool,
 }
 
