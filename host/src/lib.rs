@@ -15,6 +15,7 @@ mod features;
 mod gpu;
 mod root;
 mod snapshot;
+pub mod state;
 mod system;
 mod topology;
 mod x86;

@@ -3,9 +3,9 @@
 
 mod audit;
 mod commands;
+mod compare;
 mod exit;
 mod fs;
-mod measure;
 mod models;
 mod openblas;
 mod pgo;

@@ -6,7 +6,7 @@
 use anyhow::{Context, Result};
 use build_info::BuildInfo;
 
-use crate::measure::{Candidate, Contest, Phase, Provenance, Shape};
+use crate::compare::{Candidate, Contest, Phase, Provenance, Shape};
 use crate::models::Maker;
 use crate::tools;
 use crate::ui::Ui;

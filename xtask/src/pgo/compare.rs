@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use build_info::Sha256;
 use build_info::optimized::{Gain, Interval, PhaseGain};
 
-use crate::measure::{self, Candidate, Phase, Provenance, Ratio, Shape};
+use crate::compare::{self, Candidate, Phase, Provenance, Ratio, Shape};
 use crate::ui::Ui;
 
 /// Lengths that no workload trains on.
@@ -48,7 +48,7 @@ impl Contest<'_> {
         let (against, against_plan) = &self.against;
         let builds = [Candidate::at(against, self.theirs)?, Candidate::at(self.ours.0, self.ours.1)?];
         let models: Vec<PathBuf> = self.models.iter().map(|(_, path)| path.clone()).collect();
-        let contest = measure::Contest {
+        let contest = compare::Contest {
             builds: &builds,
             models: &models,
             shapes: &[SHAPE],

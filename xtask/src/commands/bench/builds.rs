@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::measure::{self, Provenance, Ratio, median};
+use crate::compare::{Provenance, Ratio, median};
 use crate::plan::Plan;
 use crate::process::{Log, Run};
 use crate::stages::{Build, Lock};

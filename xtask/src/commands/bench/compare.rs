@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
+use crate::compare::candidate::Program;
+use crate::compare::{Candidate, Comparison, Contest, Phase, Provenance, Shape};
 use crate::exit;
-use crate::measure::candidate::Program;
-use crate::measure::{Candidate, Comparison, Contest, Phase, Provenance, Shape};
 use crate::models::Maker;
 use crate::ui::Ui;
 use crate::workload::Synthetic;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::measure::{Provenance, median};
+use crate::compare::{Provenance, median};
 use crate::process;
 use crate::ui::{self, Ui};
 

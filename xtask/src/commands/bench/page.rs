@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use super::builds::BuildTimes;
 use super::overhead::Overhead;
-use crate::measure::comparison::{Comparison, Figure, Outcome};
-use crate::measure::{Phase, Provenance, Ratio, median};
+use crate::compare::comparison::{Comparison, Figure, Outcome};
+use crate::compare::{Phase, Provenance, Ratio, median};
 
 /// What a file in docs/results may hold.
 #[derive(Deserialize)]

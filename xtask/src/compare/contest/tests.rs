@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use super::*;
 use crate::commands::Global;
-use crate::measure::comparison::{Figure, Outcome};
+use crate::compare::comparison::{Figure, Outcome};
 
 /// Builds and models that do nothing, and a log of who ran on what.
 struct Stage {

@@ -4,11 +4,11 @@ use build_info::{BuildInfo, Bytes, Sha256};
 use serde::{Deserialize, Serialize};
 
 use super::contest::Shape;
-use super::disturbance::Round;
 use super::ledger::Ledger;
 use super::phase::{Phase, Quantity};
 use super::{Provenance, Ratio, median};
 use crate::ui;
+use measure::Round;
 
 /// Several builds measured side by side. docs/src/guide/measuring.md describes the fields.
 #[derive(Clone, Debug, Serialize, Deserialize)]

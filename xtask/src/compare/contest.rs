@@ -6,16 +6,16 @@ use anyhow::{Context, Result};
 use build_info::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::Provenance;
 use super::candidate::{Candidate, Program};
 use super::comparison::{self, Comparison, Contender};
-use super::disturbance::{Round, Watch};
 use super::ledger::{Key, Ledger};
 use super::once::{self, Request};
 use super::phase::Phase;
-use super::{Provenance, schedule};
 use crate::exit;
 use crate::process;
 use crate::ui::Ui;
+use measure::{Round, Watch, schedule};
 
 /// Sizes of a run, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
