@@ -6,18 +6,17 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use engine::bench::parts::Part;
 use engine::bench::{Case, Path, Record, Repeat, end_to_end, kernel};
-use engine::ffi::{Model, start};
+use engine::ffi::start;
 use engine::live::Live;
-use engine::model;
 use engine::options::{FlashAttention, KvType};
 use engine::settings::{Requested, Settings};
+use engine::split::Layouts;
 
-use super::flags::{BATCH, LoadFlags, PlacingFlags, THREADS, whole};
+use super::flags::{BATCH, LoadFlags, PlacingFlags, SplitFlags, THREADS, whole};
 use super::table::{Format, Table};
 use crate::interrupt;
 
@@ -83,7 +82,7 @@ pub struct Args {
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        conflicts_with_all = ["end_to_end", "prompt_gen"]
+        conflicts_with_all = ["end_to_end", "prompt_gen", "split_layout"]
     )]
     parts: Vec<Part>,
     /// Text that --parts tokenizes, a file in UTF-8 [default: one of prose, code, numbers and eight scripts]
@@ -96,6 +95,8 @@ pub struct Args {
     placing: PlacingFlags,
     #[command(flatten)]
     load: LoadFlags,
+    #[command(flatten)]
+    split: SplitFlags,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -108,7 +109,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if !args.parts.is_empty() {
         return parts::run(args, &settings, &cases, &live);
     }
-    let model = model::open(&args.model, &settings[0], &live)?;
+    let layouts = Layouts::open(&args.model, &settings[0], &live)?;
     let commit = commit(&live);
     let mut table = Table::new(args.output, io::stdout().lock());
     table.begin().context("cannot write the results to stdout")?;
@@ -116,7 +117,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for settings in &settings {
         let mut depth = None;
         for case in &cases {
-            let record = measure(args, &model, case, settings, &live, &commit, &mut depth)?;
+            let record = measure(args, &layouts, case, settings, &live, &commit, &mut depth)?;
             table.add(&record).context("cannot write the results to stdout")?;
         }
     }
@@ -134,7 +135,7 @@ fn commit(live: &Live) -> String {
 
 fn measure(
     args: &Args,
-    model: &Arc<Model>,
+    layouts: &Layouts,
     case: &Case,
     settings: &Settings,
     live: &Live,
@@ -143,10 +144,10 @@ fn measure(
 ) -> engine::Result<Record> {
     let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
     let samples = match path(args) {
-        Path::EndToEnd => end_to_end(model, case, settings, live, repeat)?,
-        Path::Kernel => kernel(model, case, settings, live, repeat, depth)?,
+        Path::EndToEnd => end_to_end(layouts, case, settings, live, repeat)?,
+        Path::Kernel => kernel(layouts, case, settings, live, repeat, depth)?,
     };
-    Ok(Record::new(path(args), *case, model, commit, settings, samples))
+    Ok(Record::new(path(args), *case, layouts.model(), commit, settings, samples))
 }
 
 fn path(args: &Args) -> Path {
@@ -158,6 +159,7 @@ fn settings(args: &Args, live: &Live) -> engine::Result<Vec<Settings>> {
     let mut requested = Requested { prefill_threads: args.threads_batch, ..Requested::default() };
     args.placing.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.split.ask(&mut requested);
     let threads: Vec<Option<u32>> = match args.threads.as_slice() {
         [] => vec![None],
         list => list.iter().copied().map(Some).collect(),
