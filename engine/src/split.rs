@@ -99,6 +99,11 @@ impl Layouts {
         Layouts { decode, prefill: Some(prefill), why_not: None }
     }
 
+    /// Why a split layout that was asked for is not there.
+    pub fn why_not(&self) -> Option<&str> {
+        self.why_not.as_deref()
+    }
+
     /// The model that generates.
     pub fn model(&self) -> &Arc<Model> {
         &self.decode
@@ -301,5 +306,27 @@ impl Sequence for Session {
 
     fn take_hand_over(&mut self) -> Option<HandOver> {
         self.prefill.as_mut()?.handed.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gguf::synth::{self, Options, Preset};
+
+    use super::*;
+    use crate::settings::Requested;
+
+    #[test]
+    fn a_file_that_changed_between_the_two_loads_is_told() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("model.gguf");
+        let live = Live::default();
+        let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
+        synth::write(&path, &Options::new(Preset::Tiny)).expect("the tiny model");
+        let model = model::open(&path, &settings, &live).expect("it loads");
+        assert!(as_in_file(&path, &model, &settings).is_ok(), "the same file was refused");
+        synth::write(&path, &Options::new(Preset::MoeTiny)).expect("another model");
+        let changed = as_in_file(&path, &model, &settings).err();
+        assert!(matches!(changed, Some(Error::Changed { .. })), "{changed:?}");
     }
 }

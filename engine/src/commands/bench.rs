@@ -110,6 +110,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return parts::run(args, &settings, &cases, &live);
     }
     let layouts = Layouts::open(&args.model, &settings[0], &live)?;
+    super::warn_of_one_layout(&layouts);
     let commit = commit(&live);
     let mut table = Table::new(args.output, io::stdout().lock());
     table.begin().context("cannot write the results to stdout")?;

@@ -67,6 +67,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     start(args.load.verbose);
     interrupt::stop_in_order();
     let layouts = Layouts::open(&args.model, &settings, &live)?;
+    super::warn_of_one_layout(&layouts);
     let tokens = match numbers {
         Some(numbers) => numbers,
         None => layouts.model().tokenize(&text.unwrap_or_default())?,

@@ -211,7 +211,7 @@ fn say_split(generation: &Generation, session: &Session, settings: &Settings) {
     let asked = settings.split_layout.value == SplitLayout::On;
     let line = match (session.is_split(), generation.hand_over) {
         (true, Some(handed)) => format!(
-            "prefill with the weights as in the file, {} handed over to the repacked ones in {:.0} ms",
+            "prefill with the weights as in the file, {} handed over to the repacked ones in {:.1} ms",
             handed.size,
             milliseconds(handed.time)
         ),
