@@ -64,6 +64,10 @@ pub enum Error {
         available: Bytes,
     },
 
+    /// There is no other layout to compare with.
+    #[error("cannot compare layouts: {0}")]
+    OneLayout(String),
+
     /// The file was another one when it was loaded for the second time.
     #[error(
         "{} changed while it was loaded for the split layout: start again when it is as it should be, and replace a \

@@ -104,6 +104,12 @@ impl Layouts {
         self.why_not.as_deref()
     }
 
+    /// Each of the two layouts alone, the one that generates first; `None` where there is only one.
+    pub fn apart(&self) -> Option<[Layouts; 2]> {
+        let prefill = self.prefill.as_ref()?;
+        Some([Layouts::from(&self.decode), Layouts::from(prefill)])
+    }
+
     /// The model that generates.
     pub fn model(&self) -> &Arc<Model> {
         &self.decode

@@ -304,6 +304,43 @@ fn bench_measures_it_on_both_paths() {
 }
 
 #[test]
+fn layouts_are_compared_in_turns() {
+    let path = quantised("Q4_0");
+    let bench = |model: &Path, more: &[&str]| {
+        let mut all =
+            vec!["bench", "-m", model.to_str().expect("UTF-8"), "--end-to-end", "--compare-layouts"];
+        all.extend(more);
+        parts(&anneal(&all))
+    };
+    let (code, stdout, stderr) = bench(&path, &["-pg", "80,4", "-r", "6", "-o", "json"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let records: Value = serde_json::from_str(&stdout).expect("JSON");
+    for (record, against) in records.as_array().expect("records").iter().zip(["repacked", "file"]) {
+        let samples = |name: &str| record[name].as_array().map(Vec::len);
+        for name in ["samples_split_ns", "samples_against_ns", "samples_hand_over_ns", "rounds"] {
+            assert_eq!(samples(name), Some(6), "{name}: {record}");
+        }
+        let number = |name: &str| record[name].as_f64().expect("a number");
+        assert_eq!(record["against"], against);
+        assert!(number("times_as_fast_low") <= number("times_as_fast"), "{record}");
+        assert!(number("times_as_fast") <= number("times_as_fast_high"), "{record}");
+    }
+    let (_, table, _) = bench(&path, &["-pg", "80,4", "-r", "1"]);
+    assert_eq!(table.lines().count(), 4, "{table}");
+    assert!(table.contains("too few pairs"), "{table}");
+    let cases: [(&Path, &[&str], i32, &str); 3] = [
+        (&quantised("F32"), &["-pg", "80,4"], 1, "both layouts are the same"),
+        (&path, &["-pg", "16,4"], 2, "--split-from is 64"),
+        (&path, &["-pg", "80,4", "--no-repack"], 2, "leave one of them out"),
+    ];
+    for (model, arguments, expected, words) in cases {
+        let (code, _, stderr) = bench(model, arguments);
+        assert_eq!(code, Some(expected), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
 fn what_cannot_be_meant_is_wrong_usage() {
     let path = quantised("Q4_0");
     let path = path.to_str().expect("UTF-8");

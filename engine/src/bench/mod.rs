@@ -7,6 +7,7 @@
 //! What that leaves out is timed part by part: [`parts`].
 
 mod end_to_end;
+mod layouts;
 mod part_record;
 pub mod parts;
 mod record;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use end_to_end::end_to_end;
+pub use layouts::{LayoutRecord, compare_layouts};
 pub use part_record::{PartRecord, Subject};
 pub use record::{Path, Record, utc};
 
@@ -184,11 +186,11 @@ fn fill(
 }
 
 /// Evaluates `n` random tokens, the first one the model's own begin token.
-fn prefill(session: &mut Session, random: &mut Random, n: u32) -> Result<()> {
+fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32) -> Result<()> {
     if n == 0 {
         return Ok(());
     }
-    let context = session.context_for(n as usize)?;
+    let context = sequence.context_for(n as usize)?;
     let n_batch = context.n_batch().max(1);
     let mut tokens = vec![0; n_batch.min(n) as usize];
     let mut done = 0;
@@ -206,10 +208,10 @@ fn prefill(session: &mut Session, random: &mut Random, n: u32) -> Result<()> {
 }
 
 /// Evaluates `n` tokens one by one.
-fn decode(session: &mut Session, random: &mut Random, n: u32) -> Result<()> {
+fn decode(sequence: &mut impl Sequence, random: &mut Random, n: u32) -> Result<()> {
     let mut token = random.begin.unwrap_or_else(|| random.token());
     for _ in 0..n {
-        let context = session.context_for(1)?;
+        let context = sequence.context_for(1)?;
         context.decode(&[token])?;
         context.synchronize();
         token = random.token();

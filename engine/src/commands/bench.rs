@@ -1,5 +1,6 @@
 //! `anneal bench`
 
+mod layouts;
 mod parts;
 
 use std::io;
@@ -12,7 +13,7 @@ use engine::bench::parts::Part;
 use engine::bench::{Case, Path, Record, Repeat, end_to_end, kernel};
 use engine::ffi::start;
 use engine::live::Live;
-use engine::options::{FlashAttention, KvType};
+use engine::options::{FlashAttention, KvType, SplitLayout};
 use engine::settings::{Requested, Settings};
 use engine::split::Layouts;
 
@@ -76,6 +77,10 @@ pub struct Args {
     /// else every -p with every -n
     #[arg(long)]
     end_to_end: bool,
+    /// Run each test with repacked weights, with the weights as in the file and with the split layout, in turns -r
+    /// times, and say how many times as fast the split layout is
+    #[arg(long, requires = "end_to_end", conflicts_with = "split_layout")]
+    compare_layouts: bool,
     /// Time these parts of the work, each by itself, instead of llama-bench's tests: prefill and decode (of the sizes
     /// -p, -n and -d), tokenize, detokenize, sample, greedy, load, vocab, gguf
     #[arg(
@@ -110,6 +115,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return parts::run(args, &settings, &cases, &live);
     }
     let layouts = Layouts::open(&args.model, &settings[0], &live)?;
+    if args.compare_layouts {
+        return layouts::run(args, &layouts, &settings, &cases, &live);
+    }
     super::warn_of_one_layout(&layouts);
     let commit = commit(&live);
     let mut table = Table::new(args.output, io::stdout().lock());
@@ -161,6 +169,9 @@ fn settings(args: &Args, live: &Live) -> engine::Result<Vec<Settings>> {
     args.placing.ask(&mut requested);
     args.load.ask(&mut requested);
     args.split.ask(&mut requested);
+    if args.compare_layouts {
+        requested.split_layout = Some(SplitLayout::On);
+    }
     let threads: Vec<Option<u32>> = match args.threads.as_slice() {
         [] => vec![None],
         list => list.iter().copied().map(Some).collect(),

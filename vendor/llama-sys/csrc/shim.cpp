@@ -39,9 +39,18 @@ std::atomic<bool>    interrupt_flag { false };
 std::atomic<int32_t> quantize_done { 0 };
 std::atomic<int32_t> quantize_total { 0 };
 
-// Of the load that runs on this thread. The names are those of the CPU's own buffer types: CPU_REPACK, AMX, …
-thread_local std::vector<std::string> repacked_names;
-thread_local double                   repacked_mib = 0;
+// Adds up the weights that go to the CPU's own buffer types (CPU_REPACK, AMX, …), while the load that made it runs.
+struct RepackedCount {
+    std::vector<std::string> names;
+    double                   mib = 0;
+
+    RepackedCount();
+    ~RepackedCount();
+};
+
+// Nothing with a destructor: to register one takes memory, and a process without any ends there.
+thread_local RepackedCount * counting       = nullptr;
+thread_local uint64_t        repacked_bytes = 0;
 
 void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
     // llama_model_quantize tells its progress only here: "[  12/ 338] blk.0.attn_k.weight …".
@@ -53,9 +62,9 @@ void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
     // "load_tensors:   CPU_REPACK model buffer size =   530.44 MiB", one line for each buffer.
     char   name[32];
     double mib = 0;
-    if (!repacked_names.empty() && std::sscanf(text, "%*[^:]: %31s model buffer size = %lf", name, &mib) == 2) {
-        for (const std::string & repacked : repacked_names) {
-            repacked_mib += repacked == name ? mib : 0;
+    if (counting != nullptr && std::sscanf(text, "%*[^:]: %31s model buffer size = %lf", name, &mib) == 2) {
+        for (const std::string & repacked : counting->names) {
+            counting->mib += repacked == name ? mib : 0;
         }
     }
     Log & log = the_log();
@@ -247,16 +256,20 @@ void * cpu_function(const char * name) {
     return cpu == nullptr ? nullptr : ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), name);
 }
 
-// Names of the buffer types in which the CPU backend keeps weights in another layout than the file's.
-std::vector<std::string> extra_buffer_names() {
-    std::vector<std::string> names;
-    ggml_backend_dev_t       cpu   = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    auto *                   extra = (ggml_backend_dev_get_extra_bufts_t) cpu_function("ggml_backend_dev_get_extra_bufts");
+RepackedCount::RepackedCount() {
+    ggml_backend_dev_t cpu   = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    auto *             extra = (ggml_backend_dev_get_extra_bufts_t) cpu_function("ggml_backend_dev_get_extra_bufts");
     ggml_backend_buffer_type_t * types = extra == nullptr ? nullptr : extra(cpu);
     for (; types != nullptr && *types != nullptr; ++types) {
         names.emplace_back(ggml_backend_buft_name(*types));
     }
-    return names;
+    counting       = this;
+    repacked_bytes = 0;
+}
+
+RepackedCount::~RepackedCount() {
+    counting       = nullptr;
+    repacked_bytes = (uint64_t) (mib * 1024 * 1024);
 }
 
 }  // namespace
@@ -289,16 +302,13 @@ llama_model * anneal_model_load(const char * path, const llama_model_params * pa
     return logged<llama_model *>(
         nullptr, [](llama_model * model) { return model == nullptr; }, err, err_size,
         [&] {
-            repacked_mib        = 0;
-            repacked_names      = extra_buffer_names();
-            llama_model * model = llama_model_load_from_file(path, *params);
-            repacked_names.clear();
-            return model;
+            RepackedCount count;
+            return llama_model_load_from_file(path, *params);
         });
 }
 
 uint64_t anneal_repacked_bytes(void) {
-    return (uint64_t) (repacked_mib * 1024 * 1024);
+    return repacked_bytes;
 }
 
 llama_context * anneal_context_new(
