@@ -13,7 +13,7 @@ mod gate;
 mod model;
 mod pgo;
 pub mod plan;
-mod recommend;
+pub mod recommend;
 mod setup;
 mod show;
 mod test;

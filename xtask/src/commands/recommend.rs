@@ -16,12 +16,13 @@ use crate::{exit, profile, tools};
 
 /// Options of `recommend`.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("subject").required(true).args(["model", "shape"]))]
 pub struct Args {
     /// The model: a GGUF file, of a split model the first part; only its header is read
-    #[arg(short, long, value_name = "FILE", required_unless_present = "shape")]
+    #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     /// A model that is not there, by its shape: llama-3.1-8b, qwen2.5-7b, qwen3-30b-a3b, …; a wrong name lists all
-    #[arg(long, value_name = "NAME", conflicts_with = "model")]
+    #[arg(long, value_name = "NAME")]
     shape: Option<String>,
     /// Quantisation of --shape
     #[arg(long, value_name = "TYPE", default_value = "Q4_K_M", conflicts_with = "model")]
@@ -58,8 +59,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     };
     let presets = preset::load(&workspace.runtime_presets())?;
     let profiles = profile::names(&workspace.build_profiles())?;
+    let path = args.model.map_or("MODEL.gguf".into(), |path| path.to_string_lossy().into_owned());
     let answer = recommend(&Question {
         model: &model,
+        path: &path,
         host: &host,
         roofline: roofline.as_ref(),
         presets: &presets,
@@ -70,14 +73,13 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 }
 
 /// The facts of the model at `path`, all parts of it.
-fn read_model(path: &Path) -> Result<ModelFacts> {
+pub fn read_model(path: &Path) -> Result<ModelFacts> {
     let first = GgufFile::open(path)?;
     let others = first.other_parts()?;
-    let tensors = std::iter::once(&first).chain(&others).flat_map(|file| file.tensors()).map(|tensor| Tensor {
-        name: tensor.name.clone(),
-        dims: tensor.dims.clone(),
-        kind: tensor.kind,
-    });
+    let tensors = std::iter::once(&first)
+        .chain(&others)
+        .flat_map(|file| file.tensors())
+        .map(|tensor| Tensor { name: tensor.name.clone(), dims: tensor.dims.clone(), kind: tensor.kind });
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     ModelFacts::read(&Header(&first), tensors.collect(), &name)
 }
@@ -98,7 +100,8 @@ impl Metadata for Header<'_> {
     }
 }
 
-fn model_of_shape(name: &str, quant: &str) -> Result<ModelFacts> {
+/// The facts of a known model as `quant`.
+pub fn model_of_shape(name: &str, quant: &str) -> Result<ModelFacts> {
     let quant = quant.to_ascii_uppercase();
     let Some(shape) = shapes::find(name) else {
         let names: Vec<&str> = shapes::SHAPES.iter().map(|shape| shape.name).collect();

@@ -197,7 +197,8 @@ pub fn compute_buffer(model: &ModelFacts, n_ctx: u32, n_ubatch: u32) -> Bytes {
     const F32: u64 = 4;
     let used = model.experts.map_or(1, |experts| experts.used);
     let logits = sum([model.vocabulary, model.embedding.saturating_mul(6)].into_iter());
-    let network = sum([model.feed_forward.saturating_mul(2), model.embedding].into_iter()).saturating_mul(used);
+    let network =
+        sum([model.feed_forward.saturating_mul(2), model.embedding].into_iter()).saturating_mul(used);
     let stream = model.embedding.saturating_mul(2);
     let floats = logits.max(network.saturating_add(stream)).saturating_mul(F32);
     Bytes(floats.saturating_add(u64::from(n_ctx) * 2).saturating_mul(n_ubatch.into()))
@@ -206,9 +207,10 @@ pub fn compute_buffer(model: &ModelFacts, n_ctx: u32, n_ubatch: u32) -> Bytes {
 /// Size of the weights of which the CPU backend makes a copy in another order. A tied embedding is copied as the output
 /// matrix.
 pub fn repacked_bytes(model: &ModelFacts, host: &Host) -> Bytes {
-    let copied = model.tensors.iter().filter(|tensor| {
-        (tensor.name != "token_embd.weight" || model.tied) && is_repacked(tensor, host)
-    });
+    let copied = model
+        .tensors
+        .iter()
+        .filter(|tensor| (tensor.name != "token_embd.weight" || model.tied) && is_repacked(tensor, host));
     Bytes(sum(copied.map(Tensor::bytes)))
 }
 

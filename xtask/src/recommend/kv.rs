@@ -65,7 +65,8 @@ impl Kv {
             kv.layers += 1;
             let k = own.saturating_mul(key_length);
             let v = if latent { 0 } else { own.saturating_mul(value_length) };
-            kv.f16.0 = sum([kv.f16.0, row(F16, k).unwrap_or(u64::MAX), row(F16, v).unwrap_or(u64::MAX)].into_iter());
+            kv.f16.0 =
+                sum([kv.f16.0, row(F16, k).unwrap_or(u64::MAX), row(F16, v).unwrap_or(u64::MAX)].into_iter());
             kv.q8_0 = match (kv.q8_0, row(Q8_0, k), row(Q8_0, v)) {
                 (Some(all), Some(k), Some(v)) => Some(Bytes(sum([all.0, k, v].into_iter()))),
                 _ => None,

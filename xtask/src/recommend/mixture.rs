@@ -84,8 +84,14 @@ pub fn quantise(model: &ModelFacts, quant: &Quant) -> Mixed {
 /// Whether a file type decides the type of this tensor: matrices but for routers and what is small
 /// (`tensor_allows_quantization`).
 pub fn is_quantised_by_type(tensor: &Tensor) -> bool {
-    const KEPT: [&str; 6] =
-        ["_norm.weight", "ffn_gate_inp.weight", "ssm_conv1d", "shortconv.conv.weight", "time_mix_", "position_embd"];
+    const KEPT: [&str; 6] = [
+        "_norm.weight",
+        "ffn_gate_inp.weight",
+        "ssm_conv1d",
+        "shortconv.conv.weight",
+        "time_mix_",
+        "position_embd",
+    ];
     tensor.dims.len() >= 2
         && tensor.name.ends_with("weight")
         && !KEPT.iter().any(|part| tensor.name.contains(part))

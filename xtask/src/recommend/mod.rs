@@ -32,6 +32,8 @@ use variant::BuildAdvice;
 pub struct Question<'a> {
     /// The model.
     pub model: &'a ModelFacts,
+    /// Its file, as a command names it.
+    pub path: &'a str,
     /// The machine.
     pub host: &'a Host,
     /// Its measured limits, where they are known.
@@ -68,8 +70,8 @@ pub struct Recommendation {
     pub build: BuildAdvice,
     /// How to run it.
     pub runtime: Runtime,
-    /// Flags of `anneal run` for that.
-    pub flags: Vec<String>,
+    /// The command for that.
+    pub command: String,
     /// What speed there can be.
     pub speed: Speed,
     /// What goes to the GPU, where there is one.
@@ -83,7 +85,7 @@ pub struct Recommendation {
 
 /// Answers `question`.
 pub fn recommend(question: &Question<'_>) -> Recommendation {
-    let Question { model, host, roofline, presets, profiles, n_ctx } = *question;
+    let Question { model, host, roofline, presets, profiles, n_ctx, .. } = *question;
     let budget = threads::budget(host, Policy::default());
     let memory = fit::Budget::of(host).total;
     let preset = presets.iter().find(|preset| preset.matches(budget.cores, memory));
@@ -107,7 +109,7 @@ pub fn recommend(question: &Question<'_>) -> Recommendation {
         quant::advise(model, host, roofline, threads.0, &fit.need, n_ubatch, fit.memory.usable);
     Recommendation {
         build: variant::choose(model, host, offload.as_ref(), profiles),
-        flags: runtime.flags(),
+        command: runtime.command(question.path),
         speed: Speed::of(model, roofline, threads, n_ctx, fit.verdict),
         notes: notes(question, &fit, &runtime, offload.as_ref()),
         host: HostSummary { cpu: host.cpu.name.clone(), cores: budget.cores, bound_by: budget.bound_by },
@@ -126,10 +128,14 @@ fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<
         notes.push("it would fit if nothing else ran on this machine: close what takes memory".to_string());
     }
     if fit.verdict == Verdict::DoesNotFit && fit.need.buffers() > fit.memory.usable {
-        notes.push("the KV cache and the buffers alone do not fit: a shorter context (-c) needs less".to_string());
+        notes.push(
+            "the KV cache and the buffers alone do not fit: a shorter context (-c) needs less".to_string(),
+        );
     }
     let n_ctx = u64::from(runtime.n_ctx.value);
-    if let Some(trained) = model.trained_context.filter(|trained| n_ctx > trained.next_multiple_of(256)) {
+    if let Some(trained) =
+        model.trained_context.filter(|trained| n_ctx > trained.div_ceil(256).saturating_mul(256))
+    {
         notes.push(format!(
             "a context of {n_ctx} tokens is longer than the {trained} that it was trained for: its text gets worse"
         ));

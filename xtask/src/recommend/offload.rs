@@ -48,7 +48,8 @@ impl Offload {
         let experts_on_cpu = experts_on_cpu(&layers, room.checked_sub(kv), output);
         let whole = sum3(in_layers, kv, output);
         let of_layers = model.layers + 1;
-        let fit = if whole <= room { of_layers } else { room.checked_div(largest).unwrap_or(0).min(model.layers) };
+        let fit =
+            if whole <= room { of_layers } else { room.checked_div(largest).unwrap_or(0).min(model.layers) };
         Some(Self {
             gpu: gpu.name.clone(),
             memory: gpu.memory,
@@ -58,8 +59,7 @@ impl Offload {
             layer: Bytes(largest),
             layers: fit,
             of_layers,
-            layers_with_experts_on_cpu: experts_on_cpu
-                .filter(|_| model.experts.is_some() && fit < of_layers),
+            layers_with_experts_on_cpu: experts_on_cpu.filter(|_| model.experts.is_some() && fit < of_layers),
         })
     }
 

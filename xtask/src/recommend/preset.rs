@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn bounds_hold_at_both_ends() {
-        let text = "description = ''\n[match]\ncores = { min = 2, max = 4 }\nmemory_gib = { min = 8 }\n[settings]";
+        let text =
+            "description = ''\n[match]\ncores = { min = 2, max = 4 }\nmemory_gib = { min = 8 }\n[settings]";
         let preset = Preset::parse("p", text).unwrap();
         let cases = [(1, 8, false), (2, 8, true), (4, 900, true), (5, 8, false), (3, 7, false)];
         for (cores, gib, expected) in cases {

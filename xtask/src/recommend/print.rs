@@ -17,7 +17,7 @@ impl fmt::Display for Recommendation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut facts: Vec<(&str, String)> =
             vec![("model", self.model_in_words()), ("host", self.host_in_words())];
-        facts.extend([("fits", self.fit_in_words()), ("build", self.build.reason.clone())]);
+        facts.extend([("memory", self.fit_in_words()), ("build", self.build.reason.clone())]);
         facts.push(("", self.build.command.clone()));
         if let Some(offload) = &self.offload {
             let mut text = format!(
@@ -42,7 +42,7 @@ impl fmt::Display for Recommendation {
         writeln!(f)?;
         writeln!(f, "{}", table(Some(&["setting", "value", "why"]), self.settings()))?;
         writeln!(f)?;
-        writeln!(f, "anneal run -m MODEL.gguf {}", self.flags.join(" "))?;
+        writeln!(f, "{}", self.command)?;
         writeln!(f)?;
         let header = ["type", "size", "bits", "fits", "decode ≤", "+ppl", "rearranged"];
         write!(f, "{}", table(Some(&header), self.quantisation.choices.iter().map(row)))
@@ -104,7 +104,8 @@ impl Recommendation {
 
     fn speed_in_words(&self) -> String {
         let speed = &self.speed;
-        let (Some(decode), Some(full), Some(prefill)) = (speed.decode, speed.decode_full, speed.prefill) else {
+        let (Some(decode), Some(full), Some(prefill)) = (speed.decode, speed.decode_full, speed.prefill)
+        else {
             return format!(
                 "{}; a token of decode reads {}, one of prefill takes {} multiply-adds",
                 speed.how,
@@ -173,7 +174,8 @@ fn table(header: Option<&[&str]>, rows: impl IntoIterator<Item = Vec<String>>) -
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-    lines.join("\n")
+    // An empty header is an empty line.
+    lines.join("\n").trim_start_matches('\n').to_string()
 }
 
 /// Three digits, as a person says them: `8.03 B`, `494 M`.

@@ -86,12 +86,7 @@ pub fn advise(
     Advice { most_exact, usual, text, warnings: warnings(model, host), choices }
 }
 
-fn in_words(
-    model: &ModelFacts,
-    most_exact: Option<&str>,
-    usual: Option<&str>,
-    verdict: Verdict,
-) -> String {
+fn in_words(model: &ModelFacts, most_exact: Option<&str>, usual: Option<&str>, verdict: Verdict) -> String {
     let (Some(most_exact), Some(usual)) = (most_exact, usual) else {
         return "no quantisation of this model fits: take a smaller model".to_string();
     };
@@ -124,7 +119,8 @@ fn warnings(model: &ModelFacts, host: &Host) -> Vec<String> {
         ));
     }
     let layers = || matrices().filter(|tensor| tensor.layer().is_some());
-    let bytes = |tensors: &mut dyn Iterator<Item = &Tensor>| tensors.map(|tensor| tensor.bytes() as f64).sum::<f64>();
+    let bytes =
+        |tensors: &mut dyn Iterator<Item = &Tensor>| tensors.map(|tensor| tensor.bytes() as f64).sum::<f64>();
     let quantised = |tensor: &&Tensor| !["f32", "f16", "bf16"].contains(&tensor.kind.name());
     let all = bytes(&mut layers().filter(quantised));
     let fast = bytes(&mut layers().filter(quantised).filter(|tensor| is_repacked(tensor, host)));
@@ -137,4 +133,3 @@ fn warnings(model: &ModelFacts, host: &Host) -> Vec<String> {
     }
     warnings
 }
-

@@ -69,7 +69,11 @@ pub fn wished_context(model: &ModelFacts, preset: Option<&Preset>, asked: Option
         None => (N_CTX, "the engine's default: room for a conversation"),
     };
     let trained = model.trained_context.and_then(|trained| u32::try_from(trained).ok()).unwrap_or(u32::MAX);
-    if trained < wish { chosen(round(trained), "what the model was trained for") } else { chosen(wish, reason) }
+    if trained < wish {
+        chosen(round(trained), "what the model was trained for")
+    } else {
+        chosen(wish, reason)
+    }
 }
 
 impl Runtime {
@@ -87,7 +91,9 @@ impl Runtime {
             None => chosen(default, "llama.cpp's own"),
         };
         let mmap = match fit.verdict {
-            Verdict::Fits | Verdict::FitsWithoutRepack => "the weights are the file's own pages: started again at once",
+            Verdict::Fits | Verdict::FitsWithoutRepack => {
+                "the weights are the file's own pages: started again at once"
+            }
             _ => "the weights do not fit at once: what is mapped can be dropped and read again",
         };
         let mlock = match fit.verdict {
@@ -102,7 +108,10 @@ impl Runtime {
             decode_threads: decode_threads(from.decode_share, budget),
             prefill_threads: chosen(
                 budget.prefill,
-                format!("all {} usable cores ({}): prefill is bound by arithmetic", budget.cores, budget.bound_by),
+                format!(
+                    "all {} usable cores ({}): prefill is bound by arithmetic",
+                    budget.cores, budget.bound_by
+                ),
             ),
             mmap: chosen(from.mmap.unwrap_or(true) || fit.verdict > Verdict::FitsWithoutRepack, mmap),
             mlock: chosen(from.mlock.unwrap_or(false) && fit.verdict == Verdict::Fits, mlock),
@@ -121,9 +130,11 @@ impl Runtime {
         }
     }
 
-    /// The flags of `anneal run`.
-    pub fn flags(&self) -> Vec<String> {
-        let mut flags = Vec::new();
+    /// The command that runs the model in `path` so.
+    pub fn command(&self, path: &str) -> String {
+        // Only a zero byte cannot be quoted, and no path has one.
+        let path = shlex::try_quote(path).unwrap_or(path.into());
+        let mut flags: Vec<String> = ["anneal", "run", "-m", &path].map(String::from).to_vec();
         let mut put = |flag: &str, value: String| flags.extend([flag.to_string(), value]);
         put("-c", self.n_ctx.value.to_string());
         put("-b", self.n_batch.value.to_string());
@@ -134,7 +145,7 @@ impl Runtime {
         if !self.repack.value {
             flags.push("--no-repack".to_string());
         }
-        flags
+        flags.join(" ")
     }
 }
 

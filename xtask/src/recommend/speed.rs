@@ -58,13 +58,18 @@ impl Speed {
         let rates = |threads| roofline.and_then(|roofline| roofline.at(threads)).copied();
         let (Some(decode), Some(prefill)) = (rates(threads.0), rates(threads.1)) else { return speed };
         if verdict >= Verdict::StreamsFromDisk {
-            speed.how = "weights come from the disk: its speed is the ceiling, and was not measured".to_string();
+            speed.how =
+                "weights come from the disk: its speed is the ceiling, and was not measured".to_string();
             return speed;
         }
         speed.read_bytes = positive(decode.read_bytes);
         speed.decode = decode_ceiling(decode.read_bytes, model.bytes_per_token.0, 0);
         speed.decode_full = decode_ceiling(decode.read_bytes, model.bytes_per_token.0, kv);
         speed.prefill = prefill_ceiling(&prefill, model.prefill_macs);
+        if speed.decode.is_none() {
+            speed.how = format!("the measured limits make no sense: {MEASURE} again");
+            return speed;
+        }
         speed.how = format!(
             "measured bandwidth of {} threads over the bytes of a token; measured multiply-adds of {} threads over those \
              of a token; at most, not to be expected",

@@ -7,7 +7,7 @@ use super::model_facts::ModelFacts;
 use super::offload::Offload;
 
 /// One row of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Variant {
     /// Name in profiles/build.
     pub profile: &'static str,
@@ -95,6 +95,24 @@ pub struct BuildAdvice {
     /// The variant that would suit better, and is not there yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned: Option<&'static str>,
+    /// All variants.
+    pub variants: Vec<Status>,
+}
+
+/// A variant, and whether there is such a profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// The variant.
+    #[serde(flatten)]
+    pub variant: Variant,
+    /// Whether it can be built.
+    pub there: bool,
+}
+
+/// The table, with what of it is there.
+pub fn statuses(profiles: &[String]) -> Vec<Status> {
+    let there = |name: &str| profiles.iter().any(|profile| profile == name);
+    VARIANTS.iter().map(|variant| Status { variant: *variant, there: there(variant.profile) }).collect()
 }
 
 /// Chooses a build; `profiles` are those that are there.
@@ -110,6 +128,7 @@ pub fn choose(
         command: format!("cargo xtask build --profile {profile}"),
         reason,
         planned,
+        variants: statuses(profiles),
     };
     let cpu = format!("{}: all of its instruction sets", host.cpu.name);
     let Some(offload) = offload else {
@@ -124,7 +143,8 @@ pub fn choose(
 
 /// The variant for a machine with a GPU.
 fn of_gpu(model: &ModelFacts, offload: &Offload) -> (&'static str, String) {
-    let layers = format!("{} of {} layers fit into the memory of {}", offload.layers, offload.of_layers, offload.gpu);
+    let layers =
+        format!("{} of {} layers fit into the memory of {}", offload.layers, offload.of_layers, offload.gpu);
     let moe = model.experts.is_some();
     let floats = model.prefill_macs.quantised.saturating_mul(2) < model.prefill_macs.total();
     let profile = match offload {
