@@ -75,8 +75,13 @@ impl Recommendation {
     fn host_in_words(&self) -> String {
         let memory = &self.fit.memory;
         format!(
-            "{}: {} usable cores ({}), {} free of {}",
-            self.host.cpu, self.host.cores, self.host.bound_by, memory.free, memory.total
+            "{}: {} usable {} ({}), {} free of {}",
+            self.host.cpu,
+            self.host.cores,
+            if self.host.cores == 1 { "core" } else { "cores" },
+            self.host.bound_by,
+            memory.free,
+            memory.total
         )
     }
 
@@ -86,18 +91,20 @@ impl Recommendation {
             "{}: {} weights, {} KV of {} tokens, {} buffers",
             self.fit.verdict, need.weights, need.kv, need.n_ctx, need.compute
         );
-        if need.repacked > Bytes(0) {
-            text.push_str(&format!(", {} rearranged copy", need.repacked));
+        let (copied, all) = match self.fit.verdict {
+            Verdict::Fits => (need.repacked, need.with_copy()),
+            _ => (Bytes(0), need.once()),
+        };
+        if copied > Bytes(0) {
+            text.push_str(&format!(", {copied} rearranged copy"));
         }
         text.push_str(&format!(
-            "; {} of {} usable ({} left to the system)",
-            need.with_copy(),
-            memory.usable,
-            memory.reserve
+            "; {all} in all, {} usable ({} left to the system)",
+            memory.usable, memory.reserve
         ));
         match self.fit.largest_context {
             Some(largest) => text.push_str(&format!("; context up to {largest}")),
-            None => text.push_str("; with no context at all"),
+            None => text.push_str("; no context is short enough to keep the weights in memory"),
         }
         text
     }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::fit::{Need, Verdict, is_repacked};
 use super::kv;
 use super::mixture::{self, Quant};
-use super::model_facts::{ModelFacts, Tensor};
+use super::model_facts::{ModelFacts, Tensor, sum};
 use super::speed::decode_ceiling;
 
 /// One quantisation of the model's shape.
@@ -83,7 +83,7 @@ pub fn advise(
     let from_usual = choices.iter().position(|choice| choice.quant == USUAL).unwrap_or(0);
     let usual = choices[from_usual..].iter().find(fits).map(|choice| choice.quant);
     let text = in_words(model, most_exact, usual, need.verdict(usable));
-    Advice { most_exact, usual, text, warnings: warnings(model, host), choices }
+    Advice { most_exact, usual, text, warnings: warnings(model, host, &choices), choices }
 }
 
 fn in_words(model: &ModelFacts, most_exact: Option<&str>, usual: Option<&str>, verdict: Verdict) -> String {
@@ -107,7 +107,7 @@ fn in_words(model: &ModelFacts, most_exact: Option<&str>, usual: Option<&str>, v
 }
 
 /// What the CPU's kernels and the shape make of the types in the file.
-fn warnings(model: &ModelFacts, host: &Host) -> Vec<String> {
+fn warnings(model: &ModelFacts, host: &Host, choices: &[Choice]) -> Vec<String> {
     let mut warnings = Vec::new();
     let matrices = || model.tensors.iter().filter(|tensor| mixture::is_quantised_by_type(tensor));
     let odd = matrices().filter(|tensor| !tensor.row().is_multiple_of(256)).count();
@@ -118,18 +118,23 @@ fn warnings(model: &ModelFacts, host: &Host) -> Vec<String> {
             matrices().count()
         ));
     }
-    let layers = || matrices().filter(|tensor| tensor.layer().is_some());
-    let bytes =
-        |tensors: &mut dyn Iterator<Item = &Tensor>| tensors.map(|tensor| tensor.bytes() as f64).sum::<f64>();
-    let quantised = |tensor: &&Tensor| !["f32", "f16", "bf16"].contains(&tensor.kind.name());
-    let all = bytes(&mut layers().filter(quantised));
-    let fast = bytes(&mut layers().filter(quantised).filter(|tensor| is_repacked(tensor, host)));
-    if all > 0.0 && fast / all < 0.5 {
-        warnings.push(format!(
-            "{:.0} % of the layers' quantised weights are of types that llama.cpp rearranges for this CPU: the others use \
-             its general kernels, so measure against Q4_0 or Q4_K_M",
-            100.0 * fast / all
-        ));
+    let layers = || matrices().filter(|tensor| tensor.layer().is_some() && tensor.kind.block_elements() > 1);
+    let all = sum(layers().map(Tensor::bytes));
+    let rearranged = sum(layers().filter(|tensor| is_repacked(tensor, host)).map(Tensor::bytes));
+    let best = choices.iter().filter(|choice| choice.perplexity_rise.is_some());
+    let best = best.max_by(|a, b| a.repacked_share.total_cmp(&b.repacked_share));
+    match best.filter(|_| rearranged < all / 2) {
+        Some(best) if best.repacked_share > 0.0 => warnings.push(format!(
+            "llama.cpp rearranges {:.0} % of the layers' quantised weights for this CPU, the others use its general \
+             kernels: measure against {}, of which it rearranges most",
+            100.0 * rearranged as f64 / all.max(1) as f64,
+            best.quant
+        )),
+        Some(_) => warnings.push(
+            "this CPU lacks the instruction sets (AVX2, on ARM dot products) that llama.cpp's rearranged kernels need"
+                .to_string(),
+        ),
+        None => {}
     }
     warnings
 }

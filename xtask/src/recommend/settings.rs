@@ -108,10 +108,7 @@ impl Runtime {
             decode_threads: decode_threads(from.decode_share, budget),
             prefill_threads: chosen(
                 budget.prefill,
-                format!(
-                    "all {} usable cores ({}): prefill is bound by arithmetic",
-                    budget.cores, budget.bound_by
-                ),
+                format!("all usable cores ({}): prefill is bound by arithmetic", budget.bound_by),
             ),
             mmap: chosen(from.mmap.unwrap_or(true) || fit.verdict > Verdict::FitsWithoutRepack, mmap),
             mlock: chosen(from.mlock.unwrap_or(false) && fit.verdict == Verdict::Fits, mlock),

@@ -591,31 +591,75 @@ fn headers_that_lie_are_refused_or_survived() {
     assert!(refused(Keys(vec![("block_count", vec![2])]), vec![]).contains("no weights"));
 }
 
-/// docs/src/guide/recommend.md holds the table of variants, written by this test.
+/// docs/src/guide/recommend.md holds an example and the table of variants, written by this test.
 #[test]
-fn the_table_of_variants_in_docs_is_that_of_the_program() {
-    const BEGIN: &str = "<!-- variants: written by `UPDATE_DOCS=1 cargo test -p xtask recommend` -->\n";
-    const END: &str = "<!-- end of variants -->";
+fn the_example_and_the_table_of_variants_in_docs_are_those_of_the_program() {
     let path = root().join("docs/src/guide/recommend.md");
-    let page = std::fs::read_to_string(&path).unwrap();
+    let mut page = std::fs::read_to_string(&path).unwrap();
     let there = crate::profile::names(&root().join("profiles/build")).unwrap();
-    let mut table = String::from("\n| profile | for | runs on | why | |\n| --- | --- | --- | --- | --- |\n");
+    let mut table = String::from("| profile | for | runs on | why | |\n| --- | --- | --- | --- | --- |\n");
     for status in variant::statuses(&there) {
         let variant = status.variant;
         let there = if status.there { "" } else { "planned, not there yet" };
-        table.push_str(&format!(
-            "| `{}` | {} | {} | {} | {there} |\n",
-            variant.profile, variant.models, variant.runs_on, variant.why
-        ));
+        let row = [&format!("`{}`", variant.profile), variant.models, variant.runs_on, variant.why, there];
+        table.push_str(&format!("| {} |\n", row.join(" | ")));
     }
-    let (before, rest) = page.split_once(BEGIN).expect("the page lost its marker");
-    let (_, after) = rest.split_once(END).expect("the page lost its end marker");
-    let wanted = format!("{before}{BEGIN}{table}\n{END}{after}");
+    let example = recommend(&Question {
+        model: &shape("llama-3.1-8b", "Q4_K_M"),
+        path: "MODEL.gguf",
+        host: &host("i3-6100"),
+        roofline: None,
+        presets: &presets(),
+        profiles: &profiles(),
+        n_ctx: None,
+    });
+    let example = format!("```text\n{example}\n```\n");
+    for (name, content) in [("example", example), ("variants", table)] {
+        let begin = format!("<!-- {name}: written by `UPDATE_DOCS=1 cargo test -p xtask recommend` -->\n");
+        let end = format!("<!-- end of {name} -->");
+        let (before, rest) = page.split_once(&begin).expect("the page lost a marker");
+        let (_, after) = rest.split_once(&end).expect("the page lost the end of a marker");
+        page = format!("{before}{begin}\n{content}\n{end}{after}");
+    }
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &wanted).unwrap();
+        std::fs::write(&path, &page).unwrap();
     }
     assert!(
-        std::fs::read_to_string(&path).unwrap() == wanted,
+        std::fs::read_to_string(&path).unwrap() == page,
         "run `UPDATE_DOCS=1 cargo test -p xtask recommend` and review the change"
     );
+}
+
+#[test]
+fn all_parts_of_a_split_model_are_counted() {
+    use gguf::write::{Header, Meta, TensorSpec, Writer};
+    let folder = tempfile::tempdir().unwrap();
+    let part = |number: u32| {
+        let mut metadata =
+            vec![("split.no".to_string(), Meta::U32(number)), ("split.count".to_string(), Meta::U32(2))];
+        if number == 0 {
+            metadata.push(("general.architecture".into(), Meta::String("llama".into())));
+            metadata.push(("llama.block_count".into(), Meta::U32(2)));
+            metadata.push(("llama.embedding_length".into(), Meta::U32(64)));
+            metadata.push(("llama.attention.head_count".into(), Meta::U32(4)));
+            metadata.push(("llama.attention.head_count_kv".into(), Meta::I32s(vec![2, 1])));
+        }
+        let name = format!("blk.{number}.ffn_up.weight");
+        let tensors = vec![TensorSpec { name, dims: vec![64, 8], kind: GgmlType::F16 }];
+        let header = Header { metadata, tensors };
+        let mut writer = Writer::new(Vec::new(), &header).unwrap();
+        writer.write_data(&[0; 1024]).unwrap();
+        let path = folder.path().join(format!("m-{:05}-of-00002.gguf", number + 1));
+        std::fs::write(&path, writer.finish().unwrap()).unwrap();
+        path
+    };
+    let (first, second) = (part(0), part(1));
+    let model = read_model(&first).unwrap();
+    assert_eq!((model.weights.0, model.parameters, model.layers), (2048, 1024, 2));
+    // Heads of 64 / 4 elements, 2 and 1 of them, keys and values, 2 bytes.
+    assert_eq!(model.kv.f16.0, 16 * 3 * 2 * 2);
+    assert_eq!(model.name, "m-00001-of-00002.gguf");
+    std::fs::remove_file(second).unwrap();
+    let error = format!("{:#}", read_model(&first).unwrap_err());
+    assert!(error.contains("put all parts into one folder"), "{error}");
 }
