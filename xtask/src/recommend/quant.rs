@@ -66,11 +66,14 @@ pub fn advise(
     let choice = |quant: &Quant| {
         let mixed = mixture::quantise(model, quant);
         let need = Need::of(&mixed.model, host, need.n_ctx, n_ubatch, kv::F16);
+        let verdict = need.verdict(usable);
+        // What is read from the disk is not bound by memory.
+        let bandwidth = bandwidth.filter(|_| verdict <= Verdict::FitsWithoutRepack);
         Choice {
             quant: quant.name,
             weights: need.weights,
             bits_per_weight: mixed.model.bits_per_weight(),
-            verdict: need.verdict(usable),
+            verdict,
             decode: bandwidth.and_then(|rate| decode_ceiling(rate, mixed.model.bytes_per_token.0, 0)),
             perplexity_rise: quant.perplexity_rise,
             repacked_share: need.repacked.0 as f64 / need.weights.0.max(1) as f64,

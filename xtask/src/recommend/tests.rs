@@ -375,6 +375,7 @@ fn speeds_are_ceilings_from_what_was_measured() {
     // Weights that come from the disk are not bound by memory.
     let large = answer(&shape("llama-3.3-70b", "Q4_K_M"), &host, Some(&measured), None);
     assert!(large.speed.decode.is_none() && large.speed.how.contains("disk"), "{:?}", large.speed);
+    assert!(large.quantisation.choices.iter().all(|choice| choice.decode.is_none()));
     let mut wrong = measured;
     wrong.rates.iter_mut().for_each(|rates| rates.read_bytes = -1.0);
     let speed = answer(&model, &host, Some(&wrong), None).speed;
@@ -474,6 +475,21 @@ fn rearranged_types_are_those_of_the_cpu() {
         let found = [12, 14, 8, 10, 1].map(|id| is_repacked(&tensor(id, 64), &host));
         assert_eq!(found, expected, "{name}");
         assert!(!is_repacked(&tensor(12, 7), &host), "{name}");
+    }
+}
+
+#[test]
+fn the_rearranged_copy_is_as_large_as_llama_cpp_reports() {
+    // "AMX model buffer size" of the synthetic F16 models, MiB: experts are not among it, a tied embedding is.
+    let cases = [(Synthetic::Tiny, 5.5), (Synthetic::MoeTiny, 2.125), (Synthetic::SmallQwen2, 39.0)];
+    let mut host = host("zen5-vm");
+    host.cpu.features.extend(["amx_tile", "amx_int8"].map(String::from));
+    let folder = tempfile::tempdir().unwrap();
+    for (preset, mib) in cases {
+        let path = folder.path().join("m.gguf");
+        synth::write(&path, &Options::new(preset)).unwrap();
+        let copy = super::fit::repacked_bytes(&read_model(&path).unwrap(), &host);
+        assert_eq!(copy.0 as f64 / f64::from(1 << 20), mib, "{preset}");
     }
 }
 
