@@ -51,6 +51,8 @@ pub struct Generation {
     pub prefill: Duration,
     /// Time from the first token to the last.
     pub decode: Duration,
+    /// Time of each token after the first: from the choice of the one before to its own.
+    pub token_times: Vec<Duration>,
 }
 
 impl Generation {
@@ -98,6 +100,7 @@ pub(crate) fn from_tokens(
         time_to_first_token: None,
         prefill: Duration::ZERO,
         decode: Duration::ZERO,
+        token_times: Vec::new(),
     };
     let prefill_start = Instant::now();
     match context.decode(prompt) {
@@ -114,6 +117,7 @@ pub(crate) fn from_tokens(
     let mut stream = StreamUtf8::default();
     let room = (context.n_ctx() as usize).saturating_sub(prompt.len());
     let mut first = None;
+    let mut before = None;
     generation.stop = loop {
         if generation.tokens.len() >= request.n_predict as usize {
             break Stop::Length;
@@ -122,12 +126,14 @@ pub(crate) fn from_tokens(
             break Stop::Interrupted;
         }
         let token = sampler.sample(context)?;
-        let first = *first.get_or_insert_with(Instant::now);
+        let now = Instant::now();
+        let first = *first.get_or_insert(now);
         generation.time_to_first_token.get_or_insert(first - start);
         if !request.ignore_end && model.is_end(token) {
             break Stop::End;
         }
         generation.tokens.push(token);
+        generation.token_times.extend(before.replace(now).map(|before| now - before));
         generation.decode = first.elapsed();
         model.piece(token, stream.buffer())?;
         let text = stream.take();

@@ -105,7 +105,7 @@ fn n_ctx(model: &Model, settings: &Settings) -> u32 {
 
 /// Bytes of the K and V caches: n_ctx × layers × KV heads × (key length + value length) values. `None` for
 /// models that keep something else, or not as much in every layer.
-fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
+pub(crate) fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
     let architecture = model.metadata("general.architecture")?;
     let full = |key: &str| format!("{architecture}.{key}");
     let number = |key: &str| model.metadata(&full(key))?.parse::<u64>().ok();

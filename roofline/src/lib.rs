@@ -188,7 +188,7 @@ fn buffer_size(host: &Host) -> Result<Bytes, Error> {
 
 /// What the last-level caches of all cores hold together. Each core counts for its share, so that a cache is counted
 /// once however many share it; at least one whole cache, since a guest may see one that it shares with others.
-fn last_level_caches(host: &Host) -> Bytes {
+pub fn last_level_caches(host: &Host) -> Bytes {
     let (mut total, mut largest) = (0u64, 0);
     for core in &host.topology.cores {
         let Some(Cache { size, shared_by }) = core.l3.or(core.l2) else { continue };

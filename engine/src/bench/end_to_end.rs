@@ -50,6 +50,9 @@ pub fn end_to_end(
             samples.ns.push(ns);
             let first = generation.time_to_first_token.unwrap_or_else(|| start.elapsed());
             samples.first_token_ns.push(u64::try_from(first.as_nanos()).unwrap_or(u64::MAX));
+            let times =
+                generation.token_times.iter().map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+            samples.token_ns.extend(times);
         }
     }
     Ok(samples)

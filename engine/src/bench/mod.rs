@@ -7,16 +7,18 @@
 //! What that leaves out is timed part by part: [`parts`].
 
 mod end_to_end;
+pub mod latency;
 mod part_record;
 pub mod parts;
 mod record;
+pub mod work;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 pub use end_to_end::end_to_end;
 pub use part_record::{PartRecord, Subject};
-pub use record::{Path, Record, utc};
+pub use record::{Columns, Path, Record, utc};
 
 use crate::error::{Error, Result};
 use crate::ffi::{Context, Model, Token};
@@ -76,6 +78,9 @@ pub struct Samples {
     pub ns: Vec<u64>,
     /// Nanoseconds until the first token of each sample; end to end only.
     pub first_token_ns: Vec<u64>,
+    /// Nanoseconds of each generated token, those of all samples in order; end to end the first of each is not among
+    /// them, since it comes out of the prefill.
+    pub token_ns: Vec<u64>,
     /// When it began, RFC 3339 in UTC.
     pub time: String,
 }
@@ -109,14 +114,15 @@ pub fn kernel(
     let mut samples = Samples { time: utc(std::time::SystemTime::now()), ..Samples::default() };
     if repeat.warm_up {
         prefill(&mut context, &mut random, case.n_prompt)?;
-        decode(&mut context, &mut random, case.n_gen.min(1))?;
+        decode(&mut context, &mut random, case.n_gen.min(1), &mut Vec::new())?;
     }
     for _ in 0..repeat.samples {
         context.clear();
+        samples.token_ns.reserve(case.n_gen as usize);
         fill(&mut context, &mut random, case.n_depth, depth)?;
         let start = Instant::now();
         prefill(&mut context, &mut random, case.n_prompt)?;
-        decode(&mut context, &mut random, case.n_gen)?;
+        decode(&mut context, &mut random, case.n_gen, &mut samples.token_ns)?;
         samples.ns.push(nanoseconds(start));
     }
     Ok(samples)
@@ -167,12 +173,15 @@ fn prefill(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
     Ok(())
 }
 
-/// Evaluates `n` tokens one by one.
-fn decode(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
+/// Evaluates `n` tokens one by one. The clock is read after each synchronisation, which is there in any case; what that
+/// costs is some 50 ns a token.
+fn decode(context: &mut Context, random: &mut Random, n: u32, token_ns: &mut Vec<u64>) -> Result<()> {
     let mut token = random.begin.unwrap_or_else(|| random.token());
     for _ in 0..n {
+        let start = Instant::now();
         context.decode(&[token])?;
         context.synchronize();
+        token_ns.push(nanoseconds(start));
         token = random.token();
     }
     Ok(())
