@@ -247,3 +247,128 @@ pub fn cache_bytes(model: &Arc<Model>, settings: &Settings) -> Option<u64> {
     };
     cache_size(model, &of_one(settings.type_k.value, settings.type_v.value)).map(|bytes| bytes.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use gguf::GgmlType;
+    use gguf::write::{Header, TensorSpec, Writer};
+
+    use super::*;
+
+    /// Rates of round figures: 1 byte, and 100, 10 and 20 multiply-adds a nanosecond.
+    const RATES: Rates =
+        Rates { threads: 1, read_bytes: 1e9, int8_macs: 1e11, f32_macs: 1e10, bf16_macs: Some(2e10) };
+
+    fn work(tensors: &[(&str, &[u64], u32)], used: Option<f64>) -> Option<Work> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("model.gguf");
+        let specs: Vec<TensorSpec> = tensors
+            .iter()
+            .map(|(name, dims, kind)| TensorSpec {
+                name: name.to_string(),
+                dims: dims.to_vec(),
+                kind: GgmlType::from_id(*kind).expect("a type"),
+            })
+            .collect();
+        let header = Header { metadata: Vec::new(), tensors: specs.clone() };
+        let mut writer =
+            Writer::new(std::fs::File::create(&path).expect("a file"), &header).expect("a header");
+        for spec in &specs {
+            writer.write_data(&vec![0; spec.bytes().expect("a size") as usize]).expect("data");
+        }
+        writer.finish().expect("a whole file");
+        let file = GgufFile::open(&path).expect("a good file");
+        Work::from_tensors(&file.tensors().iter().collect::<Vec<_>>(), used)
+    }
+
+    fn test(n_prompt: u32, n_gen: u32, n_depth: u32) -> Test {
+        let case = Case { n_prompt, n_gen, n_depth };
+        Test { case, path: Path::Kernel, n_batch: 128, n_ubatch: 64, cache_bytes: 10 }
+    }
+
+    const F32: u32 = 0;
+    const Q8_0: u32 = 8;
+    const BF16: u32 = 30;
+
+    #[test]
+    fn decode_reads_every_weight_and_the_cache_but_one_row_of_the_embedding() {
+        let tensors: [(&str, &[u64], u32); 4] = [
+            ("token_embd.weight", &[32, 1000], Q8_0),
+            ("blk.0.ffn_up.weight", &[32, 100], Q8_0),
+            ("output_norm.weight", &[32], F32),
+            ("output.weight", &[32, 1000], Q8_0),
+        ];
+        let work = work(&tensors, None).expect("a plain model");
+        // 34 bytes a row, 100 of them and 1000 of the output matrix; the norm.
+        let weights = 34 * 1100 + 128;
+        assert_eq!(work.weights(), weights);
+        // One token at depth 0 reads its own key and value; at depth 4 four more.
+        for (n_gen, n_depth, cached) in [(1, 0, 1), (1, 4, 5), (2, 4, 5 + 6)] {
+            let (seconds, bound) = test(0, n_gen, n_depth).seconds(&work, &RATES, &RATES);
+            let expected = f64::from(n_gen) * weights as f64 + f64::from(cached) * 10.0;
+            assert!((seconds * 1e9 - expected).abs() < 1e-3, "{n_gen} at {n_depth}: {seconds}");
+            assert_eq!(bound, Bound::Memory);
+        }
+        // End to end the first token comes out of the prefill.
+        let whole = Test { path: Path::EndToEnd, ..test(0, 3, 0) };
+        let kernel = test(0, 2, 0);
+        assert_eq!(whole.seconds(&work, &RATES, &RATES), kernel.seconds(&work, &RATES, &RATES));
+    }
+
+    #[test]
+    fn prefill_computes_all_weights_for_each_token_and_the_output_once_a_call() {
+        let tensors: [(&str, &[u64], u32); 4] = [
+            ("token_embd.weight", &[32, 100], Q8_0),
+            ("blk.0.a.weight", &[64, 100], Q8_0),
+            ("blk.0.b.weight", &[64, 100], BF16),
+            ("blk.0.c.weight", &[64, 100], F32),
+        ];
+        let work = work(&tensors, None).expect("a plain model");
+        // Nanoseconds of a token in the layers, and of one in the output matrix, which is the embedding table.
+        let (body, output) = (64.0 + 320.0 + 640.0, 32.0);
+        // A graph of one token is bound by reading.
+        let single = 6800.0 + 12_800.0 + 25_600.0 + 3400.0;
+        let cases = [
+            (1, single, Bound::Memory),
+            (64, 64.0 * body + output, Bound::Compute),
+            (65, 64.0 * body + single, Bound::Compute),
+            // Calls of 128 tokens, the logits of each call's last one.
+            (128, 128.0 * body + output, Bound::Compute),
+            (512, 512.0 * body + 4.0 * output, Bound::Compute),
+            (513, 512.0 * body + 4.0 * output + single, Bound::Compute),
+        ];
+        for (n, expected, bound) in cases {
+            let (seconds, found) = test(n, 0, 0).seconds(&work, &RATES, &RATES);
+            assert!((seconds * 1e9 - expected).abs() < 1e-3, "{n}: {seconds}");
+            assert_eq!(found, bound, "{n}");
+        }
+    }
+
+    #[test]
+    fn of_experts_only_those_that_are_used_count() {
+        let tensors: [(&str, &[u64], u32); 3] = [
+            ("output.weight", &[32, 10], Q8_0),
+            ("blk.0.attn_q.weight", &[32, 100], Q8_0),
+            ("blk.0.ffn_up_exps.weight", &[32, 100, 8], Q8_0),
+        ];
+        let quarter = work(&tensors, Some(0.25)).expect("experts");
+        let graph = quarter.graph(1, 1.0);
+        assert_eq!(graph.bytes, 34.0 * (10.0 + 100.0 + 200.0));
+        assert_eq!(quarter.graph(3, 0.0).int8, 3.0 * 32.0 * (100.0 + 200.0));
+        assert_eq!(work(&tensors, None), None, "nobody knows how many are used");
+        let nextn: [(&str, &[u64], u32); 1] = [("blk.9.nextn.eh_proj.weight", &[32, 10], Q8_0)];
+        assert_eq!(work(&nextn, None), None, "layers that are not evaluated");
+    }
+
+    #[test]
+    fn a_share_is_told_only_where_the_roof_is_one() {
+        let tensors: [(&str, &[u64], u32); 1] = [("output.weight", &[32, 1000], Q8_0)];
+        let work = work(&tensors, None).expect("a plain model");
+        let share = |caches, seconds| test(0, 1, 0).share(&work, [&RATES, &RATES], caches, seconds);
+        let least = (34_000.0 + 10.0) / 1e9;
+        let half = share(0, 2.0 * least).expect("a share");
+        assert!((half.of_roof - 0.5).abs() < 1e-9 && half.bound == Bound::Memory, "{half:?}");
+        assert_eq!(share(34_000, least), None, "the weights fit into the caches");
+        assert_eq!(share(0, 0.0), None, "no time");
+    }
+}

@@ -6,7 +6,7 @@ use std::path::Path;
 use engine::bench::Record;
 
 /// Characters of the longest bar.
-const WIDTH: f64 = 40.0;
+const WIDTH: usize = 40;
 
 /// A character's left eighths, from none to seven.
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
@@ -85,7 +85,7 @@ impl Curve {
         for point in &points {
             let mean = point.mean();
             let mark = if Some(point.threads) == knee { " <- knee" } else { "" };
-            let _ = writeln!(text, "    {:>4} {} {mean:.2}{mark}", point.threads, bar(mean / best));
+            let _ = writeln!(text, "    {:>4} {:<WIDTH$} {mean:.2}{mark}", point.threads, bar(mean / best));
         }
         let words = match knee {
             None => "knee: unknown; one sample says nothing of the noise, so give -r 5".to_string(),
@@ -129,7 +129,7 @@ fn knee(points: &[&Point]) -> Option<u32> {
 /// A bar of `share` of the full width, to an eighth of a character.
 fn bar(share: f64) -> String {
     // `as` makes 0 of NaN, of a speed that is no number.
-    let eighths = (share.clamp(0.0, 1.0) * WIDTH * 8.0).round() as usize;
+    let eighths = (share.clamp(0.0, 1.0) * (WIDTH * 8) as f64).round() as usize;
     "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
 
@@ -170,7 +170,7 @@ mod tests {
         let text = curves(&[(1, &[10.0, 10.0]), (2, &[20.0, 20.0])]).draw();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[1], "    tg128, t/s over threads");
-        assert_eq!(lines[2], format!("       1 {} 10.00", "█".repeat(20)));
+        assert_eq!(lines[2], format!("       1 {}{} 10.00", "█".repeat(20), " ".repeat(20)));
         assert_eq!(lines[3], format!("       2 {} 20.00 <- knee", "█".repeat(40)));
         assert!(lines.iter().all(|line| line.is_empty() || line.starts_with("    ")), "{text}");
         assert_eq!(curves(&[(1, &[10.0])]).draw(), "", "one number of threads is no curve");
