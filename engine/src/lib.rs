@@ -19,6 +19,7 @@ pub mod options;
 pub mod quantize;
 pub mod roof;
 pub mod settings;
+pub mod split;
 pub mod stream_utf8;
 pub mod threads;
 

@@ -49,7 +49,16 @@ fn weights(path: &Path) -> Result<Bytes> {
 
 /// Makes a context of `model` with threads of its own.
 pub fn context(model: &Arc<Model>, settings: &Settings, live: &Live, interruptible: bool) -> Result<Context> {
-    let options = ContextOptions {
+    let options = context_options(model, settings, interruptible);
+    context_with(model, &options, settings, live, LOWER_CTX)
+}
+
+/// What to do where a context as the settings want it does not fit.
+pub(crate) const LOWER_CTX: &str = "lower -c, or make the cache smaller with -ctk q8_0 -ctv q8_0";
+
+/// The context that `settings` want of `model`.
+pub(crate) fn context_options(model: &Model, settings: &Settings, interruptible: bool) -> ContextOptions {
+    ContextOptions {
         n_ctx: n_ctx(model, settings),
         n_batch: settings.n_batch.value,
         n_ubatch: settings.n_ubatch.value,
@@ -57,9 +66,7 @@ pub fn context(model: &Arc<Model>, settings: &Settings, live: &Live, interruptib
         type_v: settings.type_v.value,
         flash_attention: settings.flash_attention.value,
         interruptible,
-    };
-    let mend = "lower -c, or make the cache smaller with -ctk q8_0 -ctv q8_0";
-    context_with(model, &options, settings, live, mend)
+    }
 }
 
 /// The same with `options` that are not the settings'; `mend` is what to do where it does not fit into memory.

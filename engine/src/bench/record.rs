@@ -211,6 +211,8 @@ impl Record {
             ("anneal_path", json!(self.path.name())),
             ("n_threads_batch", json!(settings.prefill_threads.value)),
             ("peak_rss_bytes", json!(self.peak_rss)),
+            ("split_layout", json!(self.samples.split)),
+            ("samples_hand_over_ns", json!(self.samples.hand_over_ns)),
             ("load_ns", json!(self.load_ns)),
             ("tpot_p50_ns", json!(times.map(|times| times.p50))),
             ("tpot_p95_ns", json!(times.map(|times| times.p95))),

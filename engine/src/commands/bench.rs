@@ -1,6 +1,7 @@
 //! `anneal bench`
 
 mod curve;
+mod layouts;
 mod lists;
 mod parts;
 mod roof;
@@ -9,21 +10,20 @@ use std::io::{self, Write};
 use std::path::{Path as FilePath, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use engine::bench::parts::Part;
 use engine::bench::work::Work;
 use engine::bench::{Case, Path, Record, Repeat, end_to_end, kernel};
-use engine::ffi::{Model, start};
+use engine::ffi::start;
 use engine::live::Live;
-use engine::model;
 use engine::options::{FlashAttention, KvType, LoadMode};
 use engine::settings::Settings;
+use engine::split::Layouts;
 
 use self::lists::{Numbers, flat, numbers};
-use super::flags::{BATCH, LoadFlags, POLL, PlacingFlags, THREADS};
+use super::flags::{BATCH, LoadFlags, POLL, PlacingFlags, SplitFlags, THREADS};
 use super::table::{Format, Table};
 use crate::interrupt;
 
@@ -95,13 +95,17 @@ pub struct Args {
     /// Show times per output token in the table, and the time that loading takes; --end-to-end shows them in any case
     #[arg(long)]
     latency: bool,
+    /// Run each test with repacked weights, with the weights as in the file and with the split layout, in turns -r
+    /// times, and say how many times as fast the split layout is
+    #[arg(long, requires = "end_to_end", conflicts_with = "split_layout")]
+    compare_layouts: bool,
     /// Time these parts of the work, each by itself, instead of llama-bench's tests: prefill and decode (of the sizes
     /// -p, -n and -d), tokenize, detokenize, sample, greedy, load, vocab, gguf
     #[arg(
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        conflicts_with_all = ["end_to_end", "prompt_gen"]
+        conflicts_with_all = ["end_to_end", "prompt_gen", "split_layout"]
     )]
     parts: Vec<Part>,
     /// Text that --parts tokenizes, a file in UTF-8 [default: one of prose, code, numbers and eight scripts]
@@ -121,6 +125,8 @@ pub struct Args {
     placing: PlacingFlags,
     #[command(flatten)]
     load: LoadFlags,
+    #[command(flatten)]
+    split: SplitFlags,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -137,6 +143,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let models = lists::models(&args.model);
     if !args.parts.is_empty() {
         return parts::run(args, &models, &settings, &cases, &live);
+    }
+    if args.compare_layouts {
+        let [path] = models.as_slice() else {
+            return Err(
+                engine::Error::Usage("--compare-layouts takes one model: give -m once".to_string()).into()
+            );
+        };
+        let layouts = Layouts::open(path, &settings[0], &live)?;
+        return layouts::run(args, &layouts, &settings, &cases, &live);
     }
     let roof = roof::Roof::find(&live);
     let mut bench =
@@ -174,17 +189,18 @@ impl Bench<'_> {
         let work = self.roof.as_ref().and_then(|_| Work::of(path));
         for settings in settings.chunk_by(|a, b| a.model_options() == b.model_options()) {
             let begin = Instant::now();
-            let model = model::open(path, &settings[0], self.live)?;
+            let layouts = Layouts::open(path, &settings[0], self.live)?;
             let load_ns = u64::try_from(begin.elapsed().as_nanos()).ok();
+            super::warn_of_one_layout(&layouts);
             for settings in settings {
                 // The state at a depth, kept as long as the settings are the same.
                 let mut depth = None;
                 for case in self.cases {
-                    let mut record = self.measure(&model, case, settings, &mut depth)?;
+                    let mut record = self.measure(&layouts, case, settings, &mut depth)?;
                     record.load_ns = load_ns;
                     record.columns.latency = self.args.latency || self.args.end_to_end;
                     if let Some(roof) = &self.roof {
-                        roof.hold(&mut record, &model, work.as_ref());
+                        roof.hold(&mut record, layouts.model(), work.as_ref());
                     }
                     table.add(&record).context("cannot write the results to stdout")?;
                     self.curves.add(&record);
@@ -196,17 +212,17 @@ impl Bench<'_> {
 
     fn measure(
         &self,
-        model: &Arc<Model>,
+        layouts: &Layouts,
         case: &Case,
         settings: &Settings,
         depth: &mut Option<(u32, Vec<u8>)>,
     ) -> engine::Result<Record> {
         let repeat = Repeat { samples: self.args.repetitions, warm_up: !self.args.no_warmup };
         let samples = match path(self.args) {
-            Path::EndToEnd => end_to_end(model, case, settings, self.live, repeat)?,
-            Path::Kernel => kernel(model, case, settings, self.live, repeat, depth)?,
+            Path::EndToEnd => end_to_end(layouts, case, settings, self.live, repeat)?,
+            Path::Kernel => kernel(layouts, case, settings, self.live, repeat, depth)?,
         };
-        Ok(Record::new(path(self.args), *case, model, &self.commit, settings, samples))
+        Ok(Record::new(path(self.args), *case, layouts.model(), &self.commit, settings, samples))
     }
 }
 

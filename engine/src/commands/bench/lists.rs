@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use engine::live::Live;
-use engine::options::{FlashAttention, LoadMode};
+use engine::options::{FlashAttention, LoadMode, SplitLayout};
 use engine::settings::{Requested, Settings};
 
 use super::Args;
@@ -103,6 +103,10 @@ pub fn settings(args: &Args, live: &Live) -> engine::Result<Vec<Settings>> {
     let mut requested = Requested::default();
     args.placing.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.split.ask(&mut requested);
+    if args.compare_layouts {
+        requested.split_layout = Some(SplitLayout::On);
+    }
     let mut all = vec![requested];
     each(&mut all, &args.load_mode, |requested, mode| requested.load_mode = Some(mode));
     each(&mut all, &args.repack, |requested, repack| requested.repack = Some(repack));
