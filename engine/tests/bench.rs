@@ -345,11 +345,12 @@ fn a_roofline_that_cannot_be_measured_or_kept_is_told() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("file");
     std::fs::write(&file, "").expect("a file");
-    let cases: [(&[&str], i32, &str); 5] = [
+    let cases: [(&[&str], i32, &str); 6] = [
         (&["--roofline", "-t", "100000"], 2, "this process may use"),
         (&["--roofline", "-t", "0"], 2, "this process may use"),
         (&["--roofline", "-m", "x.gguf"], 2, "cannot be used with"),
-        (&["--no-save", "-m", "x.gguf"], 2, "--roofline"),
+        (&["--no-save", "-m", "x.gguf"], 2, "cannot be used with"),
+        (&["--no-save"], 2, "--roofline"),
         (&[], 2, "--model"),
     ];
     for (arguments, expected, words) in cases {

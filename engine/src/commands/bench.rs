@@ -116,7 +116,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["model", "end_to_end", "parts", "prompt_gen"])]
     roofline: bool,
     /// Do not keep what --roofline measures
-    #[arg(long, requires = "roofline")]
+    #[arg(long, requires = "roofline", conflicts_with = "model")]
     no_save: bool,
     /// Output: md, json, jsonl, csv or sql
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]

@@ -47,15 +47,17 @@ pub fn numbers(
         if first > last {
             return Err(format!("{first} is more than {last}: write the smaller one first"));
         }
-        let mut values = vec![first];
-        while let Some(next) = step(values[values.len() - 1]).filter(|next| *next <= last) {
-            if next <= values[values.len() - 1] {
+        let (mut values, mut at) = (vec![first], first);
+        // A step beyond the last number, or beyond any, ends it.
+        while let Some(next) = (at < last).then(|| step(at)).flatten().filter(|next| *next <= last) {
+            if next <= at {
                 return Err(format!("{text} has no end, since its step leads nowhere: {}", how()));
             }
             if values.len() == MOST {
                 return Err(format!("{text} has more than {MOST} values: take a larger step"));
             }
             values.push(next);
+            at = next;
         }
         Ok(Numbers(values))
     }
