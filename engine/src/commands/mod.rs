@@ -7,6 +7,7 @@ pub mod quantize;
 pub mod run;
 
 mod flags;
+mod sql;
 mod table;
 
 use std::ffi::OsString;
