@@ -499,7 +499,10 @@ mod tests {
         assert_eq!(found("a", cpu("x", 2, Some(1.5)), 28, None), Err(given));
         assert_eq!(found("b", cpu("x", 2, None), 28, None), Err(Miss::Build));
         assert_eq!(found("a", cpu("x", 2, None), 28, Some("batch")), Err(only));
-        assert_eq!(TuningRecord::default().lookup("a", &cpu("x", 2, None), &model(28), None), Err(Miss::Model));
+        assert_eq!(
+            TuningRecord::default().lookup("a", &cpu("x", 2, None), &model(28), None),
+            Err(Miss::Model)
+        );
     }
 
     #[test]
@@ -524,7 +527,9 @@ mod tests {
         assert_eq!(TuningRecord::parse(later.as_bytes()).unwrap().entries, record.entries);
         let newer = TuningRecord::parse(text.replace("\"1.0\"", "\"2.0\"").as_bytes()).unwrap_err();
         assert!(matches!(&newer, TuningError::Newer { found } if found == "2.0"), "{newer}");
-        for wrong in ["", "{", "[]", "{\"schema_version\":7}", "{\"schema_version\":\"1.0\"}", &text[..text.len() / 2]] {
+        for wrong in
+            ["", "{", "[]", "{\"schema_version\":7}", "{\"schema_version\":\"1.0\"}", &text[..text.len() / 2]]
+        {
             let error = TuningRecord::parse(wrong.as_bytes()).unwrap_err();
             assert!(matches!(error, TuningError::Damaged(_)), "{wrong}: {error}");
         }

@@ -20,5 +20,7 @@ pub mod quantize;
 pub mod settings;
 pub mod stream_utf8;
 pub mod threads;
+pub mod tune;
+pub mod tuning;
 
 pub use error::{Error, Result};

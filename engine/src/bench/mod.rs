@@ -81,7 +81,13 @@ pub struct Samples {
 }
 
 /// The context of a test: as large as it must be.
-fn context(model: &Arc<Model>, path: Path, case: &Case, settings: &Settings, live: &Live) -> Result<Context> {
+pub(crate) fn context(
+    model: &Arc<Model>,
+    path: Path,
+    case: &Case,
+    settings: &Settings,
+    live: &Live,
+) -> Result<Context> {
     let options = ContextOptions {
         n_ctx: case.n_ctx(path)?,
         n_batch: settings.n_batch.value,
@@ -150,7 +156,7 @@ fn fill(
 }
 
 /// Evaluates `n` random tokens, the first one the model's own begin token.
-fn prefill(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
+pub(crate) fn prefill(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
     let n_batch = context.n_batch().max(1);
     let mut tokens = vec![0; n_batch.min(n) as usize];
     let mut done = 0;
@@ -168,7 +174,7 @@ fn prefill(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
 }
 
 /// Evaluates `n` tokens one by one.
-fn decode(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
+pub(crate) fn decode(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
     let mut token = random.begin.unwrap_or_else(|| random.token());
     for _ in 0..n {
         context.decode(&[token])?;
@@ -179,19 +185,19 @@ fn decode(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
 }
 
 /// Random tokens: xorshift64 (Marsaglia 2003), always the same, so that two runs do the same work.
-struct Random {
+pub(crate) struct Random {
     state: u64,
     n_vocab: u64,
     begin: Option<Token>,
 }
 
 impl Random {
-    fn new(model: &Model) -> Self {
+    pub(crate) fn new(model: &Model) -> Self {
         let n_vocab = u64::from(model.n_vocab().max(1));
         Random { state: 0x9e37_79b9_7f4a_7c15, n_vocab, begin: model.begin_token() }
     }
 
-    fn token(&mut self) -> Token {
+    pub(crate) fn token(&mut self) -> Token {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;

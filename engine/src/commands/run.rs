@@ -14,7 +14,7 @@ use engine::model;
 use engine::settings::{Requested, Settings};
 use serde_json::json;
 
-use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, whole};
+use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
 use crate::interrupt;
 
 /// Generate text from a prompt
@@ -50,6 +50,8 @@ pub struct Args {
     threads: ThreadFlags,
     #[command(flatten)]
     load: LoadFlags,
+    #[command(flatten)]
+    tuning: TuningFlags,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -59,7 +61,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
     let live = super::read_live();
-    let settings = Settings::resolve(&requested, &live)?;
+    let tuned = args.tuning.look_up(&args.model, &live);
+    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     let prompt = prompt(args)?;
 

@@ -1,0 +1,275 @@
+//! Candidates against the one to beat: all in turns, the worse half dropped after every rung, until one is left and
+//! what can be said of it is said.
+//!
+//! Only runs that stand in the same round are compared, so a machine that drifts drifts for all. A round in which
+//! something else took the machine's cores is not counted.
+
+use std::time::Duration;
+
+use build_info::Bytes;
+use build_info::tuning::{Candidate, Interval, Sample};
+use measure::{FEWEST_PAIRS, median, ratio, schedule};
+
+use super::{Event, Failure, Objective, Runner, Stop, Work, check};
+
+/// Rounds before the worse half goes.
+const ROUNDS: usize = 2;
+/// Of no use any more where all rounds say that it is slower than this.
+const HOPELESS: f64 = 0.95;
+/// Half the width of an interval below which nobody would notice what is left.
+const NARROW: f64 = 0.01;
+/// Numbers of pairs of the last two after which the interval is looked at. Not after every pair: whoever looks often
+/// enough sees a difference where there is none.
+const LOOKS: [usize; 3] = [FEWEST_PAIRS, FEWEST_PAIRS + 5, FEWEST_PAIRS + 12];
+/// Rounds that may be repeated because the machine was disturbed.
+const REPEATS: usize = 3;
+/// Cores kept busy by others, as a share of all, from which a round does not count.
+const DISTURBED: f64 = 0.15;
+
+/// What a contest is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms<'a> {
+    /// What is weighed.
+    pub objective: &'a Objective,
+    /// What is run.
+    pub work: Work,
+    /// When it must end, on the runner's clock.
+    pub deadline: Duration,
+    /// Time that a run takes, roughly.
+    pub run: Duration,
+    /// Memory that a candidate may take.
+    pub ceiling: Option<Bytes>,
+    /// Cores of the machine.
+    pub cores: u32,
+}
+
+/// A running contest.
+struct Contest<'a, 'r> {
+    terms: Terms<'a>,
+    runner: &'r mut dyn Runner,
+    candidates: Vec<Candidate>,
+    /// Numbers of those still in it; 0 is the one to beat.
+    alive: Vec<usize>,
+    round: usize,
+    repeats: usize,
+    run: Duration,
+    cut_short: Option<String>,
+}
+
+/// How a contest ended.
+pub struct Outcome {
+    /// The candidates with what was measured.
+    pub candidates: Vec<Candidate>,
+    /// The number of the best.
+    pub winner: usize,
+    /// Why it was cut short, if it was.
+    pub cut_short: Option<String>,
+}
+
+/// Runs `candidates` against the first of them. The first stays unless another is faster by an interval above 1 and
+/// its output passes.
+pub fn contest(
+    runner: &mut dyn Runner,
+    candidates: Vec<Candidate>,
+    terms: Terms<'_>,
+) -> Result<Outcome, Stop> {
+    let alive = (0..candidates.len()).collect();
+    let run = terms.run;
+    let mut contest =
+        Contest { terms, runner, candidates, alive, round: 0, repeats: 0, run, cut_short: None };
+    contest.race()?;
+    Ok(contest.end())
+}
+
+impl Contest<'_, '_> {
+    fn race(&mut self) -> Result<(), Stop> {
+        let mut rung = 0;
+        while self.alive.len() > 1 && !self.is_told() {
+            for _ in 0..if self.alive.len() > 2 || rung == 0 { ROUNDS } else { 1 } {
+                if !self.is_time_for_a_round() {
+                    return Ok(());
+                }
+                self.turn()?;
+            }
+            self.drop_the_worse();
+            // Before more time is spent on them, and before one of them can win.
+            self.check_the_rest()?;
+            rung += 1;
+        }
+        Ok(())
+    }
+
+    /// One run of each, in turns; repeated where the machine was disturbed.
+    fn turn(&mut self) -> Result<(), Stop> {
+        loop {
+            self.runner.cores_busy_elsewhere();
+            let order = schedule::order(self.round, self.alive.len());
+            let mut samples = Vec::new();
+            for place in order {
+                let number = self.alive[place];
+                if let Some(sample) = self.run(number)? {
+                    samples.push((number, sample));
+                }
+            }
+            let busy = self.runner.cores_busy_elsewhere().unwrap_or(0.0);
+            if busy > DISTURBED * f64::from(self.terms.cores) && self.repeats < REPEATS {
+                self.repeats += 1;
+                let again = if self.repeats == REPEATS { "; the rest is counted as it is" } else { "" };
+                let warning = format!("others kept {busy:.1} cores busy: the round is repeated{again}");
+                self.runner.tell(Event::Warning(&warning));
+                if self.is_time_for_a_round() {
+                    continue;
+                }
+            }
+            for (number, sample) in samples {
+                self.candidates[number].samples.push(sample);
+            }
+            self.alive.retain(|number| self.candidates[*number].dropped.is_none());
+            self.round += 1;
+            return Ok(());
+        }
+    }
+
+    /// One run of one. A candidate that fails is dropped; the one to beat gets a second chance.
+    fn run(&mut self, number: usize) -> Result<Option<Sample>, Stop> {
+        if self.candidates[number].dropped.is_some() {
+            return Ok(None);
+        }
+        for attempt in 0.. {
+            if self.runner.is_interrupted() {
+                return Err(Stop::Interrupted);
+            }
+            let before = self.runner.elapsed();
+            let settings = self.candidates[number].settings.clone();
+            let why = match self.runner.measure(&settings, self.terms.work) {
+                Ok(measured) => {
+                    self.run = self.runner.elapsed().saturating_sub(before);
+                    match (measured.peak, self.terms.ceiling) {
+                        (Some(peak), Some(ceiling)) if peak > ceiling => {
+                            format!("it took {peak} of memory, and {ceiling} is the ceiling")
+                        }
+                        _ => return Ok(Some(measured.sample)),
+                    }
+                }
+                Err(Failure::Interrupted) => return Err(Stop::Interrupted),
+                Err(Failure::Failed(why)) => why,
+            };
+            if number == 0 && attempt == 0 {
+                self.runner
+                    .tell(Event::Warning(&format!("{}: {why}; trying once more", self.candidates[0].name)));
+                continue;
+            }
+            if number == 0 {
+                return Err(Stop::Failed(why));
+            }
+            self.drop(number, why);
+            break;
+        }
+        Ok(None)
+    }
+
+    fn drop(&mut self, number: usize, why: String) {
+        self.runner.tell(Event::Dropped { name: &self.candidates[number].name, why: &why });
+        self.candidates[number].dropped = Some(why);
+    }
+
+    /// Whether there is time for a run of each.
+    fn is_time_for_a_round(&mut self) -> bool {
+        let needed = self.run * self.alive.len() as u32;
+        let fits = self.runner.elapsed() + needed <= self.terms.deadline;
+        if !fits {
+            self.cut_short = Some(format!("out of time after {} rounds", self.round));
+        }
+        fits
+    }
+
+    /// How many times as fast as the one to beat, round by round.
+    fn ratios(&self, number: usize) -> Vec<f64> {
+        let seconds = |number: usize| {
+            let samples = self.candidates[number].samples.iter();
+            samples.map(|sample| self.terms.objective.seconds(sample))
+        };
+        seconds(0).zip(seconds(number)).map(|(base, seconds)| base / seconds).collect()
+    }
+
+    /// Drops what is hopeless, and of the rest the worse half. The last one is left.
+    fn drop_the_worse(&mut self) {
+        let mut ranked: Vec<(usize, f64)> =
+            self.alive[1..].iter().map(|&number| (number, median(&self.ratios(number)))).collect();
+        for &(number, ratio) in &ranked {
+            if self.ratios(number).iter().all(|ratio| *ratio < HOPELESS) {
+                self.drop(number, format!("{ratio:.2} times as fast in every round"));
+            }
+        }
+        ranked.retain(|(number, _)| self.candidates[*number].dropped.is_none());
+        ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let stay = ranked.len().div_ceil(2);
+        for (number, ratio) in ranked.split_off(stay) {
+            self.drop(number, format!("in the worse half with {ratio:.3}"));
+        }
+        self.alive.retain(|number| self.candidates[*number].dropped.is_none());
+        let best = ranked.first().map(|&(number, ratio)| (self.candidates[number].name.clone(), ratio));
+        let left = self.alive.len() - 1;
+        self.runner.tell(Event::Rung { round: self.round, left, best });
+    }
+
+    /// Looks at the output of those still in it, once each.
+    fn check_the_rest(&mut self) -> Result<(), Stop> {
+        for number in self.alive[1..].to_vec() {
+            if self.candidates[number].output.is_some() {
+                continue;
+            }
+            let settings = self.candidates[number].settings.clone();
+            let judged = match self.runner.check(&settings) {
+                Ok(found) => check::judge(&settings, &found),
+                Err(Failure::Interrupted) => return Err(Stop::Interrupted),
+                Err(Failure::Failed(why)) => Err(format!("its output could not be looked at: {why}")),
+            };
+            match judged {
+                Ok(words) => self.candidates[number].output = Some(words),
+                Err(why) => self.drop(number, why),
+            }
+        }
+        self.alive.retain(|number| self.candidates[*number].dropped.is_none());
+        Ok(())
+    }
+
+    /// Whether all is said of the last two.
+    fn is_told(&self) -> bool {
+        let &[_, last] = self.alive.as_slice() else { return false };
+        let ratios = self.ratios(last);
+        if !LOOKS.contains(&ratios.len()) {
+            return false;
+        }
+        let found = interval(&ratios);
+        let decided = found.low > 1.0 || found.high < 1.0;
+        decided || found.high - found.low < 2.0 * NARROW || ratios.len() >= LOOKS[2]
+    }
+
+    fn end(mut self) -> Outcome {
+        let mut winner = (0, 1.0);
+        for number in 1..self.candidates.len() {
+            let ratios = self.ratios(number);
+            if ratios.is_empty() {
+                continue;
+            }
+            let found = interval(&ratios);
+            let candidate = &mut self.candidates[number];
+            candidate.ratio = Some(found);
+            let shown = ratios.len() >= FEWEST_PAIRS && found.low > 1.0;
+            let passes = candidate.dropped.is_none() && candidate.output.is_some();
+            if shown && passes && found.median > winner.1 {
+                winner = (number, found.median);
+            }
+        }
+        Outcome { candidates: self.candidates, winner: winner.0, cut_short: self.cut_short }
+    }
+}
+
+/// The median of `ratios` with its interval.
+pub fn interval(ratios: &[f64]) -> Interval {
+    let ones = vec![1.0; ratios.len()];
+    let found = ratio(ratios, &ones);
+    let pairs = u32::try_from(found.pairs).unwrap_or(u32::MAX);
+    Interval { median: found.median, low: found.low, high: found.high, pairs }
+}

@@ -1,0 +1,174 @@
+//! The process that runs candidates: it loads the model once and obeys lines of JSON.
+//!
+//! A request a line, an answer a line. The driver ends it by closing its stdin, or kills it.
+
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use build_info::Bytes;
+use build_info::tuning::{Chosen, Sample};
+use serde::{Deserialize, Serialize};
+
+use super::Work;
+use crate::bench::{self, Case, Random};
+use crate::error::{Error, Result};
+use crate::ffi::{Model, Token};
+use crate::live::Live;
+use crate::logits::{Feed, logits};
+use crate::model;
+use crate::settings::{Requested, Settings};
+use crate::tuning::requested;
+
+/// Tokens of the text whose output is compared.
+const TEXT_TOKENS: usize = 64;
+/// Greedy tokens after it.
+const GREEDY: u32 = 16;
+/// The text: prose, numbers and code, so that no kind of token is left out.
+const TEXT: &str = "The river had risen by 3.75 metres in the night, and at 06:40 the ferry was still on the other bank. \
+    \"It will come,\" she said, \"it always has.\" fn rise(levels: &[f64]) -> Option<f64> { levels.iter().copied()\
+    .reduce(f64::max) } In 1897 there were 12 such crossings between the two towns; today there is one, and nobody \
+    remembers who paid for the bell.";
+
+/// What the driver asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Loads the model; before anything else, and once.
+    Load {
+        /// How.
+        settings: Chosen,
+    },
+    /// Runs some tokens.
+    Measure {
+        /// How.
+        settings: Chosen,
+        /// How many.
+        work: Work,
+    },
+    /// Writes the logits after every token of a text, and after greedy tokens.
+    Check {
+        /// How.
+        settings: Chosen,
+        /// Where to.
+        out: PathBuf,
+    },
+}
+
+/// What it gets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The model is loaded.
+    Loaded,
+    /// It was run.
+    Measured {
+        /// The times.
+        sample: Sample,
+        /// The most memory that the process ever had.
+        #[serde(default)]
+        peak: Option<Bytes>,
+    },
+    /// The logits are written.
+    Checked {
+        /// Tokens of the text.
+        text: usize,
+    },
+    /// It cannot be done.
+    Error(String),
+}
+
+/// Obeys the requests of `input` until it ends. `given` are the settings that stand before those of the requests.
+///
+/// # Errors
+/// When answers cannot be written. Everything else is an answer.
+pub fn serve(
+    path: &Path,
+    given: &Requested,
+    live: &Live,
+    input: impl BufRead,
+    mut out: impl Write,
+) -> std::io::Result<()> {
+    let mut model = None;
+    for line in input.lines() {
+        let answer = match serde_json::from_str(&line?) {
+            Ok(request) => obey(path, given, live, &mut model, request)
+                .unwrap_or_else(|error| Answer::Error(error.to_string())),
+            Err(error) => Answer::Error(format!("this is no request: {error}")),
+        };
+        writeln!(out, "{}", serde_json::to_string(&answer)?)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+fn obey(
+    path: &Path,
+    given: &Requested,
+    live: &Live,
+    loaded: &mut Option<Arc<Model>>,
+    request: Request,
+) -> Result<Answer> {
+    let settings = match &request {
+        Request::Load { settings } | Request::Measure { settings, .. } | Request::Check { settings, .. } => {
+            settings
+        }
+    };
+    let settings = Settings::resolve_tuned(given, Some(&requested(settings)?), live)?;
+    if let Request::Load { .. } = request {
+        *loaded = None;
+        *loaded = Some(model::open(path, &settings, live)?);
+        return Ok(Answer::Loaded);
+    }
+    let Some(model) = loaded else { return Err(Error::Usage("nothing is loaded".to_string())) };
+    match request {
+        Request::Measure { work, .. } => {
+            Ok(Answer::Measured { sample: measure(model, work, &settings, live)?, peak: peak() })
+        }
+        Request::Check { out, .. } => check(model, &settings, live, &out),
+        Request::Load { .. } => Ok(Answer::Loaded),
+    }
+}
+
+/// A prompt and a generation after it, in a new context, each timed by itself.
+fn measure(model: &Arc<Model>, work: Work, settings: &Settings, live: &Live) -> Result<Sample> {
+    let case = Case { n_prompt: work.prompt, n_gen: work.generate, n_depth: 0 };
+    let mut context = bench::context(model, bench::Path::Kernel, &case, settings, live)?;
+    let mut random = Random::new(model);
+    let time = |start: Instant| u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let mut sample = Sample { prompt: work.prompt, generated: work.generate, ..Sample::default() };
+    if work.prompt > 0 {
+        let start = Instant::now();
+        bench::prefill(&mut context, &mut random, work.prompt)?;
+        sample.prefill_ns = time(start);
+    }
+    if work.generate > 0 {
+        let start = Instant::now();
+        bench::decode(&mut context, &mut random, work.generate)?;
+        sample.decode_ns = time(start);
+    }
+    Ok(sample)
+}
+
+fn check(model: &Arc<Model>, settings: &Settings, live: &Live, out: &Path) -> Result<Answer> {
+    let mut tokens: Vec<Token> = match model.has_vocabulary() {
+        true => model.tokenize(TEXT)?,
+        false => Vec::new(),
+    };
+    let mut random = Random::new(model);
+    tokens.resize_with(TEXT_TOKENS, || random.token());
+    let case = Case { n_prompt: TEXT_TOKENS as u32, n_gen: GREEDY, n_depth: 0 };
+    let mut context = bench::context(model, bench::Path::Kernel, &case, settings, live)?;
+    let all = logits(&mut context, &tokens, Feed { step: false, greedy: GREEDY })?;
+    std::fs::write(out, all.to_bytes())
+        .map_err(|error| Error::Logits(format!("cannot write {}: {error}", out.display())))?;
+    Ok(Answer::Checked { text: tokens.len() })
+}
+
+/// The most memory that this process ever had: `VmHWM` of proc_pid_status(5), in kB.
+fn peak() -> Option<Bytes> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(Bytes::kib(line.trim().strip_suffix("kB")?.trim().parse().ok()?))
+}
