@@ -106,6 +106,9 @@ pub struct Chosen {
     /// Whether the tiled kernels are used for weights that are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tiled: Option<bool>,
+    /// Whether prompts are evaluated with the weights as in the file while tokens are generated with repacked ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub split_layout: Option<bool>,
     /// How the weights come into memory, as `--load-mode` calls it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_mode: Option<String>,
@@ -418,6 +421,7 @@ impl Chosen {
             ("load-mode", self.load_mode.clone()),
             ("repack", self.repack.map(on)),
             ("tiled", self.tiled.map(on)),
+            ("split-layout", self.split_layout.map(on)),
             ("huge-pages", self.huge_pages.map(on)),
             ("cache-type-k", self.type_k.clone()),
             ("cache-type-v", self.type_v.clone()),

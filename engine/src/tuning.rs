@@ -12,6 +12,7 @@ use gguf::{GgufFile, Scalar, Value};
 
 use crate::error::{Error, Result};
 use crate::live::Live;
+use crate::options::SplitLayout;
 use crate::settings::{Requested, check};
 
 /// What a start of the engine finds.
@@ -208,6 +209,7 @@ pub fn requested(chosen: &Chosen) -> Result<Requested> {
         repack: chosen.repack,
         tiled: chosen.tiled,
         huge_pages: chosen.huge_pages,
+        split_layout: chosen.split_layout.map(|on| if on { SplitLayout::On } else { SplitLayout::Off }),
         poll: chosen.poll,
         affinity: parsed(chosen.affinity.as_ref())?,
         load_mode: parsed(chosen.load_mode.as_ref())?,

@@ -183,6 +183,7 @@ fn loading(settings: &Chosen) -> Chosen {
     Chosen {
         repack: settings.repack,
         tiled: settings.tiled,
+        split_layout: settings.split_layout,
         load_mode: settings.load_mode.clone(),
         huge_pages: settings.huge_pages,
         ..Chosen::default()

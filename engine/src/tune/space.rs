@@ -99,6 +99,7 @@ fn layout() -> Stage {
     let unpacked = Chosen { repack: Some(false), ..Chosen::default() };
     let untiled = Chosen { tiled: Some(false), ..Chosen::default() };
     let changes = vec![
+        change("split layout", Chosen { split_layout: Some(true), ..Chosen::default() }),
         change("no repacking", unpacked.clone()),
         change("no tiled kernels", untiled.clone()),
         change("no repacking, no tiled kernels", with(&unpacked, &untiled)),
@@ -195,6 +196,7 @@ pub fn with(chosen: &Chosen, change: &Chosen) -> Chosen {
         n_ubatch: change.n_ubatch.or(chosen.n_ubatch),
         repack: change.repack.or(chosen.repack),
         tiled: change.tiled.or(chosen.tiled),
+        split_layout: change.split_layout.or(chosen.split_layout),
         load_mode: text(&change.load_mode, &chosen.load_mode),
         flash_attention: text(&change.flash_attention, &chosen.flash_attention),
         type_k: text(&change.type_k, &chosen.type_k),
@@ -207,8 +209,11 @@ pub fn with(chosen: &Chosen, change: &Chosen) -> Chosen {
 
 /// Whether sums are computed in another order than without tuning, so that the last digits may differ.
 pub fn changes_numerics(chosen: &Chosen) -> bool {
-    let numbers =
-        chosen.repack.is_some() || chosen.tiled.is_some() || chosen.n_ubatch.or(chosen.n_batch).is_some();
+    let layout = chosen.split_layout.is_some();
+    let numbers = layout
+        || chosen.repack.is_some()
+        || chosen.tiled.is_some()
+        || chosen.n_ubatch.or(chosen.n_batch).is_some();
     numbers || chosen.flash_attention.is_some() || is_lossy(chosen)
 }
 
@@ -232,7 +237,9 @@ pub fn memory(model: &ModelShape, chosen: &Chosen, context: u32) -> Bytes {
     let values =
         model.vocabulary.saturating_add(4 * (u64::from(model.feed_forward) + u64::from(model.embedding)));
     let buffers = graph.saturating_mul(values).saturating_mul(4);
-    Bytes(model.weights.0.saturating_add(cache).saturating_add(buffers))
+    // Two layouts are two copies of the weights, two caches and two graphs.
+    let times = if chosen.split_layout == Some(true) { 2 } else { 1 };
+    Bytes(model.weights.0.saturating_add(cache).saturating_add(buffers).saturating_mul(times))
 }
 
 #[cfg(test)]

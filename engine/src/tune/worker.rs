@@ -4,7 +4,6 @@
 
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 
 use build_info::Bytes;
@@ -14,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use super::Work;
 use crate::bench::{self, Case, Random};
 use crate::error::{Error, Result};
-use crate::ffi::{Model, Token};
+use crate::ffi::Token;
 use crate::live::Live;
 use crate::logits::{Feed, logits};
-use crate::model;
 use crate::settings::{Requested, Settings};
+use crate::split::{Layouts, Sequence};
 use crate::tuning::requested;
 
 /// Tokens of the text whose output is compared.
@@ -107,7 +106,7 @@ fn obey(
     path: &Path,
     given: &Requested,
     live: &Live,
-    loaded: &mut Option<Arc<Model>>,
+    loaded: &mut Option<Layouts>,
     request: Request,
 ) -> Result<Answer> {
     let settings = match &request {
@@ -118,7 +117,12 @@ fn obey(
     let settings = Settings::resolve_tuned(given, Some(&requested(settings)?), live)?;
     if let Request::Load { .. } = request {
         *loaded = None;
-        *loaded = Some(model::open(path, &settings, live)?);
+        let layouts = Layouts::open(path, &settings, live)?;
+        // The engine goes on without it; here it would be a candidate that is none.
+        if let Some(why) = layouts.why_not() {
+            return Err(Error::Tune(why.to_string()));
+        }
+        *loaded = Some(layouts);
         return Ok(Answer::Loaded);
     }
     let Some(model) = loaded else { return Err(Error::Usage("nothing is loaded".to_string())) };
@@ -132,26 +136,33 @@ fn obey(
 }
 
 /// A prompt and a generation after it, in a new context, each timed by itself.
-fn measure(model: &Arc<Model>, work: Work, settings: &Settings, live: &Live) -> Result<Sample> {
+fn measure(layouts: &Layouts, work: Work, settings: &Settings, live: &Live) -> Result<Sample> {
     let case = Case { n_prompt: work.prompt, n_gen: work.generate, n_depth: 0 };
-    let mut context = bench::context(model, bench::Path::Kernel, &case, settings, live)?;
-    let mut random = Random::new(model);
+    let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, live)?;
+    let mut random = Random::new(layouts.model());
     let time = |start: Instant| u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let mut sample = Sample { prompt: work.prompt, generated: work.generate, ..Sample::default() };
     if work.prompt > 0 {
         let start = Instant::now();
-        bench::prefill(&mut context, &mut random, work.prompt)?;
+        bench::prefill(&mut session, &mut random, work.prompt)?;
         sample.prefill_ns = time(start);
     }
     if work.generate > 0 {
         let start = Instant::now();
-        bench::decode(&mut context, &mut random, work.generate)?;
+        bench::decode(&mut session, &mut random, work.generate)?;
         sample.decode_ns = time(start);
+    }
+    // It takes as long as the prompt is, not as the answer.
+    if let Some(handed) = session.take_hand_over() {
+        let handed = u64::try_from(handed.time.as_nanos()).unwrap_or(u64::MAX);
+        sample.decode_ns = sample.decode_ns.saturating_sub(handed);
+        sample.prefill_ns = sample.prefill_ns.saturating_add(handed);
     }
     Ok(sample)
 }
 
-fn check(model: &Arc<Model>, settings: &Settings, live: &Live, out: &Path) -> Result<Answer> {
+fn check(layouts: &Layouts, settings: &Settings, live: &Live, out: &Path) -> Result<Answer> {
+    let model = layouts.model();
     let mut tokens: Vec<Token> = match model.has_vocabulary() {
         true => model.tokenize(TEXT)?,
         false => Vec::new(),
@@ -159,8 +170,8 @@ fn check(model: &Arc<Model>, settings: &Settings, live: &Live, out: &Path) -> Re
     let mut random = Random::new(model);
     tokens.resize_with(TEXT_TOKENS, || random.token());
     let case = Case { n_prompt: TEXT_TOKENS as u32, n_gen: GREEDY, n_depth: 0 };
-    let mut context = bench::context(model, bench::Path::Kernel, &case, settings, live)?;
-    let all = logits(&mut context, &tokens, Feed { step: false, greedy: GREEDY })?;
+    let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, live)?;
+    let all = logits(&mut session, &tokens, Feed { step: false, greedy: GREEDY })?;
     std::fs::write(out, all.to_bytes())
         .map_err(|error| Error::Logits(format!("cannot write {}: {error}", out.display())))?;
     Ok(Answer::Checked { text: tokens.len() })
