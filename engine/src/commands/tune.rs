@@ -16,6 +16,8 @@ use engine::tune::process::{Processes, own_command};
 use engine::tune::space::{Surroundings, stages};
 use engine::tune::{Event, Objective, Progress, Stop, Task, report, tune};
 use engine::tuning;
+use measure::conditions::{self, Condition};
+use measure::throttling::Throttling;
 
 use crate::interrupt;
 
@@ -129,6 +131,9 @@ fn task(args: &Args, model: &Path, live: &Live) -> Result<Task> {
 fn carry_out(args: &Args, model: &Path, path: &Path, live: &Live, task: &Task) -> Result<ExitCode> {
     let partial = partial(path);
     let mut progress = resume(args, &partial, task);
+    let mut conditions = conditions::look();
+    say(&conditions);
+    let throttling = Throttling::read(Path::new("/"), "self");
     let mut on_event = printer();
     // A run takes a hundredth of the budget; whoever takes half of it hangs.
     let patience = (task.budget / 2).max(Duration::from_secs(30));
@@ -142,10 +147,15 @@ fn carry_out(args: &Args, model: &Path, path: &Path, live: &Live, task: &Task) -
     };
     let result = tune(task, &mut runner, &mut progress, &mut save);
     drop(runner);
-    let entry = match result {
+    let mut entry = match result {
         Ok(entry) => entry,
         Err(stop) => return stopped(stop, &progress),
     };
+    if let Some(throttled) = conditions::throttled(&throttling) {
+        say(std::slice::from_ref(&throttled));
+        conditions.push(throttled);
+    }
+    entry.notes.extend(conditions.iter().map(|condition| format!("while it was measured: {condition}")));
     tuning::change(path, |record| record.put(entry.clone()))?;
     let _ = fs::remove_file(&partial);
     let out = match args.json {
@@ -155,6 +165,13 @@ fn carry_out(args: &Args, model: &Path, path: &Path, live: &Live, task: &Task) -
     print(&out)?;
     let _ = writeln!(io::stderr(), "written to {}", path.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says what makes this a bad moment to measure.
+fn say(conditions: &[Condition]) {
+    for condition in conditions {
+        let _ = writeln!(io::stderr(), "warning: {condition}");
+    }
 }
 
 /// What an earlier tuning of the same left behind.

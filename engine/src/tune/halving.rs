@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use build_info::Bytes;
 use build_info::tuning::{Candidate, Interval, Sample};
-use measure::{FEWEST_PAIRS, median, ratio, schedule};
+use measure::{Anchor, FEWEST_PAIRS, Judgement, Ratio, Rule, median, schedule};
 
 use super::{Event, Failure, Objective, Runner, Stop, Work, check};
 
@@ -16,11 +16,8 @@ use super::{Event, Failure, Objective, Runner, Stop, Work, check};
 const ROUNDS: usize = 2;
 /// Of no use any more where all rounds say that it is slower than this.
 const HOPELESS: f64 = 0.95;
-/// Half the width of an interval below which nobody would notice what is left.
-const NARROW: f64 = 0.01;
-/// Numbers of pairs of the last two after which the interval is looked at. Not after every pair: whoever looks often
-/// enough sees a difference where there is none.
-const LOOKS: [usize; 3] = [FEWEST_PAIRS, FEWEST_PAIRS + 5, FEWEST_PAIRS + 12];
+/// Rounds after which it is also of no use where it was slower in all of them.
+const FUTILE: usize = 4;
 /// Rounds that may be repeated because the machine was disturbed.
 const REPEATS: usize = 3;
 /// Cores kept busy by others, as a share of all, from which a round does not count.
@@ -41,6 +38,8 @@ pub struct Terms<'a> {
     pub ceiling: Option<Bytes>,
     /// Cores of the machine.
     pub cores: u32,
+    /// When the last two are done.
+    pub rule: Rule,
 }
 
 /// A running contest.
@@ -52,6 +51,7 @@ struct Contest<'a, 'r> {
     alive: Vec<usize>,
     round: usize,
     repeats: usize,
+    anchor: Anchor,
     run: Duration,
     cut_short: Option<String>,
 }
@@ -75,17 +75,26 @@ pub fn contest(
 ) -> Result<Outcome, Stop> {
     let alive = (0..candidates.len()).collect();
     let run = terms.run;
-    let mut contest =
-        Contest { terms, runner, candidates, alive, round: 0, repeats: 0, run, cut_short: None };
+    let mut contest = Contest {
+        terms,
+        runner,
+        candidates,
+        alive,
+        round: 0,
+        repeats: 0,
+        anchor: Anchor::new(),
+        run,
+        cut_short: None,
+    };
     contest.race()?;
     Ok(contest.end())
 }
 
 impl Contest<'_, '_> {
     fn race(&mut self) -> Result<(), Stop> {
-        let mut rung = 0;
         while self.alive.len() > 1 && !self.is_told() {
-            for _ in 0..if self.alive.len() > 2 || rung == 0 { ROUNDS } else { 1 } {
+            let rounds = if self.alive.len() > 2 || self.round == 0 { ROUNDS } else { 1 };
+            for _ in 0..rounds {
                 if !self.is_time_for_a_round() {
                     return Ok(());
                 }
@@ -94,7 +103,6 @@ impl Contest<'_, '_> {
             self.drop_the_worse();
             // Before more time is spent on them, and before one of them can win.
             self.check_the_rest()?;
-            rung += 1;
         }
         Ok(())
     }
@@ -111,15 +119,14 @@ impl Contest<'_, '_> {
                     samples.push((number, sample));
                 }
             }
-            let busy = self.runner.cores_busy_elsewhere().unwrap_or(0.0);
-            if busy > DISTURBED * f64::from(self.terms.cores) && self.repeats < REPEATS {
+            if let Some(why) = self.disturbance(&samples)
+                && self.repeats < REPEATS
+                && self.is_time_for_a_round()
+            {
                 self.repeats += 1;
                 let again = if self.repeats == REPEATS { "; the rest is counted as it is" } else { "" };
-                let warning = format!("others kept {busy:.1} cores busy: the round is repeated{again}");
-                self.runner.tell(Event::Warning(&warning));
-                if self.is_time_for_a_round() {
-                    continue;
-                }
+                self.runner.tell(Event::Warning(&format!("{why}: the round is repeated{again}")));
+                continue;
             }
             for (number, sample) in samples {
                 self.candidates[number].samples.push(sample);
@@ -128,6 +135,19 @@ impl Contest<'_, '_> {
             self.round += 1;
             return Ok(());
         }
+    }
+
+    /// Why the round of `samples` tells nothing of the candidates, if it does not.
+    fn disturbance(&mut self, samples: &[(usize, Sample)]) -> Option<String> {
+        let busy = self.runner.cores_busy_elsewhere().unwrap_or(0.0);
+        let base = samples.iter().find(|(number, _)| *number == 0);
+        let seconds = base.map_or(1.0, |(_, sample)| self.terms.objective.seconds(sample));
+        // Judged whatever else there is: it learns from every round.
+        let judgement = self.anchor.judge(seconds.max(1e-9));
+        if busy > DISTURBED * f64::from(self.terms.cores) {
+            return Some(format!("others kept {busy:.1} cores busy"));
+        }
+        (judgement == Judgement::Disturbed).then(|| "the machine was suddenly another".to_string())
     }
 
     /// One run of one. A candidate that fails is dropped; the one to beat gets a second chance.
@@ -197,8 +217,10 @@ impl Contest<'_, '_> {
         let mut ranked: Vec<(usize, f64)> =
             self.alive[1..].iter().map(|&number| (number, median(&self.ratios(number)))).collect();
         for &(number, ratio) in &ranked {
-            if self.ratios(number).iter().all(|ratio| *ratio < HOPELESS) {
-                self.drop(number, format!("{ratio:.2} times as fast in every round"));
+            let ratios = self.ratios(number);
+            let futile = ratios.len() >= FUTILE && ratios.iter().all(|ratio| *ratio < 1.0);
+            if futile || ratios.iter().all(|ratio| *ratio < HOPELESS) {
+                self.drop(number, format!("slower in every round: {ratio:.3} times as fast"));
             }
         }
         ranked.retain(|(number, _)| self.candidates[*number].dropped.is_none());
@@ -237,13 +259,7 @@ impl Contest<'_, '_> {
     /// Whether all is said of the last two.
     fn is_told(&self) -> bool {
         let &[_, last] = self.alive.as_slice() else { return false };
-        let ratios = self.ratios(last);
-        if !LOOKS.contains(&ratios.len()) {
-            return false;
-        }
-        let found = interval(&ratios);
-        let decided = found.low > 1.0 || found.high < 1.0;
-        decided || found.high - found.low < 2.0 * NARROW || ratios.len() >= LOOKS[2]
+        self.terms.rule.over(&self.ratios(last)).is_some()
     }
 
     fn end(mut self) -> Outcome {
@@ -268,8 +284,7 @@ impl Contest<'_, '_> {
 
 /// The median of `ratios` with its interval.
 pub fn interval(ratios: &[f64]) -> Interval {
-    let ones = vec![1.0; ratios.len()];
-    let found = ratio(ratios, &ones);
+    let found = Ratio::of(ratios);
     let pairs = u32::try_from(found.pairs).unwrap_or(u32::MAX);
     Interval { median: found.median, low: found.low, high: found.high, pairs }
 }

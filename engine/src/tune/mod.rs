@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use build_info::Bytes;
 use build_info::tuning::{Candidate, Chosen, Confirmation, CpuKey, Entry, Key, Sample};
-use measure::FEWEST_PAIRS;
+use measure::Rule;
 use serde::{Deserialize, Serialize};
 
 pub use objective::Objective;
@@ -26,6 +26,13 @@ pub use space::Stage;
 use check::Comparison;
 use halving::{Terms, contest, interval};
 use space::{Phases, memory, with};
+
+/// Pairs of the last two of a stage in a short budget.
+const PAIRS: usize = 8;
+/// Pairs of the confirmation that there must be time for.
+const CONFIRMATION: usize = 8;
+/// Half the width of an interval below which nobody would notice what is left.
+const NARROW: f64 = 0.01;
 
 /// How much is run at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -196,7 +203,7 @@ pub fn tune(
     let before = progress.seconds;
     let pace = Pace::probe(task, runner)?;
     // The last runs are the confirmation's: two candidates, as often as must be and a few times more.
-    let reserve = pace.time_of(pace.work(task, Phases::Both)) * 2 * (FEWEST_PAIRS as u32 + 2);
+    let reserve = pace.time_of(pace.work(task, Phases::Both)).saturating_mul(2 * CONFIRMATION as u32);
     let end = task.budget.saturating_sub(reserve);
     for stage in &task.stages {
         if progress.done.iter().any(|done| done.name == stage.name) {
@@ -283,9 +290,16 @@ fn run_stage(
         run: pace.time_of(work),
         ceiling: task.ceiling,
         cores: task.cores,
+        // All pairs are looked at once: whoever looks after each sees a difference where there is none.
+        rule: Rule { pairs: pairs(task), precision: 0.0 },
     };
     let outcome = contest(runner, candidates, terms)?;
     Ok(finished(outcome.candidates, outcome.winner, outcome.cut_short.or(cut_short)))
+}
+
+/// Pairs of the last two of a stage: more where there is time, for smaller differences.
+fn pairs(task: &Task) -> usize {
+    if task.budget < Duration::from_secs(300) { PAIRS } else { 2 * PAIRS }
 }
 
 fn candidate(name: &str, settings: Chosen) -> Candidate {
@@ -325,7 +339,7 @@ fn confirm(
     } else {
         runner.tell(Event::Stage { name: "confirmation", candidates: 2, left: 0.0 });
         let work = pace.work(task, Phases::Both);
-        let least = pace.time_of(work) * 2 * (FEWEST_PAIRS as u32 + 2);
+        let least = pace.time_of(work).saturating_mul(2 * CONFIRMATION as u32);
         let terms = Terms {
             objective: &task.objective,
             work,
@@ -333,6 +347,7 @@ fn confirm(
             run: pace.time_of(work),
             ceiling: None,
             cores: task.cores,
+            rule: Rule { pairs: 2 * CONFIRMATION, precision: NARROW },
         };
         let both =
             vec![candidate("defaults", Chosen::default()), candidate("tuned", progress.chosen.clone())];
@@ -421,7 +436,7 @@ impl Pace {
         let share = (task.budget.as_secs_f64() / 100.0).clamp(0.1, 5.0) / 2.0;
         // `as` saturates.
         let tokens = |seconds: f64| (share / seconds.max(1e-9)) as u32;
-        let prompt = (tokens(self.prefill) / 32 * 32).clamp(32, task.objective.usual_prompt().clamp(32, 512));
+        let prompt = (tokens(self.prefill) / 32 * 32).clamp(64, task.objective.usual_prompt().clamp(64, 512));
         let generate = tokens(self.decode).clamp(8, 128);
         let prefills = phases != Phases::Decode && task.objective.prompt > 0;
         let decodes = phases != Phases::Prefill && task.objective.generated > 0;
@@ -437,7 +452,7 @@ impl Pace {
 
     /// Time that a contest of `candidates` takes at least: two rounds of all, then pairs until something can be said.
     fn time_for(&self, work: Work, candidates: usize) -> Duration {
-        let runs = 2 * candidates + 2 * (FEWEST_PAIRS - 2);
+        let runs = 2 * candidates + 2 * (PAIRS - 2);
         self.time_of(work).saturating_mul(u32::try_from(runs).unwrap_or(u32::MAX))
     }
 }

@@ -26,7 +26,7 @@ pub fn entry(entry: &Entry, defaults: &[Explained]) -> String {
     }
     if let Some(found) = &entry.confirmation {
         out.push('\n');
-        out.push_str(&confirmation(found));
+        out.push_str(&confirmation(found, entry.tokens));
     }
     for note in &entry.notes {
         let _ = writeln!(out, "note: {note}");
@@ -71,12 +71,18 @@ fn table(rows: &[[String; 4]]) -> String {
         .collect()
 }
 
-fn confirmation(found: &Confirmation) -> String {
-    format!(
-        "tuned against the defaults, times as fast (median of {} pairs, 95 % interval):\n\
-         total    {}\nprefill  {}\ndecode   {}\n",
-        found.total.pairs, found.total, found.prefill, found.decode
-    )
+fn confirmation(found: &Confirmation, (prompt, generated): (u32, u32)) -> String {
+    let mut out = format!(
+        "tuned against the defaults, times as fast (median of {} pairs, 95 % interval):\ntotal    {}\n",
+        found.total.pairs, found.total
+    );
+    // A phase that does not count was not run.
+    for (name, tokens, ratio) in [("prefill", prompt, found.prefill), ("decode ", generated, found.decode)] {
+        if tokens > 0 {
+            let _ = writeln!(out, "{name}  {ratio}");
+        }
+    }
+    out
 }
 
 /// One line of a stage that is over.

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::ffi::Token;
 use crate::live::Live;
 use crate::logits::{Feed, logits};
+use crate::options::SplitLayout;
 use crate::settings::{Requested, Settings};
 use crate::split::{Layouts, Sequence};
 use crate::tuning::requested;
@@ -122,6 +123,8 @@ fn obey(
         if let Some(why) = layouts.why_not() {
             return Err(Error::Tune(why.to_string()));
         }
+        // The pages of a mapped model come in with the first run, which would count against it.
+        measure(&layouts, Work { prompt: TEXT_TOKENS as u32, generate: 1 }, &settings, live)?;
         *loaded = Some(layouts);
         return Ok(Answer::Loaded);
     }
@@ -146,6 +149,13 @@ fn measure(layouts: &Layouts, work: Work, settings: &Settings, live: &Live) -> R
         let start = Instant::now();
         bench::prefill(&mut session, &mut random, work.prompt)?;
         sample.prefill_ns = time(start);
+    }
+    // The engine goes on without a layout that does not fit; here that would be another candidate.
+    if settings.split_layout.value == SplitLayout::On
+        && work.prompt > 0
+        && let Some(why) = session.why_not(work.prompt as usize)
+    {
+        return Err(Error::Tune(why));
     }
     if work.generate > 0 {
         let start = Instant::now();
