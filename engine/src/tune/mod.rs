@@ -255,7 +255,6 @@ fn run_stage(
     }
     let mut candidates = vec![candidate("as before", chosen.clone())];
     candidates.extend(changes.iter().map(|change| candidate(&change.name, with(chosen, &change.set))));
-    runner.tell(Event::Stage { name: stage.name, candidates: candidates.len(), left: left.as_secs_f64() });
     for candidate in &mut candidates {
         let needed = memory(&task.key.model, &candidate.settings, work.prompt.max(work.generate));
         if let Some(ceiling) = task.ceiling.filter(|ceiling| needed > *ceiling) {
@@ -282,11 +281,13 @@ fn run_stage(
         let why = "not tried: there was no time left for it; a longer --budget makes some".to_string();
         return Ok(finished(candidates, 0, Some(why)));
     }
+    runner.tell(Event::Stage { name: stage.name, candidates: candidates.len(), left: left.as_secs_f64() });
+    // No stage takes it all, unless it must; the first, which bring the most, have the most.
+    let needed = pace.time_for(work, candidates.len()).saturating_mul(4) / 3;
     let terms = Terms {
         objective: &task.objective,
         work,
-        // No stage takes it all; the first, which bring the most, have the most.
-        deadline: runner.elapsed() + (left / 2).max(pace.time_for(work, 2)).min(left),
+        deadline: runner.elapsed() + (left / 2).max(needed).min(left),
         run: pace.time_of(work),
         ceiling: task.ceiling,
         cores: task.cores,

@@ -341,7 +341,7 @@ fn what_does_not_fit_into_the_budget_is_left_out_and_said() {
 fn what_cannot_be_confirmed_is_not_kept() {
     // Fast at first, as slow as all in the end.
     let failure: fn(&Chosen, usize) -> Option<Failure> = |settings, runs| {
-        (settings.poll.is_some() && runs > 16).then(|| Failure::Failed("it crashed".to_string()))
+        (settings.poll.is_some() && runs > 20).then(|| Failure::Failed("it crashed".to_string()))
     };
     let speed: fn(&Chosen) -> (f64, f64) =
         |settings| if settings.poll.is_some() { (1.5, 1.5) } else { (1.0, 1.0) };
