@@ -151,6 +151,16 @@ fn carry_out(args: &Args, model: &Path, path: &Path, live: &Live, task: &Task) -
         Ok(entry) => entry,
         Err(stop) => return stopped(stop, &progress),
     };
+    // It would only take the place of what was found with more time.
+    if entry.stages.iter().flat_map(|stage| &stage.candidates).all(|candidate| candidate.samples.is_empty()) {
+        let _ = fs::remove_file(&partial);
+        let _ = writeln!(
+            io::stderr(),
+            "error: there was no time for a single stage: raise --budget, or tune when the machine is less busy\n  the \
+             tuning record is as it was"
+        );
+        return Ok(ExitCode::from(TRY_AGAIN));
+    }
     if let Some(throttled) = conditions::throttled(&throttling) {
         say(std::slice::from_ref(&throttled));
         conditions.push(throttled);

@@ -404,7 +404,8 @@ struct Pace {
 }
 
 impl Pace {
-    /// Two short runs, of which the first brings the model into memory.
+    /// Three short runs, of which the fastest counts: the first brings the model into memory, and others may take the
+    /// cores for a moment.
     fn probe(task: &Task, runner: &mut dyn Runner) -> Result<Self, Stop> {
         let work = Work { prompt: 64, generate: 4 };
         let needed = memory(&task.key.model, &Chosen::default(), work.prompt);
@@ -414,22 +415,35 @@ impl Pace {
                  smaller model or quantisation"
             )));
         }
-        let mut last = None;
-        for _ in 0..2 {
+        let mut pace = Self { prefill: f64::INFINITY, decode: f64::INFINITY, overhead: f64::INFINITY };
+        let (mut runs, mut failed) = (0, false);
+        while runs < 3 {
+            if runner.is_interrupted() {
+                return Err(Stop::Interrupted);
+            }
             let before = runner.elapsed();
             match runner.measure(&Chosen::default(), work) {
-                Ok(measured) => last = Some((measured.sample, runner.elapsed().saturating_sub(before))),
+                Ok(measured) => {
+                    let wall = runner.elapsed().saturating_sub(before).as_secs_f64();
+                    pace.take(&measured.sample, wall);
+                    runs += 1;
+                }
                 Err(Failure::Interrupted) => return Err(Stop::Interrupted),
-                Err(Failure::Failed(why)) => return Err(Stop::Failed(why)),
+                Err(Failure::Failed(why)) if failed => return Err(Stop::Failed(why)),
+                Err(Failure::Failed(why)) => {
+                    failed = true;
+                    runner.tell(Event::Warning(&format!("the defaults: {why}; trying once more")));
+                }
             }
         }
-        let (sample, wall) = last.ok_or(Stop::Interrupted)?;
+        Ok(pace)
+    }
+
+    fn take(&mut self, sample: &Sample, wall: f64) {
         let (prefill, decode) = (sample.prefill_ns as f64 / 1e9, sample.decode_ns as f64 / 1e9);
-        Ok(Self {
-            prefill: prefill / f64::from(work.prompt),
-            decode: decode / f64::from(work.generate),
-            overhead: (wall.as_secs_f64() - prefill - decode).max(0.0),
-        })
+        self.prefill = self.prefill.min(prefill / f64::from(sample.prompt.max(1)));
+        self.decode = self.decode.min(decode / f64::from(sample.generated.max(1)));
+        self.overhead = self.overhead.min((wall - prefill - decode).max(0.0));
     }
 
     /// What a run should do: a hundredth of the budget, half of it for each phase.

@@ -235,7 +235,7 @@ fn a_candidate_that_fails_is_dropped_and_the_rest_goes_on() {
         |settings, _| (settings.tiled == Some(false)).then(|| Failure::Failed("it was killed".to_string())),
         // In the middle of its rounds.
         |settings, runs| {
-            (settings.tiled == Some(false) && runs > 6).then(|| Failure::Failed("it was killed".to_string()))
+            (settings.tiled == Some(false) && runs > 7).then(|| Failure::Failed("it was killed".to_string()))
         },
     ];
     for failure in failures {
@@ -252,16 +252,24 @@ fn a_candidate_that_fails_is_dropped_and_the_rest_goes_on() {
 #[test]
 fn the_one_to_beat_gets_a_second_chance_and_no_third() {
     let once: fn(&Chosen, usize) -> Option<Failure> =
-        |_, runs| (runs == 5).then(|| Failure::Failed("it crashed".to_string()));
+        |_, runs| (runs == 6).then(|| Failure::Failed("it crashed".to_string()));
     let mut runner = Planted { failure: once, ..Planted::default() };
     let entry = run(&task("rag", vec![waiting()]), &mut runner).expect("an entry");
     assert!(entry.chosen.is_default());
     let always: fn(&Chosen, usize) -> Option<Failure> = |settings, runs| {
-        (settings.is_default() && runs > 4).then(|| Failure::Failed("it crashed".to_string()))
+        (settings.is_default() && runs > 5).then(|| Failure::Failed("it crashed".to_string()))
     };
     let mut runner = Planted { failure: always, ..Planted::default() };
     let stop = run(&task("rag", vec![waiting()]), &mut runner).expect_err("nothing runs");
     assert_eq!(stop, Stop::Failed("it crashed".to_string()));
+    // The same before the first stage.
+    let first: fn(&Chosen, usize) -> Option<Failure> =
+        |_, runs| (runs == 2).then(|| Failure::Failed("it crashed".to_string()));
+    let mut runner = Planted { failure: first, ..Planted::default() };
+    assert!(run(&task("rag", vec![waiting()]), &mut runner).is_ok());
+    let mut runner =
+        Planted { failure: |_, _| Some(Failure::Failed("no".to_string())), ..Planted::default() };
+    assert_eq!(run(&task("rag", vec![waiting()]), &mut runner), Err(Stop::Failed("no".to_string())));
 }
 
 #[test]
@@ -334,7 +342,7 @@ fn what_does_not_fit_into_the_budget_is_left_out_and_said() {
     for stage in &entry.stages {
         assert!(stage.cut_short.is_some(), "{stage:?}");
     }
-    assert_eq!(runner.runs, 2, "only the probe");
+    assert_eq!(runner.runs, 3, "only the probe");
 }
 
 #[test]
