@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
 use common::{ANNEAL, parts, tiny};
 use serde_json::{Value, json};
@@ -36,15 +37,24 @@ fn settings(state: &Path, arguments: &[&str]) -> (Vec<(String, String, String)>,
     (lines.collect(), stderr)
 }
 
-/// Tunes for ten seconds and returns the entry.
-fn tune(state: &Path, arguments: &[&str]) -> Value {
-    let all = [&["tune", "-m", model(), "--budget", "10s", "--json"], arguments].concat();
-    let (code, stdout, stderr) = parts(&anneal(state, &all));
-    assert_eq!(code, Some(0), "{stderr}");
-    serde_json::from_str(&stdout).expect("an entry")
+/// Tunes once a process, and puts the record into the folder `state`. Returns the entry.
+fn tune(state: &Path) -> Value {
+    static RECORD: OnceLock<(Vec<u8>, Value)> = OnceLock::new();
+    let (record, entry) = RECORD.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let all = ["tune", "-m", model(), "--for", "rag", "--budget", "20s", "--json"];
+        let (code, stdout, stderr) = parts(&anneal(folder.path(), &all));
+        assert_eq!(code, Some(0), "{stderr}");
+        let left: Vec<_> = fs::read_dir(folder.path()).expect("a folder").filter_map(Result::ok).collect();
+        assert_eq!(left.len(), 2, "the record and the lock: {left:?}");
+        let record = fs::read(folder.path().join("tuning.json")).expect("a record");
+        (record, serde_json::from_str(&stdout).expect("an entry"))
+    });
+    fs::write(state.join("tuning.json"), record).expect("written");
+    entry.clone()
 }
 
-/// Puts `value` as the decode threads, and `poll` 7, into the record.
+/// Changes the entry of the record.
 fn plant(state: &Path, change: impl FnOnce(&mut Value)) {
     let path = state.join("tuning.json");
     let mut record: Value = serde_json::from_slice(&fs::read(&path).expect("a record")).expect("JSON");
@@ -55,14 +65,12 @@ fn plant(state: &Path, change: impl FnOnce(&mut Value)) {
 #[test]
 fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
     let state = tempfile::tempdir().expect("a temporary folder");
-    let entry = tune(state.path(), &["--for", "rag"]);
+    let entry = tune(state.path());
     assert_eq!(entry["key"]["objective"], "rag");
     assert_eq!(entry["key"]["model"]["architecture"], "llama");
     assert_eq!(entry["stages"][0]["name"], "layout");
     let samples = entry["stages"][0]["candidates"][0]["samples"].as_array().expect("samples");
     assert!(samples.iter().all(|sample| sample["prefill_ns"].as_u64() > Some(0)), "{samples:?}");
-    let left: Vec<_> = fs::read_dir(state.path()).expect("a folder").filter_map(Result::ok).collect();
-    assert_eq!(left.len(), 2, "the record and the lock: {left:?}");
 
     // Whatever was found: what stands in the record is what runs.
     plant(state.path(), |entry| entry["chosen"] = json!({ "poll": 7, "n_ubatch": 96, "tiled": false }));
@@ -99,14 +107,14 @@ fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
 #[test]
 fn a_record_that_does_not_fit_is_said_once_and_lost_never() {
     let state = tempfile::tempdir().expect("a temporary folder");
-    tune(state.path(), &["--for", "1:0"]);
+    tune(state.path());
     let path = state.path().join("tuning.json");
     let good = fs::read(&path).expect("a record");
     let cases: [(&dyn Fn(&mut Value), &[&str], &str); 6] = [
         (&|entry| entry["key"]["cpu"]["features"] = json!("0"), &[], "another CPU"),
         (&|entry| entry["key"]["cpu"]["affinity"] = json!([77]), &[], "other cores at hand (CPUs 77)"),
         (&|entry| entry["key"]["build"] = json!("x"), &[], "another build"),
-        (&|_| {}, &["--for", "chat"], "tuned for 1:0 only"),
+        (&|_| {}, &["--for", "chat"], "tuned for rag only"),
         (&|entry| entry["chosen"] = json!({ "poll": 1000 }), &[], "--poll 1000"),
         (&|entry| entry["chosen"] = json!({ "load_mode": "fast" }), &[], "unknown load mode"),
     ];

@@ -137,9 +137,11 @@ fn carry_out(args: &Args, model: &Path, path: &Path, live: &Live, task: &Task) -
     let mut on_event = printer();
     // A run takes a hundredth of the budget; whoever takes half of it hangs.
     let patience = (task.budget / 2).max(Duration::from_secs(30));
+    let work = path.with_extension("work");
+    let shape = task.key.model.clone();
     let mut runner =
-        Processes::new(own_command(model)?, task.key.model.clone(), task.ceiling, patience, &mut on_event)
-            .context("cannot make a folder for the workers in the temporary folder")?;
+        Processes::new(own_command(model)?, shape, task.ceiling, patience, work.clone(), &mut on_event)
+            .with_context(|| format!("cannot make the folder {}", work.display()))?;
     let mut save = |progress: &Progress| -> std::result::Result<(), String> {
         let text = serde_json::to_string(progress).map_err(|error| error.to_string())?;
         tuning::write_atomically(&partial, text.as_bytes())
@@ -334,7 +336,8 @@ fn lock(path: &Path) -> Result<Option<File>> {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             fs::create_dir_all(folder)?;
         }
-        File::create(&file)
+        // Not `File::create`: whatever lies there is not emptied.
+        File::options().write(true).create(true).truncate(false).open(&file)
     };
     let lock = open()
         .with_context(|| format!("cannot write {}: name another place with --tuning", file.display()))?;

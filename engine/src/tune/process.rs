@@ -73,19 +73,20 @@ impl Drop for Processes<'_> {
 
 impl<'a> Processes<'a> {
     /// Starts processes with `command`: the program and its arguments. One that says nothing for `patience` is killed.
+    /// What they write goes into `folder`, whose content is lost, now and at the end.
     ///
     /// # Errors
-    /// When no folder can be made for what they write.
+    /// When the folder cannot be made.
     pub fn new(
         command: Vec<PathBuf>,
         shape: ModelShape,
         ceiling: Option<Bytes>,
         patience: Duration,
+        folder: PathBuf,
         on_event: &'a mut dyn FnMut(Event<'_>),
     ) -> std::io::Result<Self> {
-        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("anneal-tune-{}-{number}", std::process::id()));
+        // One that was killed could not tidy up.
+        let _ = fs::remove_dir_all(&folder);
         std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(&folder)?;
         Ok(Self {
             command,
@@ -394,6 +395,15 @@ mod tests {
         }
     }
 
+    fn processes<'a>(
+        command: Vec<PathBuf>,
+        patience: Duration,
+        on_event: &'a mut dyn FnMut(Event<'_>),
+    ) -> Processes<'a> {
+        let folder = tempfile::tempdir().expect("a temporary folder").keep();
+        Processes::new(command, shape(), None, patience, folder, on_event).expect("a folder")
+    }
+
     #[test]
     fn whatever_becomes_of_a_worker_is_an_error_in_words_and_the_next_request_starts_another() {
         let good =
@@ -411,8 +421,7 @@ mod tests {
         for (then, words) in cases {
             let mut ignore = |_: Event<'_>| {};
             let patience = Duration::from_secs(1);
-            let mut runner =
-                Processes::new(shell(then), shape(), None, patience, &mut ignore).expect("a folder");
+            let mut runner = processes(shell(then), patience, &mut ignore);
             for attempt in 0..2 {
                 match runner.measure(&Chosen::default(), work) {
                     Err(Failure::Failed(why)) => assert!(why.contains(words), "{then}, {attempt}: {why}"),
@@ -433,8 +442,7 @@ mod tests {
     fn a_program_that_is_not_there_is_named() {
         let mut ignore = |_: Event<'_>| {};
         let command = vec![PathBuf::from("/no/such/program")];
-        let mut runner =
-            Processes::new(command, shape(), None, Duration::from_secs(1), &mut ignore).expect("a folder");
+        let mut runner = processes(command, Duration::from_secs(1), &mut ignore);
         let failure = runner.check(&Chosen::default()).expect_err("nothing to start");
         assert!(matches!(&failure, Failure::Failed(why) if why.contains("/no/such/program")), "{failure:?}");
     }
@@ -444,8 +452,7 @@ mod tests {
         let mut ignore = |_: Event<'_>| {};
         let good =
             r#"echo '{"measured":{"sample":{"prompt":1,"prefill_ns":5,"generated":0,"decode_ns":0}}}'"#;
-        let mut runner = Processes::new(shell(good), shape(), None, Duration::from_secs(5), &mut ignore)
-            .expect("a folder");
+        let mut runner = processes(shell(good), Duration::from_secs(5), &mut ignore);
         let work = Work { prompt: 1, generate: 0 };
         let unpacked = Chosen { repack: Some(false), ..Chosen::default() };
         let threads = Chosen { decode_threads: Some(1), ..Chosen::default() };
