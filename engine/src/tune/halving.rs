@@ -18,8 +18,8 @@ const ROUNDS: usize = 2;
 const HOPELESS: f64 = 0.95;
 /// Rounds after which it is also of no use where it was slower in all of them.
 const FUTILE: usize = 4;
-/// Rounds that may be repeated because the machine was disturbed.
-const REPEATS: usize = 3;
+/// Rounds of a contest that may be repeated because the machine was disturbed.
+pub const REPEATS: usize = 3;
 /// Cores kept busy by others, as a share of all, from which a round does not count.
 const DISTURBED: f64 = 0.15;
 
@@ -38,6 +38,8 @@ pub struct Terms<'a> {
     pub ceiling: Option<Bytes>,
     /// Cores of the machine.
     pub cores: u32,
+    /// Rounds that may be repeated because the machine was disturbed.
+    pub repeats: usize,
     /// When the last two are done.
     pub rule: Rule,
 }
@@ -64,6 +66,8 @@ pub struct Outcome {
     pub winner: usize,
     /// Why it was cut short, if it was.
     pub cut_short: Option<String>,
+    /// Rounds that were repeated.
+    pub repeats: usize,
 }
 
 /// Runs `candidates` against the first of them. The first stays unless another is faster by an interval above 1 and
@@ -120,11 +124,12 @@ impl Contest<'_, '_> {
                 }
             }
             if let Some(why) = self.disturbance(&samples)
-                && self.repeats < REPEATS
-                && self.is_time_for_a_round()
+                && self.repeats < self.terms.repeats
+                && self.is_time_to_repeat()
             {
                 self.repeats += 1;
-                let again = if self.repeats == REPEATS { "; the rest is counted as it is" } else { "" };
+                let again =
+                    if self.repeats == self.terms.repeats { "; the rest is counted as it is" } else { "" };
                 self.runner.tell(Event::Warning(&format!("{why}: the round is repeated{again}")));
                 continue;
             }
@@ -191,6 +196,13 @@ impl Contest<'_, '_> {
     fn drop(&mut self, number: usize, why: String) {
         self.runner.tell(Event::Dropped { name: &self.candidates[number].name, why: &why });
         self.candidates[number].dropped = Some(why);
+    }
+
+    /// Whether a round more leaves time for the pairs that there must be.
+    fn is_time_to_repeat(&self) -> bool {
+        let pairs = self.terms.rule.pairs.saturating_sub(self.round);
+        let runs = u32::try_from(self.alive.len() + 2 * pairs).unwrap_or(u32::MAX);
+        self.runner.elapsed() + self.run.saturating_mul(runs) <= self.terms.deadline
     }
 
     /// Whether there is time for a run of each.
@@ -278,7 +290,12 @@ impl Contest<'_, '_> {
                 winner = (number, found.median);
             }
         }
-        Outcome { candidates: self.candidates, winner: winner.0, cut_short: self.cut_short }
+        Outcome {
+            candidates: self.candidates,
+            winner: winner.0,
+            cut_short: self.cut_short,
+            repeats: self.repeats,
+        }
     }
 }
 

@@ -24,7 +24,7 @@ pub use objective::Objective;
 pub use space::Stage;
 
 use check::Comparison;
-use halving::{Terms, contest, interval};
+use halving::{REPEATS, Terms, contest, interval};
 use space::{Phases, memory, with};
 
 /// Pairs of the last two of a stage in a short budget.
@@ -205,6 +205,8 @@ pub fn tune(
     // The last runs are the confirmation's: two candidates, as often as must be and a few times more.
     let reserve = pace.time_of(pace.work(task, Phases::Both)).saturating_mul(2 * CONFIRMATION as u32);
     let end = task.budget.saturating_sub(reserve);
+    // A machine that is always busy is so in every stage.
+    let mut repeats = REPEATS;
     for stage in &task.stages {
         if progress.done.iter().any(|done| done.name == stage.name) {
             continue;
@@ -220,7 +222,7 @@ pub fn tune(
                 given.given()
             )));
         }
-        let record = run_stage(task, stage, &pace, runner, &progress.chosen, end)?;
+        let record = run_stage(task, stage, &pace, runner, &progress.chosen, end, &mut repeats)?;
         runner.tell(Event::Decided(&record));
         progress.chosen = record.candidates[record.winner as usize].settings.clone();
         runner.keep_only(&progress.chosen);
@@ -239,6 +241,7 @@ fn run_stage(
     runner: &mut dyn Runner,
     chosen: &Chosen,
     end: Duration,
+    repeats: &mut usize,
 ) -> Result<build_info::tuning::Stage, Stop> {
     let mut work = pace.work(task, stage.phases);
     let mut changes = stage.changes.clone();
@@ -291,10 +294,12 @@ fn run_stage(
         run: pace.time_of(work),
         ceiling: task.ceiling,
         cores: task.cores,
+        repeats: *repeats,
         // All pairs are looked at once: whoever looks after each sees a difference where there is none.
         rule: Rule { pairs: pairs(task), precision: 0.0 },
     };
     let outcome = contest(runner, candidates, terms)?;
+    *repeats = repeats.saturating_sub(outcome.repeats);
     Ok(finished(outcome.candidates, outcome.winner, outcome.cut_short.or(cut_short)))
 }
 
@@ -348,6 +353,7 @@ fn confirm(
             run: pace.time_of(work),
             ceiling: None,
             cores: task.cores,
+            repeats: REPEATS,
             rule: Rule { pairs: 2 * CONFIRMATION, precision: NARROW },
         };
         let both =

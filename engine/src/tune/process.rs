@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use build_info::tuning::{Chosen, CpuKey, ModelShape};
@@ -56,6 +57,7 @@ struct Worker {
     stdin: ChildStdin,
     answers: Receiver<String>,
     last_words: Arc<Mutex<VecDeque<String>>>,
+    listener: JoinHandle<()>,
 }
 
 impl Drop for Worker {
@@ -219,8 +221,8 @@ impl Worker {
             return Err(failed("no pipes".to_string()));
         };
         let last_words = Arc::new(Mutex::new(VecDeque::new()));
-        listen_to_the_last(stderr, Arc::clone(&last_words));
-        Ok(Self { loaded, takes, child, stdin, answers: lines(stdout), last_words })
+        let listener = listen_to_the_last(stderr, Arc::clone(&last_words));
+        Ok(Self { loaded, takes, child, stdin, answers: lines(stdout), last_words, listener })
     }
 
     /// Asks and waits. After an error nothing more can be asked.
@@ -261,6 +263,10 @@ impl Worker {
                 _ => break None,
             }
         };
+        // What it said last may still be on its way; a grandchild could hold the pipe open for ever.
+        while !self.listener.is_finished() && began.elapsed() < Duration::from_secs(2) {
+            std::thread::sleep(GLANCE / 10);
+        }
         let how = status.map_or("it closed its output".to_string(), death);
         let words = self.last_words.lock().map(|words| words.iter().cloned().collect::<Vec<_>>());
         let words = words.unwrap_or_default();
@@ -300,7 +306,10 @@ fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
-fn listen_to_the_last(stream: impl Read + Send + 'static, last: Arc<Mutex<VecDeque<String>>>) {
+fn listen_to_the_last(
+    stream: impl Read + Send + 'static,
+    last: Arc<Mutex<VecDeque<String>>>,
+) -> JoinHandle<()> {
     std::thread::spawn(move || {
         for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line).trim().chars().take(300).collect::<String>();
@@ -312,7 +321,7 @@ fn listen_to_the_last(stream: impl Read + Send + 'static, last: Arc<Mutex<VecDeq
                 last.pop_front();
             }
         }
-    });
+    })
 }
 
 impl Runner for Processes<'_> {
