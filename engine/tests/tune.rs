@@ -110,13 +110,14 @@ fn a_record_that_does_not_fit_is_said_once_and_lost_never() {
     tune(state.path());
     let path = state.path().join("tuning.json");
     let good = fs::read(&path).expect("a record");
-    let cases: [(&dyn Fn(&mut Value), &[&str], &str); 6] = [
-        (&|entry| entry["key"]["cpu"]["features"] = json!("0"), &[], "another CPU"),
-        (&|entry| entry["key"]["cpu"]["affinity"] = json!([77]), &[], "other cores at hand (CPUs 77)"),
-        (&|entry| entry["key"]["build"] = json!("x"), &[], "another build"),
-        (&|_| {}, &["--for", "chat"], "tuned for rag only"),
-        (&|entry| entry["chosen"] = json!({ "poll": 1000 }), &[], "--poll 1000"),
-        (&|entry| entry["chosen"] = json!({ "load_mode": "fast" }), &[], "unknown load mode"),
+    type Case<'a> = (fn(&mut Value), &'a [&'a str], &'a str);
+    let cases: [Case; 6] = [
+        (|entry| entry["key"]["cpu"]["features"] = json!("0"), &[], "another CPU"),
+        (|entry| entry["key"]["cpu"]["affinity"] = json!([77]), &[], "other cores at hand (CPUs 77)"),
+        (|entry| entry["key"]["build"] = json!("x"), &[], "another build"),
+        (|_| {}, &["--for", "chat"], "tuned for rag only"),
+        (|entry| entry["chosen"] = json!({ "poll": 1000 }), &[], "--poll 1000"),
+        (|entry| entry["chosen"] = json!({ "load_mode": "fast" }), &[], "unknown load mode"),
     ];
     for (change, arguments, words) in cases {
         fs::write(&path, &good).expect("written");

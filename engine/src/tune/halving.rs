@@ -54,7 +54,8 @@ struct Contest<'a, 'r> {
     round: usize,
     repeats: usize,
     anchor: Anchor,
-    run: Duration,
+    /// Time that a run of each takes.
+    times: Vec<Duration>,
     cut_short: Option<String>,
 }
 
@@ -78,7 +79,7 @@ pub fn contest(
     terms: Terms<'_>,
 ) -> Result<Outcome, Stop> {
     let alive = (0..candidates.len()).collect();
-    let run = terms.run;
+    let times = vec![terms.run; candidates.len()];
     let mut contest = Contest {
         terms,
         runner,
@@ -87,7 +88,7 @@ pub fn contest(
         round: 0,
         repeats: 0,
         anchor: Anchor::new(),
-        run,
+        times,
         cut_short: None,
     };
     contest.race()?;
@@ -168,7 +169,7 @@ impl Contest<'_, '_> {
             let settings = self.candidates[number].settings.clone();
             let why = match self.runner.measure(&settings, self.terms.work) {
                 Ok(measured) => {
-                    self.run = self.runner.elapsed().saturating_sub(before);
+                    self.time(number, &measured.sample, self.runner.elapsed().saturating_sub(before));
                     match (measured.peak, self.terms.ceiling) {
                         (Some(peak), Some(ceiling)) if peak > ceiling => {
                             format!("it took {peak} of memory, and {ceiling} is the ceiling")
@@ -198,17 +199,30 @@ impl Contest<'_, '_> {
         self.candidates[number].dropped = Some(why);
     }
 
+    /// Takes what a run took. Of the first one only what it measured: a process may have been started for it, which is
+    /// done once where there is memory for all of them.
+    fn time(&mut self, number: usize, sample: &Sample, wall: Duration) {
+        let first = self.candidates[number].samples.is_empty();
+        let measured = Duration::from_nanos(sample.prefill_ns.saturating_add(sample.decode_ns));
+        self.times[number] = if first { measured } else { wall };
+    }
+
+    /// Time that a round takes.
+    fn round_time(&self) -> Duration {
+        self.alive.iter().map(|&number| self.times[number]).sum()
+    }
+
     /// Whether a round more leaves time for the pairs that there must be.
     fn is_time_to_repeat(&self) -> bool {
         let pairs = self.terms.rule.pairs.saturating_sub(self.round);
-        let runs = u32::try_from(self.alive.len() + 2 * pairs).unwrap_or(u32::MAX);
-        self.runner.elapsed() + self.run.saturating_mul(runs) <= self.terms.deadline
+        // Of the two that will be left.
+        let pair = self.times[0].saturating_mul(2 * u32::try_from(pairs).unwrap_or(u32::MAX));
+        self.runner.elapsed() + self.round_time() + pair <= self.terms.deadline
     }
 
     /// Whether there is time for a run of each.
     fn is_time_for_a_round(&mut self) -> bool {
-        let needed = self.run * self.alive.len() as u32;
-        let fits = self.runner.elapsed() + needed <= self.terms.deadline;
+        let fits = self.runner.elapsed() + self.round_time() <= self.terms.deadline;
         if !fits {
             self.cut_short = Some(format!("out of time after {} rounds", self.round));
         }
@@ -249,8 +263,8 @@ impl Contest<'_, '_> {
 
     /// Looks at the output of those still in it, once each.
     fn check_the_rest(&mut self) -> Result<(), Stop> {
-        for number in self.alive[1..].to_vec() {
-            if self.candidates[number].output.is_some() {
+        for number in 1..self.candidates.len() {
+            if self.candidates[number].dropped.is_some() || self.candidates[number].output.is_some() {
                 continue;
             }
             let settings = self.candidates[number].settings.clone();

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use build_info::Bytes;
 use build_info::tuning::{Candidate, Chosen, Confirmation, CpuKey, Entry, Key, Sample};
-use measure::Rule;
+use measure::{FEWEST_PAIRS, Rule, median};
 use serde::{Deserialize, Serialize};
 
 pub use objective::Objective;
@@ -201,10 +201,7 @@ pub fn tune(
     save: &mut dyn FnMut(&Progress) -> Result<(), String>,
 ) -> Result<Entry, Stop> {
     let before = progress.seconds;
-    let pace = Pace::probe(task, runner)?;
-    // The last runs are the confirmation's: two candidates, as often as must be and a few times more.
-    let reserve = pace.time_of(pace.work(task, Phases::Both)).saturating_mul(2 * CONFIRMATION as u32);
-    let end = task.budget.saturating_sub(reserve);
+    let mut pace = Pace::probe(task, runner)?;
     // A machine that is always busy is so in every stage.
     let mut repeats = REPEATS;
     for stage in &task.stages {
@@ -222,8 +219,10 @@ pub fn tune(
                 given.given()
             )));
         }
+        let end = task.budget.saturating_sub(pace.confirmation(task));
         let record = run_stage(task, stage, &pace, runner, &progress.chosen, end, &mut repeats)?;
         runner.tell(Event::Decided(&record));
+        pace.learn(&record);
         progress.chosen = record.candidates[record.winner as usize].settings.clone();
         runner.keep_only(&progress.chosen);
         progress.done.push(record);
@@ -345,7 +344,7 @@ fn confirm(
     } else {
         runner.tell(Event::Stage { name: "confirmation", candidates: 2, left: 0.0 });
         let work = pace.work(task, Phases::Both);
-        let least = pace.time_of(work).saturating_mul(2 * CONFIRMATION as u32);
+        let least = pace.confirmation(task);
         let terms = Terms {
             objective: &task.objective,
             work,
@@ -365,11 +364,14 @@ fn confirm(
         entry.confirmation = confirmation(task, defaults, tuned);
         if outcome.winner == 0 {
             let why = tuned.dropped.clone().unwrap_or_else(|| match entry.confirmation.as_ref() {
+                Some(found) if (found.total.pairs as usize) < FEWEST_PAIRS => {
+                    format!("there was time for {} pairs only, and {FEWEST_PAIRS} are due", found.total.pairs)
+                }
                 Some(found) => format!("{} times as fast", found.total),
                 None => "it could not be measured".to_string(),
             });
             entry.notes.push(format!(
-                "what was chosen stage by stage was not faster as a whole ({why}), so the defaults stay"
+                "what was chosen stage by stage was not shown to be faster as a whole ({why}), so the defaults stay"
             ));
             entry.chosen = Chosen::default();
         }
@@ -462,6 +464,23 @@ impl Pace {
         let prefills = phases != Phases::Decode && task.objective.prompt > 0;
         let decodes = phases != Phases::Prefill && task.objective.generated > 0;
         Work { prompt: if prefills { prompt } else { 0 }, generate: if decodes { generate } else { 0 } }
+    }
+
+    /// Takes what a stage showed of the settings to beat: others may have come to the machine since the probe.
+    fn learn(&mut self, stage: &build_info::tuning::Stage) {
+        let Some(base) = stage.candidates.first() else { return };
+        let seconds = |phase: fn(&Sample) -> (u64, u32)| -> Option<f64> {
+            let phases = base.samples.iter().map(phase).filter(|(_, tokens)| *tokens > 0);
+            let all: Vec<f64> = phases.map(|(ns, tokens)| ns as f64 / 1e9 / f64::from(tokens)).collect();
+            (!all.is_empty()).then(|| median(&all))
+        };
+        self.prefill = seconds(|sample| (sample.prefill_ns, sample.prompt)).unwrap_or(self.prefill);
+        self.decode = seconds(|sample| (sample.decode_ns, sample.generated)).unwrap_or(self.decode);
+    }
+
+    /// Time for the confirmation, which has the last runs: two candidates, as often as must be and a few times more.
+    fn confirmation(&self, task: &Task) -> Duration {
+        self.time_of(self.work(task, Phases::Both)).saturating_mul(2 * CONFIRMATION as u32)
     }
 
     /// Time that a run of `work` takes.
