@@ -11,6 +11,7 @@ pub mod record;
 pub mod roofline;
 pub mod switches;
 pub mod threads;
+pub mod tuning;
 mod units;
 
 pub use gate::Gate;
@@ -19,4 +20,5 @@ pub use logits::Logits;
 pub use record::{BuildInfo, ReadError};
 pub use roofline::Roofline;
 pub use threads::{Policy, ThreadBudget};
+pub use tuning::TuningRecord;
 pub use units::{Bytes, Sha256};

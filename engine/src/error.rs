@@ -184,6 +184,19 @@ pub enum Error {
         kind: String,
     },
 
+    /// The tuning record cannot be changed.
+    #[error("cannot write the tuning record {}: {why}", path.display())]
+    Tuning {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+
+    /// A tuning cannot be done, or not to the end.
+    #[error("{0}")]
+    Tune(String),
+
     /// The output file cannot be put in its place.
     #[error(transparent)]
     Place(Box<gguf::partial::PlaceError>),

@@ -67,6 +67,23 @@ pub fn huge_pages() -> bool {
     unsafe { sys::anneal_huge_pages() }
 }
 
+/// Whether large buffers made from now on ask for huge pages, in a build that can.
+pub fn ask_huge_pages(on: bool) {
+    // SAFETY: stores an atomic.
+    unsafe { sys::anneal_ask_huge_pages(on) }
+}
+
+/// Turns ggml's tiled kernels off for the rest of the process. They look at the environment once, at the first matrix
+/// product, so this must come before a model is loaded.
+pub fn turn_off_tiled() {
+    // SAFETY: at this time nothing but the thread that waits for signals runs beside this one, and it reads no
+    // environment; llama.cpp's threads are made later.
+    unsafe { std::env::set_var(TILED, "0") }
+}
+
+/// The variable that ggml's tiled kernels look at.
+pub const TILED: &str = "GGML_CPU_TILED_MM";
+
 /// Whether C and C++ get their memory, as Rust does, from the allocator that was linked in.
 #[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
 pub fn allocator_serves_cpp() -> bool {

@@ -22,5 +22,7 @@ pub mod settings;
 pub mod split;
 pub mod stream_utf8;
 pub mod threads;
+pub mod tune;
+pub mod tuning;
 
 pub use error::{Error, Result};

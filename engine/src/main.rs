@@ -27,9 +27,13 @@ enum Command {
     Bench(commands::bench::Args),
     Info(commands::info::Args),
     Quantize(commands::quantize::Args),
+    Tune(commands::tune::Args),
     // For those who compare builds.
     #[command(hide = true)]
     Logits(commands::logits::Args),
+    // For `tune`.
+    #[command(hide = true)]
+    Worker(commands::worker::Args),
 }
 
 /// Wrong usage.
@@ -58,6 +62,8 @@ fn run() -> ExitCode {
         Command::Info(args) => commands::info::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
+        Command::Tune(args) => commands::tune::run(&args),
+        Command::Worker(args) => commands::worker::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -7,7 +7,7 @@ use build_info::Bytes;
 use gguf::GgufFile;
 
 use crate::error::{Error, Result};
-use crate::ffi::{Context, Model};
+use crate::ffi::{self, Context, Model};
 use crate::live::Live;
 use crate::options::{ContextOptions, KvType, LoadMode};
 use crate::settings::{Settings, Source};
@@ -31,6 +31,10 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
                    --load-mode mmap --no-repack",
         });
     }
+    if !settings.tiled.value && settings.tiled.source != Source::Environment {
+        ffi::turn_off_tiled();
+    }
+    ffi::ask_huge_pages(settings.huge_pages.value);
     let model = Model::load(path, &settings.model_options())?;
     if !model.is_decoder_only() {
         let what = "has an encoder: this program runs models that generate text with a decoder alone";

@@ -106,7 +106,13 @@ fn context(model: &Arc<Model>, path: Path, case: &Case, settings: &Settings, liv
 }
 
 /// The same for weights that may be there in two layouts.
-fn session(layouts: &Layouts, path: Path, case: &Case, settings: &Settings, live: &Live) -> Result<Session> {
+pub(crate) fn session(
+    layouts: &Layouts,
+    path: Path,
+    case: &Case,
+    settings: &Settings,
+    live: &Live,
+) -> Result<Session> {
     layouts.session_with(&context_options(path, case, settings)?, settings, live, MEASURE_LESS)
 }
 
@@ -192,7 +198,7 @@ fn fill(
 }
 
 /// Evaluates `n` random tokens, the first one the model's own begin token.
-fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32) -> Result<()> {
+pub(crate) fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32) -> Result<()> {
     if n == 0 {
         return Ok(());
     }
@@ -215,7 +221,12 @@ fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32) -> Result<
 
 /// Evaluates `n` tokens one by one. The clock is read after each synchronisation, which is there in any case; what that
 /// costs is some 50 ns a token.
-fn decode(sequence: &mut impl Sequence, random: &mut Random, n: u32, token_ns: &mut Vec<u64>) -> Result<()> {
+pub(crate) fn decode(
+    sequence: &mut impl Sequence,
+    random: &mut Random,
+    n: u32,
+    token_ns: &mut Vec<u64>,
+) -> Result<()> {
     let mut token = random.begin.unwrap_or_else(|| random.token());
     for _ in 0..n {
         let start = Instant::now();
@@ -229,19 +240,19 @@ fn decode(sequence: &mut impl Sequence, random: &mut Random, n: u32, token_ns: &
 }
 
 /// Random tokens: xorshift64 (Marsaglia 2003), always the same, so that two runs do the same work.
-struct Random {
+pub(crate) struct Random {
     state: u64,
     n_vocab: u64,
     begin: Option<Token>,
 }
 
 impl Random {
-    fn new(model: &Model) -> Self {
+    pub(crate) fn new(model: &Model) -> Self {
         let n_vocab = u64::from(model.n_vocab().max(1));
         Random { state: 0x9e37_79b9_7f4a_7c15, n_vocab, begin: model.begin_token() }
     }
 
-    fn token(&mut self) -> Token {
+    pub(crate) fn token(&mut self) -> Token {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;

@@ -1,8 +1,14 @@
 //! Flags that several commands share, and what they ask of the settings.
 
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
 use build_info::Policy;
+use engine::live::Live;
 use engine::options::{Affinity, FlashAttention, KvType, LoadMode, SplitLayout};
 use engine::settings::Requested;
+use engine::tune::Objective;
+use engine::tuning;
 
 /// What can be given for threads.
 pub const THREADS: &str = "1 to 512, or leave it out to take what the machine offers";
@@ -60,6 +66,37 @@ pub struct PlacingFlags {
     pub blas_threads: Option<u32>,
 }
 
+/// What `anneal tune` found.
+#[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "Tuning")]
+pub struct TuningFlags {
+    /// Tuning record [default: $ANNEAL_TUNING, else tuning.json in the state folder]
+    #[arg(long, value_name = "FILE")]
+    pub tuning: Option<PathBuf>,
+    /// Do not look at the tuning record
+    #[arg(long)]
+    pub no_tuning: bool,
+    /// Take what was tuned for this purpose: chat, rag, batch, latency or P:G [default: what was tuned last]
+    #[arg(long = "for", value_name = "PURPOSE")]
+    pub objective: Option<Objective>,
+}
+
+impl TuningFlags {
+    /// What the record says of the model at `path`; nothing where it says nothing. What the user should know of it goes
+    /// to stderr.
+    pub fn look_up(&self, path: &Path, live: &Live) -> Option<Requested> {
+        if self.no_tuning {
+            return None;
+        }
+        let objective = self.objective.as_ref().map(ToString::to_string);
+        let found = tuning::look_up(self.tuning.as_deref(), path, objective.as_deref(), live);
+        for warning in &found.warnings {
+            let _ = writeln!(std::io::stderr(), "warning: {warning}");
+        }
+        found.tuned
+    }
+}
+
 /// A list of CPUs; a type of its own, since clap takes a bare `Vec` for a repeated flag.
 #[derive(Clone, Debug)]
 pub struct CpuList(Vec<u32>);
@@ -71,6 +108,12 @@ pub struct LoadFlags {
     /// Leave the weights as they are in the file: less memory, slower decode, and prefill often faster: measure
     #[arg(long)]
     pub no_repack: bool,
+    /// Leave out ggml's tiled kernels, which evaluate prompts on weights that are not repacked
+    #[arg(long)]
+    pub no_tiled: bool,
+    /// Do not ask for huge pages, in a build that does
+    #[arg(long)]
+    pub no_huge_pages: bool,
     /// Let llama.cpp's log through to stderr
     #[arg(short, long)]
     pub verbose: bool,
@@ -164,6 +207,8 @@ impl LoadFlags {
     /// Adds what these flags ask for.
     pub fn ask(&self, requested: &mut Requested) {
         requested.repack = self.no_repack.then_some(false);
+        requested.tiled = self.no_tiled.then_some(false);
+        requested.huge_pages = self.no_huge_pages.then_some(false);
     }
 }
 

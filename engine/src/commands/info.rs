@@ -12,7 +12,7 @@ use engine::model;
 use engine::settings::{Explained, Requested, Settings};
 use serde_json::{Value, json};
 
-use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags};
+use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags};
 
 /// Show the build, the machine, what the CPU guard asks for, and every setting with its source
 #[derive(clap::Args, Debug)]
@@ -21,7 +21,8 @@ pub struct Args {
     /// Also load this model and describe it
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Print every setting with its value and where it came from: flag, build info, live host or default
+    /// Print every setting with its value and where it came from: flag, environment, tuning record (with -m), build
+    /// info, live host or default
     #[arg(long)]
     explain: bool,
     /// Print JSON
@@ -37,6 +38,8 @@ pub struct Args {
     load: LoadFlags,
     #[command(flatten)]
     split: SplitFlags,
+    #[command(flatten)]
+    tuning: TuningFlags,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -47,7 +50,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.load.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live();
-    let settings = Settings::resolve(&requested, &live)?;
+    let tuned = args.model.as_deref().and_then(|model| args.tuning.look_up(model, &live));
+    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     engine::ffi::start(args.load.verbose);
     let model = match &args.model {

@@ -5,6 +5,8 @@ pub mod info;
 pub mod logits;
 pub mod quantize;
 pub mod run;
+pub mod tune;
+pub mod worker;
 
 mod flags;
 mod sql;

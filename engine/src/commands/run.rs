@@ -15,7 +15,7 @@ use engine::settings::{Requested, Settings};
 use engine::split::{Layouts, Session};
 use serde_json::json;
 
-use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, whole};
+use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
 use crate::interrupt;
 
 /// Generate text from a prompt
@@ -53,6 +53,8 @@ pub struct Args {
     load: LoadFlags,
     #[command(flatten)]
     split: SplitFlags,
+    #[command(flatten)]
+    tuning: TuningFlags,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -63,7 +65,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.load.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live();
-    let settings = Settings::resolve(&requested, &live)?;
+    let tuned = args.tuning.look_up(&args.model, &live);
+    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     let prompt = prompt(args)?;
 

@@ -109,6 +109,9 @@ bool anneal_blas_threads_obeyed(void);
 
 // Threads that the BLAS library may use, from its next call on; 0 for as many as llama.cpp uses itself.
 void anneal_blas_set_threads(int32_t n);
+// Whether large buffers made from now on ask the kernel for huge pages, in a build that can. They do unless told.
+void anneal_ask_huge_pages(bool on);
+
 // Whether a large buffer of the CPU backend asks the kernel for huge pages: one is made to see.
 bool anneal_huge_pages(void);
 
