@@ -2,6 +2,7 @@
 
 mod layouts;
 mod parts;
+mod quants;
 
 use std::io;
 use std::path::PathBuf;
@@ -97,6 +98,8 @@ pub struct Args {
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
     #[command(flatten)]
+    quants: quants::Flags,
+    #[command(flatten)]
     placing: PlacingFlags,
     #[command(flatten)]
     load: LoadFlags,
@@ -110,6 +113,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     settings.iter().for_each(super::warn_of);
     let cases = cases(args)?;
     start(args.load.verbose);
+    if args.quants.is_asked() {
+        return quants::run(args, &settings, &cases, &live);
+    }
     interrupt::stop_at_once();
     if !args.parts.is_empty() {
         return parts::run(args, &settings, &cases, &live);
