@@ -3,7 +3,7 @@
 use minijinja::{AutoEscape, Environment, Error, context};
 use serde::Serialize;
 
-use crate::{Block, Plot, Report, Table, slug, svg};
+use crate::{Block, Plot, Report, Section, Table, slug, svg};
 
 const TEMPLATE: &str = include_str!("page.html.jinja");
 
@@ -38,17 +38,18 @@ pub fn html(report: &Report) -> Result<String, Error> {
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
     environment.add_template("page", TEMPLATE)?;
-    let section = |section| -> SectionView<'_> {
-        let crate::Section { title, blocks } = section;
-        SectionView { id: slug(title), title, blocks: blocks.iter().map(view).collect() }
-    };
-    let sections: Vec<SectionView<'_>> = report.sections.iter().map(section).collect();
+    let sections: Vec<SectionView<'_>> = report.sections.iter().map(section_view).collect();
     environment.get_template("page")?.render(context! {
         title => report.title,
         lead => report.lead,
         style => svg::STYLE,
         sections,
     })
+}
+
+fn section_view(section: &Section) -> SectionView<'_> {
+    let Section { title, blocks } = section;
+    SectionView { id: slug(title), title, blocks: blocks.iter().map(view).collect() }
 }
 
 fn view(block: &Block) -> View<'_> {

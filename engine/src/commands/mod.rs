@@ -10,6 +10,7 @@ pub mod run;
 
 mod bar;
 mod flags;
+mod sql;
 mod table;
 
 use std::ffi::OsString;

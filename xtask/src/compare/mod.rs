@@ -5,7 +5,7 @@ pub mod candidate;
 pub mod comparison;
 pub mod contest;
 mod ledger;
-mod once;
+pub mod once;
 mod phase;
 mod provenance;
 

@@ -98,6 +98,10 @@ impl Contestant {
 }
 
 pub fn run(args: &Args, settings: &[Settings], cases: &[Case], live: &Live) -> Result<ExitCode> {
+    let models = super::lists::models(&args.model);
+    let [source] = models.as_slice() else {
+        return Err(usage("--quants makes quantisations of one model: give -m once"));
+    };
     let [settings] = settings else {
         return Err(usage(
             "--quants measures with one setting: give no lists with -t, -b, -ub, -ctk, -ctv or -fa",
@@ -115,10 +119,10 @@ pub fn run(args: &Args, settings: &[Settings], cases: &[Case], live: &Live) -> R
         Some(path) => super::super::read_text(path)?,
         None => built_in_text(),
     };
-    let work = Work { args, settings, prefill, decode, live, text };
+    let work = Work { args, source, settings, prefill, decode, live, text };
     // Before the long part: every type, the folder, the room in it.
     let all = work.options()?;
-    let folder = Folder::new(&args.model, args.quants.keep.as_deref())?;
+    let folder = Folder::new(source, args.quants.keep.as_deref())?;
     interrupt::stop_in_order();
     let mut contestants = work.quantised(&folder, &all)?;
     work.evaluate(&mut contestants)?;
@@ -145,6 +149,7 @@ fn usage(why: &str) -> anyhow::Error {
 
 struct Work<'a> {
     args: &'a Args,
+    source: &'a Path,
     settings: &'a Settings,
     prefill: &'a Case,
     decode: &'a Case,
@@ -172,7 +177,7 @@ impl Work<'_> {
             }
             let imatrix = imatrix.clone();
             let options = Options { imatrix, ..Options::new(kind, self.settings.prefill_threads.value) };
-            let bytes = plan(&self.args.model, &options)?.file_bytes().0;
+            let bytes = plan(self.source, &options)?.file_bytes().0;
             all.push((options, bytes));
         }
         Ok(all)
@@ -180,8 +185,8 @@ impl Work<'_> {
 
     /// The source, and its quantisations in `folder`: made, or found there.
     fn quantised(&self, folder: &Folder, all: &[(Options, u64)]) -> Result<Vec<Contestant>> {
-        let source = &self.args.model;
-        let mut contestants = vec![Contestant::new(source.clone(), None, false)];
+        let source = self.source;
+        let mut contestants = vec![Contestant::new(source.to_path_buf(), None, false)];
         let imatrix = self.args.quants.imatrix.as_deref();
         let mut wanted = Vec::new();
         for (options, bytes) in all {
@@ -366,6 +371,10 @@ impl Serialize for Line<'_> {
 }
 
 impl Row for Line<'_> {
+    fn table(&self) -> &'static str {
+        "anneal_quants"
+    }
+
     fn fields(&self) -> Vec<(&'static str, Value)> {
         let Line { work, contestant, facts, .. } = self;
         let median_of =
