@@ -13,7 +13,12 @@ use llama_sys as sys;
 
 use crate::error::{Error, Result, readable};
 use crate::options::{ContextOptions, FlashAttention, KvType, LoadMode, ModelOptions, SamplerOptions};
-use crate::quantize;
+
+mod collector;
+mod quantizer;
+
+pub use collector::Collector;
+pub(crate) use quantizer::{quantize, quantize_plan, quantize_progress};
 
 /// A token's number in the vocabulary.
 pub type Token = sys::llama_token;
@@ -486,6 +491,7 @@ pub struct Context {
     model: Arc<Model>,
     decode_pool: Option<Arc<Threadpool>>,
     prefill_pool: Option<Arc<Threadpool>>,
+    _collector: Option<Arc<Collector>>,
     message: Message,
 }
 
@@ -502,9 +508,19 @@ impl Drop for Context {
 impl Context {
     /// A context of `model` for one sequence.
     pub fn new(model: &Arc<Model>, options: &ContextOptions) -> Result<Self> {
+        Self::with(model, options, None)
+    }
+
+    /// The same; `collector` sees the inputs of every matrix.
+    pub(crate) fn with(
+        model: &Arc<Model>,
+        options: &ContextOptions,
+        collector: Option<Arc<Collector>>,
+    ) -> Result<Self> {
         let mut message = Message::new();
         let (err, err_size) = message.parts();
-        // SAFETY: `params` is only read; the callback is the shim's, ignores its data and cannot unwind.
+        // SAFETY: `params` is only read; the callbacks are the shim's and cannot unwind. One ignores its data, the
+        // other's is a field of the context, and so outlives it.
         let raw = unsafe {
             let mut params = sys::llama_context_default_params();
             params.n_ctx = options.n_ctx;
@@ -516,11 +532,22 @@ impl Context {
             if options.interruptible {
                 params.abort_callback = Some(sys::anneal_interrupted);
             }
+            if let Some(collector) = &collector {
+                params.cb_eval = Some(sys::anneal_collect);
+                params.cb_eval_user_data = collector.data();
+            }
             sys::anneal_context_new(model.raw.as_ptr(), &params, err, err_size)
         };
         let raw =
             NonNull::new(raw).ok_or_else(|| Error::Context { n_ctx: options.n_ctx, why: message.text() })?;
-        Ok(Context { raw, model: Arc::clone(model), decode_pool: None, prefill_pool: None, message })
+        Ok(Context {
+            raw,
+            model: Arc::clone(model),
+            decode_pool: None,
+            prefill_pool: None,
+            _collector: collector,
+            message,
+        })
     }
 
     /// The model.
@@ -768,44 +795,6 @@ impl Sampler {
             false => Err(Error::Sampler(self.message.text())),
         }
     }
-}
-
-/// Writes `input`, quantised to `kind`, to `output`. Blocks; see [`quantize_progress`].
-pub(crate) fn quantize(
-    input: &Path,
-    output: &Path,
-    kind: quantize::Type,
-    allow_requantize: bool,
-    threads: u32,
-) -> Result<()> {
-    start(false);
-    let (c_input, c_output) = (c_path(input)?, c_path(output)?);
-    let mut message = Message::new();
-    let (err, err_size) = message.parts();
-    // SAFETY: paths, `params` and the message outlive the call.
-    let code = unsafe {
-        let mut params = sys::llama_model_quantize_default_params();
-        params.ftype = kind.ftype() as sys::llama_ftype;
-        params.only_copy = kind.is_copy();
-        params.allow_requantize = allow_requantize;
-        params.nthread = threads.cast_signed();
-        // Rows of large tensors in parts: the embedding of a 150,000-token vocabulary takes 0.9 GB as f32.
-        // Rows are quantised one by one, so the result is the same.
-        params.max_buf_size = 256 << 20;
-        sys::anneal_quantize(c_input.as_ptr(), c_output.as_ptr(), &params, err, err_size)
-    };
-    match code {
-        0 => Ok(()),
-        _ => Err(Error::Quantize { input: input.into(), output: output.into(), why: message.text() }),
-    }
-}
-
-/// How many tensors the running [`quantize`] has begun, of how many.
-pub(crate) fn quantize_progress() -> (u32, u32) {
-    let (mut done, mut total) = (0, 0);
-    // SAFETY: writes two numbers.
-    unsafe { sys::anneal_quantize_progress(&mut done, &mut total) };
-    (done.max(0).cast_unsigned(), total.max(0).cast_unsigned())
 }
 
 fn load_mode(mode: LoadMode) -> sys::llama_load_mode {

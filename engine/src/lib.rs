@@ -8,9 +8,11 @@
 pub mod allocator;
 pub mod bench;
 pub mod error;
+pub mod eval;
 #[allow(unsafe_code)]
 pub mod ffi;
 pub mod generate;
+pub mod imatrix;
 pub mod live;
 pub mod logits;
 pub mod model;

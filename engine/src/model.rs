@@ -7,7 +7,7 @@ use build_info::Bytes;
 use gguf::GgufFile;
 
 use crate::error::{Error, Result};
-use crate::ffi::{self, Context, Model};
+use crate::ffi::{self, Collector, Context, Model};
 use crate::live::Live;
 use crate::options::{ContextOptions, KvType, LoadMode};
 use crate::settings::{Settings, Source};
@@ -44,7 +44,7 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
 }
 
 /// Size of the weights at `path`, in however many files.
-fn weights(path: &Path) -> Result<Bytes> {
+pub fn weights(path: &Path) -> Result<Bytes> {
     let first = GgufFile::open(path)?;
     let rest = first.other_parts()?;
     let sizes = std::iter::once(&first).chain(&rest).map(|part| part.total_tensor_bytes().0);
@@ -81,6 +81,18 @@ pub fn context_with(
     live: &Live,
     mend: &'static str,
 ) -> Result<Context> {
+    context_collecting(model, options, settings, live, mend, None)
+}
+
+/// The same; `collector` sees what goes into every matrix.
+pub(crate) fn context_collecting(
+    model: &Arc<Model>,
+    options: &ContextOptions,
+    settings: &Settings,
+    live: &Live,
+    mend: &'static str,
+    collector: Option<Arc<Collector>>,
+) -> Result<Context> {
     // What was available before the weights took their part.
     let weights = if is_pageable(settings) { 0 } else { model.size() };
     let available = live.memory().map(|available| Bytes(available.0.saturating_sub(weights)));
@@ -95,7 +107,7 @@ pub fn context_with(
             mend,
         });
     }
-    let mut context = Context::new(model, options)?;
+    let mut context = Context::with(model, options, collector)?;
     threads::attach(&mut context, settings, live.host.as_ref())?;
     Ok(context)
 }

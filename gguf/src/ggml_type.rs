@@ -108,6 +108,16 @@ impl GgmlType {
         }
     }
 
+    /// The type called `name`, in any case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        LAYOUTS.iter().find(|layout| layout.name.eq_ignore_ascii_case(name)).map(Self)
+    }
+
+    /// Whether several values share a block, and each has fewer bits than a float.
+    pub fn is_quantised(self) -> bool {
+        self.0.elements > 1
+    }
+
     /// Its number in a file.
     pub fn id(self) -> u32 {
         self.0.id
@@ -157,6 +167,9 @@ mod tests {
         }
         assert_eq!(GgmlType::from_id(43), Err(UnknownType::Unknown(43)));
         assert_eq!((GgmlType::F32.name(), GgmlType::F16.name()), ("f32", "f16"));
+        assert_eq!(GgmlType::from_name("Q4_k").map(GgmlType::id), Some(12));
+        assert_eq!(GgmlType::from_name("q4_k_m"), None);
+        assert!(!GgmlType::F16.is_quantised() && GgmlType::known(8).is_quantised());
     }
 
     #[test]

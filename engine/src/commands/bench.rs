@@ -4,6 +4,7 @@ mod curve;
 mod layouts;
 mod lists;
 mod parts;
+mod quants;
 mod roof;
 
 use std::io::{self, Write};
@@ -122,6 +123,8 @@ pub struct Args {
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
     #[command(flatten)]
+    quants: quants::Flags,
+    #[command(flatten)]
     placing: PlacingFlags,
     #[command(flatten)]
     load: LoadFlags,
@@ -139,6 +142,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     settings.iter().for_each(super::warn_of);
     let cases = cases(args)?;
     start(args.load.verbose);
+    if args.quants.is_asked() {
+        return quants::run(args, &settings, &cases, &live);
+    }
     interrupt::stop_at_once();
     let models = lists::models(&args.model);
     if !args.parts.is_empty() {

@@ -226,7 +226,7 @@ impl Row for PartRecord {
     }
 }
 
-fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     let mib = bytes as f64 / f64::from(1 << 20);
     if mib < 1024.0 { format!("{mib:.2} MiB") } else { format!("{:.2} GiB", mib / 1024.0) }
 }

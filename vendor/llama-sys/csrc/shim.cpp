@@ -3,6 +3,7 @@
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -26,6 +27,8 @@ struct Log {
     std::deque<std::string> errors;
     std::deque<std::string> warnings;
     std::deque<std::string> * last = nullptr;  // where a continued line goes on
+    std::string             plan;              // of anneal_quantize_plan
+    bool                    planning = false;
     bool                    verbose = false;
 };
 
@@ -71,6 +74,9 @@ void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
     std::lock_guard<std::mutex> lock(log.mutex);
     if (log.verbose) {
         std::fputs(text, stderr);
+    }
+    if (log.planning) {
+        log.plan += text;
     }
     if (level == GGML_LOG_LEVEL_CONT) {
         if (log.last != nullptr) {
@@ -175,6 +181,20 @@ void forget_lines() {
     log.errors.clear();
     log.warnings.clear();
     log.last = nullptr;
+}
+
+void stop_planning() {
+    Log & log = the_log();
+    std::lock_guard<std::mutex> lock(log.mutex);
+    log.planning = false;
+}
+
+// Begins to keep what is logged, or forgets it.
+void plan(bool on) {
+    Log & log = the_log();
+    std::lock_guard<std::mutex> lock(log.mutex);
+    log.plan.clear();
+    log.planning = on;
 }
 
 void put(char * err, size_t err_size, const char * text) {
@@ -443,9 +463,23 @@ int32_t anneal_quantize(
         size_t err_size) {
     quantize_done  = 0;
     quantize_total = 0;
-    return logged<int32_t>(
+    plan(params->dry_run);
+    int32_t result = logged<int32_t>(
         ANNEAL_EXCEPTION, [](int32_t code) { return code != 0; }, err, err_size,
         [&] { return (int32_t) llama_model_quantize(input, output, params); });
+    stop_planning();
+    if (params->dry_run) {
+        quantize_done  = 0;
+        quantize_total = 0;
+    }
+    return result;
+}
+
+size_t anneal_quantize_plan(char * dst, size_t size) {
+    Log & log = the_log();
+    std::lock_guard<std::mutex> lock(log.mutex);
+    std::memcpy(dst, log.plan.data(), std::min(size, log.plan.size()));
+    return log.plan.size();
 }
 
 void anneal_quantize_progress(int32_t * done, int32_t * total) {
