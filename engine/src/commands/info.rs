@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use build_info::Host;
+use build_info::{BuildInfo, Host};
 use engine::allocator::Memory;
 use engine::live::Live;
 use engine::model;
@@ -104,6 +104,7 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
         Some((path, build)) => {
             lines.push(("build", format!("{} of {}, {}", build.profile, build.date, build.build_type)));
             lines.push(("compiler", build.compiler.clone()));
+            lines.push(("made with", optimisations(build)));
             lines.push(("source", format!("{} {}", build.source.origin, build.source.version)));
             lines.push(("record", path.display().to_string()));
         }
@@ -157,6 +158,25 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
         }
     }
     out
+}
+
+/// What was done to the build beyond compiling it.
+fn optimisations(build: &BuildInfo) -> String {
+    let lto = match build.lto.as_str() {
+        "off" => "no LTO".to_string(),
+        mode => format!("LTO ({mode})"),
+    };
+    let profile = build.pgo.as_ref().map_or("no profile".to_string(), |pgo| {
+        let code = match pgo.scope.as_str() {
+            "all" => "C++ and Rust",
+            "cpp" => "C++",
+            "rust" => "Rust",
+            other => other,
+        };
+        format!("a profile ({}) over {code}", pgo.profile.short())
+    });
+    let bolt = if build.bolt.is_some() { "BOLT" } else { "no BOLT" };
+    format!("{lto}, {profile}, {bolt}")
 }
 
 fn explain(settings: &Settings) -> Vec<Explained> {
