@@ -111,7 +111,8 @@ mod tests {
             })
         };
         let every_head = CacheShape { layers: 4, kv_heads: 4, key: 64, value: 64 };
-        let cases: [(&[(&str, Number)], Option<CacheShape>); 9] = [
+        type Metadata = &'static [(&'static str, Number)];
+        let cases: [(Metadata, Option<CacheShape>); 9] = [
             (&[], Some(every_head)),
             (&[("attention.head_count_kv", Number::Is(2))], Some(CacheShape { kv_heads: 2, ..every_head })),
             (&[("attention.key_length", Number::Is(128))], Some(CacheShape { key: 128, ..every_head })),
