@@ -42,6 +42,43 @@ pub enum Error {
         mend: &'static str,
     },
 
+    /// Both layouts of a model do not fit.
+    #[error(
+        "the split layout of {} needs {needed} of memory ({file} as in the file, {copy} for the weights that generate, \
+         {caches} for two contexts), and this process can have {available}: leave --split-layout out, lower -c, or take \
+         a smaller quantisation",
+        path.display()
+    )]
+    SplitTooLarge {
+        /// The model.
+        path: PathBuf,
+        /// All of it.
+        needed: Bytes,
+        /// Weights for prefill.
+        file: Bytes,
+        /// What the weights for decode take beside them.
+        copy: Bytes,
+        /// K and V caches of both contexts, as far as known.
+        caches: Bytes,
+        /// How much there is.
+        available: Bytes,
+    },
+
+    /// There is no other layout to compare with.
+    #[error("cannot compare layouts: {0}")]
+    OneLayout(String),
+
+    /// The file was another one when it was loaded for the second time.
+    #[error(
+        "{} changed while it was loaded for the split layout: start again when it is as it should be, and replace a \
+         model that is in use by a rename",
+        path.display()
+    )]
+    Changed {
+        /// The model.
+        path: PathBuf,
+    },
+
     /// The model loads, but it is not one that generates text.
     #[error("{} {what}", path.display())]
     NotGenerative {

@@ -194,6 +194,7 @@ pub struct Model {
     raw: NonNull<sys::llama_model>,
     vocab: *const sys::llama_vocab,
     path: PathBuf,
+    repacked: u64,
 }
 
 // SAFETY: llama.cpp never changes a model after loading; its vocabulary is documented as thread-safe, and
@@ -228,7 +229,9 @@ impl Model {
             NonNull::new(raw).ok_or_else(|| Error::Load { path: path.to_path_buf(), why: message.text() })?;
         // SAFETY: a live model has a vocabulary that lives as long.
         let vocab = unsafe { sys::llama_model_get_vocab(raw.as_ptr()) };
-        Ok(Arc::new(Model { raw, vocab, path: path.to_path_buf() }))
+        // SAFETY: reads a number of this thread.
+        let repacked = unsafe { sys::anneal_repacked_bytes() };
+        Ok(Arc::new(Model { raw, vocab, path: path.to_path_buf(), repacked }))
     }
 
     /// The file it came from.
@@ -266,6 +269,11 @@ impl Model {
     pub fn size(&self) -> u64 {
         // SAFETY: reads a field.
         unsafe { sys::llama_model_size(self.raw.as_ptr()) }
+    }
+
+    /// Bytes of the weights that were copied into another layout for the CPU's kernels, to 0.01 MiB.
+    pub fn repacked(&self) -> u64 {
+        self.repacked
     }
 
     /// Number of parameters.
@@ -416,6 +424,8 @@ pub struct Threadpool(NonNull<sys::ggml_threadpool>);
 
 // SAFETY: ggml locks the pool's state itself; it may be freed from another thread than the one that made it.
 unsafe impl Send for Threadpool {}
+// SAFETY: nothing is done with it through a shared reference but to name it to a context, see `share_threads`.
+unsafe impl Sync for Threadpool {}
 
 impl Drop for Threadpool {
     fn drop(&mut self) {
@@ -457,8 +467,8 @@ impl Threadpool {
 pub struct Context {
     raw: NonNull<sys::llama_context>,
     model: Arc<Model>,
-    decode_pool: Option<Threadpool>,
-    prefill_pool: Option<Threadpool>,
+    decode_pool: Option<Arc<Threadpool>>,
+    prefill_pool: Option<Arc<Threadpool>>,
     message: Message,
 }
 
@@ -521,12 +531,34 @@ impl Context {
 
     /// Gives it its threads: `decode` for single tokens, `prefill` for more, or one pool for both.
     pub fn attach(&mut self, decode: Threadpool, prefill: Option<Threadpool>) {
+        self.attach_shared(Arc::new(decode), prefill.map(Arc::new));
+    }
+
+    /// Gives it the threads of `other`, which must never evaluate at the same time: a graph has its pool for itself.
+    pub(crate) fn share_threads(&mut self, other: &Context) {
+        if let Some(decode) = &other.decode_pool {
+            self.attach_shared(Arc::clone(decode), other.prefill_pool.clone());
+        }
+        let (decode, prefill) = other.threads();
+        self.set_threads(decode, prefill);
+    }
+
+    fn attach_shared(&mut self, decode: Arc<Threadpool>, prefill: Option<Arc<Threadpool>>) {
         let batch = prefill.as_ref().map_or(std::ptr::null_mut(), |pool| pool.0.as_ptr());
         // SAFETY: both pools live in `self` until the context is freed; the old ones are freed after it has
         // forgotten them.
         unsafe { sys::llama_attach_threadpool(self.raw.as_ptr(), decode.0.as_ptr(), batch) }
         self.decode_pool = Some(decode);
         self.prefill_pool = prefill;
+    }
+
+    /// Lets the threads of prefill sleep, where decode has others: llama.cpp does so when one context changes from
+    /// one pool to the other, but not from one context to another, and they would poll beside decode's.
+    pub(crate) fn rest_prefill_threads(&mut self) {
+        if let Some(pool) = &self.prefill_pool {
+            // SAFETY: a live pool, with no graph: evaluation borrows the context mutably.
+            unsafe { sys::anneal_threadpool_pause(pool.0.as_ptr()) }
+        }
     }
 
     /// How many threads of the pools single tokens and batches use.

@@ -18,6 +18,7 @@ pub mod openmp;
 pub mod options;
 pub mod quantize;
 pub mod settings;
+pub mod split;
 pub mod stream_utf8;
 pub mod threads;
 

@@ -42,7 +42,16 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
 
 /// Makes a context of `model` with threads of its own.
 pub fn context(model: &Arc<Model>, settings: &Settings, live: &Live, interruptible: bool) -> Result<Context> {
-    let options = ContextOptions {
+    let options = context_options(model, settings, interruptible);
+    context_with(model, &options, settings, live, LOWER_CTX)
+}
+
+/// What to do where a context as the settings want it does not fit.
+pub(crate) const LOWER_CTX: &str = "lower -c, or make the cache smaller with -ctk q8_0 -ctv q8_0";
+
+/// The context that `settings` want of `model`.
+pub(crate) fn context_options(model: &Model, settings: &Settings, interruptible: bool) -> ContextOptions {
+    ContextOptions {
         n_ctx: n_ctx(model, settings),
         n_batch: settings.n_batch.value,
         n_ubatch: settings.n_ubatch.value,
@@ -50,9 +59,7 @@ pub fn context(model: &Arc<Model>, settings: &Settings, live: &Live, interruptib
         type_v: settings.type_v.value,
         flash_attention: settings.flash_attention.value,
         interruptible,
-    };
-    let mend = "lower -c, or make the cache smaller with -ctk q8_0 -ctv q8_0";
-    context_with(model, &options, settings, live, mend)
+    }
 }
 
 /// The same with `options` that are not the settings'; `mend` is what to do where it does not fit into memory.
@@ -97,7 +104,7 @@ fn n_ctx(model: &Model, settings: &Settings) -> u32 {
 }
 
 /// Bytes of the K and V caches. `None` for models that keep something else, or not as much in every layer.
-fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
+pub(crate) fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
     if !model.has_plain_cache() {
         return None;
     }

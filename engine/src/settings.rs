@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::ffi::MAX_THREADS;
 use crate::live::{Blas, Live};
-use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, SamplerOptions};
+use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, SamplerOptions, SplitLayout};
 
 /// Where a value came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -76,6 +76,8 @@ pub struct Requested {
     pub n_ubatch: Option<u32>,
     pub load_mode: Option<LoadMode>,
     pub repack: Option<bool>,
+    pub split_layout: Option<SplitLayout>,
+    pub split_from: Option<u32>,
     pub type_k: Option<KvType>,
     pub type_v: Option<KvType>,
     pub flash_attention: Option<FlashAttention>,
@@ -118,6 +120,10 @@ pub struct Settings {
     pub load_mode: Setting<LoadMode>,
     /// Whether weights may be rearranged for the CPU's kernels.
     pub repack: Setting<bool>,
+    /// Whether prefill gets weights of its own, as they are in the file.
+    pub split_layout: Setting<SplitLayout>,
+    /// Tokens of the shortest prompt that goes to them.
+    pub split_from: Setting<u32>,
     /// Type of the K cache.
     pub type_k: Setting<KvType>,
     /// Type of the V cache.
@@ -154,6 +160,10 @@ pub struct Explained {
 /// Context size where nothing is asked for: room for a conversation, memory that a small machine has (the
 /// trained size of new models can need tens of gigabytes).
 pub const DEFAULT_CTX: u32 = 4096;
+
+/// Shortest prompt for a split layout where nothing else is asked for: the cost of handing the sequence over is nearly
+/// all in proportion to its length, as the gain is, so this only keeps it away from where neither matters.
+pub const DEFAULT_SPLIT_FROM: u32 = 64;
 
 /// llama.cpp rounds the size of a context up to a multiple of this.
 pub const CTX_STEP: u32 = 256;
@@ -228,6 +238,8 @@ impl Settings {
             n_ubatch: Setting::or_default(requested.n_ubatch, 512), // llama.cpp's
             load_mode: Setting::or_default(requested.load_mode, LoadMode::default()),
             repack: Setting::or_default(requested.repack, true),
+            split_layout: Setting::or_default(requested.split_layout, SplitLayout::default()),
+            split_from: Setting::or_default(requested.split_from, DEFAULT_SPLIT_FROM),
             type_k: Setting::or_default(requested.type_k, KvType::default()),
             type_v: Setting::or_default(requested.type_v, KvType::default()),
             flash_attention: Setting::or_default(requested.flash_attention, FlashAttention::default()),
@@ -248,6 +260,15 @@ impl Settings {
             (Some(blas), _) if !blas.threads_obeyed => "llama.cpp's, not settable in this build".to_string(),
             (_, 0) => "as many as the phase has".to_string(),
             (_, threads) => threads.to_string(),
+        }
+    }
+
+    fn split_layout_in_words(&self) -> &'static str {
+        match self.split_layout.value {
+            // What would make it `on` is a measurement on this machine.
+            SplitLayout::Auto => "auto: off, no tuning record says that it is faster",
+            SplitLayout::On => "on",
+            SplitLayout::Off => "off",
         }
     }
 
@@ -300,6 +321,8 @@ impl Settings {
             line("ubatch-size", &self.n_ubatch, self.n_ubatch.value),
             line("load-mode", &self.load_mode, self.load_mode.value),
             line("repack", &self.repack, on(self.repack.value)),
+            line("split-layout", &self.split_layout, self.split_layout_in_words()),
+            line("split-from", &self.split_from, self.split_from.value),
             line("cache-type-k", &self.type_k, self.type_k.value),
             line("cache-type-v", &self.type_v, self.type_v.value),
             line("flash-attn", &self.flash_attention, self.flash_attention.value),
@@ -357,6 +380,15 @@ fn check(requested: &Requested) -> Result<()> {
     }
     if let Some(n_ctx) = requested.n_ctx.filter(|n_ctx| *n_ctx > MAX_CTX) {
         return usage(format!("-c {n_ctx}: a context has at most {MAX_CTX} tokens"));
+    }
+    if requested.split_layout == Some(SplitLayout::On) && requested.repack == Some(false) {
+        return usage(
+            "--split-layout on with --no-repack: the split layout generates with repacked weights; leave one of them out"
+                .to_string(),
+        );
+    }
+    if requested.split_from == Some(0) {
+        return usage("--split-from 0: a prompt has 1 token or more".to_string());
     }
     let type_v = requested.type_v.unwrap_or_default();
     if requested.flash_attention == Some(FlashAttention::Off) && type_v.is_quantised() {
@@ -493,6 +525,8 @@ mod tests {
             Requested { cpus: Some(vec![512]), ..Requested::default() },
             Requested { top_p: Some(f32::NAN), ..Requested::default() },
             Requested { temperature: Some(-1.0), ..Requested::default() },
+            Requested { split_from: Some(0), ..Requested::default() },
+            Requested { split_layout: Some(SplitLayout::On), repack: Some(false), ..Requested::default() },
         ];
         for requested in cases {
             let result = Settings::resolve(&requested, &live(2));
@@ -504,7 +538,7 @@ mod tests {
     fn every_setting_is_explained() {
         let settings = Settings::resolve(&Requested::default(), &live(2)).expect("valid");
         let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-        assert_eq!(names.len(), 21);
+        assert_eq!(names.len(), 23);
         assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
     }
 }

@@ -1,9 +1,19 @@
 //! Measuring on machines that are shared and noisy: only ratios of runs that stand side by side count, with an
 //! interval. The orchestrator compares builds with it, the engine settings.
 
+pub mod anchor;
+pub mod conditions;
 pub mod disturbance;
+pub mod race;
 pub mod schedule;
 pub mod stats;
+pub mod stopping;
+pub mod throttling;
+pub mod usage;
 
+pub use anchor::{Anchor, Judgement, floor};
 pub use disturbance::{Round, Watch};
-pub use stats::{FEWEST_PAIRS, Ratio, median, ratio};
+pub use race::Race;
+pub use stats::{FEWEST_PAIRS, Ratio, median, quantile, ratio};
+pub use stopping::{Rule, Stop};
+pub use usage::{Usage, UsageWatch};

@@ -31,6 +31,34 @@ impl fmt::Display for Ratio {
 }
 
 impl Ratio {
+    /// Of paired ratios; see [`ratio`].
+    pub fn of(ratios: &[f64]) -> Self {
+        if ratios.is_empty() {
+            return Self { median: f64::NAN, low: f64::NAN, high: f64::NAN, pairs: 0 };
+        }
+        let mut random = SplitMix64(0x5eed);
+        let mut draw = vec![0.0; ratios.len()];
+        let mut medians: Vec<f64> = (0..RESAMPLES)
+            .map(|_| {
+                for slot in &mut draw {
+                    *slot = ratios[random.below(ratios.len())];
+                }
+                middle(&mut draw)
+            })
+            .collect();
+        medians.sort_by(f64::total_cmp);
+        let percentile = |share: f64| medians[((RESAMPLES - 1) as f64 * share).round() as usize];
+        let mut sorted = ratios.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (low, high) = exact(&sorted);
+        Self {
+            median: median(ratios),
+            low: percentile(0.025).min(low),
+            high: percentile(0.975).max(high),
+            pairs: ratios.len(),
+        }
+    }
+
     /// What may be said: "higher" and "lower" only when the whole interval lies on one side of 1, and of enough pairs.
     pub fn verdict(&self) -> &'static str {
         if self.pairs < FEWEST_PAIRS { "too few pairs" } else { self.side() }
@@ -63,24 +91,77 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// [`median`] of values whose order does not matter afterwards; a third of the time of a sort.
+fn middle(values: &mut [f64]) -> f64 {
+    let (half, odd) = (values.len() / 2, values.len() % 2 == 1);
+    let (below, &mut upper, _) = values.select_nth_unstable_by(half, f64::total_cmp);
+    if odd {
+        return upper;
+    }
+    let lower = below.iter().copied().max_by(f64::total_cmp).unwrap_or(upper);
+    (lower + upper) / 2.0
+}
+
 /// The median of `a / b` over pairs, with the percentile bootstrap's 95 % interval (Efron, 1979): pairs are drawn
-/// with replacement, and the 2.5th and 97.5th percentile of the medians taken. The generator is seeded by a
-/// constant, so that the same samples give the same interval.
+/// with replacement, and the 2.5th and 97.5th percentile of the medians taken. The generator is seeded by a constant, so that the same
+/// samples give the same interval.
+///
+/// The bootstrap's interval of a median of few pairs holds less than 95 %: on recorded noise 7.5 of 100 races between
+/// equals ended with a winner. So where the exact interval of the sign test is wider, that is taken.
 pub fn ratio(a: &[f64], b: &[f64]) -> Ratio {
     let ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / b).collect();
-    let mut random = SplitMix64(0x5eed);
-    let mut draw = vec![0.0; ratios.len()];
-    let mut medians: Vec<f64> = (0..RESAMPLES)
-        .map(|_| {
-            for slot in &mut draw {
-                *slot = ratios[random.below(ratios.len())];
-            }
-            median(&draw)
-        })
-        .collect();
-    medians.sort_by(f64::total_cmp);
-    let percentile = |share: f64| medians[((RESAMPLES - 1) as f64 * share).round() as usize];
-    Ratio { median: median(&ratios), low: percentile(0.025), high: percentile(0.975), pairs: ratios.len() }
+    Ratio::of(&ratios)
+}
+
+/// The order statistics that hold the median with at least 95 %, whatever the values' distribution (David and Nagaraja:
+/// "Order statistics", 7.1): from the k-th smallest to the k-th greatest, with k as great as 2 P(X < k) ≤ 5 % allows for
+/// X from the binomial distribution of n coins. The smallest and the greatest of few values.
+fn exact(sorted: &[f64]) -> (f64, f64) {
+    let n = sorted.len();
+    let (mut below, mut term) = (0.0, 0.5f64.powi(n as i32));
+    let mut k = 0;
+    while 2.0 * (below + term) <= 0.05 {
+        below += term;
+        term *= (n - k) as f64 / (k + 1) as f64;
+        k += 1;
+    }
+    let k = k.max(1);
+    (sorted[k - 1], sorted[n - k])
+}
+
+/// The standard deviation that a normal distribution with the same median absolute deviation has: 1.4826 MAD
+/// (Rousseeuw, Croux, 1993). One wild value in three does not change it much.
+pub fn spread(values: &[f64]) -> f64 {
+    let center = median(values);
+    let distances: Vec<f64> = values.iter().map(|value| (value - center).abs()).collect();
+    1.4826 * median(&distances)
+}
+
+/// The value below which the share `q` of `values` lies, between two of them by proportion (type 7 of Hyndman and Fan,
+/// 1996); NaN of none.
+pub fn quantile(values: &[f64], q: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+    let at = q.clamp(0.0, 1.0) * last as f64;
+    let (below, above) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
+    below + (above - below) * at.fract()
+}
+
+/// How likely chance alone puts as many of the paired `ratios` on one side of 1: the two-sided sign test. Ratios of
+/// exactly 1 count for neither side.
+pub fn sign_test(ratios: &[f64]) -> f64 {
+    let above = ratios.iter().filter(|ratio| **ratio > 1.0).count();
+    let below = ratios.iter().filter(|ratio| **ratio < 1.0).count();
+    let (n, fewer) = (above + below, above.min(below));
+    // Σ C(n, k) / 2^n up to the smaller side, each term from the one before.
+    let mut term = 0.5f64.powi(n as i32);
+    let mut sum = term;
+    for k in 0..fewer {
+        term *= (n - k) as f64 / (k + 1) as f64;
+        sum += term;
+    }
+    (2.0 * sum).min(1.0)
 }
 
 /// Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014.
@@ -109,8 +190,36 @@ mod tests {
     fn medians() {
         for (values, expected) in [(&[3.0][..], 3.0), (&[4.0, 1.0], 2.5), (&[9.0, 1.0, 2.0], 2.0)] {
             assert_eq!(median(values), expected);
+            assert_eq!(middle(&mut values.to_vec()), expected);
         }
         assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn the_exact_interval_is_that_of_the_tables() {
+        // k of n for 95 %: 1 of 6, 2 of 9, 6 of 20, 14 of 40 (David and Nagaraja; Conover, table A3).
+        for (n, k) in [(1, 1), (5, 1), (6, 1), (8, 1), (9, 2), (20, 6), (40, 14)] {
+            let values: Vec<f64> = (1..=n).map(f64::from).collect();
+            assert_eq!(exact(&values), (f64::from(k), f64::from(n - k + 1)), "{n}");
+        }
+    }
+
+    #[test]
+    fn quantiles_and_signs_are_those_computed_by_hand() {
+        let values = [4.0, 1.0, 3.0, 2.0];
+        for (q, expected) in [(0.0, 1.0), (0.5, 2.5), (0.95, 3.85), (1.0, 4.0)] {
+            assert!((quantile(&values, q) - expected).abs() < 1e-12, "{q}");
+        }
+        assert!(quantile(&[], 0.5).is_nan());
+        assert!((spread(&[1.0, 2.0, 3.0, 4.0, 100.0]) - 1.4826).abs() < 1e-12);
+        // Ten of ten: 2 / 2^10; nine of ten: 2 (1 + 10) / 2^10; even: certain.
+        let signs = |above: usize, below: usize| [vec![1.1; above], vec![0.9; below]].concat();
+        for (above, below, expected) in
+            [(10, 0, 2.0 / 1024.0), (1, 9, 22.0 / 1024.0), (5, 5, 1.0), (0, 0, 1.0)]
+        {
+            assert!((sign_test(&signs(above, below)) - expected).abs() < 1e-12, "{above} {below}");
+        }
+        assert_eq!(Ratio::of(&[]).verdict(), "too few pairs");
     }
 
     #[test]

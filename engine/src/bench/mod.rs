@@ -7,14 +7,16 @@
 //! What that leaves out is timed part by part: [`parts`].
 
 mod end_to_end;
+mod layouts;
 mod part_record;
 pub mod parts;
 mod record;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use end_to_end::end_to_end;
+pub use layouts::{LayoutRecord, compare_layouts};
 pub use part_record::{PartRecord, Subject};
 pub use record::{Path, Record, utc};
 
@@ -24,6 +26,7 @@ use crate::live::Live;
 use crate::model;
 use crate::options::ContextOptions;
 use crate::settings::{MAX_CTX, Settings};
+use crate::split::{Layouts, Sequence, Session};
 
 /// One test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,13 +79,38 @@ pub struct Samples {
     pub ns: Vec<u64>,
     /// Nanoseconds until the first token of each sample; end to end only.
     pub first_token_ns: Vec<u64>,
+    /// Whether prompts were evaluated with weights of their own.
+    pub split: bool,
+    /// Nanoseconds that handing the sequence over took in each sample; empty where it was not handed over.
+    pub hand_over_ns: Vec<u64>,
     /// When it began, RFC 3339 in UTC.
     pub time: String,
 }
 
+impl Samples {
+    /// Adds what one sample in `session` had of a split layout.
+    fn note_split(&mut self, session: &mut Session) {
+        self.split |= session.is_split();
+        self.hand_over_ns.extend(session.take_hand_over().map(|handed| duration(handed.time)));
+    }
+}
+
 /// The context of a test: as large as it must be.
 fn context(model: &Arc<Model>, path: Path, case: &Case, settings: &Settings, live: &Live) -> Result<Context> {
-    let options = ContextOptions {
+    model::context_with(model, &context_options(path, case, settings)?, settings, live, MEASURE_LESS)
+}
+
+/// The same for weights that may be there in two layouts.
+fn session(layouts: &Layouts, path: Path, case: &Case, settings: &Settings, live: &Live) -> Result<Session> {
+    layouts.session_with(&context_options(path, case, settings)?, settings, live, MEASURE_LESS)
+}
+
+/// What to do where a context does not fit into memory.
+const MEASURE_LESS: &str =
+    "measure fewer tokens (-p, -n, -pg, -d), or make the cache smaller with -ctk q8_0 -ctv q8_0";
+
+fn context_options(path: Path, case: &Case, settings: &Settings) -> Result<ContextOptions> {
+    Ok(ContextOptions {
         n_ctx: case.n_ctx(path)?,
         n_batch: settings.n_batch.value,
         n_ubatch: settings.n_ubatch.value,
@@ -90,45 +118,50 @@ fn context(model: &Arc<Model>, path: Path, case: &Case, settings: &Settings, liv
         type_v: settings.type_v.value,
         flash_attention: settings.flash_attention.value,
         interruptible: false,
-    };
-    let mend = "measure fewer tokens (-p, -n, -pg, -d), or make the cache smaller with -ctk q8_0 -ctv q8_0";
-    model::context_with(model, &options, settings, live, mend)
+    })
 }
 
-/// Runs `case` on the kernel path. `depth` keeps the state at a depth from one test to the next.
+/// Runs `case` on the kernel path, with a model or both [`Layouts`] of one. `depth` keeps the state at a depth from one
+/// test to the next.
 pub fn kernel(
-    model: &Arc<Model>,
+    layouts: impl Into<Layouts>,
     case: &Case,
     settings: &Settings,
     live: &Live,
     repeat: Repeat,
     depth: &mut Option<(u32, Vec<u8>)>,
 ) -> Result<Samples> {
-    let mut context = context(model, Path::Kernel, case, settings, live)?;
-    let mut random = Random::new(model);
+    let layouts = layouts.into();
+    let mut session = session(&layouts, Path::Kernel, case, settings, live)?;
+    let mut random = Random::new(layouts.model());
     let mut samples = Samples { time: utc(std::time::SystemTime::now()), ..Samples::default() };
     if repeat.warm_up {
-        prefill(&mut context, &mut random, case.n_prompt)?;
-        decode(&mut context, &mut random, case.n_gen.min(1))?;
+        prefill(&mut session, &mut random, case.n_prompt)?;
+        decode(&mut session, &mut random, case.n_gen.min(1))?;
     }
     for _ in 0..repeat.samples {
-        context.clear();
-        fill(&mut context, &mut random, case.n_depth, depth)?;
+        session.clear();
+        fill(&mut session, &mut random, case.n_depth, depth)?;
         let start = Instant::now();
-        prefill(&mut context, &mut random, case.n_prompt)?;
-        decode(&mut context, &mut random, case.n_gen)?;
+        prefill(&mut session, &mut random, case.n_prompt)?;
+        decode(&mut session, &mut random, case.n_gen)?;
         samples.ns.push(nanoseconds(start));
+        samples.note_split(&mut session);
     }
     Ok(samples)
 }
 
 fn nanoseconds(start: Instant) -> u64 {
-    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    duration(start.elapsed())
 }
 
-/// Brings the context to `n_depth` tokens, from the saved state where there is one.
+fn duration(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Brings the sequence to `n_depth` tokens, from the saved state where there is one.
 fn fill(
-    context: &mut Context,
+    session: &mut Session,
     random: &mut Random,
     n_depth: u32,
     saved: &mut Option<(u32, Vec<u8>)>,
@@ -139,18 +172,25 @@ fn fill(
     // A state of other options (cache types, say) is refused; then it is computed again.
     if let Some((depth, state)) = saved
         && *depth == n_depth
-        && context.restore(state).is_ok()
+        && session.restore(state).is_ok()
     {
         return Ok(());
     }
-    context.clear();
-    prefill(context, random, n_depth)?;
-    *saved = Some((n_depth, context.save()?));
+    session.clear();
+    prefill(session, random, n_depth)?;
+    let state = session.current().save()?;
+    // With two layouts too every sample begins where a generation leaves off.
+    session.restore(&state)?;
+    *saved = Some((n_depth, state));
     Ok(())
 }
 
 /// Evaluates `n` random tokens, the first one the model's own begin token.
-fn prefill(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
+fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32) -> Result<()> {
+    if n == 0 {
+        return Ok(());
+    }
+    let context = sequence.context_for(n as usize)?;
     let n_batch = context.n_batch().max(1);
     let mut tokens = vec![0; n_batch.min(n) as usize];
     let mut done = 0;
@@ -168,9 +208,10 @@ fn prefill(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
 }
 
 /// Evaluates `n` tokens one by one.
-fn decode(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
+fn decode(sequence: &mut impl Sequence, random: &mut Random, n: u32) -> Result<()> {
     let mut token = random.begin.unwrap_or_else(|| random.token());
     for _ in 0..n {
+        let context = sequence.context_for(1)?;
         context.decode(&[token])?;
         context.synchronize();
         token = random.token();

@@ -169,6 +169,8 @@ impl Record {
             ("anneal_path", json!(self.path.name())),
             ("n_threads_batch", json!(settings.prefill_threads.value)),
             ("peak_rss_bytes", json!(self.peak_rss)),
+            ("split_layout", json!(self.samples.split)),
+            ("samples_hand_over_ns", json!(self.samples.hand_over_ns)),
         ];
         if self.path == Path::EndToEnd {
             fields.push(("time_to_first_token_ns", json!((self.first_token_ms() * 1e6) as u64)));

@@ -1,23 +1,23 @@
 //! `anneal bench`
 
+mod layouts;
 mod parts;
 
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use engine::bench::parts::Part;
 use engine::bench::{Case, Path, Record, Repeat, end_to_end, kernel};
-use engine::ffi::{Model, start};
+use engine::ffi::start;
 use engine::live::Live;
-use engine::model;
-use engine::options::{FlashAttention, KvType};
+use engine::options::{FlashAttention, KvType, SplitLayout};
 use engine::settings::{Requested, Settings};
+use engine::split::Layouts;
 
-use super::flags::{BATCH, LoadFlags, PlacingFlags, THREADS, whole};
+use super::flags::{BATCH, LoadFlags, PlacingFlags, SplitFlags, THREADS, whole};
 use super::table::{Format, Table};
 use crate::interrupt;
 
@@ -77,13 +77,17 @@ pub struct Args {
     /// else every -p with every -n
     #[arg(long)]
     end_to_end: bool,
+    /// Run each test with repacked weights, with the weights as in the file and with the split layout, in turns -r
+    /// times, and say how many times as fast the split layout is
+    #[arg(long, requires = "end_to_end", conflicts_with = "split_layout")]
+    compare_layouts: bool,
     /// Time these parts of the work, each by itself, instead of llama-bench's tests: prefill and decode (of the sizes
     /// -p, -n and -d), tokenize, detokenize, sample, greedy, load, vocab, gguf
     #[arg(
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        conflicts_with_all = ["end_to_end", "prompt_gen"]
+        conflicts_with_all = ["end_to_end", "prompt_gen", "split_layout"]
     )]
     parts: Vec<Part>,
     /// Text that --parts tokenizes, a file in UTF-8 [default: one of prose, code, numbers and eight scripts]
@@ -96,6 +100,8 @@ pub struct Args {
     placing: PlacingFlags,
     #[command(flatten)]
     load: LoadFlags,
+    #[command(flatten)]
+    split: SplitFlags,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -108,7 +114,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if !args.parts.is_empty() {
         return parts::run(args, &settings, &cases, &live);
     }
-    let model = model::open(&args.model, &settings[0], &live)?;
+    let layouts = Layouts::open(&args.model, &settings[0], &live)?;
+    if args.compare_layouts {
+        return layouts::run(args, &layouts, &settings, &cases, &live);
+    }
+    super::warn_of_one_layout(&layouts);
     let commit = commit(&live);
     let mut table = Table::new(args.output, io::stdout().lock());
     table.begin().context("cannot write the results to stdout")?;
@@ -116,7 +126,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for settings in &settings {
         let mut depth = None;
         for case in &cases {
-            let record = measure(args, &model, case, settings, &live, &commit, &mut depth)?;
+            let record = measure(args, &layouts, case, settings, &live, &commit, &mut depth)?;
             table.add(&record).context("cannot write the results to stdout")?;
         }
     }
@@ -134,7 +144,7 @@ fn commit(live: &Live) -> String {
 
 fn measure(
     args: &Args,
-    model: &Arc<Model>,
+    layouts: &Layouts,
     case: &Case,
     settings: &Settings,
     live: &Live,
@@ -143,10 +153,10 @@ fn measure(
 ) -> engine::Result<Record> {
     let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
     let samples = match path(args) {
-        Path::EndToEnd => end_to_end(model, case, settings, live, repeat)?,
-        Path::Kernel => kernel(model, case, settings, live, repeat, depth)?,
+        Path::EndToEnd => end_to_end(layouts, case, settings, live, repeat)?,
+        Path::Kernel => kernel(layouts, case, settings, live, repeat, depth)?,
     };
-    Ok(Record::new(path(args), *case, model, commit, settings, samples))
+    Ok(Record::new(path(args), *case, layouts.model(), commit, settings, samples))
 }
 
 fn path(args: &Args) -> Path {
@@ -158,6 +168,10 @@ fn settings(args: &Args, live: &Live) -> engine::Result<Vec<Settings>> {
     let mut requested = Requested { prefill_threads: args.threads_batch, ..Requested::default() };
     args.placing.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.split.ask(&mut requested);
+    if args.compare_layouts {
+        requested.split_layout = Some(SplitLayout::On);
+    }
     let threads: Vec<Option<u32>> = match args.threads.as_slice() {
         [] => vec![None],
         list => list.iter().copied().map(Some).collect(),

@@ -1,7 +1,7 @@
 //! Flags that several commands share, and what they ask of the settings.
 
 use build_info::Policy;
-use engine::options::{Affinity, FlashAttention, KvType, LoadMode};
+use engine::options::{Affinity, FlashAttention, KvType, LoadMode, SplitLayout};
 use engine::settings::Requested;
 
 /// What can be given for threads.
@@ -74,6 +74,19 @@ pub struct LoadFlags {
     /// Let llama.cpp's log through to stderr
     #[arg(short, long)]
     pub verbose: bool,
+}
+
+/// Weights in two layouts. Not a part of [`LoadFlags`]: only commands that evaluate a prompt and generate obey them.
+#[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "Model")]
+pub struct SplitFlags {
+    /// Evaluate prompts with the weights as they are in the file and generate with repacked ones: auto (where a
+    /// measurement on this machine has shown that it is faster), on or off [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub split_layout: Option<SplitLayout>,
+    /// Tokens of the shortest prompt that the split layout is used for [default: 64]
+    #[arg(long, value_name = "N", value_parser = whole("1 or more tokens"))]
+    pub split_from: Option<u32>,
 }
 
 /// The context.
@@ -149,6 +162,14 @@ impl LoadFlags {
     pub fn ask(&self, requested: &mut Requested) {
         requested.load_mode = self.load_mode;
         requested.repack = self.no_repack.then_some(false);
+    }
+}
+
+impl SplitFlags {
+    /// Adds what these flags ask for.
+    pub fn ask(&self, requested: &mut Requested) {
+        requested.split_layout = self.split_layout;
+        requested.split_from = self.split_from;
     }
 }
 

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use build_info::Host;
 use build_info::optimized::Pgo;
+use build_info::{Bytes, Host};
 use engine::allocator::Memory;
 use engine::live::Live;
 use engine::model;
 use engine::settings::{Explained, Requested, Settings};
 use serde_json::{Value, json};
 
-use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags};
+use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags};
 
 /// Show the build, the machine, what the CPU guard asks for, and every setting with its source
 #[derive(clap::Args, Debug)]
@@ -36,6 +36,8 @@ pub struct Args {
     threads: ThreadFlags,
     #[command(flatten)]
     load: LoadFlags,
+    #[command(flatten)]
+    split: SplitFlags,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -44,6 +46,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.split.ask(&mut requested);
     let live = super::read_live();
     let settings = Settings::resolve(&requested, &live)?;
     super::warn_of(&settings);
@@ -67,6 +70,7 @@ fn describe(path: &std::path::Path, settings: &Settings, live: &Live) -> Result<
         "path": path.to_string_lossy(),
         "type": model.description(),
         "size_bytes": model.size(),
+        "repacked_bytes": model.repacked(),
         "parameters": model.n_params(),
         "trained_context": model.n_ctx_train(),
         "vocabulary": model.n_vocab(),
@@ -141,12 +145,13 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
         lines.push((
             "model",
             format!(
-                "{}, {} parameters, {} layers, {} tokens of vocabulary, context {}",
+                "{}, {} parameters, {} layers, {} tokens of vocabulary, context {}, {} repacked",
                 field("type"),
                 field("parameters"),
                 field("layers"),
                 field("vocabulary"),
-                field("trained_context")
+                field("trained_context"),
+                Bytes(model["repacked_bytes"].as_u64().unwrap_or(0))
             ),
         ));
     }

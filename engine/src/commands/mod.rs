@@ -14,6 +14,7 @@ use std::io::Write;
 
 use engine::live::Live;
 use engine::settings::Settings;
+use engine::split::Layouts;
 
 /// llama.cpp's short flags of several letters, which clap would take for several flags.
 const LLAMA_FLAGS: [&str; 7] = ["-tb", "-ub", "-ctk", "-ctv", "-fa", "-pg", "-lm"];
@@ -33,6 +34,13 @@ pub fn long_form(argument: OsString) -> OsString {
 fn warn_of(settings: &Settings) {
     for warning in &settings.warnings {
         let _ = writeln!(std::io::stderr(), "warning: {warning}");
+    }
+}
+
+/// Says why weights are not there in two layouts, where that was asked for.
+fn warn_of_one_layout(layouts: &Layouts) {
+    if let Some(why) = layouts.why_not() {
+        let _ = writeln!(std::io::stderr(), "warning: the split layout is not used: {why}");
     }
 }
 

@@ -39,12 +39,33 @@ std::atomic<bool>    interrupt_flag { false };
 std::atomic<int32_t> quantize_done { 0 };
 std::atomic<int32_t> quantize_total { 0 };
 
+// Adds up the weights that go to the CPU's own buffer types (CPU_REPACK, AMX, …), while the load that made it runs.
+struct RepackedCount {
+    std::vector<std::string> names;
+    double                   mib = 0;
+
+    RepackedCount();
+    ~RepackedCount();
+};
+
+// Nothing with a destructor: to register one takes memory, and a process without any ends there.
+thread_local RepackedCount * counting       = nullptr;
+thread_local uint64_t        repacked_bytes = 0;
+
 void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
     // llama_model_quantize tells its progress only here: "[  12/ 338] blk.0.attn_k.weight …".
     int done = 0, total = 0;
     if (level == GGML_LOG_LEVEL_INFO && text[0] == '[' && std::sscanf(text, "[%d/%d]", &done, &total) == 2) {
         quantize_total = total;
         quantize_done  = done;
+    }
+    // "load_tensors:   CPU_REPACK model buffer size =   530.44 MiB", one line for each buffer.
+    char   name[32];
+    double mib = 0;
+    if (counting != nullptr && std::sscanf(text, "%*[^:]: %31s model buffer size = %lf", name, &mib) == 2) {
+        for (const std::string & repacked : counting->names) {
+            counting->mib += repacked == name ? mib : 0;
+        }
     }
     Log & log = the_log();
     std::lock_guard<std::mutex> lock(log.mutex);
@@ -235,6 +256,22 @@ void * cpu_function(const char * name) {
     return cpu == nullptr ? nullptr : ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), name);
 }
 
+RepackedCount::RepackedCount() {
+    ggml_backend_dev_t cpu   = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    auto *             extra = (ggml_backend_dev_get_extra_bufts_t) cpu_function("ggml_backend_dev_get_extra_bufts");
+    ggml_backend_buffer_type_t * types = extra == nullptr ? nullptr : extra(cpu);
+    for (; types != nullptr && *types != nullptr; ++types) {
+        names.emplace_back(ggml_backend_buft_name(*types));
+    }
+    counting       = this;
+    repacked_bytes = 0;
+}
+
+RepackedCount::~RepackedCount() {
+    counting       = nullptr;
+    repacked_bytes = (uint64_t) (mib * 1024 * 1024);
+}
+
 }  // namespace
 
 void anneal_start(bool verbose) {
@@ -264,7 +301,14 @@ bool anneal_interrupted(void * /* unused */) {
 llama_model * anneal_model_load(const char * path, const llama_model_params * params, char * err, size_t err_size) {
     return logged<llama_model *>(
         nullptr, [](llama_model * model) { return model == nullptr; }, err, err_size,
-        [&] { return llama_model_load_from_file(path, *params); });
+        [&] {
+            RepackedCount count;
+            return llama_model_load_from_file(path, *params);
+        });
+}
+
+uint64_t anneal_repacked_bytes(void) {
+    return repacked_bytes;
 }
 
 llama_context * anneal_context_new(
@@ -306,6 +350,18 @@ void anneal_threadpool_free(ggml_threadpool * pool) {
     auto * destroy = (decltype(ggml_threadpool_free) *) cpu_function("ggml_threadpool_free");
     if (destroy != nullptr) {
         destroy(pool);
+    }
+}
+
+void anneal_threadpool_pause(ggml_threadpool * pool) {
+    // ggml_threadpool_pause is not in the registry, but a backend pauses the pool that it is given another one for.
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    auto * set = (decltype(ggml_backend_cpu_set_threadpool) *) cpu_function("ggml_backend_cpu_set_threadpool");
+    ggml_backend_t backend = cpu == nullptr || set == nullptr ? nullptr : ggml_backend_dev_init(cpu, nullptr);
+    if (backend != nullptr) {
+        set(backend, pool);
+        set(backend, nullptr);
+        ggml_backend_free(backend);
     }
 }
 

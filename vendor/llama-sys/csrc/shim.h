@@ -33,6 +33,10 @@ bool anneal_interrupted(void * unused);
 struct llama_model * anneal_model_load(
         const char * path, const struct llama_model_params * params, char * err, size_t err_size);
 
+// Bytes of weights that the last anneal_model_load of this thread copied into a layout of the CPU's kernels (repacking,
+// AMX): llama.cpp tells it only in its log, rounded to 0.01 MiB.
+uint64_t anneal_repacked_bytes(void);
+
 struct llama_context * anneal_context_new(
         struct llama_model * model, const struct llama_context_params * params, char * err, size_t err_size);
 
@@ -50,6 +54,8 @@ int32_t anneal_decode_all(
 struct ggml_threadpool * anneal_threadpool_new(
         struct ggml_threadpool_params * params, char * err, size_t err_size);
 void anneal_threadpool_free(struct ggml_threadpool * pool);
+// Lets the pool's threads sleep rather than poll until its next graph.
+void anneal_threadpool_pause(struct ggml_threadpool * pool);
 
 // llama_tokenize's result, or ANNEAL_EXCEPTION with `*threw` set (any negative number is a count there).
 int32_t anneal_tokenize(

@@ -13,5 +13,5 @@ pub use candidate::Candidate;
 pub use comparison::Comparison;
 pub use contest::{Contest, Shape};
 pub use measure::{Ratio, median, ratio};
-pub use phase::Phase;
+pub use phase::{Phase, Quantity};
 pub use provenance::Provenance;

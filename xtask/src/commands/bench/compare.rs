@@ -37,6 +37,10 @@ pub struct Args {
     /// Rounds: in each every build runs once on each model in each shape, one after the other
     #[arg(long, default_value_t = 20)]
     pairs: usize,
+    /// Stop earlier when prefill and decode together are known to this many per cent: half the width of the interval;
+    /// 0 measures all pairs
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
+    precision: f64,
     /// What is measured: prefill, decode, tokenize, detokenize, sample, greedy, load, vocab, gguf, start-version,
     /// start-info, peak-memory, binary-size [default: all that the programs can tell]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -50,6 +54,12 @@ pub struct Args {
     /// Something a reader of the result should know
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
+}
+
+/// 0 or more, and less than 100.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (0.0..100.0).contains(number));
+    number.ok_or_else(|| "use a number from 0 to 99, as in 1.5".to_string())
 }
 
 /// What is measured on where nothing is named: real widths, of which speed depends, and few layers, so that a round
@@ -73,7 +83,9 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         named => named.to_vec(),
     };
     contest.models = &models;
+    measure::conditions::look().iter().for_each(|condition| ui.warn(condition));
     let comparison: Comparison = contest.run(ui)?;
+    comparison.remarks().iter().for_each(|remark| ui.say(remark));
     if let Some((median, most)) = comparison.disturbance().filter(|(median, _)| *median > 0.1) {
         ui.warn(format_args!(
             "other processes kept {median:.2} cores busy (at most {most:.2}) while this was measured: expect wide \
@@ -108,6 +120,7 @@ fn contest<'a>(
         phases,
         threads,
         pairs: args.pairs,
+        precision: args.precision / 100.0,
         text: args.text.as_deref(),
         raw: args.raw.as_deref(),
         provenance: Provenance::now(&host, command(args, builds, threads)),
@@ -179,6 +192,9 @@ fn command(args: &Args, builds: &[Candidate], threads: u32) -> String {
         words.push(format!("-d {}", args.depth));
     }
     words.push(format!("-t {threads} --pairs {}", args.pairs));
+    if args.precision > 0.0 {
+        words.push(format!("--precision {}", args.precision));
+    }
     if !args.phases.is_empty() {
         let phases: Vec<&str> = args.phases.iter().map(|phase| phase.name()).collect();
         words.push(format!("--phases {}", phases.join(",")));

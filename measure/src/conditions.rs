@@ -1,0 +1,168 @@
+//! What makes this a bad moment, or a bad machine, to measure on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::throttling::Throttling;
+
+/// How long the other processes are watched.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Part of a CPU that another process may take without a word.
+const SHARE: f64 = 0.05;
+
+/// Clock ticks a second; see `usage`.
+const TICKS: f64 = 100.0;
+
+/// Something that the reader of a figure should know.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "what")]
+pub enum Condition {
+    /// The clock is not always the highest.
+    Governor {
+        /// Name of the governor, as `powersave`.
+        governor: String,
+        /// CPUs that have it.
+        cpus: usize,
+    },
+    /// Somebody else computes.
+    Busy {
+        /// Its number.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// CPUs that it takes.
+        cpus: f64,
+    },
+    /// The CPU quota held this process back.
+    Throttled {
+        /// Periods in which it did.
+        periods: u64,
+    },
+}
+
+impl std::fmt::Display for Condition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Condition::Governor { governor, cpus } => write!(
+                f,
+                "{cpus} CPUs run under the governor {governor}: their clock follows the load, and short runs are slow \
+                 (`cpupower frequency-set -g performance` as root sets them all)"
+            ),
+            Condition::Busy { pid, name, cpus } => {
+                write!(f, "{name} (process {pid}) takes {cpus:.1} CPUs: stop it, or expect wide intervals")
+            }
+            Condition::Throttled { periods } => write!(
+                f,
+                "the CPU quota held this process back in {periods} periods: use fewer threads, or raise the quota"
+            ),
+        }
+    }
+}
+
+/// Looks at the machine for a fifth of a second, while this process does nothing.
+pub fn look() -> Vec<Condition> {
+    let root = Path::new("/");
+    let mut conditions = governors(root);
+    let before = processes(root);
+    std::thread::sleep(LOOK);
+    conditions.extend(busy(&before, &processes(root), LOOK));
+    conditions
+}
+
+/// Whether the quota held this process back since `before`.
+pub fn throttled(before: &Throttling) -> Option<Condition> {
+    let periods = Throttling::read(Path::new("/"), "self").since(before)?;
+    (periods > 0).then_some(Condition::Throttled { periods })
+}
+
+/// CPUs whose governor is not `performance`. A machine that tells none (a guest, say) has no say in its clock.
+fn governors(root: &Path) -> Vec<Condition> {
+    let mut others: BTreeMap<String, usize> = BTreeMap::new();
+    for cpu in fs::read_dir(root.join("sys/devices/system/cpu")).into_iter().flatten().flatten() {
+        let Ok(governor) = fs::read_to_string(cpu.path().join("cpufreq/scaling_governor")) else { continue };
+        if governor.trim() != "performance" {
+            *others.entry(governor.trim().to_string()).or_default() += 1;
+        }
+    }
+    others.into_iter().map(|(governor, cpus)| Condition::Governor { governor, cpus }).collect()
+}
+
+/// CPU ticks and name of every process.
+fn processes(root: &Path) -> BTreeMap<u32, (String, u64)> {
+    let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| process(&entry.path())).collect()
+}
+
+fn process(folder: &Path) -> Option<(u32, (String, u64))> {
+    let pid = folder.file_name()?.to_str()?.parse().ok()?;
+    let text = fs::read_to_string(folder.join("stat")).ok()?;
+    let (name, fields) = text.rsplit_once(')')?;
+    let (_, name) = name.split_once('(')?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let ticks = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    Some((pid, (name.to_string(), ticks(14)? + ticks(15)?)))
+}
+
+/// Those that computed meanwhile, the busiest first; this process does not count.
+fn busy(
+    before: &BTreeMap<u32, (String, u64)>,
+    after: &BTreeMap<u32, (String, u64)>,
+    time: Duration,
+) -> Vec<Condition> {
+    let taken = |(pid, (name, ticks)): (&u32, &(String, u64))| {
+        let (_, then) = before.get(pid)?;
+        let cpus = ticks.saturating_sub(*then) as f64 / TICKS / time.as_secs_f64();
+        // A tick is all that the kernel tells.
+        let cpus = (cpus * 100.0).round() / 100.0;
+        (cpus > SHARE && *pid != std::process::id()).then(|| (*pid, name.clone(), cpus))
+    };
+    let mut taken: Vec<(u32, String, f64)> = after.iter().filter_map(taken).collect();
+    taken.sort_by(|a, b| b.2.total_cmp(&a.2));
+    taken.into_iter().take(3).map(|(pid, name, cpus)| Condition::Busy { pid, name, cpus }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn governors_other_than_performance_are_counted() {
+        let root = tempfile::tempdir().unwrap();
+        for (cpu, governor) in [("cpu0", "powersave"), ("cpu1", "performance"), ("cpu2", "powersave")] {
+            let folder = root.path().join("sys/devices/system/cpu").join(cpu).join("cpufreq");
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("scaling_governor"), format!("{governor}\n")).unwrap();
+        }
+        let found = governors(root.path());
+        assert_eq!(found, [Condition::Governor { governor: "powersave".to_string(), cpus: 2 }]);
+        assert!(found[0].to_string().starts_with("2 CPUs run under the governor powersave"));
+        assert!(governors(Path::new("/nonexistent")).is_empty());
+    }
+
+    #[test]
+    fn the_busiest_of_the_others_are_named() {
+        let table = |rows: &[(u32, &str, u64)]| -> BTreeMap<u32, (String, u64)> {
+            rows.iter().map(|(pid, name, ticks)| (*pid, (name.to_string(), *ticks))).collect()
+        };
+        let own = std::process::id();
+        let before = table(&[(1, "init", 5), (20, "cc", 100), (21, "sleepy", 7), (own, "us", 0)]);
+        let after =
+            table(&[(1, "init", 5), (20, "cc", 115), (21, "sleepy", 8), (22, "new", 9), (own, "us", 20)]);
+        let found = busy(&before, &after, Duration::from_millis(200));
+        assert_eq!(found, [Condition::Busy { pid: 20, name: "cc".to_string(), cpus: 0.75 },]);
+    }
+
+    #[test]
+    fn a_process_with_a_strange_name_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("proc/77");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("stat"), "77 (a) (b) S 1 1 1 1 1 1 1 0 3 0 30 12 0 0 20 0 1").unwrap();
+        assert_eq!(processes(root.path()), BTreeMap::from([(77, ("a) (b".to_string(), 42))]));
+    }
+}

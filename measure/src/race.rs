@@ -1,0 +1,173 @@
+//! Contestants in turn, round after round, until enough is known.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::anchor::{Anchor, Judgement};
+use crate::disturbance::{Round, Watch};
+use crate::schedule;
+use crate::stats::Ratio;
+use crate::stopping::{Rule, Stop};
+
+/// How to race. The first contestant is the anchor: the others are compared with it, and its values tell when the
+/// machine was disturbed.
+#[derive(Clone, Copy, Debug)]
+pub struct Race {
+    /// Number of contestants, 2 or more.
+    pub contestants: usize,
+    /// When it is over.
+    pub rule: Rule,
+    /// Rounds before those that count.
+    pub warm_up: usize,
+    /// Rounds around a disturbed anchor that are measured again; further ones count as they are, or a machine that never
+    /// rests would never finish.
+    pub repeats: usize,
+    /// Time that all rounds may take: none is begun that would not end in it.
+    pub time: Option<Duration>,
+}
+
+/// A finished race.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finish {
+    /// Why it ended.
+    pub stop: Stop,
+    /// For each contestant one value of each round that counts.
+    pub samples: Vec<Vec<f64>>,
+    /// What else ran on the machine in those rounds.
+    pub rounds: Vec<Round>,
+    /// Values of rounds that were dropped because the anchor was disturbed, or a value was no positive number.
+    pub dropped: Vec<Vec<f64>>,
+    /// After how many rounds the machine turned into another; see [`Judgement::NewLevel`].
+    pub new_levels: Vec<usize>,
+}
+
+impl Finish {
+    /// Contestant `number` against the first, of values of which more is better.
+    pub fn ratio(&self, number: usize) -> Ratio {
+        Ratio::of(&self.ratios(number))
+    }
+
+    /// The pairs behind [`Finish::ratio`].
+    pub fn ratios(&self, number: usize) -> Vec<f64> {
+        self.samples[number].iter().zip(&self.samples[0]).map(|(own, anchor)| own / anchor).collect()
+    }
+}
+
+impl Race {
+    /// Runs it. `lap` measures the contestant of the given number once and returns a positive value of which more is
+    /// better; its first error ends the race.
+    pub fn run<E>(&self, mut lap: impl FnMut(usize) -> Result<f64, E>) -> Result<Finish, E> {
+        let started = Instant::now();
+        let mut finish = Finish {
+            stop: Stop::Pairs,
+            samples: vec![Vec::new(); self.contestants],
+            rounds: Vec::new(),
+            dropped: Vec::new(),
+            new_levels: Vec::new(),
+        };
+        let mut anchor = Anchor::new();
+        let mut longest = Duration::ZERO;
+        for number in 0.. {
+            if self.time.is_some_and(|time| number > 0 && started.elapsed() + longest > time) {
+                finish.stop = Stop::Time;
+                break;
+            }
+            let (began, watch) = (Instant::now(), Watch::start());
+            let mut values = vec![0.0; self.contestants];
+            for contestant in schedule::order(number, self.contestants) {
+                values[contestant] = lap(contestant)?;
+            }
+            longest = longest.max(began.elapsed());
+            if number < self.warm_up {
+                continue;
+            }
+            finish.take(values, watch.stop(), &mut anchor, self.repeats);
+            if let Some(stop) = self.over(&finish) {
+                finish.stop = stop;
+                break;
+            }
+        }
+        Ok(finish)
+    }
+
+    /// Over when it is for every contestant; the reason is the last one's that had to be waited for.
+    fn over(&self, finish: &Finish) -> Option<Stop> {
+        let mut last = None;
+        for number in 1..self.contestants {
+            last = Some(self.rule.over(&finish.ratios(number))?);
+        }
+        last
+    }
+}
+
+impl Finish {
+    fn take(&mut self, values: Vec<f64>, round: Round, anchor: &mut Anchor, repeats: usize) {
+        let numbers = values.iter().all(|value| value.is_finite() && *value > 0.0);
+        let judgement = if numbers { anchor.judge(values[0]) } else { Judgement::Disturbed };
+        if judgement == Judgement::Disturbed && (!numbers || self.dropped.len() < repeats) {
+            self.dropped.push(values);
+            return;
+        }
+        if judgement == Judgement::NewLevel {
+            self.new_levels.push(self.rounds.len());
+        }
+        for (samples, value) in self.samples.iter_mut().zip(values) {
+            samples.push(value);
+        }
+        self.rounds.push(round);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn race(pairs: usize) -> Race {
+        Race { contestants: 2, rule: Rule { pairs, precision: 0.0 }, warm_up: 1, repeats: 4, time: None }
+    }
+
+    /// Replays rounds of (anchor, other).
+    fn replay(race: &Race, rounds: &[[f64; 2]]) -> Finish {
+        let mut laps = 0;
+        let lap = |contestant: usize| {
+            let value = rounds[(laps / 2).min(rounds.len() - 1)][contestant];
+            laps += 1;
+            Ok::<_, ()>(value)
+        };
+        race.run(lap).expect("no lap fails")
+    }
+
+    #[test]
+    fn rounds_around_a_disturbed_anchor_are_repeated() {
+        let mut rounds = vec![[50.0, 50.0]]; // warming up
+        rounds.extend((0..6).map(|i| [100.0 + f64::from(i % 2), 102.0]));
+        rounds.insert(6, [60.0, 102.0]);
+        rounds.insert(7, [100.0, f64::NAN]);
+        let finish = replay(&race(6), &rounds);
+        assert_eq!((finish.stop, finish.samples[0].len(), finish.dropped.len()), (Stop::Pairs, 6, 2));
+        assert_eq!(finish.dropped[0], [60.0, 102.0]);
+        assert!(finish.ratio(1).low > 1.0, "{}", finish.ratio(1));
+    }
+
+    #[test]
+    fn a_machine_that_never_rests_still_finishes() {
+        let rounds: Vec<[f64; 2]> =
+            (0..40).map(|i| [100.0 * [1.0, 0.5, 1.0, 2.0, 1.0, 0.7][i % 6], 100.0]).collect();
+        let finish = replay(&race(12), &rounds);
+        assert_eq!((finish.stop, finish.samples[0].len()), (Stop::Pairs, 12));
+        assert!(finish.dropped.len() <= 4);
+    }
+
+    #[test]
+    fn an_error_ends_it_and_so_does_the_time() {
+        let mut laps = 0;
+        let result = race(6).run(|_| {
+            laps += 1;
+            if laps == 3 { Err("crashed") } else { Ok(1.0) }
+        });
+        assert_eq!(result, Err("crashed"));
+        let short = Race { time: Some(Duration::ZERO), ..race(6) };
+        assert_eq!(replay(&short, &[[1.0, 1.0]]).stop, Stop::Time);
+    }
+}

@@ -1,0 +1,305 @@
+//! What a process used while it was measured: CPU time, context switches, page faults, memory, and what the machine and
+//! its control group say besides. All from /proc and /sys, so that it works for a child as for this process.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::throttling::Throttling;
+
+/// Clock ticks a second in /proc: USER_HZ, 100 on every architecture that Linux has.
+const TICKS: f64 = 100.0;
+
+/// What was used between two readings. What the system does not tell is absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Seconds between the readings.
+    pub seconds: f64,
+    /// CPU seconds in the program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_user: Option<f64>,
+    /// CPU seconds in the kernel on its behalf.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_system: Option<f64>,
+    /// Times that one of its threads waited for something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub voluntary_switches: Option<u64>,
+    /// Times that one of its threads was made to wait for a CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub involuntary_switches: Option<u64>,
+    /// Pages that came from memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub minor_faults: Option<u64>,
+    /// Pages that came from a disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub major_faults: Option<u64>,
+    /// The most memory it had resident since it was started, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_memory: Option<u64>,
+    /// For each online CPU the share of the time that it was busy, with whatever.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cores: Vec<f64>,
+    /// Periods in which the CPU quota held back this control group or one above it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throttled_periods: Option<u64>,
+    /// Joules of all CPU packages, where RAPL can be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub joules: Option<f64>,
+}
+
+impl Usage {
+    /// CPUs that it kept busy on average.
+    pub fn cpus(&self) -> Option<f64> {
+        let cpu = self.cpu_user? + self.cpu_system?;
+        (self.seconds > 0.0).then(|| cpu / self.seconds)
+    }
+}
+
+/// Counts from its making on. Reading costs some tenths of a millisecond.
+#[derive(Debug)]
+pub struct UsageWatch {
+    root: PathBuf,
+    process: String,
+    started: Instant,
+    first: Reading,
+}
+
+impl UsageWatch {
+    /// Of this process.
+    pub fn this_process() -> Self {
+        Self::of("self".to_string(), Path::new("/"))
+    }
+
+    /// Of the process `pid`, which is alive; what it used before counts as used now for a child that was just started.
+    pub fn process(pid: u32) -> Self {
+        Self::of(pid.to_string(), Path::new("/"))
+    }
+
+    fn of(process: String, root: &Path) -> Self {
+        let first = Reading::take(root, &process);
+        Self { root: root.to_path_buf(), process, started: Instant::now(), first }
+    }
+
+    /// What was used since. Of a process that has ended the machine's own figures are left: read before its end.
+    pub fn read(&self) -> Usage {
+        let now = Reading::take(&self.root, &self.process);
+        let mut usage = now.since(&self.first);
+        usage.seconds = self.started.elapsed().as_secs_f64();
+        usage
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Reading {
+    stat: Option<Stat>,
+    switches: Option<(u64, u64)>,
+    peak: Option<u64>,
+    cores: Vec<(u64, u64)>,
+    throttling: Throttling,
+    energy: Vec<Energy>,
+}
+
+/// proc_pid_stat(5).
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Stat {
+    minor: u64,
+    major: u64,
+    user: u64,
+    system: u64,
+}
+
+/// One package's counter in microjoules, and where it begins again.
+#[derive(Clone, Copy, Debug)]
+struct Energy {
+    microjoules: u64,
+    range: u64,
+}
+
+impl Reading {
+    fn take(root: &Path, process: &str) -> Self {
+        let folder = root.join("proc").join(process);
+        let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+        Self {
+            stat: read("stat").as_deref().and_then(stat),
+            switches: switches(&folder.join("task")),
+            peak: read("status").as_deref().and_then(|text| field(text, "VmHWM:")).map(|kib| kib << 10),
+            cores: fs::read_to_string(root.join("proc/stat")).map(|text| cores(&text)).unwrap_or_default(),
+            throttling: Throttling::read(root, process),
+            energy: energy(&root.join("sys/class/powercap")),
+        }
+    }
+
+    fn since(&self, before: &Self) -> Usage {
+        let stat = self.stat.zip(before.stat);
+        let ticks = |pick: fn(&Stat) -> u64| {
+            stat.map(|(now, then)| pick(&now).saturating_sub(pick(&then)) as f64 / TICKS)
+        };
+        let count = |pick: fn(&Stat) -> u64| stat.map(|(now, then)| pick(&now).saturating_sub(pick(&then)));
+        let switches = self.switches.zip(before.switches);
+        let share = |(now, then): (&(u64, u64), &(u64, u64))| {
+            let all = now.1.saturating_sub(then.1);
+            if all == 0 { 0.0 } else { now.0.saturating_sub(then.0) as f64 / all as f64 }
+        };
+        let same_cpus = self.cores.len() == before.cores.len();
+        Usage {
+            seconds: 0.0,
+            cpu_user: ticks(|stat| stat.user),
+            cpu_system: ticks(|stat| stat.system),
+            voluntary_switches: switches.map(|(now, then)| now.0.saturating_sub(then.0)),
+            involuntary_switches: switches.map(|(now, then)| now.1.saturating_sub(then.1)),
+            minor_faults: count(|stat| stat.minor),
+            major_faults: count(|stat| stat.major),
+            peak_memory: self.peak,
+            cores: if same_cpus {
+                self.cores.iter().zip(&before.cores).map(share).collect()
+            } else {
+                Vec::new()
+            },
+            throttled_periods: self.throttling.since(&before.throttling),
+            joules: joules(&self.energy, &before.energy),
+        }
+    }
+}
+
+/// Fields 10, 12, 14 and 15; the name, in parentheses, may hold spaces.
+fn stat(text: &str) -> Option<Stat> {
+    let (_, fields) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let number = |field: usize| fields.get(field - 3)?.parse().ok();
+    Some(Stat { minor: number(10)?, major: number(12)?, user: number(14)?, system: number(15)? })
+}
+
+/// Voluntary and other switches of all threads that are alive.
+fn switches(tasks: &Path) -> Option<(u64, u64)> {
+    let mut sum = (0, 0);
+    for task in fs::read_dir(tasks).ok()?.flatten() {
+        // A thread may end meanwhile.
+        let Ok(text) = fs::read_to_string(task.path().join("status")) else { continue };
+        sum.0 += field(&text, "voluntary_ctxt_switches:").unwrap_or(0);
+        sum.1 += field(&text, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+    }
+    Some(sum)
+}
+
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Busy and all ticks of each CPU (proc_stat(5)).
+fn cores(text: &str) -> Vec<(u64, u64)> {
+    let lines = text.lines().skip(1).take_while(|line| line.starts_with("cpu"));
+    lines
+        .filter_map(|line| {
+            let times: Vec<u64> =
+                line.split_whitespace().skip(1).take(8).filter_map(|word| word.parse().ok()).collect();
+            let all = times.iter().sum::<u64>();
+            (times.len() == 8).then(|| (all - times[3] - times[4], all))
+        })
+        .collect()
+}
+
+/// `intel-rapl:N`, which AMD's driver is called as well: one a package. `intel-rapl:N:M` are parts of it.
+fn energy(folder: &Path) -> Vec<Energy> {
+    let mut packages: Vec<PathBuf> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.to_string_lossy().matches(':').count() == 1)
+        .collect();
+    packages.sort();
+    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse().ok();
+    packages
+        .iter()
+        .filter_map(|path| {
+            let microjoules = number(path.join("energy_uj"))?;
+            Some(Energy { microjoules, range: number(path.join("max_energy_range_uj")).unwrap_or(u64::MAX) })
+        })
+        .collect()
+}
+
+fn joules(now: &[Energy], before: &[Energy]) -> Option<f64> {
+    if now.is_empty() || now.len() != before.len() {
+        return None;
+    }
+    let used =
+        now.iter().zip(before).map(|(now, then)| match now.microjoules.checked_sub(then.microjoules) {
+            Some(used) => used,
+            // It has begun again.
+            None => now.microjoules.saturating_add(now.range.saturating_sub(then.microjoules)),
+        });
+    Some(used.sum::<u64>() as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine made of files.
+    fn machine(folder: &Path, ticks: u64, switches: u64, energy: u64, throttled: u64) {
+        let write = |path: &str, text: String| {
+            let path = folder.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let idle = 1000 - ticks;
+        write(
+            "proc/stat",
+            format!("cpu 0\ncpu0 {ticks} 0 0 {idle} 0 0 0 0\ncpu1 0 0 0 1000 0 0 0 0\nintr 1\n"),
+        );
+        write("proc/7/stat", format!("7 (a b) c) S 1 1 1 1 1 1 {switches} 0 3 0 {ticks} 20 0 0 20 0 1"));
+        write("proc/7/status", "VmHWM:\t  2048 kB\nThreads: 2\n".to_string());
+        for task in ["7", "8"] {
+            let text = format!("voluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t5\n");
+            write(&format!("proc/7/task/{task}/status"), text);
+        }
+        write("proc/7/cgroup", "0::/a/b\n".to_string());
+        write("sys/fs/cgroup/a/cpu.stat", format!("usage_usec 1\nnr_periods 9\nnr_throttled {throttled}\n"));
+        write("sys/class/powercap/intel-rapl:0/energy_uj", format!("{energy}\n"));
+        write("sys/class/powercap/intel-rapl:0/max_energy_range_uj", "5000000\n".to_string());
+        write("sys/class/powercap/intel-rapl:0:0/energy_uj", "77\n".to_string());
+    }
+
+    #[test]
+    fn what_was_used_is_the_difference_of_two_readings() {
+        let folder = tempfile::tempdir().unwrap();
+        machine(folder.path(), 100, 10, 4_000_000, 3);
+        let watch = UsageWatch::of("7".to_string(), folder.path());
+        machine(folder.path(), 300, 25, 1_000_000, 5);
+        let usage = watch.read();
+        assert_eq!((usage.cpu_user, usage.cpu_system), (Some(2.0), Some(0.0)));
+        assert_eq!((usage.voluntary_switches, usage.involuntary_switches), (Some(30), Some(0)));
+        assert_eq!((usage.minor_faults, usage.major_faults), (Some(15), Some(0)));
+        assert_eq!(usage.peak_memory, Some(2 << 20));
+        // 1000 ticks in both readings: none passed on the second CPU, and none is told of the first either.
+        assert_eq!(usage.cores, [0.0, 0.0]);
+        assert_eq!(usage.throttled_periods, Some(2));
+        // The counter began again at 5 J: 1 J before and 1 J after.
+        assert_eq!(usage.joules, Some(2.0));
+    }
+
+    #[test]
+    fn a_machine_that_tells_nothing_is_no_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let usage = UsageWatch::of("7".to_string(), folder.path()).read();
+        assert_eq!(Usage { seconds: 0.0, ..usage }, Usage::default());
+    }
+
+    #[test]
+    fn this_process_uses_a_cpu() {
+        let watch = UsageWatch::this_process();
+        let started = Instant::now();
+        let mut sum = 0u64;
+        while started.elapsed().as_millis() < 100 {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        let usage = watch.read();
+        // On a busy machine it may have had a part of a CPU only, but never more CPUs than there are.
+        assert!(usage.cpu_user.is_some_and(|seconds| seconds >= 0.01), "{usage:?}");
+        assert!(usage.peak_memory.is_some_and(|bytes| bytes > 1 << 20), "{usage:?}");
+        assert!(usage.cpus().is_some_and(|cpus| cpus > 0.0), "{usage:?}");
+    }
+}
