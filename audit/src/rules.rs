@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::packed::Width;
-use crate::{Error, Feature, Function};
+use crate::{Error, Function};
 
 /// What a program is held against.
 #[derive(Clone, Debug, Deserialize)]
@@ -125,9 +125,9 @@ impl Pattern {
 
 impl Rules {
     /// The entry that lets `function` use `feature` on a CPU that may not have it.
-    pub fn allows(&self, function: &Function, feature: Feature) -> Option<&Allow> {
+    pub fn allows(&self, function: &Function, feature: &str) -> Option<&Allow> {
         self.allow.iter().find(|allow| {
-            allow.features.contains(&feature.name())
+            allow.features.iter().any(|allowed| allowed == feature)
                 && allow.symbols.iter().any(|pattern| pattern.matches(function))
         })
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use build_info::optimized::Pgo;
 use build_info::{Bytes, Host};
 use engine::allocator::Memory;
 use engine::live::Live;
@@ -112,6 +113,7 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
         Some((path, build)) => {
             lines.push(("build", format!("{} of {}, {}", build.profile, build.date, build.build_type)));
             lines.push(("compiler", build.compiler.clone()));
+            lines.push(("made with", optimisations(&build.lto, build.pgo.as_ref(), build.bolt.is_some())));
             lines.push(("source", format!("{} {}", build.source.origin, build.source.version)));
             lines.push(("record", path.display().to_string()));
         }
@@ -168,6 +170,25 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
     out
 }
 
+/// What was done to the build beyond compiling it.
+fn optimisations(lto: &str, pgo: Option<&Pgo>, bolt: bool) -> String {
+    let lto = match lto {
+        "off" => "no LTO".to_string(),
+        mode => format!("LTO ({mode})"),
+    };
+    let profile = pgo.map_or("no profile".to_string(), |pgo| {
+        let code = match pgo.scope.as_str() {
+            "all" => "C++ and Rust",
+            "cpp" => "C++",
+            "rust" => "Rust",
+            other => other,
+        };
+        format!("a profile ({}) over {code}", pgo.profile.short())
+    });
+    let bolt = if bolt { "BOLT" } else { "no BOLT" };
+    format!("{lto}, {profile}, {bolt}")
+}
+
 fn explain(settings: &Settings) -> Vec<Explained> {
     match engine::openmp::runtime() {
         Some(runtime) => {
@@ -204,4 +225,28 @@ fn cpu(host: &Host) -> String {
         host.topology.cores.len(),
         host.topology.logical_cpus()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_to_the_build_is_told() {
+        let pgo = |scope: &str| Pgo {
+            profile: "ab".repeat(32).try_into().expect("a digest"),
+            scope: scope.to_string(),
+            kernels: false,
+            training: None,
+            coverage: Default::default(),
+        };
+        let cases = [
+            ("off", None, false, "no LTO, no profile, no BOLT"),
+            ("thin", Some(pgo("all")), true, "LTO (thin), a profile (abababababab) over C++ and Rust, BOLT"),
+            ("off", Some(pgo("rust")), false, "no LTO, a profile (abababababab) over Rust, no BOLT"),
+        ];
+        for (lto, pgo, bolt, expected) in cases {
+            assert_eq!(optimisations(lto, pgo.as_ref(), bolt), expected);
+        }
+    }
 }

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use build_info::Bytes;
 use build_info::evaluation::{self, Divergence, Estimate, Pair};
 use build_info::kld;
+use gguf::GgufFile;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::ffi::{Model, Token};
 use crate::live::Live;
-use crate::model;
 use crate::settings::Settings;
 pub(crate) use reader::Reader;
 use saved::Saved;
@@ -278,7 +278,8 @@ pub fn same_vocabulary(model: &Model, reference: &Model) -> Result<()> {
 /// # Errors
 /// When one is no model.
 pub fn fit_together(model: &Path, reference: &Path, live: &Live) -> Result<bool> {
-    let needed = model::weights(model)?.0.saturating_add(model::weights(reference)?.0);
+    let weights = |path: &Path| -> Result<u64> { Ok(GgufFile::open(path)?.weights()?.0) };
+    let needed = weights(model)?.saturating_add(weights(reference)?);
     Ok(live.memory().is_none_or(|available| Bytes(needed) <= available))
 }
 

@@ -75,7 +75,11 @@ struct Event<'a> {
 impl Contest<'_> {
     /// Runs it. When a build fails, or the user stops it, what was measured until then is in the raw file.
     pub fn run(&self, ui: &Ui) -> Result<Comparison> {
-        self.check()?;
+        self.check_builds()?;
+        self.check_inputs()?;
+        if self.models.is_empty() && self.phases.iter().any(|phase| phase.is_of_engine()) {
+            return Err(exit::usage("no model is named"));
+        }
         let events = self.events();
         let mut done = Progress {
             ledger: Ledger::new(self.builds.len()),
@@ -138,8 +142,8 @@ impl Contest<'_> {
         self.pairs.div_ceil(2)
     }
 
-    /// Says before the long part what cannot work.
-    fn check(&self) -> Result<()> {
+    /// Says before the long part what cannot work with these builds.
+    pub fn check_builds(&self) -> Result<()> {
         let usage = |why: String| Err(exit::usage(why));
         if self.builds.len() < 2 {
             return usage("a comparison needs two builds or more".to_string());
@@ -149,9 +153,6 @@ impl Contest<'_> {
                 return usage(format!("{} is named twice: give one of them a label, LABEL=PATH", build.name));
             }
         }
-        if self.pairs == 0 || self.threads == 0 || self.phases.is_empty() || self.shapes.is_empty() {
-            return usage("a comparison needs a pair, a thread, a phase and a shape at least".to_string());
-        }
         let foreign = |phase: &&Phase| !Phase::OF_LLAMA_BENCH.contains(phase);
         let bench = self.builds.iter().find(|build| build.program == Program::LlamaBench);
         if let (Some(bench), Some(phase)) = (bench, self.phases.iter().find(foreign)) {
@@ -159,6 +160,15 @@ impl Contest<'_> {
                 "{} is llama-bench, which cannot be asked for {phase}: leave it out of --phases",
                 bench.name
             ));
+        }
+        Ok(())
+    }
+
+    /// Says what cannot work with any build: also before there is one.
+    pub fn check_inputs(&self) -> Result<()> {
+        let usage = |why: String| Err(exit::usage(why));
+        if self.pairs == 0 || self.threads == 0 || self.phases.is_empty() || self.shapes.is_empty() {
+            return usage("a comparison needs a pair, a thread, a phase and a shape at least".to_string());
         }
         let empty = |shape: &&Shape| {
             (self.phases.contains(&Phase::Prefill) && shape.prompt == 0)
@@ -171,9 +181,11 @@ impl Contest<'_> {
             ));
         }
         for (number, model) in self.models.iter().enumerate() {
-            let size =
-                std::fs::metadata(model).with_context(|| format!("no model {}", model.display()))?.len();
-            if size == 0 {
+            let found = std::fs::metadata(model).with_context(|| format!("no model {}", model.display()))?;
+            if !found.is_file() {
+                anyhow::bail!("the model {} is no file", model.display());
+            }
+            if found.len() == 0 {
                 anyhow::bail!("the model {} is empty", model.display());
             }
             if self.models[..number].iter().any(|other| name_of(other) == name_of(model)) {
@@ -187,11 +199,7 @@ impl Contest<'_> {
         if let Some(raw) = self.raw.filter(|raw| raw.parent().is_some_and(|folder| !is_folder(folder))) {
             anyhow::bail!("there is no folder for {}: make it first", raw.display());
         }
-        let needs_model = self.phases.iter().any(|phase| phase.is_of_engine());
-        match self.models {
-            [] if needs_model => usage("no model is named".to_string()),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     fn events(&self) -> Vec<Event<'_>> {

@@ -75,27 +75,14 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         args.builds.iter().map(|text| Candidate::named(&workspace, text)).collect::<Result<_>>()?;
     warn_of_sources(&builds, ui);
     let phases = phases(&args, &builds);
-    let host = crate::tools::host(ui);
-    let threads = args
-        .threads
-        .unwrap_or_else(|| build_info::threads::budget(&host, build_info::Policy::Balanced).decode);
+    let mut contest = contest(&args, &builds, &shapes, &phases, ui);
+    contest.check_builds()?;
+    contest.check_inputs()?;
     let models = match args.models.as_slice() {
         [] if phases.iter().any(|phase| phase.is_of_engine()) => synthetic(&workspace, &builds, ui)?,
         named => named.to_vec(),
     };
-    let contest = Contest {
-        builds: &builds,
-        models: &models,
-        shapes: &shapes,
-        phases: &phases,
-        threads,
-        pairs: args.pairs,
-        precision: args.precision / 100.0,
-        text: args.text.as_deref(),
-        raw: args.raw.as_deref(),
-        provenance: Provenance::now(&host, command(&args, &builds, threads)),
-        note: args.note.clone(),
-    };
+    contest.models = &models;
     measure::conditions::look().iter().for_each(|condition| ui.warn(condition));
     let comparison: Comparison = contest.run(ui)?;
     comparison.remarks().iter().for_each(|remark| ui.say(remark));
@@ -106,6 +93,39 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         ));
     }
     ui.result(&comparison, comparison.table())
+}
+
+/// Says what cannot work whatever the builds are, for who has to make them first.
+pub(super) fn check(args: &Args, ui: &Ui) -> Result<()> {
+    let (shapes, phases) = (shapes(args)?, phases(args, &[]));
+    contest(args, &[], &shapes, &phases, ui).check_inputs()
+}
+
+/// What `args` ask for, on the models that they name.
+fn contest<'a>(
+    args: &'a Args,
+    builds: &'a [Candidate],
+    shapes: &'a [Shape],
+    phases: &'a [Phase],
+    ui: &Ui,
+) -> Contest<'a> {
+    let host = crate::tools::host(ui);
+    let threads = args
+        .threads
+        .unwrap_or_else(|| build_info::threads::budget(&host, build_info::Policy::Balanced).decode);
+    Contest {
+        builds,
+        models: &args.models,
+        shapes,
+        phases,
+        threads,
+        pairs: args.pairs,
+        precision: args.precision / 100.0,
+        text: args.text.as_deref(),
+        raw: args.raw.as_deref(),
+        provenance: Provenance::now(&host, command(args, builds, threads)),
+        note: args.note.clone(),
+    }
 }
 
 /// The first -p with the first -n, the second with the second.
