@@ -22,6 +22,7 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one, and it is made once")]
 enum Command {
     Run(commands::run::Args),
     // By far the largest.

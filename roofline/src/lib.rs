@@ -175,7 +175,7 @@ impl Passes {
     }
 }
 
-/// What the threads read in one pass, together: far more than the caches hold.
+/// What the threads read, together, before they come to the same memory again: far more than the caches hold.
 fn buffer_size(host: &Host) -> Result<Bytes, Error> {
     let needed = Bytes(last_level_caches(host).0.saturating_mul(CACHES).max(LEAST.0));
     let limits = [Some(host.memory.available).filter(|bytes| bytes.0 > 0), host.limits.memory];

@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn the_knee_is_the_fewest_threads_within_the_noise_of_the_best() {
-        let cases: [(&[(u32, &[f64])], &str); 6] = [
+        type Samples<'a> = &'a [(u32, &'a [f64])];
+        let cases: [(Samples<'_>, &str); 6] = [
             // Four are the best, two as good as they.
             (&[(1, &[10.0, 10.2]), (2, &[19.0, 20.0]), (4, &[19.5, 20.1])], "knee: 2 threads; more"),
             (&[(1, &[10.0, 10.2]), (2, &[19.0, 19.1]), (4, &[29.5, 30.1])], "knee: 4 threads; perhaps"),
