@@ -51,11 +51,7 @@ pub fn check(programs: &[Program], rules: &Rules) -> Verdict {
     for program in programs {
         for function in &program.functions {
             for used in function.uses.iter().filter(|used| used.feature.level() > Level::V3) {
-                let entry = rules.allow.iter().find(|allow| {
-                    allow.features.contains(&used.feature.name())
-                        && allow.symbols.iter().any(|pattern| pattern.matches(function))
-                });
-                match entry {
+                match rules.allows(function, used.feature) {
                     Some(allow) => verdict.allowed.push(Allowed {
                         symbol: function.name(),
                         feature: used.feature,

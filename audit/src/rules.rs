@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::packed::Width;
-use crate::{Error, Function};
+use crate::{Error, Feature, Function};
 
 /// What a program is held against.
 #[derive(Clone, Debug, Deserialize)]
@@ -124,6 +124,14 @@ impl Pattern {
 }
 
 impl Rules {
+    /// The entry that lets `function` use `feature` on a CPU that may not have it.
+    pub fn allows(&self, function: &Function, feature: Feature) -> Option<&Allow> {
+        self.allow.iter().find(|allow| {
+            allow.features.contains(&feature.name())
+                && allow.symbols.iter().any(|pattern| pattern.matches(function))
+        })
+    }
+
     /// Reads the rules at `path`.
     ///
     /// # Errors

@@ -52,6 +52,8 @@ pub struct Generation {
     pub prefill: Duration,
     /// Time from the first token to the last, without what handing over took.
     pub decode: Duration,
+    /// Time of each token after the first: from the choice of the one before to its own, handing over included.
+    pub token_times: Vec<Duration>,
     /// Handing the sequence over from the weights of prefill to those of decode, where they are not the same.
     pub hand_over: Option<HandOver>,
 }
@@ -102,6 +104,7 @@ pub(crate) fn from_tokens(
         time_to_first_token: None,
         prefill: Duration::ZERO,
         decode: Duration::ZERO,
+        token_times: Vec::new(),
         hand_over: None,
     };
     let prefill_start = Instant::now();
@@ -122,6 +125,7 @@ pub(crate) fn from_tokens(
     // An earlier sequence's, or one on the way to this prompt: not between its tokens.
     sequence.take_hand_over();
     let mut first = None;
+    let mut before = None;
     generation.stop = loop {
         if generation.tokens.len() >= request.n_predict as usize {
             break Stop::Length;
@@ -130,12 +134,14 @@ pub(crate) fn from_tokens(
             break Stop::Interrupted;
         }
         let token = sampler.sample(sequence.current())?;
-        let first = *first.get_or_insert_with(Instant::now);
+        let now = Instant::now();
+        let first = *first.get_or_insert(now);
         generation.time_to_first_token.get_or_insert(first - start);
         if !request.ignore_end && model.is_end(token) {
             break Stop::End;
         }
         generation.tokens.push(token);
+        generation.token_times.extend(before.replace(now).map(|before| now - before));
         generation.decode = first.elapsed().saturating_sub(handed(&generation.hand_over));
         model.piece(token, stream.buffer())?;
         let text = stream.take();

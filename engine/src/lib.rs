@@ -17,6 +17,7 @@ pub mod model;
 pub mod openmp;
 pub mod options;
 pub mod quantize;
+pub mod roof;
 pub mod settings;
 pub mod split;
 pub mod stream_utf8;

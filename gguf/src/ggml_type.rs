@@ -89,7 +89,7 @@ impl GgmlType {
     pub const F16: Self = Self(&LAYOUTS[1]);
 
     /// The type with the number `id`, which must be one of the table: to be used in constants.
-    pub(crate) const fn known(id: u32) -> Self {
+    pub const fn known(id: u32) -> Self {
         let mut index = 0;
         while LAYOUTS[index].id != id {
             index += 1;

@@ -55,6 +55,7 @@ pub fn end_to_end(
             samples.hand_over_ns.extend(generation.hand_over.map(|handed| duration(handed.time)));
             let first = generation.time_to_first_token.unwrap_or_else(|| start.elapsed());
             samples.first_token_ns.push(duration(first));
+            samples.token_ns.extend(generation.token_times.iter().copied().map(duration));
         }
     }
     Ok(samples)

@@ -7,10 +7,12 @@
 //! What that leaves out is timed part by part: [`parts`].
 
 mod end_to_end;
+pub mod latency;
 mod layouts;
 mod part_record;
 pub mod parts;
 mod record;
+pub mod work;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +20,7 @@ use std::time::{Duration, Instant};
 pub use end_to_end::end_to_end;
 pub use layouts::{LayoutRecord, compare_layouts};
 pub use part_record::{PartRecord, Subject};
-pub use record::{Path, Record, utc};
+pub use record::{Columns, Path, Record, utc};
 
 use crate::error::{Error, Result};
 use crate::ffi::{Context, Model, Token};
@@ -79,6 +81,9 @@ pub struct Samples {
     pub ns: Vec<u64>,
     /// Nanoseconds until the first token of each sample; end to end only.
     pub first_token_ns: Vec<u64>,
+    /// Nanoseconds of each generated token, those of all samples in order; end to end the first of each is not among
+    /// them, since it comes out of the prefill.
+    pub token_ns: Vec<u64>,
     /// Whether prompts were evaluated with weights of their own.
     pub split: bool,
     /// Nanoseconds that handing the sequence over took in each sample; empty where it was not handed over.
@@ -143,14 +148,15 @@ pub fn kernel(
     let mut samples = Samples { time: utc(std::time::SystemTime::now()), ..Samples::default() };
     if repeat.warm_up {
         prefill(&mut session, &mut random, case.n_prompt)?;
-        decode(&mut session, &mut random, case.n_gen.min(1))?;
+        decode(&mut session, &mut random, case.n_gen.min(1), &mut Vec::new())?;
     }
     for _ in 0..repeat.samples {
         session.clear();
+        samples.token_ns.reserve(case.n_gen as usize);
         fill(&mut session, &mut random, case.n_depth, depth)?;
         let start = Instant::now();
         prefill(&mut session, &mut random, case.n_prompt)?;
-        decode(&mut session, &mut random, case.n_gen)?;
+        decode(&mut session, &mut random, case.n_gen, &mut samples.token_ns)?;
         samples.ns.push(nanoseconds(start));
         samples.note_split(&mut session);
     }
@@ -213,13 +219,21 @@ pub(crate) fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32)
     Ok(())
 }
 
-/// Evaluates `n` tokens one by one.
-pub(crate) fn decode(sequence: &mut impl Sequence, random: &mut Random, n: u32) -> Result<()> {
+/// Evaluates `n` tokens one by one. The clock is read after each synchronisation, which is there in any case; what that
+/// costs is some 50 ns a token.
+pub(crate) fn decode(
+    sequence: &mut impl Sequence,
+    random: &mut Random,
+    n: u32,
+    token_ns: &mut Vec<u64>,
+) -> Result<()> {
     let mut token = random.begin.unwrap_or_else(|| random.token());
     for _ in 0..n {
+        let start = Instant::now();
         let context = sequence.context_for(1)?;
         context.decode(&[token])?;
         context.synchronize();
+        token_ns.push(nanoseconds(start));
         token = random.token();
     }
     Ok(())

@@ -16,6 +16,9 @@ pub const THREADS: &str = "1 to 512, or leave it out to take what the machine of
 /// What can be given for a batch.
 pub const BATCH: &str = "1 to 1048576";
 
+/// What can be given for waiting.
+pub const POLL: &str = "0 (sleep) to 100 (spin)";
+
 /// What can be given for a context.
 const CONTEXT: &str = "1 to 268435456, or 0 for what the model was trained for";
 
@@ -36,9 +39,12 @@ pub struct ThreadFlags {
     pub threads_batch: Option<u32>,
     #[command(flatten)]
     pub placing: PlacingFlags,
+    /// How eagerly threads wait for work, 0 (sleep) to 100 (spin) [default: 50]
+    #[arg(long, value_name = "N", value_parser = whole(POLL))]
+    pub poll: Option<u32>,
 }
 
-/// Where threads run and how they wait.
+/// Where threads run.
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Threads")]
 pub struct PlacingFlags {
@@ -55,9 +61,6 @@ pub struct PlacingFlags {
     /// CPUs to bind threads to, as in 0-3,8; implies --affinity on
     #[arg(long, value_name = "LIST", value_parser = cpu_list)]
     pub cpu_list: Option<CpuList>,
-    /// How eagerly threads wait for work, 0 (sleep) to 100 (spin) [default: 50]
-    #[arg(long, value_name = "N", value_parser = whole("0 (sleep) to 100 (spin)"))]
-    pub poll: Option<u32>,
     /// Threads of the BLAS library in a build that has one; 0 takes as many as the phase has [default: 1]
     #[arg(long, value_name = "N")]
     pub blas_threads: Option<u32>,
@@ -98,13 +101,10 @@ impl TuningFlags {
 #[derive(Clone, Debug)]
 pub struct CpuList(Vec<u32>);
 
-/// How the weights come into memory.
+/// How the weights lie in memory.
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Model")]
 pub struct LoadFlags {
-    /// How to load: auto, none, mmap, mlock, mmap_mlock or direct_io [default: auto]
-    #[arg(long, visible_alias = "lm", value_name = "MODE")]
-    pub load_mode: Option<LoadMode>,
     /// Leave the weights as they are in the file: less memory, slower decode, and prefill often faster: measure
     #[arg(long)]
     pub no_repack: bool,
@@ -132,7 +132,7 @@ pub struct SplitFlags {
     pub split_from: Option<u32>,
 }
 
-/// The context.
+/// The context, and how the model is loaded: what `bench` takes lists of.
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Context")]
 pub struct ContextFlags {
@@ -154,6 +154,9 @@ pub struct ContextFlags {
     /// Flash attention: auto, on or off [default: auto]
     #[arg(long, visible_alias = "fa", value_name = "MODE")]
     pub flash_attn: Option<FlashAttention>,
+    /// How to load: auto, none, mmap, mlock, mmap_mlock or direct_io [default: auto]
+    #[arg(long, visible_alias = "lm", value_name = "MODE", help_heading = "Model")]
+    pub load_mode: Option<LoadMode>,
 }
 
 /// How tokens are chosen.
@@ -185,6 +188,7 @@ impl ThreadFlags {
     pub fn ask(&self, requested: &mut Requested) {
         requested.decode_threads = self.threads;
         requested.prefill_threads = self.threads_batch;
+        requested.poll = self.poll;
         self.placing.ask(requested);
     }
 }
@@ -195,7 +199,6 @@ impl PlacingFlags {
         requested.policy = self.policy;
         requested.affinity = if self.no_affinity { Some(Affinity::Off) } else { self.affinity };
         requested.cpus = self.cpu_list.clone().map(|list| list.0);
-        requested.poll = self.poll;
         requested.blas_threads = self.blas_threads;
     }
 }
@@ -203,7 +206,6 @@ impl PlacingFlags {
 impl LoadFlags {
     /// Adds what these flags ask for.
     pub fn ask(&self, requested: &mut Requested) {
-        requested.load_mode = self.load_mode;
         requested.repack = self.no_repack.then_some(false);
         requested.tiled = self.no_tiled.then_some(false);
         requested.huge_pages = self.no_huge_pages.then_some(false);
@@ -227,6 +229,7 @@ impl ContextFlags {
         requested.type_k = self.cache_type_k;
         requested.type_v = self.cache_type_v;
         requested.flash_attention = self.flash_attn;
+        requested.load_mode = self.load_mode;
     }
 }
 

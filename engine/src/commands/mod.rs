@@ -9,6 +9,7 @@ pub mod tune;
 pub mod worker;
 
 mod flags;
+mod sql;
 mod table;
 
 use std::ffi::OsString;

@@ -159,7 +159,7 @@ fn measure(layouts: &Layouts, work: Work, settings: &Settings, live: &Live) -> R
     }
     if work.generate > 0 {
         let start = Instant::now();
-        bench::decode(&mut session, &mut random, work.generate)?;
+        bench::decode(&mut session, &mut random, work.generate, &mut Vec::new())?;
         sample.decode_ns = time(start);
     }
     // It takes as long as the prompt is, not as the answer.

@@ -5,7 +5,7 @@ pub mod candidate;
 pub mod comparison;
 pub mod contest;
 mod ledger;
-mod once;
+pub mod once;
 mod phase;
 mod provenance;
 
@@ -13,5 +13,7 @@ pub use candidate::Candidate;
 pub use comparison::Comparison;
 pub use contest::{Contest, Shape};
 pub use measure::{Ratio, median, ratio};
-pub use phase::{Phase, Quantity};
+pub use phase::Phase;
+#[cfg(test)]
+pub use phase::Quantity;
 pub use provenance::Provenance;

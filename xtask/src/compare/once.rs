@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::candidate::{Candidate, Program};
 use super::contest::Shape;
@@ -69,6 +70,21 @@ pub fn measure(build: &Candidate, request: &Request<'_>) -> Result<Vec<(Phase, f
             Ok((phase, value.filter(|value| value.is_finite() && *value > 0.0).with_context(told)?))
         })
         .collect()
+}
+
+/// Runs `build` with llama-bench's `arguments` and returns its rows as they are. One repetition a run: the caller takes
+/// turns.
+pub fn rows(build: &Candidate, arguments: &[String]) -> Result<Vec<serde_json::Map<String, Value>>> {
+    let mut command = Command::new(&build.path);
+    if build.program == Program::Anneal {
+        command.arg("bench");
+    }
+    command.args(arguments).args(["-r", "1", "-o", "json"]);
+    let line = line(&command);
+    let (stdout, _) = run(&mut command, &line).with_context(|| format!("{} failed", build.name))?;
+    serde_json::from_slice(&stdout).with_context(|| {
+        format!("{}: {line} printed no JSON that can be read: {}", build.name, tail(&stdout))
+    })
 }
 
 fn command(build: &Candidate, request: &Request<'_>) -> Command {

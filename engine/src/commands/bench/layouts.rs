@@ -38,6 +38,10 @@ pub fn run(
 }
 
 impl Row for LayoutRecord {
+    fn table(&self) -> &'static str {
+        "anneal_layouts"
+    }
+
     fn fields(&self) -> Vec<(&'static str, Value)> {
         LayoutRecord::fields(self)
     }
