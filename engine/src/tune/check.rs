@@ -73,7 +73,9 @@ pub fn judge(candidate: &Chosen, found: &Comparison) -> Result<String, String> {
     };
     let within = found.mean_kld <= kld && found.top1 >= top1;
     let equal = found.positions > 0 && found.equal == found.greedy;
-    match (changes_numerics(candidate), equal, within) {
+    // Kernels that round their inputs otherwise (AMX's tiles, say) diverge more and choose the same tokens all the same.
+    let same = equal && found.top1 >= EXACT_TOP1 && found.mean_kld <= LOSSY_KLD;
+    match (changes_numerics(candidate), equal, within || same) {
         (true, _, true) | (false, true, _) => Ok(found.to_string()),
         (true, ..) => {
             Err(format!("its output is another: {found}, where {kld:.0e} and {:.1} % are due", 100.0 * top1))
@@ -157,7 +159,9 @@ mod tests {
             (&plain, found(0.0, 1.0, 16), true),
             (&plain, found(0.0, 1.0, 15), false),
             (&numeric(), found(1e-6, 1.0, 15), true),
-            (&numeric(), found(1e-3, 1.0, 16), false),
+            (&numeric(), found(1e-3, 1.0, 16), true),
+            (&numeric(), found(1e-3, 1.0, 15), false),
+            (&numeric(), found(1e-2, 1.0, 16), false),
             (&numeric(), found(1e-6, 0.9, 16), false),
             (&lossy, found(1e-3, 0.98, 3), true),
             (&lossy, found(1e-1, 0.98, 3), false),

@@ -13,6 +13,8 @@ use crate::workspace::Workspace;
 
 /// Options of `bench` without a subcommand.
 #[derive(Debug, clap::Args)]
+// Two groups cannot have one name, and this one's fields are beside the other's.
+#[group(id = "side-by-side")]
 pub struct Args {
     /// The builds, the first of which the others are compared with: profiles, folders of builds, programs (`anneal` or
     /// `llama-bench`), or LABEL=PATH
