@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use build_info::BuildInfo;
 use build_info::optimized::{BoltMethod, Gain};
 use toolchain::CompilerKind;
@@ -98,6 +98,41 @@ fn parse_scope(text: &str) -> Result<PgoScope, String> {
 
 /// Instruments, trains, merges, rebuilds, compares, and makes the faster build current.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    match optimize(&args, ui)? {
+        Some((info, text)) => ui.result(&info, text),
+        None => Ok(()),
+    }
+}
+
+/// The same for another command, which tells the result itself: the record of the build that was made last, whose gain
+/// says whether it was kept.
+pub fn of_build(
+    profile: &str,
+    bolt: bool,
+    yes: bool,
+    source: tools::SourceArgs,
+    ui: &Ui,
+) -> Result<BuildInfo> {
+    let args = Args {
+        profile: profile.to_string(),
+        model: None,
+        workload: Vec::new(),
+        scope: PgoScope::All,
+        kernels: false,
+        profdata: None,
+        pairs: 10,
+        bolt,
+        keep_going: false,
+        yes,
+        dry_run: false,
+        no_hostname: false,
+        source,
+    };
+    optimize(&args, ui)?.map(|(info, _)| info).context("nothing was made")
+}
+
+/// Nothing comes of a dry run, which prints the plans.
+fn optimize(args: &Args, ui: &Ui) -> Result<Option<(BuildInfo, String)>> {
     let workspace = Workspace::find()?;
     let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
     let workloads = workload::load(&workspace.workloads(), &args.workload)?;
@@ -110,7 +145,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         let source = tools::pinned_source(&workspace, &args.source)?;
         let plan = plan::plan(&host, &profile, &source, &tools::toolchain(&workspace))?;
         let instrumented = plan.instrumented(subject);
-        return ui.result(&[&plan, &instrumented], format_args!("{plan}\n{instrumented}"));
+        ui.result(&[&plan, &instrumented], format_args!("{plan}\n{instrumented}"))?;
+        return Ok(None);
     }
 
     // Wrong usage is told before anything is waited for.
@@ -182,7 +218,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let text = report(&info, &gain, wins);
     let Some(tools) = bolt_tools else {
         ui.say(ui::stage_times(pipeline.times()));
-        return ui.result(&info, text);
+        return Ok(Some((info, text)));
     };
 
     let (bolted, kept) = pipeline.step("bolt", |pipeline| {
@@ -203,7 +239,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Ok((bolted, kept))
     })?;
     ui.say(ui::stage_times(pipeline.times()));
-    ui.result(&bolted.info, format_args!("{text}\n{}", super::bolt::report(&bolted.info, kept)))
+    let text = format!("{text}\n{}", super::bolt::report(&bolted.info, kept));
+    Ok(Some((bolted.info, text)))
 }
 
 /// What a person reads at the end.

@@ -13,5 +13,6 @@ pub use candidate::Candidate;
 pub use comparison::Comparison;
 pub use contest::{Contest, Shape};
 pub use measure::{Ratio, median, ratio};
+pub use once::{Request, measure as measure_once};
 pub use phase::Phase;
 pub use provenance::Provenance;
