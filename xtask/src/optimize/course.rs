@@ -198,3 +198,6 @@ impl Course for Track<'_> {
         self.stood.push(*standing);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -275,6 +275,8 @@ impl<'a> Contest<'a> {
         }
         let all = standings.iter().chain(stood.iter().rev().filter(|out| outs.contains_key(&out.who)));
         store.record.ranking = all
+            // Without a pair there is no number, and JSON has none for that.
+            .filter(|standing| standing.against_base.pairs > 0)
             .map(|standing| {
                 let (prefill, decode) = speeds.get(&standing.who).copied().unwrap_or_default();
                 let plan = &self.contenders[standing.who].planned.plan;

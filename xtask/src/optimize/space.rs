@@ -8,11 +8,8 @@ use measure::Objective;
 use serde::{Deserialize, Serialize};
 use toolchain::{CompilerKind, GCC_AT_LEAST, Toolchain};
 
-use crate::plan::choose;
+use crate::plan::{choose, march};
 use crate::profile::{Blas, CompilerChoice, Isa, Linkage, Lto, Profile, Threading};
-
-/// The first gcc that tunes for the CPUs of the last years as clang does.
-const MODERN_GCC: u32 = 14;
 
 /// What the builds are to be fast at.
 #[derive(Clone, Debug)]
@@ -88,7 +85,7 @@ pub fn space(
     asked: &[String],
 ) -> Space {
     let mut ideas = general(host, base);
-    ideas.extend(compilers(toolchain, base));
+    ideas.extend(compilers(host, toolchain, base));
     ideas.extend(vectors(host, base));
     ideas.extend(libraries(host, toolchain, base, work));
     // A stable sort: equals stay in the order in which they were thought of.
@@ -163,7 +160,7 @@ fn general(host: &Host, base: &Profile) -> Vec<Idea> {
 }
 
 /// The compilers that the profile would not take.
-fn compilers(toolchain: &Toolchain, base: &Profile) -> Vec<Idea> {
+fn compilers(host: &Host, toolchain: &Toolchain, base: &Profile) -> Vec<Idea> {
     let Ok(taken) = choose::compiler(base, toolchain, &mut Vec::new()) else { return Vec::new() };
     if base.compiler != CompilerChoice::Best {
         return Vec::new();
@@ -175,16 +172,16 @@ fn compilers(toolchain: &Toolchain, base: &Profile) -> Vec<Idea> {
             vec![Idea::new("clang", &["compiler=clang"], 100, why)]
         }
         CompilerKind::Clang => {
-            let gcc = choose::newest(toolchain, CompilerKind::Gcc, GCC_AT_LEAST);
-            let modern = gcc.as_ref().is_some_and(|gcc| gcc.version.major >= MODERN_GCC);
-            let why = match gcc {
-                Some(gcc) if modern => format!("another compiler's kernels: gcc {}", gcc.version),
-                Some(gcc) => {
-                    format!("another compiler's kernels: gcc {}, older than this CPU's tuning", gcc.version)
-                }
-                None => "another compiler's kernels".to_string(),
+            let Some(gcc) = choose::newest(toolchain, CompilerKind::Gcc, GCC_AT_LEAST) else {
+                // Planning says so.
+                return vec![Idea::new("gcc", &["compiler=gcc"], 0, "another compiler's kernels")];
             };
-            vec![Idea { why, ..Idea::new("gcc", &["compiler=gcc"], if modern { 70 } else { 10 }, "") }]
+            let (why, rank) = if march::shortfall(&host.cpu, &gcc).is_some() {
+                (format!("another compiler's kernels: gcc {}, which does not know this CPU", gcc.version), 10)
+            } else {
+                (format!("another compiler's kernels: gcc {}", gcc.version), 45)
+            };
+            vec![Idea { why, ..Idea::new("gcc", &["compiler=gcc"], rank, "") }]
         }
     }
 }

@@ -99,6 +99,11 @@ impl Surroundings<'_> {
                 Err(error) => survey.left_out.push(LeftOut { name, why: format!("{error:#}") }),
             }
         }
+        if !names.iter().any(|name| name == UPSTREAM) {
+            let why = format!("is compared with where it is built: `cargo xtask build --profile {UPSTREAM}`");
+            survey.left_out.push(LeftOut { name: UPSTREAM.to_string(), why });
+            names.push(UPSTREAM.to_string());
+        }
         survey.left_out.extend(self.after_the_winner(&survey, choice));
         match choice.only.iter().chain(&choice.skip).find(|name| !names.contains(name)) {
             Some(unknown) => {
