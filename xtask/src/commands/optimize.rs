@@ -155,8 +155,9 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let (mut store, ending, later, model) = job.find(until)?;
 
     let winner = &ending.contenders[ending.winner].planned;
-    let improved = winner.plan.variant.is_some();
-    let again = improved.then(|| pgo_command(&name, winner.plan.folder_name().contains("bolt")));
+    let variant = winner.plan.variant.as_ref();
+    let again =
+        variant.map(|variant| again(&name, variant.name.contains("pgo"), variant.name.contains("bolt")));
     let mut crown = Winner {
         profile: winner.plan.profile.clone(),
         plan_hash: winner.plan.hash(),
@@ -182,10 +183,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     store.record.winner = Some(crown.clone());
     store.save()?;
 
-    if later.pgo && !improved {
+    if later.pgo && variant.is_none() {
         let (verdict, kept) = job.pgo(&name, later.bolt)?;
-        if kept {
-            write(&store.record, Some(&pgo_command(&name, later.bolt)))?;
+        if let Some(info) = kept {
+            write(&store.record, Some(&self::again(&name, info.pgo.is_some(), info.bolt.is_some())))?;
         }
         crown.pgo = Some(verdict);
         store.record.winner = Some(crown);
@@ -202,8 +203,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 }
 
 /// What makes the winner's profile, or its layout by BOLT, again.
-fn pgo_command(name: &str, bolt: bool) -> String {
-    format!("cargo xtask pgo --profile {name}{}", if bolt { " --bolt" } else { "" })
+fn again(name: &str, pgo: bool, bolt: bool) -> String {
+    match (pgo, bolt) {
+        (false, _) => format!("cargo xtask bolt --profile {name}"),
+        (true, false) => format!("cargo xtask pgo --profile {name}"),
+        (true, true) => format!("cargo xtask pgo --bolt --profile {name}"),
+    }
 }
 
 /// What the steps share.
@@ -280,7 +285,9 @@ impl Job<'_> {
         let left = until.saturating_duration_since(Instant::now());
         let room = left.saturating_sub(survey::reserve(&heats(&self.args.objective), contest.builds(), lap));
         let build = contest.base_seconds();
-        let possible = |name: &str| !store.record.left_out.iter().any(|out| out.name == name);
+        // One that is there has taken part.
+        let possible =
+            |name: &str| !contest.has_variant() && !store.record.left_out.iter().any(|out| out.name == name);
         let (pgo, bolt) = (possible(PGO), possible(BOLT));
         let time = |builds: f64| build.map(|seconds| Duration::from_secs_f64(seconds * builds));
         let fits = |time: Option<Duration>| time.filter(|time| *time <= room);
@@ -310,20 +317,23 @@ impl Job<'_> {
         }
     }
 
-    /// Gathers a profile for the winner and keeps what is faster: the verdict, and whether it was kept.
-    fn pgo(&self, name: &str, bolt: bool) -> Result<(String, bool)> {
-        match pgo::of_build(name, bolt, self.args.yes, self.args.source.clone(), self.ui) {
-            Ok(info) => {
-                let gain = info.gain.context("the build with a profile was not compared")?;
-                Ok((gain.verdict, gain.kept))
-            }
+    /// Gathers a profile for the winner and keeps what is faster: the verdict, and the record of what was kept.
+    fn pgo(&self, name: &str, bolt: bool) -> Result<(String, Option<BuildInfo>)> {
+        let made = pgo::of_build(name, bolt, self.args.yes, self.args.source.clone(), self.ui);
+        let last = match made {
+            Ok(info) => info,
             Err(error) => {
                 crate::process::check_interrupted()?;
                 self.ui.warn(format_args!("the winner stays without a profile: {error:#}"));
                 let why = format!("{error:#}");
-                Ok((format!("failed: {}", why.lines().next().unwrap_or_default()), false))
+                return Ok((format!("failed: {}", why.lines().next().unwrap_or_default()), None));
             }
-        }
+        };
+        // The profile may have been kept and BOLT's layout not.
+        let current = BuildInfo::read(&self.workspace.current(name).join("build_info.json")).ok();
+        let kept = current.filter(|info| info.base_plan.is_some());
+        let gain = kept.as_ref().and_then(|info| info.gain.clone()).or(last.gain);
+        Ok((gain.context("the build with a profile was not compared")?.verdict, kept))
     }
 
     /// Lets the winner tune its run-time settings.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, bail};
-use measure::{Objective, Race, Rule, median};
+use measure::{FEWEST_PAIRS, Objective, Race, Rule, median};
 
 use super::halving::{Course, Heat, Out, Ran, Standing};
 use super::record::{BuildKey, Lap, Laps, Store};
@@ -115,7 +115,7 @@ impl<'a> Track<'a> {
                     self.measure(field[place], heat).map_err(|error| Failed { place, error })?;
                 let seconds = started.elapsed().as_secs_f64();
                 laps.laps.push(Lap { build: place, prefill, decode, seconds });
-                if laps.laps.len() % field.len() == 0 {
+                if laps.laps.len().is_multiple_of(field.len()) {
                     self.store.keep(laps.clone());
                     self.store.save().map_err(|error| Failed { place, error })?;
                 }
@@ -190,7 +190,9 @@ impl Course for Track<'_> {
         let words = match why {
             Out::Slower => format!("slower than the best after the short heat: {ratio}"),
             Out::NoTime => {
-                format!("not shown slower than the best ({ratio}), but the budget does not reach further")
+                let few = ratio.pairs < FEWEST_PAIRS;
+                let shown = if few { "too few pairs to tell" } else { "not shown slower than the best" };
+                format!("{shown} ({ratio}), but the budget does not reach further")
             }
         };
         self.ui.say(format_args!("{:>11} {}: {words}", "dropped", self.runners[who].engine.name));

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use build_info::BuildInfo;
-use measure::{Objective, Ratio};
+use measure::Objective;
 
 use crate::compare::Candidate;
 use crate::exit;
@@ -247,7 +247,9 @@ impl<'a> Contest<'a> {
         store.record.baseline = names[0].clone();
         let mut outs = BTreeMap::new();
         let base = self.contenders.iter().position(|contender| contender.planned.candidate.steps == 0);
-        for (who, key) in keys.iter().enumerate() {
+        // Where all of them have run together before, that is still known, and nobody needs to be left out.
+        let all_ran = store.knows(&heats(self.objective)[0], &keys);
+        for (who, key) in keys.iter().enumerate().filter(|_| !all_ran) {
             // The first is who the others are compared with, and the profile itself is who wins at equality.
             if let Some(known) = store.slower(key, &keys).filter(|_| who > 0 && Some(who) != base) {
                 outs.insert(
@@ -265,8 +267,11 @@ impl<'a> Contest<'a> {
         };
         let (stood, outs, speeds) = (track.stood, track.outs, track.speeds);
         let steps = |who: usize| self.contenders[who].planned.candidate.steps;
-        let (winner, verdict) = halving::choose(&standings, steps, |who| names[who].clone())
-            .unwrap_or_else(|| (field[0], format!("{} is the only build there is", names[field[0]])));
+        let (winner, verdict) =
+            halving::choose(&standings, steps, |who| names[who].clone()).unwrap_or_else(|| {
+                let only = if outs.is_empty() { "there is" } else { "that is not known to be slower" };
+                (field[0], format!("{} is the only build {only}", names[field[0]]))
+            });
 
         for standing in standings.iter().chain(&stood).filter(|standing| standing.against_best.high < 1.0) {
             if let (Some(best), true) = (standings.first(), outs.contains_key(&standing.who)) {
@@ -286,7 +291,7 @@ impl<'a> Contest<'a> {
                     prefill,
                     decode,
                     against_base: standing.against_base,
-                    verdict: verdict_of(standing, standing.who == winner, outs.get(&standing.who)),
+                    verdict: verdict_of(standing, winner, field[0], outs.get(&standing.who)),
                 }
             })
             .collect();
@@ -306,6 +311,11 @@ impl<'a> Contest<'a> {
     pub fn base_seconds(&self) -> Option<f64> {
         let base = &self.base_contender().planned;
         self.estimates.seconds(base, base)
+    }
+
+    /// Whether a build with a profile, or by BOLT, takes part.
+    pub fn has_variant(&self) -> bool {
+        self.contenders.iter().any(|contender| contender.planned.plan.variant.is_some())
     }
 
     /// How many builds take part so far.
@@ -339,16 +349,18 @@ fn entry(planned: &Planned, state: String) -> Entry {
     }
 }
 
-fn verdict_of(standing: &Standing, wins: bool, out: Option<&String>) -> String {
-    let against = |ratio: &Ratio| match ratio.verdict() {
+/// What may be said of `standing`; `base` is who it is compared with.
+fn verdict_of(standing: &Standing, winner: usize, base: usize, out: Option<&String>) -> String {
+    let against = match standing.against_base.verdict() {
+        _ if standing.who == base => "the baseline",
         "higher" => "faster",
         "lower" => "slower",
         other => other,
     };
     match out {
         Some(why) => why.clone(),
-        None if wins => format!("wins; {}", against(&standing.against_base)),
-        None => against(&standing.against_base).to_string(),
+        None if standing.who == winner => format!("wins; {against}"),
+        None => against.to_string(),
     }
 }
 

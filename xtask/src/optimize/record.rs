@@ -258,6 +258,12 @@ impl Store {
         crate::fs::write_atomically(&self.path, &serde_json::to_vec_pretty(&self.record)?)
     }
 
+    /// Whether all of `builds` have run a `heat` together to its end.
+    pub fn knows(&self, heat: &Heat, builds: &[BuildKey]) -> bool {
+        let wanted = Laps::new(&self.record.model, self.record.threads, heat, builds.to_vec());
+        self.record.heats.iter().any(|known| known.is_of(&wanted) && known.stop.is_some())
+    }
+
     /// The runs of `heat` that are known, in whole rounds, taken out of the record.
     pub fn resume(&mut self, heat: Laps) -> Laps {
         let heats = &mut self.record.heats;
@@ -377,6 +383,8 @@ mod tests {
 
         let mut store = open(false);
         let empty = |store: &Store, builds: &[&str]| laps(&store.record, builds, 0);
+        let heat = Heat { prompt: 128, generate: 16, pairs: 10, precision: 0.0 };
+        assert!(!store.knows(&heat, &[key("a"), key("b")]), "it did not end");
         let other = empty(&store, &["a", "b", "c"]);
         assert_eq!(store.resume(other).laps, []);
         let same = empty(&store, &["a", "b"]);

@@ -113,7 +113,8 @@ fn prompt_and_answer_count_together_and_what_was_run_is_not_run_again() {
 #[test]
 fn who_crashes_or_prints_nonsense_is_out_and_the_others_go_on() {
     let crash = "[ $RUNS -lt 3 ] || kill -9 $$";
-    let stable = Stable::new(&[(8.0, 4.0, ""), (99.0, 99.0, crash), (9.0, 4.0, ""), (9.0, 9.0, "echo nonsense")]);
+    let stable =
+        Stable::new(&[(8.0, 4.0, ""), (99.0, 99.0, crash), (9.0, 4.0, ""), (9.0, 9.0, "echo nonsense")]);
     let mut store = stable.store();
     let (standings, outs) = stable.race(&mut store).unwrap();
     assert_eq!(standings.iter().map(|s| s.who).collect::<Vec<_>>(), [2, 0]);
