@@ -4,7 +4,7 @@ use iced_x86::{Code, CpuidFeature, Decoder, DecoderOptions, Instruction, Mnemoni
 
 use crate::elf::{Kind, Range, Section};
 use crate::packed::{Width, is_arithmetic};
-use crate::program::{Function, Program, Use};
+use crate::program::{Function, Program, Unknown, Use};
 use crate::{Feature, elf};
 
 /// Counts by instruction set while a function is read, kept between functions.
@@ -55,6 +55,11 @@ impl Decode {
             let length = instruction.len() as u64;
             if instruction.is_invalid() {
                 program.invalid += length;
+                let at = instruction.ip();
+                match &mut function.unknown {
+                    Some(unknown) => unknown.count += 1,
+                    none => *none = Some(Unknown::first(at, within(bytes, at - address, length))),
+                }
                 continue;
             }
             let filler = matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
@@ -68,7 +73,7 @@ impl Decode {
             function.instructions += 1;
             self.count(&mut function);
         }
-        if function.instructions > 0 {
+        if function.instructions > 0 || function.unknown.is_some() {
             function.names = names.to_vec();
             function.uses = self.drain();
             program.instructions += function.instructions;
@@ -113,4 +118,10 @@ impl Decode {
         }
         uses
     }
+}
+
+/// `length` of `bytes` from `start` on, or what there is of them.
+fn within(bytes: &[u8], start: u64, length: u64) -> &[u8] {
+    let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
+    &bytes[place(start)..place(start.saturating_add(length))]
 }

@@ -17,5 +17,5 @@ pub mod rules;
 pub use error::Error;
 pub use feature::{Feature, Level};
 pub use packed::Width;
-pub use program::{Function, Program, Symbols, Use};
+pub use program::{Function, Program, Symbols, Unknown, Use};
 pub use rules::Rules;

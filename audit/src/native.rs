@@ -104,7 +104,9 @@ fn instruction_sets(
 ) -> Vec<InstructionSet> {
     let mut found: BTreeMap<String, Vec<(u64, &Function)>> = BTreeMap::new();
     for function in functions {
-        for used in &function.uses {
+        // What asks the CPU first is there in every build, and says nothing of ggml's kernels.
+        for used in function.uses.iter().filter(|used| rules.allows(function, &used.feature.name()).is_none())
+        {
             found.entry(used.feature.name()).or_default().push((used.count, function));
         }
     }

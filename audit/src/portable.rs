@@ -11,8 +11,52 @@ use crate::{Feature, Level, Program, Rules, Symbols};
 pub struct Verdict {
     /// What is on no list.
     pub violations: Vec<Violation>,
+    /// Code that the disassembler does not know: it may be anything, so it is not portable until somebody has looked.
+    /// Left out of JSON, since [`strange`] says it of any program.
+    #[serde(skip)]
+    pub unknown: Vec<Strange>,
     /// What is on the list.
     pub allowed: Vec<Allowed>,
+}
+
+/// What the list calls code that the disassembler does not know.
+pub const UNKNOWN: &str = "unknown";
+
+/// A function with code that the disassembler does not know.
+#[derive(Clone, Debug, Serialize)]
+pub struct Strange {
+    /// File that holds it.
+    pub file: PathBuf,
+    /// Its name.
+    pub symbol: String,
+    /// Address of the first such place.
+    pub address: u64,
+    /// Its bytes, in hexadecimal.
+    pub bytes: String,
+    /// How many such places the function has.
+    pub count: u64,
+}
+
+/// Every function of `programs` with code that the disassembler does not know, but those that `rules` allow it; the
+/// ones with the most of it first.
+pub fn strange(programs: &[Program], rules: &Rules) -> Vec<Strange> {
+    let mut found = Vec::new();
+    for program in programs {
+        for function in &program.functions {
+            let Some(unknown) = &function.unknown else { continue };
+            if rules.allows(function, UNKNOWN).is_none() {
+                found.push(Strange {
+                    file: program.path.clone(),
+                    symbol: function.name(),
+                    address: unknown.address,
+                    bytes: unknown.bytes(),
+                    count: unknown.count,
+                });
+            }
+        }
+    }
+    found.sort_by(|a, b| b.count.cmp(&a.count).then(a.address.cmp(&b.address)));
+    found
 }
 
 /// A function that a CPU of x86-64-v3 may die of.
@@ -47,15 +91,11 @@ pub struct Allowed {
 
 /// Looks for instructions that not every x86-64-v3 CPU has.
 pub fn check(programs: &[Program], rules: &Rules) -> Verdict {
-    let mut verdict = Verdict::default();
+    let mut verdict = Verdict { unknown: strange(programs, rules), ..Verdict::default() };
     for program in programs {
         for function in &program.functions {
             for used in function.uses.iter().filter(|used| used.feature.level() > Level::V3) {
-                let entry = rules.allow.iter().find(|allow| {
-                    allow.features.contains(&used.feature.name())
-                        && allow.symbols.iter().any(|pattern| pattern.matches(function))
-                });
-                match entry {
+                match rules.allows(function, &used.feature.name()) {
                     Some(allow) => verdict.allowed.push(Allowed {
                         symbol: function.name(),
                         feature: used.feature,

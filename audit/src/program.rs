@@ -58,10 +58,41 @@ pub struct Function {
     pub instructions: u64,
     /// The instruction sets it uses.
     pub uses: Vec<Use>,
+    /// What the disassembler does not know; of an instruction set that is newer than it, nothing more can be said.
+    pub unknown: Option<Unknown>,
     /// The widest vector register it names.
     pub registers: Width,
     /// The widest packed arithmetic in it.
     pub packed: Width,
+}
+
+/// Code that the disassembler does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// How often it gave up and went on with what follows.
+    pub count: u64,
+    /// Address of the first place.
+    pub address: u64,
+    first: [u8; Unknown::SHOWN],
+    length: usize,
+}
+
+impl Unknown {
+    /// Bytes that are kept of the first place: an instruction has 15 at most.
+    const SHOWN: usize = 15;
+
+    pub(crate) fn first(address: u64, bytes: &[u8]) -> Self {
+        let length = bytes.len().min(Self::SHOWN);
+        let mut first = [0; Self::SHOWN];
+        first[..length].copy_from_slice(&bytes[..length]);
+        Self { count: 1, address, first, length }
+    }
+
+    /// The bytes of the first place, in hexadecimal.
+    pub fn bytes(&self) -> String {
+        let bytes: Vec<String> = self.first[..self.length].iter().map(|byte| format!("{byte:02x}")).collect();
+        bytes.join(" ")
+    }
 }
 
 /// How a function uses one instruction set.

@@ -124,6 +124,14 @@ impl Pattern {
 }
 
 impl Rules {
+    /// The entry that lets `function` use `feature` on a CPU that may not have it.
+    pub fn allows(&self, function: &Function, feature: &str) -> Option<&Allow> {
+        self.allow.iter().find(|allow| {
+            allow.features.iter().any(|allowed| allowed == feature)
+                && allow.symbols.iter().any(|pattern| pattern.matches(function))
+        })
+    }
+
     /// Reads the rules at `path`.
     ///
     /// # Errors

@@ -13,6 +13,10 @@ least_kernels = 1
 symbols = ["dispatched_*"]
 features = ["avx512f"]
 reason = "asks CPUID before"
+[[allow]]
+symbols = ["roofline_*"]
+features = ["avx512_vnni"]
+reason = "measures it where CPUID tells of it"
 [[instruction_set]]
 name = "avx512_vnni"
 kernels = "products of 8-bit integers"
@@ -134,6 +138,24 @@ fn portable_fails_on_what_is_on_no_list() {
     assert_eq!((allowed.len(), allowed[0].reason.as_str()), (1, "asks CPUID before"));
 }
 
+/// 0x06 was `push es`, which 64-bit code does not have.
+#[test]
+fn code_that_the_disassembler_does_not_know_fails_portable() {
+    let strange = ".byte 0x06; nop; nop";
+    let program = || Object::new(&[("a", V3), ("b", strange), ("dispatched_new", strange)]).program();
+    let function = program().functions.into_iter().find(|function| function.name() == "b").unwrap();
+    let unknown = function.unknown.unwrap();
+    assert!(unknown.count == 1 && unknown.bytes().starts_with("06"), "{unknown:?}");
+    assert_eq!(unknown.address, function.address);
+    let verdict = portable::check(&[program()], &rules());
+    let names: Vec<&str> = verdict.unknown.iter().map(|one| one.symbol.as_str()).collect();
+    assert_eq!(names, ["b", "dispatched_new"]);
+    assert!(verdict.violations.is_empty());
+    let allowing = RULES.replace("[\"avx512f\"]\nreason", "[\"avx512f\", \"unknown\"]\nreason");
+    let allowing = Rules::parse(&allowing, Path::new("audit.toml")).unwrap();
+    assert_eq!(portable::check(&[program()], &allowing).unknown.len(), 1);
+}
+
 #[test]
 fn without_names_the_list_allows_nothing_but_the_counts_stay() {
     let object = Object::new(&[("dispatched_sum", ZMM), ("other", V3)]);
@@ -198,6 +220,10 @@ fn an_instruction_set_that_is_offered_and_unused_fails_native() {
     let isa = set(&["avx2", "avx512f", "avx512_vnni"]);
     let without = Object::new(&[("ggml_vec_dot_x", ZMM)]);
     let verdict = native::check(&[without.program()], &rules(), &isa, &isa);
+    assert!(verdict.instruction_sets[0].is_missed() && !verdict.passed());
+    // What is there in every build is no kernel's.
+    let measured = Object::new(&[("ggml_vec_dot_x", ZMM), ("roofline_x", "vpdpbusd %zmm0, %zmm1, %zmm2")]);
+    let verdict = native::check(&[measured.program()], &rules(), &isa, &isa);
     assert!(verdict.instruction_sets[0].is_missed() && !verdict.passed());
     let with = Object::new(&[("ggml_vec_dot_x", "vpdpbusd %zmm0, %zmm1, %zmm2")]);
     let verdict = native::check(&[with.program()], &rules(), &isa, &isa);

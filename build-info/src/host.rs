@@ -82,6 +82,18 @@ pub struct Cpu {
     pub x86_64_level: Option<u8>,
 }
 
+impl Host {
+    /// Memory that a process may use: what the control group allows, at most what is available. `None` where neither
+    /// is known.
+    pub fn usable_memory(&self) -> Option<Bytes> {
+        let available = self.memory.available;
+        if available == Bytes(0) {
+            return self.limits.memory;
+        }
+        Some(self.limits.memory.map_or(available, |limit| limit.min(available)))
+    }
+}
+
 impl Cpu {
     /// Whether a program may use the instruction set `name`.
     pub fn has(&self, name: &str) -> bool {

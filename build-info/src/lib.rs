@@ -3,14 +3,17 @@
 //! a live machine is the job of the `host` crate.
 
 pub mod audit;
+pub mod evaluation;
 pub mod gate;
 pub mod host;
+pub mod kld;
 pub mod logits;
 pub mod optimized;
 pub mod record;
 pub mod roofline;
 pub mod switches;
 pub mod threads;
+pub mod tuning;
 mod units;
 
 pub use gate::Gate;
@@ -19,4 +22,5 @@ pub use logits::Logits;
 pub use record::{BuildInfo, ReadError};
 pub use roofline::Roofline;
 pub use threads::{Policy, ThreadBudget};
+pub use tuning::TuningRecord;
 pub use units::{Bytes, Sha256};

@@ -43,6 +43,10 @@ pub struct Training {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Coverage {
+    /// Models of that run: the workload's own, or the user's where that one trained. Records of Anneal before this field
+    /// say nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
     /// Functions that the profile knows.
     pub functions: u64,
     /// Those of them that were run in training.

@@ -42,6 +42,43 @@ pub enum Error {
         mend: &'static str,
     },
 
+    /// Both layouts of a model do not fit.
+    #[error(
+        "the split layout of {} needs {needed} of memory ({file} as in the file, {copy} for the weights that generate, \
+         {caches} for two contexts), and this process can have {available}: leave --split-layout out, lower -c, or take \
+         a smaller quantisation",
+        path.display()
+    )]
+    SplitTooLarge {
+        /// The model.
+        path: PathBuf,
+        /// All of it.
+        needed: Bytes,
+        /// Weights for prefill.
+        file: Bytes,
+        /// What the weights for decode take beside them.
+        copy: Bytes,
+        /// K and V caches of both contexts, as far as known.
+        caches: Bytes,
+        /// How much there is.
+        available: Bytes,
+    },
+
+    /// There is no other layout to compare with.
+    #[error("cannot compare layouts: {0}")]
+    OneLayout(String),
+
+    /// The file was another one when it was loaded for the second time.
+    #[error(
+        "{} changed while it was loaded for the split layout: start again when it is as it should be, and replace a \
+         model that is in use by a rename",
+        path.display()
+    )]
+    Changed {
+        /// The model.
+        path: PathBuf,
+    },
+
     /// The model loads, but it is not one that generates text.
     #[error("{} {what}", path.display())]
     NotGenerative {
@@ -145,6 +182,91 @@ pub enum Error {
         input: PathBuf,
         /// A type found in it.
         kind: String,
+    },
+
+    /// The tuning record cannot be changed.
+    #[error("cannot write the tuning record {}: {why}", path.display())]
+    Tuning {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+
+    /// A tuning cannot be done, or not to the end.
+    #[error("{0}")]
+    Tune(String),
+
+    /// A type that makes garbage without an importance matrix, and there is none.
+    #[error(
+        "{kind} needs an importance matrix: {tensor} would become {to}, and without one that is garbage; make one with \
+         `anneal imatrix -m {} -f TEXT -o imatrix.gguf` and name it with --imatrix imatrix.gguf, or take a larger \
+         type, like Q3_K_S or IQ3_S",
+        input.display()
+    )]
+    NeedsImatrix {
+        /// The model.
+        input: PathBuf,
+        /// The type asked for.
+        kind: &'static str,
+        /// The first tensor that needs it.
+        tensor: String,
+        /// What that would become.
+        to: String,
+    },
+
+    /// A file that is no importance matrix, or not one of this model.
+    #[error("cannot use the importance matrix {}: {why}", path.display())]
+    Imatrix {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+
+    /// The inputs of matrices could not be collected.
+    #[error("cannot collect an importance matrix: {0}; check the model with another build")]
+    Collect(String),
+
+    /// There is too little text to evaluate.
+    #[error(
+        "the text has {tokens} tokens, and a chunk takes {chunk}: give a longer one with -f, or take shorter chunks \
+         with --ctx"
+    )]
+    TextTooShort {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Tokens of a chunk.
+        chunk: usize,
+    },
+
+    /// Two models whose probabilities cannot be compared.
+    #[error(
+        "{} and {} have different vocabularies ({why}): compare a model with the one that it was made from",
+        model.display(), reference.display()
+    )]
+    Vocabularies {
+        /// One of them.
+        model: PathBuf,
+        /// The other.
+        reference: PathBuf,
+        /// How they differ.
+        why: String,
+    },
+
+    /// A temporary file cannot be written or read.
+    #[error(
+        "cannot keep the reference's probabilities in {}, where they take {needed}: {source}; name a folder with more \
+         room by TMPDIR, or evaluate fewer --chunks",
+        folder.display()
+    )]
+    Temporary {
+        /// Its folder.
+        folder: PathBuf,
+        /// Its size in the end.
+        needed: Bytes,
+        /// What the system said.
+        source: std::io::Error,
     },
 
     /// The output file cannot be put in its place.

@@ -13,7 +13,12 @@ use llama_sys as sys;
 
 use crate::error::{Error, Result, readable};
 use crate::options::{ContextOptions, FlashAttention, KvType, LoadMode, ModelOptions, SamplerOptions};
-use crate::quantize;
+
+mod collector;
+mod quantizer;
+
+pub use collector::Collector;
+pub(crate) use quantizer::{quantize, quantize_plan, quantize_progress};
 
 /// A token's number in the vocabulary.
 pub type Token = sys::llama_token;
@@ -66,6 +71,23 @@ pub fn huge_pages() -> bool {
     // SAFETY: makes a buffer of its own and frees it.
     unsafe { sys::anneal_huge_pages() }
 }
+
+/// Whether large buffers made from now on ask for huge pages, in a build that can.
+pub fn ask_huge_pages(on: bool) {
+    // SAFETY: stores an atomic.
+    unsafe { sys::anneal_ask_huge_pages(on) }
+}
+
+/// Turns ggml's tiled kernels off for the rest of the process. They look at the environment once, at the first matrix
+/// product, so this must come before a model is loaded.
+pub fn turn_off_tiled() {
+    // SAFETY: at this time nothing but the thread that waits for signals runs beside this one, and it reads no
+    // environment; llama.cpp's threads are made later.
+    unsafe { std::env::set_var(TILED, "0") }
+}
+
+/// The variable that ggml's tiled kernels look at.
+pub const TILED: &str = "GGML_CPU_TILED_MM";
 
 /// Whether C and C++ get their memory, as Rust does, from the allocator that was linked in.
 #[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
@@ -194,6 +216,7 @@ pub struct Model {
     raw: NonNull<sys::llama_model>,
     vocab: *const sys::llama_vocab,
     path: PathBuf,
+    repacked: u64,
 }
 
 // SAFETY: llama.cpp never changes a model after loading; its vocabulary is documented as thread-safe, and
@@ -228,7 +251,9 @@ impl Model {
             NonNull::new(raw).ok_or_else(|| Error::Load { path: path.to_path_buf(), why: message.text() })?;
         // SAFETY: a live model has a vocabulary that lives as long.
         let vocab = unsafe { sys::llama_model_get_vocab(raw.as_ptr()) };
-        Ok(Arc::new(Model { raw, vocab, path: path.to_path_buf() }))
+        // SAFETY: reads a number of this thread.
+        let repacked = unsafe { sys::anneal_repacked_bytes() };
+        Ok(Arc::new(Model { raw, vocab, path: path.to_path_buf(), repacked }))
     }
 
     /// The file it came from.
@@ -266,6 +291,11 @@ impl Model {
     pub fn size(&self) -> u64 {
         // SAFETY: reads a field.
         unsafe { sys::llama_model_size(self.raw.as_ptr()) }
+    }
+
+    /// Bytes of the weights that were copied into another layout for the CPU's kernels, to 0.01 MiB.
+    pub fn repacked(&self) -> u64 {
+        self.repacked
     }
 
     /// Number of parameters.
@@ -416,6 +446,8 @@ pub struct Threadpool(NonNull<sys::ggml_threadpool>);
 
 // SAFETY: ggml locks the pool's state itself; it may be freed from another thread than the one that made it.
 unsafe impl Send for Threadpool {}
+// SAFETY: nothing is done with it through a shared reference but to name it to a context, see `share_threads`.
+unsafe impl Sync for Threadpool {}
 
 impl Drop for Threadpool {
     fn drop(&mut self) {
@@ -457,8 +489,9 @@ impl Threadpool {
 pub struct Context {
     raw: NonNull<sys::llama_context>,
     model: Arc<Model>,
-    decode_pool: Option<Threadpool>,
-    prefill_pool: Option<Threadpool>,
+    decode_pool: Option<Arc<Threadpool>>,
+    prefill_pool: Option<Arc<Threadpool>>,
+    _collector: Option<Arc<Collector>>,
     message: Message,
 }
 
@@ -475,9 +508,19 @@ impl Drop for Context {
 impl Context {
     /// A context of `model` for one sequence.
     pub fn new(model: &Arc<Model>, options: &ContextOptions) -> Result<Self> {
+        Self::with(model, options, None)
+    }
+
+    /// The same; `collector` sees the inputs of every matrix.
+    pub(crate) fn with(
+        model: &Arc<Model>,
+        options: &ContextOptions,
+        collector: Option<Arc<Collector>>,
+    ) -> Result<Self> {
         let mut message = Message::new();
         let (err, err_size) = message.parts();
-        // SAFETY: `params` is only read; the callback is the shim's, ignores its data and cannot unwind.
+        // SAFETY: `params` is only read; the callbacks are the shim's and cannot unwind. One ignores its data, the
+        // other's is a field of the context, and so outlives it.
         let raw = unsafe {
             let mut params = sys::llama_context_default_params();
             params.n_ctx = options.n_ctx;
@@ -489,11 +532,22 @@ impl Context {
             if options.interruptible {
                 params.abort_callback = Some(sys::anneal_interrupted);
             }
+            if let Some(collector) = &collector {
+                params.cb_eval = Some(sys::anneal_collect);
+                params.cb_eval_user_data = collector.data();
+            }
             sys::anneal_context_new(model.raw.as_ptr(), &params, err, err_size)
         };
         let raw =
             NonNull::new(raw).ok_or_else(|| Error::Context { n_ctx: options.n_ctx, why: message.text() })?;
-        Ok(Context { raw, model: Arc::clone(model), decode_pool: None, prefill_pool: None, message })
+        Ok(Context {
+            raw,
+            model: Arc::clone(model),
+            decode_pool: None,
+            prefill_pool: None,
+            _collector: collector,
+            message,
+        })
     }
 
     /// The model.
@@ -521,12 +575,34 @@ impl Context {
 
     /// Gives it its threads: `decode` for single tokens, `prefill` for more, or one pool for both.
     pub fn attach(&mut self, decode: Threadpool, prefill: Option<Threadpool>) {
+        self.attach_shared(Arc::new(decode), prefill.map(Arc::new));
+    }
+
+    /// Gives it the threads of `other`, which must never evaluate at the same time: a graph has its pool for itself.
+    pub(crate) fn share_threads(&mut self, other: &Context) {
+        if let Some(decode) = &other.decode_pool {
+            self.attach_shared(Arc::clone(decode), other.prefill_pool.clone());
+        }
+        let (decode, prefill) = other.threads();
+        self.set_threads(decode, prefill);
+    }
+
+    fn attach_shared(&mut self, decode: Arc<Threadpool>, prefill: Option<Arc<Threadpool>>) {
         let batch = prefill.as_ref().map_or(std::ptr::null_mut(), |pool| pool.0.as_ptr());
         // SAFETY: both pools live in `self` until the context is freed; the old ones are freed after it has
         // forgotten them.
         unsafe { sys::llama_attach_threadpool(self.raw.as_ptr(), decode.0.as_ptr(), batch) }
         self.decode_pool = Some(decode);
         self.prefill_pool = prefill;
+    }
+
+    /// Lets the threads of prefill sleep, where decode has others: llama.cpp does so when one context changes from
+    /// one pool to the other, but not from one context to another, and they would poll beside decode's.
+    pub(crate) fn rest_prefill_threads(&mut self) {
+        if let Some(pool) = &self.prefill_pool {
+            // SAFETY: a live pool, with no graph: evaluation borrows the context mutably.
+            unsafe { sys::anneal_threadpool_pause(pool.0.as_ptr()) }
+        }
     }
 
     /// How many threads of the pools single tokens and batches use.
@@ -719,44 +795,6 @@ impl Sampler {
             false => Err(Error::Sampler(self.message.text())),
         }
     }
-}
-
-/// Writes `input`, quantised to `kind`, to `output`. Blocks; see [`quantize_progress`].
-pub(crate) fn quantize(
-    input: &Path,
-    output: &Path,
-    kind: quantize::Type,
-    allow_requantize: bool,
-    threads: u32,
-) -> Result<()> {
-    start(false);
-    let (c_input, c_output) = (c_path(input)?, c_path(output)?);
-    let mut message = Message::new();
-    let (err, err_size) = message.parts();
-    // SAFETY: paths, `params` and the message outlive the call.
-    let code = unsafe {
-        let mut params = sys::llama_model_quantize_default_params();
-        params.ftype = kind.ftype() as sys::llama_ftype;
-        params.only_copy = kind.is_copy();
-        params.allow_requantize = allow_requantize;
-        params.nthread = threads.cast_signed();
-        // Rows of large tensors in parts: the embedding of a 150,000-token vocabulary takes 0.9 GB as f32.
-        // Rows are quantised one by one, so the result is the same.
-        params.max_buf_size = 256 << 20;
-        sys::anneal_quantize(c_input.as_ptr(), c_output.as_ptr(), &params, err, err_size)
-    };
-    match code {
-        0 => Ok(()),
-        _ => Err(Error::Quantize { input: input.into(), output: output.into(), why: message.text() }),
-    }
-}
-
-/// How many tensors the running [`quantize`] has begun, of how many.
-pub(crate) fn quantize_progress() -> (u32, u32) {
-    let (mut done, mut total) = (0, 0);
-    // SAFETY: writes two numbers.
-    unsafe { sys::anneal_quantize_progress(&mut done, &mut total) };
-    (done.max(0).cast_unsigned(), total.max(0).cast_unsigned())
 }
 
 fn load_mode(mode: LoadMode) -> sys::llama_load_mode {

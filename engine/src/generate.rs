@@ -1,4 +1,4 @@
-//! Text in, text out: tokenise, prefill, then sample and decode one token at a time.
+//! Text in, text out: tokenise, prefill, then sample and decode one token at a time, in one context or in two.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::ffi::{Context, Sampler, Token, interrupted};
+use crate::split::{HandOver, Sequence};
 use crate::stream_utf8::StreamUtf8;
 
 /// What to generate.
@@ -49,8 +50,12 @@ pub struct Generation {
     pub time_to_first_token: Option<Duration>,
     /// Time the prompt took.
     pub prefill: Duration,
-    /// Time from the first token to the last.
+    /// Time from the first token to the last, without what handing over took.
     pub decode: Duration,
+    /// Time of each token after the first: from the choice of the one before to its own, handing over included.
+    pub token_times: Vec<Duration>,
+    /// Handing the sequence over from the weights of prefill to those of decode, where they are not the same.
+    pub hand_over: Option<HandOver>,
 }
 
 impl Generation {
@@ -71,35 +76,39 @@ fn rate(tokens: usize, time: Duration) -> Option<f64> {
 
 /// Generates. `on_text` gets the text as it comes, in whole characters; it breaks off by saying so.
 pub fn generate(
-    context: &mut Context,
+    sequence: &mut impl Sequence,
     sampler: &mut Sampler,
     request: &Request<'_>,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation> {
     let start = Instant::now();
-    let prompt = context.model().tokenize(request.prompt)?;
-    from_tokens(context, sampler, &prompt, request, start, on_text)
+    let prompt = sequence.current().model().tokenize(request.prompt)?;
+    from_tokens(sequence, sampler, &prompt, request, start, on_text)
 }
 
 /// The same from a prompt already cut into tokens, timed from `start`.
 pub(crate) fn from_tokens(
-    context: &mut Context,
+    sequence: &mut impl Sequence,
     sampler: &mut Sampler,
     prompt: &[Token],
     request: &Request<'_>,
     start: Instant,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation> {
-    check_prompt(context, prompt)?;
+    check_prompt(sequence.current(), prompt)?;
+    let n_ctx = sequence.current().n_ctx();
     let mut generation = Generation {
         prompt_tokens: prompt.len(),
-        tokens: Vec::with_capacity(request.n_predict.min(context.n_ctx()) as usize),
+        tokens: Vec::with_capacity(request.n_predict.min(n_ctx) as usize),
         stop: Stop::Length,
         time_to_first_token: None,
         prefill: Duration::ZERO,
         decode: Duration::ZERO,
+        token_times: Vec::new(),
+        hand_over: None,
     };
     let prefill_start = Instant::now();
+    let context = sequence.context_for(prompt.len())?;
     match context.decode(prompt) {
         Err(Error::Interrupted) => {
             generation.stop = Stop::Interrupted;
@@ -112,8 +121,11 @@ pub(crate) fn from_tokens(
 
     let model = std::sync::Arc::clone(context.model());
     let mut stream = StreamUtf8::default();
-    let room = (context.n_ctx() as usize).saturating_sub(prompt.len());
+    let room = (n_ctx as usize).saturating_sub(prompt.len());
+    // An earlier sequence's, or one on the way to this prompt: not between its tokens.
+    sequence.take_hand_over();
     let mut first = None;
+    let mut before = None;
     generation.stop = loop {
         if generation.tokens.len() >= request.n_predict as usize {
             break Stop::Length;
@@ -121,14 +133,16 @@ pub(crate) fn from_tokens(
         if interrupted() {
             break Stop::Interrupted;
         }
-        let token = sampler.sample(context)?;
-        let first = *first.get_or_insert_with(Instant::now);
+        let token = sampler.sample(sequence.current())?;
+        let now = Instant::now();
+        let first = *first.get_or_insert(now);
         generation.time_to_first_token.get_or_insert(first - start);
         if !request.ignore_end && model.is_end(token) {
             break Stop::End;
         }
         generation.tokens.push(token);
-        generation.decode = first.elapsed();
+        generation.token_times.extend(before.replace(now).map(|before| now - before));
+        generation.decode = first.elapsed().saturating_sub(handed(&generation.hand_over));
         model.piece(token, stream.buffer())?;
         let text = stream.take();
         if !text.is_empty() && on_text(text).is_break() {
@@ -140,16 +154,22 @@ pub(crate) fn from_tokens(
         if generation.tokens.len() > room {
             break Stop::ContextFull;
         }
+        let context = sequence.context_for(1)?;
         match context.decode(&[token]) {
             Err(Error::Interrupted) => break Stop::Interrupted,
             other => other?,
         }
+        generation.hand_over = generation.hand_over.or_else(|| sequence.take_hand_over());
     };
     let rest = stream.finish();
     if generation.stop != Stop::OutputClosed && !rest.is_empty() && on_text(rest).is_break() {
         generation.stop = Stop::OutputClosed;
     }
     Ok(generation)
+}
+
+fn handed(hand_over: &Option<HandOver>) -> Duration {
+    hand_over.map_or(Duration::ZERO, |hand_over| hand_over.time)
 }
 
 fn check_prompt(context: &Context, prompt: &[Token]) -> Result<()> {

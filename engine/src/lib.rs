@@ -8,17 +8,23 @@
 pub mod allocator;
 pub mod bench;
 pub mod error;
+pub mod eval;
 #[allow(unsafe_code)]
 pub mod ffi;
 pub mod generate;
+pub mod imatrix;
 pub mod live;
 pub mod logits;
 pub mod model;
 pub mod openmp;
 pub mod options;
 pub mod quantize;
+pub mod roof;
 pub mod settings;
+pub mod split;
 pub mod stream_utf8;
 pub mod threads;
+pub mod tune;
+pub mod tuning;
 
 pub use error::{Error, Result};

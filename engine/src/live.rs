@@ -68,12 +68,7 @@ impl Live {
 
     /// Memory that this process may use: what the control group allows, at most what is available.
     pub fn memory(&self) -> Option<Bytes> {
-        let host = self.host.as_ref()?;
-        let available = host.memory.available;
-        if available == Bytes(0) {
-            return host.limits.memory;
-        }
-        Some(host.limits.memory.map_or(available, |limit| limit.min(available)))
+        self.host.as_ref()?.usable_memory()
     }
 
     /// Whether this is the machine, as this process may use it, that the build was made on.

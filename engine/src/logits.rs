@@ -4,6 +4,7 @@ use build_info::Logits;
 
 use crate::error::{Error, Result};
 use crate::ffi::{Context, Token};
+use crate::split::Sequence;
 
 /// How a text is fed, and what comes after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,22 +15,23 @@ pub struct Feed {
     pub greedy: u32,
 }
 
-/// Feeds `tokens` to an empty `context` and returns what follows each of them, and each greedy token after them.
+/// Feeds `tokens` to an empty `sequence` and returns what follows each of them, and each greedy token after them.
 ///
 /// # Errors
 /// When there are no tokens, they do not fit, one is not in the vocabulary, or the evaluation fails.
-pub fn logits(context: &mut Context, tokens: &[Token], feed: Feed) -> Result<Logits> {
-    check(context, tokens, feed)?;
-    let vocabulary = context.model().n_vocab() as usize;
+pub fn logits(sequence: &mut impl Sequence, tokens: &[Token], feed: Feed) -> Result<Logits> {
+    check(sequence.current(), tokens, feed)?;
+    let vocabulary = sequence.current().model().n_vocab() as usize;
     let mut all = Logits::new(vocabulary);
     if feed.step {
         for &token in tokens {
+            let context = sequence.context_for(1)?;
             context.decode(&[token])?;
             all.push(token.cast_unsigned(), context.logits()?);
         }
     } else {
         let mut fed = tokens.iter();
-        context.decode_all(tokens, |row| {
+        sequence.context_for(tokens.len())?.decode_all(tokens, |row| {
             let token = fed.next().copied().unwrap_or_default();
             all.push(token.cast_unsigned(), row);
             Ok::<(), Error>(())
@@ -37,6 +39,7 @@ pub fn logits(context: &mut Context, tokens: &[Token], feed: Feed) -> Result<Log
     }
     for _ in 0..feed.greedy {
         let token = all.rows().last().map_or(0, most_likely);
+        let context = sequence.context_for(1)?;
         context.decode(&[token])?;
         all.push(token.cast_unsigned(), context.logits()?);
     }

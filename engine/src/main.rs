@@ -22,14 +22,22 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one, and it is made once")]
 enum Command {
     Run(commands::run::Args),
-    Bench(commands::bench::Args),
+    // By far the largest.
+    Bench(Box<commands::bench::Args>),
     Info(commands::info::Args),
     Quantize(commands::quantize::Args),
+    Tune(commands::tune::Args),
+    Eval(commands::eval::Args),
+    Imatrix(commands::imatrix::Args),
     // For those who compare builds.
     #[command(hide = true)]
     Logits(commands::logits::Args),
+    // For `tune`.
+    #[command(hide = true)]
+    Worker(commands::worker::Args),
 }
 
 /// Wrong usage.
@@ -57,7 +65,11 @@ fn run() -> ExitCode {
         Command::Bench(args) => commands::bench::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
+        Command::Eval(args) => commands::eval::run(&args),
+        Command::Imatrix(args) => commands::imatrix::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
+        Command::Tune(args) => commands::tune::run(&args),
+        Command::Worker(args) => commands::worker::run(&args),
     };
     match result {
         Ok(code) => code,

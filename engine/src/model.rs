@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use build_info::Bytes;
 use gguf::GgufFile;
+use gguf::memory::{CacheShape, Number};
 
 use crate::error::{Error, Result};
-use crate::ffi::{Context, Model};
+use crate::ffi::{self, Collector, Context, Model};
 use crate::live::Live;
-use crate::options::{ContextOptions, KvType, LoadMode};
+use crate::options::{ContextOptions, LoadMode};
 use crate::settings::{Settings, Source};
 use crate::threads;
 
@@ -19,7 +20,7 @@ use crate::threads;
 /// model larger than the memory is refused unless it is mapped and not repacked, so that the kernel can drop
 /// its pages: the alternative is the out-of-memory killer.
 pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>> {
-    let size = weights(path)?;
+    let size = GgufFile::open(path)?.weights()?;
     let pageable = is_pageable(settings);
     if let Some(available) = live.memory().filter(|available| size > *available && !pageable) {
         return Err(Error::TooLarge {
@@ -31,6 +32,10 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
                    --load-mode mmap --no-repack",
         });
     }
+    if !settings.tiled.value && settings.tiled.source != Source::Environment {
+        ffi::turn_off_tiled();
+    }
+    ffi::ask_huge_pages(settings.huge_pages.value);
     let model = Model::load(path, &settings.model_options())?;
     if !model.is_decoder_only() {
         let what = "has an encoder: this program runs models that generate text with a decoder alone";
@@ -39,17 +44,18 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
     Ok(model)
 }
 
-/// Size of the weights at `path`, in however many files.
-fn weights(path: &Path) -> Result<Bytes> {
-    let first = GgufFile::open(path)?;
-    let rest = first.other_parts()?;
-    let sizes = std::iter::once(&first).chain(&rest).map(|part| part.total_tensor_bytes().0);
-    Ok(Bytes(sizes.fold(0, u64::saturating_add)))
-}
-
 /// Makes a context of `model` with threads of its own.
 pub fn context(model: &Arc<Model>, settings: &Settings, live: &Live, interruptible: bool) -> Result<Context> {
-    let options = ContextOptions {
+    let options = context_options(model, settings, interruptible);
+    context_with(model, &options, settings, live, LOWER_CTX)
+}
+
+/// What to do where a context as the settings want it does not fit.
+pub(crate) const LOWER_CTX: &str = "lower -c, or make the cache smaller with -ctk q8_0 -ctv q8_0";
+
+/// The context that `settings` want of `model`.
+pub(crate) fn context_options(model: &Model, settings: &Settings, interruptible: bool) -> ContextOptions {
+    ContextOptions {
         n_ctx: n_ctx(model, settings),
         n_batch: settings.n_batch.value,
         n_ubatch: settings.n_ubatch.value,
@@ -57,9 +63,7 @@ pub fn context(model: &Arc<Model>, settings: &Settings, live: &Live, interruptib
         type_v: settings.type_v.value,
         flash_attention: settings.flash_attention.value,
         interruptible,
-    };
-    let mend = "lower -c, or make the cache smaller with -ctk q8_0 -ctv q8_0";
-    context_with(model, &options, settings, live, mend)
+    }
 }
 
 /// The same with `options` that are not the settings'; `mend` is what to do where it does not fit into memory.
@@ -69,6 +73,18 @@ pub fn context_with(
     settings: &Settings,
     live: &Live,
     mend: &'static str,
+) -> Result<Context> {
+    context_collecting(model, options, settings, live, mend, None)
+}
+
+/// The same; `collector` sees what goes into every matrix.
+pub(crate) fn context_collecting(
+    model: &Arc<Model>,
+    options: &ContextOptions,
+    settings: &Settings,
+    live: &Live,
+    mend: &'static str,
+    collector: Option<Arc<Collector>>,
 ) -> Result<Context> {
     // What was available before the weights took their part.
     let weights = if is_pageable(settings) { 0 } else { model.size() };
@@ -84,7 +100,7 @@ pub fn context_with(
             mend,
         });
     }
-    let mut context = Context::new(model, options)?;
+    let mut context = Context::with(model, options, collector)?;
     threads::attach(&mut context, settings, live.host.as_ref())?;
     Ok(context)
 }
@@ -103,36 +119,32 @@ fn n_ctx(model: &Model, settings: &Settings) -> u32 {
     }
 }
 
-/// Bytes of the K and V caches: n_ctx × layers × KV heads × (key length + value length) values. `None` for
-/// models that keep something else, or not as much in every layer.
-fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
-    let architecture = model.metadata("general.architecture")?;
-    let full = |key: &str| format!("{architecture}.{key}");
-    let number = |key: &str| model.metadata(&full(key))?.parse::<u64>().ok();
-    if !model.has_plain_cache() || number("attention.kv_lora_rank").is_some() {
+/// Bytes of the K and V caches. `None` for models that keep something else, or not as much in every layer.
+pub(crate) fn cache_size(model: &Model, options: &ContextOptions) -> Option<Bytes> {
+    if !model.has_plain_cache() {
         return None;
     }
-    let heads = number("attention.head_count").filter(|heads| *heads > 0)?;
-    let kv_heads = match number("attention.head_count_kv") {
-        Some(kv_heads) => kv_heads,
-        // llama.cpp is silent about arrays (a number for each layer) as about what is not there: the file tells.
-        None => match GgufFile::open(model.path()).ok()?.get(&full("attention.head_count_kv")) {
-            None => heads,
-            Some(_) => return None,
-        },
-    };
-    let head = number("embedding_length")? / heads;
-    let values = |key| kv_heads.saturating_mul(number(key).unwrap_or(head));
-    let bytes = |values: u64, kind: KvType| values.saturating_mul(kind.bytes_per_32()) / 32;
-    let per_token = bytes(values("attention.key_length"), options.type_k)
-        .saturating_add(bytes(values("attention.value_length"), options.type_v));
-    let tokens = u64::from(options.n_ctx) * u64::from(model.n_layer());
-    Some(Bytes(tokens.saturating_mul(per_token)))
+    let architecture = model.metadata("general.architecture")?;
+    let shape = CacheShape::new(|key| {
+        let key = format!("{architecture}.{key}");
+        match model.metadata(&key) {
+            Some(text) => text.parse().map_or(Number::Other, Number::Is),
+            // llama.cpp is silent about arrays (a number for each layer) as about what is not there: the file tells.
+            None if key.ends_with(".head_count_kv") => match GgufFile::open(model.path()) {
+                Ok(file) if file.get(&key).is_none() => Number::Absent,
+                _ => Number::Other,
+            },
+            None => Number::Absent,
+        }
+    })?;
+    let (key, value) = (options.type_k.bytes_per_32(), options.type_v.bytes_per_32());
+    Some(shape.bytes(u64::from(options.n_ctx), key, value))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::KvType;
     use crate::settings::Requested;
 
     /// `bytes` with what stands at `key` given by `value`.

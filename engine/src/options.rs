@@ -107,6 +107,18 @@ choice! {
     Off = "off",
 }
 
+choice! {
+    /// Whether prompts are evaluated with the weights as they are in the file while tokens are generated with repacked
+    /// ones: see [`crate::split`].
+    SplitLayout, "split layout mode", Auto:
+    /// Where a measurement has shown that it is faster.
+    Auto = "auto",
+    /// Always; an error where it cannot be.
+    On = "on",
+    /// Never.
+    Off = "off",
+}
+
 impl KvType {
     /// Whether values are kept in blocks, with fewer bits than a float has.
     pub fn is_quantised(self) -> bool {

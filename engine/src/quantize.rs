@@ -3,10 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use build_info::Bytes;
+use gguf::{GgmlType, GgufFile};
 
 use crate::error::{Error, Result};
 use crate::ffi;
+use crate::imatrix::Imatrix;
+
+mod plan;
+
+pub use plan::{Plan, Planned};
 
 /// Every type by the name that llama-quantize takes, with its `llama_ftype`. `Q3_K`, `Q4_K` and `Q5_K` are the
 /// medium mixtures.
@@ -91,20 +96,104 @@ impl std::str::FromStr for Type {
     }
 }
 
-/// Quantises `input` to `kind` as `output` on `threads` threads. What is quantised already is refused unless
-/// `allow_requantize`. `on_progress` is told now and then how many
+/// How a model is quantised.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The mixture.
+    pub kind: Type,
+    /// Threads.
+    pub threads: u32,
+    /// Whether what is quantised already may be quantised again.
+    pub allow_requantize: bool,
+    /// Whether the output matrix stays as it is.
+    pub leave_output: bool,
+    /// Whether every matrix gets the mixture's first type.
+    pub pure: bool,
+    /// Type of the output matrix.
+    pub output_type: Option<GgmlType>,
+    /// Type of the token embeddings.
+    pub embedding_type: Option<GgmlType>,
+    /// Types of the tensors whose names match: an ECMAScript expression each, the first that matches counts.
+    pub tensor_types: Vec<(String, GgmlType)>,
+    /// How much each column of each matrix matters.
+    pub imatrix: Option<Imatrix>,
+}
+
+impl Options {
+    /// The mixture `kind` on `threads` threads, and nothing else.
+    pub fn new(kind: Type, threads: u32) -> Self {
+        Self {
+            kind,
+            threads,
+            allow_requantize: false,
+            leave_output: false,
+            pure: false,
+            output_type: None,
+            embedding_type: None,
+            tensor_types: Vec::new(),
+            imatrix: None,
+        }
+    }
+}
+
+/// What `options` make of `input`: everything that can be said before the long part.
+///
+/// # Errors
+/// When `input` is no model, is quantised already, or needs an importance matrix that is not there or does not fit.
+pub fn plan(input: &Path, options: &Options) -> Result<Plan> {
+    let parts = parts(input)?;
+    // llama.cpp looks at the output's name only when it writes.
+    let said = ffi::quantize_plan(input, Path::new("none"), options).map_err(|error| match error {
+        Error::Quantize { why, .. } => refused(input, Path::new(options.kind.name), &why),
+        other => other,
+    })?;
+    let plan = Plan::read(&parts, &said);
+    if let Some(tensor) = plan.quantised_twice().filter(|_| !options.allow_requantize) {
+        return Err(Error::Quantised { input: input.into(), kind: tensor.from.to_string() });
+    }
+    match &options.imatrix {
+        Some(imatrix) => imatrix.check(&plan, options.kind)?,
+        None => {
+            if let Some(tensor) = plan.needs_imatrix(options.kind) {
+                let (name, to) = (tensor.name.clone(), tensor.to.to_string());
+                return Err(Error::NeedsImatrix {
+                    input: input.into(),
+                    kind: options.kind.name,
+                    tensor: name,
+                    to,
+                });
+            }
+        }
+    }
+    Ok(plan)
+}
+
+/// The overrides of `options` that change nothing: most likely a slip of the pen.
+///
+/// # Errors
+/// Those of [`plan`].
+pub fn idle_overrides(input: &Path, options: &Options, plan: &Plan) -> Result<Vec<String>> {
+    let mut idle = Vec::new();
+    for (number, (pattern, kind)) in options.tensor_types.iter().enumerate() {
+        let mut without = options.clone();
+        without.tensor_types.remove(number);
+        if self::plan(input, &without)?.tensors == plan.tensors {
+            idle.push(format!("{pattern}={kind}"));
+        }
+    }
+    Ok(idle)
+}
+
+/// Quantises `input` as `options` say to `output`, after [`plan`]'s checks. `on_progress` is told now and then how many
 /// tensors were begun, of how many; when it returns `false` the unfinished file is removed and
 /// [`Error::Interrupted`] returned. llama.cpp cannot be stopped, so the caller must then end the process with
 /// [`ffi::exit_now`].
 pub fn quantize(
     input: &Path,
     output: &Path,
-    kind: Type,
-    threads: u32,
-    allow_requantize: bool,
+    options: &Options,
     on_progress: &mut dyn FnMut(u32, u32) -> bool,
 ) -> Result<()> {
-    gguf::GgufFile::open(input)?.other_parts()?;
     // The original would be lost, and with it what a better quantisation starts from.
     let same = input
         .canonicalize()
@@ -114,12 +203,12 @@ pub fn quantize(
     if same {
         return Err(Error::Usage(format!("{} is input and output: name another output", input.display())));
     }
+    let plan = plan(input, options)?;
     let place = |error: gguf::partial::PlaceError| Error::Place(Box::new(error));
-    // How large it becomes is not known before; a full disk is an error of the writer.
-    let partial = gguf::partial::PartialFile::beside(output, Bytes(0)).map_err(place)?;
+    let partial = gguf::partial::PartialFile::beside(output, plan.file_bytes()).map_err(place)?;
 
-    let (source, target) = (input.to_path_buf(), partial.path().to_path_buf());
-    let worker = std::thread::spawn(move || ffi::quantize(&source, &target, kind, allow_requantize, threads));
+    let (source, target, options) = (input.to_path_buf(), partial.path().to_path_buf(), options.clone());
+    let worker = std::thread::spawn(move || ffi::quantize(&source, &target, &options));
     while !worker.is_finished() {
         let (done, total) = ffi::quantize_progress();
         if !on_progress(done, total) {
@@ -127,20 +216,31 @@ pub fn quantize(
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    let why = |why: String| Error::Quantize { input: input.into(), output: output.into(), why };
     match worker.join() {
         Ok(result) => result.map_err(|error| match error {
-            Error::Quantize { why: reason, .. } => match requantized(&reason) {
-                Some(kind) => Error::Quantised { input: input.into(), kind: kind.to_string() },
-                None => why(reason),
-            },
+            Error::Quantize { why, .. } => refused(input, output, &why),
             other => other,
         })?,
-        Err(_) => return Err(why("the working thread panicked".to_string())),
+        Err(_) => return Err(refused(input, output, "the working thread panicked")),
     }
     let (done, total) = ffi::quantize_progress();
     on_progress(done, total);
     partial.commit().map_err(place)
+}
+
+/// The files of the model at `input`.
+fn parts(input: &Path) -> Result<Vec<GgufFile>> {
+    let first = GgufFile::open(input)?;
+    let rest = first.other_parts()?;
+    Ok(std::iter::once(first).chain(rest).collect())
+}
+
+/// llama.cpp's refusal.
+fn refused(input: &Path, output: &Path, why: &str) -> Error {
+    match requantized(why) {
+        Some(kind) => Error::Quantised { input: input.into(), kind: kind.to_string() },
+        None => Error::Quantize { input: input.into(), output: output.into(), why: why.to_string() },
+    }
 }
 
 /// The type in llama.cpp's refusal of a tensor that is quantised. It alone knows which tensors a type changes, and

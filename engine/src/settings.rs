@@ -1,4 +1,5 @@
-//! Every setting with its value and where it came from. Precedence: flag, build info, live host, default.
+//! Every setting with its value and where it came from. Precedence: flag, environment, tuning record, build info,
+//! live host, default.
 
 use std::fmt;
 
@@ -6,9 +7,9 @@ use build_info::{Policy, ThreadBudget, threads};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::ffi::MAX_THREADS;
+use crate::ffi::{MAX_THREADS, TILED};
 use crate::live::{Blas, Live};
-use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, SamplerOptions};
+use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, SamplerOptions, SplitLayout};
 
 /// Where a value came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -16,6 +17,8 @@ use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, S
 pub enum Source {
     /// Given on the command line.
     Flag,
+    /// What `anneal tune` found for this model on this machine.
+    TuningRecord,
     /// `build_info.json`.
     BuildInfo,
     /// A variable of the environment.
@@ -30,6 +33,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Source::Flag => "flag",
+            Source::TuningRecord => "tuning record",
             Source::BuildInfo => "build info",
             Source::Environment => "environment",
             Source::LiveHost => "live host",
@@ -58,6 +62,14 @@ impl<T> Setting<T> {
             None => Self::new(default, Source::Default),
         }
     }
+
+    /// The flag's value, else the tuning record's, else `default`.
+    fn pick(flag: Option<T>, tuned: Option<T>, default: T) -> Self {
+        match (flag, tuned) {
+            (None, Some(value)) => Self::new(value, Source::TuningRecord),
+            (flag, _) => Self::or_default(flag, default),
+        }
+    }
 }
 
 /// What the command line asks for; `None` where it says nothing.
@@ -76,6 +88,10 @@ pub struct Requested {
     pub n_ubatch: Option<u32>,
     pub load_mode: Option<LoadMode>,
     pub repack: Option<bool>,
+    pub tiled: Option<bool>,
+    pub huge_pages: Option<bool>,
+    pub split_layout: Option<SplitLayout>,
+    pub split_from: Option<u32>,
     pub type_k: Option<KvType>,
     pub type_v: Option<KvType>,
     pub flash_attention: Option<FlashAttention>,
@@ -118,6 +134,14 @@ pub struct Settings {
     pub load_mode: Setting<LoadMode>,
     /// Whether weights may be rearranged for the CPU's kernels.
     pub repack: Setting<bool>,
+    /// Whether ggml's tiled kernels serve weights that are not rearranged.
+    pub tiled: Setting<bool>,
+    /// Whether large buffers ask for huge pages, in a build that can.
+    pub huge_pages: Setting<bool>,
+    /// Whether prefill gets weights of its own, as they are in the file.
+    pub split_layout: Setting<SplitLayout>,
+    /// Tokens of the shortest prompt that goes to them.
+    pub split_from: Setting<u32>,
     /// Type of the K cache.
     pub type_k: Setting<KvType>,
     /// Type of the V cache.
@@ -155,6 +179,10 @@ pub struct Explained {
 /// trained size of new models can need tens of gigabytes).
 pub const DEFAULT_CTX: u32 = 4096;
 
+/// Shortest prompt for a split layout where nothing else is asked for: the cost of handing the sequence over is nearly
+/// all in proportion to its length, as the gain is, so this only keeps it away from where neither matters.
+pub const DEFAULT_SPLIT_FROM: u32 = 64;
+
 /// llama.cpp rounds the size of a context up to a multiple of this.
 pub const CTX_STEP: u32 = 256;
 /// Threads of the BLAS library where none are asked for. ggml's own threads have taken the cores, and wait for
@@ -167,8 +195,24 @@ pub const MAX_CTX: u32 = 1 << 28;
 impl Settings {
     /// Resolves what was asked for on the machine and the build at hand.
     pub fn resolve(requested: &Requested, live: &Live) -> Result<Self> {
+        Self::resolve_tuned(requested, None, live)
+    }
+
+    /// The same with what was found by tuning, which counts where nothing was asked for.
+    pub fn resolve_tuned(requested: &Requested, tuned: Option<&Requested>, live: &Live) -> Result<Self> {
         check(requested)?;
         check_cpus(requested, live)?;
+        let mut warnings = Vec::new();
+        let none = Requested::default();
+        let tuned = tuned.map_or(&none, |tuned| match check(&requested.or(tuned)) {
+            Ok(()) => tuned,
+            Err(why) => {
+                warnings.push(format!(
+                    "the tuning record does not go with what was asked for and is left out: {why}"
+                ));
+                &none
+            }
+        });
         let policy = Setting::or_default(requested.policy, Policy::default());
         let (budget, budget_source) = budget(live, policy.value);
         let (decode, prefill, record) = match recorded_threads(live, policy.value, &budget) {
@@ -178,14 +222,21 @@ impl Settings {
         // More threads than CPUs to run on would only wait for each other.
         let room = requested.cpus.as_ref().map_or(MAX_THREADS, |cpus| cpus.len().max(1) as u32);
         let (decode, prefill) = (decode.min(room), prefill.min(room));
-        let decode_threads = match requested.decode_threads {
-            Some(threads) => Setting::new(threads, Source::Flag),
-            None => Setting::new(decode, record),
+        // A policy that was asked for is a number of threads that was asked for.
+        let tuned_threads = |threads: Option<u32>| {
+            threads.filter(|_| requested.policy.is_none()).map(|threads| threads.min(room))
+        };
+        let decode_threads = match (requested.decode_threads, tuned_threads(tuned.decode_threads)) {
+            (Some(threads), _) => Setting::new(threads, Source::Flag),
+            (None, Some(threads)) => Setting::new(threads, Source::TuningRecord),
+            (None, None) => Setting::new(decode, record),
         };
         // As in llama.cpp, one number of threads counts for both phases.
-        let prefill_threads = match requested.prefill_threads.or(requested.decode_threads) {
-            Some(threads) => Setting::new(threads, Source::Flag),
-            None => Setting::new(prefill, record),
+        let asked = requested.prefill_threads.or(requested.decode_threads);
+        let prefill_threads = match (asked, tuned_threads(tuned.prefill_threads)) {
+            (Some(threads), _) => Setting::new(threads, Source::Flag),
+            (None, Some(threads)) => Setting::new(threads, Source::TuningRecord),
+            (None, None) => Setting::new(prefill, record),
         };
         let cpus = match &requested.cpus {
             Some(cpus) => Setting::new(cpus.clone(), Source::Flag),
@@ -194,10 +245,12 @@ impl Settings {
         // A list of CPUs says that threads shall be bound to them.
         let affinity = match (requested.affinity, &requested.cpus) {
             (None, Some(_)) => Setting::new(Affinity::On, Source::Flag),
-            (flag, _) => Setting::or_default(flag, Affinity::default()),
+            (flag, _) => Setting::pick(flag, tuned.affinity, Affinity::default()),
         };
-        let most = decode_threads.value.max(prefill_threads.value);
-        let mut warnings = Vec::new();
+        // More threads than cores that were measured to be faster are no mistake.
+        let unmeasured = [&decode_threads, &prefill_threads];
+        let unmeasured = unmeasured.iter().filter(|threads| threads.source != Source::TuningRecord);
+        let most = unmeasured.map(|threads| threads.value).max().unwrap_or(0);
         if most > budget.cores {
             warnings.push(format!(
                 "{most} threads on {} usable cores ({}): they will wait for each other and may be many times slower",
@@ -220,17 +273,25 @@ impl Settings {
             prefill_threads,
             affinity,
             cpus,
-            poll: Setting::or_default(requested.poll, 50), // llama.cpp's
+            poll: Setting::pick(requested.poll, tuned.poll, 50), // llama.cpp's
             blas_threads: Setting::or_default(requested.blas_threads, DEFAULT_BLAS_THREADS),
             blas: live.blas.clone(),
             n_ctx: Setting::or_default(n_ctx, DEFAULT_CTX),
-            n_batch: Setting::or_default(requested.n_batch, 2048), // llama.cpp's
-            n_ubatch: Setting::or_default(requested.n_ubatch, 512), // llama.cpp's
-            load_mode: Setting::or_default(requested.load_mode, LoadMode::default()),
-            repack: Setting::or_default(requested.repack, true),
-            type_k: Setting::or_default(requested.type_k, KvType::default()),
-            type_v: Setting::or_default(requested.type_v, KvType::default()),
-            flash_attention: Setting::or_default(requested.flash_attention, FlashAttention::default()),
+            n_batch: Setting::pick(requested.n_batch, tuned.n_batch, 2048), // llama.cpp's
+            n_ubatch: Setting::pick(requested.n_ubatch, tuned.n_ubatch, 512), // llama.cpp's
+            load_mode: Setting::pick(requested.load_mode, tuned.load_mode, LoadMode::default()),
+            repack: Setting::pick(requested.repack, tuned.repack, true),
+            tiled: tiled(requested, tuned),
+            huge_pages: Setting::pick(requested.huge_pages, tuned.huge_pages, true),
+            split_layout: Setting::pick(requested.split_layout, tuned.split_layout, SplitLayout::default()),
+            split_from: Setting::or_default(requested.split_from, DEFAULT_SPLIT_FROM),
+            type_k: Setting::pick(requested.type_k, tuned.type_k, KvType::default()),
+            type_v: Setting::pick(requested.type_v, tuned.type_v, KvType::default()),
+            flash_attention: Setting::pick(
+                requested.flash_attention,
+                tuned.flash_attention,
+                FlashAttention::default(),
+            ),
             greedy: Setting::or_default(requested.greedy, false),
             // The sampling defaults of llama.cpp's tools.
             temperature: Setting::or_default(requested.temperature, 0.8),
@@ -248,6 +309,15 @@ impl Settings {
             (Some(blas), _) if !blas.threads_obeyed => "llama.cpp's, not settable in this build".to_string(),
             (_, 0) => "as many as the phase has".to_string(),
             (_, threads) => threads.to_string(),
+        }
+    }
+
+    fn split_layout_in_words(&self) -> &'static str {
+        match self.split_layout.value {
+            // What would make it `on` is a measurement on this machine.
+            SplitLayout::Auto => "auto: off, no tuning record says that it is faster",
+            SplitLayout::On => "on",
+            SplitLayout::Off => "off",
         }
     }
 
@@ -300,6 +370,10 @@ impl Settings {
             line("ubatch-size", &self.n_ubatch, self.n_ubatch.value),
             line("load-mode", &self.load_mode, self.load_mode.value),
             line("repack", &self.repack, on(self.repack.value)),
+            line("tiled", &self.tiled, on(self.tiled.value)),
+            line("huge-pages", &self.huge_pages, if self.huge_pages.value { "as built" } else { "off" }),
+            line("split-layout", &self.split_layout, self.split_layout_in_words()),
+            line("split-from", &self.split_from, self.split_from.value),
             line("cache-type-k", &self.type_k, self.type_k.value),
             line("cache-type-v", &self.type_v, self.type_v.value),
             line("flash-attn", &self.flash_attention, self.flash_attention.value),
@@ -310,6 +384,44 @@ impl Settings {
             line("min-p", &self.min_p, self.min_p.value),
             line("seed", &self.seed, seed),
         ]
+    }
+}
+
+impl Requested {
+    /// What is asked for, with `other` where nothing is.
+    fn or(&self, other: &Self) -> Self {
+        Self {
+            policy: self.policy.or(other.policy),
+            decode_threads: self.decode_threads.or(other.decode_threads),
+            prefill_threads: self.prefill_threads.or(other.prefill_threads),
+            affinity: self.affinity.or(other.affinity),
+            cpus: self.cpus.clone().or_else(|| other.cpus.clone()),
+            poll: self.poll.or(other.poll),
+            n_batch: self.n_batch.or(other.n_batch),
+            n_ubatch: self.n_ubatch.or(other.n_ubatch),
+            load_mode: self.load_mode.or(other.load_mode),
+            repack: self.repack.or(other.repack),
+            tiled: self.tiled.or(other.tiled),
+            huge_pages: self.huge_pages.or(other.huge_pages),
+            split_layout: self.split_layout.or(other.split_layout),
+            type_k: self.type_k.or(other.type_k),
+            type_v: self.type_v.or(other.type_v),
+            flash_attention: self.flash_attention.or(other.flash_attention),
+            ..self.clone()
+        }
+    }
+}
+
+/// Whether the tiled kernels run: ggml's own variable goes before the record.
+fn tiled(requested: &Requested, tuned: &Requested) -> Setting<bool> {
+    let variable = std::env::var(TILED).ok().filter(|_| requested.tiled.is_none());
+    match variable {
+        // As C's atoi reads it.
+        Some(value) => {
+            let is_number = value.trim().parse::<i64>();
+            Setting::new(is_number.is_ok_and(|number| number != 0), Source::Environment)
+        }
+        None => Setting::pick(requested.tiled, tuned.tiled, true),
     }
 }
 
@@ -336,7 +448,8 @@ fn recorded_threads(live: &Live, policy: Policy, budget: &ThreadBudget) -> Optio
     Some((within(build.optimal_threads), within(build.threads.prefill)))
 }
 
-fn check(requested: &Requested) -> Result<()> {
+/// Whether every value can be meant.
+pub(crate) fn check(requested: &Requested) -> Result<()> {
     for (flag, threads) in [("-t", requested.decode_threads), ("-tb", requested.prefill_threads)] {
         if let Some(threads) = threads.filter(|threads| !(1..=MAX_THREADS).contains(threads)) {
             return usage(format!(
@@ -357,6 +470,15 @@ fn check(requested: &Requested) -> Result<()> {
     }
     if let Some(n_ctx) = requested.n_ctx.filter(|n_ctx| *n_ctx > MAX_CTX) {
         return usage(format!("-c {n_ctx}: a context has at most {MAX_CTX} tokens"));
+    }
+    if requested.split_layout == Some(SplitLayout::On) && requested.repack == Some(false) {
+        return usage(
+            "--split-layout on with --no-repack: the split layout generates with repacked weights; leave one of them out"
+                .to_string(),
+        );
+    }
+    if requested.split_from == Some(0) {
+        return usage("--split-from 0: a prompt has 1 token or more".to_string());
     }
     let type_v = requested.type_v.unwrap_or_default();
     if requested.flash_attention == Some(FlashAttention::Off) && type_v.is_quantised() {
@@ -493,6 +615,8 @@ mod tests {
             Requested { cpus: Some(vec![512]), ..Requested::default() },
             Requested { top_p: Some(f32::NAN), ..Requested::default() },
             Requested { temperature: Some(-1.0), ..Requested::default() },
+            Requested { split_from: Some(0), ..Requested::default() },
+            Requested { split_layout: Some(SplitLayout::On), repack: Some(false), ..Requested::default() },
         ];
         for requested in cases {
             let result = Settings::resolve(&requested, &live(2));
@@ -504,7 +628,7 @@ mod tests {
     fn every_setting_is_explained() {
         let settings = Settings::resolve(&Requested::default(), &live(2)).expect("valid");
         let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-        assert_eq!(names.len(), 21);
+        assert_eq!(names.len(), 25);
         assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
     }
 }

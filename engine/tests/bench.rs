@@ -120,7 +120,11 @@ fn the_whole_path_tells_the_time_to_the_first_token() {
 
 #[test]
 fn tests_that_cannot_be_run_are_wrong_usage() {
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 10] = [
+        (&["-t", "8-1"], "smaller one first"),
+        (&["-p", "1-8*1"], "no end"),
+        (&["-t", "1-4294967295"], "more than 4096"),
+        (&["--poll", "50-101"], "--poll 101"),
         (&["-p", "0", "-n", "0"], "nothing to measure"),
         (&["-pg", "4294967295,1"], "at most 268435456 tokens"),
         (&["-p", "4294967295", "-d", "4294967295"], "at most 268435456 tokens"),
@@ -145,6 +149,219 @@ fn a_test_larger_than_memory_is_told_by_flags_that_bench_has() {
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("context") && stderr.contains("-p, -n, -pg, -d"), "{stderr}");
     assert!(!stderr.contains("-c,"), "bench has no -c: {stderr}");
+}
+
+#[test]
+fn lists_are_ranges_too_and_every_option_has_one() {
+    let lines = on_tiny(
+        "bench",
+        &[
+            "-p",
+            "4-8*2",
+            "-n",
+            "0",
+            "-t",
+            "1-2",
+            "-tb",
+            "1",
+            "--poll",
+            "0,50",
+            "-lm",
+            "mmap,none",
+            "--repack",
+            "on,off",
+            "-fa",
+            "0,on",
+            "-r",
+            "1",
+            "--no-warmup",
+            "-o",
+            "jsonl",
+        ],
+    );
+    let found: Vec<[Value; 6]> = lines
+        .lines()
+        .map(|line| {
+            let record: Value = serde_json::from_str(line).expect("JSON lines");
+            ["load_mode", "repack", "flash_attn", "poll", "n_prompt", "n_threads_batch"]
+                .map(|name| record[name].clone())
+        })
+        .collect();
+    let mut expected = Vec::new();
+    for mode in ["mmap", "none"] {
+        for repack in [true, false] {
+            for flash_attention in [0, 1] {
+                for poll in [0, 50] {
+                    // For each of the two numbers of decode threads.
+                    for n_prompt in [4, 8, 4, 8] {
+                        let (mode, repack): (Value, Value) = (mode.into(), repack.into());
+                        expected.push([
+                            mode,
+                            repack,
+                            flash_attention.into(),
+                            poll.into(),
+                            n_prompt.into(),
+                            1.into(),
+                        ]);
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn several_models_are_measured_one_after_the_other() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let other = folder.path().join("other.gguf");
+    std::fs::copy(common::tiny(), &other).expect("a copy");
+    let (tiny, other) = (common::tiny().to_str().expect("UTF-8"), other.to_str().expect("UTF-8"));
+    let both = format!("{tiny},{other}");
+    for models in [vec!["-m", tiny, "-m", other], vec!["-m", &both]] {
+        let rest = ["-p", "8", "-n", "0", "-r", "1", "-o", "json"];
+        let output = common::anneal([&["bench"], models.as_slice(), &rest].concat());
+        let (code, stdout, stderr) = common::parts(&output);
+        assert_eq!(code, Some(0), "{stderr}");
+        let records: Value = serde_json::from_str(&stdout).expect("a JSON array");
+        assert_eq!(records[0]["model_filename"], tiny);
+        assert_eq!(records[1]["model_filename"], other);
+        assert!(records[1]["load_ns"].as_u64() > Some(0), "{records}");
+    }
+}
+
+#[test]
+fn sql_is_a_table_and_a_row_for_each_test() {
+    let text = on_tiny("bench", &["-p", "8", "-n", "2", "-r", "2", "-o", "sql"]);
+    assert!(text.starts_with("CREATE TABLE IF NOT EXISTS llama_bench (\n  build_commit TEXT,"), "{text}");
+    assert_eq!(text.matches("CREATE TABLE").count(), 1, "{text}");
+    assert_eq!(text.matches("INSERT INTO llama_bench (build_commit,").count(), 2, "{text}");
+    // What the first test has none of is a number all the same.
+    assert!(text.contains("tpot_p50_ns INTEGER") && text.contains("roof_share REAL"), "{text}");
+    assert!(!text.contains("samples_ns"), "lists are left out: {text}");
+    let parts = on_tiny("bench", &["--parts", "vocab,gguf", "-r", "1", "-o", "sql"]);
+    assert!(parts.contains("INSERT INTO anneal_parts"), "{parts}");
+}
+
+#[test]
+fn times_per_token_are_told() {
+    let records: Value =
+        serde_json::from_str(&on_tiny("bench", &["-p", "8", "-n", "16", "-r", "2", "-o", "json"]))
+            .expect("a JSON array");
+    assert!(records[0]["tpot_p50_ns"].is_null(), "a prompt has none: {records}");
+    let whole = on_tiny("bench", &["--end-to-end", "-p", "8", "-n", "16", "-r", "2", "-o", "json"]);
+    let whole: Value = serde_json::from_str(&whole).expect("a JSON array");
+    for record in [&records[1], &whole[0]] {
+        let times =
+            ["tpot_p50_ns", "tpot_p95_ns", "tpot_p99_ns"].map(|name| record[name].as_u64().unwrap_or(0));
+        assert!(times[0] > 0 && times.is_sorted(), "{record}");
+        assert!(
+            record["tpot_jitter_ns"].as_u64().is_some() && record["load_ns"].as_u64() > Some(0),
+            "{record}"
+        );
+        // Sixteen tokens take at least as long as half of them took no less than the median.
+        assert!(record["avg_ns"].as_u64() > Some(7 * times[0]), "{record}");
+    }
+    let table = on_tiny("bench", &["--end-to-end", "-p", "8", "-n", "16", "-r", "2"]);
+    for title in ["first token ms", "ms/token p50", "p99", "jitter", "load ms"] {
+        assert!(table.contains(title), "{title}: {table}");
+    }
+    let arguments = ["-p", "0", "-n", "4", "-r", "1"];
+    assert!(!on_tiny("bench", &arguments).contains("jitter"));
+    let table = on_tiny("bench", &[&arguments[..], &["--latency"]].concat());
+    let cells: Vec<usize> = table.lines().map(|line| line.matches('|').count()).collect();
+    assert!(table.contains("jitter") && cells.iter().all(|count| *count == cells[0]), "{table}");
+}
+
+#[test]
+fn of_several_numbers_of_threads_a_curve_follows_the_table() {
+    let arguments = ["-p", "8", "-n", "4", "-r", "2", "-t", "1,2"];
+    let table = on_tiny("bench", &arguments);
+    assert!(
+        table.contains("\n    pp8, t/s over threads\n") && table.contains("\n    tg4, t/s over"),
+        "{table}"
+    );
+    assert_eq!(table.matches("knee: ").count(), 2, "{table}");
+    // Where other programs read it, there is only the table; nor is one point a curve.
+    let csv = on_tiny("bench", &[&arguments[..], &["-o", "csv"]].concat());
+    assert!(!csv.contains("knee") && csv.lines().count() == 5, "{csv}");
+    assert!(!on_tiny("bench", &["-p", "8", "-n", "0", "-r", "2", "-t", "1"]).contains("knee"));
+}
+
+/// Runs it with `state` as the place where things are kept.
+fn keeping(state: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = std::process::Command::new(common::ANNEAL);
+    command.args(arguments).env("ANNEAL_STATE_DIR", state);
+    common::parts(&command.output().expect("the executable runs"))
+}
+
+#[test]
+fn the_roofline_is_measured_and_kept_and_tests_are_held_against_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let state = folder.path().join("state");
+    let tiny = common::tiny().to_str().expect("UTF-8");
+    let test = ["bench", "-m", tiny, "-p", "64", "-n", "4", "-r", "1", "-t", "1", "-o", "json"];
+    let shares = || {
+        let (code, stdout, stderr) = keeping(&state, &test);
+        assert_eq!(code, Some(0), "{stderr}");
+        let records: Value = serde_json::from_str(&stdout).expect("a JSON array");
+        ([0, 1].map(|at| records[at]["roof_share"].as_f64()), stderr)
+    };
+    assert_eq!(shares().0, [None, None], "nothing was measured yet");
+
+    let (code, stdout, stderr) =
+        keeping(&state, &["bench", "--roofline", "-t", "1", "-o", "jsonl", "--no-save"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(!state.exists(), "--no-save");
+    let row: Value = serde_json::from_str(&stdout).expect("one JSON object");
+    for name in ["read_bytes_per_second", "int8_macs_per_second", "f32_macs_per_second"] {
+        assert!(row[name].as_f64() >= row[format!("median_{name}")].as_f64(), "{name}: {row}");
+        assert!(row[name].as_f64() > Some(1e6), "{name}: {row}");
+    }
+
+    let (code, stdout, stderr) = keeping(&state, &["bench", "--roofline", "-t", "1"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.starts_with("|") && stdout.lines().count() == 3, "{stdout}");
+    let file = state.join("roofline.json");
+    let mut kept: Value = serde_json::from_slice(&std::fs::read(&file).expect("kept")).expect("JSON");
+    assert_eq!(kept["rates"][0]["threads"], 1);
+    // The weights of the tiny model fit into a cache, so that memory is no bound for them.
+    let (found, stderr) = shares();
+    assert!(found[0] > Some(0.0) && found[1].is_none(), "{found:?} {stderr}");
+
+    kept["affinity"] = serde_json::json!([4000]);
+    for (content, words) in
+        [(kept.to_string(), "another affinity"), ("{".to_string(), "EOF"), (String::new(), "EOF")]
+    {
+        std::fs::write(&file, content).expect("written");
+        let (found, stderr) = shares();
+        assert_eq!(found, [None, None]);
+        assert!(stderr.contains(words) && stderr.contains("--roofline"), "{words}: {stderr}");
+    }
+}
+
+#[test]
+fn a_roofline_that_cannot_be_measured_or_kept_is_told() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("a file");
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["--roofline", "-t", "100000"], 2, "this process may use"),
+        (&["--roofline", "-t", "0"], 2, "this process may use"),
+        (&["--roofline", "-m", "x.gguf"], 2, "cannot be used with"),
+        (&["--no-save", "-m", "x.gguf"], 2, "cannot be used with"),
+        (&["--no-save"], 2, "--roofline"),
+        (&[], 2, "--model"),
+    ];
+    for (arguments, expected, words) in cases {
+        let (code, stdout, stderr) = keeping(folder.path(), &[&["bench"], arguments].concat());
+        assert_eq!((code, stdout.as_str()), (Some(expected), ""), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+    }
+    // Its parent is a file: what was measured is printed all the same.
+    let (code, stdout, stderr) = keeping(&file.join("state"), &["bench", "--roofline", "-t", "1"]);
+    assert_eq!((code, stdout.lines().count()), (Some(1), 3), "{stderr}");
+    assert!(stderr.contains("--no-save"), "{stderr}");
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl GgmlType {
     pub const F16: Self = Self(&LAYOUTS[1]);
 
     /// The type with the number `id`, which must be one of the table: to be used in constants.
-    pub(crate) const fn known(id: u32) -> Self {
+    pub const fn known(id: u32) -> Self {
         let mut index = 0;
         while LAYOUTS[index].id != id {
             index += 1;
@@ -106,6 +106,16 @@ impl GgmlType {
             Some((_, name)) => Err(UnknownType::Removed(name)),
             None => Err(UnknownType::Unknown(id)),
         }
+    }
+
+    /// The type called `name`, in any case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        LAYOUTS.iter().find(|layout| layout.name.eq_ignore_ascii_case(name)).map(Self)
+    }
+
+    /// Whether several values share a block, and each has fewer bits than a float.
+    pub fn is_quantised(self) -> bool {
+        self.0.elements > 1
     }
 
     /// Its number in a file.
@@ -157,6 +167,9 @@ mod tests {
         }
         assert_eq!(GgmlType::from_id(43), Err(UnknownType::Unknown(43)));
         assert_eq!((GgmlType::F32.name(), GgmlType::F16.name()), ("f32", "f16"));
+        assert_eq!(GgmlType::from_name("Q4_k").map(GgmlType::id), Some(12));
+        assert_eq!(GgmlType::from_name("q4_k_m"), None);
+        assert!(!GgmlType::F16.is_quantised() && GgmlType::known(8).is_quantised());
     }
 
     #[test]

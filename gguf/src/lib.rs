@@ -6,11 +6,13 @@
 //! - [`write::Writer`] streams a file: header first, then tensor after tensor.
 //! - [`synth`] writes a model in the shape of a real one, with random weights and a vocabulary that round-trips.
 //! - [`probe`] writes small models of random quantised blocks that touch every matrix kernel of ggml.
+//! - [`memory`] says what a model takes when it runs: its weights, and the cache of a context.
 //! - [`partial::PartialFile`] makes a new file appear under its name only when it is complete.
 
 mod ftype;
 mod ggml_type;
 mod half;
+pub mod memory;
 pub mod partial;
 pub mod probe;
 mod read;

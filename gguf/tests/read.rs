@@ -270,3 +270,30 @@ fn what_is_no_file_is_told() {
     fs::write(&path, file()).unwrap();
     assert!(GgufFile::open(&path).is_ok());
 }
+
+#[test]
+fn numbers_of_each_layer_are_read_from_the_file() {
+    let mut header = header();
+    header.metadata.push(("llama.attention.head_count_kv".into(), Meta::I32s(vec![8, 0, 300])));
+    header.metadata.push(("llama.wrong".into(), Meta::I32s(vec![8, -1])));
+    header.metadata.push(("llama.long".into(), Meta::I32s(vec![0; 5000])));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    fs::write(&path, file_of(&header)).unwrap();
+    let file = GgufFile::open(&path).unwrap();
+    let cases = [
+        ("llama.attention.head_count_kv", Some(vec![8, 0, 300])),
+        ("llama.context_length", Some(vec![4096])),
+        ("llama.wrong", None),
+        ("llama.long", None),
+        ("llama.missing", None),
+        ("general.architecture", None),
+        ("tokenizer.ggml.tokens", None),
+    ];
+    for (key, expected) in cases {
+        assert_eq!(file.numbers(key).unwrap(), expected, "{key}");
+    }
+    fs::remove_file(&path).unwrap();
+    assert!(file.numbers("llama.long").is_ok_and(|found| found.is_none()));
+    assert!(matches!(file.numbers("llama.attention.head_count_kv"), Err(ReadError::Missing { .. })));
+}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -98,7 +98,7 @@ fn processes(root: &Path) -> BTreeMap<u32, (String, u64)> {
     entries.filter_map(|entry| process(&entry.path())).collect()
 }
 
-fn process(folder: &PathBuf) -> Option<(u32, (String, u64))> {
+fn process(folder: &Path) -> Option<(u32, (String, u64))> {
     let pid = folder.file_name()?.to_str()?.parse().ok()?;
     let text = fs::read_to_string(folder.join("stat")).ok()?;
     let (name, fields) = text.rsplit_once(')')?;

@@ -52,7 +52,7 @@ impl Rule {
             return Some(Stop::Decided);
         }
         // Few pairs can lie close together by chance, and one more changes little.
-        if self.precision > 0.0 && pairs >= FEWEST_PAIRS && pairs % WIDTH_EVERY == 0 {
+        if self.precision > 0.0 && pairs >= FEWEST_PAIRS && pairs.is_multiple_of(WIDTH_EVERY) {
             let ratio = Ratio::of(ratios);
             if (ratio.high - ratio.low) / 2.0 <= self.precision {
                 return Some(Stop::Narrow);

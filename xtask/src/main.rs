@@ -13,6 +13,7 @@ mod pgo;
 mod plan;
 mod process;
 mod profile;
+mod recommend;
 mod stages;
 mod tools;
 mod ui;

@@ -1,21 +1,22 @@
 //! External commands: echoed, logged, watched, stopped by ctrl-C.
 
+mod running;
+
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use build_info::Bytes;
-use rustix::process::{Pid, Signal};
 
 use crate::exit;
+pub use running::Running;
 
 /// Lines of output that an error shows.
 const TAIL: usize = 25;
@@ -147,9 +148,7 @@ impl<'a> Run<'a> {
 
     /// The command as one would type it.
     fn line(&self) -> String {
-        let mut words = vec![quote(self.command.get_program())];
-        words.extend(self.command.get_args().map(quote));
-        words.join(" ")
+        line(&self.command)
     }
 
     /// Runs it to its end and gives every line to `watch`.
@@ -166,19 +165,13 @@ impl<'a> Run<'a> {
             // A closed standard error is nobody's concern.
             let _ = writeln!(std::io::stderr(), "$ {line}");
         }
-        self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A group of its own: ctrl-C reaches us alone, and we stop the command with all its children.
-        self.command.process_group(0);
-        let mut child = self.command.spawn().with_context(|| format!("cannot start {line}"))?;
-        let _watchdog = Watchdog::of(&child);
-
+        let mut running = Running::start(&mut self.command)?;
         let (sender, lines) = mpsc::channel();
         let readers = [
-            child.stdout.take().map(|stream| read_lines(stream, Stream::Out, sender.clone())),
-            child.stderr.take().map(|stream| read_lines(stream, Stream::Err, sender)),
+            running.child.stdout.take().map(|stream| read_lines(stream, Stream::Out, sender.clone())),
+            running.child.stderr.take().map(|stream| read_lines(stream, Stream::Err, sender)),
         ];
         let mut tail: VecDeque<String> = VecDeque::new();
-        let mut asked = 0;
         loop {
             match lines.recv_timeout(Duration::from_millis(100)) {
                 Ok((stream, text)) => {
@@ -194,17 +187,12 @@ impl<'a> Run<'a> {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
-            // The first ctrl-C lets tools remove what they half wrote, the second one is final.
-            let now = INTERRUPTED.load(Ordering::SeqCst);
-            if now > asked {
-                stop(&child, asked > 0);
-                asked = now;
-            }
+            running.pass_on_interrupts();
         }
         for reader in readers.into_iter().flatten() {
             let _ = reader.join();
         }
-        let status = child.wait().with_context(|| format!("cannot wait for {line}"))?;
+        let status = running.child.wait().with_context(|| format!("cannot wait for {line}"))?;
         check_interrupted()?;
         if status.success() {
             return Ok(());
@@ -225,16 +213,8 @@ impl<'a> Run<'a> {
     }
 
     fn failure(&self, line: &str, status: ExitStatus, tail: &VecDeque<String>) -> anyhow::Error {
-        let mut message = format!("{} failed ({status})", short(line));
-        if tail.is_empty() {
-            message.push_str(" and printed nothing");
-        } else {
-            message.push_str("; its last lines:");
-            for text in tail {
-                message.push_str("\n    ");
-                message.push_str(text);
-            }
-        }
+        let printed: Vec<&str> = tail.iter().map(String::as_str).collect();
+        let mut message = format!("{} failed ({status}){}", short(line), last_lines(&printed, TAIL));
         let told = tail.iter().any(|text| text.contains("No space left on device"));
         // Not every tool can tell: a linker that writes through a mapping dies of SIGBUS.
         if let Some(free) = free_space(&self.log.path).filter(|free| told || free.0 < NEARLY_FULL) {
@@ -253,46 +233,6 @@ fn free_space(path: &Path) -> Option<Bytes> {
     Some(Bytes(disk.f_bavail.saturating_mul(disk.f_frsize)))
 }
 
-/// Asks the command's group to end; `force` does not ask.
-fn stop(child: &Child, force: bool) {
-    let signal = if force { Signal::KILL } else { Signal::TERM };
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // It may have ended by itself meanwhile.
-        let _ = rustix::process::kill_process_group(group, signal);
-    }
-}
-
-/// Ends a command when this process was killed and cannot: a shell that waits for the end of a pipe whose other end
-/// is ours. Without it a build that was killed (`kill -9`, the out-of-memory killer) goes on in ninja to its end.
-///
-/// A death signal (`PR_SET_PDEATHSIG`) would have to be set by unsafe code between fork and exec, and would not reach
-/// the commands of a command.
-struct Watchdog(Child);
-
-impl Watchdog {
-    /// Watches over the group of `child`. Where it cannot be, the command runs without.
-    fn of(child: &Child) -> Option<Self> {
-        let mut command = Command::new("/bin/sh");
-        command
-            .args(["-c", "read -r done || kill -s TERM -- \"-$0\"", &child.id().to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // Not to be ended by the ctrl-C or the kill that ends us.
-            .process_group(0);
-        command.spawn().ok().map(Self)
-    }
-}
-
-impl Drop for Watchdog {
-    fn drop(&mut self) {
-        if let Some(mut pipe) = self.0.stdin.take() {
-            let _ = pipe.write_all(b"done\n");
-        }
-        let _ = self.0.wait();
-    }
-}
-
 fn read_lines(
     stream: impl Read + Send + 'static,
     kind: Stream,
@@ -309,8 +249,18 @@ fn read_lines(
     })
 }
 
-fn quote(word: &OsStr) -> String {
-    toolchain::setup::quote(&word.to_string_lossy())
+/// The command as one would type it.
+pub fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| toolchain::setup::quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// The last `most` lines of what a program printed, to be put behind the words that it failed.
+pub fn last_lines(lines: &[&str], most: usize) -> String {
+    if lines.is_empty() {
+        return " and printed nothing".to_string();
+    }
+    format!("; its last lines:\n    {}", lines[lines.len().saturating_sub(most)..].join("\n    "))
 }
 
 /// The beginning of a long command line.

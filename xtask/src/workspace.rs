@@ -47,6 +47,11 @@ impl Workspace {
         self.root.join("profiles/build")
     }
 
+    /// Presets of run-time settings.
+    pub fn runtime_presets(&self) -> PathBuf {
+        self.root.join("profiles/runtime")
+    }
+
     /// Workloads that profiles are gathered from.
     pub fn workloads(&self) -> PathBuf {
         self.root.join("profiles/workloads")

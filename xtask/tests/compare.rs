@@ -89,6 +89,53 @@ fn what_is_not_there_is_named() {
     }
 }
 
+/// Nothing is built, made or measured for inputs that cannot be used; `bench switches` would build for minutes first.
+#[test]
+fn inputs_are_looked_at_first() {
+    let folder = tempfile::tempdir().unwrap();
+    // No build, no sources and no models: whatever is made would be seen.
+    let workspace = folder.path().join("checkout");
+    for kept in ["profiles/build", "one/bin", "two/bin"] {
+        std::fs::create_dir_all(workspace.join(kept)).unwrap();
+    }
+    for profile in ["base", "native"] {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../profiles/build/{profile}.toml"));
+        std::fs::copy(from, workspace.join(format!("profiles/build/{profile}.toml"))).unwrap();
+    }
+    let (one, two) = (workspace.join("one"), workspace.join("two"));
+    engine(&one, "touch ran");
+    engine(&two, "touch ran");
+    let builds = format!("{},{}", one.display(), two.display());
+    let nowhere = folder.path().join("none/raw.json").display().to_string();
+    let folder_as_model = folder.path().display().to_string();
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["-m", "/nonexist"], 1, "no model /nonexist"),
+        (&["-m", &folder_as_model], 1, "is no file"),
+        (&["--text", "/nonexist"], 1, "cannot read the text /nonexist"),
+        (&["--raw", &nowhere], 1, "there is no folder for"),
+        (&["--pairs", "0"], 2, "needs a pair"),
+        (&["-p", "1,2", "-n", "1"], 2, "a shape is one of each"),
+    ];
+    for (arguments, code, words) in cases {
+        for command in [&["switches", "--set", "repack=false"][..], &["compare", "--builds", &builds]] {
+            let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
+                .args(["bench"])
+                .args(command)
+                .args(arguments)
+                .env("ANNEAL_WORKSPACE", &workspace)
+                .current_dir(&folder)
+                .stdin(Stdio::null())
+                .output()
+                .unwrap();
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(code), "{command:?} {arguments:?}: {said}");
+            assert!(said.contains(words), "{command:?} {arguments:?}: {said}");
+            assert!(!workspace.join("target").exists(), "{command:?} {arguments:?} began");
+            assert!(!folder.path().join("ran").exists(), "{command:?} {arguments:?} ran an engine");
+        }
+    }
+}
+
 #[test]
 fn ctrl_c_keeps_what_was_measured() {
     let folder = tempfile::tempdir().unwrap();

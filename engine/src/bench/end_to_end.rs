@@ -1,15 +1,15 @@
 //! The whole path: text, tokenizer, prefill, sampler, decode, detokenizer, text.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use super::{Case, Path, Repeat, Samples, context, nanoseconds, utc};
+use super::{Case, Path, Repeat, Samples, duration, nanoseconds, session, utc};
 use crate::error::Result;
 use crate::ffi::{Model, Sampler};
 use crate::generate::{Request, from_tokens};
 use crate::live::Live;
 use crate::settings::Settings;
+use crate::split::Layouts;
 
 /// What a prompt is made of, as often as needed.
 const TEXT: &str = "Steel that has been worked cold is hard and brittle, because its crystals are full of \
@@ -19,20 +19,23 @@ bent, drawn and cut again. \"How long?\" asks the apprentice. \"An hour for ever
 \"and no looking before morning.\"\n\n";
 
 /// Runs `case`: a text is cut into tokens (the first `n_prompt` are taken), evaluated, and `n_gen` tokens are
-/// sampled and turned into text, in a context that was empty. Tokens that end a text count like any other.
+/// sampled and turned into text, in a context that was empty. Tokens that end a text count like any other. With a model
+/// or both [`Layouts`] of one.
 pub fn end_to_end(
-    model: &Arc<Model>,
+    layouts: impl Into<Layouts>,
     case: &Case,
     settings: &Settings,
     live: &Live,
     repeat: Repeat,
 ) -> Result<Samples> {
-    let mut context = context(model, Path::EndToEnd, case, settings, live)?;
+    let layouts = layouts.into();
+    let model = layouts.model();
+    let mut session = session(&layouts, Path::EndToEnd, case, settings, live)?;
     let text = text_for(model, case.n_prompt as usize)?;
     let mut samples = Samples { time: utc(SystemTime::now()), ..Samples::default() };
     let warm_up = u32::from(repeat.warm_up);
     for round in 0..warm_up + repeat.samples {
-        context.clear();
+        session.clear();
         // A new sampler, so that every sample draws the same random numbers.
         let mut sampler = Sampler::new(&settings.sampler_options(0))?;
         let start = Instant::now();
@@ -44,12 +47,15 @@ pub fn end_to_end(
             bytes += text.len();
             ControlFlow::Continue(())
         };
-        let generation = from_tokens(&mut context, &mut sampler, &prompt, &request, start, &mut on_text)?;
+        let generation = from_tokens(&mut session, &mut sampler, &prompt, &request, start, &mut on_text)?;
         let ns = nanoseconds(start);
         if round >= warm_up {
             samples.ns.push(ns);
+            samples.split |= session.is_split();
+            samples.hand_over_ns.extend(generation.hand_over.map(|handed| duration(handed.time)));
             let first = generation.time_to_first_token.unwrap_or_else(|| start.elapsed());
-            samples.first_token_ns.push(u64::try_from(first.as_nanos()).unwrap_or(u64::MAX));
+            samples.first_token_ns.push(duration(first));
+            samples.token_ns.extend(generation.token_times.iter().copied().map(duration));
         }
     }
     Ok(samples)

@@ -7,16 +7,20 @@
 //! What that leaves out is timed part by part: [`parts`].
 
 mod end_to_end;
+pub mod latency;
+mod layouts;
 mod part_record;
 pub mod parts;
 mod record;
+pub mod work;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use end_to_end::end_to_end;
+pub use layouts::{LayoutRecord, compare_layouts};
 pub use part_record::{PartRecord, Subject};
-pub use record::{Path, Record, utc};
+pub use record::{Columns, Path, Record, utc};
 
 use crate::error::{Error, Result};
 use crate::ffi::{Context, Model, Token};
@@ -24,6 +28,7 @@ use crate::live::Live;
 use crate::model;
 use crate::options::ContextOptions;
 use crate::settings::{MAX_CTX, Settings};
+use crate::split::{Layouts, Sequence, Session};
 
 /// One test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,13 +81,47 @@ pub struct Samples {
     pub ns: Vec<u64>,
     /// Nanoseconds until the first token of each sample; end to end only.
     pub first_token_ns: Vec<u64>,
+    /// Nanoseconds of each generated token, those of all samples in order; end to end the first of each is not among
+    /// them, since it comes out of the prefill.
+    pub token_ns: Vec<u64>,
+    /// Whether prompts were evaluated with weights of their own.
+    pub split: bool,
+    /// Nanoseconds that handing the sequence over took in each sample; empty where it was not handed over.
+    pub hand_over_ns: Vec<u64>,
     /// When it began, RFC 3339 in UTC.
     pub time: String,
 }
 
+impl Samples {
+    /// Adds what one sample in `session` had of a split layout.
+    fn note_split(&mut self, session: &mut Session) {
+        self.split |= session.is_split();
+        self.hand_over_ns.extend(session.take_hand_over().map(|handed| duration(handed.time)));
+    }
+}
+
 /// The context of a test: as large as it must be.
 fn context(model: &Arc<Model>, path: Path, case: &Case, settings: &Settings, live: &Live) -> Result<Context> {
-    let options = ContextOptions {
+    model::context_with(model, &context_options(path, case, settings)?, settings, live, MEASURE_LESS)
+}
+
+/// The same for weights that may be there in two layouts.
+pub(crate) fn session(
+    layouts: &Layouts,
+    path: Path,
+    case: &Case,
+    settings: &Settings,
+    live: &Live,
+) -> Result<Session> {
+    layouts.session_with(&context_options(path, case, settings)?, settings, live, MEASURE_LESS)
+}
+
+/// What to do where a context does not fit into memory.
+const MEASURE_LESS: &str =
+    "measure fewer tokens (-p, -n, -pg, -d), or make the cache smaller with -ctk q8_0 -ctv q8_0";
+
+fn context_options(path: Path, case: &Case, settings: &Settings) -> Result<ContextOptions> {
+    Ok(ContextOptions {
         n_ctx: case.n_ctx(path)?,
         n_batch: settings.n_batch.value,
         n_ubatch: settings.n_ubatch.value,
@@ -90,45 +129,51 @@ fn context(model: &Arc<Model>, path: Path, case: &Case, settings: &Settings, liv
         type_v: settings.type_v.value,
         flash_attention: settings.flash_attention.value,
         interruptible: false,
-    };
-    let mend = "measure fewer tokens (-p, -n, -pg, -d), or make the cache smaller with -ctk q8_0 -ctv q8_0";
-    model::context_with(model, &options, settings, live, mend)
+    })
 }
 
-/// Runs `case` on the kernel path. `depth` keeps the state at a depth from one test to the next.
+/// Runs `case` on the kernel path, with a model or both [`Layouts`] of one. `depth` keeps the state at a depth from one
+/// test to the next.
 pub fn kernel(
-    model: &Arc<Model>,
+    layouts: impl Into<Layouts>,
     case: &Case,
     settings: &Settings,
     live: &Live,
     repeat: Repeat,
     depth: &mut Option<(u32, Vec<u8>)>,
 ) -> Result<Samples> {
-    let mut context = context(model, Path::Kernel, case, settings, live)?;
-    let mut random = Random::new(model);
+    let layouts = layouts.into();
+    let mut session = session(&layouts, Path::Kernel, case, settings, live)?;
+    let mut random = Random::new(layouts.model());
     let mut samples = Samples { time: utc(std::time::SystemTime::now()), ..Samples::default() };
     if repeat.warm_up {
-        prefill(&mut context, &mut random, case.n_prompt)?;
-        decode(&mut context, &mut random, case.n_gen.min(1))?;
+        prefill(&mut session, &mut random, case.n_prompt)?;
+        decode(&mut session, &mut random, case.n_gen.min(1), &mut Vec::new())?;
     }
     for _ in 0..repeat.samples {
-        context.clear();
-        fill(&mut context, &mut random, case.n_depth, depth)?;
+        session.clear();
+        samples.token_ns.reserve(case.n_gen as usize);
+        fill(&mut session, &mut random, case.n_depth, depth)?;
         let start = Instant::now();
-        prefill(&mut context, &mut random, case.n_prompt)?;
-        decode(&mut context, &mut random, case.n_gen)?;
+        prefill(&mut session, &mut random, case.n_prompt)?;
+        decode(&mut session, &mut random, case.n_gen, &mut samples.token_ns)?;
         samples.ns.push(nanoseconds(start));
+        samples.note_split(&mut session);
     }
     Ok(samples)
 }
 
 fn nanoseconds(start: Instant) -> u64 {
-    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    duration(start.elapsed())
 }
 
-/// Brings the context to `n_depth` tokens, from the saved state where there is one.
+fn duration(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Brings the sequence to `n_depth` tokens, from the saved state where there is one.
 fn fill(
-    context: &mut Context,
+    session: &mut Session,
     random: &mut Random,
     n_depth: u32,
     saved: &mut Option<(u32, Vec<u8>)>,
@@ -139,18 +184,25 @@ fn fill(
     // A state of other options (cache types, say) is refused; then it is computed again.
     if let Some((depth, state)) = saved
         && *depth == n_depth
-        && context.restore(state).is_ok()
+        && session.restore(state).is_ok()
     {
         return Ok(());
     }
-    context.clear();
-    prefill(context, random, n_depth)?;
-    *saved = Some((n_depth, context.save()?));
+    session.clear();
+    prefill(session, random, n_depth)?;
+    let state = session.current().save()?;
+    // With two layouts too every sample begins where a generation leaves off.
+    session.restore(&state)?;
+    *saved = Some((n_depth, state));
     Ok(())
 }
 
 /// Evaluates `n` random tokens, the first one the model's own begin token.
-fn prefill(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
+pub(crate) fn prefill(sequence: &mut impl Sequence, random: &mut Random, n: u32) -> Result<()> {
+    if n == 0 {
+        return Ok(());
+    }
+    let context = sequence.context_for(n as usize)?;
     let n_batch = context.n_batch().max(1);
     let mut tokens = vec![0; n_batch.min(n) as usize];
     let mut done = 0;
@@ -167,31 +219,40 @@ fn prefill(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
     Ok(())
 }
 
-/// Evaluates `n` tokens one by one.
-fn decode(context: &mut Context, random: &mut Random, n: u32) -> Result<()> {
+/// Evaluates `n` tokens one by one. The clock is read after each synchronisation, which is there in any case; what that
+/// costs is some 50 ns a token.
+pub(crate) fn decode(
+    sequence: &mut impl Sequence,
+    random: &mut Random,
+    n: u32,
+    token_ns: &mut Vec<u64>,
+) -> Result<()> {
     let mut token = random.begin.unwrap_or_else(|| random.token());
     for _ in 0..n {
+        let start = Instant::now();
+        let context = sequence.context_for(1)?;
         context.decode(&[token])?;
         context.synchronize();
+        token_ns.push(nanoseconds(start));
         token = random.token();
     }
     Ok(())
 }
 
 /// Random tokens: xorshift64 (Marsaglia 2003), always the same, so that two runs do the same work.
-struct Random {
+pub(crate) struct Random {
     state: u64,
     n_vocab: u64,
     begin: Option<Token>,
 }
 
 impl Random {
-    fn new(model: &Model) -> Self {
+    pub(crate) fn new(model: &Model) -> Self {
         let n_vocab = u64::from(model.n_vocab().max(1));
         Random { state: 0x9e37_79b9_7f4a_7c15, n_vocab, begin: model.begin_token() }
     }
 
-    fn token(&mut self) -> Token {
+    pub(crate) fn token(&mut self) -> Token {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;

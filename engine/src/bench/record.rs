@@ -5,6 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+use super::latency::{Spread, spread};
+use super::work::Share;
 use super::{Case, Samples};
 use crate::ffi::{self, DeviceKind, Model};
 use crate::settings::Settings;
@@ -28,6 +30,15 @@ impl Path {
     }
 }
 
+/// Columns that a table has besides llama-bench's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Columns {
+    /// Loading, first token and times per token.
+    pub latency: bool,
+    /// The share of the roof.
+    pub roof: bool,
+}
+
 /// One test and what it measured. Serialises to llama-bench's fields in llama-bench's order, with Anneal's own
 /// after them; options of llama-bench that this program does not have stand there with the value they have.
 #[derive(Clone, Debug)]
@@ -44,6 +55,12 @@ pub struct Record {
     pub model_n_params: u64,
     /// Threads that the test used: prefill's where nothing is generated, else decode's.
     pub n_threads: u32,
+    /// How long loading the model took, in nanoseconds.
+    pub load_ns: Option<u64>,
+    /// Speed as a share of what the machine can do at most, where that is known.
+    pub share: Option<Share>,
+    /// Columns of a table.
+    pub columns: Columns,
     model_filename: String,
     build_commit: String,
     settings: Settings,
@@ -69,6 +86,9 @@ impl Record {
             model_size: model.size(),
             model_n_params: model.n_params(),
             n_threads: threads.value,
+            load_ns: None,
+            share: None,
+            columns: Columns::default(),
             model_filename: model.path().to_string_lossy().into_owned(),
             build_commit: build_commit.to_string(),
             settings: settings.clone(),
@@ -99,6 +119,27 @@ impl Record {
         mean_and_deviation(&self.tokens_per_second())
     }
 
+    /// Mean time of a sample in seconds.
+    pub fn seconds(&self) -> f64 {
+        let seconds: Vec<f64> = self.samples.ns.iter().map(|ns| *ns as f64 / 1e9).collect();
+        mean_and_deviation(&seconds).0
+    }
+
+    /// How the times per output token are spread; `None` where none was generated.
+    pub fn token_times(&self) -> Option<Spread> {
+        spread(&self.samples.token_ns)
+    }
+
+    /// The settings that it was measured under.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The file.
+    pub fn model_filename(&self) -> &str {
+        &self.model_filename
+    }
+
     /// Mean time to the first token in milliseconds; 0 on the kernel path, which has none.
     pub fn first_token_ms(&self) -> f64 {
         let first: Vec<f64> = self.samples.first_token_ns.iter().map(|ns| *ns as f64 / 1e6).collect();
@@ -121,6 +162,7 @@ impl Record {
             crate::options::FlashAttention::Off => 0,
             crate::options::FlashAttention::On => 1,
         };
+        let times = self.token_times();
         let mut fields = vec![
             ("build_commit", json!(self.build_commit)),
             ("build_number", json!(0)),
@@ -169,6 +211,15 @@ impl Record {
             ("anneal_path", json!(self.path.name())),
             ("n_threads_batch", json!(settings.prefill_threads.value)),
             ("peak_rss_bytes", json!(self.peak_rss)),
+            ("split_layout", json!(self.samples.split)),
+            ("samples_hand_over_ns", json!(self.samples.hand_over_ns)),
+            ("load_ns", json!(self.load_ns)),
+            ("tpot_p50_ns", json!(times.map(|times| times.p50))),
+            ("tpot_p95_ns", json!(times.map(|times| times.p95))),
+            ("tpot_p99_ns", json!(times.map(|times| times.p99))),
+            ("tpot_jitter_ns", json!(times.map(|times| times.jitter))),
+            ("roof_share", json!(self.share.map(|share| share.of_roof))),
+            ("roof_bound", json!(self.share.map(|share| share.bound.name()))),
         ];
         if self.path == Path::EndToEnd {
             fields.push(("time_to_first_token_ns", json!((self.first_token_ms() * 1e6) as u64)));

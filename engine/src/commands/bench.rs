@@ -1,23 +1,30 @@
 //! `anneal bench`
 
+mod curve;
+mod layouts;
+mod lists;
 mod parts;
+mod quants;
+mod roof;
 
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path as FilePath, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use engine::bench::parts::Part;
+use engine::bench::work::Work;
 use engine::bench::{Case, Path, Record, Repeat, end_to_end, kernel};
-use engine::ffi::{Model, start};
+use engine::ffi::start;
 use engine::live::Live;
-use engine::model;
-use engine::options::{FlashAttention, KvType};
-use engine::settings::{Requested, Settings};
+use engine::options::{FlashAttention, KvType, LoadMode};
+use engine::settings::Settings;
+use engine::split::Layouts;
 
-use super::flags::{BATCH, LoadFlags, PlacingFlags, THREADS, whole};
+use self::lists::{Numbers, flat, numbers};
+use super::flags::{BATCH, LoadFlags, POLL, PlacingFlags, SplitFlags, THREADS};
 use super::table::{Format, Table};
 use crate::interrupt;
 
@@ -26,32 +33,32 @@ const TOKENS: &str = "0 or more tokens, as a list: 0,128,512";
 
 /// Measure prefill and decode speed by llama-bench's method
 ///
-/// Lists are separated by commas; every combination is measured. Results go to stdout, one test after the
-/// other, with llama-bench's field names.
+/// Lists are separated by commas, and ranges of numbers written 1-8, 1-8+2 or 1-8*2; every combination is measured.
+/// Results go to stdout, one test after the other, with llama-bench's field names.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
-    /// GGUF model
-    #[arg(short, long, value_name = "FILE")]
-    model: PathBuf,
+    /// GGUF models
+    #[arg(short, long, value_name = "LIST", required_unless_present = "roofline")]
+    model: Vec<PathBuf>,
     /// Prompt lengths to evaluate; 0 is none
-    #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',', default_value = "512", value_parser = whole(TOKENS))]
-    n_prompt: Vec<u32>,
+    #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',', default_value = "512", value_parser = numbers(TOKENS))]
+    n_prompt: Vec<Numbers>,
     /// Numbers of tokens to generate; 0 is none
-    #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = whole(TOKENS))]
-    n_gen: Vec<u32>,
+    #[arg(short = 'n', long, value_name = "LIST", value_delimiter = ',', default_value = "128", value_parser = numbers(TOKENS))]
+    n_gen: Vec<Numbers>,
     /// A prompt and a generation in one test, as PROMPT,GEN; may be repeated
     #[arg(long, visible_alias = "pg", value_name = "P,G", value_parser = pair)]
     prompt_gen: Vec<(u32, u32)>,
     /// Tokens in the context before the test; not with --end-to-end
-    #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',', default_value = "0", value_parser = whole(TOKENS))]
-    n_depth: Vec<u32>,
+    #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',', default_value = "0", value_parser = numbers(TOKENS))]
+    n_depth: Vec<Numbers>,
     /// Tokens evaluated in one call
-    #[arg(short = 'b', long, value_name = "LIST", value_delimiter = ',', default_value = "2048", value_parser = whole(BATCH))]
-    batch_size: Vec<u32>,
+    #[arg(short = 'b', long, value_name = "LIST", value_delimiter = ',', default_value = "2048", value_parser = numbers(BATCH))]
+    batch_size: Vec<Numbers>,
     /// Tokens evaluated in one graph
-    #[arg(long, visible_alias = "ub", value_name = "LIST", value_delimiter = ',', default_value = "512", value_parser = whole(BATCH))]
-    ubatch_size: Vec<u32>,
+    #[arg(long, visible_alias = "ub", value_name = "LIST", value_delimiter = ',', default_value = "512", value_parser = numbers(BATCH))]
+    ubatch_size: Vec<Numbers>,
     /// Types of the K cache
     #[arg(long, visible_alias = "ctk", value_name = "LIST", value_delimiter = ',', default_value = "f16")]
     cache_type_k: Vec<KvType>,
@@ -59,14 +66,23 @@ pub struct Args {
     #[arg(long, visible_alias = "ctv", value_name = "LIST", value_delimiter = ',', default_value = "f16")]
     cache_type_v: Vec<KvType>,
     /// Flash attention: auto, on, off
-    #[arg(long, visible_alias = "fa", value_name = "LIST", value_delimiter = ',', default_value = "auto")]
+    #[arg(long, visible_alias = "fa", value_name = "LIST", value_delimiter = ',', default_value = "auto", value_parser = lists::flash_attention)]
     flash_attn: Vec<FlashAttention>,
-    /// Threads, for both phases [default: what run takes, for each phase its own]
-    #[arg(short = 't', long, value_name = "LIST", value_delimiter = ',', value_parser = whole(THREADS))]
-    threads: Vec<u32>,
+    /// Threads, for both phases [default: what run takes, for each phase its own]. Of several, a curve follows the table
+    #[arg(short = 't', long, value_name = "LIST", value_delimiter = ',', value_parser = numbers(THREADS))]
+    threads: Vec<Numbers>,
     /// Threads of prefill where they are not to be -t's
-    #[arg(long, visible_alias = "tb", value_name = "N", value_parser = whole(THREADS))]
-    threads_batch: Option<u32>,
+    #[arg(long, visible_alias = "tb", value_name = "LIST", value_delimiter = ',', value_parser = numbers(THREADS))]
+    threads_batch: Vec<Numbers>,
+    /// How eagerly threads wait for work, 0 (sleep) to 100 (spin) [default: 50]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = numbers(POLL))]
+    poll: Vec<Numbers>,
+    /// How to load: auto, none, mmap, mlock, mmap_mlock or direct_io [default: auto]
+    #[arg(long, visible_alias = "lm", value_name = "LIST", value_delimiter = ',', value_parser = lists::load_mode)]
+    load_mode: Vec<LoadMode>,
+    /// Whether weights are rearranged for the CPU's kernels: on, off [default: on]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = lists::on_off, conflicts_with = "no_repack")]
+    repack: Vec<bool>,
     /// Samples of each test
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
@@ -77,51 +93,143 @@ pub struct Args {
     /// else every -p with every -n
     #[arg(long)]
     end_to_end: bool,
+    /// Show times per output token in the table, and the time that loading takes; --end-to-end shows them in any case
+    #[arg(long)]
+    latency: bool,
+    /// Run each test with repacked weights, with the weights as in the file and with the split layout, in turns -r
+    /// times, and say how many times as fast the split layout is
+    #[arg(long, requires = "end_to_end", conflicts_with = "split_layout")]
+    compare_layouts: bool,
     /// Time these parts of the work, each by itself, instead of llama-bench's tests: prefill and decode (of the sizes
     /// -p, -n and -d), tokenize, detokenize, sample, greedy, load, vocab, gguf
     #[arg(
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        conflicts_with_all = ["end_to_end", "prompt_gen"]
+        conflicts_with_all = ["end_to_end", "prompt_gen", "split_layout"]
     )]
     parts: Vec<Part>,
     /// Text that --parts tokenizes, a file in UTF-8 [default: one of prose, code, numbers and eight scripts]
     #[arg(long, value_name = "FILE", requires = "parts")]
     text: Option<PathBuf>,
-    /// Output: md, json, jsonl or csv
+    /// Measure what this machine can do at most, read bandwidth and multiply-adds at each of -t, and keep it: tests then
+    /// tell which share of that they reach
+    #[arg(long, conflicts_with_all = ["model", "end_to_end", "parts", "prompt_gen"])]
+    roofline: bool,
+    /// Do not keep what --roofline measures
+    #[arg(long, requires = "roofline", conflicts_with = "model")]
+    no_save: bool,
+    /// Output: md, json, jsonl, csv or sql
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
+    #[command(flatten)]
+    quants: quants::Flags,
     #[command(flatten)]
     placing: PlacingFlags,
     #[command(flatten)]
     load: LoadFlags,
+    #[command(flatten)]
+    split: SplitFlags,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let live = super::read_live();
-    let settings = settings(args, &live)?;
+    if args.roofline {
+        interrupt::stop_at_once();
+        return roof::run(args, &live);
+    }
+    let settings = lists::settings(args, &live)?;
     settings.iter().for_each(super::warn_of);
     let cases = cases(args)?;
     start(args.load.verbose);
-    interrupt::stop_at_once();
-    if !args.parts.is_empty() {
-        return parts::run(args, &settings, &cases, &live);
+    if args.quants.is_asked() {
+        return quants::run(args, &settings, &cases, &live);
     }
-    let model = model::open(&args.model, &settings[0], &live)?;
-    let commit = commit(&live);
+    interrupt::stop_at_once();
+    let models = lists::models(&args.model);
+    if !args.parts.is_empty() {
+        return parts::run(args, &models, &settings, &cases, &live);
+    }
+    if args.compare_layouts {
+        let [path] = models.as_slice() else {
+            return Err(
+                engine::Error::Usage("--compare-layouts takes one model: give -m once".to_string()).into()
+            );
+        };
+        let layouts = Layouts::open(path, &settings[0], &live)?;
+        return layouts::run(args, &layouts, &settings, &cases, &live);
+    }
+    let roof = roof::Roof::find(&live);
+    let mut bench =
+        Bench { args, cases: &cases, live: &live, commit: commit(&live), roof, curves: Default::default() };
     let mut table = Table::new(args.output, io::stdout().lock());
     table.begin().context("cannot write the results to stdout")?;
-    // The state at a depth, kept as long as the settings are the same.
-    for settings in &settings {
-        let mut depth = None;
-        for case in &cases {
-            let record = measure(args, &model, case, settings, &live, &commit, &mut depth)?;
-            table.add(&record).context("cannot write the results to stdout")?;
-        }
+    for path in &models {
+        bench.model(path, &settings, &mut table)?;
     }
     table.end().context("cannot write the results to stdout")?;
+    if args.output == Format::Markdown {
+        write!(io::stdout(), "{}", bench.curves.draw()).context("cannot write the results to stdout")?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the tests of a run share.
+struct Bench<'a> {
+    args: &'a Args,
+    cases: &'a [Case],
+    live: &'a Live,
+    commit: String,
+    roof: Option<roof::Roof>,
+    curves: curve::Curves,
+}
+
+impl Bench<'_> {
+    /// Runs every test with the model at `path`, which is loaded again where settings want it loaded otherwise.
+    fn model<W: io::Write>(
+        &mut self,
+        path: &FilePath,
+        settings: &[Settings],
+        table: &mut Table<W>,
+    ) -> Result<()> {
+        let work = self.roof.as_ref().and_then(|_| Work::of(path));
+        for settings in settings.chunk_by(|a, b| a.model_options() == b.model_options()) {
+            let begin = Instant::now();
+            let layouts = Layouts::open(path, &settings[0], self.live)?;
+            let load_ns = u64::try_from(begin.elapsed().as_nanos()).ok();
+            super::warn_of_one_layout(&layouts);
+            for settings in settings {
+                // The state at a depth, kept as long as the settings are the same.
+                let mut depth = None;
+                for case in self.cases {
+                    let mut record = self.measure(&layouts, case, settings, &mut depth)?;
+                    record.load_ns = load_ns;
+                    record.columns.latency = self.args.latency || self.args.end_to_end;
+                    if let Some(roof) = &self.roof {
+                        roof.hold(&mut record, layouts.model(), work.as_ref());
+                    }
+                    table.add(&record).context("cannot write the results to stdout")?;
+                    self.curves.add(&record);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn measure(
+        &self,
+        layouts: &Layouts,
+        case: &Case,
+        settings: &Settings,
+        depth: &mut Option<(u32, Vec<u8>)>,
+    ) -> engine::Result<Record> {
+        let repeat = Repeat { samples: self.args.repetitions, warm_up: !self.args.no_warmup };
+        let samples = match path(self.args) {
+            Path::EndToEnd => end_to_end(layouts, case, settings, self.live, repeat)?,
+            Path::Kernel => kernel(layouts, case, settings, self.live, repeat, depth)?,
+        };
+        Ok(Record::new(path(self.args), *case, layouts.model(), &self.commit, settings, samples))
+    }
 }
 
 /// llama.cpp's version, from the build's record where there is one.
@@ -132,74 +240,23 @@ fn commit(live: &Live) -> String {
     }
 }
 
-fn measure(
-    args: &Args,
-    model: &Arc<Model>,
-    case: &Case,
-    settings: &Settings,
-    live: &Live,
-    commit: &str,
-    depth: &mut Option<(u32, Vec<u8>)>,
-) -> engine::Result<Record> {
-    let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
-    let samples = match path(args) {
-        Path::EndToEnd => end_to_end(model, case, settings, live, repeat)?,
-        Path::Kernel => kernel(model, case, settings, live, repeat, depth)?,
-    };
-    Ok(Record::new(path(args), *case, model, commit, settings, samples))
-}
-
 fn path(args: &Args) -> Path {
     if args.end_to_end { Path::EndToEnd } else { Path::Kernel }
-}
-
-/// Every combination of the settings, in llama-bench's order.
-fn settings(args: &Args, live: &Live) -> engine::Result<Vec<Settings>> {
-    let mut requested = Requested { prefill_threads: args.threads_batch, ..Requested::default() };
-    args.placing.ask(&mut requested);
-    args.load.ask(&mut requested);
-    let threads: Vec<Option<u32>> = match args.threads.as_slice() {
-        [] => vec![None],
-        list => list.iter().copied().map(Some).collect(),
-    };
-    let mut all = Vec::new();
-    for &n_batch in &args.batch_size {
-        for &n_ubatch in &args.ubatch_size {
-            for &type_k in &args.cache_type_k {
-                for &type_v in &args.cache_type_v {
-                    for &flash_attention in &args.flash_attn {
-                        for &decode_threads in &threads {
-                            let requested = Requested {
-                                n_batch: Some(n_batch),
-                                n_ubatch: Some(n_ubatch),
-                                type_k: Some(type_k),
-                                type_v: Some(type_v),
-                                flash_attention: Some(flash_attention),
-                                decode_threads,
-                                ..requested.clone()
-                            };
-                            all.push(Settings::resolve(&requested, live)?);
-                        }
-                    }
-                }
-            }
-        }
-    }
-    Ok(all)
 }
 
 /// Every test: at each depth prompts, generations, and pairs; end to end only pairs. At least one.
 fn cases(args: &Args) -> engine::Result<Vec<Case>> {
     let mut cases = Vec::new();
-    for &n_depth in &args.n_depth {
+    let (n_prompt, n_gen) = (flat(&args.n_prompt), flat(&args.n_gen));
+    for n_depth in flat(&args.n_depth) {
         let case = |n_prompt, n_gen| Case { n_prompt, n_gen, n_depth };
         if args.end_to_end {
             if args.prompt_gen.is_empty() {
-                cases.extend(args.n_prompt.iter().flat_map(|&p| args.n_gen.iter().map(move |&n| case(p, n))));
+                cases.extend(n_prompt.iter().flat_map(|&p| n_gen.iter().map(move |&n| case(p, n))));
             }
         } else {
-            cases.extend(args.n_prompt.iter().map(|&n_prompt| case(n_prompt, 0)));
-            cases.extend(args.n_gen.iter().map(|&n_gen| case(0, n_gen)));
+            cases.extend(n_prompt.iter().map(|&n_prompt| case(n_prompt, 0)));
+            cases.extend(n_gen.iter().map(|&n_gen| case(0, n_gen)));
         }
         cases.extend(args.prompt_gen.iter().map(|&(n_prompt, n_gen)| case(n_prompt, n_gen)));
     }

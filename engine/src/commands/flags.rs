@@ -1,14 +1,23 @@
 //! Flags that several commands share, and what they ask of the settings.
 
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
 use build_info::Policy;
-use engine::options::{Affinity, FlashAttention, KvType, LoadMode};
+use engine::live::Live;
+use engine::options::{Affinity, FlashAttention, KvType, LoadMode, SplitLayout};
 use engine::settings::Requested;
+use engine::tune::Objective;
+use engine::tuning;
 
 /// What can be given for threads.
 pub const THREADS: &str = "1 to 512, or leave it out to take what the machine offers";
 
 /// What can be given for a batch.
 pub const BATCH: &str = "1 to 1048576";
+
+/// What can be given for waiting.
+pub const POLL: &str = "0 (sleep) to 100 (spin)";
 
 /// What can be given for a context.
 const CONTEXT: &str = "1 to 268435456, or 0 for what the model was trained for";
@@ -30,9 +39,12 @@ pub struct ThreadFlags {
     pub threads_batch: Option<u32>,
     #[command(flatten)]
     pub placing: PlacingFlags,
+    /// How eagerly threads wait for work, 0 (sleep) to 100 (spin) [default: 50]
+    #[arg(long, value_name = "N", value_parser = whole(POLL))]
+    pub poll: Option<u32>,
 }
 
-/// Where threads run and how they wait.
+/// Where threads run.
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Threads")]
 pub struct PlacingFlags {
@@ -49,34 +61,78 @@ pub struct PlacingFlags {
     /// CPUs to bind threads to, as in 0-3,8; implies --affinity on
     #[arg(long, value_name = "LIST", value_parser = cpu_list)]
     pub cpu_list: Option<CpuList>,
-    /// How eagerly threads wait for work, 0 (sleep) to 100 (spin) [default: 50]
-    #[arg(long, value_name = "N", value_parser = whole("0 (sleep) to 100 (spin)"))]
-    pub poll: Option<u32>,
     /// Threads of the BLAS library in a build that has one; 0 takes as many as the phase has [default: 1]
     #[arg(long, value_name = "N")]
     pub blas_threads: Option<u32>,
+}
+
+/// What `anneal tune` found.
+#[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "Tuning")]
+pub struct TuningFlags {
+    /// Tuning record [default: $ANNEAL_TUNING, else tuning.json in the state folder]
+    #[arg(long, value_name = "FILE")]
+    pub tuning: Option<PathBuf>,
+    /// Do not look at the tuning record
+    #[arg(long)]
+    pub no_tuning: bool,
+    /// Take what was tuned for this purpose: chat, rag, batch, latency or P:G [default: what was tuned last]
+    #[arg(long = "for", value_name = "PURPOSE")]
+    pub objective: Option<Objective>,
+}
+
+impl TuningFlags {
+    /// What the record says of the model at `path`; nothing where it says nothing. What the user should know of it goes
+    /// to stderr.
+    pub fn look_up(&self, path: &Path, live: &Live) -> Option<Requested> {
+        if self.no_tuning {
+            return None;
+        }
+        let objective = self.objective.as_ref().map(ToString::to_string);
+        let found = tuning::look_up(self.tuning.as_deref(), path, objective.as_deref(), live);
+        for warning in &found.warnings {
+            let _ = writeln!(std::io::stderr(), "warning: {warning}");
+        }
+        found.tuned
+    }
 }
 
 /// A list of CPUs; a type of its own, since clap takes a bare `Vec` for a repeated flag.
 #[derive(Clone, Debug)]
 pub struct CpuList(Vec<u32>);
 
-/// How the weights come into memory.
+/// How the weights lie in memory.
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Model")]
 pub struct LoadFlags {
-    /// How to load: auto, none, mmap, mlock, mmap_mlock or direct_io [default: auto]
-    #[arg(long, visible_alias = "lm", value_name = "MODE")]
-    pub load_mode: Option<LoadMode>,
     /// Leave the weights as they are in the file: less memory, slower decode, and prefill often faster: measure
     #[arg(long)]
     pub no_repack: bool,
+    /// Leave out ggml's tiled kernels, which evaluate prompts on weights that are not repacked
+    #[arg(long)]
+    pub no_tiled: bool,
+    /// Do not ask for huge pages, in a build that does
+    #[arg(long)]
+    pub no_huge_pages: bool,
     /// Let llama.cpp's log through to stderr
     #[arg(short, long)]
     pub verbose: bool,
 }
 
-/// The context.
+/// Weights in two layouts. Not a part of [`LoadFlags`]: only commands that evaluate a prompt and generate obey them.
+#[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "Model")]
+pub struct SplitFlags {
+    /// Evaluate prompts with the weights as they are in the file and generate with repacked ones: auto (where a
+    /// measurement on this machine has shown that it is faster), on or off [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub split_layout: Option<SplitLayout>,
+    /// Tokens of the shortest prompt that the split layout is used for [default: 64]
+    #[arg(long, value_name = "N", value_parser = whole("1 or more tokens"))]
+    pub split_from: Option<u32>,
+}
+
+/// The context, and how the model is loaded: what `bench` takes lists of.
 #[derive(clap::Args, Debug, Default)]
 #[command(next_help_heading = "Context")]
 pub struct ContextFlags {
@@ -98,6 +154,9 @@ pub struct ContextFlags {
     /// Flash attention: auto, on or off [default: auto]
     #[arg(long, visible_alias = "fa", value_name = "MODE")]
     pub flash_attn: Option<FlashAttention>,
+    /// How to load: auto, none, mmap, mlock, mmap_mlock or direct_io [default: auto]
+    #[arg(long, visible_alias = "lm", value_name = "MODE", help_heading = "Model")]
+    pub load_mode: Option<LoadMode>,
 }
 
 /// How tokens are chosen.
@@ -129,6 +188,7 @@ impl ThreadFlags {
     pub fn ask(&self, requested: &mut Requested) {
         requested.decode_threads = self.threads;
         requested.prefill_threads = self.threads_batch;
+        requested.poll = self.poll;
         self.placing.ask(requested);
     }
 }
@@ -139,7 +199,6 @@ impl PlacingFlags {
         requested.policy = self.policy;
         requested.affinity = if self.no_affinity { Some(Affinity::Off) } else { self.affinity };
         requested.cpus = self.cpu_list.clone().map(|list| list.0);
-        requested.poll = self.poll;
         requested.blas_threads = self.blas_threads;
     }
 }
@@ -147,8 +206,17 @@ impl PlacingFlags {
 impl LoadFlags {
     /// Adds what these flags ask for.
     pub fn ask(&self, requested: &mut Requested) {
-        requested.load_mode = self.load_mode;
         requested.repack = self.no_repack.then_some(false);
+        requested.tiled = self.no_tiled.then_some(false);
+        requested.huge_pages = self.no_huge_pages.then_some(false);
+    }
+}
+
+impl SplitFlags {
+    /// Adds what these flags ask for.
+    pub fn ask(&self, requested: &mut Requested) {
+        requested.split_layout = self.split_layout;
+        requested.split_from = self.split_from;
     }
 }
 
@@ -161,6 +229,7 @@ impl ContextFlags {
         requested.type_k = self.cache_type_k;
         requested.type_v = self.cache_type_v;
         requested.flash_attention = self.flash_attn;
+        requested.load_mode = self.load_mode;
     }
 }
 

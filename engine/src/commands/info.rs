@@ -5,14 +5,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use build_info::Host;
+use build_info::optimized::Pgo;
+use build_info::{Bytes, Host};
 use engine::allocator::Memory;
 use engine::live::Live;
 use engine::model;
 use engine::settings::{Explained, Requested, Settings};
 use serde_json::{Value, json};
 
-use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags};
+use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags};
 
 /// Show the build, the machine, what the CPU guard asks for, and every setting with its source
 #[derive(clap::Args, Debug)]
@@ -21,7 +22,8 @@ pub struct Args {
     /// Also load this model and describe it
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// Print every setting with its value and where it came from: flag, build info, live host or default
+    /// Print every setting with its value and where it came from: flag, environment, tuning record (with -m), build
+    /// info, live host or default
     #[arg(long)]
     explain: bool,
     /// Print JSON
@@ -35,6 +37,10 @@ pub struct Args {
     threads: ThreadFlags,
     #[command(flatten)]
     load: LoadFlags,
+    #[command(flatten)]
+    split: SplitFlags,
+    #[command(flatten)]
+    tuning: TuningFlags,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -43,8 +49,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.split.ask(&mut requested);
     let live = super::read_live();
-    let settings = Settings::resolve(&requested, &live)?;
+    let tuned = args.model.as_deref().and_then(|model| args.tuning.look_up(model, &live));
+    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     engine::ffi::start(args.load.verbose);
     let model = match &args.model {
@@ -66,6 +74,7 @@ fn describe(path: &std::path::Path, settings: &Settings, live: &Live) -> Result<
         "path": path.to_string_lossy(),
         "type": model.description(),
         "size_bytes": model.size(),
+        "repacked_bytes": model.repacked(),
         "parameters": model.n_params(),
         "trained_context": model.n_ctx_train(),
         "vocabulary": model.n_vocab(),
@@ -104,6 +113,7 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
         Some((path, build)) => {
             lines.push(("build", format!("{} of {}, {}", build.profile, build.date, build.build_type)));
             lines.push(("compiler", build.compiler.clone()));
+            lines.push(("made with", optimisations(&build.lto, build.pgo.as_ref(), build.bolt.is_some())));
             lines.push(("source", format!("{} {}", build.source.origin, build.source.version)));
             lines.push(("record", path.display().to_string()));
         }
@@ -139,12 +149,13 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
         lines.push((
             "model",
             format!(
-                "{}, {} parameters, {} layers, {} tokens of vocabulary, context {}",
+                "{}, {} parameters, {} layers, {} tokens of vocabulary, context {}, {} repacked",
                 field("type"),
                 field("parameters"),
                 field("layers"),
                 field("vocabulary"),
-                field("trained_context")
+                field("trained_context"),
+                Bytes(model["repacked_bytes"].as_u64().unwrap_or(0))
             ),
         ));
     }
@@ -157,6 +168,25 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
         }
     }
     out
+}
+
+/// What was done to the build beyond compiling it.
+fn optimisations(lto: &str, pgo: Option<&Pgo>, bolt: bool) -> String {
+    let lto = match lto {
+        "off" => "no LTO".to_string(),
+        mode => format!("LTO ({mode})"),
+    };
+    let profile = pgo.map_or("no profile".to_string(), |pgo| {
+        let code = match pgo.scope.as_str() {
+            "all" => "C++ and Rust",
+            "cpp" => "C++",
+            "rust" => "Rust",
+            other => other,
+        };
+        format!("a profile ({}) over {code}", pgo.profile.short())
+    });
+    let bolt = if bolt { "BOLT" } else { "no BOLT" };
+    format!("{lto}, {profile}, {bolt}")
 }
 
 fn explain(settings: &Settings) -> Vec<Explained> {
@@ -195,4 +225,28 @@ fn cpu(host: &Host) -> String {
         host.topology.cores.len(),
         host.topology.logical_cpus()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_to_the_build_is_told() {
+        let pgo = |scope: &str| Pgo {
+            profile: "ab".repeat(32).try_into().expect("a digest"),
+            scope: scope.to_string(),
+            kernels: false,
+            training: None,
+            coverage: Default::default(),
+        };
+        let cases = [
+            ("off", None, false, "no LTO, no profile, no BOLT"),
+            ("thin", Some(pgo("all")), true, "LTO (thin), a profile (abababababab) over C++ and Rust, BOLT"),
+            ("off", Some(pgo("rust")), false, "no LTO, a profile (abababababab) over Rust, no BOLT"),
+        ];
+        for (lto, pgo, bolt, expected) in cases {
+            assert_eq!(optimisations(lto, pgo.as_ref(), bolt), expected);
+        }
+    }
 }

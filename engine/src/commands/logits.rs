@@ -9,11 +9,11 @@ use build_info::Bytes;
 use engine::Error;
 use engine::ffi::{Token, start};
 use engine::logits::{Feed, logits};
-use engine::model;
 use engine::settings::{Requested, Settings};
+use engine::split::Layouts;
 use gguf::partial::PartialFile;
 
-use super::flags::{ContextFlags, LoadFlags, ThreadFlags};
+use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags};
 use crate::interrupt;
 
 /// Write the logits after every token of a text to a file, to compare builds by
@@ -47,6 +47,8 @@ pub struct Args {
     threads: ThreadFlags,
     #[command(flatten)]
     load: LoadFlags,
+    #[command(flatten)]
+    split: SplitFlags,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -54,6 +56,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.split.ask(&mut requested);
     let live = super::read_live();
     let settings = Settings::resolve(&requested, &live)?;
     super::warn_of(&settings);
@@ -63,13 +66,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
     start(args.load.verbose);
     interrupt::stop_in_order();
-    let model = model::open(&args.model, &settings, &live)?;
+    let layouts = Layouts::open(&args.model, &settings, &live)?;
+    super::warn_of_one_layout(&layouts);
     let tokens = match numbers {
         Some(numbers) => numbers,
-        None => model.tokenize(&text.unwrap_or_default())?,
+        None => layouts.model().tokenize(&text.unwrap_or_default())?,
     };
-    let mut context = model::context(&model, &settings, &live, true)?;
-    let all = match logits(&mut context, &tokens, Feed { step: args.step, greedy: args.greedy }) {
+    let mut session = layouts.session(&settings, &live, true)?;
+    let all = match logits(&mut session, &tokens, Feed { step: args.step, greedy: args.greedy }) {
         Err(Error::Interrupted) => {
             let _ = writeln!(std::io::stderr(), "interrupted: nothing was written to {}", args.out.display());
             return Ok(ExitCode::from(interrupt::CODE));

@@ -1,19 +1,29 @@
 //! One file per command: `Args`, whose doc comment is the help, and `run`.
 
 pub mod bench;
+pub mod eval;
+pub mod imatrix;
 pub mod info;
 pub mod logits;
 pub mod quantize;
 pub mod run;
+pub mod tune;
+pub mod worker;
 
+mod bar;
 mod flags;
+mod sql;
 mod table;
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context as _;
 
 use engine::live::Live;
 use engine::settings::Settings;
+use engine::split::Layouts;
 
 /// llama.cpp's short flags of several letters, which clap would take for several flags.
 const LLAMA_FLAGS: [&str; 7] = ["-tb", "-ub", "-ctk", "-ctv", "-fa", "-pg", "-lm"];
@@ -36,6 +46,13 @@ fn warn_of(settings: &Settings) {
     }
 }
 
+/// Says why weights are not there in two layouts, where that was asked for.
+fn warn_of_one_layout(layouts: &Layouts) {
+    if let Some(why) = layouts.why_not() {
+        let _ = writeln!(std::io::stderr(), "warning: the split layout is not used: {why}");
+    }
+}
+
 /// What every command looks at first; warnings go to stderr once.
 fn read_live() -> Live {
     let live = Live::read();
@@ -43,4 +60,16 @@ fn read_live() -> Live {
         let _ = writeln!(std::io::stderr(), "warning: {warning}");
     }
     live
+}
+
+/// The text in `path`.
+fn read_text(path: &Path) -> anyhow::Result<String> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read the text {}", path.display()))?;
+    String::from_utf8(bytes).map_err(|error| {
+        anyhow::anyhow!(
+            "the text in {} is not UTF-8: byte {} is wrong; convert it, for example with iconv -t UTF-8",
+            path.display(),
+            error.utf8_error().valid_up_to()
+        )
+    })
 }

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use engine::ffi::{Sampler, start};
 use engine::generate::{Generation, Request, Stop, generate};
-use engine::model;
+use engine::options::SplitLayout;
 use engine::settings::{Requested, Settings};
+use engine::split::{Layouts, Session};
 use serde_json::json;
 
-use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, whole};
+use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
 use crate::interrupt;
 
 /// Generate text from a prompt
@@ -50,6 +51,10 @@ pub struct Args {
     threads: ThreadFlags,
     #[command(flatten)]
     load: LoadFlags,
+    #[command(flatten)]
+    split: SplitFlags,
+    #[command(flatten)]
+    tuning: TuningFlags,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -58,16 +63,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.split.ask(&mut requested);
     let live = super::read_live();
-    let settings = Settings::resolve(&requested, &live)?;
+    let tuned = args.tuning.look_up(&args.model, &live);
+    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     let prompt = prompt(args)?;
 
     start(args.load.verbose);
     interrupt::stop_in_order();
     let loading = Instant::now();
-    let model = model::open(&args.model, &settings, &live)?;
-    let mut context = model::context(&model, &settings, &live, true)?;
+    let layouts = Layouts::open(&args.model, &settings, &live)?;
+    let mut session = layouts.session(&settings, &live, true)?;
     let sampler_options = settings.sampler_options(draw_seed());
     let mut sampler = Sampler::new(&sampler_options)?;
     let load = loading.elapsed();
@@ -76,7 +83,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut stdout = io::stdout().lock();
     let mut text = String::new();
     let mut failure = None;
-    let generation = generate(&mut context, &mut sampler, &request, &mut |piece| {
+    let generation = generate(&mut session, &mut sampler, &request, &mut |piece| {
         if args.json {
             text.push_str(piece);
             return ControlFlow::Continue(());
@@ -99,16 +106,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "text": text,
             "tokens": generation.tokens,
             "prompt_tokens": generation.prompt_tokens,
-            "context": context.n_ctx(),
+            "context": session.n_ctx(),
             "stop": generation.stop,
             "seed": sampler_options.seed,
+            "split_layout": session.is_split(),
             "timings": timings(&generation, load),
         });
         writeln!(stdout, "{result}").context("cannot write the result to stdout")?;
     } else {
         writeln!(stdout).context("cannot write to stdout")?;
     }
-    say_speed(&generation, load, context.threads());
+    say_speed(&generation, load, session.threads());
+    say_split(&generation, &session, &settings);
     Ok(match generation.stop {
         Stop::Interrupted => ExitCode::from(interrupt::CODE),
         _ => ExitCode::SUCCESS,
@@ -169,6 +178,7 @@ fn timings(generation: &Generation, load: Duration) -> serde_json::Value {
         "time_to_first_token_ms": generation.time_to_first_token.map(milliseconds),
         "prefill_ms": milliseconds(generation.prefill),
         "prefill_tokens_per_second": generation.prefill_tokens_per_second(),
+        "hand_over_ms": generation.hand_over.map(|handed| milliseconds(handed.time)),
         "decode_ms": milliseconds(generation.decode),
         "decode_tokens_per_second": generation.decode_tokens_per_second(),
     })
@@ -197,4 +207,23 @@ fn say_speed(generation: &Generation, load: Duration, (decode, prefill): (u32, u
         generation.tokens.len(),
         speed(generation.decode_tokens_per_second()),
     );
+}
+
+/// A line on stderr on the split layout, where there is one or should be.
+fn say_split(generation: &Generation, session: &Session, settings: &Settings) {
+    let asked = settings.split_layout.value == SplitLayout::On;
+    let line = match (session.is_split(), generation.hand_over) {
+        (true, Some(handed)) => format!(
+            "prefill with the weights as in the file, {} handed over to the repacked ones in {:.1} ms",
+            handed.size,
+            milliseconds(handed.time)
+        ),
+        (true, None) => "prefill with the weights as in the file, nothing handed over".to_string(),
+        (false, _) if asked => match session.why_not(generation.prompt_tokens) {
+            Some(why) => format!("not used: {why}"),
+            None => return,
+        },
+        (false, _) => return,
+    };
+    let _ = writeln!(io::stderr(), "split layout: {line}");
 }

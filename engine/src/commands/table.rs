@@ -1,4 +1,4 @@
-//! Benchmark results as llama-bench prints them: a Markdown table, JSON, JSON lines, CSV.
+//! Benchmark results as llama-bench prints them: a Markdown table, JSON, JSON lines, CSV, SQL.
 
 use std::io::{self, Write};
 use std::str::FromStr;
@@ -7,6 +7,8 @@ use engine::bench::{PartRecord, Path, Record};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::sql;
+
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -14,6 +16,7 @@ pub enum Format {
     Json,
     JsonLines,
     Csv,
+    Sql,
 }
 
 impl FromStr for Format {
@@ -25,13 +28,16 @@ impl FromStr for Format {
             "json" => Format::Json,
             "jsonl" => Format::JsonLines,
             "csv" => Format::Csv,
-            _ => return Err(format!("unknown format {text:?}: use md, json, jsonl or csv")),
+            "sql" => Format::Sql,
+            _ => return Err(format!("unknown format {text:?}: use md, json, jsonl, csv or sql")),
         })
     }
 }
 
 /// One result.
 pub trait Row: Serialize {
+    /// The table that it belongs to, in SQL.
+    fn table(&self) -> &'static str;
     /// Every field with its value, in order.
     fn fields(&self) -> Vec<(&'static str, Value)>;
     /// The two lines above the first row of a Markdown table.
@@ -68,6 +74,7 @@ impl<W: Write> Table<W> {
             }
             Format::JsonLines => writeln!(self.out, "{}", serde_json::to_string(record)?)?,
             Format::Csv => self.csv(record)?,
+            Format::Sql => self.sql(record)?,
             Format::Markdown => self.markdown(record)?,
         }
         self.rows += 1;
@@ -81,9 +88,16 @@ impl<W: Write> Table<W> {
         }
     }
 
-    /// The samples are left out, as llama-bench does: they are lists.
+    fn sql(&mut self, record: &impl Row) -> io::Result<()> {
+        let fields = plain(record);
+        if self.rows == 0 {
+            writeln!(self.out, "{}", sql::create(record.table(), &fields))?;
+        }
+        writeln!(self.out, "{}", sql::insert(record.table(), &fields))
+    }
+
     fn csv(&mut self, record: &impl Row) -> io::Result<()> {
-        let fields: Vec<_> = record.fields().into_iter().filter(|(_, value)| !value.is_array()).collect();
+        let fields = plain(record);
         if self.rows == 0 {
             let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
             writeln!(self.out, "{}", names.join(","))?;
@@ -108,31 +122,38 @@ impl<W: Write> Table<W> {
     }
 }
 
+/// The fields but for the samples, which llama-bench leaves out of CSV and SQL too: they are lists.
+fn plain(record: &impl Row) -> Vec<(&'static str, Value)> {
+    record.fields().into_iter().filter(|(_, value)| !value.is_array()).collect()
+}
+
 impl Row for Record {
+    fn table(&self) -> &'static str {
+        // llama-bench's name, whose fields these are.
+        "llama_bench"
+    }
+
     fn fields(&self) -> Vec<(&'static str, Value)> {
         Record::fields(self)
     }
 
     fn head(&self) -> String {
-        let (first_token, rule) = match self.path {
-            Path::EndToEnd => (" first token ms |", " -------------: |"),
-            Path::Kernel => ("", ""),
-        };
+        let more = more(self);
+        let titles: String = more.iter().map(|(title, width, _)| format!(" {title:>width$} |")).collect();
+        let rules: String =
+            more.iter().map(|(_, width, _)| format!(" {:->rest$}: |", "", rest = width - 1)).collect();
         format!(
-            "| {:<30} | {:>10} | {:>10} | {:>7} | {:>15} | {:>20} |{first_token}\n| {:-<30} | {:->9}: | {:->9}: | \
-             {:->6}: | {:->14}: | {:->19}: |{rule}",
+            "| {:<30} | {:>10} | {:>10} | {:>7} | {:>15} | {:>20} |{titles}\n| {:-<30} | {:->9}: | {:->9}: | {:->6}: | \
+             {:->14}: | {:->19}: |{rules}",
             "model", "size", "params", "threads", "test", "t/s", "", "", "", "", "", ""
         )
     }
 
     fn line(&self) -> String {
         let (mean, deviation) = self.speed();
-        let first_token = match self.path {
-            Path::EndToEnd => format!(" {:>14.1} |", self.first_token_ms()),
-            Path::Kernel => String::new(),
-        };
+        let more: String = more(self).iter().map(|(_, width, cell)| format!(" {cell:>width$} |")).collect();
         format!(
-            "| {:<30} | {:>10} | {:>10} | {:>7} | {:>15} | {:>20} |{first_token}",
+            "| {:<30} | {:>10} | {:>10} | {:>7} | {:>15} | {:>20} |{more}",
             self.model_type,
             size(self.model_size),
             parameters(self.model_n_params),
@@ -143,7 +164,42 @@ impl Row for Record {
     }
 }
 
+/// A column after llama-bench's: title, width, and its cell in a row.
+type Column = (&'static str, usize, String);
+
+/// What `record` has besides llama-bench's columns.
+fn more(record: &Record) -> Vec<Column> {
+    let mut columns: Vec<Column> = Vec::new();
+    if record.path == Path::EndToEnd {
+        columns.push(("first token ms", 14, format!("{:.1}", record.first_token_ms())));
+    }
+    if record.columns.latency {
+        let times = record.token_times();
+        let ms = |ns: Option<u64>| ns.map_or(String::new(), |ns| format!("{:.2}", ns as f64 / 1e6));
+        columns.push(("ms/token p50", 12, ms(times.map(|times| times.p50))));
+        columns.push(("p95", 8, ms(times.map(|times| times.p95))));
+        columns.push(("p99", 8, ms(times.map(|times| times.p99))));
+        columns.push(("jitter", 8, ms(times.map(|times| times.jitter))));
+        columns.push((
+            "load ms",
+            10,
+            record.load_ns.map_or(String::new(), |ns| format!("{:.1}", ns as f64 / 1e6)),
+        ));
+    }
+    if record.columns.roof {
+        let share = record
+            .share
+            .map_or(String::new(), |share| format!("{:.1} ({})", share.of_roof * 100.0, share.bound.name()));
+        columns.push(("% of roof", 16, share));
+    }
+    columns
+}
+
 impl Row for PartRecord {
+    fn table(&self) -> &'static str {
+        "anneal_parts"
+    }
+
     fn fields(&self) -> Vec<(&'static str, Value)> {
         PartRecord::fields(self)
     }
@@ -170,7 +226,7 @@ impl Row for PartRecord {
     }
 }
 
-fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     let mib = bytes as f64 / f64::from(1 << 20);
     if mib < 1024.0 { format!("{mib:.2} MiB") } else { format!("{:.2} GiB", mib / 1024.0) }
 }

@@ -6,6 +6,7 @@
 mod cursor;
 mod error;
 mod file;
+mod numbers;
 mod split;
 
 use std::collections::HashMap;

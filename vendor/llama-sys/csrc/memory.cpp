@@ -19,6 +19,7 @@ namespace {
 constexpr size_t HUGE_PAGE = size_t { 2 } << 20;
 
 std::atomic<uint64_t> huge_buffers { 0 };
+std::atomic<bool>     ask_for_huge { true };
 
 // The object file, this program or a shared library, in which the loader finds `name` for everyone who asks.
 const void * object_of(const char * name) {
@@ -34,7 +35,7 @@ const void * object_of(const char * name) {
 // that fails is reported by its caller. A 64th of a page at its start would cost the first huge page of a buffer,
 // hence the alignment.
 extern "C" void * __wrap_ggml_aligned_malloc(size_t size) {
-    const bool   large  = size >= HUGE_PAGE;
+    const bool   large  = size >= HUGE_PAGE && ask_for_huge;
     void *       memory = nullptr;
     // 256: ggml's on s390x; 64 elsewhere.
     if (size == 0 || posix_memalign(&memory, large ? HUGE_PAGE : 256, size) != 0) {
@@ -46,6 +47,10 @@ extern "C" void * __wrap_ggml_aligned_malloc(size_t size) {
         (void) madvise(memory, size & ~(HUGE_PAGE - 1), MADV_HUGEPAGE);
     }
     return memory;
+}
+
+void anneal_ask_huge_pages(bool on) {
+    ask_for_huge = on;
 }
 
 bool anneal_huge_pages(void) {

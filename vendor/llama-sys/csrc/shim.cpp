@@ -3,6 +3,7 @@
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -26,6 +27,8 @@ struct Log {
     std::deque<std::string> errors;
     std::deque<std::string> warnings;
     std::deque<std::string> * last = nullptr;  // where a continued line goes on
+    std::string             plan;              // of anneal_quantize_plan
+    bool                    planning = false;
     bool                    verbose = false;
 };
 
@@ -39,6 +42,19 @@ std::atomic<bool>    interrupt_flag { false };
 std::atomic<int32_t> quantize_done { 0 };
 std::atomic<int32_t> quantize_total { 0 };
 
+// Adds up the weights that go to the CPU's own buffer types (CPU_REPACK, AMX, …), while the load that made it runs.
+struct RepackedCount {
+    std::vector<std::string> names;
+    double                   mib = 0;
+
+    RepackedCount();
+    ~RepackedCount();
+};
+
+// Nothing with a destructor: to register one takes memory, and a process without any ends there.
+thread_local RepackedCount * counting       = nullptr;
+thread_local uint64_t        repacked_bytes = 0;
+
 void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
     // llama_model_quantize tells its progress only here: "[  12/ 338] blk.0.attn_k.weight …".
     int done = 0, total = 0;
@@ -46,10 +62,21 @@ void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
         quantize_total = total;
         quantize_done  = done;
     }
+    // "load_tensors:   CPU_REPACK model buffer size =   530.44 MiB", one line for each buffer.
+    char   name[32];
+    double mib = 0;
+    if (counting != nullptr && std::sscanf(text, "%*[^:]: %31s model buffer size = %lf", name, &mib) == 2) {
+        for (const std::string & repacked : counting->names) {
+            counting->mib += repacked == name ? mib : 0;
+        }
+    }
     Log & log = the_log();
     std::lock_guard<std::mutex> lock(log.mutex);
     if (log.verbose) {
         std::fputs(text, stderr);
+    }
+    if (log.planning) {
+        log.plan += text;
     }
     if (level == GGML_LOG_LEVEL_CONT) {
         if (log.last != nullptr) {
@@ -156,6 +183,20 @@ void forget_lines() {
     log.last = nullptr;
 }
 
+void stop_planning() {
+    Log & log = the_log();
+    std::lock_guard<std::mutex> lock(log.mutex);
+    log.planning = false;
+}
+
+// Begins to keep what is logged, or forgets it.
+void plan(bool on) {
+    Log & log = the_log();
+    std::lock_guard<std::mutex> lock(log.mutex);
+    log.plan.clear();
+    log.planning = on;
+}
+
 void put(char * err, size_t err_size, const char * text) {
     if (err_size > 0) {
         std::snprintf(err, err_size, "%s", text);
@@ -235,6 +276,22 @@ void * cpu_function(const char * name) {
     return cpu == nullptr ? nullptr : ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), name);
 }
 
+RepackedCount::RepackedCount() {
+    ggml_backend_dev_t cpu   = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    auto *             extra = (ggml_backend_dev_get_extra_bufts_t) cpu_function("ggml_backend_dev_get_extra_bufts");
+    ggml_backend_buffer_type_t * types = extra == nullptr ? nullptr : extra(cpu);
+    for (; types != nullptr && *types != nullptr; ++types) {
+        names.emplace_back(ggml_backend_buft_name(*types));
+    }
+    counting       = this;
+    repacked_bytes = 0;
+}
+
+RepackedCount::~RepackedCount() {
+    counting       = nullptr;
+    repacked_bytes = (uint64_t) (mib * 1024 * 1024);
+}
+
 }  // namespace
 
 void anneal_start(bool verbose) {
@@ -264,7 +321,14 @@ bool anneal_interrupted(void * /* unused */) {
 llama_model * anneal_model_load(const char * path, const llama_model_params * params, char * err, size_t err_size) {
     return logged<llama_model *>(
         nullptr, [](llama_model * model) { return model == nullptr; }, err, err_size,
-        [&] { return llama_model_load_from_file(path, *params); });
+        [&] {
+            RepackedCount count;
+            return llama_model_load_from_file(path, *params);
+        });
+}
+
+uint64_t anneal_repacked_bytes(void) {
+    return repacked_bytes;
 }
 
 llama_context * anneal_context_new(
@@ -306,6 +370,18 @@ void anneal_threadpool_free(ggml_threadpool * pool) {
     auto * destroy = (decltype(ggml_threadpool_free) *) cpu_function("ggml_threadpool_free");
     if (destroy != nullptr) {
         destroy(pool);
+    }
+}
+
+void anneal_threadpool_pause(ggml_threadpool * pool) {
+    // ggml_threadpool_pause is not in the registry, but a backend pauses the pool that it is given another one for.
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    auto * set = (decltype(ggml_backend_cpu_set_threadpool) *) cpu_function("ggml_backend_cpu_set_threadpool");
+    ggml_backend_t backend = cpu == nullptr || set == nullptr ? nullptr : ggml_backend_dev_init(cpu, nullptr);
+    if (backend != nullptr) {
+        set(backend, pool);
+        set(backend, nullptr);
+        ggml_backend_free(backend);
     }
 }
 
@@ -387,9 +463,23 @@ int32_t anneal_quantize(
         size_t err_size) {
     quantize_done  = 0;
     quantize_total = 0;
-    return logged<int32_t>(
+    plan(params->dry_run);
+    int32_t result = logged<int32_t>(
         ANNEAL_EXCEPTION, [](int32_t code) { return code != 0; }, err, err_size,
         [&] { return (int32_t) llama_model_quantize(input, output, params); });
+    stop_planning();
+    if (params->dry_run) {
+        quantize_done  = 0;
+        quantize_total = 0;
+    }
+    return result;
+}
+
+size_t anneal_quantize_plan(char * dst, size_t size) {
+    Log & log = the_log();
+    std::lock_guard<std::mutex> lock(log.mutex);
+    std::memcpy(dst, log.plan.data(), std::min(size, log.plan.size()));
+    return log.plan.size();
 }
 
 void anneal_quantize_progress(int32_t * done, int32_t * total) {

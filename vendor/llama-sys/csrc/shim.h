@@ -33,6 +33,10 @@ bool anneal_interrupted(void * unused);
 struct llama_model * anneal_model_load(
         const char * path, const struct llama_model_params * params, char * err, size_t err_size);
 
+// Bytes of weights that the last anneal_model_load of this thread copied into a layout of the CPU's kernels (repacking,
+// AMX): llama.cpp tells it only in its log, rounded to 0.01 MiB.
+uint64_t anneal_repacked_bytes(void);
+
 struct llama_context * anneal_context_new(
         struct llama_model * model, const struct llama_context_params * params, char * err, size_t err_size);
 
@@ -50,6 +54,8 @@ int32_t anneal_decode_all(
 struct ggml_threadpool * anneal_threadpool_new(
         struct ggml_threadpool_params * params, char * err, size_t err_size);
 void anneal_threadpool_free(struct ggml_threadpool * pool);
+// Lets the pool's threads sleep rather than poll until its next graph.
+void anneal_threadpool_pause(struct ggml_threadpool * pool);
 
 // llama_tokenize's result, or ANNEAL_EXCEPTION with `*threw` set (any negative number is a count there).
 int32_t anneal_tokenize(
@@ -95,6 +101,31 @@ int32_t anneal_quantize(
 // How many tensors the running anneal_quantize has begun, of how many; for another thread.
 void anneal_quantize_progress(int32_t * done, int32_t * total);
 
+// What the last anneal_quantize with `dry_run` logged: among other lines one for each tensor, "[ 1/ 38] NAME - [SHAPE],
+// type = f16, size = … MiB -> … MiB (q4_K)", or without the arrow where it stays as it is. Copies at most `size` bytes,
+// without a NUL; returns how many there are.
+size_t anneal_quantize_plan(char * dst, size_t size);
+
+// Sums of squares of what goes into each matrix of weights, for an importance matrix.
+struct anneal_collector;
+
+struct anneal_collector * anneal_collector_new(bool with_output, char * err, size_t err_size);
+void anneal_collector_free(struct anneal_collector * collector);
+
+// A ggml_backend_sched_eval_callback whose data is a collector. An exception, or an input that is no number, stops the
+// graph and is kept for anneal_collector_failed.
+bool anneal_collect(struct ggml_tensor * tensor, bool ask, void * collector);
+
+// Whether collecting failed, with the reason.
+bool anneal_collector_failed(struct anneal_collector * collector, char * err, size_t err_size);
+
+// How many matrices were seen, and one of them: its name, the sums (a row for each expert) and how many inputs each row
+// is of. Pointers live until the next graph. False where there is none.
+size_t anneal_collector_size(const struct anneal_collector * collector);
+bool anneal_collector_entry(
+        const struct anneal_collector * collector, size_t index, const char ** name, const double ** sums,
+        size_t * n_sums, const int64_t ** counts, size_t * n_counts);
+
 // What the BLAS library calls itself, cut to fit; false where no BLAS is linked.
 bool anneal_blas_library(char * text, size_t size);
 
@@ -103,6 +134,9 @@ bool anneal_blas_threads_obeyed(void);
 
 // Threads that the BLAS library may use, from its next call on; 0 for as many as llama.cpp uses itself.
 void anneal_blas_set_threads(int32_t n);
+// Whether large buffers made from now on ask the kernel for huge pages, in a build that can. They do unless told.
+void anneal_ask_huge_pages(bool on);
+
 // Whether a large buffer of the CPU backend asks the kernel for huge pages: one is made to see.
 bool anneal_huge_pages(void);
 

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use audit::native::{self, InstructionSet, KernelWidth};
-use audit::portable::{self, Violation};
+use audit::portable::{self, Strange, UNKNOWN, Violation};
 
 use super::Report;
+use crate::ui::demangled;
 
 /// Faults that are named one by one.
 const NAMED: usize = 5;
@@ -16,9 +17,47 @@ impl Report {
         let portable = self.portable.as_ref().and_then(portable_complaint);
         portable.or_else(|| self.native.as_ref().and_then(native_complaint))
     }
+
+    /// What nobody can answer for, though the rule lets it pass.
+    pub fn doubt(&self) -> Option<String> {
+        let failed = self.portable.is_some();
+        (!failed && !self.unknown.is_empty()).then(|| {
+            format!(
+                "{}\n  a CPU without them dies of an illegal instruction, and no rule can tell which CPU that is",
+                unknown_code(&self.unknown)
+            )
+        })
+    }
+}
+
+/// Which code the disassembler does not know, and where.
+fn unknown_code(unknown: &[Strange]) -> String {
+    let places: u64 = unknown.iter().map(|one| one.count).sum();
+    let mut text = format!(
+        "the disassembler does not know the code in {} of {}",
+        if places == 1 { "1 place".to_string() } else { format!("{places} places") },
+        counted(unknown.len(), "function", "functions")
+    );
+    for one in unknown.iter().take(NAMED) {
+        let Strange { symbol, address, bytes, count, .. } = one;
+        let _ = write!(text, "\n    {bytes} at {address:#x} in {}, {count} of that kind", demangled(symbol));
+    }
+    more(&mut text, unknown.len());
+    text
 }
 
 fn portable_complaint(verdict: &portable::Verdict) -> Option<String> {
+    if verdict.violations.is_empty()
+        && let Some(first) = verdict.unknown.first()
+    {
+        return Some(format!(
+            "{} may not be portable: {}\n  find out what it is (a newer disassembler: `llvm-objdump -d`). If it is data, \
+             or only run after the CPU was asked, add the function to `allow` in profiles/audit.toml with the feature \
+             \"{UNKNOWN}\", and give the reason",
+            first.file.display(),
+            unknown_code(&verdict.unknown)
+        ));
+    }
     let first = verdict.violations.first()?;
     let mut text = format!(
         "{} is not portable: {} that a CPU of x86-64-v3 may not have",
@@ -26,7 +65,8 @@ fn portable_complaint(verdict: &portable::Verdict) -> Option<String> {
         counted(verdict.violations.len(), "place holds instructions", "places hold instructions"),
     );
     for violation in verdict.violations.iter().take(NAMED) {
-        let Violation { instruction, feature, address, symbol, count, .. } = violation;
+        let Violation { instruction, feature, address, count, .. } = violation;
+        let symbol = demangled(&violation.symbol);
         let _ =
             write!(text, "\n    {instruction} ({feature}) at {address:#x} in {symbol}, {count} of that kind");
     }

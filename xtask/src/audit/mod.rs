@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
-use audit::{Level, Program, Rules, Symbols, native, portable};
+use audit::portable::{self, Strange};
+use audit::{Level, Program, Rules, Symbols, native};
 use build_info::Bytes;
 use build_info::audit::{AllowedSymbol, Audit, Rule};
 use serde::Serialize;
@@ -28,8 +29,12 @@ pub struct Report {
     pub summary: Audit,
     /// The files, with what was in them.
     pub contents: Vec<Content>,
+    /// Whether the rule has nothing against the program; so it is where there is no rule.
+    pub passed: bool,
     /// The instruction sets that occur.
     pub occurring: Vec<Occurring>,
+    /// Functions with code that the disassembler does not know.
+    pub unknown: Vec<Strange>,
     /// What `portable` found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub portable: Option<portable::Verdict>,
@@ -151,10 +156,13 @@ pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<Re
     let mut report = Report {
         summary,
         contents: programs.iter().map(content).collect(),
+        passed: true,
+        unknown: portable::strange(&programs, rules),
         occurring: occurring(&programs, question.all_symbols),
         portable,
         native,
     };
+    report.passed = report.complaint().is_none();
     report.summary.seconds = started.elapsed().as_secs_f64();
     Ok(report)
 }

@@ -55,6 +55,7 @@ pub fn compare(info: &BuildInfo, ui: &Ui) -> Result<()> {
         phases: &[Phase::Prefill],
         threads: info.threads.prefill,
         pairs: PAIRS,
+        precision: 0.0,
         text: None,
         raw: None,
         provenance: Provenance::now(

@@ -5,14 +5,15 @@ use std::path::PathBuf;
 
 use ::audit::Rules;
 use ::audit::native::{self, InstructionSet};
+use ::audit::portable::UNKNOWN;
 use anyhow::{Result, bail};
 use build_info::audit::Rule;
 use clap::ValueEnum;
 
-use crate::audit::{self, Occurring, Question, Report, Subject};
-use crate::tools;
+use crate::audit::{self, Question, Report, Subject};
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
+use crate::{stages, tools};
 
 /// Options of `audit`.
 #[derive(Debug, clap::Args)]
@@ -38,7 +39,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let path = match args.path {
         Some(path) => path,
-        None => current_native(&workspace)?,
+        None => stages::named(&workspace, "native")?,
     };
     let subject = Subject::find(&path)?;
     let rule = match args.rule {
@@ -59,18 +60,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     for content in report.contents.iter().filter(|content| content.stripped) {
         ui.warn(format_args!("{} is stripped: most functions have no name", content.file.display()));
     }
+    report.doubt().iter().for_each(|doubt| ui.warn(doubt));
     match report.complaint() {
         Some(complaint) => bail!("{complaint}"),
         None => Ok(()),
     }
-}
-
-fn current_native(workspace: &Workspace) -> Result<PathBuf> {
-    let folder = workspace.current("native");
-    if !folder.join("bin/anneal").is_file() {
-        bail!("there is no native build to audit: `cargo xtask build-native` makes one, or name a file");
-    }
-    Ok(folder)
 }
 
 fn text(report: &Report, verbose: bool) -> String {
@@ -89,27 +83,34 @@ fn text(report: &Report, verbose: bool) -> String {
             let _ = writeln!(text, "  {} of the code are no instructions", content.invalid);
         }
     }
-    let _ = write!(text, "\n{}\n", occurring(&report.occurring));
+    let _ = write!(text, "\n{}\n", occurring(report));
     if verbose {
-        text.push_str(&symbols(&report.occurring));
+        text.push_str(&symbols(report));
     }
     if let Some(verdict) = &report.native {
         let _ = write!(text, "\n{}\n", instruction_sets(&verdict.instruction_sets));
         text.push_str(&kernels(verdict, verbose));
     }
     for entry in &report.summary.allowed {
-        let _ = write!(text, "\nallowed: {} in {}\n  {}\n", entry.feature, entry.symbol, entry.reason);
+        let _ = write!(
+            text,
+            "\nallowed: {} in {}\n  {}\n",
+            entry.feature,
+            ui::demangled(&entry.symbol),
+            entry.reason
+        );
     }
     let _ = write!(text, "\n{}", conclusion(report));
     text
 }
 
-/// Cuts a name to what is left of the line beside `taken` columns; mangled names run over any line.
+/// A name as its source has it, cut to what is left of the line beside `taken` columns.
 fn short(name: &str, taken: usize) -> String {
     let width = ui::width().unwrap_or(100);
     let most = width.saturating_sub(taken).max(20);
+    let name = ui::demangled(name);
     if name.chars().count() <= most {
-        return name.to_string();
+        return name;
     }
     format!("{}…", name.chars().take(most - 1).collect::<String>())
 }
@@ -130,7 +131,8 @@ fn instruction_sets(sets: &[InstructionSet]) -> impl std::fmt::Display {
 }
 
 /// The instruction sets that occur; what every x86-64 CPU has is one line.
-fn occurring(all: &[Occurring]) -> impl std::fmt::Display {
+fn occurring(report: &Report) -> impl std::fmt::Display {
+    let all = &report.occurring;
     let baseline = all.iter().filter(|one| one.baseline);
     let mut rows = vec![vec![
         "x86-64".to_string(),
@@ -143,17 +145,30 @@ fn occurring(all: &[Occurring]) -> impl std::fmt::Display {
         let most = one.symbols.first().map(|user| short(&user.symbol, 59)).unwrap_or_default();
         vec![one.level.clone(), one.feature.clone(), one.count.to_string(), one.functions.to_string(), most]
     }));
+    rows.extend(report.unknown.first().map(|most| {
+        let count: u64 = report.unknown.iter().map(|one| one.count).sum();
+        let most = short(&most.symbol, 59);
+        vec!["?".to_string(), UNKNOWN.to_string(), count.to_string(), report.unknown.len().to_string(), most]
+    }));
     ui::columns(&["level", "instruction set", "instructions", "functions", "most in"], rows)
 }
 
 /// All functions beyond the baseline, by instruction set.
-fn symbols(all: &[Occurring]) -> String {
+fn symbols(report: &Report) -> String {
     let mut text = String::new();
-    for one in all.iter().filter(|one| !one.baseline) {
+    for one in report.occurring.iter().filter(|one| !one.baseline) {
         let _ = writeln!(text, "\n{} ({}):", one.feature, one.level);
         for user in &one.symbols {
-            let _ = writeln!(text, "{:>8}  {:#x}  {}", user.count, user.address, user.symbol);
+            let name = ui::demangled(&user.symbol);
+            let _ = writeln!(text, "{:>8}  {:#x}  {name}", user.count, user.address);
         }
+    }
+    if !report.unknown.is_empty() {
+        let _ = writeln!(text, "\n{UNKNOWN}:");
+    }
+    for one in &report.unknown {
+        let name = ui::demangled(&one.symbol);
+        let _ = writeln!(text, "{:>8}  {:#x}  {name}  {}", one.count, one.address, one.bytes);
     }
     text
 }

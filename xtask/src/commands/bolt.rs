@@ -68,10 +68,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
     let workloads = workload::load(&workspace.workloads(), &args.workload)?;
-    if let Some(model) = &args.model {
-        train::check_model(model)?;
-    }
     let host = tools::host(ui);
+    if let Some(model) = &args.model {
+        train::check_model(model, &host)?;
+    }
     if args.dry_run {
         let source = tools::pinned_source(&workspace, &args.source)?;
         let toolchain = tools::toolchain(&workspace);

@@ -101,6 +101,7 @@ pub fn make_with(profile: &str, keys: &[Override], yes: bool, ui: &Ui) -> Result
 fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     let workspace = Workspace::find()?;
     let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &args.set.keys)?;
+    args.archive.check(&profile)?;
     let host = tools::host(ui);
     if args.common.dry_run {
         let mut toolchain = tools::toolchain(&workspace);

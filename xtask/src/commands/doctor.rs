@@ -36,6 +36,8 @@ struct Report {
     package_manager: Option<Manager>,
     /// What is missing, and the commands that install it.
     setup: SetupPlan,
+    /// The same for `pgo` and `bolt`, which a native build does without.
+    optional: SetupPlan,
 }
 
 /// Prints what the machine is, which tools it has, and what to do about it. It fails where a native build
@@ -52,7 +54,9 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let setup = examine(&needs, &tools, &search);
     let mismatches = mismatches(&tools, manager);
     let native_build_possible = setup.missing.is_empty();
-    let report = Report { native_build_possible, host, tools, mismatches, package_manager: manager, setup };
+    let optional = setup::optional(&workspace, &tools, &setup);
+    let report =
+        Report { native_build_possible, host, tools, mismatches, package_manager: manager, setup, optional };
     ui.result(&report, text(&report))?;
     fixed.transpose()?;
     if !native_build_possible {
@@ -75,6 +79,10 @@ fn text(report: &Report) -> String {
         let _ = writeln!(text, "  {severity}: {what}\n    {why}\n    mend: {mend}");
     }
     let _ = write!(text, "\n{}\n", setup::describe(&report.setup));
+    let optional = setup::describe_optional(&report.optional);
+    if !optional.is_empty() {
+        let _ = writeln!(text, "{optional}");
+    }
     text
 }
 

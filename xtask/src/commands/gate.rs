@@ -7,6 +7,7 @@ use build_info::{BuildInfo, gate};
 
 use crate::process::Log;
 use crate::stages::gate::{Engine, REFERENCE_PROFILE, Reference, failure, table};
+use crate::stages::named;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 use crate::{exit, fs};
@@ -58,13 +59,15 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 
 /// The engine that was asked for.
 fn anneal(args: &Args, workspace: &Workspace) -> Result<PathBuf> {
-    let place = args.path.clone().unwrap_or_else(|| workspace.current(&args.profile));
+    let place = match &args.path {
+        Some(path) => path.clone(),
+        None => named(workspace, &args.profile)?,
+    };
     let place = if place.is_dir() { place.join("bin/anneal") } else { place };
     if !place.is_file() {
         return Err(exit::usage(format!(
-            "{} is no engine: name a build folder or an anneal, or make one with `cargo xtask build --profile {}`",
-            place.display(),
-            args.profile
+            "{} is no engine: name a build folder or an anneal, or a profile with --profile",
+            place.display()
         )));
     }
     Ok(std::path::absolute(place)?)

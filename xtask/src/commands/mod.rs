@@ -14,6 +14,7 @@ mod model;
 mod optimize;
 mod pgo;
 pub mod plan;
+pub mod recommend;
 mod setup;
 mod show;
 mod test;
@@ -70,6 +71,8 @@ enum Command {
     Detect(detect::Args),
     /// Print what a build would do
     Plan(plan::Args),
+    /// Say which build, settings and quantisation suit a model on a machine
+    Recommend(recommend::Args),
     /// Fetch, verify and patch the llama.cpp sources
     Vendor(vendor::Args),
     /// Make model files
@@ -103,6 +106,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Setup(args) => setup::run(args, ui),
         Command::Detect(args) => detect::run(args, ui),
         Command::Plan(args) => plan::run(args, ui),
+        Command::Recommend(args) => recommend::run(args, ui),
         Command::Vendor(args) => vendor::run(args, ui),
         Command::Model(args) => model::run(args, ui),
         Command::Bench(args) => bench::run(args, ui),

@@ -1,28 +1,33 @@
 //! `pgo`
 
+mod outline;
+
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use build_info::BuildInfo;
 use build_info::optimized::{BoltMethod, Gain};
-use toolchain::CompilerKind;
+use build_info::record::Tool;
+use build_info::{BuildInfo, Host};
+use toolchain::{CompilerKind, Toolchain};
 
 use super::bolt::Job;
 use super::setup;
 use crate::models::Maker;
 use crate::openblas::{self, ArchiveArgs};
 use crate::pgo::compare::Contest;
-use crate::pgo::profdata;
 use crate::pgo::train::{self, Course};
-use crate::pgo::{Pipeline, Profile};
-use crate::plan;
+use crate::pgo::{HeldOut, Pipeline, Profile, profdata, step};
+use crate::plan::bolt::BoltTools;
 use crate::plan::variant::{self, Subject};
+use crate::plan::{self, Plan};
 use crate::process::Log;
 use crate::profile::{self, PgoScope};
-use crate::stages::{self, Lock};
+use crate::stages::{self, Lock, Outcome};
 use crate::ui::{self, Ui};
+use crate::workload::Workload;
 use crate::workspace::Workspace;
 use crate::{exit, tools, workload};
+use outline::Outline;
 
 /// Options of `pgo`.
 #[derive(Debug, clap::Args)]
@@ -57,7 +62,7 @@ pub struct Args {
     /// Install missing tools without asking
     #[arg(short, long)]
     yes: bool,
-    /// Print the plans and do nothing
+    /// Print the plans and the steps, and do nothing
     #[arg(long)]
     dry_run: bool,
     /// Leave this machine's name out of build_info.json
@@ -86,6 +91,11 @@ impl Args {
             no_hostname: false,
             source: tools::SourceArgs::default(),
         }
+    }
+
+    /// What the profile is about.
+    fn subject(&self) -> Subject {
+        Subject { scope: self.scope, kernels: self.kernels }
     }
 }
 
@@ -131,116 +141,211 @@ pub fn of_build(
     optimize(&args, ui)?.map(|(info, _)| info).context("nothing was made")
 }
 
-/// Nothing comes of a dry run, which prints the plans.
+/// Nothing comes of a dry run, which prints what it would do.
 fn optimize(args: &Args, ui: &Ui) -> Result<Option<(BuildInfo, String)>> {
     let workspace = Workspace::find()?;
     let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
     let workloads = workload::load(&workspace.workloads(), &args.workload)?;
-    if let Some(model) = &args.model {
-        train::check_model(model)?;
-    }
-    let subject = Subject { scope: args.scope, kernels: args.kernels };
     let host = tools::host(ui);
-    if args.dry_run {
-        let source = tools::pinned_source(&workspace, &args.source)?;
-        let plan = plan::plan(&host, &profile, &source, &tools::toolchain(&workspace))?;
-        let instrumented = plan.instrumented(subject);
-        ui.result(&[&plan, &instrumented], format_args!("{plan}\n{instrumented}"))?;
-        return Ok(None);
+    if let Some(model) = &args.model {
+        train::check_model(model, &host)?;
     }
-
     // Wrong usage is told before anything is waited for.
     args.source.store(&workspace)?;
+    if args.dry_run {
+        return dry_run(args, &profile, &workloads, &host, &workspace, ui).map(|()| None);
+    }
+
     let _lock = Lock::take(&workspace)?;
     let mut toolchain = setup::ready_for_pgo(&workspace, &profile, &args.source, args.bolt, args.yes, ui)?;
     openblas::provide(&workspace, &profile, &host, &ArchiveArgs::default(), &mut toolchain, ui)?;
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
-    // Before anything is compiled.
-    let tool = variant::profdata_tool(&plan, args.scope, &toolchain)?;
-    if args.profdata.is_some() && args.scope.cpp() && plan.compiler.kind == CompilerKind::Gcc {
-        return Err(exit::usage(
-            "--profdata takes a profile of clang and rustc: gcc keeps its counts elsewhere",
-        ));
-    }
-    if let Some(file) = &args.profdata {
-        profdata::check(&tool, file, &Log::new(workspace.anneal().join("pgo.log"), ui.verbose()))?;
-    }
     let mut notes = plan.notes.clone();
-    let bolt_tools = match args.bolt {
-        true => Some(plan::bolt::tools(&plan, &toolchain, &mut notes)?),
-        false => None,
-    };
-    if let Some(tools) = &bolt_tools {
-        stages::bolt::check_tools(tools, BoltMethod::Instrument)?;
-    }
+    // Before anything is compiled.
+    let ready = Ready::check(args, plan, &toolchain, &mut notes)?;
+    ready.check_files(args, &workspace, ui)?;
     notes.iter().for_each(|note| ui.warn(note));
-    let mut pipeline = Pipeline::new(&workspace, ui, &host, &tree, tool, subject, !args.no_hostname);
 
-    let plain = pipeline.step("build without a profile", |pipeline| pipeline.plain(&plan))?;
+    let (tool, hostname) = (ready.tool.clone(), !args.no_hostname);
+    let mut pipeline = Pipeline::new(&workspace, ui, &host, &tree, tool, args.subject(), hostname);
+    let made = make(args, &ready.plan, &workloads, &mut pipeline)?;
+    let kept = judge(args, &ready.plan, &made, &mut pipeline)?;
+    let Some(tools) = &ready.bolt else {
+        ui.say(ui::stage_times(pipeline.times()));
+        return Ok(Some((kept.info, kept.text)));
+    };
+    let (bolted, stays) = lay_out_anew(args, &ready.plan, tools, &made, &kept, &mut pipeline)?;
+    ui.say(ui::stage_times(pipeline.times()));
+    let text = format!("{}\n{}", kept.text, super::bolt::report(&bolted.info, stays));
+    Ok(Some((bolted.info, text)))
+}
+
+/// Refuses what the run would refuse, and prints what it would do.
+fn dry_run(
+    args: &Args,
+    profile: &profile::Profile,
+    workloads: &[Workload],
+    host: &Host,
+    workspace: &Workspace,
+    ui: &Ui,
+) -> Result<()> {
+    let mut toolchain = tools::toolchain(workspace);
+    openblas::announce(workspace, profile, host, &ArchiveArgs::default(), &mut toolchain)?;
+    let source = tools::pinned_source(workspace, &args.source)?;
+    let plan = plan::plan(host, profile, &source, &toolchain)?;
+    let mut notes = Vec::new();
+    let ready = Ready::check(args, plan, &toolchain, &mut notes)?;
+    ready.check_files(args, workspace, ui)?;
+    notes.iter().for_each(|note| ui.warn(note));
+    let outline = Outline::new(args, &ready, workloads, workspace);
+    ui.result(&outline, &outline)
+}
+
+/// The plan, and the tools without which its profile comes to nothing.
+#[derive(Debug)]
+struct Ready {
+    plan: Plan,
+    /// `llvm-profdata` of the compilers' version.
+    tool: Tool,
+    /// Where BOLT follows.
+    bolt: Option<BoltTools>,
+}
+
+impl Ready {
+    /// Refuses what cannot end well, though its first hours would.
+    fn check(args: &Args, plan: Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Self> {
+        let tool = variant::profdata_tool(&plan, args.scope, toolchain)?;
+        if args.profdata.is_some() && args.scope.cpp() && plan.compiler.kind == CompilerKind::Gcc {
+            return Err(exit::usage(
+                "--profdata takes a profile of clang and rustc: gcc keeps its counts elsewhere",
+            ));
+        }
+        let bolt = match args.bolt {
+            true => Some(plan::bolt::tools(&plan, toolchain, notes)?),
+            false => None,
+        };
+        Ok(Self { plan, tool, bolt })
+    }
+
+    /// The same of the files that were named, and of those beside the tools.
+    fn check_files(&self, args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
+        if let Some(file) = &args.profdata {
+            let log = Log::new(workspace.anneal().join("pgo.log"), ui.verbose());
+            profdata::check(&self.tool, file, &log)?;
+        }
+        match &self.bolt {
+            Some(tools) => stages::bolt::check_tools(tools, BoltMethod::Instrument),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The build without a profile and the one with it, complete; neither is current for that.
+struct Made {
+    plain: Outcome,
+    course: Course,
+    optimized: Plan,
+    outcome: Outcome,
+}
+
+impl Made {
+    fn plain_engine(&self) -> PathBuf {
+        self.plain.folder.join("bin/anneal")
+    }
+}
+
+/// Instruments, trains, merges and rebuilds.
+fn make(args: &Args, plan: &Plan, workloads: &[Workload], pipeline: &mut Pipeline) -> Result<Made> {
+    let plain = pipeline.step(step::PLAIN, |pipeline| pipeline.plain(plan))?;
     let plain_engine = plain.folder.join("bin/anneal");
-    let maker = Maker { workspace: &workspace, engine: Some(&plain_engine), ui };
-    let course = pipeline.step("models", |_| Course::new(&workloads, args.model.as_deref(), maker))?;
+    let maker = Maker { workspace: pipeline.workspace, engine: Some(&plain_engine), ui: pipeline.ui };
+    let course = pipeline.step(step::MODELS, |_| Course::new(workloads, args.model.as_deref(), maker))?;
 
-    let instrumented = plan.instrumented(subject);
-    let engine = pipeline.step("instrument", |pipeline| pipeline.instrument(&instrumented))?;
+    let instrumented = plan.instrumented(args.subject());
+    let engine = pipeline.step(step::INSTRUMENT, |pipeline| pipeline.instrument(&instrumented))?;
+    let held_out = HeldOut { model: args.model.as_deref(), maker };
     let trained: Profile = match &args.profdata {
-        Some(file) => pipeline
-            .step("take the profile", |pipeline| pipeline.take(&instrumented, &engine, file, maker))?,
+        Some(file) => {
+            pipeline.step(step::TAKE, |pipeline| pipeline.take(&instrumented, &engine, file, held_out))?
+        }
         None => pipeline
-            .step("train and merge", |pipeline| pipeline.train(&instrumented, &engine, &course, maker))?,
+            .step(step::TRAIN, |pipeline| pipeline.train(&instrumented, &engine, &course, held_out))?,
     };
 
-    let optimized = plan.profiled(subject, &trained.profdata);
-    let outcome = pipeline.step("rebuild", |pipeline| pipeline.rebuild(&optimized, trained))?;
-    let threads = build_info::threads::budget(&host, build_info::Policy::Balanced).decode;
-    let gain = pipeline.step("compare", |_| {
+    let optimized = plan.profiled(args.subject(), &trained.profdata);
+    let outcome = pipeline.step(step::REBUILD, |pipeline| pipeline.rebuild(&optimized, trained))?;
+    Ok(Made { plain, course, optimized, outcome })
+}
+
+/// What came of the comparison.
+struct Kept {
+    /// Record of the build with the profile.
+    info: BuildInfo,
+    /// Whether that one became current.
+    wins: bool,
+    /// What a person reads.
+    text: String,
+}
+
+/// Compares the two, makes the better one current, and notes the result in both records.
+fn judge(args: &Args, plan: &Plan, made: &Made, pipeline: &mut Pipeline) -> Result<Kept> {
+    let gain = pipeline.step(step::COMPARE, |pipeline| {
         let contest = Contest {
             command: "cargo xtask pgo",
-            ours: (&format!("{} with a profile", args.profile), &outcome.folder.join("bin/anneal")),
-            theirs: &plain_engine,
+            ours: (&format!("{} with a profile", args.profile), &made.outcome.folder.join("bin/anneal")),
+            theirs: &made.plain_engine(),
             against: (args.profile.clone(), plan.hash()),
-            models: course.models(),
-            threads,
+            models: made.course.models(),
+            threads: threads(pipeline.host),
             pairs: args.pairs,
         };
-        contest.run(ui)
+        contest.run(pipeline.ui)
     })?;
-
-    let info = BuildInfo { gain: Some(gain.clone()), ..outcome.info };
-    pipeline.amend(&optimized, &info)?;
+    let info = BuildInfo { gain: Some(gain.clone()), ..made.outcome.info.clone() };
+    pipeline.amend(&made.optimized, &info)?;
     let wins = gain.kept || args.keep_going;
     if !gain.kept {
         // A null result is a result, also for who reads the record of the build that stays.
-        pipeline.amend(&plan, &BuildInfo { rejected: Some(gain.clone()), ..plain.info.clone() })?;
+        pipeline.amend(plan, &BuildInfo { rejected: Some(gain.clone()), ..made.plain.info.clone() })?;
     }
-    pipeline.make_current(if wins { &optimized } else { &plan })?;
+    pipeline.make_current(if wins { &made.optimized } else { plan })?;
     let text = report(&info, &gain, wins);
-    let Some(tools) = bolt_tools else {
-        ui.say(ui::stage_times(pipeline.times()));
-        return Ok(Some((info, text)));
-    };
+    Ok(Kept { info, wins, text })
+}
 
-    let (bolted, kept) = pipeline.step("bolt", |pipeline| {
+/// Lets BOLT rewrite the program with the profile, compares that with the better of the two before, and says whether it
+/// became current.
+fn lay_out_anew(
+    args: &Args,
+    plan: &Plan,
+    tools: &BoltTools,
+    made: &Made,
+    kept: &Kept,
+    pipeline: &mut Pipeline,
+) -> Result<(Outcome, bool)> {
+    pipeline.step(step::BOLT, |pipeline| {
         let job = Job {
-            ui,
-            tools: &tools,
+            ui: pipeline.ui,
+            tools,
             method: BoltMethod::Instrument,
-            course: &course,
-            threads,
+            course: &made.course,
+            threads: threads(pipeline.host),
             pairs: args.pairs,
             keep: args.keep_going,
             hostname: !args.no_hostname,
         };
-        let (base, rival) =
-            (pipeline.open(&optimized)?, pipeline.open(if wins { &optimized } else { &plan })?);
+        let base = pipeline.open(&made.optimized)?;
+        let rival = pipeline.open(if kept.wins { &made.optimized } else { plan })?;
         let (bolted, _) = job.run(&base, &rival)?;
-        let kept = args.keep_going || bolted.info.gain.as_ref().is_some_and(|gain| gain.kept);
-        Ok((bolted, kept))
-    })?;
-    ui.say(ui::stage_times(pipeline.times()));
-    let text = format!("{text}\n{}", super::bolt::report(&bolted.info, kept));
-    Ok(Some((bolted.info, text)))
+        let stays = args.keep_going || bolted.info.gain.as_ref().is_some_and(|gain| gain.kept);
+        Ok((bolted, stays))
+    })
+}
+
+/// Threads of a comparison: as many as the engine decodes with.
+fn threads(host: &Host) -> u32 {
+    build_info::threads::budget(host, build_info::Policy::Balanced).decode
 }
 
 /// What a person reads at the end.
@@ -249,11 +354,15 @@ fn report(info: &BuildInfo, gain: &Gain, wins: bool) -> String {
     if let Some(pgo) = &info.pgo {
         let coverage = &pgo.coverage;
         text.push_str(&format!(
-            "coverage: {} of {} functions were run in training; of the {} hot functions of another run {} have counts; \
+            "coverage: {} of {} functions were run in training; of the {} hot functions of another run{} {} have counts; \
              {} have changed\n{}\n\n",
             coverage.counted,
             coverage.functions,
             coverage.hot,
+            match coverage.models.as_slice() {
+                [] => String::new(),
+                models => format!(", on {},", models.join(", ")),
+            },
             coverage.hot_counted,
             coverage.mismatched.len(),
             ui::columns(
@@ -278,11 +387,12 @@ fn report(info: &BuildInfo, gain: &Gain, wins: bool) -> String {
     text
 }
 
-/// A function's name for a terminal: C++'s are spelt with all of their types.
+/// A function's name for a terminal.
 fn shortened(name: &str) -> String {
     const MOST: usize = 72;
+    let name = ui::demangled(name);
     if name.chars().count() <= MOST {
-        return name.to_string();
+        return name;
     }
     format!("{}…", name.chars().take(MOST).collect::<String>())
 }

@@ -73,14 +73,14 @@ pub fn reference_toolchain(arch: &str) -> Result<Toolchain> {
 }
 
 /// What `--host` takes, and how to make one.
-const HOST_FILE: &str = "a description of a machine: run `cargo xtask detect > host.json` on that machine and \
+pub const HOST_FILE: &str = "a description of a machine: run `cargo xtask detect > host.json` on that machine and \
                          give host.json, or take one of fixtures/hosts";
 
 /// What `--toolchain` takes, and where there is one to begin with.
 const TOOLCHAIN_FILE: &str = "a list of tools: copy one of fixtures/toolchains and change it";
 
 /// Reads `path`, which should be `what`.
-fn read_json<T: DeserializeOwned>(path: &Path, what: &str) -> Result<T> {
+pub fn read_json<T: DeserializeOwned>(path: &Path, what: &str) -> Result<T> {
     let text = std::fs::read(path)
         .with_context(|| format!("cannot read {}, which should be {what}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("{} is not {what}", path.display()))

@@ -40,13 +40,25 @@ struct Report<'a> {
     toolchain: &'a Toolchain,
 }
 
+/// What `setup --dry-run --json` prints.
+#[derive(Serialize)]
+struct DryRun {
+    #[serde(flatten)]
+    plan: SetupPlan,
+    /// For `pgo` and `bolt`; `setup` does not install it, and they offer to.
+    optional: SetupPlan,
+}
+
 /// Installs what a profile needs. It fails where anything is still missing that could be installed.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let needs = needs(&profile::load(&workspace.build_profiles(), &args.profile)?);
     if args.dry_run {
-        let plan = examine(&needs, &tools::toolchain(&workspace), &tools::search(&workspace));
-        return ui.result(&plan, describe(&plan));
+        let toolchain = tools::toolchain(&workspace);
+        let plan = examine(&needs, &toolchain, &tools::search(&workspace));
+        let optional = optional(&workspace, &toolchain, &plan);
+        let text = [describe(&plan), describe_optional(&optional)].join("\n");
+        return ui.result(&DryRun { plan, optional }, text);
     }
     let (toolchain, outcome) = ensure(&workspace, &needs, args.yes, ui)?;
     if let Outcome::WithoutRecommended { plan, declined: Some(why) } = &outcome {
@@ -87,6 +99,21 @@ pub fn needs(profile: &Profile) -> Needs {
         Blas::Off | Blas::Upstream => None,
     });
     needs
+}
+
+/// What `pgo` and `bolt` take beyond a build, as far as it is missing and not in `plan` already. They install it
+/// themselves when they are asked to.
+pub fn optional(workspace: &Workspace, toolchain: &Toolchain, plan: &SetupPlan) -> SetupPlan {
+    examine(&optional_needs(plan), toolchain, &tools::search(workspace))
+}
+
+fn optional_needs(plan: &SetupPlan) -> Needs {
+    let known = |requirement: &Requirement| {
+        plan.missing.contains(requirement) || plan.recommended.contains(requirement)
+    };
+    let all = [Requirement::LlvmTools, Requirement::Bolt];
+    let recommended = all.into_iter().filter(|requirement| !known(requirement)).collect();
+    Needs { required: Vec::new(), recommended }
 }
 
 /// What all tests take: a native build's tools, those that the sources' tests fetch with, and an emulator of
@@ -230,6 +257,21 @@ pub fn describe(plan: &SetupPlan) -> String {
     lines.join("\n")
 }
 
+/// What is missing for `pgo` and `bolt`, what for, and what brings it; empty where nothing is.
+pub fn describe_optional(plan: &SetupPlan) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for requirement in &plan.recommended {
+        let what_for = match requirement {
+            Requirement::Bolt => "`cargo xtask bolt` and `pgo --bolt`",
+            _ => "`cargo xtask pgo`",
+        };
+        lines.push(format!("optional, for {what_for}: {requirement}"));
+    }
+    lines.extend(plan.unavailable.iter().map(|(what, why)| format!("  {what}: {why}")));
+    lines.extend(plan.steps.iter().map(|step| format!("  {step}")));
+    lines.join("\n")
+}
+
 /// The installer's voice on this terminal.
 struct Talk<'a> {
     ui: &'a Ui,
@@ -293,5 +335,30 @@ impl Console for Talk<'_> {
 
     fn stopped(&self) -> bool {
         process::interrupted()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_pgo_and_bolt_lack_is_named_once_and_with_its_purpose() {
+        let bare = SetupPlan::default();
+        assert_eq!(optional_needs(&bare).recommended, [Requirement::LlvmTools, Requirement::Bolt]);
+        assert!(optional_needs(&bare).required.is_empty());
+        let of_lto = SetupPlan { recommended: vec![Requirement::LlvmTools], ..SetupPlan::default() };
+        assert_eq!(optional_needs(&of_lto).recommended, [Requirement::Bolt]);
+
+        assert_eq!(describe_optional(&bare), "");
+        let lacking = SetupPlan {
+            recommended: vec![Requirement::LlvmTools, Requirement::Bolt],
+            unavailable: vec![(Requirement::Bolt, "dnf offers no package for it here".to_string())],
+            ..SetupPlan::default()
+        };
+        let text = describe_optional(&lacking);
+        assert!(text.starts_with("optional, for `cargo xtask pgo`: llvm-profdata"), "{text}");
+        assert!(text.contains("optional, for `cargo xtask bolt` and `pgo --bolt`: llvm-bolt 20"), "{text}");
+        assert!(text.ends_with("dnf offers no package for it here"), "{text}");
     }
 }

@@ -2,18 +2,18 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use build_info::{BuildInfo, ReadError};
 use serde::Serialize;
 
-use crate::stages::{Builds, Found, Lock};
+use crate::stages::{self, Builds, Found, Lock};
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
 
 /// Options of `show`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Show the whole record of this profile's current build
+    /// Show the whole record of this profile's current build, or of the build in this folder of the list
     profile: Option<String>,
 }
 
@@ -32,10 +32,7 @@ struct Row {
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     if let Some(profile) = args.profile {
-        let folder = workspace.current(&profile);
-        if !folder.join("build_info.json").is_file() {
-            bail!("there is no finished {profile} build: `cargo xtask build --profile {profile}` makes one");
-        }
+        let folder = stages::named(&workspace, &profile)?;
         let info = BuildInfo::read(&folder.join("build_info.json"))?;
         return ui.result(&info, serde_json::to_string_pretty(&info)?);
     }

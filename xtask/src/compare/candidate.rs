@@ -7,8 +7,7 @@ use build_info::BuildInfo;
 use build_info::record::ReadError;
 
 use crate::exit;
-use crate::profile;
-use crate::stages::Builds;
+use crate::stages;
 use crate::workspace::Workspace;
 
 /// A build to measure.
@@ -49,11 +48,7 @@ impl Candidate {
                 path.file_name().map_or_else(|| text.to_string(), |name| name.to_string_lossy().into_owned());
             return Self::at(&name, path);
         }
-        let folder = workspace.current(text);
-        if folder.is_dir() {
-            return Self::at(text, &folder);
-        }
-        Err(missing(workspace, text))
+        Self::at(text, &stages::named(workspace, text)?)
     }
 
     /// The build in the folder `path`, or of the program `path`.
@@ -83,21 +78,4 @@ impl Candidate {
         };
         Ok(Self { name: name.to_string(), path: program, program: kind, record })
     }
-}
-
-/// There is no build `name`: why, and what there is.
-fn missing(workspace: &Workspace, name: &str) -> anyhow::Error {
-    let found = Builds::of(workspace).all().unwrap_or_default();
-    let current: Vec<String> = found.into_iter().filter_map(|build| build.current_of).collect();
-    let there = match current.as_slice() {
-        [] => "no build is finished yet".to_string(),
-        names => format!("finished are {}", names.join(", ")),
-    };
-    let known = profile::names(&workspace.build_profiles()).unwrap_or_default();
-    if known.iter().any(|profile| profile == name) {
-        return anyhow::anyhow!(
-            "{name} is not built: `cargo xtask build --profile {name}` makes it; {there}"
-        );
-    }
-    exit::usage(format!("there is no build {name:?}: {there}; a folder is named by a path with a slash"))
 }

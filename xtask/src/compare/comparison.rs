@@ -8,7 +8,7 @@ use super::ledger::Ledger;
 use super::phase::{Phase, Quantity};
 use super::{Provenance, Ratio, median};
 use crate::ui;
-use measure::Round;
+use measure::{Round, Stop};
 
 /// Several builds measured side by side. docs/src/guide/measuring.md describes the fields.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -34,9 +34,30 @@ pub struct Comparison {
     pub figures: Vec<Figure>,
     /// For each build but the baseline: prefill and decode of all models and shapes together.
     pub overall: Vec<Overall>,
+    /// Why no further round was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Stop>,
+    /// The smallest difference of prefill and decode together that so many rounds could be expected to show on this
+    /// machine, as a part of 1: from how much the baseline differed from itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<f64>,
     /// What else ran on the machine, round by round.
     #[serde(default)]
     pub rounds: Vec<Round>,
+    /// Rounds that were measured again, because the baseline was far from itself in them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<Dropped>,
+}
+
+/// A round that does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// Rounds that counted before it.
+    pub after: usize,
+    /// Geometric mean of the baseline's speeds in it, in tokens per second.
+    pub anchor: f64,
+    /// What else ran on the machine.
+    pub machine: Round,
 }
 
 /// One of the builds.
@@ -153,25 +174,34 @@ fn outcome(phase: Phase, build: &Contender, samples: &[f64], baseline: Option<&V
 
 /// How each build but the first generates text: prefill and decode together.
 pub(super) fn overall(ledger: &Ledger, builds: &[Contender]) -> Vec<Overall> {
-    let entries = ledger.sorted();
-    let speeds: Vec<&Vec<Vec<f64>>> = entries
-        .iter()
-        .filter(|(key, _)| matches!(key.phase, Phase::Prefill | Phase::Decode))
-        .map(|(_, samples)| samples)
-        .collect();
     let of_build = |number: usize| {
-        let rounds = speeds.iter().map(|samples| samples[number].len().min(samples[0].len())).min()?;
-        let log_ratio = |round: usize| {
-            let logs = speeds.iter().map(|samples| (samples[number][round] / samples[0][round]).ln());
-            logs.sum::<f64>() / speeds.len() as f64
-        };
-        let means: Vec<f64> = (0..rounds).map(|round| log_ratio(round).exp()).collect();
-        // Against itself: the means are ratios already.
-        let ratio = (!means.is_empty()).then(|| super::ratio(&means, &vec![1.0; means.len()]))?;
+        let ratios = ratios(ledger, number);
+        let ratio = (!ratios.is_empty()).then(|| Ratio::of(&ratios))?;
         let verdict = Quantity::Rate.verdict(&ratio).to_string();
         Some(Overall { build: builds[number].name.clone(), ratio, verdict })
     };
     (1..builds.len()).filter_map(of_build).collect()
+}
+
+/// Of each round the geometric mean of all speeds of build `number` against the baseline's.
+pub(super) fn ratios(ledger: &Ledger, number: usize) -> Vec<f64> {
+    speeds(ledger, number).iter().zip(speeds(ledger, 0)).map(|(own, baseline)| own / baseline).collect()
+}
+
+/// Of each round the geometric mean of prefill and decode of build `number` on all models in all shapes.
+pub(super) fn speeds(ledger: &Ledger, number: usize) -> Vec<f64> {
+    let entries = ledger.sorted();
+    let speeds: Vec<&Vec<f64>> = entries
+        .iter()
+        .filter(|(key, _)| matches!(key.phase, Phase::Prefill | Phase::Decode))
+        .map(|(_, samples)| &samples[number])
+        .collect();
+    let rounds = speeds.iter().map(|samples| samples.len()).min().unwrap_or(0);
+    let mean = |round: usize| {
+        let logs: f64 = speeds.iter().map(|samples| samples[round].ln()).sum();
+        (logs / speeds.len() as f64).exp()
+    };
+    (0..rounds).map(mean).collect()
 }
 
 impl Comparison {
@@ -198,6 +228,25 @@ impl Comparison {
             rows.push(vec![title, "all".to_string(), build, String::new(), ratio, overall.verdict.clone()]);
         }
         ui::columns(&["", "model", "build", "median", &against, "verdict"], rows)
+    }
+
+    /// What a reader should know of how it was measured; nothing where all went as planned.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        if let Some(floor) = self.floor.filter(|floor| floor.is_finite()) {
+            remarks.push(format!(
+                "differences of {:.1} % and more can be told by {} rounds on this machine",
+                100.0 * floor,
+                self.rounds.len()
+            ));
+        }
+        let rounds = match self.dropped.len() {
+            0 => return remarks,
+            1 => "1 round was".to_string(),
+            many => format!("{many} rounds were"),
+        };
+        remarks.push(format!("{rounds} disturbed and measured again: the baseline was far from itself"));
+        remarks
     }
 
     /// Cores that others kept busy: median and most of the rounds.

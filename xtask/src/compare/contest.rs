@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use build_info::Bytes;
+use measure::{Anchor, Judgement, Round, Rule, Stop, Watch, schedule};
 use serde::{Deserialize, Serialize};
 
 use super::Provenance;
 use super::candidate::{Candidate, Program};
-use super::comparison::{self, Comparison, Contender};
+use super::comparison::{self, Comparison, Contender, Dropped};
 use super::ledger::{Key, Ledger};
 use super::once::{self, Request};
 use super::phase::Phase;
 use crate::exit;
 use crate::process;
 use crate::ui::Ui;
-use measure::{Round, Watch, schedule};
 
 /// Sizes of a run, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,8 +42,10 @@ pub struct Contest<'a> {
     pub phases: &'a [Phase],
     /// Threads of both phases.
     pub threads: u32,
-    /// Rounds, after one that is not counted.
+    /// Most rounds, after one that is not counted.
     pub pairs: usize,
+    /// Half the width of the interval of prefill and decode that is narrow enough to stop earlier; 0 for all pairs.
+    pub precision: f64,
     /// What to tokenise instead of the engine's own text.
     pub text: Option<&'a Path>,
     /// Where to keep the result with all samples, from round to round.
@@ -52,6 +54,14 @@ pub struct Contest<'a> {
     pub provenance: Provenance,
     /// Something its reader should know.
     pub note: Option<String>,
+}
+
+/// What was measured until now.
+struct Progress {
+    ledger: Ledger,
+    rounds: Vec<Round>,
+    dropped: Vec<Dropped>,
+    stop: Option<Stop>,
 }
 
 /// One line of a round: a model in a shape, and what is measured there.
@@ -65,34 +75,75 @@ struct Event<'a> {
 impl Contest<'_> {
     /// Runs it. When a build fails, or the user stops it, what was measured until then is in the raw file.
     pub fn run(&self, ui: &Ui) -> Result<Comparison> {
-        self.check()?;
+        self.check_builds()?;
+        self.check_inputs()?;
+        if self.models.is_empty() && self.phases.iter().any(|phase| phase.is_of_engine()) {
+            return Err(exit::usage("no model is named"));
+        }
         let events = self.events();
-        let mut ledger = Ledger::new(self.builds.len());
-        self.sizes(&mut ledger)?;
-        let mut rounds = Vec::new();
+        let mut done = Progress {
+            ledger: Ledger::new(self.builds.len()),
+            rounds: Vec::new(),
+            dropped: Vec::new(),
+            stop: None,
+        };
+        self.sizes(&mut done.ledger)?;
+        let mut anchor = Anchor::new();
         let mut progress = ui.progress("compare");
-        let total = self.pairs as u64 + 1;
         // Round 0 warms the page cache and the clock up.
-        for round in 0..=self.pairs {
+        for round in 0.. {
             let watch = Watch::start();
-            let mut scrap = Ledger::new(self.builds.len());
-            let values = if round == 0 { &mut scrap } else { &mut ledger };
-            if let Err(error) = self.round(round, &events, values) {
+            let mut values = Ledger::new(self.builds.len());
+            if let Err(error) = self.round(round, &events, &mut values) {
                 progress.finish();
-                return Err(self.keep_part(error, &ledger, &rounds));
+                return Err(self.keep_part(error, &done));
             }
             if round > 0 {
-                rounds.push(watch.stop());
-                self.keep(&self.comparison(&ledger, &rounds, self.stopped(&rounds)))?;
+                self.take(values, watch.stop(), &mut anchor, &mut done);
+                self.keep(&self.comparison(&done, self.stopped(&done)))?;
             }
-            progress.step(round as u64 + 1, total, "rounds");
+            progress.step(done.rounds.len() as u64 + 1, self.pairs as u64 + 1, "rounds");
+            if done.stop.is_some() {
+                break;
+            }
         }
         progress.finish();
-        Ok(self.comparison(&ledger, &rounds, None))
+        Ok(self.comparison(&done, None))
     }
 
-    /// Says before the long part what cannot work.
-    fn check(&self) -> Result<()> {
+    /// Adds a round, unless its anchor says that the machine was disturbed: then it will be measured again.
+    fn take(&self, values: Ledger, machine: Round, anchor: &mut Anchor, done: &mut Progress) {
+        // The first build is the anchor: all its speeds of the round together.
+        let speed = comparison::speeds(&values, 0).first().copied();
+        let disturbed = speed.is_some_and(|speed| anchor.judge(speed) == Judgement::Disturbed);
+        if let (true, Some(anchor)) = (disturbed, speed)
+            && done.dropped.len() < self.repeats()
+        {
+            done.dropped.push(Dropped { after: done.rounds.len(), anchor, machine });
+            return;
+        }
+        done.ledger.append(values);
+        done.rounds.push(machine);
+        let rule = Rule { pairs: self.pairs, precision: self.precision };
+        let over = |number| rule.over(&comparison::ratios(&done.ledger, number));
+        done.stop = match done.rounds.len() >= self.pairs {
+            true => Some(Stop::Pairs),
+            // A precision asks for an early end; without one all pairs are wanted.
+            false if self.precision > 0.0 => (1..self.builds.len())
+                .map(over)
+                .collect::<Option<Vec<Stop>>>()
+                .and_then(|all| all.last().copied()),
+            false => None,
+        };
+    }
+
+    /// Disturbed rounds that are measured again; further ones count as they are.
+    fn repeats(&self) -> usize {
+        self.pairs.div_ceil(2)
+    }
+
+    /// Says before the long part what cannot work with these builds.
+    pub fn check_builds(&self) -> Result<()> {
         let usage = |why: String| Err(exit::usage(why));
         if self.builds.len() < 2 {
             return usage("a comparison needs two builds or more".to_string());
@@ -102,9 +153,6 @@ impl Contest<'_> {
                 return usage(format!("{} is named twice: give one of them a label, LABEL=PATH", build.name));
             }
         }
-        if self.pairs == 0 || self.threads == 0 || self.phases.is_empty() || self.shapes.is_empty() {
-            return usage("a comparison needs a pair, a thread, a phase and a shape at least".to_string());
-        }
         let foreign = |phase: &&Phase| !Phase::OF_LLAMA_BENCH.contains(phase);
         let bench = self.builds.iter().find(|build| build.program == Program::LlamaBench);
         if let (Some(bench), Some(phase)) = (bench, self.phases.iter().find(foreign)) {
@@ -112,6 +160,15 @@ impl Contest<'_> {
                 "{} is llama-bench, which cannot be asked for {phase}: leave it out of --phases",
                 bench.name
             ));
+        }
+        Ok(())
+    }
+
+    /// Says what cannot work with any build: also before there is one.
+    pub fn check_inputs(&self) -> Result<()> {
+        let usage = |why: String| Err(exit::usage(why));
+        if self.pairs == 0 || self.threads == 0 || self.phases.is_empty() || self.shapes.is_empty() {
+            return usage("a comparison needs a pair, a thread, a phase and a shape at least".to_string());
         }
         let empty = |shape: &&Shape| {
             (self.phases.contains(&Phase::Prefill) && shape.prompt == 0)
@@ -124,9 +181,11 @@ impl Contest<'_> {
             ));
         }
         for (number, model) in self.models.iter().enumerate() {
-            let size =
-                std::fs::metadata(model).with_context(|| format!("no model {}", model.display()))?.len();
-            if size == 0 {
+            let found = std::fs::metadata(model).with_context(|| format!("no model {}", model.display()))?;
+            if !found.is_file() {
+                anyhow::bail!("the model {} is no file", model.display());
+            }
+            if found.len() == 0 {
                 anyhow::bail!("the model {} is empty", model.display());
             }
             if self.models[..number].iter().any(|other| name_of(other) == name_of(model)) {
@@ -140,11 +199,7 @@ impl Contest<'_> {
         if let Some(raw) = self.raw.filter(|raw| raw.parent().is_some_and(|folder| !is_folder(folder))) {
             anyhow::bail!("there is no folder for {}: make it first", raw.display());
         }
-        let needs_model = self.phases.iter().any(|phase| phase.is_of_engine());
-        match self.models {
-            [] if needs_model => usage("no model is named".to_string()),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     fn events(&self) -> Vec<Event<'_>> {
@@ -205,7 +260,7 @@ impl Contest<'_> {
         Ok(())
     }
 
-    fn comparison(&self, ledger: &Ledger, rounds: &[Round], stopped: Option<String>) -> Comparison {
+    fn comparison(&self, done: &Progress, stopped: Option<String>) -> Comparison {
         let builds: Vec<Contender> =
             self.builds.iter().map(|build| Contender::new(&build.name, build.record.as_ref())).collect();
         Comparison {
@@ -215,17 +270,20 @@ impl Contest<'_> {
             threads: self.threads,
             pairs: self.pairs,
             warm_up_rounds: 1,
-            figures: comparison::figures(ledger, &builds),
-            overall: comparison::overall(ledger, &builds),
+            figures: comparison::figures(&done.ledger, &builds),
+            overall: comparison::overall(&done.ledger, &builds),
+            stop: done.stop,
+            floor: measure::floor(&comparison::speeds(&done.ledger, 0), done.rounds.len()),
             builds,
-            rounds: rounds.to_vec(),
+            rounds: done.rounds.clone(),
+            dropped: done.dropped.clone(),
         }
     }
 
     /// What a raw file says that is not the last of its run.
-    fn stopped(&self, rounds: &[Round]) -> Option<String> {
-        let (done, all) = (rounds.len(), self.pairs);
-        (done < all).then(|| format!("{done} of {all} rounds were complete when this was written"))
+    fn stopped(&self, done: &Progress) -> Option<String> {
+        let (rounds, all) = (done.rounds.len(), self.pairs);
+        done.stop.is_none().then(|| format!("{rounds} of {all} rounds were complete when this was written"))
     }
 
     fn keep(&self, comparison: &Comparison) -> Result<()> {
@@ -236,13 +294,13 @@ impl Contest<'_> {
     }
 
     /// `error` with the place of what was measured before it.
-    fn keep_part(&self, error: anyhow::Error, ledger: &Ledger, rounds: &[Round]) -> anyhow::Error {
+    fn keep_part(&self, error: anyhow::Error, done: &Progress) -> anyhow::Error {
         let why =
             if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
         let first = why.lines().next().unwrap_or_default();
-        let stopped = format!("in round {} of {}: {first}", rounds.len() + 1, self.pairs);
-        let Some(path) = self.raw.filter(|_| !rounds.is_empty()) else { return error };
-        match self.keep(&self.comparison(ledger, rounds, Some(stopped))) {
+        let stopped = format!("in round {} of {}: {first}", done.rounds.len() + 1, self.pairs);
+        let Some(path) = self.raw.filter(|_| !done.rounds.is_empty()) else { return error };
+        match self.keep(&self.comparison(done, Some(stopped))) {
             Ok(()) => error.context(format!("not finished; what was measured is in {}", path.display())),
             Err(second) => error.context(format!("not finished, and not kept: {second:#}")),
         }

@@ -36,6 +36,15 @@ impl Ledger {
         self.entries[at].1[build].push(value);
     }
 
+    /// Adds all that is in `other`, which is of the same builds.
+    pub fn append(&mut self, other: Ledger) {
+        for (key, samples) in other.entries {
+            for (build, values) in samples.into_iter().enumerate() {
+                values.into_iter().for_each(|value| self.add(key.clone(), build, value));
+            }
+        }
+    }
+
     /// The entries: phase by phase, and in the order in which they came first.
     pub fn sorted(&self) -> Vec<&(Key, Vec<Vec<f64>>)> {
         let mut entries: Vec<_> = self.entries.iter().collect();

@@ -5,7 +5,7 @@ pub mod candidate;
 pub mod comparison;
 pub mod contest;
 mod ledger;
-mod once;
+pub mod once;
 mod phase;
 mod provenance;
 
@@ -15,4 +15,6 @@ pub use contest::{Contest, Shape};
 pub use measure::{Ratio, median, ratio};
 pub use once::{Request, measure as measure_once};
 pub use phase::Phase;
+#[cfg(test)]
+pub use phase::Quantity;
 pub use provenance::Provenance;

@@ -1,21 +1,20 @@
 //! One run of one program.
 
 use std::io::Read;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::candidate::{Candidate, Program};
 use super::contest::Shape;
 use super::median;
 use super::phase::{Phase, Quantity};
-use crate::process;
+use crate::process::{self, Running};
 
 /// How often a program is started for one sample of a start-up time, which is short.
 const STARTS: usize = 5;
@@ -52,7 +51,7 @@ struct Row {
 /// Runs `build` once, with its own warm-up, and returns what was asked for.
 pub fn measure(build: &Candidate, request: &Request<'_>) -> Result<Vec<(Phase, f64)>> {
     let mut command = command(build, request);
-    let line = line(&command);
+    let line = process::line(&command);
     let model = request.model.display();
     let (stdout, peak) = run(&mut command, &line)
         .with_context(|| format!("{} failed on {model}", build.name))
@@ -69,6 +68,21 @@ pub fn measure(build: &Candidate, request: &Request<'_>) -> Result<Vec<(Phase, f
             Ok((phase, value.filter(|value| value.is_finite() && *value > 0.0).with_context(told)?))
         })
         .collect()
+}
+
+/// Runs `build` with llama-bench's `arguments` and returns its rows as they are. One repetition a run: the caller takes
+/// turns.
+pub fn rows(build: &Candidate, arguments: &[String]) -> Result<Vec<serde_json::Map<String, Value>>> {
+    let mut command = Command::new(&build.path);
+    if build.program == Program::Anneal {
+        command.arg("bench");
+    }
+    command.args(arguments).args(["-r", "1", "-o", "json"]);
+    let line = process::line(&command);
+    let (stdout, _) = run(&mut command, &line).with_context(|| format!("{} failed", build.name))?;
+    serde_json::from_slice(&stdout).with_context(|| {
+        format!("{}: {line} printed no JSON that can be read: {}", build.name, tail(&stdout))
+    })
 }
 
 fn command(build: &Candidate, request: &Request<'_>) -> Command {
@@ -127,7 +141,7 @@ pub fn start(build: &Candidate, arguments: &[&str]) -> Result<f64> {
         process::check_interrupted()?;
         let mut command = Command::new(&build.path);
         command.args(arguments).stdin(Stdio::null());
-        let line = line(&command);
+        let line = process::line(&command);
         let started = Instant::now();
         let output = command.output().with_context(|| format!("{}: cannot start {line}", build.name))?;
         times.push(started.elapsed().as_secs_f64() * 1e3);
@@ -142,22 +156,17 @@ pub fn start(build: &Candidate, arguments: &[&str]) -> Result<f64> {
 /// Runs it to its end; returns its standard output, and the most memory it had resident. Ctrl-C ends it.
 fn run(command: &mut Command, line: &str) -> Result<(Vec<u8>, Option<f64>)> {
     process::check_interrupted()?;
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // A group of its own: ctrl-C reaches us alone, and we stop it.
-    command.process_group(0);
-    let mut child = command.spawn().with_context(|| format!("cannot start {line}"))?;
+    let mut running = Running::start(command)?;
     // Read all the while: a full pipe would stop the program.
-    let (out, err) = (drain(child.stdout.take()), drain(child.stderr.take()));
+    let (out, err) = (drain(running.child.stdout.take()), drain(running.child.stderr.take()));
     // The kernel's high-water mark only rises, so the last reading before the end is the peak.
-    let proc_status = format!("/proc/{}/status", child.id());
+    let proc_status = format!("/proc/{}/status", running.child.id());
     let mut peak = None;
     let status = loop {
-        if let Some(status) = child.try_wait().with_context(|| format!("cannot wait for {line}"))? {
+        if let Some(status) = running.child.try_wait().with_context(|| format!("cannot wait for {line}"))? {
             break status;
         }
-        if process::interrupted() {
-            kill(&mut child);
-        }
+        running.pass_on_interrupts();
         peak = std::fs::read_to_string(&proc_status).ok().and_then(|text| high_water(&text)).or(peak);
         std::thread::sleep(Duration::from_millis(20));
     };
@@ -181,13 +190,6 @@ fn explain(error: anyhow::Error, build: &Candidate) -> anyhow::Error {
     error
 }
 
-fn kill(child: &mut Child) {
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // It may have ended by itself meanwhile.
-        let _ = rustix::process::kill_process_group(group, Signal::KILL);
-    }
-}
-
 fn drain(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -199,21 +201,11 @@ fn drain(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// The command as one would type it.
-fn line(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| toolchain::setup::quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
-}
-
 /// The last lines of what a program printed.
 fn tail(output: &[u8]) -> String {
     let text = String::from_utf8_lossy(output);
     let lines: Vec<&str> = text.trim().lines().collect();
-    if lines.is_empty() {
-        return " and printed nothing".to_string();
-    }
-    let last = &lines[lines.len().saturating_sub(TAIL)..];
-    format!("; its last lines:\n    {}", last.join("\n    "))
+    process::last_lines(&lines, TAIL)
 }
 
 /// `VmHWM` of /proc/PID/status, in bytes.

@@ -57,6 +57,18 @@ fn pin() -> Result<Pin> {
 }
 
 impl ArchiveArgs {
+    /// Refuses an archive that nothing would be built from.
+    pub fn check(&self, profile: &Profile) -> Result<()> {
+        if self.blas_archive.is_none() || profile.blas == Blas::OpenblasSource {
+            return Ok(());
+        }
+        Err(exit::usage(format!(
+            "--blas-archive is for profiles that build OpenBLAS, and {} has `blas = \"{}\"`: take \
+             --profile native-openblas-source, or --set blas=openblas-source",
+            profile.name, profile.blas
+        )))
+    }
+
     /// The archive that was asked for.
     fn archive(&self) -> Result<Archive> {
         let pin = pin()?;

@@ -190,3 +190,15 @@ fn versions_are_read_from_names() {
         assert_eq!(version_in(name).as_deref(), expected, "{name}");
     }
 }
+
+#[test]
+fn an_archive_that_nothing_is_built_from_is_wrong_usage() {
+    let fixture = Fixture::new();
+    let given = ArchiveArgs { blas_archive: Some("OpenBLAS-0.3.99.tar.gz".to_string()), blas_sha256: None };
+    given.check(&fixture.profile).unwrap();
+    let native = Profile { blas: Blas::Off, name: "native".to_string(), ..fixture.profile.clone() };
+    ArchiveArgs::default().check(&native).unwrap();
+    let error = given.check(&native).unwrap_err();
+    assert_eq!(exit::code_of(&error), 2);
+    assert!(error.to_string().contains("native has `blas = \"off\"`"), "{error}");
+}

@@ -55,6 +55,7 @@ impl Contest<'_> {
             phases: &PHASES,
             threads: self.threads,
             pairs: self.pairs,
+            precision: 0.0,
             text: None,
             raw: None,
             provenance: Provenance::now(&crate::tools::host(ui), self.command.to_string()),

@@ -56,6 +56,7 @@ pub fn coverage(trained: &Functions, run: &Functions) -> Result<Coverage> {
         );
     }
     Ok(Coverage {
+        models: Vec::new(),
         functions: trained.len() as u64,
         counted,
         hot: hot.len() as u64,

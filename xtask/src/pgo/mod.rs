@@ -30,6 +30,35 @@ use crate::workspace::Workspace;
 use profdata::Raw;
 use train::Course;
 
+/// Names of the steps.
+pub mod step {
+    /// What the result is compared with.
+    pub const PLAIN: &str = "build without a profile";
+    /// Made where they are missing.
+    pub const MODELS: &str = "models";
+    /// The engine with counters.
+    pub const INSTRUMENT: &str = "instrument";
+    /// One profile of many runs.
+    pub const TRAIN: &str = "train and merge";
+    /// In place of the training, where a profile was given.
+    pub const TAKE: &str = "take the profile";
+    /// The engine with the profile.
+    pub const REBUILD: &str = "rebuild";
+    /// Both in turn.
+    pub const COMPARE: &str = "compare";
+    /// The engine laid out anew.
+    pub const BOLT: &str = "bolt";
+}
+
+/// The run that a profile is held against: lengths and texts that no workload trains on.
+#[derive(Clone, Copy)]
+pub struct HeldOut<'a> {
+    /// The user's model, where one trains; else the workload's own.
+    pub model: Option<&'a Path>,
+    /// Makes the workload's own.
+    pub maker: Maker<'a>,
+}
+
 /// What the steps share.
 pub struct Pipeline<'a> {
     /// The checkout.
@@ -115,7 +144,7 @@ impl<'a> Pipeline<'a> {
 
     /// Runs the instrumented `engine` on `course`, merges what it counted, and holds that against a run that is
     /// not in the course. Nothing is run when this engine was trained so before.
-    pub fn train(&self, plan: &Plan, engine: &Path, course: &Course, maker: Maker) -> Result<Profile> {
+    pub fn train(&self, plan: &Plan, engine: &Path, course: &Course, held_out: HeldOut) -> Result<Profile> {
         let build = self.open(plan)?;
         let input = format!("{} {}", crate::fs::digest_file(engine)?, course.digest()?);
         let there = |trained: &Trained| {
@@ -135,7 +164,7 @@ impl<'a> Pipeline<'a> {
                 profdata.digest = crate::fs::digest(both.as_bytes());
                 profdata.gcda = Some(counts.folder);
             }
-            let coverage = self.hold_against_run(&profdata, engine, maker, log)?;
+            let coverage = self.hold_against_run(&profdata, engine, held_out, log)?;
             let Profdata { path: profile, digest, gcda } = profdata;
             Ok(Trained { profile, digest, gcda, training, coverage })
         })?;
@@ -144,7 +173,7 @@ impl<'a> Pipeline<'a> {
     }
 
     /// A profile from elsewhere, copied to where profiles are kept.
-    pub fn take(&self, plan: &Plan, engine: &Path, file: &Path, maker: Maker) -> Result<Profile> {
+    pub fn take(&self, plan: &Plan, engine: &Path, file: &Path, held_out: HeldOut) -> Result<Profile> {
         let build = self.open(plan)?;
         let digest = crate::fs::digest_file(file)?;
         let folder = self.workspace.pgo_profiles();
@@ -153,7 +182,7 @@ impl<'a> Pipeline<'a> {
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         crate::fs::write_atomically(&path, &bytes)?;
         let profdata = Profdata { path, digest, gcda: None };
-        let coverage = self.hold_against_run(&profdata, engine, maker, build.log())?;
+        let coverage = self.hold_against_run(&profdata, engine, held_out, build.log())?;
         Ok(Profile { profdata, training: None, coverage })
     }
 
@@ -161,18 +190,20 @@ impl<'a> Pipeline<'a> {
         &self,
         profdata: &Profdata,
         engine: &Path,
-        maker: Maker,
+        HeldOut { model, maker }: HeldOut,
         log: &Log,
     ) -> Result<Coverage> {
-        let held_out = workload::load(&self.workspace.workloads().join("held-out"), &[])?;
-        let course = Course::new(&held_out, None, maker)?;
+        let workloads = workload::load(&self.workspace.workloads().join("held-out"), &[])?;
+        // A profile of the user's model has to speak of that model's code.
+        let course = Course::new(&workloads, model, maker)?;
         let raw = Raw::empty(profdata.path.with_extension("held-out"))?;
         course.run(engine, &raw.environment(), log, self.ui)?;
         let run = raw.merge(&self.tool, self.workspace, log)?;
         let trained = profdata::functions(&self.tool, &profdata.path, log)?;
         let seen = profdata::functions(&self.tool, &run.path, log)?;
         let _ = std::fs::remove_file(&run.path);
-        coverage::coverage(&trained, &seen)
+        let models = course.models().into_iter().map(|(name, _)| name).collect();
+        Ok(Coverage { models, ..coverage::coverage(&trained, &seen)? })
     }
 
     /// The build with the profile, complete but not current.

@@ -4,8 +4,10 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use build_info::optimized::Training;
+use build_info::{Bytes, Host};
+use gguf::{GgufFile, Scalar, Value};
 
 use crate::models::Maker;
 use crate::process::{Log, Run};
@@ -117,10 +119,76 @@ fn arguments(run: &[String], model: &Path) -> Vec<OsString> {
     all
 }
 
-/// The user's model, seen to be there before anything long begins.
-pub fn check_model(path: &Path) -> Result<()> {
-    match gguf::GgufFile::open(path) {
-        Ok(_) => Ok(()),
-        Err(error) => bail!("the model to train on cannot be used: {error}"),
+/// Tokens of the largest context that a workload asks for: that of `anneal run`, which asks for none.
+const CONTEXT: u64 = 4096;
+/// Bytes that 32 values of a cache take in half precision, which is the engine's default.
+const HALF: u64 = 64;
+
+/// The user's model, seen to be there and to fit into the memory of `host`, before anything long begins.
+///
+/// # Errors
+/// When it cannot be read, or is larger than what a process may have: the training would end it after the builds.
+pub fn check_model(path: &Path, host: &Host) -> Result<()> {
+    let unusable = |error| anyhow!("the model to train on cannot be used: {error}");
+    let file = GgufFile::open(path).map_err(unusable)?;
+    let weights = file.weights().map_err(unusable)?;
+    let cache = file.cache_shape().map_or(Bytes(0), |shape| {
+        let trained = context_length(&file).unwrap_or(CONTEXT);
+        shape.bytes(CONTEXT.min(trained), HALF, HALF)
+    });
+    let needed = Bytes(weights.0.saturating_add(cache.0));
+    match host.usable_memory() {
+        Some(usable) if needed > usable => bail!(
+            "the model to train on does not fit: {} takes {weights} for its weights and {cache} for a context, and a \
+             process can have {usable} here; take a smaller one of the same architecture and quantisation, or train on \
+             synthetic models (leave --model out)",
+            path.display()
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Tokens that the model was trained for.
+fn context_length(file: &GgufFile) -> Option<u64> {
+    let Some(Value::Scalar(Scalar::String(architecture))) = file.get("general.architecture") else {
+        return None;
+    };
+    file.u32(&format!("{architecture}.context_length")).map(u64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use build_info::host::Memory;
+
+    use super::*;
+
+    #[test]
+    fn a_model_that_does_not_fit_is_refused_with_its_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tiny.gguf");
+        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).unwrap();
+        let weights = GgufFile::open(&path).unwrap().weights().unwrap().0;
+        let host = |available: u64, limit: Option<u64>| {
+            let mut host = crate::plan::tests::host("zen5-vm");
+            host.memory = Memory { total: Bytes::gib(64), available: Bytes(available) };
+            host.limits.memory = limit.map(Bytes);
+            host
+        };
+        let cases = [
+            (host(1 << 30, None), None),
+            (host(weights, None), Some("does not fit")),
+            (host(1 << 30, Some(weights)), Some("for a context, and a process can have")),
+            // Neither is known.
+            (host(0, None), None),
+        ];
+        for (host, refusal) in cases {
+            match (check_model(&path, &host), refusal) {
+                (Ok(()), None) => {}
+                (Err(error), Some(words)) => assert!(error.to_string().contains(words), "{error}"),
+                (other, _) => panic!("{:?}: {other:?}", host.memory),
+            }
+        }
+        let none = check_model(&folder.path().join("none.gguf"), &host(1 << 30, None)).unwrap_err();
+        assert!(none.to_string().starts_with("the model to train on cannot be used: "), "{none}");
     }
 }

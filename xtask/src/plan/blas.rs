@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use toolchain::{BlasLibrary, BlasThreading, Toolchain};
 
-use crate::profile::Blas;
+use crate::profile::{Blas, Linkage};
 
 /// What CMake, the linker and the checks call a vendor.
 struct Vendor {
@@ -87,10 +87,14 @@ pub fn expected_define(library: &BlasLibrary) -> String {
 }
 
 /// Arguments that link the library into the engine, and nothing else under its name.
-pub fn link_args(library: &BlasLibrary) -> Vec<String> {
+pub fn link_args(library: &BlasLibrary, linkage: Linkage) -> Vec<String> {
     let vendor = vendor(library);
-    // ggml sets as many BLAS threads as it has itself; the engine's own wish comes between (csrc/blas.cpp).
-    let mut args = vec![format!("-Wl,--wrap={}", vendor.set_threads)];
+    let mut args = Vec::new();
+    if linkage == Linkage::Static {
+        // ggml sets as many BLAS threads as it has itself; the engine's own wish comes between (csrc/blas.cpp). Of a shared
+        // ggml the calls do not come by here, so the engine must not find the function and believe that they do.
+        args.push(format!("-Wl,--wrap={}", vendor.set_threads));
+    }
     // Nothing in ggml calls it, so an archive would leave it out, and the build could not tell what it linked.
     args.push(format!("-Wl,-u,{}", vendor.version));
     if library.libraries.iter().any(|path| is_archive(path)) {
@@ -189,7 +193,9 @@ mod tests {
             ),
         ];
         for (library, args, folders) in cases {
-            assert_eq!(link_args(&library).join(" "), args);
+            assert_eq!(link_args(&library, Linkage::Static).join(" "), args);
+            let shared = link_args(&library, Linkage::Shared);
+            assert!(shared.iter().all(|arg| !arg.contains("--wrap")), "{shared:?}");
             assert_eq!(rpath(&library), folders);
         }
     }

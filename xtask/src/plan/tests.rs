@@ -29,7 +29,8 @@ fn hosts() -> Vec<(String, Host)> {
     hosts
 }
 
-fn host(name: &str) -> Host {
+/// The machine in fixtures/hosts/NAME.json.
+pub fn host(name: &str) -> Host {
     hosts().into_iter().find(|(found, _)| found == name).unwrap().1
 }
 
@@ -104,6 +105,23 @@ fn plans_of_all_blas_vendors() {
 #[test]
 fn gcc_is_taken_where_there_is_no_clang_and_its_shortfall_is_told() {
     insta::assert_snapshot!(plan_with("native", &host("zen5-vm"), &gcc_only()).unwrap());
+}
+
+#[test]
+fn gcc_is_kept_from_amx_and_clang_is_not() {
+    let mut host = host("zen5-vm");
+    host.cpu.features.extend(["amx_tile", "amx_int8", "amx_bf16"].map(str::to_string));
+    let clang = reference_toolchain(&host.arch).unwrap();
+    for (profile, toolchain, spared) in
+        [("native", &gcc_only(), true), ("upstream-default", &gcc_only(), true), ("native", &clang, false)]
+    {
+        let plan = plan_with(profile, &host, toolchain).unwrap();
+        assert_eq!(plan.codegen.cxx.iter().any(|flag| flag == "-mno-amx-tile"), spared, "{profile}");
+        assert_eq!(plan.isa.required.iter().any(|feature| feature == "amx_tile"), !spared, "{profile}");
+        assert_eq!(plan.notes.iter().any(|note| note.contains("AMX")), spared, "{profile}: {:?}", plan.notes);
+    }
+    let portable = plan_with("portable", &host, &gcc_only()).unwrap();
+    assert!(portable.codegen.cxx.iter().all(|flag| !flag.contains("amx")), "{:?}", portable.codegen.cxx);
 }
 
 #[test]

@@ -78,6 +78,12 @@ impl Override {
 
 /// A profile's name, and the overrides that are part of it.
 pub(super) fn split(name: &str) -> Result<(&str, Vec<Override>)> {
+    if name.contains('~') {
+        return Err(exit::usage(format!(
+            "{name:?} is what a build is called whose keys cannot stand in a file's name: write them out, as in \
+             --profile 'native+extra_flags:-fno-plt,-fwrapv'"
+        )));
+    }
     let mut parts = name.split('+');
     let base = parts.next().unwrap_or_default();
     let overrides: Result<Vec<Override>, String> = parts.map(str::parse).collect();
@@ -200,6 +206,12 @@ mod tests {
             let error = load(&profiles(), &format!("native+{text}")).unwrap_err();
             assert_eq!(exit::code_of(&error), 2, "{error}");
         }
+        let digest = load_with(&profiles(), "native", &sets(&["extra_flags=-a,-b"])).unwrap().name;
+        let error = load(&profiles(), &digest).unwrap_err();
+        assert!(
+            exit::code_of(&error) == 2 && error.to_string().contains("write them out"),
+            "{digest}: {error}"
+        );
         let twice = load_with(&profiles(), "native+lto=thin", &sets(&["lto=off"])).unwrap_err();
         assert!(twice.to_string().contains("`lto` is set to off and to thin"), "{twice}");
     }

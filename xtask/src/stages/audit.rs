@@ -50,6 +50,7 @@ pub fn audit(build: &Build, progress: &mut Progress) -> Result<()> {
     if let Some(complaint) = report.complaint() {
         bail!("{complaint}\n  all of it: {}", path.display());
     }
+    report.doubt().iter().for_each(|doubt| build.ui.warn(doubt));
     Ok(())
 }
 

@@ -97,7 +97,7 @@ fn link<'a>(build: &Build<'a>) -> Result<Link<'a>> {
             .link
             .iter()
             .cloned()
-            .chain(library.into_iter().flat_map(blas::link_args))
+            .chain(library.into_iter().flat_map(|library| blas::link_args(library, plan.linkage)))
             .chain(openmp::link_args(build)?)
             .collect(),
         cc: &plan.compiler.cc,

@@ -12,6 +12,7 @@ pub mod flags;
 mod folder;
 pub mod gate;
 mod install;
+mod named;
 mod openmp;
 mod record;
 mod smoke;
@@ -34,6 +35,7 @@ use crate::ui::{Progress, Ui};
 use crate::workspace::Workspace;
 use folder::Folder;
 pub use folder::{Builds, Found, Lock};
+pub use named::named;
 
 const CONFIGURE: &str = "configure";
 const COMPILE: &str = "compile";

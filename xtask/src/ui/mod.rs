@@ -2,6 +2,7 @@
 //! else goes to standard error.
 
 mod progress;
+mod symbol;
 mod table;
 
 use std::fmt::Display;
@@ -11,6 +12,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 pub use progress::Progress;
+pub use symbol::demangled;
 pub use table::{columns, gains, stage_times, width};
 
 use crate::commands::Global;

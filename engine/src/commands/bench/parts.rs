@@ -1,6 +1,7 @@
 //! `anneal bench --parts`
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -24,8 +25,14 @@ struct Bench<'a> {
     repeat: Repeat,
 }
 
-/// Times every part under each of the settings.
-pub fn run(args: &Args, settings: &[Settings], cases: &[Case], live: &Live) -> Result<ExitCode> {
+/// Times every part of each model under each of the settings.
+pub fn run(
+    args: &Args,
+    models: &[PathBuf],
+    settings: &[Settings],
+    cases: &[Case],
+    live: &Live,
+) -> Result<ExitCode> {
     let text = match &args.text {
         Some(path) => {
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?
@@ -36,9 +43,11 @@ pub fn run(args: &Args, settings: &[Settings], cases: &[Case], live: &Live) -> R
     let bench = Bench { args, cases, live, text, repeat };
     let mut table = Table::new(args.output, io::stdout().lock());
     table.begin().context("cannot write the results to stdout")?;
-    for settings in settings {
-        for record in bench.measure(settings)? {
-            table.add(&record).context("cannot write the results to stdout")?;
+    for path in models {
+        for settings in settings {
+            for record in bench.measure(path, settings)? {
+                table.add(&record).context("cannot write the results to stdout")?;
+            }
         }
     }
     table.end().context("cannot write the results to stdout")?;
@@ -46,9 +55,9 @@ pub fn run(args: &Args, settings: &[Settings], cases: &[Case], live: &Live) -> R
 }
 
 impl Bench<'_> {
-    /// All parts under `settings`. Loading comes first: two copies of a model may not fit into memory.
-    fn measure(&self, settings: &Settings) -> engine::Result<Vec<PartRecord>> {
-        let (path, live, repeat) = (&self.args.model, self.live, self.repeat);
+    /// All parts of the model at `path` under `settings`. Loading comes first: two copies of a model may not fit into memory.
+    fn measure(&self, path: &Path, settings: &Settings) -> engine::Result<Vec<PartRecord>> {
+        let (live, repeat) = (self.live, self.repeat);
         let open = || model::open(path, settings, live);
         let mut loads = Vec::new();
         for &part in &self.args.parts {

@@ -37,6 +37,10 @@ pub struct Args {
     /// Rounds: in each every build runs once on each model in each shape, one after the other
     #[arg(long, default_value_t = 20)]
     pairs: usize,
+    /// Stop earlier when prefill and decode together are known to this many per cent: half the width of the interval;
+    /// 0 measures all pairs
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
+    precision: f64,
     /// What is measured: prefill, decode, tokenize, detokenize, sample, greedy, load, vocab, gguf, start-version,
     /// start-info, peak-memory, binary-size [default: all that the programs can tell]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -52,6 +56,12 @@ pub struct Args {
     note: Option<String>,
 }
 
+/// 0 or more, and less than 100.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (0.0..100.0).contains(number));
+    number.ok_or_else(|| "use a number from 0 to 99, as in 1.5".to_string())
+}
+
 /// What is measured on where nothing is named: real widths, of which speed depends, and few layers, so that a round
 /// is short.
 const MODELS: [&str; 4] =
@@ -65,27 +75,17 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         args.builds.iter().map(|text| Candidate::named(&workspace, text)).collect::<Result<_>>()?;
     warn_of_sources(&builds, ui);
     let phases = phases(&args, &builds);
-    let host = crate::tools::host(ui);
-    let threads = args
-        .threads
-        .unwrap_or_else(|| build_info::threads::budget(&host, build_info::Policy::Balanced).decode);
+    let mut contest = contest(&args, &builds, &shapes, &phases, ui);
+    contest.check_builds()?;
+    contest.check_inputs()?;
     let models = match args.models.as_slice() {
         [] if phases.iter().any(|phase| phase.is_of_engine()) => synthetic(&workspace, &builds, ui)?,
         named => named.to_vec(),
     };
-    let contest = Contest {
-        builds: &builds,
-        models: &models,
-        shapes: &shapes,
-        phases: &phases,
-        threads,
-        pairs: args.pairs,
-        text: args.text.as_deref(),
-        raw: args.raw.as_deref(),
-        provenance: Provenance::now(&host, command(&args, &builds, threads)),
-        note: args.note.clone(),
-    };
+    contest.models = &models;
+    measure::conditions::look().iter().for_each(|condition| ui.warn(condition));
     let comparison: Comparison = contest.run(ui)?;
+    comparison.remarks().iter().for_each(|remark| ui.say(remark));
     if let Some((median, most)) = comparison.disturbance().filter(|(median, _)| *median > 0.1) {
         ui.warn(format_args!(
             "other processes kept {median:.2} cores busy (at most {most:.2}) while this was measured: expect wide \
@@ -93,6 +93,39 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         ));
     }
     ui.result(&comparison, comparison.table())
+}
+
+/// Says what cannot work whatever the builds are, for who has to make them first.
+pub(super) fn check(args: &Args, ui: &Ui) -> Result<()> {
+    let (shapes, phases) = (shapes(args)?, phases(args, &[]));
+    contest(args, &[], &shapes, &phases, ui).check_inputs()
+}
+
+/// What `args` ask for, on the models that they name.
+fn contest<'a>(
+    args: &'a Args,
+    builds: &'a [Candidate],
+    shapes: &'a [Shape],
+    phases: &'a [Phase],
+    ui: &Ui,
+) -> Contest<'a> {
+    let host = crate::tools::host(ui);
+    let threads = args
+        .threads
+        .unwrap_or_else(|| build_info::threads::budget(&host, build_info::Policy::Balanced).decode);
+    Contest {
+        builds,
+        models: &args.models,
+        shapes,
+        phases,
+        threads,
+        pairs: args.pairs,
+        precision: args.precision / 100.0,
+        text: args.text.as_deref(),
+        raw: args.raw.as_deref(),
+        provenance: Provenance::now(&host, command(args, builds, threads)),
+        note: args.note.clone(),
+    }
 }
 
 /// The first -p with the first -n, the second with the second.
@@ -159,6 +192,9 @@ fn command(args: &Args, builds: &[Candidate], threads: u32) -> String {
         words.push(format!("-d {}", args.depth));
     }
     words.push(format!("-t {threads} --pairs {}", args.pairs));
+    if args.precision > 0.0 {
+        words.push(format!("--precision {}", args.precision));
+    }
     if !args.phases.is_empty() {
         let phases: Vec<&str> = args.phases.iter().map(|phase| phase.name()).collect();
         words.push(format!("--phases {}", phases.join(",")));

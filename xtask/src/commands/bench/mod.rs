@@ -5,6 +5,7 @@ mod compare;
 mod overhead;
 #[cfg(test)]
 mod page;
+mod side_by_side;
 mod switches;
 
 use anyhow::Result;
@@ -13,9 +14,12 @@ use crate::ui::Ui;
 
 /// Options of `bench`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    #[command(flatten)]
+    side_by_side: side_by_side::Args,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -33,9 +37,10 @@ enum Command {
 /// Measures.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     match args.command {
-        Command::Compare(args) => compare::run(args, ui),
-        Command::Switches(args) => switches::run(args, ui),
-        Command::Overhead(args) => overhead::run(args, ui),
-        Command::Build(args) => builds::run(args, ui),
+        None => side_by_side::run(args.side_by_side, ui),
+        Some(Command::Compare(args)) => compare::run(args, ui),
+        Some(Command::Switches(args)) => switches::run(args, ui),
+        Some(Command::Overhead(args)) => overhead::run(args, ui),
+        Some(Command::Build(args)) => builds::run(args, ui),
     }
 }

@@ -51,6 +51,7 @@ pub fn run(mut args: Args, ui: &Ui) -> Result<()> {
     for key in &args.keys {
         builds.push(profile::load_with(&profiles, &args.profile, std::slice::from_ref(key))?.name);
     }
+    compare::check(&args.compare, ui)?;
     // Before anything is built: making the plain build current would take a faster one's place.
     let record = workspace.current(&args.profile).join("build_info.json");
     if BuildInfo::read(&record).is_ok_and(|record| record.base_plan.is_some()) {

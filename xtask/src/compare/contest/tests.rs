@@ -20,15 +20,16 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    /// An engine of so many prompt tokens and as many load milliseconds, give or take 2 %, that runs `extra` first.
+    /// An engine of so many prompt tokens and as many load milliseconds, give or take 2 %, that runs `extra` before it
+    /// tells them.
     fn engine(&self, name: &str, prefill: u32, load: u32, extra: &str) -> Candidate {
         let script = format!(
             r#"#!/bin/sh
 case "$1" in --version|info) echo "{name} $1" >> "$0.log"; exit 0;; esac
 echo "{name} $*" >> "$0.log"
 n=$(grep -c " bench " "$0.log")
-{extra}
 jitter=$(( n * {step} % 5 * 10 - 20 ))
+{extra}
 prefill=$(( {prefill} * (1000 + jitter) ))
 load=$(( {load} * (1000 + jitter) ))
 p() {{ printf '{{"part": "%s", "n_prompt": 1, "n_gen": 1, "avg_ns": 1, "avg_per_second": %s}},' "$1" "$2"; }}
@@ -77,6 +78,7 @@ sleep 0.03
             phases,
             threads: 1,
             pairs: 12,
+            precision: 0.0,
             text: None,
             raw: None,
             provenance: Provenance {
@@ -271,4 +273,31 @@ fn what_cannot_be_compared_is_told_before_anything_runs() {
         assert!(error.contains(words), "{words} is not in: {error}");
     }
     assert!(!stage.path("a.log").exists() && !stage.path("b.log").exists());
+}
+
+#[test]
+fn a_round_around_a_disturbed_baseline_is_measured_again() {
+    let stage = Stage::new();
+    let builds =
+        [stage.engine("plain", 100, 50, "[ $n = 8 ] && jitter=-400"), stage.engine("same", 100, 50, "")];
+    let models = [stage.model("m.gguf")];
+    let comparison = stage.contest(&builds, &models, &[Phase::Prefill]).run(&ui()).unwrap();
+    assert_eq!((comparison.rounds.len(), comparison.stop), (12, Some(Stop::Pairs)));
+    // Run 8 is that of round 7; round 0 warms up.
+    let [dropped] = comparison.dropped.as_slice() else { panic!("{:?}", comparison.dropped) };
+    assert!(dropped.after == 6 && (dropped.anchor - 60.0).abs() < 1e-6, "{dropped:?}");
+    assert_eq!(outcome(&comparison.figures, Phase::Prefill, "same").samples.len(), 12);
+    assert!(comparison.floor.is_some_and(|floor| floor > 0.0 && floor < 0.05), "{:?}", comparison.floor);
+    assert!(comparison.remarks().iter().any(|remark| remark.contains("1 round was disturbed")));
+}
+
+#[test]
+fn enough_is_enough_where_a_precision_is_asked_for() {
+    let stage = Stage::new();
+    let builds = [stage.engine("plain", 100, 50, ""), stage.engine("quick", 150, 50, "")];
+    let models = [stage.model("m.gguf")];
+    let contest = stage.contest(&builds, &models, &[Phase::Prefill]);
+    let comparison = Contest { pairs: 60, precision: 0.05, ..contest }.run(&ui()).unwrap();
+    assert_eq!((comparison.rounds.len(), comparison.stop), (10, Some(Stop::Decided)));
+    assert_eq!(comparison.overall[0].verdict, "faster");
 }

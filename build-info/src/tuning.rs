@@ -1,0 +1,548 @@
+//! The tuning record: which settings were found fastest, for which build, CPU, model and purpose.
+//!
+//! Like FFTW's wisdom it is never wrong, only of no use: an entry counts where all of its [`Key`] is as it was when
+//! it was measured. Pure: the engine reads and writes the file.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, Host};
+
+/// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
+pub const SCHEMA_VERSION: &str = "1.0";
+
+/// Everything that was tuned, the newest entry last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TuningRecord {
+    /// Version of this format, `major.minor`.
+    pub schema_version: String,
+    /// The entries, in the order in which they were written.
+    pub entries: Vec<Entry>,
+}
+
+/// What an entry is good for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Key {
+    /// The engine: its plan's hash, or the versions of llama.cpp and Anneal where it has no record.
+    pub build: String,
+    /// The CPU and what the process was given of it.
+    pub cpu: CpuKey,
+    /// The model's shape.
+    pub model: ModelShape,
+    /// What it was tuned for: `chat`, `rag`, `batch`, `latency`, or `prompt:generated` tokens.
+    pub objective: String,
+}
+
+/// A CPU, and what a process may use of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CpuKey {
+    /// `GenuineIntel`, `AuthenticAMD`, ….
+    pub vendor: String,
+    /// Marketing name.
+    pub name: String,
+    /// Display family.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family: Option<u32>,
+    /// Display model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<u32>,
+    /// Digest (FNV-1a, 64 bits) of the instruction sets' names, in their order, each with a line's end.
+    pub features: String,
+    /// Logical CPUs of the affinity mask.
+    pub affinity: Vec<u32>,
+    /// Tightest CPU quota, in cores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<f64>,
+}
+
+/// What of a model decides its speed. Another file of the same shape has the same settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ModelShape {
+    /// llama.cpp's name of the architecture.
+    pub architecture: String,
+    /// Layers.
+    pub layers: u32,
+    /// Length of an embedding.
+    pub embedding: u32,
+    /// Width of the feed-forward network; 0 where the layers differ.
+    pub feed_forward: u32,
+    /// Attention heads; 0 where the layers differ.
+    pub heads: u32,
+    /// Heads of K and V; 0 where the layers differ.
+    pub kv_heads: u32,
+    /// Tokens in the vocabulary.
+    pub vocabulary: u64,
+    /// `Q4_K_M`, ….
+    pub quantisation: String,
+    /// Bytes of all tensors.
+    pub weights: Bytes,
+}
+
+/// Settings that were decided; what is not here stays as it is without tuning.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Chosen {
+    /// Threads that generate tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decode_threads: Option<u32>,
+    /// Threads that evaluate the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_threads: Option<u32>,
+    /// Tokens in one call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_batch: Option<u32>,
+    /// Tokens in one graph.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n_ubatch: Option<u32>,
+    /// Whether weights are rearranged for the CPU's kernels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repack: Option<bool>,
+    /// Whether the tiled kernels are used for weights that are not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tiled: Option<bool>,
+    /// Whether prompts are evaluated with the weights as in the file while tokens are generated with repacked ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub split_layout: Option<bool>,
+    /// How the weights come into memory, as `--load-mode` calls it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_mode: Option<String>,
+    /// Flash attention, as `--flash-attn` calls it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flash_attention: Option<String>,
+    /// Type of the K cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub type_k: Option<String>,
+    /// Type of the V cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub type_v: Option<String>,
+    /// Whether threads are bound to CPUs, as `--affinity` calls it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<String>,
+    /// How eagerly threads wait for work, 0 to 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub poll: Option<u32>,
+    /// Whether large buffers ask for huge pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub huge_pages: Option<bool>,
+}
+
+/// The result of one tuning.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Entry {
+    /// What it is good for.
+    pub key: Key,
+    /// What was decided; nothing where the defaults are as fast.
+    pub chosen: Chosen,
+    /// When it was finished, RFC 3339 in UTC. For people: nothing is decided by it.
+    pub date: String,
+    /// Version of Anneal.
+    pub anneal_version: String,
+    /// Seconds that it was given.
+    pub budget_seconds: f64,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// Whether settings that lose accuracy were allowed.
+    pub lossy: bool,
+    /// Prompt tokens and generated tokens that are weighed.
+    pub tokens: (u32, u32),
+    /// How the chosen settings compare with the defaults, measured once more at the end; not there where nothing was
+    /// chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmation: Option<Confirmation>,
+    /// The measurements behind it, stage by stage.
+    pub stages: Vec<Stage>,
+    /// What a reader should know.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// The defaults and the chosen settings, run in turns.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Confirmation {
+    /// Time of prompt and generation together: how many times as fast.
+    pub total: Interval,
+    /// The same of prefill.
+    pub prefill: Interval,
+    /// The same of decode.
+    pub decode: Interval,
+    /// Samples of the defaults.
+    pub default_samples: Vec<Sample>,
+    /// Samples of the chosen settings, in the same turns.
+    pub tuned_samples: Vec<Sample>,
+}
+
+/// A median of paired ratios with its 95 % interval; above 1 is faster.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Interval {
+    /// The median.
+    pub median: f64,
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// Number of pairs.
+    pub pairs: u32,
+}
+
+impl fmt::Display for Interval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:.3} [{:.3}, {:.3}]", self.median, self.low, self.high))
+    }
+}
+
+/// What one run took. A phase that was not run took nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Sample {
+    /// Prompt tokens.
+    pub prompt: u32,
+    /// Nanoseconds that they took.
+    pub prefill_ns: u64,
+    /// Tokens generated.
+    pub generated: u32,
+    /// Nanoseconds that they took.
+    pub decode_ns: u64,
+}
+
+/// Candidates that differ in one thing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Stage {
+    /// What it decides.
+    pub name: String,
+    /// The candidates, the one to beat first.
+    pub candidates: Vec<Candidate>,
+    /// Number of the one that goes on.
+    pub winner: u32,
+    /// Why it was cut short or left out, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_short: Option<String>,
+}
+
+/// One combination of settings and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Candidate {
+    /// In words, as `no repacking`.
+    pub name: String,
+    /// All that was set.
+    pub settings: Chosen,
+    /// What was measured; sample by sample in the turns of the one to beat.
+    pub samples: Vec<Sample>,
+    /// Against the one to beat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<Interval>,
+    /// How its output compares, where it was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// Why it was dropped, where it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<String>,
+}
+
+/// Why a record says nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Miss {
+    /// Nothing was tuned for a model of this shape.
+    Model,
+    /// The model was tuned on another CPU.
+    Cpu {
+        /// That CPU's name.
+        found: String,
+    },
+    /// The same CPU, of which this process was given other cores or another quota.
+    Given {
+        /// What it was then.
+        found: String,
+    },
+    /// Another build of the engine.
+    Build,
+    /// Other purposes.
+    Objective {
+        /// Those there are.
+        found: Vec<String>,
+    },
+}
+
+impl fmt::Display for Miss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Model => f.write_str("no model of this shape was tuned"),
+            Self::Cpu { found } => write!(f, "this model was tuned on another CPU ({found})"),
+            Self::Given { found } => {
+                write!(f, "this model was tuned with other cores at hand ({found})")
+            }
+            Self::Build => f.write_str("this model was tuned with another build of anneal"),
+            Self::Objective { found } => write!(f, "this model was tuned for {} only", found.join(", ")),
+        }
+    }
+}
+
+/// Why a tuning record was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum TuningError {
+    /// The content is not what this version of the format says.
+    #[error("it is damaged: {0}")]
+    Damaged(#[from] serde_json::Error),
+    /// A later Anneal wrote it.
+    #[error("it has schema version {found}, and this program reads {SCHEMA_VERSION}")]
+    Newer {
+        /// Its version.
+        found: String,
+    },
+}
+
+impl Default for TuningRecord {
+    fn default() -> Self {
+        Self { schema_version: SCHEMA_VERSION.to_string(), entries: Vec::new() }
+    }
+}
+
+impl TuningRecord {
+    /// Takes the record in `text`.
+    ///
+    /// # Errors
+    /// When it is damaged or of a newer major version.
+    pub fn parse(text: &[u8]) -> Result<Self, TuningError> {
+        // The version first: the rest of a newer major may look like anything.
+        #[derive(Deserialize)]
+        struct Version {
+            schema_version: String,
+        }
+        let Version { schema_version: found } = serde_json::from_slice(text)?;
+        let major = |version: &str| version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+        match (major(&found), major(SCHEMA_VERSION)) {
+            (Some(theirs), Some(ours)) if theirs <= ours => {}
+            _ => return Err(TuningError::Newer { found }),
+        }
+        Ok(serde_json::from_slice(text)?)
+    }
+
+    /// The newest entry for `build` on `cpu` and a model of shape `model`, tuned for `objective` or, where none is
+    /// named, for anything.
+    ///
+    /// # Errors
+    /// What is nearest, where there is none.
+    pub fn lookup(
+        &self,
+        build: &str,
+        cpu: &CpuKey,
+        model: &ModelShape,
+        objective: Option<&str>,
+    ) -> Result<&Entry, Miss> {
+        let model: Vec<&Entry> = self.entries.iter().filter(|entry| entry.key.model == *model).collect();
+        let newest = |entries: &[&Entry]| entries.last().map(|entry| entry.key.cpu.clone());
+        let Some(other) = newest(&model) else { return Err(Miss::Model) };
+        let chip: Vec<&Entry> = model.into_iter().filter(|entry| entry.key.cpu.is_chip(cpu)).collect();
+        let Some(given) = newest(&chip) else { return Err(Miss::Cpu { found: other.name }) };
+        let here: Vec<&Entry> = chip.into_iter().filter(|entry| entry.key.cpu == *cpu).collect();
+        if here.is_empty() {
+            return Err(Miss::Given { found: given.given() });
+        }
+        let ours: Vec<&Entry> = here.into_iter().filter(|entry| entry.key.build == build).collect();
+        if ours.is_empty() {
+            return Err(Miss::Build);
+        }
+        let wanted = |entry: &&&Entry| objective.is_none_or(|objective| entry.key.objective == objective);
+        match ours.iter().rev().find(wanted) {
+            Some(entry) => Ok(entry),
+            None => {
+                Err(Miss::Objective { found: ours.iter().map(|entry| entry.key.objective.clone()).collect() })
+            }
+        }
+    }
+
+    /// Puts `entry` last, in place of one of the same key.
+    pub fn put(&mut self, entry: Entry) {
+        self.entries.retain(|other| other.key != entry.key);
+        self.schema_version = SCHEMA_VERSION.to_string();
+        self.entries.push(entry);
+    }
+}
+
+impl CpuKey {
+    /// The key of `host` as this process may use it.
+    pub fn of(host: &Host) -> Self {
+        Self {
+            vendor: host.cpu.vendor.clone(),
+            name: host.cpu.name.clone(),
+            family: host.cpu.family,
+            model: host.cpu.model,
+            features: digest(host.cpu.features.iter().map(String::as_str)),
+            affinity: host.limits.affinity.clone(),
+            quota: host.limits.cpu_quota,
+        }
+    }
+
+    /// Whether both are the same chip, whatever the processes were given of it.
+    fn is_chip(&self, other: &Self) -> bool {
+        let chip = |key: &Self| (key.vendor.clone(), key.family, key.model, key.features.clone());
+        chip(self) == chip(other)
+    }
+
+    /// What the process was given, in words.
+    pub fn given(&self) -> String {
+        let cpus: Vec<String> = self.affinity.iter().map(u32::to_string).collect();
+        let quota = self.quota.map_or(String::new(), |quota| format!(", a quota of {quota} cores"));
+        format!("CPUs {}{quota}", cpus.join(","))
+    }
+}
+
+/// FNV-1a over lines: <http://www.isthe.com/chongo/tech/comp/fnv/>. Against accidents, not against enemies.
+fn digest<'a>(lines: impl Iterator<Item = &'a str>) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in lines.flat_map(|line| line.bytes().chain([b'\n'])) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{hash:016x}")
+}
+
+impl Chosen {
+    /// Every setting that was decided: its name, as its flag is called, and its value.
+    pub fn named(&self) -> Vec<(&'static str, String)> {
+        let on = |value: bool| if value { "on" } else { "off" }.to_string();
+        let number = |value: u32| value.to_string();
+        [
+            ("threads", self.decode_threads.map(number)),
+            ("threads-batch", self.prefill_threads.map(number)),
+            ("affinity", self.affinity.clone()),
+            ("poll", self.poll.map(number)),
+            ("batch-size", self.n_batch.map(number)),
+            ("ubatch-size", self.n_ubatch.map(number)),
+            ("load-mode", self.load_mode.clone()),
+            ("repack", self.repack.map(on)),
+            ("tiled", self.tiled.map(on)),
+            ("split-layout", self.split_layout.map(on)),
+            ("huge-pages", self.huge_pages.map(on)),
+            ("cache-type-k", self.type_k.clone()),
+            ("cache-type-v", self.type_v.clone()),
+            ("flash-attn", self.flash_attention.clone()),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
+    }
+
+    /// Whether nothing was decided.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpu(name: &str, cores: u32, quota: Option<f64>) -> CpuKey {
+        CpuKey {
+            vendor: "AuthenticAMD".to_string(),
+            name: name.to_string(),
+            family: Some(25),
+            model: Some(name.len() as u32),
+            features: digest(["avx2", "fma"].into_iter()),
+            affinity: (0..cores).collect(),
+            quota,
+        }
+    }
+
+    fn model(layers: u32) -> ModelShape {
+        ModelShape {
+            architecture: "qwen2".to_string(),
+            layers,
+            embedding: 1536,
+            feed_forward: 8960,
+            heads: 12,
+            kv_heads: 2,
+            vocabulary: 151_936,
+            quantisation: "Q4_K_M".to_string(),
+            weights: Bytes::mib(900),
+        }
+    }
+
+    fn entry(build: &str, cpu: CpuKey, model: ModelShape, objective: &str, poll: u32) -> Entry {
+        Entry {
+            key: Key { build: build.to_string(), cpu, model, objective: objective.to_string() },
+            chosen: Chosen { poll: Some(poll), ..Chosen::default() },
+            date: "2026-01-01T00:00:00Z".to_string(),
+            anneal_version: "0.1.0".to_string(),
+            budget_seconds: 180.0,
+            seconds: 100.0,
+            lossy: false,
+            tokens: (128, 512),
+            confirmation: None,
+            stages: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn an_entry_counts_where_its_whole_key_fits_and_a_miss_says_what_does_not() {
+        let mut record = TuningRecord::default();
+        record.put(entry("a", cpu("x", 2, None), model(28), "chat", 1));
+        record.put(entry("a", cpu("x", 2, None), model(28), "rag", 2));
+        let found = |build, key: CpuKey, layers, objective: Option<&str>| {
+            record.lookup(build, &key, &model(layers), objective).map(|entry| entry.chosen.poll)
+        };
+        let other = Miss::Cpu { found: "x".to_string() };
+        let given = Miss::Given { found: "CPUs 0,1".to_string() };
+        let only = Miss::Objective { found: vec!["chat".to_string(), "rag".to_string()] };
+        assert_eq!(found("a", cpu("x", 2, None), 28, None), Ok(Some(2)));
+        assert_eq!(found("a", cpu("x", 2, None), 28, Some("chat")), Ok(Some(1)));
+        assert_eq!(found("a", cpu("x", 2, None), 24, None), Err(Miss::Model));
+        assert_eq!(found("a", cpu("yy", 2, None), 28, None), Err(other));
+        assert_eq!(found("a", cpu("x", 4, None), 28, None), Err(given.clone()));
+        assert_eq!(found("a", cpu("x", 2, Some(1.5)), 28, None), Err(given));
+        assert_eq!(found("b", cpu("x", 2, None), 28, None), Err(Miss::Build));
+        assert_eq!(found("a", cpu("x", 2, None), 28, Some("batch")), Err(only));
+        assert_eq!(
+            TuningRecord::default().lookup("a", &cpu("x", 2, None), &model(28), None),
+            Err(Miss::Model)
+        );
+    }
+
+    #[test]
+    fn a_new_entry_takes_the_place_of_the_old_one_and_is_the_newest() {
+        let mut record = TuningRecord::default();
+        for (objective, poll) in [("chat", 1), ("rag", 2), ("chat", 3)] {
+            record.put(entry("a", cpu("x", 2, None), model(28), objective, poll));
+        }
+        assert_eq!(record.entries.len(), 2);
+        let newest = record.lookup("a", &cpu("x", 2, None), &model(28), None).unwrap();
+        assert_eq!(newest.chosen.poll, Some(3));
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_and_damage_and_newer_ones_are_named() {
+        let mut record = TuningRecord::default();
+        record.put(entry("a", cpu("x", 2, Some(1.5)), model(28), "chat", 1));
+        let text = serde_json::to_string(&record).unwrap();
+        assert_eq!(TuningRecord::parse(text.as_bytes()).unwrap(), record);
+        // A minor version more may hold fields that are not known here.
+        let later = text.replace("\"1.0\"", "\"1.7\"").replace("\"entries\"", "\"more\":[1],\"entries\"");
+        assert_eq!(TuningRecord::parse(later.as_bytes()).unwrap().entries, record.entries);
+        let newer = TuningRecord::parse(text.replace("\"1.0\"", "\"2.0\"").as_bytes()).unwrap_err();
+        assert!(matches!(&newer, TuningError::Newer { found } if found == "2.0"), "{newer}");
+        for wrong in
+            ["", "{", "[]", "{\"schema_version\":7}", "{\"schema_version\":\"1.0\"}", &text[..text.len() / 2]]
+        {
+            let error = TuningRecord::parse(wrong.as_bytes()).unwrap_err();
+            assert!(matches!(error, TuningError::Damaged(_)), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_was_decided_is_named_and_nothing_else() {
+        let chosen = Chosen { repack: Some(false), decode_threads: Some(3), ..Chosen::default() };
+        assert_eq!(chosen.named(), [("threads", "3".to_string()), ("repack", "off".to_string())]);
+        assert!(Chosen::default().is_default() && !chosen.is_default());
+    }
+}

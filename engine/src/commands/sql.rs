@@ -1,0 +1,71 @@
+//! Results as SQL, as llama-bench writes it: a table, and a row of it for each test.
+
+use serde_json::Value;
+
+/// The statement that makes `table`. Lists are left out, as in CSV.
+pub fn create(table: &str, fields: &[(&str, Value)]) -> String {
+    let columns: Vec<String> =
+        fields.iter().map(|(name, value)| format!("  {name} {}", kind(name, value))).collect();
+    format!("CREATE TABLE IF NOT EXISTS {table} (\n{}\n);\n", columns.join(",\n"))
+}
+
+/// The statement that adds a row.
+pub fn insert(table: &str, fields: &[(&str, Value)]) -> String {
+    let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+    let values: Vec<String> = fields.iter().map(|(_, value)| literal(value)).collect();
+    format!("INSERT INTO {table} ({}) VALUES ({});", names.join(", "), values.join(", "))
+}
+
+/// The column's type. What is unknown in the first row is a whole number where the name says so, else any number; texts
+/// are empty rather than unknown.
+fn kind(name: &str, value: &Value) -> &'static str {
+    match value {
+        Value::Number(number) if number.is_f64() => "REAL",
+        Value::Number(_) | Value::Bool(_) => "INTEGER",
+        Value::Null if name.ends_with("_ns") || name.ends_with("_bytes") => "INTEGER",
+        Value::Null => "REAL",
+        _ => "TEXT",
+    }
+}
+
+/// A value. Quotes are doubled (SQL-92, 5.3), so that no text ends before its end; a zero byte, which would end it in
+/// some readers, is left out.
+fn literal(value: &Value) -> String {
+    match value {
+        Value::Null => "NULL".to_string(),
+        Value::Bool(on) => u8::from(*on).to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => format!("'{}'", text.replace('\0', "").replace('\'', "''")),
+        other => format!("'{}'", other.to_string().replace('\'', "''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn texts_cannot_end_early_and_types_follow_the_values() {
+        let fields = [
+            ("name", json!("it's'); DROP TABLE t; --")),
+            ("zero", json!("a\0b")),
+            ("count", json!(3)),
+            ("speed", json!(1.5)),
+            ("on", json!(true)),
+            ("time_ns", Value::Null),
+            ("share", Value::Null),
+        ];
+        assert_eq!(
+            create("t", &fields),
+            "CREATE TABLE IF NOT EXISTS t (\n  name TEXT,\n  zero TEXT,\n  count INTEGER,\n  speed REAL,\n  \
+             on INTEGER,\n  time_ns INTEGER,\n  share REAL\n);\n"
+        );
+        assert_eq!(
+            insert("t", &fields),
+            "INSERT INTO t (name, zero, count, speed, on, time_ns, share) VALUES ('it''s''); DROP TABLE t; --', \
+             'ab', 3, 1.5, 1, NULL, NULL);"
+        );
+    }
+}

@@ -1,0 +1,407 @@
+//! `anneal tune`
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use build_info::tuning::Entry;
+use build_info::{Bytes, Policy, TuningRecord, threads};
+use engine::Error;
+use engine::live::Live;
+use engine::settings::{Explained, Requested, Settings};
+use engine::tune::process::{Processes, own_command};
+use engine::tune::space::{Surroundings, stages};
+use engine::tune::{Event, Objective, Progress, Stop, Task, report, tune};
+use engine::tuning;
+use measure::conditions::{self, Condition};
+use measure::throttling::Throttling;
+
+use crate::interrupt;
+
+/// Find the fastest settings for a model on this machine, and remember them
+///
+/// Tries threads, weight layouts, graph sizes and more against the defaults, in turns, and keeps what is faster by a 95 %
+/// interval and gives the same output. `run` and `chat` use the result from their next start. A tuning that is stopped
+/// goes on where it was; the old result stays until there is a new one.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// GGUF model
+    #[arg(short, long, value_name = "FILE", required_unless_present_any = ["show", "reset", "export"])]
+    model: Option<PathBuf>,
+    /// What it is for: chat (1:4), rag (8:1), batch (1:1), latency (32:1), or tokens of prompt and answer as P:G
+    #[arg(long = "for", value_name = "PURPOSE", default_value_t)]
+    objective: Objective,
+    /// Time for all of it: 90s, 3m, 1h
+    #[arg(long, value_name = "TIME", default_value = "3m", value_parser = duration)]
+    budget: Duration,
+    /// Memory that a run may take, as in 8GiB [default: what there is]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory: Option<Bytes>,
+    /// Also try settings that lose accuracy: quantised KV caches
+    #[arg(long)]
+    allow_lossy: bool,
+    /// Start over, where an earlier tuning was stopped
+    #[arg(long)]
+    fresh: bool,
+    /// Print what would be tried
+    #[arg(long)]
+    dry_run: bool,
+    /// Print what was found, for -m or for every model
+    #[arg(long, conflicts_with_all = ["reset", "export", "dry_run"])]
+    show: bool,
+    /// Forget what was found, for -m or for every model
+    #[arg(long, conflicts_with_all = ["export", "dry_run"])]
+    reset: bool,
+    /// Write what was found, for -m or for every model, to a file that --tuning takes
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    export: Option<PathBuf>,
+    /// Tuning record [default: $ANNEAL_TUNING, else tuning.json in the state folder]
+    #[arg(long, value_name = "FILE")]
+    tuning: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A tuning that may succeed later: another one runs, or the machine changed.
+const TRY_AGAIN: u8 = 75;
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let Some(path) = tuning::path(args.tuning.as_deref()) else {
+        return Err(Error::Usage(
+            "there is no place for a tuning record: set HOME, or name a file with --tuning".to_string(),
+        )
+        .into());
+    };
+    if args.show || args.reset || args.export.is_some() {
+        return manage(args, &path);
+    }
+    // The flag is required then.
+    let Some(model) = args.model.as_deref() else { bail!("no model is given: name one with -m") };
+    let live = super::read_live();
+    let task = task(args, model, &live)?;
+    if args.dry_run {
+        let text = match args.json {
+            true => serde_json::to_string_pretty(&plan(&task))? + "\n",
+            false => report::dry_run(&task.objective, &task.stages, task.budget.as_secs_f64()),
+        };
+        return print(&text);
+    }
+    let _lock = match lock(&path)? {
+        Some(lock) => lock,
+        None => {
+            let _ = writeln!(
+                io::stderr(),
+                "error: another tuning runs: two at once would measure each other; try again"
+            );
+            return Ok(ExitCode::from(TRY_AGAIN));
+        }
+    };
+    interrupt::stop_in_order();
+    carry_out(args, model, &path, &live, &task)
+}
+
+fn task(args: &Args, model: &Path, live: &Live) -> Result<Task> {
+    let key = tuning::key_of(model, &args.objective.to_string(), live)?;
+    let Some(host) = &live.host else { bail!("nothing could be read of this machine") };
+    let objective = args.objective.clone();
+    let around = Surroundings {
+        host,
+        objective: &objective,
+        own_threads: engine::openmp::runtime().is_none(),
+        huge_pages: engine::ffi::huge_pages(),
+        allow_lossy: args.allow_lossy,
+    };
+    let stages = stages(&around);
+    let cores = threads::budget(host, Policy::Max).cores;
+    Ok(Task {
+        key,
+        objective,
+        budget: args.budget,
+        ceiling: args.memory,
+        lossy: args.allow_lossy,
+        stages,
+        cores,
+    })
+}
+
+fn carry_out(args: &Args, model: &Path, path: &Path, live: &Live, task: &Task) -> Result<ExitCode> {
+    let partial = partial(path);
+    let mut progress = resume(args, &partial, task);
+    let mut conditions = conditions::look();
+    say(&conditions);
+    let throttling = Throttling::read(Path::new("/"), "self");
+    let mut on_event = printer();
+    // A run takes a hundredth of the budget; whoever takes half of it hangs.
+    let patience = (task.budget / 2).max(Duration::from_secs(30));
+    let work = path.with_extension("work");
+    let shape = task.key.model.clone();
+    let mut runner =
+        Processes::new(own_command(model)?, shape, task.ceiling, patience, work.clone(), &mut on_event)
+            .with_context(|| format!("cannot make the folder {}", work.display()))?;
+    let mut save = |progress: &Progress| -> std::result::Result<(), String> {
+        let text = serde_json::to_string(progress).map_err(|error| error.to_string())?;
+        tuning::write_atomically(&partial, text.as_bytes())
+            .map_err(|error| format!("cannot write {}: {error}", partial.display()))
+    };
+    let result = tune(task, &mut runner, &mut progress, &mut save);
+    drop(runner);
+    let mut entry = match result {
+        Ok(entry) => entry,
+        Err(stop) => return stopped(stop, &progress),
+    };
+    // It would only take the place of what was found with more time.
+    if entry.stages.iter().flat_map(|stage| &stage.candidates).all(|candidate| candidate.samples.is_empty()) {
+        let _ = fs::remove_file(&partial);
+        let _ = writeln!(
+            io::stderr(),
+            "error: there was no time for a single stage: raise --budget, or tune when the machine is less busy\n  the \
+             tuning record is as it was"
+        );
+        return Ok(ExitCode::from(TRY_AGAIN));
+    }
+    if let Some(throttled) = conditions::throttled(&throttling) {
+        say(std::slice::from_ref(&throttled));
+        conditions.push(throttled);
+    }
+    entry.notes.extend(conditions.iter().map(|condition| format!("while it was measured: {condition}")));
+    tuning::change(path, |record| record.put(entry.clone()))?;
+    let _ = fs::remove_file(&partial);
+    let out = match args.json {
+        true => serde_json::to_string_pretty(&entry)? + "\n",
+        false => report::entry(&entry, &defaults(live)?),
+    };
+    print(&out)?;
+    let _ = writeln!(io::stderr(), "written to {}", path.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what makes this a bad moment to measure.
+fn say(conditions: &[Condition]) {
+    for condition in conditions {
+        let _ = writeln!(io::stderr(), "warning: {condition}");
+    }
+}
+
+/// What an earlier tuning of the same left behind.
+fn resume(args: &Args, partial: &Path, task: &Task) -> Progress {
+    let new = Progress::new(task);
+    if args.fresh {
+        return new;
+    }
+    let Ok(text) = fs::read(partial) else { return new };
+    let stderr = &mut io::stderr();
+    match serde_json::from_slice::<Progress>(&text) {
+        Ok(progress) if progress.is_of(task) && progress.is_sound() => {
+            let done: Vec<&str> = progress.done.iter().map(|stage| stage.name.as_str()).collect();
+            let _ = writeln!(stderr, "going on after {}; --fresh starts over", done.join(", "));
+            progress
+        }
+        Ok(_) => {
+            let _ = writeln!(stderr, "a tuning of something else was stopped and is given up");
+            new
+        }
+        Err(error) => {
+            let _ = writeln!(stderr, "warning: {} is damaged ({error}); starting over", partial.display());
+            new
+        }
+    }
+}
+
+fn stopped(stop: Stop, progress: &Progress) -> Result<ExitCode> {
+    let kept = match progress.done.is_empty() {
+        true => "nothing was decided yet; the tuning record is as it was",
+        false => "what was decided is kept, the tuning record is as it was: the same command goes on",
+    };
+    match stop {
+        Stop::Interrupted => {
+            let _ = writeln!(io::stderr(), "interrupted: {kept}");
+            Ok(ExitCode::from(interrupt::CODE))
+        }
+        Stop::Changed(why) => {
+            let _ = writeln!(io::stderr(), "error: {why}\n  the tuning record is as it was");
+            Ok(ExitCode::from(TRY_AGAIN))
+        }
+        Stop::Failed(why) => Err(Error::Tune(format!("cannot tune: {why}")).into()),
+        Stop::Unwritable(why) => Err(Error::Tune(why).into()),
+    }
+}
+
+/// Prints what happens to stderr: every line on its own, but for a line of the state on a terminal.
+fn printer() -> impl FnMut(Event<'_>) {
+    let live = io::stderr().is_terminal();
+    let clear = if live { "\r\x1b[K" } else { "" };
+    move |event| {
+        let mut stderr = io::stderr().lock();
+        let _ = match event {
+            Event::Stage { name, candidates, left } if left > 0.0 => {
+                writeln!(stderr, "{clear}{name}: {candidates} candidates, {left:.0} s left for tuning")
+            }
+            Event::Stage { name, candidates, .. } => {
+                writeln!(stderr, "{clear}{name}: {candidates} candidates")
+            }
+            Event::Rung { round, left, best } if live => {
+                let best = best.map_or(String::new(), |(name, ratio)| format!(", {name} {ratio:.3}"));
+                write!(stderr, "{clear}  round {round}, {left} against what there is{best}")
+                    .and_then(|()| stderr.flush())
+            }
+            Event::Rung { .. } => Ok(()),
+            Event::Dropped { name, why } => writeln!(stderr, "{clear}  {name}: dropped, {why}"),
+            Event::Decided(stage) => writeln!(stderr, "{clear}{}", report::stage(stage)),
+            Event::Warning(text) => writeln!(stderr, "{clear}warning: {text}"),
+        };
+    }
+}
+
+/// `--show`, `--reset`, `--export`.
+fn manage(args: &Args, path: &Path) -> Result<ExitCode> {
+    let record = tuning::read(path)
+        .map_err(|why| Error::Tune(format!("the tuning record {} cannot be used: {why}", path.display())))?;
+    let entries = tuning::entries_of(record.unwrap_or_default(), args.model.as_deref())?;
+    if args.reset {
+        let gone = |entry: &Entry| entries.iter().any(|other| other.key == entry.key);
+        if !entries.is_empty() {
+            tuning::change(path, |record| record.entries.retain(|entry| !gone(entry)))?;
+        }
+        let _ = fs::remove_file(partial(path));
+        let _ = writeln!(io::stderr(), "{} forgotten in {}", count(entries.len()), path.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let record = TuningRecord { entries, ..TuningRecord::default() };
+    let json = serde_json::to_string_pretty(&record)? + "\n";
+    if let Some(out) = &args.export {
+        if record.entries.is_empty() {
+            bail!("{} has nothing to export for this: tune first", path.display());
+        }
+        tuning::write_atomically(out, json.as_bytes())
+            .with_context(|| format!("cannot write {}", out.display()))?;
+        let _ = writeln!(io::stderr(), "{} written to {}", count(record.entries.len()), out.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.json {
+        return print(&json);
+    }
+    if record.entries.is_empty() {
+        let _ = writeln!(io::stderr(), "nothing was tuned yet, says {}", path.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let defaults = defaults(&super::read_live())?;
+    let texts: Vec<String> = record.entries.iter().map(|entry| report::entry(entry, &defaults)).collect();
+    print(&texts.join("\n"))
+}
+
+fn count(entries: usize) -> String {
+    if entries == 1 { "1 entry".to_string() } else { format!("{entries} entries") }
+}
+
+/// The settings without tuning.
+fn defaults(live: &Live) -> Result<Vec<Explained>> {
+    Ok(Settings::resolve(&Requested::default(), live)?.explain())
+}
+
+fn plan(task: &Task) -> serde_json::Value {
+    let stages: Vec<_> = task
+        .stages
+        .iter()
+        .map(|stage| {
+            let changes: Vec<_> = stage
+                .changes
+                .iter()
+                .map(|change| serde_json::json!({ "name": change.name, "settings": change.set }))
+                .collect();
+            serde_json::json!({ "name": stage.name, "candidates": changes })
+        })
+        .collect();
+    serde_json::json!({ "key": task.key, "budget_seconds": task.budget.as_secs_f64(), "stages": stages })
+}
+
+fn print(text: &str) -> Result<ExitCode> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the progress of a tuning is kept: beside the record.
+fn partial(path: &Path) -> PathBuf {
+    path.with_extension("partial.json")
+}
+
+/// One tuning at a time; `None` where another runs. The lock ends with the process.
+fn lock(path: &Path) -> Result<Option<File>> {
+    let file = path.with_extension("lock");
+    let open = || -> io::Result<File> {
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            fs::create_dir_all(folder)?;
+        }
+        // Not `File::create`: whatever lies there is not emptied.
+        File::options().write(true).create(true).truncate(false).open(&file)
+    };
+    let lock = open()
+        .with_context(|| format!("cannot write {}: name another place with --tuning", file.display()))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(fs::TryLockError::WouldBlock) => Ok(None),
+        // A file system without locks.
+        Err(fs::TryLockError::Error(_)) => Ok(Some(lock)),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no time: write it as 90s, 3m or 1h (10 s to 24 h)");
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor = match unit {
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(wrong()),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| wrong())? * factor;
+    if !(10.0..=86_400.0).contains(&seconds) {
+        return Err(wrong());
+    }
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
+fn size(text: &str) -> Result<Bytes, String> {
+    let wrong = || format!("{text:?} is no size: write it as 8GiB or 500MiB");
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let shift = match unit.trim() {
+        "GiB" | "G" => 30,
+        "MiB" | "M" => 20,
+        "KiB" | "K" => 10,
+        _ => return Err(wrong()),
+    };
+    let bytes = number.parse::<f64>().map_err(|_| wrong())? * f64::from(1u32 << shift);
+    if !(1.0..1e18).contains(&bytes) {
+        return Err(wrong());
+    }
+    Ok(Bytes(bytes as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_sizes_have_units() {
+        for (text, expected) in [("90s", 90), ("3m", 180), ("1.5m", 90), ("1h", 3600)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(expected)), "{text}");
+        }
+        for text in ["", "3", "m", "3d", "-3m", "1s", "99h", "1e9s", "..m", "NaNs"] {
+            assert!(duration(text).is_err(), "{text:?} was taken");
+        }
+        for (text, expected) in
+            [("8GiB", 8 << 30), ("1.5G", 3 << 29), ("500MiB", 500 << 20), ("1 KiB", 1 << 10)]
+        {
+            assert_eq!(size(text), Ok(Bytes(expected)), "{text}");
+        }
+        for text in ["", "8", "GiB", "0GiB", "-1GiB", "8TB"] {
+            assert!(size(text).is_err(), "{text:?} was taken");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The measured limits of this machine, kept in a file so that every benchmark can be held against them.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use build_info::{Host, Roofline};
+
+use crate::bench::utc;
+
+/// Its name in the state folder.
+const FILE: &str = "roofline.json";
+
+/// No such file is larger: an entry has a hundred bytes, and there are at most as many as threads.
+const LARGEST: u64 = 1 << 20;
+
+/// How long one is believed: memory is exchanged, firmware updated, a guest moved.
+const FRESH: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// What was found in the state folder.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found {
+    /// Of this machine as this process may use it, and of the last 30 days.
+    Fresh(Roofline),
+    /// One that says nothing of this process now, and why.
+    Unfit(String),
+    /// None.
+    Nothing,
+}
+
+/// Where it lies; `None` where the system names no folder of the user's.
+pub fn path() -> Option<PathBuf> {
+    Some(host::state::folder()?.join(FILE))
+}
+
+/// Looks for one that was measured on `host`.
+pub fn find(host: &Host) -> Found {
+    let Some(path) = path() else { return Found::Nothing };
+    let earliest = SystemTime::now().checked_sub(FRESH).unwrap_or(SystemTime::UNIX_EPOCH);
+    match read(&path) {
+        Ok(roofline) => match unfit(&roofline, host, &utc(earliest)) {
+            None => Found::Fresh(roofline),
+            Some(why) => Found::Unfit(format!("{} {why}", path.display())),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Nothing,
+        Err(error) => Found::Unfit(format!("{}: {error}", path.display())),
+    }
+}
+
+/// Reads and checks the file at `path`.
+pub fn read(path: &Path) -> io::Result<Roofline> {
+    // Looked at before it is opened: to open a pipe would wait for its other end.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("no file"));
+    }
+    let mut text = String::new();
+    OpenOptions::new().read(true).open(path)?.take(LARGEST).read_to_string(&mut text)?;
+    let roofline: Roofline = serde_json::from_str(&text).map_err(io::Error::other)?;
+    let positive = |rate: f64| rate.is_finite() && rate > 0.0;
+    let good = roofline.rates.iter().all(|rates| {
+        let all = [Some(rates.read_bytes), Some(rates.int8_macs), Some(rates.f32_macs), rates.bf16_macs];
+        rates.threads > 0 && all.into_iter().flatten().all(positive)
+    });
+    let ascending = roofline.rates.is_sorted_by(|a, b| a.threads < b.threads);
+    if roofline.rates.is_empty() || !good || !ascending {
+        return Err(io::Error::other("damaged: its rates cannot have been measured"));
+    }
+    Ok(roofline)
+}
+
+/// Puts `roofline` in its place, for this user alone: written beside, then renamed.
+pub fn write(path: &Path, roofline: &Roofline) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    // As the XDG Base Directory Specification asks for.
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let beside = folder.join(format!(".{FILE}.{}", std::process::id()));
+    let mut text = serde_json::to_string_pretty(roofline).map_err(io::Error::other)?;
+    text.push('\n');
+    let written = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        // Whether it is there or not: the error is what counts.
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+/// Why `roofline` says nothing of `host` now, if so. Dates as [`utc`] writes them are in order as texts.
+fn unfit(roofline: &Roofline, host: &Host, earliest: &str) -> Option<String> {
+    let of = if roofline.cpu != host.cpu.name {
+        format!("is of another CPU, {}", roofline.cpu)
+    } else if roofline.affinity != host.limits.affinity {
+        "was measured under another affinity mask".to_string()
+    } else if roofline.cpu_quota != host.limits.cpu_quota {
+        "was measured under another CPU quota".to_string()
+    } else if roofline.date.as_str() < earliest {
+        format!("is of {} and so more than 30 days old", roofline.date)
+    } else {
+        return None;
+    };
+    Some(of)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use build_info::host::{Cpu, Limits, Memory, Os, Topology};
+    use build_info::roofline::Rates;
+
+    use super::*;
+
+    fn host() -> Host {
+        Host {
+            arch: "x86_64".to_string(),
+            hostname: None,
+            os: Os::default(),
+            cpu: Cpu { name: "A CPU".to_string(), ..Cpu::default() },
+            topology: Topology::default(),
+            memory: Memory::default(),
+            limits: Limits { affinity: vec![0, 1], cpu_quota: Some(1.5), memory: None },
+            gpus: Vec::new(),
+        }
+    }
+
+    fn roofline() -> Roofline {
+        let rates =
+            |threads| Rates { threads, read_bytes: 1e10, int8_macs: 1e12, f32_macs: 1e11, bf16_macs: None };
+        Roofline {
+            date: "2026-06-01T00:00:00Z".to_string(),
+            cpu: "A CPU".to_string(),
+            affinity: vec![0, 1],
+            cpu_quota: Some(1.5),
+            rates: vec![rates(1), rates(2)],
+        }
+    }
+
+    #[test]
+    fn one_of_another_machine_or_of_long_ago_is_unfit() {
+        let earliest = "2026-05-02T00:00:00Z";
+        let cases: [(Roofline, Option<&str>); 5] = [
+            (roofline(), None),
+            (Roofline { cpu: "B".to_string(), ..roofline() }, Some("another CPU, B")),
+            (Roofline { affinity: vec![0], ..roofline() }, Some("affinity")),
+            (Roofline { cpu_quota: None, ..roofline() }, Some("quota")),
+            (Roofline { date: "2026-05-01T23:59:59Z".to_string(), ..roofline() }, Some("30 days")),
+        ];
+        for (roofline, words) in cases {
+            let why = unfit(&roofline, &host(), earliest);
+            match words {
+                None => assert_eq!(why, None),
+                Some(words) => assert!(why.as_deref().is_some_and(|why| why.contains(words)), "{why:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_and_is_the_users_own() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("a/b").join(FILE);
+        for _ in 0..2 {
+            write(&path, &roofline()).expect("written");
+        }
+        assert_eq!(read(&path).expect("read"), roofline());
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&folder.path().join("a/b"))), (0o600, 0o700));
+        let left = fs::read_dir(folder.path().join("a/b")).expect("a folder").count();
+        assert_eq!(left, 1, "nothing but the file itself");
+    }
+
+    #[test]
+    fn what_cannot_have_been_measured_is_an_error() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join(FILE);
+        let rates = roofline().rates;
+        let damaged = |change: fn(&mut Vec<Rates>)| {
+            let mut rates = rates.clone();
+            change(&mut rates);
+            serde_json::to_string(&Roofline { rates, ..roofline() }).expect("JSON")
+        };
+        let cases = [
+            String::new(),
+            "[]".to_string(),
+            "{\"date\": 3}".to_string(),
+            "[".repeat(100_000),
+            damaged(|rates| rates.clear()),
+            damaged(|rates| rates.reverse()),
+            damaged(|rates| rates[0].threads = 0),
+            damaged(|rates| rates[0].read_bytes = -1.0),
+            damaged(|rates| rates[1].bf16_macs = Some(0.0)),
+            damaged(|rates| rates[1].int8_macs = f64::INFINITY),
+        ];
+        for text in cases {
+            fs::write(&path, &text).expect("written");
+            assert!(read(&path).is_err(), "{text:.80}");
+        }
+        assert!(read(folder.path()).is_err(), "a folder");
+        assert_eq!(read(&folder.path().join("none")).expect_err("none").kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,338 @@
+//! The split layout: prompts are evaluated with the weights as they are in the file, tokens are generated with
+//! repacked ones.
+//!
+//! Each layout is a model of its own with a context of its own. After the prompt the first token is chosen by the
+//! logits of the one; before the second is evaluated, the state of the sequence goes to the other. The weights as in
+//! the file are mapped: they are pages of the file, which the other model's weights that are not repacked share.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use build_info::Bytes;
+
+use crate::error::{Error, Result};
+use crate::ffi::{Context, DeviceKind, Model, devices};
+use crate::live::Live;
+use crate::model;
+use crate::options::{ContextOptions, LoadMode, ModelOptions, SplitLayout};
+use crate::settings::{Settings, Source};
+
+/// Something that evaluates tokens one after the other: a context, or two that take turns.
+pub trait Sequence {
+    /// The context to evaluate the next `tokens` tokens in, which holds all that came before them.
+    ///
+    /// # Errors
+    /// When the state cannot be handed over.
+    fn context_for(&mut self, tokens: usize) -> Result<&mut Context>;
+
+    /// The context that was evaluated in last: it has the logits.
+    fn current(&mut self) -> &mut Context;
+
+    /// What was handed over since this was last asked.
+    fn take_hand_over(&mut self) -> Option<HandOver> {
+        None
+    }
+}
+
+impl Sequence for Context {
+    fn context_for(&mut self, _tokens: usize) -> Result<&mut Context> {
+        Ok(self)
+    }
+
+    fn current(&mut self) -> &mut Context {
+        self
+    }
+}
+
+/// What it took to hand a sequence over from one context to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandOver {
+    /// Size of the state.
+    pub size: Bytes,
+    /// Time for taking and restoring it.
+    pub time: Duration,
+}
+
+/// A model in one layout or in two.
+#[derive(Clone)]
+pub struct Layouts {
+    decode: Arc<Model>,
+    prefill: Option<Arc<Model>>,
+    why_not: Option<String>,
+}
+
+impl From<&Arc<Model>> for Layouts {
+    /// One layout for both phases.
+    fn from(model: &Arc<Model>) -> Self {
+        Layouts { decode: Arc::clone(model), prefill: None, why_not: None }
+    }
+}
+
+impl From<&Layouts> for Layouts {
+    fn from(layouts: &Layouts) -> Self {
+        layouts.clone()
+    }
+}
+
+impl Layouts {
+    /// Loads the model at `path` as [`model::open`] does, and once more as it is in the file where the settings want
+    /// a split layout and it can be had.
+    ///
+    /// # Errors
+    /// Those of loading. That both do not fit into memory is one only where a flag asked for both.
+    pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Self> {
+        let decode = model::open(path, settings, live)?;
+        if settings.split_layout.value != SplitLayout::On {
+            return Ok(Layouts::from(&decode));
+        }
+        if let Some(why_not) = pointless(&decode, settings) {
+            return Ok(Layouts { decode, prefill: None, why_not: Some(why_not) });
+        }
+        let prefill = fits(&decode, None, settings, live).and_then(|()| as_in_file(path, &decode, settings));
+        let (prefill, why_not) = insisted(prefill, settings)?;
+        Ok(Layouts { decode, prefill, why_not })
+    }
+
+    /// Two models that take turns, whatever their layouts.
+    pub fn pair(decode: Arc<Model>, prefill: Arc<Model>) -> Self {
+        Layouts { decode, prefill: Some(prefill), why_not: None }
+    }
+
+    /// Why a split layout that was asked for is not there.
+    pub fn why_not(&self) -> Option<&str> {
+        self.why_not.as_deref()
+    }
+
+    /// Each of the two layouts alone, the one that generates first; `None` where there is only one.
+    pub fn apart(&self) -> Option<[Layouts; 2]> {
+        let prefill = self.prefill.as_ref()?;
+        Some([Layouts::from(&self.decode), Layouts::from(prefill)])
+    }
+
+    /// The model that generates.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.decode
+    }
+
+    /// Makes the contexts as the settings want them.
+    pub fn session(&self, settings: &Settings, live: &Live, interruptible: bool) -> Result<Session> {
+        let options = model::context_options(&self.decode, settings, interruptible);
+        self.session_with(&options, settings, live, model::LOWER_CTX)
+    }
+
+    /// The same with `options` that are not the settings'; `mend` is what to do where one of them does not fit into
+    /// memory.
+    pub fn session_with(
+        &self,
+        options: &ContextOptions,
+        settings: &Settings,
+        live: &Live,
+        mend: &'static str,
+    ) -> Result<Session> {
+        let decode = model::context_with(&self.decode, options, settings, live, mend)?;
+        let Some(model) = &self.prefill else {
+            return Ok(Session { decode, prefill: None, why_not: self.why_not.clone() });
+        };
+        // The same options on both sides: a state fits only a cache of the same types and order.
+        let context =
+            fits(&self.decode, Some(options), settings, live).and_then(|()| Context::new(model, options));
+        let (context, why_not) = insisted(context, settings)?;
+        let prefill = context.map(|mut context| {
+            // They never work at the same time.
+            context.share_threads(&decode);
+            Prefill { context, from: settings.split_from.value as usize, at: None, used: false, handed: None }
+        });
+        Ok(Session { decode, prefill, why_not })
+    }
+}
+
+/// Why a second layout of `model` would be no other than the one it has.
+fn pointless(model: &Model, settings: &Settings) -> Option<String> {
+    if !settings.repack.value {
+        return Some("repacking is off, so both layouts are the same".to_string());
+    }
+    if let Some((_, gpu)) = devices().into_iter().find(|(kind, _)| *kind == DeviceKind::Gpu) {
+        return Some(format!("{gpu} computes with the weights as they are in the file"));
+    }
+    (model.repacked() == 0).then(|| {
+        format!(
+            "this build repacks no weight of {} on this CPU, so both layouts are the same",
+            model.path().display()
+        )
+    })
+}
+
+/// Whether `model` in two layouts and two contexts of `options` fit into the memory.
+fn fits(model: &Model, options: Option<&ContextOptions>, settings: &Settings, live: &Live) -> Result<()> {
+    let Some(available) = live.memory() else { return Ok(()) };
+    let file = model.size();
+    // What is mapped and not repacked is the same pages of the file on both sides.
+    let copy = match settings.load_mode.value {
+        LoadMode::Auto | LoadMode::Mmap | LoadMode::MmapMlock => model.repacked(),
+        LoadMode::None | LoadMode::Mlock | LoadMode::DirectIo => file,
+    };
+    let cache = options.and_then(|options| model::cache_size(model, options)).unwrap_or_default();
+    let caches = cache.0.saturating_mul(2);
+    let needed = file.saturating_add(copy).saturating_add(caches);
+    if needed <= available.0 {
+        return Ok(());
+    }
+    Err(Error::SplitTooLarge {
+        path: model.path().to_path_buf(),
+        needed: Bytes(needed),
+        file: Bytes(file),
+        copy: Bytes(copy),
+        caches: Bytes(caches),
+        available,
+    })
+}
+
+/// The model at `path`, which is `other`, as it is in the file.
+fn as_in_file(path: &Path, other: &Model, settings: &Settings) -> Result<Arc<Model>> {
+    let model = Model::load(path, &ModelOptions { repack: false, ..settings.model_options() })?;
+    let looks = |model: &Model| (model.description(), model.size(), model.n_params(), model.n_vocab());
+    match looks(&model) == looks(other) {
+        true => Ok(model),
+        false => Err(Error::Changed { path: path.to_path_buf() }),
+    }
+}
+
+/// An error only where a flag asked for the split layout; else the reason to go on without.
+fn insisted<T>(part: Result<T>, settings: &Settings) -> Result<(Option<T>, Option<String>)> {
+    match part {
+        Ok(part) => Ok((Some(part), None)),
+        Err(error) if settings.split_layout.source == Source::Flag => Err(error),
+        Err(error) => Ok((None, Some(error.to_string()))),
+    }
+}
+
+/// A sequence in a context, or in two that take turns.
+pub struct Session {
+    decode: Context,
+    prefill: Option<Prefill>,
+    why_not: Option<String>,
+}
+
+/// The context that evaluates prompts.
+struct Prefill {
+    context: Context,
+    /// Tokens of the shortest prompt that it takes.
+    from: usize,
+    /// Where the sequence is; nowhere as long as it is empty.
+    at: Option<Phase>,
+    used: bool,
+    handed: Option<HandOver>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Prefill,
+    Decode,
+}
+
+impl Session {
+    /// Tokens it holds.
+    pub fn n_ctx(&self) -> u32 {
+        self.decode.n_ctx()
+    }
+
+    /// Threads for single tokens and for batches.
+    pub fn threads(&self) -> (u32, u32) {
+        self.decode.threads()
+    }
+
+    /// Forgets every token.
+    pub fn clear(&mut self) {
+        self.decode.clear();
+        if let Some(prefill) = &mut self.prefill {
+            prefill.context.clear();
+            (prefill.at, prefill.used, prefill.handed) = (None, false, None);
+        }
+    }
+
+    /// Puts back a state that [`Context::save`] took from one of the contexts.
+    pub fn restore(&mut self, state: &[u8]) -> Result<()> {
+        self.clear();
+        self.decode.restore(state)?;
+        if let Some(prefill) = &mut self.prefill {
+            prefill.at = Some(Phase::Decode);
+        }
+        Ok(())
+    }
+
+    /// Whether a prompt was evaluated in a layout of its own since the last [`clear`](Self::clear).
+    pub fn is_split(&self) -> bool {
+        self.prefill.as_ref().is_some_and(|prefill| prefill.used)
+    }
+
+    /// Why a split layout that was asked for is not there, or was not used for a prompt of `tokens` tokens.
+    pub fn why_not(&self, tokens: usize) -> Option<String> {
+        match &self.prefill {
+            Some(prefill) if !prefill.used => {
+                Some(format!("the prompt has {tokens} tokens, and --split-from is {}", prefill.from))
+            }
+            Some(_) => None,
+            None => self.why_not.clone(),
+        }
+    }
+}
+
+impl Sequence for Session {
+    fn context_for(&mut self, tokens: usize) -> Result<&mut Context> {
+        let Some(prefill) = &mut self.prefill else { return Ok(&mut self.decode) };
+        // A single token is generation, whatever the threshold.
+        let phase = if tokens > 1 && tokens >= prefill.from { Phase::Prefill } else { Phase::Decode };
+        let (from, to) = match phase {
+            Phase::Prefill => (&mut self.decode, &mut prefill.context),
+            Phase::Decode => (&mut prefill.context, &mut self.decode),
+        };
+        if prefill.at.is_some_and(|at| at != phase) {
+            let start = Instant::now();
+            let state = from.save()?;
+            to.restore(&state)?;
+            if phase == Phase::Decode {
+                from.rest_prefill_threads();
+            }
+            let before = prefill.handed.map_or((0, Duration::ZERO), |handed| (handed.size.0, handed.time));
+            let size = Bytes(before.0.saturating_add(state.len() as u64));
+            prefill.handed = Some(HandOver { size, time: before.1 + start.elapsed() });
+        }
+        prefill.at = Some(phase);
+        prefill.used |= phase == Phase::Prefill;
+        Ok(to)
+    }
+
+    fn current(&mut self) -> &mut Context {
+        match &mut self.prefill {
+            Some(Prefill { context, at: Some(Phase::Prefill), .. }) => context,
+            _ => &mut self.decode,
+        }
+    }
+
+    fn take_hand_over(&mut self) -> Option<HandOver> {
+        self.prefill.as_mut()?.handed.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gguf::synth::{self, Options, Preset};
+
+    use super::*;
+    use crate::settings::Requested;
+
+    #[test]
+    fn a_file_that_changed_between_the_two_loads_is_told() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("model.gguf");
+        let live = Live::default();
+        let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
+        synth::write(&path, &Options::new(Preset::Tiny)).expect("the tiny model");
+        let model = model::open(&path, &settings, &live).expect("it loads");
+        assert!(as_in_file(&path, &model, &settings).is_ok(), "the same file was refused");
+        synth::write(&path, &Options::new(Preset::MoeTiny)).expect("another model");
+        let changed = as_in_file(&path, &model, &settings).err();
+        assert!(matches!(changed, Some(Error::Changed { .. })), "{changed:?}");
+    }
+}

@@ -1,0 +1,169 @@
+//! Whether a candidate's output is that of the settings without tuning.
+//!
+//! The limits are the correctness gate's, of docs/src/concepts/gate.md: a mean divergence far inside the smallest step
+//! of quantisation.
+
+use std::fmt;
+
+use build_info::Logits;
+use build_info::tuning::Chosen;
+
+use super::space::{changes_numerics, is_lossy};
+
+/// Greatest mean KL divergence, in nats, of settings that only add in another order.
+const EXACT_KLD: f64 = 5e-5;
+/// Least share of positions with the same most likely token.
+const EXACT_TOP1: f64 = 0.998;
+/// The same of settings that lose accuracy by intent: between Q8_0 (2.4e-4) and a 5-bit quantisation.
+const LOSSY_KLD: f64 = 5e-3;
+/// Least share of the same.
+const LOSSY_TOP1: f64 = 0.97;
+/// Two tokens whose logits differ by less are equally likely: which of them is first says nothing.
+const TIE: f32 = 0.02;
+
+/// How two outputs for one text compare.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Comparison {
+    /// Positions compared.
+    pub positions: u32,
+    /// Mean KL divergence in nats; not a number where a logit is not.
+    pub mean_kld: f64,
+    /// Share of positions with the same most likely token, or one as likely.
+    pub top1: f64,
+    /// Greedy tokens after the text.
+    pub greedy: u32,
+    /// Of these equal, from the first on.
+    pub equal: u32,
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mean_kld, top1, greedy, equal, .. } = self;
+        write!(
+            f,
+            "{equal} of {greedy} greedy tokens equal, mean KLD {mean_kld:.1e}, top-1 {:.1} %",
+            100.0 * top1
+        )
+    }
+}
+
+/// Compares the logits after the `text` tokens of a text, and after the greedy tokens that follow as long as they are
+/// the same.
+pub fn compare(reference: &Logits, other: &Logits, text: usize) -> Comparison {
+    let same = reference.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
+    let mut found = Comparison { positions: 0, mean_kld: 0.0, top1: 0.0, greedy: 0, equal: 0 };
+    found.greedy = u32::try_from(reference.tokens.len().saturating_sub(text)).unwrap_or(u32::MAX);
+    found.equal = u32::try_from(same.saturating_sub(text)).unwrap_or(u32::MAX);
+    let (mut sum, mut agreed) = (0.0, 0u32);
+    for (a, b) in reference.rows().zip(other.rows()).take(same) {
+        found.positions += 1;
+        sum += divergence(a, b);
+        agreed += u32::from(a.len() == b.len() && agree(a, b));
+    }
+    found.mean_kld = sum / f64::from(found.positions);
+    found.top1 = f64::from(agreed) / f64::from(found.positions);
+    found
+}
+
+/// Whether `candidate` may be used, in words either way.
+pub fn judge(candidate: &Chosen, found: &Comparison) -> Result<String, String> {
+    let (kld, top1) = match is_lossy(candidate) {
+        true => (LOSSY_KLD, LOSSY_TOP1),
+        false => (EXACT_KLD, EXACT_TOP1),
+    };
+    let within = found.mean_kld <= kld && found.top1 >= top1;
+    let equal = found.positions > 0 && found.equal == found.greedy;
+    match (changes_numerics(candidate), equal, within) {
+        (true, _, true) | (false, true, _) => Ok(found.to_string()),
+        (true, ..) => {
+            Err(format!("its output is another: {found}, where {kld:.0e} and {:.1} % are due", 100.0 * top1))
+        }
+        (false, ..) => Err(format!("its output is another, and should not be: {found}")),
+    }
+}
+
+/// Kullback and Leibler's Σ p (ln p − ln q) of the distributions that two rows of logits stand for.
+fn divergence(reference: &[f32], other: &[f32]) -> f64 {
+    let (a, b) = (log_sum(reference), log_sum(other));
+    let sum: f64 = reference
+        .iter()
+        .zip(other)
+        .map(|(&x, &y)| {
+            let (p, q) = (f64::from(x) - a, f64::from(y) - b);
+            if x == f32::NEG_INFINITY { 0.0 } else { p.exp() * (p - q) }
+        })
+        .sum();
+    // Rounding may leave less than nothing.
+    if sum < 0.0 && sum > -1e-9 { 0.0 } else { sum }
+}
+
+fn log_sum(row: &[f32]) -> f64 {
+    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = row.iter().map(|&value| f64::from(value - most).exp()).sum();
+    f64::from(most) + sum.ln()
+}
+
+/// Whether the token that `other` finds most likely is, to `reference`, as likely as any.
+fn agree(reference: &[f32], other: &[f32]) -> bool {
+    let first = |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]));
+    let (Some(ours), Some(theirs)) = (first(reference), first(other)) else { return false };
+    ours == theirs || reference[ours] - reference[theirs] < TIE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn logits(rows: &[(u32, [f32; 3])]) -> Logits {
+        let mut logits = Logits::new(3);
+        rows.iter().for_each(|(token, row)| logits.push(*token, row));
+        logits
+    }
+
+    #[test]
+    fn outputs_are_compared_as_far_as_the_same_tokens_go() {
+        let reference = logits(&[(7, [0.0, 1.0, 2.0]), (2, [3.0, 0.0, 0.0]), (0, [0.0, 5.0, 0.0])]);
+        let same = compare(&reference, &reference, 1);
+        assert_eq!(same, Comparison { positions: 3, mean_kld: 0.0, top1: 1.0, greedy: 2, equal: 2 });
+        let other = logits(&[(7, [0.0, 2.0, 1.0]), (1, [9.0, 0.0, 0.0]), (0, [0.0, 5.0, 0.0])]);
+        let found = compare(&reference, &other, 1);
+        assert_eq!((found.positions, found.top1, found.greedy, found.equal), (1, 0.0, 2, 0));
+        // p = softmax(0, 1, 2), q = softmax(0, 2, 1): Σ p (ln p − ln q) = p1·(1−2) + p2·(2−1)
+        let total = 1.0 + 1f64.exp() + 2f64.exp();
+        let expected = (2f64.exp() - 1f64.exp()) / total;
+        assert!((found.mean_kld - expected).abs() < 1e-9, "{found:?}");
+    }
+
+    #[test]
+    fn ties_are_no_disagreement_and_what_is_no_number_never_agrees() {
+        let reference = logits(&[(7, [0.0, 2.0, 1.999])]);
+        assert_eq!(compare(&reference, &logits(&[(7, [0.0, 1.999, 2.0])]), 1).top1, 1.0);
+        let wrong = compare(&reference, &logits(&[(7, [f32::NAN, 2.0, 1.999])]), 1);
+        assert!(wrong.mean_kld.is_nan() && judge(&numeric(), &wrong).is_err(), "{wrong:?}");
+        let none = compare(&reference, &logits(&[(8, [0.0, 2.0, 1.999])]), 0);
+        assert!(judge(&numeric(), &none).is_err() && judge(&Chosen::default(), &none).is_err(), "{none:?}");
+    }
+
+    fn numeric() -> Chosen {
+        Chosen { repack: Some(false), ..Chosen::default() }
+    }
+
+    #[test]
+    fn what_changes_no_numbers_must_give_the_same_tokens_and_the_rest_stay_near() {
+        let found = |mean_kld, top1, equal| Comparison { positions: 80, mean_kld, top1, greedy: 16, equal };
+        let lossy = Chosen { type_k: Some("q8_0".to_string()), ..Chosen::default() };
+        let plain = Chosen { poll: Some(0), ..Chosen::default() };
+        let cases = [
+            (&plain, found(0.0, 1.0, 16), true),
+            (&plain, found(0.0, 1.0, 15), false),
+            (&numeric(), found(1e-6, 1.0, 15), true),
+            (&numeric(), found(1e-3, 1.0, 16), false),
+            (&numeric(), found(1e-6, 0.9, 16), false),
+            (&lossy, found(1e-3, 0.98, 3), true),
+            (&lossy, found(1e-1, 0.98, 3), false),
+        ];
+        for (candidate, found, passes) in cases {
+            assert_eq!(judge(candidate, &found).is_ok(), passes, "{candidate:?} {found:?}");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Candidates against the one to beat: all in turns, the worse half dropped after every rung, until one is left and
+//! what can be said of it is said.
+//!
+//! Only runs that stand in the same round are compared, so a machine that drifts drifts for all. A round in which
+//! something else took the machine's cores is not counted.
+
+use std::time::Duration;
+
+use build_info::Bytes;
+use build_info::tuning::{Candidate, Interval, Sample};
+use measure::{Anchor, FEWEST_PAIRS, Judgement, Ratio, Rule, median, schedule};
+
+use super::{Event, Failure, Objective, Runner, Stop, Work, check};
+
+/// Rounds before the worse half goes.
+const ROUNDS: usize = 2;
+/// Of no use any more where all rounds say that it is slower than this.
+const HOPELESS: f64 = 0.95;
+/// Rounds after which it is also of no use where it was slower in all of them.
+const FUTILE: usize = 4;
+/// Rounds of a contest that may be repeated because the machine was disturbed.
+pub const REPEATS: usize = 3;
+/// Cores kept busy by others, as a share of all, from which a round does not count.
+const DISTURBED: f64 = 0.15;
+
+/// What a contest is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms<'a> {
+    /// What is weighed.
+    pub objective: &'a Objective,
+    /// What is run.
+    pub work: Work,
+    /// When it must end, on the runner's clock.
+    pub deadline: Duration,
+    /// Time that a run takes, roughly.
+    pub run: Duration,
+    /// Memory that a candidate may take.
+    pub ceiling: Option<Bytes>,
+    /// Cores of the machine.
+    pub cores: u32,
+    /// Rounds that may be repeated because the machine was disturbed.
+    pub repeats: usize,
+    /// When the last two are done.
+    pub rule: Rule,
+}
+
+/// A running contest.
+struct Contest<'a, 'r> {
+    terms: Terms<'a>,
+    runner: &'r mut dyn Runner,
+    candidates: Vec<Candidate>,
+    /// Numbers of those still in it; 0 is the one to beat.
+    alive: Vec<usize>,
+    round: usize,
+    repeats: usize,
+    anchor: Anchor,
+    /// Time that a run of each takes.
+    times: Vec<Duration>,
+    cut_short: Option<String>,
+}
+
+/// How a contest ended.
+pub struct Outcome {
+    /// The candidates with what was measured.
+    pub candidates: Vec<Candidate>,
+    /// The number of the best.
+    pub winner: usize,
+    /// Why it was cut short, if it was.
+    pub cut_short: Option<String>,
+    /// Rounds that were repeated.
+    pub repeats: usize,
+}
+
+/// Runs `candidates` against the first of them. The first stays unless another is faster by an interval above 1 and
+/// its output passes.
+pub fn contest(
+    runner: &mut dyn Runner,
+    candidates: Vec<Candidate>,
+    terms: Terms<'_>,
+) -> Result<Outcome, Stop> {
+    let alive = (0..candidates.len()).collect();
+    let times = vec![terms.run; candidates.len()];
+    let mut contest = Contest {
+        terms,
+        runner,
+        candidates,
+        alive,
+        round: 0,
+        repeats: 0,
+        anchor: Anchor::new(),
+        times,
+        cut_short: None,
+    };
+    contest.race()?;
+    Ok(contest.end())
+}
+
+impl Contest<'_, '_> {
+    fn race(&mut self) -> Result<(), Stop> {
+        while self.alive.len() > 1 && !self.is_told() {
+            let rounds = if self.alive.len() > 2 || self.round == 0 { ROUNDS } else { 1 };
+            for _ in 0..rounds {
+                if !self.is_time_for_a_round() {
+                    return Ok(());
+                }
+                self.turn()?;
+            }
+            self.drop_the_worse();
+            // Before more time is spent on them, and before one of them can win.
+            self.check_the_rest()?;
+        }
+        Ok(())
+    }
+
+    /// One run of each, in turns; repeated where the machine was disturbed.
+    fn turn(&mut self) -> Result<(), Stop> {
+        loop {
+            self.runner.cores_busy_elsewhere();
+            let order = schedule::order(self.round, self.alive.len());
+            let mut samples = Vec::new();
+            for place in order {
+                let number = self.alive[place];
+                if let Some(sample) = self.run(number)? {
+                    samples.push((number, sample));
+                }
+            }
+            if let Some(why) = self.disturbance(&samples)
+                && self.repeats < self.terms.repeats
+                && self.is_time_to_repeat()
+            {
+                self.repeats += 1;
+                let again =
+                    if self.repeats == self.terms.repeats { "; the rest is counted as it is" } else { "" };
+                self.runner.tell(Event::Warning(&format!("{why}: the round is repeated{again}")));
+                continue;
+            }
+            for (number, sample) in samples {
+                self.candidates[number].samples.push(sample);
+            }
+            self.alive.retain(|number| self.candidates[*number].dropped.is_none());
+            self.round += 1;
+            return Ok(());
+        }
+    }
+
+    /// Why the round of `samples` tells nothing of the candidates, if it does not.
+    fn disturbance(&mut self, samples: &[(usize, Sample)]) -> Option<String> {
+        let busy = self.runner.cores_busy_elsewhere().unwrap_or(0.0);
+        let base = samples.iter().find(|(number, _)| *number == 0);
+        let seconds = base.map_or(1.0, |(_, sample)| self.terms.objective.seconds(sample));
+        // Judged whatever else there is: it learns from every round.
+        let judgement = self.anchor.judge(seconds.max(1e-9));
+        if busy > DISTURBED * f64::from(self.terms.cores) {
+            return Some(format!("others kept {busy:.1} cores busy"));
+        }
+        (judgement == Judgement::Disturbed).then(|| "the machine was suddenly another".to_string())
+    }
+
+    /// One run of one. A candidate that fails is dropped; the one to beat gets a second chance.
+    fn run(&mut self, number: usize) -> Result<Option<Sample>, Stop> {
+        if self.candidates[number].dropped.is_some() {
+            return Ok(None);
+        }
+        for attempt in 0.. {
+            if self.runner.is_interrupted() {
+                return Err(Stop::Interrupted);
+            }
+            let before = self.runner.elapsed();
+            let settings = self.candidates[number].settings.clone();
+            let why = match self.runner.measure(&settings, self.terms.work) {
+                Ok(measured) => {
+                    self.time(number, &measured.sample, self.runner.elapsed().saturating_sub(before));
+                    match (measured.peak, self.terms.ceiling) {
+                        (Some(peak), Some(ceiling)) if peak > ceiling => {
+                            format!("it took {peak} of memory, and {ceiling} is the ceiling")
+                        }
+                        _ => return Ok(Some(measured.sample)),
+                    }
+                }
+                Err(Failure::Interrupted) => return Err(Stop::Interrupted),
+                Err(Failure::Failed(why)) => why,
+            };
+            if number == 0 && attempt == 0 {
+                self.runner
+                    .tell(Event::Warning(&format!("{}: {why}; trying once more", self.candidates[0].name)));
+                continue;
+            }
+            if number == 0 {
+                return Err(Stop::Failed(why));
+            }
+            self.drop(number, why);
+            break;
+        }
+        Ok(None)
+    }
+
+    fn drop(&mut self, number: usize, why: String) {
+        self.runner.tell(Event::Dropped { name: &self.candidates[number].name, why: &why });
+        self.candidates[number].dropped = Some(why);
+    }
+
+    /// Takes what a run took. Of the first one only what it measured: a process may have been started for it, which is
+    /// done once where there is memory for all of them.
+    fn time(&mut self, number: usize, sample: &Sample, wall: Duration) {
+        let first = self.candidates[number].samples.is_empty();
+        let measured = Duration::from_nanos(sample.prefill_ns.saturating_add(sample.decode_ns));
+        self.times[number] = if first { measured } else { wall };
+    }
+
+    /// Time that a round takes.
+    fn round_time(&self) -> Duration {
+        self.alive.iter().map(|&number| self.times[number]).sum()
+    }
+
+    /// Whether a round more leaves time for the pairs that there must be.
+    fn is_time_to_repeat(&self) -> bool {
+        let pairs = self.terms.rule.pairs.saturating_sub(self.round);
+        // Of the two that will be left.
+        let pair = self.times[0].saturating_mul(2 * u32::try_from(pairs).unwrap_or(u32::MAX));
+        self.runner.elapsed() + self.round_time() + pair <= self.terms.deadline
+    }
+
+    /// Whether there is time for a run of each.
+    fn is_time_for_a_round(&mut self) -> bool {
+        let fits = self.runner.elapsed() + self.round_time() <= self.terms.deadline;
+        if !fits {
+            self.cut_short = Some(format!("out of time after {} rounds", self.round));
+        }
+        fits
+    }
+
+    /// How many times as fast as the one to beat, round by round.
+    fn ratios(&self, number: usize) -> Vec<f64> {
+        let seconds = |number: usize| {
+            let samples = self.candidates[number].samples.iter();
+            samples.map(|sample| self.terms.objective.seconds(sample))
+        };
+        seconds(0).zip(seconds(number)).map(|(base, seconds)| base / seconds).collect()
+    }
+
+    /// Drops what is hopeless, and of the rest the worse half. The last one is left.
+    fn drop_the_worse(&mut self) {
+        let mut ranked: Vec<(usize, f64)> =
+            self.alive[1..].iter().map(|&number| (number, median(&self.ratios(number)))).collect();
+        for &(number, ratio) in &ranked {
+            let ratios = self.ratios(number);
+            let futile = ratios.len() >= FUTILE && ratios.iter().all(|ratio| *ratio < 1.0);
+            if futile || ratios.iter().all(|ratio| *ratio < HOPELESS) {
+                self.drop(number, format!("slower in every round: {ratio:.3} times as fast"));
+            }
+        }
+        ranked.retain(|(number, _)| self.candidates[*number].dropped.is_none());
+        ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let stay = ranked.len().div_ceil(2);
+        for (number, ratio) in ranked.split_off(stay) {
+            self.drop(number, format!("in the worse half with {ratio:.3}"));
+        }
+        self.alive.retain(|number| self.candidates[*number].dropped.is_none());
+        let best = ranked.first().map(|&(number, ratio)| (self.candidates[number].name.clone(), ratio));
+        let left = self.alive.len() - 1;
+        self.runner.tell(Event::Rung { round: self.round, left, best });
+    }
+
+    /// Looks at the output of those still in it, once each.
+    fn check_the_rest(&mut self) -> Result<(), Stop> {
+        for number in 1..self.candidates.len() {
+            if self.candidates[number].dropped.is_some() || self.candidates[number].output.is_some() {
+                continue;
+            }
+            let settings = self.candidates[number].settings.clone();
+            let judged = match self.runner.check(&settings) {
+                Ok(found) => check::judge(&settings, &found),
+                Err(Failure::Interrupted) => return Err(Stop::Interrupted),
+                Err(Failure::Failed(why)) => Err(format!("its output could not be looked at: {why}")),
+            };
+            match judged {
+                Ok(words) => self.candidates[number].output = Some(words),
+                Err(why) => self.drop(number, why),
+            }
+        }
+        self.alive.retain(|number| self.candidates[*number].dropped.is_none());
+        Ok(())
+    }
+
+    /// Whether all is said of the last two.
+    fn is_told(&self) -> bool {
+        let &[_, last] = self.alive.as_slice() else { return false };
+        self.terms.rule.over(&self.ratios(last)).is_some()
+    }
+
+    fn end(mut self) -> Outcome {
+        let mut winner = (0, 1.0);
+        for number in 1..self.candidates.len() {
+            let ratios = self.ratios(number);
+            if ratios.is_empty() {
+                continue;
+            }
+            let found = interval(&ratios);
+            let candidate = &mut self.candidates[number];
+            candidate.ratio = Some(found);
+            let shown = ratios.len() >= FEWEST_PAIRS && found.low > 1.0;
+            let passes = candidate.dropped.is_none() && candidate.output.is_some();
+            if shown && passes && found.median > winner.1 {
+                winner = (number, found.median);
+            }
+        }
+        Outcome {
+            candidates: self.candidates,
+            winner: winner.0,
+            cut_short: self.cut_short,
+            repeats: self.repeats,
+        }
+    }
+}
+
+/// The median of `ratios` with its interval.
+pub fn interval(ratios: &[f64]) -> Interval {
+    let found = Ratio::of(ratios);
+    let pairs = u32::try_from(found.pairs).unwrap_or(u32::MAX);
+    Interval { median: found.median, low: found.low, high: found.high, pairs }
+}

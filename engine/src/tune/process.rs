@@ -1,0 +1,475 @@
+//! Runs candidates in processes of their own.
+//!
+//! One process for each way to load the model, as many at once as fit into memory. A process that dies, hangs or
+//! answers nonsense is an error of its candidate, and the next request starts another.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use build_info::tuning::{Chosen, CpuKey, ModelShape};
+use build_info::{Bytes, Logits};
+use measure::Watch;
+
+use super::check::{Comparison, compare};
+use super::space::memory;
+use super::worker::{Answer, Request};
+use super::{Event, Failure, Measured, Runner, Work};
+use crate::ffi;
+
+/// Lines of its stderr that a dead process leaves behind.
+const LAST_WORDS: usize = 4;
+/// How often it is looked whether the user wants it to end.
+const GLANCE: Duration = Duration::from_millis(100);
+/// Loading may take this long: a large model comes from a slow disk.
+const LOADING: Duration = Duration::from_secs(600);
+/// Ticks of a second in /proc: `USER_HZ`, the same on every architecture that Linux promises binaries for.
+const TICKS: f64 = 100.0;
+/// Share of the memory at hand that processes may take together.
+const SHARE: f64 = 0.8;
+
+/// The runner of real tunings.
+pub struct Processes<'a> {
+    command: Vec<PathBuf>,
+    shape: ModelShape,
+    ceiling: Option<Bytes>,
+    patience: Duration,
+    workers: Vec<Worker>,
+    reference: Option<Logits>,
+    folder: PathBuf,
+    started: Instant,
+    watch: Option<(Watch, f64)>,
+    on_event: &'a mut dyn FnMut(Event<'_>),
+}
+
+/// A process with the model loaded in one way.
+struct Worker {
+    loaded: Chosen,
+    takes: Bytes,
+    child: Child,
+    /// Closed by dropping it.
+    stdin: ChildStdin,
+    answers: Receiver<String>,
+    last_words: Arc<Mutex<VecDeque<String>>>,
+    listener: JoinHandle<()>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Processes<'_> {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl<'a> Processes<'a> {
+    /// Starts processes with `command`: the program and its arguments. One that says nothing for `patience` is killed.
+    /// What they write goes into `folder`, whose content is lost, now and at the end.
+    ///
+    /// # Errors
+    /// When the folder cannot be made.
+    pub fn new(
+        command: Vec<PathBuf>,
+        shape: ModelShape,
+        ceiling: Option<Bytes>,
+        patience: Duration,
+        folder: PathBuf,
+        on_event: &'a mut dyn FnMut(Event<'_>),
+    ) -> std::io::Result<Self> {
+        // One that was killed could not tidy up.
+        let _ = fs::remove_dir_all(&folder);
+        std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(&folder)?;
+        Ok(Self {
+            command,
+            shape,
+            ceiling,
+            patience,
+            workers: Vec::new(),
+            reference: None,
+            folder,
+            started: Instant::now(),
+            watch: None,
+            on_event,
+        })
+    }
+
+    /// Sends `request` to the process that has the model loaded as `settings` say, and waits for its answer.
+    fn ask(&mut self, settings: &Chosen, request: &Request) -> Result<Answer, Failure> {
+        let at = self.worker(settings)?;
+        let answer = self.workers[at].ask(request, self.patience);
+        match answer {
+            Ok(Answer::Error(why)) => Err(Failure::Failed(why)),
+            Ok(answer) => Ok(answer),
+            Err(failure) => {
+                self.workers.remove(at);
+                Err(failure)
+            }
+        }
+    }
+
+    /// The number of the process for `settings`; the last one, so that the first has waited the longest.
+    fn worker(&mut self, settings: &Chosen) -> Result<usize, Failure> {
+        let loaded = loading(settings);
+        match self.workers.iter().position(|worker| worker.loaded == loaded) {
+            Some(at) => {
+                let worker = self.workers.remove(at);
+                self.workers.push(worker);
+            }
+            None => {
+                self.make_room(settings);
+                let takes = memory(&self.shape, settings, 0);
+                let mut worker = Worker::start(&self.command, loaded, takes)?;
+                let request = Request::Load { settings: settings.clone() };
+                match worker.ask(&request, self.patience.max(LOADING))? {
+                    Answer::Loaded => self.workers.push(worker),
+                    Answer::Error(why) => return Err(Failure::Failed(why)),
+                    other => {
+                        return Err(Failure::Failed(format!("it answered {other:?} when it should load")));
+                    }
+                }
+            }
+        }
+        Ok(self.workers.len() - 1)
+    }
+
+    /// Ends those that have waited the longest until another fits.
+    fn make_room(&mut self, settings: &Chosen) {
+        let needed = memory(&self.shape, settings, 4096).0;
+        while !self.workers.is_empty() {
+            let taken: u64 = self.workers.iter().map(|worker| worker.takes.0).sum();
+            let ceiling = self.ceiling.is_none_or(|ceiling| needed.saturating_add(taken) <= ceiling.0);
+            // What is available does not hold what the others have taken.
+            let available = crate::live::Live::read().memory();
+            let fits = available.is_none_or(|available| needed as f64 <= available.0 as f64 * SHARE);
+            if ceiling && fits {
+                return;
+            }
+            self.workers.remove(0);
+        }
+    }
+
+    /// The output under `settings`.
+    fn logits(&mut self, settings: &Chosen) -> Result<(Logits, usize), Failure> {
+        let out = self.folder.join("logits");
+        let request = Request::Check { settings: settings.clone(), out: out.clone() };
+        let text = match self.ask(settings, &request)? {
+            Answer::Checked { text } => text,
+            other => return Err(Failure::Failed(format!("it answered {other:?} to a check"))),
+        };
+        let failed =
+            |why: String| Failure::Failed(format!("its output in {} is of no use: {why}", out.display()));
+        let bytes = fs::read(&out).map_err(|error| failed(error.to_string()))?;
+        let _ = fs::remove_file(&out);
+        let logits = Logits::parse(&bytes).map_err(|error| failed(error.to_string()))?;
+        Ok((logits, text))
+    }
+
+    /// Seconds of CPU that the processes have taken.
+    fn seconds_taken(&self) -> f64 {
+        self.workers.iter().filter_map(|worker| cpu_seconds(worker.child.id())).sum()
+    }
+}
+
+/// The settings that take effect when a model is loaded.
+fn loading(settings: &Chosen) -> Chosen {
+    Chosen {
+        repack: settings.repack,
+        tiled: settings.tiled,
+        split_layout: settings.split_layout,
+        load_mode: settings.load_mode.clone(),
+        huge_pages: settings.huge_pages,
+        ..Chosen::default()
+    }
+}
+
+/// Fields 14 and 15 of proc_pid_stat(5), utime and stime.
+fn cpu_seconds(process: u32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks = fields.split_whitespace().skip(11).take(2).map(|word| word.parse::<u64>().ok());
+    Some(ticks.sum::<Option<u64>>()? as f64 / TICKS)
+}
+
+impl Worker {
+    fn start(command: &[PathBuf], loaded: Chosen, takes: Bytes) -> Result<Self, Failure> {
+        let failed = |why: String| Failure::Failed(format!("cannot start a process for it: {why}"));
+        let Some((program, arguments)) = command.split_first() else {
+            return Err(failed("no program".into()));
+        };
+        let spawned = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = spawned.map_err(|error| failed(format!("{}: {error}", program.display())))?;
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(failed("no pipes".to_string()));
+        };
+        let last_words = Arc::new(Mutex::new(VecDeque::new()));
+        let listener = listen_to_the_last(stderr, Arc::clone(&last_words));
+        Ok(Self { loaded, takes, child, stdin, answers: lines(stdout), last_words, listener })
+    }
+
+    /// Asks and waits. After an error nothing more can be asked.
+    fn ask(&mut self, request: &Request, patience: Duration) -> Result<Answer, Failure> {
+        let text = serde_json::to_string(request).map_err(|error| Failure::Failed(error.to_string()))?;
+        if writeln!(self.stdin, "{text}").and_then(|()| self.stdin.flush()).is_err() {
+            return Err(self.epitaph());
+        }
+        let asked = Instant::now();
+        loop {
+            match self.answers.recv_timeout(GLANCE) {
+                Ok(line) => {
+                    let strange = |error| format!("it answered {line:?}, which is no answer ({error})");
+                    return serde_json::from_str(&line).map_err(|error| Failure::Failed(strange(error)));
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(self.epitaph()),
+                Err(RecvTimeoutError::Timeout) if ffi::interrupted() => return Err(Failure::Interrupted),
+                Err(RecvTimeoutError::Timeout) if asked.elapsed() > patience => {
+                    let seconds = patience.as_secs();
+                    return Err(Failure::Failed(format!("it said nothing for {seconds} s and was ended")));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// How it died.
+    fn epitaph(&mut self) -> Failure {
+        if ffi::interrupted() {
+            return Failure::Interrupted;
+        }
+        // Its stdout is closed, so it has ended or is about to.
+        let began = Instant::now();
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Ok(None) if began.elapsed() < Duration::from_secs(2) => std::thread::sleep(GLANCE / 10),
+                _ => break None,
+            }
+        };
+        // What it said last may still be on its way; a grandchild could hold the pipe open for ever.
+        while !self.listener.is_finished() && began.elapsed() < Duration::from_secs(2) {
+            std::thread::sleep(GLANCE / 10);
+        }
+        let how = status.map_or("it closed its output".to_string(), death);
+        let words = self.last_words.lock().map(|words| words.iter().cloned().collect::<Vec<_>>());
+        let words = words.unwrap_or_default();
+        Failure::Failed(match words.is_empty() {
+            true => how,
+            false => format!("{how}; it said: {}", words.join(" | ")),
+        })
+    }
+}
+
+fn death(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.signal(), status.code()) {
+        (Some(9), _) => {
+            "it was killed (signal 9): by the kernel for want of memory, if nobody else did".to_string()
+        }
+        (Some(4), _) => "it died of an illegal instruction (signal 4)".to_string(),
+        (Some(signal), _) => format!("it crashed (signal {signal})"),
+        (None, Some(code)) => format!("it ended with exit code {code}"),
+        (None, None) => "it ended".to_string(),
+    }
+}
+
+/// The lines of `stream`, as they come.
+fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        // An answer is short; whoever sends more than this sends no answer.
+        let mut stream = BufReader::new(stream.take(1 << 30));
+        let mut line = String::new();
+        while matches!(stream.read_line(&mut line), Ok(1..)) {
+            if sender.send(std::mem::take(&mut line).trim_end().to_string()).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn listen_to_the_last(
+    stream: impl Read + Send + 'static,
+    last: Arc<Mutex<VecDeque<String>>>,
+) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).trim().chars().take(300).collect::<String>();
+            let Ok(mut last) = last.lock() else { return };
+            if !line.is_empty() {
+                last.push_back(line);
+            }
+            if last.len() > LAST_WORDS {
+                last.pop_front();
+            }
+        }
+    })
+}
+
+impl Runner for Processes<'_> {
+    fn measure(&mut self, settings: &Chosen, work: Work) -> Result<Measured, Failure> {
+        match self.ask(settings, &Request::Measure { settings: settings.clone(), work })? {
+            Answer::Measured { sample, peak } => Ok(Measured { sample, peak }),
+            other => Err(Failure::Failed(format!("it answered {other:?} to a measurement"))),
+        }
+    }
+
+    fn check(&mut self, settings: &Chosen) -> Result<Comparison, Failure> {
+        if self.reference.is_none() {
+            self.reference = Some(self.logits(&Chosen::default())?.0);
+        }
+        let (logits, text) = self.logits(settings)?;
+        let reference = self.reference.as_ref().unwrap_or(&logits);
+        Ok(compare(reference, &logits, text))
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn is_interrupted(&self) -> bool {
+        ffi::interrupted()
+    }
+
+    fn cores_busy_elsewhere(&mut self) -> Option<f64> {
+        let taken = self.seconds_taken();
+        let before = self.watch.replace((Watch::start(), taken));
+        let (watch, before) = before?;
+        let round = watch.stop();
+        let ours = (taken - before) / round.seconds.max(1e-3);
+        Some((round.cores_busy_elsewhere? - ours).max(0.0))
+    }
+
+    fn given(&mut self) -> Option<CpuKey> {
+        crate::live::Live::read().host.as_ref().map(CpuKey::of)
+    }
+
+    fn keep_only(&mut self, settings: &Chosen) {
+        let stay = [loading(settings), Chosen::default()];
+        self.workers.retain(|worker| stay.contains(&worker.loaded));
+    }
+
+    fn tell(&mut self, event: Event<'_>) {
+        (self.on_event)(event);
+    }
+}
+
+/// The command of the workers: this program, as `anneal worker`.
+///
+/// # Errors
+/// When the program's own file cannot be told.
+pub fn own_command(model: &Path) -> std::io::Result<Vec<PathBuf>> {
+    Ok(vec![std::env::current_exe()?, "worker".into(), "-m".into(), model.to_path_buf()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker written in shell that loads, and then does `then` with every request.
+    fn shell(then: &str) -> Vec<PathBuf> {
+        let script = format!("read line; echo '\"loaded\"'; while read line; do {then}; done");
+        ["/bin/sh", "-c", &script].map(PathBuf::from).to_vec()
+    }
+
+    fn shape() -> ModelShape {
+        ModelShape {
+            architecture: String::new(),
+            layers: 1,
+            embedding: 1,
+            feed_forward: 1,
+            heads: 1,
+            kv_heads: 1,
+            vocabulary: 1,
+            quantisation: String::new(),
+            weights: Bytes(1),
+        }
+    }
+
+    fn processes<'a>(
+        command: Vec<PathBuf>,
+        patience: Duration,
+        on_event: &'a mut dyn FnMut(Event<'_>),
+    ) -> Processes<'a> {
+        let folder = tempfile::tempdir().expect("a temporary folder").keep();
+        Processes::new(command, shape(), None, patience, folder, on_event).expect("a folder")
+    }
+
+    #[test]
+    fn whatever_becomes_of_a_worker_is_an_error_in_words_and_the_next_request_starts_another() {
+        let good =
+            r#"echo '{"measured":{"sample":{"prompt":1,"prefill_ns":5,"generated":0,"decode_ns":0}}}'"#;
+        let work = Work { prompt: 1, generate: 0 };
+        let cases = [
+            ("kill -9 $$", "killed (signal 9): by the kernel for want of memory"),
+            ("echo out of luck >&2; kill -11 $$", "it crashed (signal 11); it said: out of luck"),
+            ("exit 3", "it ended with exit code 3"),
+            ("echo nonsense", "which is no answer"),
+            ("echo '{\"error\":\"no room\"}'", "no room"),
+            ("sleep 60", "it said nothing for 1 s"),
+            ("echo '\"loaded\"'", "to a measurement"),
+        ];
+        for (then, words) in cases {
+            let mut ignore = |_: Event<'_>| {};
+            let patience = Duration::from_secs(1);
+            let mut runner = processes(shell(then), patience, &mut ignore);
+            for attempt in 0..2 {
+                match runner.measure(&Chosen::default(), work) {
+                    Err(Failure::Failed(why)) => assert!(why.contains(words), "{then}, {attempt}: {why}"),
+                    other => panic!("{then}: {other:?}"),
+                }
+            }
+            runner.command = shell(good);
+            runner.workers.clear();
+            let found = runner.measure(&Chosen::default(), work).expect("a sample");
+            assert_eq!((found.sample.prefill_ns, found.peak), (5, None));
+            let folder = runner.folder.clone();
+            drop(runner);
+            assert!(!folder.exists());
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let mut ignore = |_: Event<'_>| {};
+        let command = vec![PathBuf::from("/no/such/program")];
+        let mut runner = processes(command, Duration::from_secs(1), &mut ignore);
+        let failure = runner.check(&Chosen::default()).expect_err("nothing to start");
+        assert!(matches!(&failure, Failure::Failed(why) if why.contains("/no/such/program")), "{failure:?}");
+    }
+
+    #[test]
+    fn one_process_serves_what_is_loaded_alike() {
+        let mut ignore = |_: Event<'_>| {};
+        let good =
+            r#"echo '{"measured":{"sample":{"prompt":1,"prefill_ns":5,"generated":0,"decode_ns":0}}}'"#;
+        let mut runner = processes(shell(good), Duration::from_secs(5), &mut ignore);
+        let work = Work { prompt: 1, generate: 0 };
+        let unpacked = Chosen { repack: Some(false), ..Chosen::default() };
+        let threads = Chosen { decode_threads: Some(1), ..Chosen::default() };
+        for settings in [&Chosen::default(), &threads, &unpacked, &Chosen::default()] {
+            runner.measure(settings, work).expect("a sample");
+        }
+        assert_eq!(runner.workers.len(), 2);
+        runner.keep_only(&threads);
+        assert_eq!(runner.workers.len(), 1);
+    }
+}

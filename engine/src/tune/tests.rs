@@ -1,0 +1,361 @@
+//! The driver, against a machine with planted speeds and a clock of its own.
+
+use build_info::tuning::ModelShape;
+
+use super::space::Change;
+use super::*;
+
+/// A machine whose speeds are known.
+struct Planted {
+    clock: Duration,
+    runs: usize,
+    /// How many times as fast prefill and decode are under some settings.
+    speed: fn(&Chosen) -> (f64, f64),
+    /// What happens instead of a run.
+    failure: fn(&Chosen, usize) -> Option<Failure>,
+    /// Cores that others keep busy, by the number of runs so far.
+    elsewhere: fn(usize) -> f64,
+    /// Divergence of the output.
+    kld: fn(&Chosen) -> f64,
+    /// When the quota changes and the user loses patience, in runs.
+    changed: usize,
+    interrupted: usize,
+    noise: u64,
+    told: Vec<String>,
+}
+
+impl Default for Planted {
+    fn default() -> Self {
+        Self {
+            clock: Duration::ZERO,
+            runs: 0,
+            speed: |_| (1.0, 1.0),
+            failure: |_, _| None,
+            elsewhere: |_| 0.0,
+            kld: |_| 0.0,
+            changed: usize::MAX,
+            interrupted: usize::MAX,
+            noise: 1,
+            told: Vec::new(),
+        }
+    }
+}
+
+impl Planted {
+    /// 1 give or take 2 %.
+    fn jitter(&mut self) -> f64 {
+        self.noise =
+            self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        0.98 + (self.noise >> 40) as f64 / f64::from(1 << 24) * 0.04
+    }
+}
+
+impl Runner for Planted {
+    fn measure(&mut self, settings: &Chosen, work: Work) -> Result<Measured, Failure> {
+        self.runs += 1;
+        if let Some(failure) = (self.failure)(settings, self.runs) {
+            return Err(failure);
+        }
+        let (prefill, decode) = (self.speed)(settings);
+        // 100 and 25 tokens a second; the machine gets slower all the time.
+        let drift = 1.0 + self.clock.as_secs_f64() / 300.0;
+        let prefill = f64::from(work.prompt) / 100.0 / prefill * drift * self.jitter();
+        let decode = f64::from(work.generate) / 25.0 / decode * drift * self.jitter();
+        self.clock += Duration::from_secs_f64(prefill + decode + 0.01);
+        let sample = Sample {
+            prompt: work.prompt,
+            prefill_ns: (prefill * 1e9) as u64,
+            generated: work.generate,
+            decode_ns: (decode * 1e9) as u64,
+        };
+        Ok(Measured {
+            sample,
+            peak: Some(Bytes::mib(if settings.huge_pages.is_some() { 5000 } else { 1000 })),
+        })
+    }
+
+    fn check(&mut self, settings: &Chosen) -> Result<Comparison, Failure> {
+        let mean_kld = (self.kld)(settings);
+        let equal = if mean_kld > 0.0 { 3 } else { 16 };
+        Ok(Comparison { positions: 80, mean_kld, top1: 1.0, greedy: 16, equal })
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.clock
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.runs >= self.interrupted
+    }
+
+    fn cores_busy_elsewhere(&mut self) -> Option<f64> {
+        Some((self.elsewhere)(self.runs))
+    }
+
+    fn given(&mut self) -> Option<CpuKey> {
+        Some(cpu(if self.runs >= self.changed { Some(1.0) } else { None }))
+    }
+
+    fn keep_only(&mut self, _settings: &Chosen) {}
+
+    fn tell(&mut self, event: Event<'_>) {
+        self.told.push(format!("{event:?}"));
+    }
+}
+
+fn cpu(quota: Option<f64>) -> CpuKey {
+    CpuKey {
+        vendor: "v".to_string(),
+        name: "n".to_string(),
+        family: None,
+        model: None,
+        features: "f".to_string(),
+        affinity: vec![0, 1],
+        quota,
+    }
+}
+
+fn task(objective: &str, stages: Vec<Stage>) -> Task {
+    let model = ModelShape {
+        architecture: "llama".to_string(),
+        layers: 2,
+        embedding: 64,
+        feed_forward: 128,
+        heads: 4,
+        kv_heads: 2,
+        vocabulary: 256,
+        quantisation: "F16".to_string(),
+        weights: Bytes::mib(900),
+    };
+    Task {
+        key: Key { build: "b".to_string(), cpu: cpu(None), model, objective: objective.to_string() },
+        objective: objective.parse().expect("known"),
+        budget: Duration::from_secs(180),
+        ceiling: None,
+        lossy: false,
+        stages,
+        cores: 2,
+    }
+}
+
+fn stage(name: &'static str, phases: Phases, changes: &[Chosen]) -> Stage {
+    let change =
+        |(number, set): (usize, &Chosen)| Change { name: format!("{name} {number}"), set: set.clone() };
+    Stage { name, phases, changes: changes.iter().enumerate().map(change).collect(), least_prompt: 0 }
+}
+
+fn layout() -> Stage {
+    let unpacked = Chosen { repack: Some(false), ..Chosen::default() };
+    let untiled = Chosen { tiled: Some(false), ..Chosen::default() };
+    stage("layout", Phases::Both, &[unpacked.clone(), untiled.clone(), with(&unpacked, &untiled)])
+}
+
+fn waiting() -> Stage {
+    stage("waiting", Phases::Both, &[Chosen { poll: Some(0), ..Chosen::default() }])
+}
+
+fn threads() -> Stage {
+    stage("threads", Phases::Decode, &[Chosen { decode_threads: Some(1), ..Chosen::default() }])
+}
+
+/// Prefill gains by weights that are not repacked, decode loses.
+fn unpacked(settings: &Chosen) -> (f64, f64) {
+    let untiled = if settings.tiled == Some(false) { 0.6 } else { 1.0 };
+    if settings.repack == Some(false) { (1.6 * untiled, 0.83) } else { (1.0, 1.0) }
+}
+
+fn run(task: &Task, runner: &mut Planted) -> Result<Entry, Stop> {
+    tune(task, runner, &mut Progress::new(task), &mut |_| Ok(()))
+}
+
+#[test]
+fn the_purpose_decides_which_layout_is_found() {
+    let cases =
+        [("rag", Some(false)), ("8:1", Some(false)), ("chat", None), ("0:1", None), ("1:0", Some(false))];
+    for (objective, repack) in cases {
+        let mut runner = Planted { speed: unpacked, ..Planted::default() };
+        let entry =
+            run(&task(objective, vec![layout(), waiting(), threads()]), &mut runner).expect("an entry");
+        assert_eq!(entry.chosen, Chosen { repack, ..Chosen::default() }, "{objective}: {:?}", runner.told);
+        assert!(entry.seconds <= 180.0, "{objective}: {}", entry.seconds);
+        if repack.is_some() {
+            let found = entry.confirmation.expect("a confirmation");
+            assert!(found.total.low > 1.0 && found.total.pairs >= 6, "{found:?}");
+            assert!((found.prefill.median - 1.6).abs() < 0.1, "{found:?}");
+        }
+    }
+}
+
+#[test]
+fn equal_candidates_leave_the_defaults_whatever_the_noise() {
+    let mut changed = 0;
+    for seed in 1..=60 {
+        let mut runner = Planted { noise: seed * 7919, ..Planted::default() };
+        let entry = run(&task("batch", vec![waiting()]), &mut runner).expect("an entry");
+        changed += u32::from(!entry.chosen.is_default());
+    }
+    assert!(changed <= 3, "{changed} of 60");
+}
+
+#[test]
+fn gains_add_up_from_stage_to_stage() {
+    let speed: fn(&Chosen) -> (f64, f64) = |settings| {
+        let (prefill, decode) = unpacked(settings);
+        let poll = if settings.poll == Some(0) { 1.1 } else { 1.0 };
+        (prefill * poll, decode * poll * if settings.decode_threads == Some(1) { 1.2 } else { 1.0 })
+    };
+    let mut runner = Planted { speed, ..Planted::default() };
+    let mut saved = Vec::new();
+    let task = task("rag", vec![layout(), threads(), waiting()]);
+    let mut save = |progress: &Progress| -> Result<(), String> {
+        saved.push(progress.clone());
+        Ok(())
+    };
+    let entry = tune(&task, &mut runner, &mut Progress::new(&task), &mut save).expect("an entry");
+    let all = Chosen { repack: Some(false), decode_threads: Some(1), poll: Some(0), ..Chosen::default() };
+    assert_eq!(entry.chosen, all);
+    assert_eq!(saved.iter().map(|progress| progress.done.len()).collect::<Vec<_>>(), [1, 2, 3]);
+    // What threads decode does not touch was not run.
+    let samples = &entry.stages[1].candidates[1].samples;
+    assert!(!samples.is_empty() && samples.iter().all(|sample| sample.prompt == 0), "{samples:?}");
+
+    // One that was stopped after the first stage does the rest.
+    let mut progress = saved[0].clone();
+    assert!(progress.is_of(&task) && progress.is_sound());
+    let mut runner = Planted { speed, ..Planted::default() };
+    let again = tune(&task, &mut runner, &mut progress, &mut |_| Ok(())).expect("an entry");
+    assert_eq!(again.chosen, all);
+    assert_eq!(again.stages[0], entry.stages[0]);
+    assert!(again.seconds > progress.done.len() as f64);
+}
+
+#[test]
+fn a_candidate_that_fails_is_dropped_and_the_rest_goes_on() {
+    let failures: [fn(&Chosen, usize) -> Option<Failure>; 2] = [
+        |settings, _| (settings.tiled == Some(false)).then(|| Failure::Failed("it was killed".to_string())),
+        // In the middle of its rounds.
+        |settings, runs| {
+            (settings.tiled == Some(false) && runs > 7).then(|| Failure::Failed("it was killed".to_string()))
+        },
+    ];
+    for failure in failures {
+        let speed =
+            |settings: &Chosen| if settings.tiled.is_some() { (2.0, 2.0) } else { unpacked(settings) };
+        let mut runner = Planted { speed, failure, ..Planted::default() };
+        let entry = run(&task("rag", vec![layout()]), &mut runner).expect("an entry");
+        assert_eq!(entry.chosen.named(), [("repack", "off".to_string())]);
+        let dropped = entry.stages[0].candidates[2].dropped.as_deref();
+        assert_eq!(dropped, Some("it was killed"));
+    }
+}
+
+#[test]
+fn the_one_to_beat_gets_a_second_chance_and_no_third() {
+    let once: fn(&Chosen, usize) -> Option<Failure> =
+        |_, runs| (runs == 6).then(|| Failure::Failed("it crashed".to_string()));
+    let mut runner = Planted { failure: once, ..Planted::default() };
+    let entry = run(&task("rag", vec![waiting()]), &mut runner).expect("an entry");
+    assert!(entry.chosen.is_default());
+    let always: fn(&Chosen, usize) -> Option<Failure> = |settings, runs| {
+        (settings.is_default() && runs > 5).then(|| Failure::Failed("it crashed".to_string()))
+    };
+    let mut runner = Planted { failure: always, ..Planted::default() };
+    let stop = run(&task("rag", vec![waiting()]), &mut runner).expect_err("nothing runs");
+    assert_eq!(stop, Stop::Failed("it crashed".to_string()));
+    // The same before the first stage.
+    let first: fn(&Chosen, usize) -> Option<Failure> =
+        |_, runs| (runs == 2).then(|| Failure::Failed("it crashed".to_string()));
+    let mut runner = Planted { failure: first, ..Planted::default() };
+    assert!(run(&task("rag", vec![waiting()]), &mut runner).is_ok());
+    let mut runner =
+        Planted { failure: |_, _| Some(Failure::Failed("no".to_string())), ..Planted::default() };
+    assert_eq!(run(&task("rag", vec![waiting()]), &mut runner), Err(Stop::Failed("no".to_string())));
+}
+
+#[test]
+fn what_gives_another_output_is_never_chosen() {
+    let speed: fn(&Chosen) -> (f64, f64) =
+        |settings| if settings.is_default() { (1.0, 1.0) } else { (2.0, 2.0) };
+    for (kld, stage) in [(1e-3, layout()), (1e-9, waiting())] {
+        let planted: fn(&Chosen) -> f64 = if kld > 1e-6 { |_| 1e-3 } else { |_| 1e-9 };
+        let mut runner = Planted { speed, kld: planted, ..Planted::default() };
+        let entry = run(&task("rag", vec![stage]), &mut runner).expect("an entry");
+        assert!(entry.chosen.is_default(), "{:?}", entry.chosen);
+        let dropped = entry.stages[0].candidates.iter().filter_map(|candidate| candidate.dropped.as_deref());
+        assert!(
+            dropped.clone().any(|why| why.contains("its output is another")),
+            "{:?}",
+            dropped.collect::<Vec<_>>()
+        );
+    }
+}
+
+#[test]
+fn memory_above_the_ceiling_is_seen_before_and_after() {
+    let pages = stage("pages", Phases::Both, &[Chosen { huge_pages: Some(false), ..Chosen::default() }]);
+    let cache = Chosen { type_k: Some("f32".to_string()), n_ubatch: Some(1 << 20), ..Chosen::default() };
+    let mut task = task("rag", vec![pages, stage("cache", Phases::Both, &[cache])]);
+    task.ceiling = Some(Bytes::mib(1001));
+    let mut runner = Planted { speed: |_| (1.0, 1.0), ..Planted::default() };
+    let entry = run(&task, &mut runner).expect("an entry");
+    let why = |stage: usize| entry.stages[stage].candidates[1].dropped.clone().unwrap_or_default();
+    assert!(why(0).contains("it took 4.9 GiB"), "{}", why(0));
+    assert_eq!(entry.chosen, Chosen::default());
+    task.ceiling = Some(Bytes::mib(500));
+    let stop = run(&task, &mut runner).expect_err("the model alone is larger");
+    assert!(matches!(&stop, Stop::Failed(why) if why.contains("--memory")), "{stop:?}");
+}
+
+#[test]
+fn a_changed_quota_and_ctrl_c_end_it_with_what_was_decided() {
+    let all = || vec![layout(), waiting(), threads()];
+    let task = task("rag", all());
+    let mut progress = Progress::new(&task);
+    let mut runner = Planted { speed: unpacked, changed: 12, ..Planted::default() };
+    let stop = tune(&task, &mut runner, &mut progress, &mut |_| Ok(())).expect_err("a quota");
+    assert!(matches!(&stop, Stop::Changed(why) if why.contains("a quota of 1 cores")), "{stop:?}");
+    assert_eq!((progress.done.len(), progress.chosen.repack), (1, Some(false)));
+
+    let mut progress = Progress::new(&task);
+    let mut runner = Planted { speed: unpacked, interrupted: 40, ..Planted::default() };
+    let stop = tune(&task, &mut runner, &mut progress, &mut |_| Ok(())).expect_err("ctrl-C");
+    assert_eq!(stop, Stop::Interrupted);
+    assert!(!progress.done.is_empty() && runner.runs == 40, "{} {}", progress.done.len(), runner.runs);
+}
+
+#[test]
+fn a_disturbed_round_is_repeated_and_told_and_not_for_ever() {
+    let mut runner = Planted { elsewhere: |_| 1.5, speed: unpacked, ..Planted::default() };
+    let entry = run(&task("rag", vec![layout()]), &mut runner).expect("an entry");
+    assert_eq!(entry.chosen.repack, Some(false));
+    let warnings = runner.told.iter().filter(|event| event.contains("others kept 1.5 cores busy")).count();
+    // Three times in the stage, three in the confirmation.
+    assert_eq!(warnings, 6, "{:?}", runner.told);
+}
+
+#[test]
+fn what_does_not_fit_into_the_budget_is_left_out_and_said() {
+    let slow: fn(&Chosen) -> (f64, f64) = |_| (0.02, 0.02);
+    let mut runner = Planted { speed: slow, ..Planted::default() };
+    let entry = run(&task("rag", vec![layout(), waiting()]), &mut runner).expect("an entry");
+    assert!(entry.chosen.is_default());
+    for stage in &entry.stages {
+        assert!(stage.cut_short.is_some(), "{stage:?}");
+    }
+    assert_eq!(runner.runs, 3, "only the probe");
+}
+
+#[test]
+fn what_cannot_be_confirmed_is_not_kept() {
+    // Fast at first, as slow as all in the end.
+    let failure: fn(&Chosen, usize) -> Option<Failure> = |settings, runs| {
+        (settings.poll.is_some() && runs > 20).then(|| Failure::Failed("it crashed".to_string()))
+    };
+    let speed: fn(&Chosen) -> (f64, f64) =
+        |settings| if settings.poll.is_some() { (1.5, 1.5) } else { (1.0, 1.0) };
+    let mut runner = Planted { speed, failure, ..Planted::default() };
+    let entry = run(&task("rag", vec![waiting()]), &mut runner).expect("an entry");
+    assert_eq!(entry.stages[0].winner, 1, "{:?}", entry.stages);
+    assert!(entry.chosen.is_default());
+    assert!(entry.notes.iter().any(|note| note.contains("so the defaults stay")), "{:?}", entry.notes);
+}

@@ -1,0 +1,195 @@
+//! The process that runs candidates: it loads the model once and obeys lines of JSON.
+//!
+//! A request a line, an answer a line. The driver ends it by closing its stdin, or kills it.
+
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use build_info::Bytes;
+use build_info::tuning::{Chosen, Sample};
+use serde::{Deserialize, Serialize};
+
+use super::Work;
+use crate::bench::{self, Case, Random};
+use crate::error::{Error, Result};
+use crate::ffi::Token;
+use crate::live::Live;
+use crate::logits::{Feed, logits};
+use crate::options::SplitLayout;
+use crate::settings::{Requested, Settings};
+use crate::split::{Layouts, Sequence};
+use crate::tuning::requested;
+
+/// Tokens of the text whose output is compared.
+const TEXT_TOKENS: usize = 64;
+/// Greedy tokens after it.
+const GREEDY: u32 = 16;
+/// The text: prose, numbers and code, so that no kind of token is left out.
+const TEXT: &str = "The river had risen by 3.75 metres in the night, and at 06:40 the ferry was still on the other bank. \
+    \"It will come,\" she said, \"it always has.\" fn rise(levels: &[f64]) -> Option<f64> { levels.iter().copied()\
+    .reduce(f64::max) } In 1897 there were 12 such crossings between the two towns; today there is one, and nobody \
+    remembers who paid for the bell.";
+
+/// What the driver asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Loads the model; before anything else, and once.
+    Load {
+        /// How.
+        settings: Chosen,
+    },
+    /// Runs some tokens.
+    Measure {
+        /// How.
+        settings: Chosen,
+        /// How many.
+        work: Work,
+    },
+    /// Writes the logits after every token of a text, and after greedy tokens.
+    Check {
+        /// How.
+        settings: Chosen,
+        /// Where to.
+        out: PathBuf,
+    },
+}
+
+/// What it gets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The model is loaded.
+    Loaded,
+    /// It was run.
+    Measured {
+        /// The times.
+        sample: Sample,
+        /// The most memory that the process ever had.
+        #[serde(default)]
+        peak: Option<Bytes>,
+    },
+    /// The logits are written.
+    Checked {
+        /// Tokens of the text.
+        text: usize,
+    },
+    /// It cannot be done.
+    Error(String),
+}
+
+/// Obeys the requests of `input` until it ends. `given` are the settings that stand before those of the requests.
+///
+/// # Errors
+/// When answers cannot be written. Everything else is an answer.
+pub fn serve(
+    path: &Path,
+    given: &Requested,
+    live: &Live,
+    input: impl BufRead,
+    mut out: impl Write,
+) -> std::io::Result<()> {
+    let mut model = None;
+    for line in input.lines() {
+        let answer = match serde_json::from_str(&line?) {
+            Ok(request) => obey(path, given, live, &mut model, request)
+                .unwrap_or_else(|error| Answer::Error(error.to_string())),
+            Err(error) => Answer::Error(format!("this is no request: {error}")),
+        };
+        writeln!(out, "{}", serde_json::to_string(&answer)?)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+fn obey(
+    path: &Path,
+    given: &Requested,
+    live: &Live,
+    loaded: &mut Option<Layouts>,
+    request: Request,
+) -> Result<Answer> {
+    let settings = match &request {
+        Request::Load { settings } | Request::Measure { settings, .. } | Request::Check { settings, .. } => {
+            settings
+        }
+    };
+    let settings = Settings::resolve_tuned(given, Some(&requested(settings)?), live)?;
+    if let Request::Load { .. } = request {
+        *loaded = None;
+        let layouts = Layouts::open(path, &settings, live)?;
+        // The engine goes on without it; here it would be a candidate that is none.
+        if let Some(why) = layouts.why_not() {
+            return Err(Error::Tune(why.to_string()));
+        }
+        // The pages of a mapped model come in with the first run, which would count against it.
+        measure(&layouts, Work { prompt: TEXT_TOKENS as u32, generate: 1 }, &settings, live)?;
+        *loaded = Some(layouts);
+        return Ok(Answer::Loaded);
+    }
+    let Some(model) = loaded else { return Err(Error::Usage("nothing is loaded".to_string())) };
+    match request {
+        Request::Measure { work, .. } => {
+            Ok(Answer::Measured { sample: measure(model, work, &settings, live)?, peak: peak() })
+        }
+        Request::Check { out, .. } => check(model, &settings, live, &out),
+        Request::Load { .. } => Ok(Answer::Loaded),
+    }
+}
+
+/// A prompt and a generation after it, in a new context, each timed by itself.
+fn measure(layouts: &Layouts, work: Work, settings: &Settings, live: &Live) -> Result<Sample> {
+    let case = Case { n_prompt: work.prompt, n_gen: work.generate, n_depth: 0 };
+    let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, live)?;
+    let mut random = Random::new(layouts.model());
+    let time = |start: Instant| u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let mut sample = Sample { prompt: work.prompt, generated: work.generate, ..Sample::default() };
+    if work.prompt > 0 {
+        let start = Instant::now();
+        bench::prefill(&mut session, &mut random, work.prompt)?;
+        sample.prefill_ns = time(start);
+    }
+    // The engine goes on without a layout that does not fit; here that would be another candidate.
+    if settings.split_layout.value == SplitLayout::On
+        && work.prompt > 0
+        && let Some(why) = session.why_not(work.prompt as usize)
+    {
+        return Err(Error::Tune(why));
+    }
+    if work.generate > 0 {
+        let start = Instant::now();
+        bench::decode(&mut session, &mut random, work.generate, &mut Vec::new())?;
+        sample.decode_ns = time(start);
+    }
+    // It takes as long as the prompt is, not as the answer.
+    if let Some(handed) = session.take_hand_over() {
+        let handed = u64::try_from(handed.time.as_nanos()).unwrap_or(u64::MAX);
+        sample.decode_ns = sample.decode_ns.saturating_sub(handed);
+        sample.prefill_ns = sample.prefill_ns.saturating_add(handed);
+    }
+    Ok(sample)
+}
+
+fn check(layouts: &Layouts, settings: &Settings, live: &Live, out: &Path) -> Result<Answer> {
+    let model = layouts.model();
+    let mut tokens: Vec<Token> = match model.has_vocabulary() {
+        true => model.tokenize(TEXT)?,
+        false => Vec::new(),
+    };
+    let mut random = Random::new(model);
+    tokens.resize_with(TEXT_TOKENS, || random.token());
+    let case = Case { n_prompt: TEXT_TOKENS as u32, n_gen: GREEDY, n_depth: 0 };
+    let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, live)?;
+    let all = logits(&mut session, &tokens, Feed { step: false, greedy: GREEDY })?;
+    std::fs::write(out, all.to_bytes())
+        .map_err(|error| Error::Logits(format!("cannot write {}: {error}", out.display())))?;
+    Ok(Answer::Checked { text: tokens.len() })
+}
+
+/// The most memory that this process ever had: `VmHWM` of proc_pid_status(5), in kB.
+fn peak() -> Option<Bytes> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(Bytes::kib(line.trim().strip_suffix("kB")?.trim().parse().ok()?))
+}

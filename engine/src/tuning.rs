@@ -1,0 +1,317 @@
+//! The tuning record's file: where it lies, what it says of a model on this machine, and how it is changed.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use build_info::tuning::{Chosen, CpuKey, Entry, Key, Miss, ModelShape, TuningError};
+use build_info::{Bytes, TuningRecord};
+use gguf::{GgufFile, Scalar, Value};
+
+use crate::error::{Error, Result};
+use crate::live::Live;
+use crate::options::SplitLayout;
+use crate::settings::{Requested, check};
+
+/// What a start of the engine finds.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// What the record says, if it speaks of this model here.
+    pub tuned: Option<Requested>,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// Where the record lies: `given`, else `$ANNEAL_TUNING`, else in the state folder.
+pub fn path(given: Option<&Path>) -> Option<PathBuf> {
+    let variable = || std::env::var_os("ANNEAL_TUNING").filter(|value| !value.is_empty()).map(PathBuf::from);
+    given
+        .map(Path::to_path_buf)
+        .or_else(variable)
+        .or_else(|| Some(host::state::folder()?.join("tuning.json")))
+}
+
+/// What the record at `path` says of `model`, tuned for `objective` or for anything. Nothing here stops the engine: a
+/// model that cannot be read is told of by whoever loads it.
+pub fn look_up(given: Option<&Path>, model: &Path, objective: Option<&str>, live: &Live) -> Found {
+    let mut found = Found::default();
+    let Some(path) = path(given) else { return found };
+    let record = match read(&path) {
+        Ok(Some(record)) => record,
+        Ok(None) if given.is_none() && objective.is_none() => return found,
+        Ok(None) => {
+            found.warnings.push(format!("there is no tuning record {}: nothing is tuned", path.display()));
+            return found;
+        }
+        Err(why) => {
+            found.warnings.push(format!("the tuning record {} is not used: {why}", path.display()));
+            return found;
+        }
+    };
+    let (Some(host), Ok(shape)) = (&live.host, shape_of(model)) else { return found };
+    let entry = match record.lookup(&build_of(live), &CpuKey::of(host), &shape, objective) {
+        Ok(entry) => entry,
+        Err(Miss::Model) if objective.is_none() => return found,
+        Err(miss) => {
+            found
+                .warnings
+                .push(format!("the tuning record is not used: {miss}; tune again with `anneal tune`"));
+            return found;
+        }
+    };
+    match requested(&entry.chosen) {
+        Ok(tuned) => found.tuned = Some(tuned),
+        Err(why) => found.warnings.push(format!("the tuning record {} is not used: {why}", path.display())),
+    }
+    found
+}
+
+/// The record at `path`; `None` where there is none.
+///
+/// # Errors
+/// Why it is of no use, in words that follow "is not used: ".
+pub fn read(path: &Path) -> std::result::Result<Option<TuningRecord>, String> {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+        // A pipe that nobody writes to would be waited for without end.
+        Ok(found) if !found.is_file() => return Err("it is no regular file".to_string()),
+        Ok(_) => {}
+    }
+    let text = fs::read(path).map_err(|error| error.to_string())?;
+    match TuningRecord::parse(&text) {
+        Ok(record) => Ok(Some(record)),
+        Err(why @ TuningError::Damaged(_)) => Err(format!("{why}; the next `anneal tune` puts it aside")),
+        Err(why) => Err(format!("{why}: use the anneal that wrote it, or name another with --tuning")),
+    }
+}
+
+/// Changes the record at `path`. One that is damaged is kept beside it, under `.damaged`.
+///
+/// # Errors
+/// When it is a newer program's, or cannot be written; it is then as it was.
+pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
+    let failed = |why: String| Error::Tuning { path: path.to_path_buf(), why };
+    let mut record = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => TuningRecord::default(),
+        Err(error) => return Err(failed(error.to_string())),
+        Ok(text) => match TuningRecord::parse(&text) {
+            Ok(record) => record,
+            Err(TuningError::Damaged(_)) => {
+                let mut aside = path.as_os_str().to_owned();
+                aside.push(".damaged");
+                fs::copy(path, &aside)
+                    .map_err(|error| failed(format!("cannot keep the damaged one: {error}")))?;
+                TuningRecord::default()
+            }
+            Err(why) => return Err(failed(format!("{why}, and is not overwritten"))),
+        },
+    };
+    edit(&mut record);
+    let text = serde_json::to_string_pretty(&record).map_err(|error| failed(error.to_string()))? + "\n";
+    write_atomically(path, text.as_bytes()).map_err(|error| failed(error.to_string()))
+}
+
+/// Writes `content` beside `path`, for this user alone, then renames it. Makes the folder.
+pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        fs::create_dir_all(folder)?;
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.part", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let written = || -> io::Result<()> {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    written().inspect_err(|_| {
+        let _ = fs::remove_file(&beside);
+    })
+}
+
+/// The engine's part of a key: the plan it was built by; without a record, the versions.
+pub fn build_of(live: &Live) -> String {
+    match &live.build {
+        Some((_, build)) => build.plan_hash.to_string(),
+        None => format!("llama.cpp {}, anneal {}", crate::ffi::llama_version(), env!("CARGO_PKG_VERSION")),
+    }
+}
+
+/// The key of the model at `path` on this machine.
+///
+/// # Errors
+/// When the model cannot be read, or nothing is known of the machine.
+pub fn key_of(path: &Path, objective: &str, live: &Live) -> Result<Key> {
+    let Some(host) = &live.host else {
+        return Err(Error::Tune(
+            "nothing could be read of this machine, so a record could not be kept for it".into(),
+        ));
+    };
+    let model = shape_of(path)?;
+    Ok(Key { build: build_of(live), cpu: CpuKey::of(host), model, objective: objective.to_string() })
+}
+
+/// The shape of the model at `path`, from its header.
+pub fn shape_of(path: &Path) -> Result<ModelShape> {
+    let file = GgufFile::open(path)?;
+    let architecture = match file.get("general.architecture") {
+        Some(Value::Scalar(Scalar::String(name))) => name.clone(),
+        _ => String::new(),
+    };
+    let number = |key: &str| file.u32(&format!("{architecture}.{key}")).unwrap_or(0);
+    let vocabulary = match file.get("tokenizer.ggml.tokens") {
+        Some(Value::Array { len, .. }) => *len,
+        _ => 0,
+    };
+    let kind = file.u32("general.file_type");
+    let quantisation = match kind.and_then(gguf::file_type_name) {
+        Some(name) => name.to_string(),
+        None => kind.map_or("unknown".to_string(), |number| number.to_string()),
+    };
+    let heads = number("attention.head_count");
+    let kv_heads = match file.get(&format!("{architecture}.attention.head_count_kv")) {
+        None => heads,
+        Some(_) => number("attention.head_count_kv"),
+    };
+    let rest = file.other_parts()?;
+    let weights = std::iter::once(&file).chain(&rest).map(|part| part.total_tensor_bytes().0);
+    Ok(ModelShape {
+        layers: number("block_count"),
+        embedding: number("embedding_length"),
+        feed_forward: number("feed_forward_length"),
+        heads,
+        kv_heads,
+        vocabulary,
+        quantisation,
+        weights: Bytes(weights.fold(0, u64::saturating_add)),
+        architecture,
+    })
+}
+
+/// `chosen` as settings.
+///
+/// # Errors
+/// When a value cannot be meant: somebody wrote the file by hand.
+pub fn requested(chosen: &Chosen) -> Result<Requested> {
+    fn parsed<T: FromStr<Err = String>>(text: Option<&String>) -> Result<Option<T>> {
+        text.map(|text| text.parse().map_err(Error::Usage)).transpose()
+    }
+    let requested = Requested {
+        decode_threads: chosen.decode_threads,
+        prefill_threads: chosen.prefill_threads,
+        n_batch: chosen.n_batch,
+        n_ubatch: chosen.n_ubatch,
+        repack: chosen.repack,
+        tiled: chosen.tiled,
+        huge_pages: chosen.huge_pages,
+        split_layout: chosen.split_layout.map(|on| if on { SplitLayout::On } else { SplitLayout::Off }),
+        poll: chosen.poll,
+        affinity: parsed(chosen.affinity.as_ref())?,
+        load_mode: parsed(chosen.load_mode.as_ref())?,
+        flash_attention: parsed(chosen.flash_attention.as_ref())?,
+        type_k: parsed(chosen.type_k.as_ref())?,
+        type_v: parsed(chosen.type_v.as_ref())?,
+        ..Requested::default()
+    };
+    check(&requested)?;
+    Ok(requested)
+}
+
+/// Entries of `record` that speak of the model at `path`, or all.
+pub fn entries_of(record: TuningRecord, path: Option<&Path>) -> Result<Vec<Entry>> {
+    let shape = path.map(shape_of).transpose()?;
+    let fits = |entry: &Entry| shape.as_ref().is_none_or(|shape| entry.key.model == *shape);
+    Ok(record.entries.into_iter().filter(fits).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{FlashAttention, KvType};
+    use crate::settings::{Settings, Source};
+
+    #[test]
+    fn what_was_tuned_counts_where_no_flag_is_given() {
+        let chosen = Chosen {
+            decode_threads: Some(1),
+            prefill_threads: Some(3),
+            repack: Some(false),
+            n_ubatch: Some(256),
+            flash_attention: Some("off".to_string()),
+            ..Chosen::default()
+        };
+        let tuned = requested(&chosen).expect("good values");
+        let live = Live::default();
+        let flags = Requested { n_ubatch: Some(128), ..Requested::default() };
+        let settings = Settings::resolve_tuned(&flags, Some(&tuned), &live).expect("valid");
+        assert_eq!((settings.n_ubatch.value, settings.n_ubatch.source), (128, Source::Flag));
+        assert_eq!((settings.repack.value, settings.repack.source), (false, Source::TuningRecord));
+        assert_eq!((settings.prefill_threads.value, settings.decode_threads.value), (3, 1));
+        assert_eq!((settings.n_batch.value, settings.n_batch.source), (2048, Source::Default));
+        assert_eq!(settings.flash_attention.value, FlashAttention::Off);
+        // Three threads on one core: measured, so nothing to warn of.
+        assert_eq!(settings.warnings, Vec::<String>::new());
+
+        // One number of threads counts for both phases, and a policy for what was tuned.
+        let flags = Requested { decode_threads: Some(1), ..Requested::default() };
+        let settings = Settings::resolve_tuned(&flags, Some(&tuned), &live).expect("valid");
+        assert_eq!((settings.prefill_threads.value, settings.prefill_threads.source), (1, Source::Flag));
+        let flags = Requested { policy: Some(build_info::Policy::Max), ..Requested::default() };
+        let settings = Settings::resolve_tuned(&flags, Some(&tuned), &live).expect("valid");
+        assert_ne!(settings.prefill_threads.source, Source::TuningRecord);
+
+        // What goes with no flag is left out, with a word.
+        let flags = Requested { type_v: Some(KvType::Q8_0), ..Requested::default() };
+        let settings = Settings::resolve_tuned(&flags, Some(&tuned), &live).expect("valid");
+        assert_eq!((settings.repack.source, settings.warnings.len()), (Source::Default, 1));
+        assert!(settings.warnings[0].contains("left out"), "{:?}", settings.warnings);
+    }
+
+    #[test]
+    fn values_that_cannot_be_meant_are_refused() {
+        let cases = [
+            Chosen { decode_threads: Some(0), ..Chosen::default() },
+            Chosen { decode_threads: Some(u32::MAX), ..Chosen::default() },
+            Chosen { n_ubatch: Some(0), ..Chosen::default() },
+            Chosen { poll: Some(1000), ..Chosen::default() },
+            Chosen { load_mode: Some("fast".to_string()), ..Chosen::default() },
+            Chosen { type_k: Some("q3_k".to_string()), ..Chosen::default() },
+        ];
+        for chosen in cases {
+            assert!(requested(&chosen).is_err(), "{chosen:?} was taken");
+        }
+    }
+
+    #[test]
+    fn a_damaged_record_is_kept_aside_and_a_newer_one_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("new/tuning.json");
+        assert_eq!(read(&path), Ok(None));
+        change(&path, |_| {}).expect("written");
+        assert_eq!(read(&path), Ok(Some(TuningRecord::default())));
+        let mode =
+            std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).expect("the file").permissions());
+        assert_eq!(mode & 0o777, 0o600);
+
+        fs::write(&path, "{\"schema_ver").expect("written");
+        assert!(read(&path).expect_err("damaged").contains("damaged"));
+        change(&path, |_| {}).expect("written");
+        assert_eq!(read(&path), Ok(Some(TuningRecord::default())));
+        let aside = folder.path().join("new/tuning.json.damaged");
+        assert_eq!(fs::read_to_string(aside).expect("kept"), "{\"schema_ver");
+
+        let newer = "{\"schema_version\":\"9.0\"}";
+        fs::write(&path, newer).expect("written");
+        let error = change(&path, |_| {}).expect_err("newer");
+        assert!(error.to_string().contains("9.0"), "{error}");
+        assert_eq!(fs::read_to_string(&path).expect("there"), newer);
+        let left: Vec<_> = fs::read_dir(folder.path().join("new")).expect("a folder").collect();
+        assert_eq!(left.len(), 2, "{left:?}");
+        assert!(read(folder.path()).expect_err("a folder").contains("no regular file"));
+    }
+}

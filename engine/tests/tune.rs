@@ -1,0 +1,212 @@
+//! `anneal tune` from the command line: it finds something or nothing, writes it down, and the engine uses it.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use common::{ANNEAL, parts, tiny};
+use serde_json::{Value, json};
+
+/// Runs `anneal` with the state folder `state`.
+fn anneal(state: &Path, arguments: &[&str]) -> Output {
+    command(state, arguments).output().expect("the executable runs")
+}
+
+fn command(state: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(ANNEAL);
+    command.args(arguments).env("ANNEAL_STATE_DIR", state).env_remove("ANNEAL_TUNING");
+    command
+}
+
+fn model() -> &'static str {
+    tiny().to_str().expect("a path in UTF-8")
+}
+
+/// The settings that `info --explain` shows, as (name, value, source).
+fn settings(state: &Path, arguments: &[&str]) -> (Vec<(String, String, String)>, String) {
+    let all = [&["info", "--explain", "--json", "-m", model()], arguments].concat();
+    let (code, stdout, stderr) = parts(&anneal(state, &all));
+    assert_eq!(code, Some(0), "{stderr}");
+    let info: Value = serde_json::from_str(&stdout).expect("JSON");
+    let text = |line: &Value, name: &str| line[name].as_str().unwrap_or_default().to_string();
+    let lines = info["settings"].as_array().expect("settings");
+    let lines = lines.iter().map(|line| (text(line, "name"), text(line, "value"), text(line, "source")));
+    (lines.collect(), stderr)
+}
+
+/// Tunes once a process, and puts the record into the folder `state`. Returns the entry.
+fn tune(state: &Path) -> Value {
+    static RECORD: OnceLock<(Vec<u8>, Value)> = OnceLock::new();
+    let (record, entry) = RECORD.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let all = ["tune", "-m", model(), "--for", "rag", "--budget", "20s", "--json"];
+        let (code, stdout, stderr) = parts(&anneal(folder.path(), &all));
+        assert_eq!(code, Some(0), "{stderr}");
+        let left: Vec<_> = fs::read_dir(folder.path()).expect("a folder").filter_map(Result::ok).collect();
+        assert_eq!(left.len(), 2, "the record and the lock: {left:?}");
+        let record = fs::read(folder.path().join("tuning.json")).expect("a record");
+        (record, serde_json::from_str(&stdout).expect("an entry"))
+    });
+    fs::write(state.join("tuning.json"), record).expect("written");
+    entry.clone()
+}
+
+/// Changes the entry of the record.
+fn plant(state: &Path, change: impl FnOnce(&mut Value)) {
+    let path = state.join("tuning.json");
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).expect("a record")).expect("JSON");
+    change(&mut record["entries"][0]);
+    fs::write(&path, record.to_string()).expect("written");
+}
+
+#[test]
+fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
+    let state = tempfile::tempdir().expect("a temporary folder");
+    let entry = tune(state.path());
+    assert_eq!(entry["key"]["objective"], "rag");
+    assert_eq!(entry["key"]["model"]["architecture"], "llama");
+    assert_eq!(entry["stages"][0]["name"], "layout");
+    let samples = entry["stages"][0]["candidates"][0]["samples"].as_array().expect("samples");
+    assert!(samples.iter().all(|sample| sample["prefill_ns"].as_u64() > Some(0)), "{samples:?}");
+
+    // Whatever was found: what stands in the record is what runs.
+    plant(state.path(), |entry| entry["chosen"] = json!({ "poll": 7, "n_ubatch": 96, "tiled": false }));
+    let (lines, stderr) = settings(state.path(), &["-ub", "64"]);
+    let line = |name: &str| lines.iter().find(|line| line.0 == name).cloned().expect("a line");
+    let is =
+        |name: &str, value: &str, source: &str| (name.to_string(), value.to_string(), source.to_string());
+    assert_eq!(line("poll"), is("poll", "7", "tuning_record"), "{stderr}");
+    assert_eq!(line("ubatch-size"), is("ubatch-size", "64", "flag"));
+    assert_eq!(line("tiled"), is("tiled", "off", "tuning_record"));
+    let (lines, _) = settings(state.path(), &["--no-tuning"]);
+    assert!(lines.iter().all(|line| line.2 != "tuning_record"), "{lines:?}");
+    let run = ["run", "-m", model(), "-p", "hello", "-n", "4", "--greedy"];
+    let (code, tuned, stderr) = parts(&anneal(state.path(), &run));
+    assert_eq!((code, stderr.contains("warning")), (Some(0), false), "{stderr}");
+    let (_, untuned, _) = parts(&anneal(state.path(), &[&run[..], &["--no-tuning"]].concat()));
+    assert_eq!(tuned, untuned);
+
+    let (code, stdout, _) = parts(&anneal(state.path(), &["tune", "--show", "-m", model()]));
+    assert_eq!(code, Some(0));
+    assert!(stdout.contains("for rag (2048 prompt tokens and 256 generated)"), "{stdout}");
+    let out = state.path().join("exported.json");
+    let export = ["tune", "--export", out.to_str().expect("a path in UTF-8")];
+    assert_eq!(parts(&anneal(state.path(), &export)).0, Some(0));
+    let elsewhere = tempfile::tempdir().expect("a temporary folder");
+    let (lines, _) = settings(elsewhere.path(), &["--tuning", out.to_str().expect("a path in UTF-8")]);
+    assert!(lines.contains(&is("poll", "7", "tuning_record")), "{lines:?}");
+
+    assert_eq!(parts(&anneal(state.path(), &["tune", "--reset", "-m", model()])).0, Some(0));
+    let (lines, _) = settings(state.path(), &[]);
+    assert!(lines.iter().all(|line| line.2 != "tuning_record"), "{lines:?}");
+}
+
+#[test]
+fn a_record_that_does_not_fit_is_said_once_and_lost_never() {
+    let state = tempfile::tempdir().expect("a temporary folder");
+    tune(state.path());
+    let path = state.path().join("tuning.json");
+    let good = fs::read(&path).expect("a record");
+    type Case<'a> = (fn(&mut Value), &'a [&'a str], &'a str);
+    let cases: [Case; 6] = [
+        (|entry| entry["key"]["cpu"]["features"] = json!("0"), &[], "another CPU"),
+        (|entry| entry["key"]["cpu"]["affinity"] = json!([77]), &[], "other cores at hand (CPUs 77)"),
+        (|entry| entry["key"]["build"] = json!("x"), &[], "another build"),
+        (|_| {}, &["--for", "chat"], "tuned for rag only"),
+        (|entry| entry["chosen"] = json!({ "poll": 1000 }), &[], "--poll 1000"),
+        (|entry| entry["chosen"] = json!({ "load_mode": "fast" }), &[], "unknown load mode"),
+    ];
+    for (change, arguments, words) in cases {
+        fs::write(&path, &good).expect("written");
+        plant(state.path(), change);
+        let (lines, stderr) = settings(state.path(), arguments);
+        assert!(stderr.contains(words) && stderr.matches("warning: ").count() == 1, "{words}: {stderr}");
+        assert!(lines.iter().all(|line| line.2 != "tuning_record"), "{words}: {lines:?}");
+    }
+    for (damaged, words) in
+        [(&b"{\"schema"[..], "damaged"), (b"{\"schema_version\":\"7.0\"}", "schema version 7.0")]
+    {
+        fs::write(&path, damaged).expect("written");
+        let (_, stderr) = settings(state.path(), &[]);
+        assert!(stderr.contains(words), "{stderr}");
+        assert_eq!(fs::read(&path).expect("there"), damaged);
+        let (code, _, stderr) = parts(&anneal(state.path(), &["tune", "--show"]));
+        assert!(code == Some(1) && stderr.contains(words), "{stderr}");
+    }
+    // A model of another shape is nobody's concern.
+    fs::write(&path, &good).expect("written");
+    plant(state.path(), |entry| entry["key"]["model"]["layers"] = json!(99));
+    assert_eq!(settings(state.path(), &[]).1, "");
+}
+
+#[test]
+fn bad_input_is_refused_in_words_and_leaves_no_record() {
+    let state = tempfile::tempdir().expect("a temporary folder");
+    let missing = state.path().join("missing.gguf");
+    let missing = missing.to_str().expect("a path in UTF-8");
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&[], 2, "--model"),
+        (&["-m", missing], 1, "no such file"),
+        (&["-m", model(), "--for", "speed"], 2, "chat, rag, batch, latency"),
+        (&["-m", model(), "--budget", "3"], 2, "90s, 3m or 1h"),
+        (&["-m", model(), "--memory", "lots"], 2, "8GiB or 500MiB"),
+        (&["-m", model(), "--memory", "1MiB"], 1, "raise --memory"),
+        (&["--export", "/no/such/folder/x.json"], 1, "nothing to export"),
+        (&["-m", model(), "--tuning", "/proc/tuning.json"], 1, "--tuning"),
+    ];
+    for (arguments, code, words) in cases {
+        let (found, stdout, stderr) = parts(&anneal(state.path(), &[&["tune"], arguments].concat()));
+        assert_eq!(found, Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(words) && !stderr.contains("mistake"), "{arguments:?}: {stderr}");
+        assert_eq!(stdout, "", "{arguments:?}");
+    }
+    assert!(!state.path().join("tuning.json").exists());
+
+    let (code, stdout, _) = parts(&anneal(state.path(), &["tune", "-m", model(), "--dry-run"]));
+    assert!(code == Some(0) && stdout.contains("split layout | no repacking"), "{stdout}");
+    assert!(!state.path().join("tuning.json").exists());
+}
+
+#[test]
+fn two_at_once_are_refused_and_ctrl_c_leaves_the_old_record() {
+    let state = tempfile::tempdir().expect("a temporary folder");
+    let path = state.path().join("tuning.json");
+    let old = "{\"schema_version\":\"1.0\",\"entries\":[]}";
+    fs::write(&path, old).expect("written");
+    let arguments = ["tune", "-m", model(), "--budget", "10m"];
+    let mut first = command(state.path(), &arguments);
+    let mut first = first.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the executable runs");
+    // It says so when its first stage begins: the lock is taken, and workers run.
+    let mut said = std::io::BufReader::new(first.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    // Before it there may be words on what else the machine does.
+    while !line.starts_with("layout: ") {
+        assert!(line.is_empty() || line.starts_with("warning: "), "{line}");
+        line.clear();
+        assert!(std::io::BufRead::read_line(&mut said, &mut line).expect("a line") > 0, "it ended");
+    }
+
+    let (code, _, stderr) = parts(&anneal(state.path(), &arguments));
+    assert_eq!((code, stderr.contains("another tuning runs")), (Some(75), true), "{stderr}");
+
+    let pid = first.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill runs").success());
+    let code = first.wait().expect("it ends").code();
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut said, &mut rest).expect("text");
+    assert_eq!(code, Some(130), "{rest}");
+    assert!(rest.contains("interrupted: "), "{rest}");
+    assert_eq!(fs::read_to_string(&path).expect("there"), old);
+    // No worker is left: none has this state folder's model any more.
+    let of_ours = format!("worker\0-m\0{}", model());
+    let left = fs::read_dir("/proc").expect("/proc").filter_map(Result::ok).filter(|entry| {
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1));
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        parent == Some(pid.as_str()) && String::from_utf8_lossy(&line).contains(&of_ours)
+    });
+    assert_eq!(left.count(), 0);
+}

@@ -1,0 +1,144 @@
+//! What a model takes of the memory when it runs: its weights, and the cache of a context.
+
+use build_info::Bytes;
+
+use crate::value::{Scalar, Value};
+use crate::{GgufFile, ReadError};
+
+/// What each layer keeps of each token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheShape {
+    /// Layers.
+    pub layers: u64,
+    /// Heads that keep a key and a value.
+    pub kv_heads: u64,
+    /// Values in a key.
+    pub key: u64,
+    /// Values in a value.
+    pub value: u64,
+}
+
+/// A number in a model's metadata, as [`CacheShape::new`] asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    /// It is there.
+    Is(u64),
+    /// There is something else: an array has a number for each layer.
+    Other,
+    /// There is nothing.
+    Absent,
+}
+
+impl CacheShape {
+    /// The shape that the metadata `{architecture}.KEY` tells; `None` for models that keep something else (latent
+    /// attention, a recurrent state, a sliding window), or not as much in every layer.
+    pub fn new(number: impl Fn(&str) -> Number) -> Option<Self> {
+        let other = ["attention.kv_lora_rank", "attention.sliding_window", "ssm.state_size", "wkv.head_size"];
+        if other.iter().any(|key| !matches!(number(key), Number::Absent | Number::Is(0))) {
+            return None;
+        }
+        let is = |key| match number(key) {
+            Number::Is(number) => Some(number),
+            Number::Other | Number::Absent => None,
+        };
+        let heads = is("attention.head_count").filter(|heads| *heads > 0)?;
+        let kv_heads = match number("attention.head_count_kv") {
+            Number::Is(kv_heads) => kv_heads,
+            Number::Absent => heads,
+            Number::Other => return None,
+        };
+        let head = is("embedding_length")? / heads;
+        Some(Self {
+            layers: is("block_count")?,
+            kv_heads,
+            key: is("attention.key_length").unwrap_or(head),
+            value: is("attention.value_length").unwrap_or(head),
+        })
+    }
+
+    /// Bytes of both caches for `tokens` tokens; of keys and values, the bytes that 32 of them take.
+    pub fn bytes(&self, tokens: u64, key_bytes: u64, value_bytes: u64) -> Bytes {
+        let of = |length: u64, bytes: u64| {
+            self.kv_heads.saturating_mul(length).saturating_mul(bytes).checked_div(32).unwrap_or(0)
+        };
+        let per_token = of(self.key, key_bytes).saturating_add(of(self.value, value_bytes));
+        Bytes(tokens.saturating_mul(self.layers).saturating_mul(per_token))
+    }
+}
+
+impl GgufFile {
+    /// Size of the weights of the model that begins with this file, in however many files.
+    ///
+    /// # Errors
+    /// When another part is missing or damaged.
+    pub fn weights(&self) -> Result<Bytes, ReadError> {
+        let rest = self.other_parts()?;
+        let sizes = std::iter::once(self).chain(&rest).map(|part| part.total_tensor_bytes().0);
+        Ok(Bytes(sizes.fold(0, u64::saturating_add)))
+    }
+
+    /// What each layer keeps of each token, as far as the file tells.
+    pub fn cache_shape(&self) -> Option<CacheShape> {
+        let Some(Value::Scalar(Scalar::String(architecture))) = self.get("general.architecture") else {
+            return None;
+        };
+        CacheShape::new(|key| match self.get(&format!("{architecture}.{key}")) {
+            None => Number::Absent,
+            Some(Value::Scalar(Scalar::Unsigned(number))) => Number::Is(*number),
+            Some(Value::Scalar(Scalar::Signed(number))) => {
+                u64::try_from(*number).map_or(Number::Other, Number::Is)
+            }
+            Some(_) => Number::Other,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_is_told_only_where_all_layers_keep_as_much() {
+        let plain = [
+            ("block_count", Number::Is(4)),
+            ("embedding_length", Number::Is(256)),
+            ("attention.head_count", Number::Is(4)),
+        ];
+        let shape = |more: &[(&str, Number)]| {
+            CacheShape::new(|key| {
+                let found = more.iter().chain(&plain).find(|(name, _)| *name == key);
+                found.map_or(Number::Absent, |(_, number)| *number)
+            })
+        };
+        let every_head = CacheShape { layers: 4, kv_heads: 4, key: 64, value: 64 };
+        type Metadata = &'static [(&'static str, Number)];
+        let cases: [(Metadata, Option<CacheShape>); 9] = [
+            (&[], Some(every_head)),
+            (&[("attention.head_count_kv", Number::Is(2))], Some(CacheShape { kv_heads: 2, ..every_head })),
+            (&[("attention.key_length", Number::Is(128))], Some(CacheShape { key: 128, ..every_head })),
+            (&[("attention.head_count_kv", Number::Other)], None),
+            (&[("attention.kv_lora_rank", Number::Is(512))], None),
+            (&[("attention.sliding_window", Number::Is(0))], Some(every_head)),
+            (&[("attention.sliding_window", Number::Is(4096))], None),
+            (&[("attention.head_count", Number::Is(0))], None),
+            (&[("embedding_length", Number::Absent)], None),
+        ];
+        for (more, expected) in cases {
+            assert_eq!(shape(more), expected, "{more:?}");
+        }
+        assert_eq!(every_head.bytes(512, 64, 34), Bytes(512 * 4 * 4 * (64 * 2 + 64 / 32 * 34)));
+        let endless = CacheShape { layers: u64::MAX, ..every_head };
+        assert_eq!(endless.bytes(u64::MAX, 64, 64), Bytes(u64::MAX));
+    }
+
+    #[test]
+    fn the_file_of_a_model_tells_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tiny.gguf");
+        crate::synth::write(&path, &crate::synth::Options::new(crate::synth::Preset::Tiny)).unwrap();
+        let file = GgufFile::open(&path).unwrap();
+        assert_eq!(file.weights().unwrap(), file.total_tensor_bytes());
+        // 4 layers of 2 KV heads with 64 values each.
+        assert_eq!(file.cache_shape(), Some(CacheShape { layers: 4, kv_heads: 2, key: 64, value: 64 }));
+    }
+}

@@ -1,0 +1,107 @@
+//! Speeds under the machine's limits: work per byte to the right, work per second upwards, both by powers of ten
+//! (Williams, Waterman, Patterson: "Roofline", 2009).
+
+use crate::Table;
+use crate::scale::{Scale, short};
+use crate::svg::{Align, COLOURS, Svg};
+
+/// Limits and what was reached.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Roofline {
+    /// Bytes a second that memory gives.
+    pub bandwidth: f64,
+    /// Flat roofs.
+    pub roofs: Vec<Roof>,
+    /// What was reached.
+    pub points: Vec<Point>,
+}
+
+/// Multiply-adds a second that the vector units manage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Roof {
+    /// `int8 dot product`.
+    pub name: String,
+    /// Multiply-adds a second.
+    pub macs: f64,
+}
+
+/// A phase on a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// What it is.
+    pub name: String,
+    /// Multiply-adds for each byte read from memory.
+    pub intensity: f64,
+    /// Multiply-adds a second.
+    pub macs: f64,
+    /// Share of the roof above it, where it is known.
+    pub share: Option<f64>,
+}
+
+const TOP: f64 = 24.0;
+const HEIGHT: f64 = 250.0;
+const LEFT: f64 = 9.0;
+
+impl Roofline {
+    /// The figures.
+    pub fn table(&self) -> Table {
+        let share =
+            |share: Option<f64>| share.map_or(String::new(), |share| format!("{:.0} %", 100.0 * share));
+        let mut rows =
+            vec![vec!["read bandwidth".to_string(), format!("{}B/s", short(self.bandwidth)), String::new()]];
+        rows.extend(
+            self.roofs
+                .iter()
+                .map(|roof| vec![roof.name.clone(), format!("{}MAC/s", short(roof.macs)), String::new()]),
+        );
+        rows.extend(self.points.iter().map(|point| {
+            vec![point.name.clone(), format!("{}MAC/s", short(point.macs)), share(point.share)]
+        }));
+        Table { header: ["", "rate", "share of the roof"].map(str::to_string).to_vec(), rows }
+    }
+}
+
+pub fn svg(plot: &Roofline, title: &str) -> String {
+    let mut svg = Svg::new(title);
+    let sound = |value: f64| value.is_finite() && value > 0.0;
+    let roofs: Vec<&Roof> = plot.roofs.iter().filter(|roof| sound(roof.macs)).collect();
+    let points: Vec<&Point> =
+        plot.points.iter().filter(|point| sound(point.intensity) && sound(point.macs)).collect();
+    let highest = roofs.iter().map(|roof| roof.macs).fold(0.0, f64::max);
+    if !sound(plot.bandwidth) || highest == 0.0 {
+        svg.text("soft", Align::Start, (0.0, 15.0), "nothing to show");
+        return svg.finish(TOP);
+    }
+    let ridge = highest / plot.bandwidth;
+    let right = points.iter().map(|point| point.intensity).fold(ridge, f64::max) * 4.0;
+    let left = points.iter().map(|point| point.intensity).fold(1.0, f64::min) / 2.0;
+    let lowest = points.iter().map(|point| point.macs).fold(plot.bandwidth * left, f64::min) / 1.5;
+    let x = Scale::logarithmic((left, right), (LEFT, 98.0));
+    let y = Scale::logarithmic((lowest, highest * 2.0), (TOP + HEIGHT, TOP));
+    for tick in y.ticks(5) {
+        svg.line("axis", 1.0, (LEFT, y.place(tick)), (98.0, y.place(tick)));
+        svg.text("soft", Align::End, (LEFT - 1.0, y.place(tick) + 4.0), &short(tick));
+    }
+    for tick in x.ticks(5) {
+        svg.text("soft", Align::Middle, (x.place(tick), TOP + HEIGHT + 17.0), &short(tick));
+    }
+    svg.text("soft", Align::Start, (0.0, 14.0), "multiply-adds per second");
+    svg.text("soft", Align::End, (98.0, TOP + HEIGHT + 34.0), "multiply-adds per byte read");
+    let place = |intensity: f64, macs: f64| (x.place(intensity), y.place(macs));
+    svg.line("mark", 2.0, place(left, plot.bandwidth * left), place(ridge, highest));
+    for roof in &roofs {
+        let corner = roof.macs / plot.bandwidth;
+        svg.line("mark", 2.0, place(corner.max(left), roof.macs), place(right, roof.macs));
+        svg.text("soft", Align::End, (98.0, y.place(roof.macs) - 5.0), &roof.name);
+    }
+    for (number, point) in points.iter().enumerate() {
+        let class = format!("s{}", number % COLOURS);
+        svg.dot(&class, 5.5, place(point.intensity, point.macs));
+        let row = TOP + HEIGHT + 52.0 + 18.0 * number as f64;
+        let share =
+            point.share.map_or(String::new(), |share| format!(", {:.0} % of its roof", 100.0 * share));
+        svg.dot(&class, 5.0, (LEFT + 1.0, row - 4.0));
+        svg.text("", Align::Start, (LEFT + 3.0, row), &format!("{}{share}", point.name));
+    }
+    svg.finish(TOP + HEIGHT + 46.0 + 18.0 * points.len() as f64)
+}

@@ -1,0 +1,109 @@
+//! Pieces of an SVG picture.
+
+use std::fmt::Write;
+
+/// Width of a picture that stands alone.
+const WIDTH: u32 = 720;
+
+/// Colours of both themes. Series have a colour-blind-safe palette (Okabe and Ito, 2008), darker on white.
+pub const STYLE: &str = "\
+:root{--bg:#fff;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--s0:#0072b2;--s1:#b34700;--s2:#00795a;--s3:#a3467f;\
+--s4:#7a5d00;--s5:#444c56}\
+@media(prefers-color-scheme:dark){:root{--bg:#0d1117;--ink:#e6edf3;--soft:#9198a1;--line:#30363d;--s0:#56b4e9;\
+--s1:#ff9e4a;--s2:#2fd6a3;--s3:#e29ac6;--s4:#f0e442;--s5:#adbac7}}\
+svg text{font:13px system-ui,sans-serif;fill:var(--ink)}svg .soft{fill:var(--soft);font-size:12px}\
+svg .axis{stroke:var(--line)}svg .mark{stroke:var(--soft);stroke-dasharray:4 3}\
+svg .s0{stroke:var(--s0);fill:var(--s0)}svg .s1{stroke:var(--s1);fill:var(--s1)}svg .s2{stroke:var(--s2);\
+fill:var(--s2)}svg .s3{stroke:var(--s3);fill:var(--s3)}svg .s4{stroke:var(--s4);fill:var(--s4)}\
+svg .s5{stroke:var(--s5);fill:var(--s5)}svg text.s0,svg text.s1,svg text.s2,svg text.s3,svg text.s4,\
+svg text.s5{stroke:none}";
+
+/// Series that have a colour of their own.
+pub const COLOURS: usize = 6;
+
+/// A picture that grows.
+pub struct Svg {
+    body: String,
+    title: String,
+}
+
+/// Where a text stands on its point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    /// It begins there.
+    Start,
+    /// Its middle is there.
+    Middle,
+    /// It ends there.
+    End,
+}
+
+impl Svg {
+    /// An empty one, called `title` for readers who do not see it.
+    pub fn new(title: &str) -> Self {
+        Self { body: String::new(), title: title.to_string() }
+    }
+
+    /// A line; x in per cent of the width, y in pixels.
+    pub fn line(&mut self, class: &str, width: f64, from: (f64, f64), to: (f64, f64)) {
+        let _ = write!(
+            self.body,
+            r#"<line class="{class}" stroke-width="{width}" x1="{:.2}%" y1="{:.1}" x2="{:.2}%" y2="{:.1}"/>"#,
+            from.0, from.1, to.0, to.1
+        );
+    }
+
+    /// A dot.
+    pub fn dot(&mut self, class: &str, radius: f64, at: (f64, f64)) {
+        let _ =
+            write!(self.body, r#"<circle class="{class}" r="{radius}" cx="{:.2}%" cy="{:.1}"/>"#, at.0, at.1);
+    }
+
+    /// Words.
+    pub fn text(&mut self, class: &str, align: Align, at: (f64, f64), words: &str) {
+        let anchor = match align {
+            Align::Start => "start",
+            Align::Middle => "middle",
+            Align::End => "end",
+        };
+        let _ = write!(
+            self.body,
+            r#"<text class="{class}" text-anchor="{anchor}" x="{:.2}%" y="{:.1}">{}</text>"#,
+            at.0,
+            at.1,
+            escaped(words)
+        );
+    }
+
+    /// The whole, `height` pixels high.
+    pub fn finish(self, height: f64) -> String {
+        let title = escaped(&self.title);
+        format!(
+            r#"<svg xmlns="http://www.w3.org/2000/svg" role="img" width="100%" height="{height:.0}"><title>{title}</title>{}</svg>"#,
+            self.body
+        )
+    }
+}
+
+/// `svg` with a width and its own colours.
+pub fn stand_alone(svg: &str) -> String {
+    let background = r#"<rect width="100%" height="100%" fill="var(--bg)"/>"#;
+    let svg = svg.replacen(r#"width="100%""#, &format!(r#"width="{WIDTH}""#), 1);
+    svg.replacen("</title>", &format!("</title><style>{STYLE}</style>{background}"), 1) + "\n"
+}
+
+/// Text for XML. Characters that no XML document may hold are left out.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            c if c.is_control() => {}
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}

@@ -1,0 +1,93 @@
+//! Memory to read from.
+
+/// Numbers in memory of this thread's NUMA node: whoever writes a page first, on a system that places pages at the
+/// first touch, has it near.
+pub struct Buffer {
+    numbers: Vec<u64>,
+    /// Where the next part begins.
+    next: usize,
+}
+
+/// Numbers of a block, which every kernel reads at once: 512 bytes.
+const BLOCK: u64 = 64;
+
+/// Parts of a buffer, one read after the other. Short ones: on a machine that does something else now and then, one of
+/// many is likely to be left alone.
+const PARTS: usize = 8;
+
+impl Buffer {
+    /// At least `bytes` bytes, in whole blocks, each number its own index.
+    pub fn filled(bytes: u64) -> Self {
+        let count = (bytes / 8).next_multiple_of(BLOCK);
+        let mut numbers = Vec::with_capacity(usize::try_from(count).unwrap_or(usize::MAX));
+        huge_pages(&mut numbers);
+        numbers.extend(0..count);
+        Buffer { numbers, next: 0 }
+    }
+
+    /// The next part, and the sum of its numbers, modulo 2^64. After the last comes the first again: all the others were
+    /// read in between, so that no cache holds it any more.
+    pub fn part(&mut self) -> (&[u64], u64) {
+        let block = BLOCK as usize;
+        let size = (self.numbers.len() / PARTS).next_multiple_of(block).max(block);
+        let from = if self.next < self.numbers.len() { self.next } else { 0 };
+        let to = self.numbers.len().min(from + size);
+        self.next = to;
+        (&self.numbers[from..to], sum(from as u64, to as u64))
+    }
+
+    /// Changes one number.
+    #[cfg(test)]
+    pub fn change(&mut self, index: usize) {
+        self.numbers[index] ^= 1 << 40;
+    }
+
+    /// All numbers, and their sum.
+    #[cfg(test)]
+    pub fn whole(&self) -> (&[u64], u64) {
+        (&self.numbers, sum(0, self.numbers.len() as u64))
+    }
+}
+
+/// The sum of the numbers from `from` to below `to`, modulo 2^64.
+fn sum(from: u64, to: u64) -> u64 {
+    let below = |end: u64| u128::from(end) * u128::from(end.saturating_sub(1)) / 2;
+    (below(to) - below(from)) as u64
+}
+
+/// Asks for huge pages before the first touch, so that it is not the look-up of addresses that is measured. Where the
+/// system has none, nothing changes.
+#[cfg(target_os = "linux")]
+fn huge_pages(numbers: &mut Vec<u64>) {
+    const PAGE: usize = 4096;
+    let spare = numbers.spare_capacity_mut();
+    let address = spare.as_mut_ptr() as usize;
+    let skip = address.next_multiple_of(PAGE) - address;
+    let len = std::mem::size_of_val(spare).saturating_sub(skip);
+    // SAFETY: the range lies within the vector's own allocation, and the advice changes no content.
+    unsafe { libc::madvise((address + skip) as *mut libc::c_void, len, libc::MADV_HUGEPAGE) };
+}
+
+#[cfg(not(target_os = "linux"))]
+fn huge_pages(_numbers: &mut Vec<u64>) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_are_the_whole_and_come_round_again() {
+        for bytes in [512, 4096, 100_000, 1 << 20] {
+            let mut buffer = Buffer::filled(bytes);
+            let count = buffer.whole().0.len();
+            let mut read = Vec::new();
+            while read.len() < count {
+                let (numbers, expected) = buffer.part();
+                assert_eq!(numbers.iter().sum::<u64>(), expected, "{bytes} bytes");
+                read.extend_from_slice(numbers);
+            }
+            assert!(read.iter().copied().eq(0..count as u64), "{bytes} bytes");
+            assert_eq!(buffer.part().0[0], 0, "{bytes} bytes");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Multiply-adds a second, from registers.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use crate::team;
+use crate::{Error, Passes};
+
+/// A loop of multiply-adds.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    /// The instruction set extension.
+    pub name: &'static str,
+    /// Multiply-adds in one round of the loop.
+    pub macs: u64,
+    /// Runs that many rounds with ones for operands, and returns the sum of all sums: the multiply-adds that were done.
+    pub run: fn(u64) -> f64,
+}
+
+/// A loop for each kind of operands: the one with the most multiply-adds that this CPU has.
+#[derive(Clone, Copy, Debug)]
+pub struct Chosen {
+    /// 8-bit integers into 32-bit sums.
+    pub int8: Kernel,
+    /// 32-bit floats.
+    pub f32: Kernel,
+    /// bf16 pairs into 32-bit floats.
+    pub bf16: Option<Kernel>,
+}
+
+/// Rounds of one run. A round adds at most 32 to a float, which counts exactly up to 2^24.
+const ROUNDS: u64 = 1 << 19;
+
+/// How long a pass should be: that the clock and the start of the threads do not matter.
+const PASS: Duration = Duration::from_millis(10);
+
+/// The best loops of this CPU.
+pub fn kernels() -> Chosen {
+    let best = |kernels: Vec<Kernel>| kernels.into_iter().next_back();
+    Chosen {
+        int8: best(int8()).unwrap_or(PORTABLE_INT8),
+        f32: best(f32()).unwrap_or(PORTABLE_F32),
+        bf16: best(bf16()),
+    }
+}
+
+/// Every thread of `cpus` runs `kernel` for `seconds`.
+pub fn measure(kernel: &Kernel, cpus: &[u32], seconds: f64) -> Result<Passes, Error> {
+    let expected = (ROUNDS * kernel.macs) as f64;
+    let run = || match (kernel.run)(black_box(ROUNDS)) {
+        sum if sum == expected => Ok(expected),
+        _ => Err(Error::WrongSum { kernel: kernel.name }),
+    };
+    let start = Instant::now();
+    run()?;
+    // The same number for all threads, so that they end together.
+    let runs = (PASS.as_secs_f64() / start.elapsed().as_secs_f64()).clamp(1.0, 100.0) as u32;
+    team::run(cpus, seconds, || (), |()| (0..runs).try_fold(0.0, |done, _| Ok(done + run()?)))
+}
+
+/// All loops of this CPU, the best last.
+fn int8() -> Vec<Kernel> {
+    let mut all = vec![PORTABLE_INT8];
+    #[cfg(target_arch = "x86_64")]
+    all.extend(crate::x86::int8().into_iter().chain(crate::amx::int8()));
+    all
+}
+
+fn f32() -> Vec<Kernel> {
+    let mut all = vec![PORTABLE_F32];
+    #[cfg(target_arch = "x86_64")]
+    all.extend(crate::x86::f32());
+    all
+}
+
+fn bf16() -> Vec<Kernel> {
+    #[cfg(target_arch = "x86_64")]
+    return crate::x86::bf16().into_iter().chain(crate::amx::bf16()).collect();
+    #[cfg(not(target_arch = "x86_64"))]
+    Vec::new()
+}
+
+/// Lanes of the portable loops: enough for several vectors of any width.
+const LANES: usize = 64;
+
+const PORTABLE_INT8: Kernel = Kernel { name: "portable", macs: LANES as u64 * 4, run: portable_int8 };
+const PORTABLE_F32: Kernel = Kernel { name: "portable", macs: LANES as u64, run: portable_f32 };
+
+fn portable_int8(rounds: u64) -> f64 {
+    let a = black_box([1i8; LANES * 4]);
+    let mut b = [1i8; LANES * 4];
+    let mut sums = [0i32; LANES];
+    for _ in 0..rounds {
+        // Might be another one in every round, so that no product is known from the round before.
+        black_box(&mut b);
+        for (lane, sum) in sums.iter_mut().enumerate() {
+            for at in lane * 4..lane * 4 + 4 {
+                *sum += i32::from(a[at]) * i32::from(b[at]);
+            }
+        }
+    }
+    sums.iter().map(|sum| f64::from(*sum)).sum()
+}
+
+fn portable_f32(rounds: u64) -> f64 {
+    let a = black_box([1f32; LANES]);
+    let mut b = [1f32; LANES];
+    let mut sums = [0f32; LANES];
+    for _ in 0..rounds {
+        black_box(&mut b);
+        for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(&b)) {
+            // Fused only where every CPU of the target can: in software it would be a hundred times slower.
+            *sum = if cfg!(target_arch = "aarch64") { a.mul_add(*b, *sum) } else { *sum + a * b };
+        }
+    }
+    sums.iter().map(|sum| f64::from(*sum)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_does_all_its_multiply_adds() {
+        for kernel in int8().into_iter().chain(f32()).chain(bf16()) {
+            for rounds in [1, 7, 1000, ROUNDS] {
+                let done = (kernel.run)(rounds);
+                assert_eq!(done, (rounds * kernel.macs) as f64, "{}, {rounds} rounds", kernel.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_loop_that_leaves_something_out_is_told_of() {
+        let lazy = Kernel { name: "lazy", macs: 64, run: |rounds| (rounds * 64 - 1) as f64 };
+        let cpu = crate::team::tests::allowed()[0];
+        assert_eq!(measure(&lazy, &[cpu], 0.0), Err(Error::WrongSum { kernel: "lazy" }));
+    }
+}

@@ -1,0 +1,223 @@
+//! The loops in x86's vector instructions.
+//!
+//! Each is listed only where the CPU and the operating system have its instructions, as `is_x86_feature_detected!`
+//! tells at run time. A loop keeps [`SUMS`] sums: a multiply-add takes 4 or 5 cycles and two can begin in each, so
+//! fewer than 10 would leave the units waiting for their own results.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::hint::black_box;
+
+use crate::macs::Kernel;
+use crate::read::Sum;
+
+/// Sums of a loop: with the operands they fit into AVX2's sixteen registers.
+const SUMS: usize = 12;
+
+/// Makes the compiler believe that a register changed, at no cost: or it would compute the products once, before the
+/// loop.
+macro_rules! opaque {
+    ($class:ident, $value:ident) => {
+        // SAFETY: a comment; it reads and writes nothing but the register that it is said to write.
+        unsafe { asm!("/* {0} */", inout($class) $value, options(nomem, nostack, preserves_flags)) }
+    };
+}
+
+/// A loop of `$rounds` rounds, each of which makes `$step` of every sum; returns the sums.
+macro_rules! rounds {
+    ($rounds:ident, $class:ident, $zero:expr, $a:ident, |$sum:ident| $step:expr) => {{
+        let mut sums = [$zero; SUMS];
+        for _ in 0..$rounds {
+            opaque!($class, $a);
+            for $sum in &mut sums {
+                *$sum = $step;
+            }
+        }
+        sums
+    }};
+}
+
+/// A safe function for a list that is made after the detection.
+macro_rules! detected {
+    ($function:path) => {
+        // SAFETY: listed only where the instructions were detected.
+        |argument| unsafe { $function(argument) }
+    };
+}
+
+/// Sums of numbers in memory, the widest last.
+pub fn sums() -> Vec<Sum> {
+    let mut all: Vec<Sum> = Vec::new();
+    if is_x86_feature_detected!("avx2") {
+        all.push(("avx2", detected!(sum_avx2)));
+    }
+    if is_x86_feature_detected!("avx512f") {
+        all.push(("avx512f", detected!(sum_avx512)));
+    }
+    all
+}
+
+/// Loops over 8-bit integers, the best last.
+pub fn int8() -> Vec<Kernel> {
+    let mut all = Vec::new();
+    let kernel = |name, lanes: usize, run| Kernel { name, macs: (lanes * SUMS) as u64, run };
+    if is_x86_feature_detected!("avx2") {
+        all.push(kernel("avx2", 32, detected!(int8_avx2)));
+    }
+    if is_x86_feature_detected!("avxvnni") {
+        all.push(kernel("avx_vnni", 32, detected!(int8_avx_vnni)));
+    }
+    if is_x86_feature_detected!("avx512bw") {
+        all.push(kernel("avx512bw", 64, detected!(int8_avx512)));
+    }
+    if is_x86_feature_detected!("avx512vnni") {
+        all.push(kernel("avx512_vnni", 64, detected!(int8_avx512_vnni)));
+    }
+    all
+}
+
+/// Loops over 32-bit floats, the best last.
+pub fn f32() -> Vec<Kernel> {
+    let mut all = Vec::new();
+    let kernel = |name, lanes: usize, run| Kernel { name, macs: (lanes * SUMS) as u64, run };
+    if is_x86_feature_detected!("avx") && is_x86_feature_detected!("fma") {
+        all.push(kernel("fma", 8, detected!(f32_fma)));
+    }
+    if is_x86_feature_detected!("avx512f") {
+        all.push(kernel("avx512f", 16, detected!(f32_avx512)));
+    }
+    all
+}
+
+/// The loop over bf16, if the CPU has one.
+pub fn bf16() -> Option<Kernel> {
+    let detected = is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512f");
+    let run = detected!(bf16_avx512);
+    detected.then_some(Kernel { name: "avx512_bf16", macs: (32 * SUMS) as u64, run })
+}
+
+/// Bytes that a round of reading takes: eight loads of 64 bytes.
+const BLOCK: usize = 64;
+
+#[target_feature(enable = "avx2")]
+fn sum_avx2(numbers: &[u64]) -> u64 {
+    let mut sums = [_mm256_setzero_si256(); 8];
+    let (blocks, rest) = numbers.as_chunks::<{ BLOCK / 2 }>();
+    for block in blocks {
+        for (at, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: eight times four numbers lie within the block of 32.
+            let loaded = unsafe { _mm256_loadu_si256(block.as_ptr().add(at * 4).cast()) };
+            *sum = _mm256_add_epi64(*sum, loaded);
+        }
+    }
+    let total = sums.into_iter().fold(_mm256_setzero_si256(), |total, sum| _mm256_add_epi64(total, sum));
+    let mut lanes = [0u64; 4];
+    // SAFETY: four lanes of 64 bits are as long as the array.
+    unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), total) };
+    lanes.iter().chain(rest).fold(0, |total, part| total.wrapping_add(*part))
+}
+
+#[target_feature(enable = "avx512f")]
+fn sum_avx512(numbers: &[u64]) -> u64 {
+    let mut sums = [_mm512_setzero_si512(); 8];
+    let (blocks, rest) = numbers.as_chunks::<BLOCK>();
+    for block in blocks {
+        for (at, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: eight times eight numbers lie within the block of 64.
+            let loaded = unsafe { _mm512_loadu_si512(block.as_ptr().add(at * 8).cast()) };
+            *sum = _mm512_add_epi64(*sum, loaded);
+        }
+    }
+    let total = sums.into_iter().fold(_mm512_setzero_si512(), |total, sum| _mm512_add_epi64(total, sum));
+    let mut lanes = [0u64; 8];
+    // SAFETY: eight lanes of 64 bits are as long as the array.
+    unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), total) };
+    lanes.iter().chain(rest).fold(0, |total, part| total.wrapping_add(*part))
+}
+
+/// As ggml does it without VNNI: bytes to pairs in 16 bits, pairs to 32 bits, and the addition.
+#[target_feature(enable = "avx2")]
+fn int8_avx2(rounds: u64) -> f64 {
+    let (mut a, b) = (black_box(_mm256_set1_epi8(1)), black_box(_mm256_set1_epi8(1)));
+    let ones = black_box(_mm256_set1_epi16(1));
+    let sums = rounds!(rounds, ymm_reg, _mm256_setzero_si256(), a, |sum| {
+        let pairs = _mm256_maddubs_epi16(a, b);
+        _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones))
+    });
+    sums.into_iter().map(|sum| lanes_256(sum)).sum()
+}
+
+#[target_feature(enable = "avx2,avxvnni")]
+fn int8_avx_vnni(rounds: u64) -> f64 {
+    let (mut a, b) = (black_box(_mm256_set1_epi8(1)), black_box(_mm256_set1_epi8(1)));
+    let sums = rounds!(rounds, ymm_reg, _mm256_setzero_si256(), a, |sum| _mm256_dpbusd_avx_epi32(*sum, a, b));
+    sums.into_iter().map(|sum| lanes_256(sum)).sum()
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn int8_avx512(rounds: u64) -> f64 {
+    let (mut a, b) = (black_box(_mm512_set1_epi8(1)), black_box(_mm512_set1_epi8(1)));
+    let ones = black_box(_mm512_set1_epi16(1));
+    let sums = rounds!(rounds, zmm_reg, _mm512_setzero_si512(), a, |sum| {
+        let pairs = _mm512_maddubs_epi16(a, b);
+        _mm512_add_epi32(*sum, _mm512_madd_epi16(pairs, ones))
+    });
+    sums.into_iter().map(|sum| f64::from(_mm512_reduce_add_epi32(sum))).sum()
+}
+
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn int8_avx512_vnni(rounds: u64) -> f64 {
+    let (mut a, b) = (black_box(_mm512_set1_epi8(1)), black_box(_mm512_set1_epi8(1)));
+    let sums = rounds!(rounds, zmm_reg, _mm512_setzero_si512(), a, |sum| _mm512_dpbusd_epi32(*sum, a, b));
+    sums.into_iter().map(|sum| f64::from(_mm512_reduce_add_epi32(sum))).sum()
+}
+
+#[target_feature(enable = "avx,fma")]
+fn f32_fma(rounds: u64) -> f64 {
+    let (mut a, b) = (black_box(_mm256_set1_ps(1.0)), black_box(_mm256_set1_ps(1.0)));
+    let sums = rounds!(rounds, ymm_reg, _mm256_setzero_ps(), a, |sum| _mm256_fmadd_ps(a, b, *sum));
+    let mut lanes = [0f32; 8 * SUMS];
+    for (sum, lanes) in sums.into_iter().zip(lanes.as_chunks_mut::<8>().0) {
+        // SAFETY: eight lanes of 32 bits are as long as the chunk.
+        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), sum) };
+    }
+    lanes.into_iter().map(f64::from).sum()
+}
+
+#[target_feature(enable = "avx512f")]
+fn f32_avx512(rounds: u64) -> f64 {
+    let (mut a, b) = (black_box(_mm512_set1_ps(1.0)), black_box(_mm512_set1_ps(1.0)));
+    let sums = rounds!(rounds, zmm_reg, _mm512_setzero_ps(), a, |sum| _mm512_fmadd_ps(a, b, *sum));
+    sums.into_iter().map(|sum| lanes_f32(sum)).sum()
+}
+
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn bf16_avx512(rounds: u64) -> f64 {
+    // Two bf16 ones side by side in 32 bits; 1.0 is the upper half of the float's bits.
+    const ONES: i32 = 0x3f80_3f80;
+    let (mut a, b) = (black_box(_mm512_set1_epi32(ONES)), black_box(_mm512_set1_epi32(ONES)));
+    let sums = rounds!(rounds, zmm_reg, _mm512_setzero_ps(), a, |sum| {
+        // SAFETY: both types are 64 bytes of which every pattern is a value.
+        let (a, b) = unsafe { std::mem::transmute::<[__m512i; 2], [__m512bh; 2]>([a, b]) }.into();
+        _mm512_dpbf16_ps(*sum, a, b)
+    });
+    sums.into_iter().map(|sum| lanes_f32(sum)).sum()
+}
+
+/// The sum of the lanes, which may be more than 32 bits hold.
+#[target_feature(enable = "avx2")]
+fn lanes_256(sum: __m256i) -> f64 {
+    let mut lanes = [0i32; 8];
+    // SAFETY: eight lanes of 32 bits are as long as the array.
+    unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), sum) };
+    lanes.into_iter().map(f64::from).sum()
+}
+
+/// The sum of the lanes, which a float of 32 bits may not count exactly.
+#[target_feature(enable = "avx512f")]
+fn lanes_f32(sum: __m512) -> f64 {
+    let mut lanes = [0f32; 16];
+    // SAFETY: sixteen lanes of 32 bits are as long as the array.
+    unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), sum) };
+    lanes.into_iter().map(f64::from).sum()
+}

@@ -1,0 +1,225 @@
+//! `bench --builds LIST …`: llama-bench's tests on several builds, in turns.
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use measure::schedule;
+use serde_json::{Map, Value};
+
+use crate::compare::candidate::Program;
+use crate::compare::{Candidate, Ratio, once};
+use crate::process;
+use crate::ui::{self, Ui};
+use crate::workspace::Workspace;
+
+/// Options of `bench` without a subcommand.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The builds, the first of which the others are compared with: profiles, folders of builds, programs (`anneal` or
+    /// `llama-bench`), or LABEL=PATH
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "upstream-default,native")]
+    builds: Vec<String>,
+    /// Rounds: in each every build runs all tests once
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repetitions: u32,
+    /// Output: md, json, jsonl or csv
+    #[arg(short, long, value_name = "FORMAT", default_value = "md")]
+    output: Format,
+    /// What else `anneal bench` takes, with lists: -m FILE -p 512 -n 128 -d 0,4096 -t 1,2 -ub 256,512 …
+    #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
+    tests: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Md,
+    Json,
+    Jsonl,
+    Csv,
+}
+
+/// A row of llama-bench, with the build in front and the samples of all rounds.
+type Row = Map<String, Value>;
+
+/// Runs the tests.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    if let Some(word) = args.tests.first().filter(|word| !word.starts_with('-')) {
+        return Err(crate::exit::usage(format!(
+            "bench has no subcommand {word:?}: there are compare, switches, overhead and build; arguments of \
+             `anneal bench` begin with a hyphen"
+        )));
+    }
+    let builds: Vec<Candidate> =
+        args.builds.iter().map(|text| Candidate::named(&workspace, text)).collect::<Result<_>>()?;
+    measure::conditions::look().iter().for_each(|condition| ui.warn(condition));
+    let mut all: Vec<Vec<Row>> = vec![Vec::new(); builds.len()];
+    let mut progress = ui.progress("bench");
+    for round in 0..args.repetitions as usize {
+        for number in schedule::order(round, builds.len()) {
+            process::check_interrupted()?;
+            let rows = once::rows(&builds[number], &args.tests)?;
+            add(&mut all[number], rows, &builds[number].name)?;
+        }
+        progress.step(round as u64 + 1, u64::from(args.repetitions), "rounds");
+    }
+    progress.finish();
+    // Test by test, the builds of each below one another.
+    let tests = all.iter().map(Vec::len).max().unwrap_or(0);
+    let rows: Vec<Row> =
+        (0..tests).flat_map(|test| all.iter().filter_map(move |rows| rows.get(test).cloned())).collect();
+    print(&rows, args.output, &all, &builds, ui)
+}
+
+/// Adds the samples of `rows` to those of the rounds before.
+fn add(all: &mut Vec<Row>, rows: Vec<Row>, build: &str) -> Result<()> {
+    if all.is_empty() {
+        for row in rows {
+            let mut named = Row::new();
+            named.insert("build".to_string(), build.into());
+            named.extend(row);
+            all.push(named);
+        }
+        return Ok(());
+    }
+    if all.len() != rows.len() {
+        bail!("{build} ran {} tests in one round and {} in another", all.len(), rows.len());
+    }
+    for (sum, row) in all.iter_mut().zip(rows) {
+        for key in ["samples_ns", "samples_ts"] {
+            if let (Some(Value::Array(samples)), Some(Value::Array(more))) = (sum.get_mut(key), row.get(key))
+            {
+                samples.extend(more.iter().cloned());
+            }
+        }
+        for (key, of) in [("ns", "samples_ns"), ("ts", "samples_ts")] {
+            let samples = numbers(sum, of);
+            let mean = samples.iter().sum::<f64>() / samples.len() as f64;
+            let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
+            let deviation = (squares / (samples.len() as f64 - 1.0).max(1.0)).sqrt();
+            sum.insert(format!("avg_{key}"), mean.into());
+            sum.insert(format!("stddev_{key}"), deviation.into());
+        }
+    }
+    Ok(())
+}
+
+fn numbers(row: &Row, key: &str) -> Vec<f64> {
+    row.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_f64).collect()
+}
+
+fn print(rows: &[Row], format: Format, all: &[Vec<Row>], builds: &[Candidate], ui: &Ui) -> Result<()> {
+    let text = match format {
+        Format::Json => serde_json::to_string_pretty(rows)?,
+        Format::Jsonl => rows.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?.join("\n"),
+        Format::Csv => csv(rows),
+        Format::Md => return table(all, builds, rows, ui),
+    };
+    ui.result(&rows, text)
+}
+
+/// Fields in double quotes, as llama-bench writes them; samples have no column.
+fn csv(rows: &[Row]) -> String {
+    let Some(first) = rows.first() else { return String::new() };
+    let columns: Vec<&String> =
+        first.iter().filter(|(_, value)| !value.is_array()).map(|(key, _)| key).collect();
+    let cell = |value: Option<&Value>| {
+        let text = match value {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+        };
+        format!("\"{}\"", text.replace('"', "\"\""))
+    };
+    let mut lines = vec![columns.iter().map(|column| column.to_string()).collect::<Vec<_>>().join(",")];
+    lines.extend(
+        rows.iter().map(|row| columns.iter().map(|key| cell(row.get(*key))).collect::<Vec<_>>().join(",")),
+    );
+    lines.join("\n")
+}
+
+fn table(all: &[Vec<Row>], builds: &[Candidate], rows: &[Row], ui: &Ui) -> Result<()> {
+    let mut lines = Vec::new();
+    for test in 0..all.iter().map(Vec::len).max().unwrap_or(0) {
+        for (build, own) in builds.iter().zip(all) {
+            let Some(row) = own.get(test) else { continue };
+            let samples = numbers(row, "samples_ts");
+            let baseline = all[0].get(test).map(|row| numbers(row, "samples_ts")).unwrap_or_default();
+            let ratios: Vec<f64> = samples.iter().zip(&baseline).map(|(own, other)| own / other).collect();
+            let ratio = (build.name != builds[0].name).then(|| Ratio::of(&ratios));
+            lines.push(vec![
+                title(row, build.program)?,
+                number(row, "n_threads"),
+                build.name.clone(),
+                format!(
+                    "{:.2} ± {:.2}",
+                    mean(&samples),
+                    row.get("stddev_ts").and_then(Value::as_f64).unwrap_or(0.0)
+                ),
+                ratio.map_or(String::new(), |ratio| ratio.to_string()),
+            ]);
+        }
+    }
+    let against = format!("against {} [95 % interval]", builds[0].name);
+    ui.result(&rows, ui::columns(&["test", "threads", "build", "t/s", &against], lines))
+}
+
+fn mean(samples: &[f64]) -> f64 {
+    samples.iter().sum::<f64>() / samples.len() as f64
+}
+
+fn number(row: &Row, key: &str) -> String {
+    row.get(key).and_then(Value::as_u64).map_or(String::new(), |number| number.to_string())
+}
+
+/// llama-bench's name of a test: `pp512`, `tg128 @ d4096`, with the file where there are several.
+fn title(row: &Row, program: Program) -> Result<String> {
+    let field = |key: &str| row.get(key).and_then(Value::as_u64);
+    let size = |key: &str| field(key).with_context(|| format!("{program:?} tells no {key}"));
+    let words = match (size("n_prompt")?, size("n_gen")?) {
+        (prompt, 0) => format!("pp{prompt}"),
+        (0, generated) => format!("tg{generated}"),
+        (prompt, generated) => format!("pp{prompt}+tg{generated}"),
+    };
+    Ok(match field("n_depth").unwrap_or(0) {
+        0 => words,
+        depth => format!("{words} @ d{depth}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(text: &str) -> Row {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn samples_of_all_rounds_make_one_row() {
+        let mut all = Vec::new();
+        for speed in [10.0, 20.0, 30.0] {
+            let text = format!(
+                r#"{{"n_prompt": 8, "n_gen": 0, "samples_ns": [1], "samples_ts": [{speed}], "avg_ts": {speed}}}"#
+            );
+            add(&mut all, vec![row(&text)], "native").unwrap();
+        }
+        assert_eq!(numbers(&all[0], "samples_ts"), [10.0, 20.0, 30.0]);
+        assert_eq!((all[0]["avg_ts"].as_f64(), all[0]["stddev_ts"].as_f64()), (Some(20.0), Some(10.0)));
+        assert_eq!(all[0].get("build"), Some(&Value::from("native")));
+        assert!(add(&mut all, Vec::new(), "native").is_err());
+    }
+
+    #[test]
+    fn tests_have_llama_benchs_names_and_csv_its_quotes() {
+        for (text, name) in [
+            (r#"{"n_prompt": 512, "n_gen": 0}"#, "pp512"),
+            (r#"{"n_prompt": 0, "n_gen": 64, "n_depth": 4096}"#, "tg64 @ d4096"),
+            (r#"{"n_prompt": 8, "n_gen": 4, "n_depth": 0}"#, "pp8+tg4"),
+        ] {
+            assert_eq!(title(&row(text), Program::Anneal).unwrap(), name);
+        }
+        assert!(title(&row("{}"), Program::Anneal).is_err());
+        let rows = [row(r#"{"build": "a\"b", "n_gen": 4, "samples_ns": [1], "x": null}"#)];
+        assert_eq!(csv(&rows), "build,n_gen,x\n\"a\"\"b\",\"4\",\"\"");
+    }
+}

@@ -1,0 +1,247 @@
+//! Whether a model fits into the memory that a process may use, and with how long a context.
+
+use std::fmt;
+
+use build_info::{Bytes, Host};
+use gguf::GgmlType;
+use serde::Serialize;
+
+use super::kv;
+use super::model_facts::{ModelFacts, Tensor, sum};
+
+/// llama.cpp makes contexts in steps of this many tokens.
+pub const CTX_STEP: u32 = 256;
+/// The longest context that is reckoned with where a model does not say for how long it was trained.
+const UNTRAINED_CONTEXT: u64 = 1 << 20;
+/// Part of the free memory that is left to the system, and the least of it. A rule of thumb: the engine itself takes
+/// some 50 MiB of it, page tables and the kernel's own buffers grow with the memory.
+const RESERVE_PART: u64 = 16;
+const LEAST_RESERVE: Bytes = Bytes::mib(512);
+
+/// How a model fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// With the rearranged copy of the weights beside the file's pages.
+    Fits,
+    /// Once: the file's pages, or the copy.
+    FitsWithoutRepack,
+    /// The cache and the buffers fit; weights are read from the disk again and again.
+    StreamsFromDisk,
+    /// Not even those fit.
+    DoesNotFit,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Verdict::Fits => "fits",
+            Verdict::FitsWithoutRepack => "fits without repacking",
+            Verdict::StreamsFromDisk => "only by reading weights from the disk for every token",
+            Verdict::DoesNotFit => "does not fit",
+        })
+    }
+}
+
+/// The memory that the process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Budget {
+    /// Of the machine, or of the control group where that is less.
+    pub total: Bytes,
+    /// Of it, what nobody else uses.
+    pub free: Bytes,
+    /// What is left to the system.
+    pub reserve: Bytes,
+    /// What the model may take.
+    pub usable: Bytes,
+}
+
+impl Budget {
+    /// Of `host` as it was when it was read.
+    pub fn of(host: &Host) -> Self {
+        let limit = host.limits.memory.unwrap_or(Bytes(u64::MAX));
+        let total = host.memory.total.min(limit);
+        Self::within(total, host.memory.available.min(limit))
+    }
+
+    /// The same if nothing else ran there.
+    pub fn idle(self) -> Self {
+        Self::within(self.total, self.total)
+    }
+
+    fn within(total: Bytes, free: Bytes) -> Self {
+        let reserve = reserve(free);
+        Self { total, free, reserve, usable: Bytes(free.0.saturating_sub(reserve.0)) }
+    }
+}
+
+/// What to leave of `free` memory, of a machine or a GPU.
+pub fn reserve(free: Bytes) -> Bytes {
+    Bytes(free.0 / RESERVE_PART).max(LEAST_RESERVE)
+}
+
+/// What a run takes in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Need {
+    /// Tokens of the context that it is for.
+    pub n_ctx: u32,
+    /// Weights.
+    pub weights: Bytes,
+    /// Those of which the CPU's kernels make a rearranged copy.
+    pub repacked: Bytes,
+    /// Keys and values.
+    pub kv: Bytes,
+    /// Buffers of a graph.
+    pub compute: Bytes,
+}
+
+impl Need {
+    /// Of `model` on `host`.
+    pub fn of(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32, cache: GgmlType) -> Self {
+        let kv = model.kv.per_token(cache).unwrap_or(u64::MAX).saturating_mul(n_ctx.into());
+        Self {
+            n_ctx,
+            weights: model.weights,
+            repacked: repacked_bytes(model, host),
+            kv: Bytes(kv),
+            compute: compute_buffer(model, n_ctx, n_ubatch),
+        }
+    }
+
+    /// What cannot be dropped and read again.
+    pub fn buffers(&self) -> Bytes {
+        Bytes(self.kv.0.saturating_add(self.compute.0))
+    }
+
+    /// With the weights once.
+    pub fn once(&self) -> Bytes {
+        Bytes(self.buffers().0.saturating_add(self.weights.0))
+    }
+
+    /// With the rearranged copy beside them.
+    pub fn with_copy(&self) -> Bytes {
+        Bytes(self.once().0.saturating_add(self.repacked.0))
+    }
+
+    /// How it fits into `usable`.
+    pub fn verdict(&self, usable: Bytes) -> Verdict {
+        match usable {
+            usable if self.with_copy() <= usable => Verdict::Fits,
+            usable if self.once() <= usable => Verdict::FitsWithoutRepack,
+            usable if self.buffers() <= usable => Verdict::StreamsFromDisk,
+            _ => Verdict::DoesNotFit,
+        }
+    }
+}
+
+/// Whether and how it fits.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fit {
+    /// The answer.
+    pub verdict: Verdict,
+    /// What there is.
+    pub memory: Budget,
+    /// What it takes.
+    pub need: Need,
+    /// Whether it would fit if nothing else ran on the machine.
+    pub fits_when_idle: bool,
+    /// The longest context with which the weights stay in memory, no longer than it was trained for.
+    pub largest_context: Option<u32>,
+    /// The same with keys and values as Q8_0.
+    pub largest_context_q8_0: Option<u32>,
+}
+
+impl Fit {
+    /// Of `model` with a context of `n_ctx` tokens.
+    pub fn of(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32) -> Self {
+        let memory = Budget::of(host);
+        let need = Need::of(model, host, n_ctx, n_ubatch, kv::F16);
+        let largest = |cache| largest_context(model, host, n_ubatch, cache, memory.usable);
+        Self {
+            verdict: need.verdict(memory.usable),
+            fits_when_idle: need.once() <= memory.idle().usable,
+            largest_context: largest(kv::F16),
+            largest_context_q8_0: model.kv.q8_0.and_then(|_| largest(kv::Q8_0)),
+            memory,
+            need,
+        }
+    }
+}
+
+/// The longest context, in steps of [`CTX_STEP`], with which the weights and everything else are in `usable` once.
+fn largest_context(
+    model: &ModelFacts,
+    host: &Host,
+    n_ubatch: u32,
+    cache: GgmlType,
+    usable: Bytes,
+) -> Option<u32> {
+    let fits = |steps: u32| Need::of(model, host, steps * CTX_STEP, n_ubatch, cache).once() <= usable;
+    // A context is rounded up to whole steps.
+    let trained = model.trained_context.unwrap_or(UNTRAINED_CONTEXT).clamp(1, UNTRAINED_CONTEXT * 16);
+    let (mut low, mut high) = (0, u32::try_from(trained.div_ceil(CTX_STEP.into())).unwrap_or(u32::MAX));
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if fits(middle) { low = middle } else { high = middle - 1 }
+    }
+    (low > 0).then_some(low * CTX_STEP)
+}
+
+/// The buffer that llama.cpp reserves for the largest graph, as an upper estimate.
+///
+/// With flash attention, as the CPU has it: a row of the mask in half precision for each of `n_ubatch` tokens, and the
+/// largest of what stands side by side at one point of the graph: the logits with the stream before them (six times
+/// its width at most), the feed-forward network's two products, or those of the experts. Held against what llama.cpp
+/// reported for synthetic models (llama.cpp of crate 0.1.161): equal to a few per cent where the vocabulary is large.
+pub fn compute_buffer(model: &ModelFacts, n_ctx: u32, n_ubatch: u32) -> Bytes {
+    const F32: u64 = 4;
+    let used = model.experts.map_or(1, |experts| experts.used);
+    let logits = sum([model.vocabulary, model.embedding.saturating_mul(6)].into_iter());
+    let network =
+        sum([model.feed_forward.saturating_mul(2), model.embedding].into_iter()).saturating_mul(used);
+    let stream = model.embedding.saturating_mul(2);
+    let floats = logits.max(network.saturating_add(stream)).saturating_mul(F32);
+    Bytes(floats.saturating_add(u64::from(n_ctx) * 2).saturating_mul(n_ubatch.into()))
+}
+
+/// Size of the weights of which the CPU backend makes a copy in another order. A tied embedding is copied as the output
+/// matrix.
+pub fn repacked_bytes(model: &ModelFacts, host: &Host) -> Bytes {
+    let copied = model
+        .tensors
+        .iter()
+        .filter(|tensor| (tensor.name != "token_embd.weight" || model.tied) && is_repacked(tensor, host));
+    Bytes(sum(copied.map(Tensor::bytes)))
+}
+
+/// Whether a matrix has a rearranged form on this CPU: `ggml_repack_get_optimal_repack_type` in ggml-cpu/repack.cpp and
+/// `supports_op` in ggml-cpu/amx/amx.cpp of the pinned llama.cpp.
+pub fn is_repacked(tensor: &Tensor, host: &Host) -> bool {
+    if tensor.dims.len() < 2 || tensor.dims.len() > 3 || !tensor.name.ends_with(".weight") {
+        return false;
+    }
+    let rows = tensor.dims[1];
+    let amx = ["amx_tile", "amx_int8"].iter().all(|feature| host.cpu.has(feature));
+    if amx && tensor.dims.len() == 2 && rows.is_multiple_of(32) && in_tiles(tensor) {
+        return true;
+    }
+    let needed = match tensor.kind.name() {
+        "q4_0" if host.cpu.has("avx2") => 8,
+        "q4_K" | "iq4_nl" | "mxfp4" if host.cpu.has("avx2") => 8,
+        "q2_K" if host.cpu.has("avx512f") => 8,
+        "q4_0" | "iq4_nl" | "mxfp4" | "q8_0" | "q1_0" if host.cpu.has("asimddp") => 4,
+        "q4_K" | "q5_K" | "q6_K" if host.cpu.has("asimddp") => 8,
+        _ => return false,
+    };
+    rows.is_multiple_of(needed)
+}
+
+fn in_tiles(tensor: &Tensor) -> bool {
+    let step = match tensor.kind.name() {
+        "q4_0" | "q4_1" | "q8_0" => 32,
+        "q4_K" | "q5_K" | "q6_K" | "iq4_xs" => 256,
+        "f16" => 16,
+        _ => return false,
+    };
+    tensor.row().is_multiple_of(step)
+}

@@ -1,0 +1,122 @@
+//! Keys and values that a model keeps of each token.
+
+use build_info::Bytes;
+use gguf::GgmlType;
+use serde::Serialize;
+
+use super::model_facts::{Metadata, Tensor, sum};
+
+/// Types of the cache that are reckoned with.
+pub const F16: GgmlType = GgmlType::F16;
+/// Half of F16, and not quite as exact.
+pub const Q8_0: GgmlType = GgmlType::known(8);
+
+/// What the cache holds of one token.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Kv {
+    /// Attention heads with keys and values in the first layer that has any.
+    #[serde(skip)]
+    pub heads: u64,
+    /// Layers that keep keys and values.
+    pub layers: u64,
+    /// Bytes of one token as F16.
+    pub f16: Bytes,
+    /// Bytes of one token as Q8_0, where the rows are whole blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub q8_0: Option<Bytes>,
+    /// Whether the figures are what llama.cpp allocates; else they are its upper bound.
+    pub exact: bool,
+    /// Why they are not.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+}
+
+impl Kv {
+    /// What the header of a model with `layers` layers says. As in llama_kv_cache: a row of n_head_kv × key_length for
+    /// the keys of a layer, one of n_head_kv × value_length for its values (none under multi-head latent attention,
+    /// whose keys hold both).
+    pub fn read(
+        metadata: &dyn Metadata,
+        architecture: &str,
+        layers: u64,
+        embedding: u64,
+        tensors: &[Tensor],
+    ) -> Self {
+        let key = |name: &str| format!("{architecture}.attention.{name}");
+        let number = |name: &str| metadata.number(&key(name)).unwrap_or(0);
+        let heads = number("head_count");
+        let kv_heads = metadata.numbers(&key("head_count_kv")).unwrap_or_default();
+        let default = embedding.checked_div(heads).unwrap_or(0);
+        let or_default = |length: u64| if length == 0 { default } else { length };
+        let (key_length, value_length) =
+            (or_default(number("key_length")), or_default(number("value_length")));
+        let latent = number("key_length_mla") > 0 && number("value_length_mla") > 0;
+
+        let mut kv = Self { exact: true, q8_0: Some(Bytes(0)), ..Self::default() };
+        for layer in 0..layers {
+            // One number stands for every layer; without any, every head has keys of its own.
+            let own = kv_heads.get(layer as usize).or_else(|| kv_heads.first()).copied().unwrap_or(heads);
+            if own == 0 || is_recurrent(layer, tensors) {
+                continue;
+            }
+            if kv.layers == 0 {
+                kv.heads = own;
+            }
+            kv.layers += 1;
+            let k = own.saturating_mul(key_length);
+            let v = if latent { 0 } else { own.saturating_mul(value_length) };
+            kv.f16.0 =
+                sum([kv.f16.0, row(F16, k).unwrap_or(u64::MAX), row(F16, v).unwrap_or(u64::MAX)].into_iter());
+            kv.q8_0 = match (kv.q8_0, row(Q8_0, k), row(Q8_0, v)) {
+                (Some(all), Some(k), Some(v)) => Some(Bytes(sum([all.0, k, v].into_iter()))),
+                _ => None,
+            };
+        }
+        kv.notes(number("sliding_window"), number("shared_kv_layers"), key_length, tensors);
+        kv
+    }
+
+    fn notes(&mut self, window: u64, shared: u64, key_length: u64, tensors: &[Tensor]) {
+        let mut bound = |why: String| {
+            self.exact = false;
+            self.notes.push(why);
+        };
+        if window > 0 {
+            bound(format!(
+                "some layers may look back {window} tokens only (sliding window): the KV cache needs no more than is \
+                 said here, and less of a long context"
+            ));
+        }
+        if shared > 0 {
+            bound(format!("{shared} layers share the keys and values of others: the KV cache needs less"));
+        }
+        if tensors.iter().any(|tensor| tensor.name.contains(".ssm_") || tensor.name.contains(".time_mix_")) {
+            bound("its recurrent layers keep a state of constant size, which is not counted".to_string());
+        }
+        if key_length == 0 {
+            bound(
+                "the header does not say how wide keys and values are: the KV cache is counted as nothing"
+                    .to_string(),
+            );
+        }
+    }
+
+    /// Bytes of one token as `kind`, F16 or Q8_0.
+    pub fn per_token(&self, kind: GgmlType) -> Option<u64> {
+        if kind == Q8_0 { self.q8_0.map(|bytes| bytes.0) } else { Some(self.f16.0) }
+    }
+}
+
+fn row(kind: GgmlType, elements: u64) -> Option<u64> {
+    kind.bytes_of(elements)
+}
+
+/// A layer that carries a state along, and has no attention beside it. `attn_qkv` does not count as attention: the
+/// linear attention of Qwen3-Next has one too.
+fn is_recurrent(layer: u64, tensors: &[Tensor]) -> bool {
+    let prefix = format!("blk.{layer}.");
+    let own = || tensors.iter().filter_map(|tensor| tensor.name.strip_prefix(&prefix));
+    let state = ["ssm_", "time_mix_", "shortconv."];
+    own().any(|name| state.iter().any(|part| name.starts_with(part)))
+        && !own().any(|name| name == "attn_k.weight")
+}

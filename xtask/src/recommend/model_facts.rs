@@ -1,0 +1,351 @@
+//! What a model's header says about its size and its work.
+
+use anyhow::{Result, bail};
+use build_info::Bytes;
+use gguf::GgmlType;
+use serde::Serialize;
+
+use super::kv::Kv;
+
+/// `LLAMA_MAX_LAYERS` of llama-hparams.h.
+const MAX_LAYERS: u64 = 512;
+
+/// Where the keys of a model's header are read.
+pub trait Metadata {
+    /// The text under `key`.
+    fn text(&self, key: &str) -> Option<String>;
+    /// The whole numbers under `key`: one for a number, all for an array.
+    fn numbers(&self, key: &str) -> Option<Vec<u64>>;
+    /// The whole number under `key`; of an array the first.
+    fn number(&self, key: &str) -> Option<u64> {
+        self.numbers(key)?.first().copied()
+    }
+}
+
+/// One tensor, without its data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its name, `blk.0.attn_q.weight`.
+    pub name: String,
+    /// Elements of a row first.
+    pub dims: Vec<u64>,
+    /// Type of its data.
+    pub kind: GgmlType,
+}
+
+impl Tensor {
+    /// Number of its weights.
+    pub fn elements(&self) -> u64 {
+        self.dims.iter().fold(1, |product: u64, dim| product.saturating_mul(*dim))
+    }
+
+    /// Elements of a row.
+    pub fn row(&self) -> u64 {
+        self.dims.first().copied().unwrap_or(1)
+    }
+
+    /// Size of its data as `kind`; without a whole number of blocks in a row as much as F16 takes.
+    pub fn bytes_as(&self, kind: GgmlType) -> u64 {
+        let rows = self.elements() / self.row().max(1);
+        kind.bytes_of(self.row()).unwrap_or(self.row().saturating_mul(2)).saturating_mul(rows)
+    }
+
+    /// Size of its data.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_as(self.kind)
+    }
+
+    /// The layer that it belongs to.
+    pub fn layer(&self) -> Option<u64> {
+        self.name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
+    }
+
+    /// Whether it is the weights of all experts of a layer, of which a token uses some.
+    pub fn is_experts(&self) -> bool {
+        self.name.contains("_exps.")
+    }
+
+    /// Whether one row of it is taken for a token, rather than all of it multiplied.
+    fn is_lookup(&self) -> bool {
+        ["token_embd.weight", "per_layer_token_embd.weight", "position_embd.weight"]
+            .contains(&self.name.as_str())
+    }
+}
+
+/// A mixture of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Experts {
+    /// Experts of a layer.
+    pub count: u64,
+    /// Of them, those that a token uses.
+    pub used: u64,
+}
+
+/// How much of the file one type takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TypeShare {
+    /// As ggml spells it: `q4_K`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// Size of the tensors of this type.
+    pub bytes: Bytes,
+    /// Of all tensors' size, 0 to 1.
+    pub share: f64,
+}
+
+/// Multiply-adds that one token of a prompt takes in the layers' matrices, by the type of the weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Macs {
+    /// Of quantised weights: done with 8-bit integers.
+    pub quantised: u64,
+    /// Of F16 and BF16.
+    pub half: u64,
+    /// Of F32.
+    pub single: u64,
+}
+
+impl Macs {
+    /// All of them.
+    pub fn total(self) -> u64 {
+        self.quantised.saturating_add(self.half).saturating_add(self.single)
+    }
+
+    fn add(&mut self, kind: GgmlType, macs: u64) {
+        let place = match kind.name() {
+            "f16" | "bf16" => &mut self.half,
+            "f32" => &mut self.single,
+            _ => &mut self.quantised,
+        };
+        *place = place.saturating_add(macs);
+    }
+}
+
+/// A model, as far as its size and its speed depend on it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ModelFacts {
+    /// `general.name`, or the file's.
+    pub name: String,
+    /// `general.architecture`.
+    pub architecture: String,
+    /// File type, `Q4_K_M`; else the type that takes most of the file.
+    pub quantisation: String,
+    /// Number of weights.
+    pub parameters: u64,
+    /// Weights that a token uses; less than all in a mixture of experts.
+    pub active_parameters: u64,
+    /// Size of all tensors.
+    pub weights: Bytes,
+    /// Size of the experts' tensors among them.
+    pub expert_weights: Bytes,
+    /// Types by size, the largest first.
+    pub types: Vec<TypeShare>,
+    /// Layers.
+    pub layers: u64,
+    /// Width of the residual stream.
+    pub embedding: u64,
+    /// Width of the feed-forward network, or of one expert.
+    pub feed_forward: u64,
+    /// Attention heads of the first layer.
+    pub heads: u64,
+    /// Attention heads that share keys and values, of the first layer.
+    pub kv_heads: u64,
+    /// Tokens of the vocabulary.
+    pub vocabulary: u64,
+    /// Whether the embedding is the output matrix too.
+    pub tied: bool,
+    /// Tokens of the context that it was trained for.
+    pub trained_context: Option<u64>,
+    /// The mixture of experts, where it is one.
+    pub experts: Option<Experts>,
+    /// Weights read from memory to decode one token.
+    pub bytes_per_token: Bytes,
+    /// Work of one token of a prompt.
+    pub prefill_macs: Macs,
+    /// Keys and values of a token.
+    pub kv: Kv,
+    /// What could not be told, and what that does to the figures.
+    pub notes: Vec<String>,
+    /// The tensors themselves.
+    #[serde(skip)]
+    pub tensors: Vec<Tensor>,
+}
+
+impl ModelFacts {
+    /// The facts in a header. `fallback_name` is for a model that bears no name.
+    ///
+    /// # Errors
+    /// When it is no language model: no architecture, no layers, no tensors; or more layers than llama.cpp takes.
+    pub fn read(metadata: &dyn Metadata, tensors: Vec<Tensor>, fallback_name: &str) -> Result<Self> {
+        let Some(architecture) = metadata.text("general.architecture") else {
+            bail!(
+                "{fallback_name} names no architecture (general.architecture), so it is no language model; give the \
+                 model's own GGUF file"
+            );
+        };
+        let key = |name: &str| format!("{architecture}.{name}");
+        let Some(layers) = metadata.number(&key("block_count")).filter(|layers| *layers > 0) else {
+            bail!(
+                "{fallback_name} says of no layers ({}): a vocabulary or an adapter is no model to run",
+                key("block_count")
+            );
+        };
+        if layers > MAX_LAYERS {
+            bail!(
+                "{fallback_name} has {layers} layers, and llama.cpp takes {MAX_LAYERS} at most: it is damaged"
+            );
+        }
+        if tensors.is_empty() {
+            bail!("{fallback_name} has no weights: give the model itself, of a split one the first part");
+        }
+        let number = |name: &str| metadata.number(&key(name)).unwrap_or(0);
+        let (count, used) = (number("expert_count"), number("expert_used_count"));
+        let experts = (count > 0 && used > 0 && used <= count).then_some(Experts { count, used });
+        let tied = !tensors.iter().any(|tensor| tensor.name == "output.weight");
+        let embedding = number("embedding_length");
+        let kv = Kv::read(metadata, &architecture, layers, embedding, &tensors);
+        let mut notes = kv.notes.clone();
+        if count > 0 && experts.is_none() {
+            notes.push(format!(
+                "it has {count} experts and does not say how many a token uses: all are counted as used"
+            ));
+        }
+        let vocabulary = tensors
+            .iter()
+            .find(|tensor| tensor.name == "token_embd.weight")
+            .and_then(|tensor| tensor.dims.get(1).copied());
+        let work = Work::of(&tensors, experts, tied);
+        let types = type_shares(&tensors);
+        let named = metadata.number("general.file_type").and_then(|number| u32::try_from(number).ok());
+        let quantisation = named
+            .and_then(gguf::file_type_name)
+            .map(str::to_string)
+            .or_else(|| types.first().map(|share| share.kind.to_uppercase()))
+            .unwrap_or_default();
+        Ok(Self {
+            name: metadata
+                .text("general.name")
+                .filter(|name| !name.is_empty())
+                .unwrap_or_else(|| fallback_name.into()),
+            quantisation,
+            parameters: sum(tensors.iter().map(Tensor::elements)),
+            active_parameters: work.active,
+            weights: Bytes(sum(tensors.iter().map(Tensor::bytes))),
+            expert_weights: Bytes(sum(tensors
+                .iter()
+                .filter(|tensor| tensor.is_experts())
+                .map(Tensor::bytes))),
+            types,
+            layers,
+            embedding,
+            feed_forward: match number("expert_feed_forward_length") {
+                0 => number("feed_forward_length"),
+                width => width,
+            },
+            heads: number("attention.head_count"),
+            kv_heads: kv.heads,
+            vocabulary: vocabulary.unwrap_or_else(|| number("vocab_size")),
+            tied,
+            trained_context: metadata.number(&key("context_length")).filter(|context| *context > 0),
+            experts,
+            bytes_per_token: Bytes(work.bytes),
+            prefill_macs: work.macs,
+            kv,
+            notes,
+            architecture,
+            tensors,
+        })
+    }
+
+    /// The same model with its tensors of other types.
+    pub fn with_types(&self, quantisation: &str, tensors: Vec<Tensor>) -> Self {
+        let work = Work::of(&tensors, self.experts, self.tied);
+        let expert = tensors.iter().filter(|tensor| tensor.is_experts()).map(Tensor::bytes);
+        Self {
+            quantisation: quantisation.to_string(),
+            weights: Bytes(sum(tensors.iter().map(Tensor::bytes))),
+            expert_weights: Bytes(sum(expert)),
+            types: type_shares(&tensors),
+            bytes_per_token: Bytes(work.bytes),
+            prefill_macs: work.macs,
+            tensors,
+            ..self.clone()
+        }
+    }
+
+    /// Bits that a weight takes on average.
+    pub fn bits_per_weight(&self) -> f64 {
+        8.0 * self.weights.0 as f64 / self.parameters.max(1) as f64
+    }
+
+    /// Size of the tensors of layer `layer`, and of the experts among them.
+    pub fn layer_bytes(&self, layer: u64) -> (u64, u64) {
+        let of = |experts: bool| {
+            let own = self.tensors.iter().filter(|tensor| tensor.layer() == Some(layer));
+            sum(own.filter(|tensor| !experts || tensor.is_experts()).map(Tensor::bytes))
+        };
+        (of(false), of(true))
+    }
+}
+
+/// What one token costs.
+struct Work {
+    bytes: u64,
+    active: u64,
+    macs: Macs,
+}
+
+impl Work {
+    fn of(tensors: &[Tensor], experts: Option<Experts>, tied: bool) -> Self {
+        let mut work = Self { bytes: 0, active: 0, macs: Macs::default() };
+        for tensor in tensors {
+            let used = |all: u64| match experts {
+                Some(Experts { count, used }) if tensor.is_experts() => scale(all, used, count),
+                _ => all,
+            };
+            let output = tied && tensor.name == "token_embd.weight";
+            let bytes = if tensor.is_lookup() && !output {
+                tensor.bytes() / (tensor.elements() / tensor.row().max(1)).max(1)
+            } else {
+                used(tensor.bytes())
+            };
+            work.bytes = work.bytes.saturating_add(bytes);
+            work.active = work.active.saturating_add(used(tensor.elements()));
+            // The output matrix works on the last token of a prompt only.
+            if tensor.layer().is_some() && tensor.dims.len() > 1 {
+                work.macs.add(tensor.kind, used(tensor.elements()));
+            }
+        }
+        work
+    }
+}
+
+fn type_shares(tensors: &[Tensor]) -> Vec<TypeShare> {
+    let mut kinds: Vec<(&'static str, u64)> = Vec::new();
+    for tensor in tensors {
+        match kinds.iter_mut().find(|(kind, _)| *kind == tensor.kind.name()) {
+            Some((_, bytes)) => *bytes = bytes.saturating_add(tensor.bytes()),
+            None => kinds.push((tensor.kind.name(), tensor.bytes())),
+        }
+    }
+    kinds.sort_by_key(|(kind, bytes)| (std::cmp::Reverse(*bytes), *kind));
+    let all = sum(kinds.iter().map(|(_, bytes)| *bytes)).max(1);
+    let share = |(kind, bytes): (&'static str, u64)| TypeShare {
+        kind,
+        bytes: Bytes(bytes),
+        share: bytes as f64 / all as f64,
+    };
+    kinds.into_iter().map(share).collect()
+}
+
+/// `numerator / denominator` of `value`, without overflow; all of it where the denominator is 0.
+pub fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
+    if denominator == 0 {
+        return value;
+    }
+    u64::try_from(u128::from(value) * u128::from(numerator) / u128::from(denominator)).unwrap_or(u64::MAX)
+}
+
+/// A sum that stays at the greatest number there is: a damaged header must not stop the program.
+pub fn sum(values: impl Iterator<Item = u64>) -> u64 {
+    values.fold(0, u64::saturating_add)
+}

@@ -1,0 +1,92 @@
+//! How many layers a GPU can take.
+
+use build_info::{Bytes, Host};
+use serde::Serialize;
+
+use super::fit::{compute_buffer, reserve};
+use super::model_facts::ModelFacts;
+
+/// What of the model goes to the GPU.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Offload {
+    /// The GPU: the one with the most memory.
+    pub gpu: String,
+    /// Memory on it. How much of it is free is not known.
+    pub memory: Bytes,
+    /// What is left to the driver and to the screen.
+    pub reserve: Bytes,
+    /// Keys and values of all layers at this context.
+    pub kv: Bytes,
+    /// Buffers of a graph.
+    pub compute: Bytes,
+    /// The largest layer with its keys and values.
+    pub layer: Bytes,
+    /// Layers that fit, the output matrix counted as one more, as llama.cpp counts.
+    pub layers: u64,
+    /// All there are, counted so.
+    pub of_layers: u64,
+    /// Of a mixture of experts: layers whose experts stay in main memory when all else is on the GPU, if that fits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layers_with_experts_on_cpu: Option<u64>,
+}
+
+impl Offload {
+    /// Of `model` on the largest GPU of `host`; `None` where there is none.
+    pub fn of(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32) -> Option<Self> {
+        let gpu = host.gpus.iter().max_by_key(|gpu| gpu.memory)?;
+        let reserve = reserve(gpu.memory);
+        let compute = compute_buffer(model, n_ctx, n_ubatch);
+        let kv = model.kv.f16.0.saturating_mul(n_ctx.into());
+        let kv_of_layer = kv.checked_div(model.kv.layers).unwrap_or(0);
+        let layers: Vec<(u64, u64)> = (0..model.layers).map(|layer| model.layer_bytes(layer)).collect();
+        let largest = layers.iter().map(|(all, _)| all.saturating_add(kv_of_layer)).max().unwrap_or(0);
+        let room = gpu.memory.0.saturating_sub(reserve.0).saturating_sub(compute.0);
+        let in_layers = layers.iter().fold(0u64, |all, (layer, _)| all.saturating_add(*layer));
+        // What belongs to no layer: the output matrix. The embedding stays in main memory, but for a tied one, which is
+        // there twice.
+        let output = output_bytes(model);
+        let experts_on_cpu = experts_on_cpu(&layers, room.checked_sub(kv), output);
+        let whole = sum3(in_layers, kv, output);
+        let of_layers = model.layers + 1;
+        let fit =
+            if whole <= room { of_layers } else { room.checked_div(largest).unwrap_or(0).min(model.layers) };
+        Some(Self {
+            gpu: gpu.name.clone(),
+            memory: gpu.memory,
+            reserve,
+            kv: Bytes(kv),
+            compute,
+            layer: Bytes(largest),
+            layers: fit,
+            of_layers,
+            layers_with_experts_on_cpu: experts_on_cpu.filter(|_| model.experts.is_some() && fit < of_layers),
+        })
+    }
+
+    /// Whether the whole model is on the GPU.
+    pub fn is_whole(&self) -> bool {
+        self.layers == self.of_layers
+    }
+}
+
+fn output_bytes(model: &ModelFacts) -> u64 {
+    let name = if model.tied { "token_embd.weight" } else { "output.weight" };
+    model.tensors.iter().find(|tensor| tensor.name == name).map_or(0, |tensor| tensor.bytes())
+}
+
+/// The fewest layers whose experts must stay behind for all else to fit into `room`.
+fn experts_on_cpu(layers: &[(u64, u64)], room: Option<u64>, output: u64) -> Option<u64> {
+    let mut need = layers.iter().fold(output, |all, (layer, _)| all.saturating_add(*layer));
+    let room = room?;
+    for (behind, (_, experts)) in (0u64..).zip(layers) {
+        if need <= room {
+            return Some(behind);
+        }
+        need = need.saturating_sub(*experts);
+    }
+    (need <= room).then_some(layers.len() as u64)
+}
+
+fn sum3(a: u64, b: u64, c: u64) -> u64 {
+    a.saturating_add(b).saturating_add(c)
+}

@@ -1,0 +1,143 @@
+//! Quantisations: how large a model of this shape is in each, and which to take.
+
+use build_info::{Bytes, Host, Roofline};
+use serde::Serialize;
+
+use super::fit::{Need, Verdict, is_repacked};
+use super::kv;
+use super::mixture::{self, Quant};
+use super::model_facts::{ModelFacts, Tensor, sum};
+use super::speed::decode_ceiling;
+
+/// One quantisation of the model's shape.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    /// As llama-quantize takes it.
+    pub quant: &'static str,
+    /// Size of the weights.
+    pub weights: Bytes,
+    /// Bits that a weight takes on average.
+    pub bits_per_weight: f64,
+    /// How it fits with the context that is recommended.
+    pub verdict: Verdict,
+    /// Tokens a second of decode, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decode: Option<f64>,
+    /// By how much it raised the perplexity of Llama-3-8B, as llama.cpp publishes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub perplexity_rise: Option<f64>,
+    /// Part of the weights that the CPU's kernels have in a rearranged form, 0 to 1.
+    pub repacked_share: f64,
+    /// Matrices whose rows are no whole blocks of the type, and which get another.
+    pub fallbacks: usize,
+}
+
+/// What to take.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Advice {
+    /// The most exact that fits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub most_exact: Option<&'static str>,
+    /// The usual one, where it fits; else the next smaller that does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usual: Option<&'static str>,
+    /// In words.
+    pub text: String,
+    /// What is against the model's present types on this CPU.
+    pub warnings: Vec<String>,
+    /// All that were reckoned with, the largest first.
+    pub choices: Vec<Choice>,
+}
+
+/// The type that is mostly given away: below it the published loss of quality grows fast.
+const USUAL: &str = "Q4_K_M";
+
+/// The quantisations of `model` on `host`.
+pub fn advise(
+    model: &ModelFacts,
+    host: &Host,
+    roofline: Option<&Roofline>,
+    decode_threads: u32,
+    need: &Need,
+    n_ubatch: u32,
+    usable: Bytes,
+) -> Advice {
+    let bandwidth = roofline.and_then(|roofline| roofline.at(decode_threads)).map(|rates| rates.read_bytes);
+    let choice = |quant: &Quant| {
+        let mixed = mixture::quantise(model, quant);
+        let need = Need::of(&mixed.model, host, need.n_ctx, n_ubatch, kv::F16);
+        let verdict = need.verdict(usable);
+        // What is read from the disk is not bound by memory.
+        let bandwidth = bandwidth.filter(|_| verdict <= Verdict::FitsWithoutRepack);
+        Choice {
+            quant: quant.name,
+            weights: need.weights,
+            bits_per_weight: mixed.model.bits_per_weight(),
+            verdict,
+            decode: bandwidth.and_then(|rate| decode_ceiling(rate, mixed.model.bytes_per_token.0, 0)),
+            perplexity_rise: quant.perplexity_rise,
+            repacked_share: need.repacked.0 as f64 / need.weights.0.max(1) as f64,
+            fallbacks: mixed.fallbacks,
+        }
+    };
+    let choices: Vec<Choice> = mixture::QUANTS.iter().map(choice).collect();
+    let fits = |choice: &&Choice| choice.verdict <= Verdict::FitsWithoutRepack;
+    let most_exact = choices.iter().find(fits).map(|choice| choice.quant);
+    let from_usual = choices.iter().position(|choice| choice.quant == USUAL).unwrap_or(0);
+    let usual = choices[from_usual..].iter().find(fits).map(|choice| choice.quant);
+    let text = in_words(model, most_exact, usual, need.verdict(usable));
+    Advice { most_exact, usual, text, warnings: warnings(model, host, &choices), choices }
+}
+
+fn in_words(model: &ModelFacts, most_exact: Option<&str>, usual: Option<&str>, verdict: Verdict) -> String {
+    let (Some(most_exact), Some(usual)) = (most_exact, usual) else {
+        return "no quantisation of this model fits: take a smaller model".to_string();
+    };
+    let mut text = if most_exact == usual {
+        format!("{usual} is all that fits")
+    } else {
+        format!("{usual} for speed, {most_exact} is the most exact that fits")
+    };
+    if verdict > Verdict::FitsWithoutRepack {
+        text = format!("{} does not stay in memory; {text}", model.quantisation);
+    } else if usual == model.quantisation {
+        text = format!("stay with {usual}; {most_exact} is the most exact that fits");
+    }
+    if usual != USUAL {
+        text.push_str(&format!("; below {USUAL} a smaller model is mostly the better choice"));
+    }
+    text
+}
+
+/// What the CPU's kernels and the shape make of the types in the file.
+fn warnings(model: &ModelFacts, host: &Host, choices: &[Choice]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let matrices = || model.tensors.iter().filter(|tensor| mixture::is_quantised_by_type(tensor));
+    let odd = matrices().filter(|tensor| !tensor.row().is_multiple_of(256)).count();
+    if odd > 0 {
+        warnings.push(format!(
+            "{odd} of {} matrices have rows that are no multiple of 256: K-quants fall back there to Q5_0, Q5_1 or Q8_0, \
+             which are larger, and of which only Q8_0 and Q4_0 are ever rearranged for the CPU",
+            matrices().count()
+        ));
+    }
+    let layers = || matrices().filter(|tensor| tensor.layer().is_some() && tensor.kind.block_elements() > 1);
+    let all = sum(layers().map(Tensor::bytes));
+    let rearranged = sum(layers().filter(|tensor| is_repacked(tensor, host)).map(Tensor::bytes));
+    let best = choices.iter().filter(|choice| choice.perplexity_rise.is_some());
+    let best = best.max_by(|a, b| a.repacked_share.total_cmp(&b.repacked_share));
+    match best.filter(|_| rearranged < all / 2) {
+        Some(best) if best.repacked_share > 0.0 => warnings.push(format!(
+            "llama.cpp rearranges {:.0} % of the layers' quantised weights for this CPU, the others use its general \
+             kernels: measure against {}, of which it rearranges most",
+            100.0 * rearranged as f64 / all.max(1) as f64,
+            best.quant
+        )),
+        Some(_) => warnings.push(
+            "this CPU lacks the instruction sets (AVX2, on ARM dot products) that llama.cpp's rearranged kernels need"
+                .to_string(),
+        ),
+        None => {}
+    }
+    warnings
+}
