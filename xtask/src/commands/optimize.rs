@@ -341,7 +341,9 @@ impl Job<'_> {
         // What one more minute finds is worth it.
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_secs(60));
         let mut command = Command::new(build.join("bin/anneal"));
-        command.arg("tune").arg("-m").arg(model).args(["--for", &self.args.objective.to_string()]);
+        // Numbers mean the same to every build, names need not.
+        let objective = format!("{}:{}", self.args.objective.prompt, self.args.objective.generate);
+        command.arg("tune").arg("-m").arg(model).args(["--for", &objective]);
         command.args(["--budget", &format!("{}s", left.as_secs())]);
         // Standard output is for our own result.
         command.stdin(std::process::Stdio::null()).stdout(std::io::stderr());
