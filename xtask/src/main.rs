@@ -8,6 +8,7 @@ mod exit;
 mod fs;
 mod models;
 mod openblas;
+mod optimize;
 mod pgo;
 mod plan;
 mod process;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::exit;
 
+mod alias;
 mod overrides;
 
 pub use overrides::Override;
@@ -17,8 +18,14 @@ pub use overrides::Override;
 /// One profile, complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Name: that of its file.
+    /// Name: that of its file, and what overrides it.
     pub name: String,
+    /// Name of its file.
+    pub file: String,
+    /// The keys that override those of the file.
+    pub sets: Vec<Override>,
+    /// The name that it was asked for by, where a file is no more than another name for it.
+    pub alias: Option<String>,
     /// One line for people.
     pub description: String,
     /// Instruction sets.
@@ -83,6 +90,10 @@ choice!(
         Best = "best",
         /// What CMake finds.
         System = "system",
+        /// The newest clang, 18 or later.
+        Clang = "clang",
+        /// The newest gcc, 11 or later.
+        Gcc = "gcc",
     }
 );
 choice!(
@@ -164,6 +175,7 @@ impl PgoScope {
 struct File {
     inherits: Option<String>,
     description: Option<String>,
+    set: Option<Vec<String>>,
     isa: Option<Isa>,
     compiler: Option<CompilerChoice>,
     build_type: Option<String>,
@@ -211,14 +223,24 @@ pub fn load(folder: &Path, name: &str) -> Result<Profile> {
 /// Reads the profile `name` with the keys of `overrides` in place of its own.
 pub fn load_with(folder: &Path, name: &str, overrides: &[Override]) -> Result<Profile> {
     let (name, in_name) = overrides::split(name)?;
-    let overrides = overrides::sorted(in_name.into_iter().chain(overrides.iter().cloned()))?;
+    let given: Vec<Override> = in_name.into_iter().chain(overrides.iter().cloned()).collect();
     let mut files = read(folder, name)?;
+    if files[0].set.is_some() {
+        let other = alias::of(folder, name)?;
+        let all: Vec<Override> = other.sets.into_iter().chain(given.iter().cloned()).collect();
+        let profile = load_with(folder, &other.inherits, &all)?;
+        // With further keys it is another build than the one that the file stands for.
+        return Ok(Profile { alias: given.is_empty().then(|| name.to_string()), ..profile });
+    }
+    let overrides = overrides::sorted(given.into_iter())?;
     let description =
         files[0].description.clone().with_context(|| format!("build profile {name} has no `description`"))?;
     for overriding in &overrides {
         files.insert(0, overriding.file()?);
     }
-    resolve(overrides::name(name, &overrides), overrides::description(description, &overrides), &files)
+    let full_name = overrides::name(name, &overrides);
+    let profile = resolve(full_name, overrides::description(description, &overrides), &files)?;
+    Ok(Profile { file: name.to_string(), sets: overrides, ..profile })
 }
 
 /// The file of the profile `name`, and those that it inherits from, the child first.
@@ -241,6 +263,11 @@ fn read(folder: &Path, name: &str) -> Result<Vec<File>> {
         let file: File =
             toml::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))?;
         next = file.inherits.clone();
+        if file.set.is_some() && !files.is_empty() {
+            bail!(
+                "build profile {name}: {current} is another name for a build, and nothing can inherit from it"
+            );
+        }
         files.push(file);
         if let Some(parent) = &next {
             if seen.contains(parent) {
@@ -282,6 +309,9 @@ fn resolve(name: String, description: String, files: &[File]) -> Result<Profile>
         cargo_profile: resolve!(cargo_profile),
         reproducible: resolve!(reproducible),
         definitions: files.iter().rev().flat_map(|file| file.definitions.clone()).collect(),
+        file: name.clone(),
+        sets: Vec::new(),
+        alias: None,
         name,
     })
 }

@@ -77,6 +77,13 @@ impl Workspace {
         self.anneal().join(profile)
     }
 
+    /// Lets the link `alias` lead to that of `profile`, whatever that leads to now and later.
+    pub fn make_alias(&self, alias: &str, profile: &str) -> Result<PathBuf> {
+        let link = self.current(alias);
+        crate::fs::switch_link(&link, Path::new(profile))?;
+        Ok(link)
+    }
+
     /// Cargo's target folder for the engine, shared by all builds: cargo tells their flags apart.
     pub fn cargo_target(&self) -> PathBuf {
         self.anneal().join("cargo")

@@ -128,6 +128,10 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
         Some(improved) => improved,
         None => build.run(!args.common.no_hostname)?,
     };
+    let outcome = match &profile.alias {
+        Some(alias) => Outcome { folder: workspace.make_alias(alias, &profile.name)?, ..outcome },
+        None => outcome,
+    };
     if outcome.built {
         ui.say(ui::stage_times(&outcome.info.stages));
     }

@@ -11,6 +11,7 @@ mod detect;
 mod doctor;
 mod gate;
 mod model;
+mod optimize;
 mod pgo;
 pub mod plan;
 pub mod recommend;
@@ -60,6 +61,8 @@ enum Command {
     Pgo(pgo::Args),
     /// Lay the finished program out anew by what is hot in it
     Bolt(bolt::Args),
+    /// Find the fastest build for this machine, make it current, write down how it is made
+    Optimize(optimize::Args),
     /// Look at the machine and its tools, and say what is missing
     Doctor(doctor::Args),
     /// Install what a build needs
@@ -98,6 +101,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Build(args) => build::run(args, ui),
         Command::Pgo(args) => pgo::run(args, ui),
         Command::Bolt(args) => bolt::run(args, ui),
+        Command::Optimize(args) => optimize::run(args, ui),
         Command::Doctor(args) => doctor::run(args, ui),
         Command::Setup(args) => setup::run(args, ui),
         Command::Detect(args) => detect::run(args, ui),

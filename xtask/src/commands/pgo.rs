@@ -4,7 +4,7 @@ mod outline;
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use build_info::optimized::{BoltMethod, Gain};
 use build_info::record::Tool;
 use build_info::{BuildInfo, Host};
@@ -108,6 +108,41 @@ fn parse_scope(text: &str) -> Result<PgoScope, String> {
 
 /// Instruments, trains, merges, rebuilds, compares, and makes the faster build current.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    match optimize(&args, ui)? {
+        Some((info, text)) => ui.result(&info, text),
+        None => Ok(()),
+    }
+}
+
+/// The same for another command, which tells the result itself: the record of the build that was made last, whose gain
+/// says whether it was kept.
+pub fn of_build(
+    profile: &str,
+    bolt: bool,
+    yes: bool,
+    source: tools::SourceArgs,
+    ui: &Ui,
+) -> Result<BuildInfo> {
+    let args = Args {
+        profile: profile.to_string(),
+        model: None,
+        workload: Vec::new(),
+        scope: PgoScope::All,
+        kernels: false,
+        profdata: None,
+        pairs: 10,
+        bolt,
+        keep_going: false,
+        yes,
+        dry_run: false,
+        no_hostname: false,
+        source,
+    };
+    optimize(&args, ui)?.map(|(info, _)| info).context("nothing was made")
+}
+
+/// Nothing comes of a dry run, which prints what it would do.
+fn optimize(args: &Args, ui: &Ui) -> Result<Option<(BuildInfo, String)>> {
     let workspace = Workspace::find()?;
     let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
     let workloads = workload::load(&workspace.workloads(), &args.workload)?;
@@ -118,7 +153,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     // Wrong usage is told before anything is waited for.
     args.source.store(&workspace)?;
     if args.dry_run {
-        return dry_run(&args, &profile, &workloads, &host, &workspace, ui);
+        return dry_run(args, &profile, &workloads, &host, &workspace, ui).map(|()| None);
     }
 
     let _lock = Lock::take(&workspace)?;
@@ -128,21 +163,22 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
     let mut notes = plan.notes.clone();
     // Before anything is compiled.
-    let ready = Ready::check(&args, plan, &toolchain, &mut notes)?;
-    ready.check_files(&args, &workspace, ui)?;
+    let ready = Ready::check(args, plan, &toolchain, &mut notes)?;
+    ready.check_files(args, &workspace, ui)?;
     notes.iter().for_each(|note| ui.warn(note));
 
     let (tool, hostname) = (ready.tool.clone(), !args.no_hostname);
     let mut pipeline = Pipeline::new(&workspace, ui, &host, &tree, tool, args.subject(), hostname);
-    let made = make(&args, &ready.plan, &workloads, &mut pipeline)?;
-    let kept = judge(&args, &ready.plan, &made, &mut pipeline)?;
+    let made = make(args, &ready.plan, &workloads, &mut pipeline)?;
+    let kept = judge(args, &ready.plan, &made, &mut pipeline)?;
     let Some(tools) = &ready.bolt else {
         ui.say(ui::stage_times(pipeline.times()));
-        return ui.result(&kept.info, kept.text);
+        return Ok(Some((kept.info, kept.text)));
     };
-    let (bolted, stays) = lay_out_anew(&args, &ready.plan, tools, &made, &kept, &mut pipeline)?;
+    let (bolted, stays) = lay_out_anew(args, &ready.plan, tools, &made, &kept, &mut pipeline)?;
     ui.say(ui::stage_times(pipeline.times()));
-    ui.result(&bolted.info, format_args!("{}\n{}", kept.text, super::bolt::report(&bolted.info, stays)))
+    let text = format!("{}\n{}", kept.text, super::bolt::report(&bolted.info, stays));
+    Ok(Some((bolted.info, text)))
 }
 
 /// Refuses what the run would refuse, and prints what it would do.

@@ -79,7 +79,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 /// What a build of `profile` takes.
 pub fn needs(profile: &Profile) -> Needs {
     let mut needs = Needs::native();
-    if profile.compiler == CompilerChoice::System {
+    if matches!(profile.compiler, CompilerChoice::System | CompilerChoice::Gcc) {
         needs.recommended.clear();
     }
     if profile.threading == Threading::Openmp && profile.compiler == CompilerChoice::Best {

@@ -27,7 +27,7 @@ pub fn choose(profile: &Profile, toolchain: &Toolchain, notes: &mut Vec<String>)
     let compiler = compiler(profile, toolchain, notes)?;
     // A compiler's own linker is left alone when the profile asks for what CMake does by itself.
     let linker = match (profile.compiler, compiler.kind) {
-        (CompilerChoice::Best, CompilerKind::Clang) => {
+        (CompilerChoice::Best | CompilerChoice::Clang, CompilerKind::Clang) => {
             toolchain.lld.iter().find(|lld| major(lld) == Some(compiler.version.major)).cloned()
         }
         _ => None,
@@ -56,6 +56,10 @@ pub fn choose(profile: &Profile, toolchain: &Toolchain, notes: &mut Vec<String>)
 pub fn compiler(profile: &Profile, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Compiler> {
     match profile.compiler {
         CompilerChoice::Best => best_compiler(toolchain, notes),
+        CompilerChoice::Clang => newest(toolchain, CompilerKind::Clang, CLANG_AT_LEAST)
+            .with_context(|| format!("no clang {CLANG_AT_LEAST} or later; {SETUP}")),
+        CompilerChoice::Gcc => newest(toolchain, CompilerKind::Gcc, GCC_AT_LEAST)
+            .with_context(|| format!("no gcc {GCC_AT_LEAST} or later; {SETUP}")),
         CompilerChoice::System => toolchain
             .default_compiler
             .clone()
@@ -67,18 +71,17 @@ fn major(tool: &Tool) -> Option<u32> {
     tool.version.parse::<Version>().ok().map(|version| version.major)
 }
 
+/// The newest compiler of a family.
+pub fn newest(toolchain: &Toolchain, kind: CompilerKind, at_least: u32) -> Option<Compiler> {
+    let of_kind = |found: &&Compiler| found.kind == kind && found.version.major >= at_least;
+    toolchain.compilers.iter().filter(of_kind).max_by_key(|compiler| compiler.version).cloned()
+}
+
 fn best_compiler(toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Compiler> {
-    let newest = |kind, at_least| {
-        toolchain
-            .compilers
-            .iter()
-            .filter(|compiler| compiler.kind == kind && compiler.version.major >= at_least)
-            .max_by_key(|compiler| compiler.version)
-    };
-    if let Some(clang) = newest(CompilerKind::Clang, CLANG_AT_LEAST) {
-        return Ok(clang.clone());
+    if let Some(clang) = newest(toolchain, CompilerKind::Clang, CLANG_AT_LEAST) {
+        return Ok(clang);
     }
-    let gcc = newest(CompilerKind::Gcc, GCC_AT_LEAST).with_context(|| {
+    let gcc = newest(toolchain, CompilerKind::Gcc, GCC_AT_LEAST).with_context(|| {
         let found: Vec<String> =
             toolchain.compilers.iter().map(|found| format!("{} {}", found.kind, found.version)).collect();
         format!(
@@ -91,5 +94,5 @@ fn best_compiler(toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Compi
          times as fast with clang 22 as with gcc 12 on a Zen 5; {SETUP}",
         gcc.version
     ));
-    Ok(gcc.clone())
+    Ok(gcc)
 }

@@ -17,6 +17,12 @@ pub struct Override {
     value: String,
 }
 
+impl std::fmt::Display for Override {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(&format!("{}={}", self.key, self.value))
+    }
+}
+
 impl FromStr for Override {
     type Err = String;
 

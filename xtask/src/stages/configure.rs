@@ -38,6 +38,9 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
     if spares_kernels {
         crate::fs::write_atomically(&spare, SPARE_KERNELS.as_bytes())?;
     }
+    let launchers = build.launcher.iter().flat_map(|launcher| {
+        ["CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER"].map(|name| define(name, launcher))
+    });
     // ggml asks git for a version, and git would answer with ours.
     let (ceiling, folder) = build.tree.cmake_environment();
     Run::new(&build.plan.cmake.path, &build.log)
@@ -47,6 +50,7 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
         .args([&tree])
         .args(build.plan.cmake_flags())
         .args([define("CMAKE_INSTALL_PREFIX", &build.folder.prefix())])
+        .args(launchers)
         .args(spares_kernels.then(|| define("CMAKE_PROJECT_ggml_INCLUDE", &spare)))
         .envs(&build.plan.environment)
         .env(ceiling, folder)

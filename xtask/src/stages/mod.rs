@@ -65,6 +65,8 @@ pub struct Build<'a> {
     engine_source: String,
     /// Where the C++ part comes from when it is not compiled here.
     borrowed: Option<Borrowed>,
+    /// A compiler cache that runs the compilers.
+    launcher: Option<PathBuf>,
 }
 
 /// The C++ part of a finished build.
@@ -96,7 +98,30 @@ impl<'a> Build<'a> {
         let folder = Folder::create(path)?;
         let log = Log::new(folder.log(), ui.verbose());
         let engine_source = engine::source_digest(workspace)?;
-        Ok(Self { workspace, ui, host, plan, tree, folder, log, engine_source, borrowed: None })
+        Ok(Self {
+            workspace,
+            ui,
+            host,
+            plan,
+            tree,
+            folder,
+            log,
+            engine_source,
+            borrowed: None,
+            launcher: None,
+        })
+    }
+
+    /// This build with compilers that are run by `launcher`, a compiler cache: it changes no object, so it is no part of
+    /// the plan. A tree that is configured already stays as it is.
+    pub fn launched_by(self, launcher: Option<&Path>) -> Self {
+        Self { launcher: launcher.map(Path::to_path_buf), ..self }
+    }
+
+    /// The build, when every stage has passed on what there is now. Nothing is run.
+    pub fn there(&self) -> Option<Outcome> {
+        let info = self.finished()?;
+        Some(Outcome { info, folder: self.folder.path().to_path_buf(), built: false })
     }
 
     /// A build of `plan`, which compiles C++ as this one does and links it otherwise: the C++ part is that of this

@@ -1,0 +1,120 @@
+//! What something is to be fast at: so many tokens of prompt and so many of answer.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Names, and tokens of prompt and answer. Only the ratio of the two decides which of several things is faster.
+const NAMED: [(&str, u32, u32); 4] = [
+    // A question and a long answer.
+    ("chat", 128, 512),
+    // Documents in the prompt, a short answer.
+    ("rag", 2048, 256),
+    // Prompts that are read for their logits or embeddings.
+    ("batch", 512, 0),
+    // A few words there and back.
+    ("latency", 32, 64),
+];
+
+/// The most tokens of either kind.
+const MOST: u32 = 1 << 20;
+
+/// A purpose, by name or as a pair of numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Objective {
+    name: String,
+    /// Tokens of the prompt.
+    pub prompt: u32,
+    /// Tokens that are generated.
+    pub generate: u32,
+}
+
+impl Default for Objective {
+    fn default() -> Self {
+        let (name, prompt, generate) = NAMED[0];
+        Self { name: name.to_string(), prompt, generate }
+    }
+}
+
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.name)
+    }
+}
+
+impl FromStr for Objective {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some((name, prompt, generate)) = NAMED.into_iter().find(|(name, ..)| *name == text) {
+            return Ok(Self { name: name.to_string(), prompt, generate });
+        }
+        let number = |text: &str| text.trim().parse().ok().filter(|tokens| *tokens <= MOST);
+        match text.split_once(':').and_then(|(prompt, generate)| Some((number(prompt)?, number(generate)?))) {
+            Some((0, 0)) | None => Err(format!(
+                "unknown purpose {text:?}: use chat, rag, batch, latency, or tokens of prompt and answer as in 2048:256"
+            )),
+            Some((prompt, generate)) => Ok(Self { name: format!("{prompt}:{generate}"), prompt, generate }),
+        }
+    }
+}
+
+impl Objective {
+    /// Seconds that prompt and answer take at these tokens per second. A speed that is not known counts where its tokens
+    /// do: then nothing can be said.
+    pub fn seconds(&self, prefill: Option<f64>, decode: Option<f64>) -> Option<f64> {
+        let part = |tokens: u32, speed: Option<f64>| match (tokens, speed) {
+            (0, _) => Some(0.0),
+            (tokens, Some(speed)) if speed.is_finite() && speed > 0.0 => Some(f64::from(tokens) / speed),
+            _ => None,
+        };
+        Some(part(self.prompt, prefill)? + part(self.generate, decode)?)
+    }
+
+    /// Whether most of the tokens are the prompt's.
+    pub fn is_mostly_prompt(&self) -> bool {
+        self.prompt > self.generate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn purposes_have_names_or_are_pairs() {
+        let cases = [
+            ("chat", Some((128, 512))),
+            ("rag", Some((2048, 256))),
+            ("batch", Some((512, 0))),
+            ("8:1", Some((8, 1))),
+            ("0:1", Some((0, 1))),
+            ("0:0", None),
+            ("", None),
+            ("8", None),
+            ("8:", None),
+            ("-1:2", None),
+            ("9999999999:1", None),
+        ];
+        for (text, expected) in cases {
+            let found = text.parse::<Objective>().ok();
+            assert_eq!(found.as_ref().map(|found| (found.prompt, found.generate)), expected, "{text:?}");
+            if let Some(found) = found {
+                assert_eq!(found.to_string(), text);
+            }
+        }
+        assert_eq!(Objective::default(), "chat".parse().unwrap());
+    }
+
+    #[test]
+    fn both_phases_count_by_their_tokens() {
+        // 100 t/s and 10 t/s
+        let seconds =
+            |text: &str, prefill, decode| text.parse::<Objective>().unwrap().seconds(prefill, decode);
+        assert_eq!(seconds("800:100", Some(100.0), Some(10.0)), Some(18.0));
+        assert_eq!(seconds("100:400", Some(100.0), Some(10.0)), Some(41.0));
+        assert_eq!(seconds("batch", Some(100.0), None), Some(5.12));
+        assert_eq!(seconds("chat", Some(100.0), None), None);
+        assert_eq!(seconds("chat", Some(0.0), Some(1.0)), None);
+        assert_eq!(seconds("chat", Some(f64::NAN), Some(1.0)), None);
+    }
+}

@@ -1,0 +1,345 @@
+//! Successive halving (Jamieson, Talwalkar, 2016) with a conscience: the worse half leaves after a short heat, but only
+//! those that are shown to be slower than the best; what is merely not ahead stays unless the budget is spent.
+
+use std::time::Duration;
+
+use measure::{FEWEST_PAIRS, Ratio, ratio};
+use serde::{Deserialize, Serialize};
+
+/// One round of measurements that all who are left take part in.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Heat {
+    /// Prompt tokens of a run.
+    pub prompt: u32,
+    /// Generated tokens of a run.
+    pub generate: u32,
+    /// Most pairs.
+    pub pairs: usize,
+    /// Half the width of an interval that is narrow enough.
+    pub precision: f64,
+}
+
+/// What a heat gave.
+#[derive(Clone, Debug, Default)]
+pub struct Ran {
+    /// Who ran to the end; the first is who the others are compared with.
+    pub field: Vec<usize>,
+    /// Of each, one value a round, of which more is better.
+    pub samples: Vec<Vec<f64>>,
+    /// How long one run of one of them took.
+    pub lap: Duration,
+}
+
+/// Where heats are run.
+pub trait Course {
+    /// Why it cannot go on.
+    type Error;
+
+    /// Measures `field` side by side. Who crashes is not in the answer.
+    fn race(&mut self, heat: &Heat, field: &[usize], time: Duration) -> Result<Ran, Self::Error>;
+
+    /// Time that is left for measuring.
+    fn left(&self) -> Duration;
+
+    /// `who` is out.
+    fn out(&mut self, who: usize, standing: &Standing, why: Out);
+}
+
+/// Why somebody is out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Out {
+    /// Shown to be slower than the best.
+    Slower,
+    /// Not shown slower; the budget does not reach.
+    NoTime,
+}
+
+/// How one contestant stands after a heat.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Who.
+    pub who: usize,
+    /// Times as fast as the first of the field.
+    pub against_base: Ratio,
+    /// Times as fast as the best of the field.
+    pub against_best: Ratio,
+}
+
+/// The part of the time left that a heat before the last one may take.
+const SHARE: f64 = 0.5;
+
+/// Runs the heats and returns the standings of the last one, the best first. A heat before the last is left out where
+/// there are no more than two to choose from.
+pub fn run<C: Course>(course: &mut C, heats: &[Heat], field: &[usize]) -> Result<Vec<Standing>, C::Error> {
+    let mut field = field.to_vec();
+    let mut last = Vec::new();
+    for (number, heat) in heats.iter().enumerate() {
+        let next = heats.get(number + 1);
+        if field.len() < 2 || (next.is_some() && field.len() <= 2) {
+            continue;
+        }
+        let left = course.left();
+        let ran = course.race(heat, &field, if next.is_some() { left.mul_f64(SHARE) } else { left })?;
+        field.clone_from(&ran.field);
+        let standings = standings(&ran);
+        if let Some(next) = next {
+            let room = room(heat, next, ran.lap, course.left());
+            for (standing, why) in outs(&standings, ran.field[..].first().copied(), room) {
+                field.retain(|who| *who != standing.who);
+                course.out(standing.who, &standing, why);
+            }
+        }
+        last = standings;
+    }
+    Ok(last)
+}
+
+/// Everybody's standing, the best first.
+pub fn standings(ran: &Ran) -> Vec<Standing> {
+    let Some(base) = ran.samples.first() else { return Vec::new() };
+    let against = |other: &Vec<f64>| ran.samples.iter().map(|own| ratio(own, other)).collect::<Vec<_>>();
+    let against_base = against(base);
+    let better = |a: &usize, b: &usize| against_base[*a].median.total_cmp(&against_base[*b].median);
+    let Some(best) = (0..ran.samples.len()).max_by(better) else { return Vec::new() };
+    let against_best = against(&ran.samples[best]);
+    let mut all: Vec<Standing> = ran
+        .field
+        .iter()
+        .zip(against_base.into_iter().zip(against_best))
+        .map(|(&who, (against_base, against_best))| Standing { who, against_base, against_best })
+        .collect();
+    all.sort_by(|a, b| b.against_base.median.total_cmp(&a.against_base.median));
+    all
+}
+
+/// How many the next heat has time for, with as many rounds as a verdict takes: two at the least.
+fn room(heat: &Heat, next: &Heat, lap: Duration, left: Duration) -> usize {
+    let grows = |now: u32, then: u32| if now == 0 { 1.0 } else { f64::from(then) / f64::from(now) };
+    let longer = grows(heat.prompt, next.prompt).max(grows(heat.generate, next.generate));
+    // One round warms up.
+    let each = lap.as_secs_f64() * longer * (FEWEST_PAIRS + 1) as f64;
+    if each > 0.0 { ((left.as_secs_f64() / each) as usize).max(2) } else { usize::MAX }
+}
+
+/// Who leaves after a heat. The first of the field, `base`, stays: the others are compared with it.
+fn outs(standings: &[Standing], base: Option<usize>, room: usize) -> Vec<(Standing, Out)> {
+    let slower =
+        |standing: &Standing| standing.against_best.pairs >= FEWEST_PAIRS && standing.against_best.high < 1.0;
+    let worse_half = standings.len().div_ceil(2);
+    let (stay, leave): (Vec<_>, Vec<_>) = standings
+        .iter()
+        .enumerate()
+        .map(|(place, standing)| (*standing, place >= worse_half && slower(standing)))
+        .partition(|(standing, out)| Some(standing.who) == base || !out);
+    let mut outs: Vec<(Standing, Out)> = leave.into_iter().map(|(who, _)| (who, Out::Slower)).collect();
+    let excess = stay.len().saturating_sub(room);
+    let last = stay.into_iter().rev().filter(|(standing, _)| Some(standing.who) != base);
+    // Those that are shown slower go first, then the last.
+    let (mut first, second): (Vec<_>, Vec<_>) =
+        last.map(|(standing, _)| standing).partition(|standing| slower(standing));
+    first.extend(second);
+    outs.extend(
+        first
+            .into_iter()
+            .take(excess)
+            .map(|standing| (standing, if slower(&standing) { Out::Slower } else { Out::NoTime })),
+    );
+    outs
+}
+
+/// Who wins, and why: of all that are not shown slower than the best, the simplest.
+pub fn choose(
+    standings: &[Standing],
+    steps: impl Fn(usize) -> u32,
+    name: impl Fn(usize) -> String,
+) -> Option<(usize, String)> {
+    let best = standings.first()?;
+    let simplest = |among: &mut dyn Iterator<Item = &Standing>| {
+        // Of equally simple ones the first, which is the fastest.
+        among.map(|standing| standing.who).min_by_key(|who| steps(*who))
+    };
+    if best.against_best.pairs < FEWEST_PAIRS {
+        let stays = simplest(&mut standings.iter())?;
+        let pairs = best.against_best.pairs;
+        return Some((stays, format!("{pairs} pairs are too few to tell: {} stays", name(stays))));
+    }
+    let winner = simplest(&mut standings.iter().filter(|standing| standing.against_best.high >= 1.0))?;
+    let words = if winner == best.who {
+        match standings.iter().find(|standing| standing.who != winner) {
+            Some(second) if second.against_best.high >= 1.0 => format!(
+                "{} is the simplest of those that are as fast as each other ({} is {} times as fast, no difference shown)",
+                name(winner),
+                name(second.who),
+                second.against_best
+            ),
+            Some(second) => {
+                format!(
+                    "{} is the fastest ({} is {} times as fast)",
+                    name(winner),
+                    name(second.who),
+                    second.against_best
+                )
+            }
+            None => format!("{} is the only one left", name(winner)),
+        }
+    } else {
+        let own = standings.iter().find(|standing| standing.who == winner)?;
+        format!(
+            "{} is simpler than {}, and {} times as fast: no difference shown",
+            name(winner),
+            name(best.who),
+            own.against_best
+        )
+    };
+    Some((winner, words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Planted speeds with a noise that is the same in every run.
+    struct Planted {
+        speeds: Vec<f64>,
+        noise: f64,
+        crashes: Option<usize>,
+        left: Duration,
+        lap: Duration,
+        state: u64,
+        raced: Vec<Vec<usize>>,
+        outs: Vec<(usize, Out)>,
+    }
+
+    impl Planted {
+        fn new(speeds: &[f64], noise: f64) -> Self {
+            Self {
+                speeds: speeds.to_vec(),
+                noise,
+                crashes: None,
+                left: Duration::from_secs(10_000),
+                lap: Duration::from_secs(1),
+                state: 7,
+                raced: Vec::new(),
+                outs: Vec::new(),
+            }
+        }
+
+        fn random(&mut self) -> f64 {
+            self.state =
+                self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.state >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0
+        }
+    }
+
+    impl Course for Planted {
+        type Error = std::convert::Infallible;
+
+        fn race(&mut self, heat: &Heat, field: &[usize], time: Duration) -> Result<Ran, Self::Error> {
+            self.raced.push(field.to_vec());
+            let field: Vec<usize> = field.iter().copied().filter(|who| Some(*who) != self.crashes).collect();
+            let lap = self.lap.mul_f64(f64::from(heat.prompt) / 128.0);
+            let rounds = (time.as_secs_f64() / lap.as_secs_f64() / field.len() as f64) as usize;
+            let rounds = rounds.saturating_sub(1).min(heat.pairs);
+            let samples = field
+                .iter()
+                .map(|&who| {
+                    (0..rounds).map(|_| self.speeds[who] * (1.0 + self.noise * self.random())).collect()
+                })
+                .collect();
+            let spent = lap.mul_f64(((rounds + 1) * field.len()) as f64);
+            self.left = self.left.saturating_sub(spent);
+            Ok(Ran { field, samples, lap })
+        }
+
+        fn left(&self) -> Duration {
+            self.left
+        }
+
+        fn out(&mut self, who: usize, _: &Standing, why: Out) {
+            self.outs.push((who, why));
+        }
+    }
+
+    const HEATS: [Heat; 2] = [
+        Heat { prompt: 128, generate: 16, pairs: 10, precision: 0.0 },
+        Heat { prompt: 512, generate: 64, pairs: 20, precision: 0.0 },
+    ];
+
+    fn win(course: &mut Planted, steps: &[u32]) -> (usize, String) {
+        let field: Vec<usize> = (0..course.speeds.len()).collect();
+        let standings = run(course, &HEATS, &field).unwrap();
+        choose(&standings, |who| steps[who], |who| format!("build {who}")).unwrap()
+    }
+
+    #[test]
+    fn the_fastest_wins_and_at_equality_the_simpler_one() {
+        // Speeds, steps, winner, what the verdict says.
+        let cases: [(&[f64], &[u32], usize, &str); 6] = [
+            (&[1.0, 1.2, 1.0, 0.8, 1.1], &[0, 1, 1, 1, 1], 1, "is the fastest"),
+            (&[1.0, 1.0, 1.0, 1.0], &[0, 1, 1, 2], 0, "no difference shown"),
+            (&[1.0, 1.3, 1.3], &[0, 2, 1], 2, "no difference shown"),
+            (&[1.0, 0.7], &[1, 0], 0, "is the fastest"),
+            // The baseline is not the simplest here.
+            (&[0.7, 1.0, 1.0, 0.95], &[1, 0, 1, 1], 1, "no difference shown"),
+            (&[1.0, 1.0], &[0, 1], 0, "no difference shown"),
+        ];
+        for (speeds, steps, expected, words) in cases {
+            let (winner, verdict) = win(&mut Planted::new(speeds, 0.02), steps);
+            assert_eq!(winner, expected, "{speeds:?}: {verdict}");
+            assert!(verdict.contains(words), "{speeds:?}: {verdict}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_shown_slower_leaves_and_the_baseline_stays() {
+        let mut course = Planted::new(&[0.5, 1.2, 1.19, 0.8, 1.21, 0.9], 0.05);
+        win(&mut course, &[0; 6]);
+        assert_eq!(course.raced[0], [0, 1, 2, 3, 4, 5]);
+        // 2 may be in the worse half, and is not shown slower.
+        assert_eq!(course.raced[1], [0, 1, 2, 4]);
+        assert_eq!(course.outs, [(5, Out::Slower), (3, Out::Slower)]);
+    }
+
+    #[test]
+    fn a_budget_that_does_not_reach_drops_the_last_and_says_so() {
+        let mut course = Planted::new(&[1.0, 1.001, 1.002, 0.999, 0.998, 1.0], 0.05);
+        // 6 × 7 laps, then 4 s a lap.
+        course.left = Duration::from_secs(150);
+        let (_, verdict) = win(&mut course, &[0, 1, 1, 1, 1, 1]);
+        assert!(course.raced[1].len() < 6 && course.raced[1][0] == 0, "{:?}", course.raced);
+        assert!(course.outs.iter().all(|(_, why)| *why == Out::NoTime), "{:?}", course.outs);
+        assert!(!course.outs.is_empty(), "{verdict}");
+    }
+
+    #[test]
+    fn too_few_pairs_change_nothing() {
+        let mut course = Planted::new(&[1.0, 2.0], 0.0);
+        course.left = Duration::from_secs(20);
+        let (winner, verdict) = win(&mut course, &[0, 1]);
+        assert_eq!(winner, 0, "{verdict}");
+        assert!(verdict.contains("too few"), "{verdict}");
+    }
+
+    #[test]
+    fn two_go_straight_to_the_last_heat_and_who_crashes_is_gone() {
+        let mut course = Planted::new(&[1.0, 1.1], 0.01);
+        assert_eq!(win(&mut course, &[0, 1]).0, 1);
+        assert_eq!(course.raced.len(), 1);
+        let mut course = Planted::new(&[1.0, 9.0, 1.1], 0.01);
+        course.crashes = Some(1);
+        assert_eq!(win(&mut course, &[0, 1, 1]).0, 2);
+        assert_eq!(course.raced, [vec![0, 1, 2], vec![0, 2]]);
+    }
+
+    #[test]
+    fn a_false_winner_among_equals_is_rare() {
+        let mut wrong = 0;
+        for seed in 0..100 {
+            let mut course = Planted::new(&[1.0; 4], 0.05);
+            course.state = seed * 7919 + 1;
+            let (winner, _) = win(&mut course, &[0, 1, 1, 1]);
+            wrong += usize::from(winner != 0);
+        }
+        assert!(wrong <= 10, "{wrong} of 100");
+    }
+}

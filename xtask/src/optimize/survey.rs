@@ -1,0 +1,278 @@
+//! What is there and what could be built: candidates with plans, estimates of time, reasons.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use build_info::record::{Source, StageTime};
+use build_info::{BuildInfo, Host};
+use measure::FEWEST_PAIRS;
+use toolchain::Toolchain;
+
+use super::halving::Heat;
+use super::space::{self, Candidate, LeftOut, Work};
+pub use super::workshop::Planned;
+use super::workshop::{self, has_same_cpp};
+use crate::exit;
+use crate::plan::{bolt, variant};
+use crate::profile::{self, PgoScope, Profile};
+use crate::stages::Builds;
+use crate::workspace::Workspace;
+
+/// What others are compared with where it is built.
+pub const UPSTREAM: &str = "upstream-default";
+/// What is made of the winner.
+pub const PGO: &str = "pgo";
+/// What is made of the winner then.
+pub const BOLT: &str = "bolt";
+
+/// Why something that the user did not name is left out.
+pub const NOT_ASKED_FOR: &str = "not asked for";
+
+/// What the user named.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// Only these, beside the profile itself.
+    pub only: Vec<String>,
+    /// Not these.
+    pub skip: Vec<String>,
+}
+
+impl Choice {
+    /// Whether `name` takes part.
+    pub fn takes(&self, name: &str) -> bool {
+        let named = |list: &[String]| list.iter().any(|other| other == name);
+        (self.only.is_empty() || named(&self.only)) && !named(&self.skip)
+    }
+}
+
+/// All candidates, and what is none.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// The profile itself first, then in the order in which they are built.
+    pub planned: Vec<Planned>,
+    /// The rest.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// What a survey looks at.
+pub struct Surroundings<'a> {
+    /// The checkout.
+    pub workspace: &'a Workspace,
+    /// This machine.
+    pub host: &'a Host,
+    /// Its tools.
+    pub toolchain: &'a Toolchain,
+    /// The llama.cpp sources.
+    pub source: &'a Source,
+}
+
+impl Surroundings<'_> {
+    /// What to try, starting from `base`.
+    ///
+    /// # Errors
+    /// When `base` cannot be planned, or a name of `choice` is none.
+    pub fn survey(&self, base: &Profile, work: &Work, choice: &Choice) -> Result<Survey> {
+        let folder = self.workspace.build_profiles();
+        let files = profile::names(&folder)?;
+        let space = space::space(self.host, self.toolchain, base, &files, work, &choice.only);
+        let mut survey = Survey::default();
+        let mut names = vec![PGO.to_string(), BOLT.to_string()];
+        names.extend(space.left_out.iter().map(|out| out.name.clone()));
+        survey.left_out.extend(
+            space.left_out.into_iter().filter(|out| choice.only.is_empty() || choice.takes(&out.name)),
+        );
+        let there = self.built_before(base, &files);
+        for (number, candidate) in space.candidates.into_iter().chain(there).enumerate() {
+            names.push(candidate.name.clone());
+            let name = candidate.name.clone();
+            if number > 0 && !choice.takes(&name) {
+                survey.left_out.push(LeftOut { name, why: NOT_ASKED_FOR.to_string() });
+                continue;
+            }
+            match self.plan(&folder, candidate) {
+                Ok(planned)
+                    if survey.planned.iter().any(|known| known.plan.hash() == planned.plan.hash()) => {}
+                Ok(planned) => survey.planned.push(planned),
+                Err(error) if number == 0 => return Err(error),
+                Err(error) => survey.left_out.push(LeftOut { name, why: format!("{error:#}") }),
+            }
+        }
+        if !names.iter().any(|name| name == UPSTREAM) {
+            let why = format!("is compared with where it is built: `cargo xtask build --profile {UPSTREAM}`");
+            survey.left_out.push(LeftOut { name: UPSTREAM.to_string(), why });
+            names.push(UPSTREAM.to_string());
+        }
+        survey.left_out.extend(self.after_the_winner(&survey, choice));
+        match choice.only.iter().chain(&choice.skip).find(|name| !names.contains(name)) {
+            Some(unknown) => {
+                names.sort();
+                Err(exit::usage(format!(
+                    "nothing is called {unknown:?} here: there are {}",
+                    names.join(", ")
+                )))
+            }
+            None => Ok(survey),
+        }
+    }
+
+    fn plan(&self, folder: &Path, candidate: Candidate) -> Result<Planned> {
+        workshop::plan(folder, candidate, self.host, self.toolchain, self.source)
+    }
+
+    /// What was built before and costs nothing: upstream's default, and what the user made of the profile by `--set`.
+    fn built_before(&self, base: &Profile, files: &[String]) -> Vec<Candidate> {
+        let found = Builds::of(self.workspace).all().unwrap_or_default();
+        let current: Vec<String> = found.into_iter().filter_map(|build| build.current_of).collect();
+        let mut there = Vec::new();
+        if base.name != UPSTREAM
+            && files.iter().any(|file| file == UPSTREAM)
+            && current.iter().any(|name| name == UPSTREAM)
+        {
+            there.push(Candidate {
+                name: UPSTREAM.to_string(),
+                file: UPSTREAM.to_string(),
+                sets: Vec::new(),
+                why: "what the others are compared with".to_string(),
+                steps: 1,
+            });
+        }
+        let folder = self.workspace.build_profiles();
+        for name in current.iter().filter(|name| name.starts_with(&format!("{}+", base.name))) {
+            // A name that was cut short leads nowhere.
+            let Ok(profile) = profile::load(&folder, name) else { continue };
+            let more = profile.sets.len().saturating_sub(base.sets.len());
+            there.push(Candidate {
+                name: name.clone(),
+                file: profile.file,
+                sets: profile.sets.iter().map(ToString::to_string).collect(),
+                why: "was built before".to_string(),
+                steps: u32::try_from(more).unwrap_or(u32::MAX).max(1),
+            });
+        }
+        there
+    }
+
+    /// Why no profile, and no BOLT, can be tried on the winner.
+    fn after_the_winner(&self, survey: &Survey, choice: &Choice) -> Vec<LeftOut> {
+        let Some(base) = survey.planned.first() else { return Vec::new() };
+        let reasons = [
+            (PGO, variant::profdata_tool(&base.plan, PgoScope::All, self.toolchain).err()),
+            (BOLT, bolt::tools(&base.plan, self.toolchain, &mut Vec::new()).err()),
+        ];
+        let mut out = Vec::new();
+        for (name, error) in reasons {
+            let why = match error {
+                _ if !choice.takes(name) => NOT_ASKED_FOR.to_string(),
+                Some(error) => format!("{error:#}"),
+                None => continue,
+            };
+            out.push(LeftOut { name: name.to_string(), why });
+        }
+        out
+    }
+}
+
+/// How long builds took on this machine.
+#[derive(Debug, Default)]
+pub struct Estimates {
+    stages: BTreeMap<String, Vec<StageTime>>,
+}
+
+/// Stages of the C++ part.
+const CPP: [&str; 2] = ["configure", "compile"];
+
+impl Estimates {
+    /// As the records in `workspace` tell.
+    pub fn of(workspace: &Workspace) -> Self {
+        let found = Builds::of(workspace).all().unwrap_or_default();
+        let infos =
+            found.iter().filter_map(|found| BuildInfo::read(&found.path.join("build_info.json")).ok());
+        // What has a profile, or was laid out anew, was built otherwise.
+        let plain = infos.filter(|info| info.base_plan.is_none());
+        Self { stages: plain.map(|info| (info.profile.clone(), info.stages)).collect() }
+    }
+
+    /// Takes a build that was just made.
+    pub fn add(&mut self, info: &BuildInfo) {
+        self.stages.insert(info.profile.clone(), info.stages.clone());
+    }
+
+    /// Seconds that building `planned` takes: as long as it took before, or as its relative `base` took, or as any did.
+    pub fn seconds(&self, planned: &Planned, base: &Planned) -> Option<f64> {
+        let sum = |stages: &Vec<StageTime>| stages.iter().map(|stage| stage.seconds).sum::<f64>();
+        let linked = |stages: &Vec<StageTime>| {
+            stages.iter().filter(|stage| !CPP.contains(&stage.name.as_str())).map(|s| s.seconds).sum()
+        };
+        if let Some(own) = self.stages.get(&planned.plan.profile) {
+            return Some(sum(own));
+        }
+        match self.stages.get(&base.plan.profile) {
+            Some(stages) if has_same_cpp(&planned.plan, &base.plan) => Some(linked(stages)),
+            Some(stages) => Some(sum(stages)),
+            None => self.stages.values().map(sum).max_by(f64::total_cmp),
+        }
+    }
+}
+
+/// Time that the heats take for `builds` builds, with as many rounds as a verdict takes, where a short run takes `lap`.
+pub fn reserve(heats: &[Heat; 2], builds: usize, lap: Duration) -> Duration {
+    let rounds = (FEWEST_PAIRS + 1) as f64;
+    let longer = f64::from(heats[1].prompt.max(1)) / f64::from(heats[0].prompt.max(1));
+    let longer = longer.max(f64::from(heats[1].generate.max(1)) / f64::from(heats[0].generate.max(1)));
+    let short = if builds > 2 { builds as f64 } else { 0.0 };
+    // About half of them do not come to the long heat.
+    let long = builds.min(builds.div_ceil(2).max(2)) as f64 * longer;
+    lap.mul_f64(rounds * (short + long))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::reference_plan;
+
+    fn planned(name: &str) -> Planned {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiles/build");
+        let profile = profile::load(&folder, name).unwrap();
+        let candidate = Candidate {
+            name: name.to_string(),
+            file: profile.file.clone(),
+            sets: Vec::new(),
+            why: String::new(),
+            steps: 0,
+        };
+        Planned { candidate, profile, plan: reference_plan(name) }
+    }
+
+    #[test]
+    fn estimates_come_from_the_nearest_relative() {
+        let stages = |compile: f64, engine: f64| {
+            let stage = |name: &str, seconds| StageTime { name: name.to_string(), seconds };
+            vec![stage("configure", 1.0), stage("compile", compile), stage("engine", engine)]
+        };
+        let base = planned("native");
+        let mut estimates = Estimates::default();
+        assert_eq!(estimates.seconds(&base, &base), None);
+        estimates.stages.insert("portable".to_string(), stages(50.0, 5.0));
+        assert_eq!(estimates.seconds(&base, &base), Some(56.0), "any is better than none");
+        estimates.stages.insert("native".to_string(), stages(100.0, 20.0));
+        let cases = [("native", 121.0), ("native+threading:openmp", 121.0), ("native+huge_pages:true", 20.0)];
+        for (name, expected) in cases {
+            assert_eq!(estimates.seconds(&planned(name), &base), Some(expected), "{name}");
+        }
+        estimates.stages.insert("native+threading:openmp".to_string(), stages(7.0, 1.0));
+        assert_eq!(estimates.seconds(&planned("native+threading:openmp"), &base), Some(9.0));
+    }
+
+    #[test]
+    fn more_builds_need_more_time() {
+        let heat = |prompt, generate| Heat { prompt, generate, pairs: 10, precision: 0.0 };
+        let heats = [heat(128, 16), heat(256, 32)];
+        let lap = Duration::from_secs(1);
+        let seconds: Vec<u64> = (2..6).map(|n| reserve(&heats, n, lap).as_secs()).collect();
+        // Two: 7 rounds of 2 long runs. Three: 7 of 3 short and 2 long ones.
+        assert_eq!(seconds, [28, 49, 56, 77]);
+        assert_eq!(reserve(&[heat(128, 0), heat(256, 0)], 2, lap).as_secs(), 28);
+    }
+}

@@ -1,0 +1,205 @@
+//! Candidates become builds, through the stages that `build` runs, the gate among them. Nothing becomes current here.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use build_info::record::Source;
+use build_info::{BuildInfo, Host};
+use clap::ValueEnum;
+use llama_source::Tree;
+use toolchain::Toolchain;
+
+use super::space::Candidate;
+use crate::exit;
+use crate::plan::{self, Plan};
+use crate::profile::{self, Override, Profile};
+use crate::stages::{Build, Builds, Outcome};
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+
+/// Whether a compiler cache runs the compilers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Cache {
+    /// sccache, else ccache, else none.
+    #[default]
+    Auto,
+    /// sccache.
+    Sccache,
+    /// ccache.
+    Ccache,
+    /// None.
+    Off,
+}
+
+impl Cache {
+    /// The program that runs the compilers.
+    ///
+    /// # Errors
+    /// When one is asked for that is not there.
+    pub fn launcher(self, toolchain: &Toolchain) -> Result<Option<PathBuf>> {
+        let path = |tool: &Option<build_info::record::Tool>| tool.as_ref().map(|tool| tool.path.clone());
+        let (sccache, ccache) = (path(&toolchain.sccache), path(&toolchain.ccache));
+        let missing =
+            |name: &str| exit::usage(format!("--cache {name}: there is no {name}; install it, or use auto"));
+        match self {
+            Cache::Off => Ok(None),
+            Cache::Auto => Ok(sccache.or(ccache)),
+            Cache::Sccache => sccache.map(Some).ok_or_else(|| missing("sccache")),
+            Cache::Ccache => ccache.map(Some).ok_or_else(|| missing("ccache")),
+        }
+    }
+}
+
+/// A candidate with its plan.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// What is tried.
+    pub candidate: Candidate,
+    /// Its profile.
+    pub profile: Profile,
+    /// Its plan.
+    pub plan: Plan,
+}
+
+/// The plan of `candidate`; the error says why there can be none here.
+pub fn plan(
+    folder: &Path,
+    candidate: Candidate,
+    host: &Host,
+    toolchain: &Toolchain,
+    source: &Source,
+) -> Result<Planned> {
+    let parse = |set: &String| set.parse::<Override>().map_err(exit::usage);
+    let sets = candidate.sets.iter().map(parse).collect::<Result<Vec<_>>>()?;
+    let profile = profile::load_with(folder, &candidate.file, &sets)?;
+    let plan = plan::plan(host, &profile, source, toolchain)?;
+    Ok(Planned { candidate, profile, plan })
+}
+
+/// What building takes.
+pub struct Workshop<'a> {
+    /// The checkout.
+    pub workspace: &'a Workspace,
+    /// Who is told.
+    pub ui: &'a Ui,
+    /// This machine.
+    pub host: &'a Host,
+    /// The llama.cpp sources.
+    pub tree: &'a Tree,
+    /// A compiler cache.
+    pub launcher: Option<PathBuf>,
+    /// Whether this machine's name goes into records.
+    pub hostname: bool,
+}
+
+impl Workshop<'_> {
+    fn folder(&self, plan: &Plan) -> PathBuf {
+        self.workspace.anneal().join(plan.folder_name())
+    }
+
+    fn open<'b>(&'b self, plan: &'b Plan) -> Result<Build<'b>> {
+        let build = Build::open(&self.folder(plan), self.workspace, self.ui, self.host, plan, self.tree)?;
+        Ok(build.launched_by(self.launcher.as_deref()))
+    }
+
+    /// The build of `plan`, where it is finished and of today's sources.
+    pub fn there(&self, plan: &Plan) -> Option<Outcome> {
+        // Opening a folder makes it.
+        self.folder(plan).join("build_info.json").is_file().then(|| self.open(plan).ok()?.there())?
+    }
+
+    /// Builds `plan`. `relative` is a finished build's plan: where the compilers would make the same of C++ again, its
+    /// libraries are linked anew in place of that.
+    pub fn make(&self, plan: &Plan, relative: Option<(&Plan, &BuildInfo)>) -> Result<Outcome> {
+        match relative.filter(|(other, _)| has_same_cpp(plan, other)) {
+            Some((other, info)) => self.open(other)?.linked_anew(plan, info)?.complete(self.hostname),
+            None => self.open(plan)?.complete(self.hostname),
+        }
+    }
+
+    /// Lets the link of the plan's profile lead to its build.
+    pub fn make_current(&self, plan: &Plan) -> Result<()> {
+        self.open(plan)?.make_current()
+    }
+
+    /// Builds that were made of that of `plain` with a profile or by BOLT, and are finished.
+    pub fn improved(&self, plain: &Plan) -> Result<Vec<Plan>> {
+        let hash = plain.hash();
+        let mut plans = Vec::new();
+        for found in Builds::of(self.workspace).all()? {
+            let Ok(info) = BuildInfo::read(&found.path.join("build_info.json")) else { continue };
+            if info.base_plan.as_ref() != Some(&hash) || (info.pgo.is_none() && info.bolt.is_none()) {
+                continue;
+            }
+            // One of another version of this program is no candidate.
+            let Ok(plan) = Plan::read(&found.path, &info.plan_hash) else { continue };
+            if self.there(&plan).is_some() {
+                plans.push(plan);
+            }
+        }
+        Ok(plans)
+    }
+}
+
+/// Whether the C++ part of both plans is the same, object by object: then they differ in how the engine is linked.
+pub fn has_same_cpp(one: &Plan, other: &Plan) -> bool {
+    let cpp = |plan: &Plan| {
+        (
+            plan.source.clone(),
+            plan.compiler.clone(),
+            plan.cmake_flags(),
+            plan.targets.clone(),
+            plan.codegen.cxx.clone(),
+            plan.environment.clone(),
+        )
+    };
+    let plain = |plan: &Plan| plan.variant.is_none();
+    plain(one) && plain(other) && cpp(one) == cpp(other) && one.blas_library == other.blas_library
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::reference_plan;
+
+    #[test]
+    fn only_what_is_linked_otherwise_shares_its_objects() {
+        let native = reference_plan("native");
+        let cases = [
+            ("native+huge_pages:true", true),
+            ("native+allocator:mimalloc", true),
+            ("native+threading:openmp", false),
+            ("native+lto:thin", false),
+            ("native+extra_flags:-fno-plt", false),
+            ("native+repack:false", false),
+            ("native+compiler:gcc", false),
+            ("portable", false),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(has_same_cpp(&reference_plan(name), &native), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_cache_is_taken_where_there_is_one() {
+        let tool = |path: &str| {
+            Some(build_info::record::Tool { path: path.into(), version: "1".into(), llvm_major: None })
+        };
+        let both = Toolchain { sccache: tool("/s"), ccache: tool("/c"), ..Toolchain::default() };
+        let one = Toolchain { ccache: tool("/c"), ..Toolchain::default() };
+        let none = Toolchain::default();
+        let cases = [
+            (Cache::Auto, &both, Some("/s")),
+            (Cache::Auto, &one, Some("/c")),
+            (Cache::Auto, &none, None),
+            (Cache::Ccache, &both, Some("/c")),
+            (Cache::Off, &both, None),
+        ];
+        for (cache, toolchain, expected) in cases {
+            assert_eq!(cache.launcher(toolchain).unwrap(), expected.map(PathBuf::from), "{cache:?}");
+        }
+        let error = Cache::Sccache.launcher(&one).unwrap_err();
+        assert_eq!(exit::code_of(&error), 2);
+        assert!(error.to_string().contains("there is no sccache"), "{error}");
+    }
+}
