@@ -3,8 +3,10 @@
 //! a live machine is the job of the `host` crate.
 
 pub mod audit;
+pub mod evaluation;
 pub mod gate;
 pub mod host;
+pub mod kld;
 pub mod logits;
 pub mod optimized;
 pub mod record;

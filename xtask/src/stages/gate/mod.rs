@@ -4,7 +4,6 @@
 //! runs small models of random quantised blocks, and its logits are compared with those of a build without any
 //! vector instruction, which lie in the repository. docs/src/concepts/gate.md says why the limits are where they are.
 
-mod kld;
 mod reference;
 mod run;
 

@@ -1,24 +1,19 @@
 //! The reference: log-probabilities of a scalar build, kept in the repository.
 //!
-//! A line of JSON, then for each probe its rows: 16-bit numbers n, little-endian, that stand for the
-//! log-probability -n / 2048. The step of 0.0005 nats adds 1e-8 to a mean divergence; 32 nats, the greatest that can
-//! be told, is a probability that plays no part.
+//! A line of JSON, then for each probe its rows: 16-bit numbers, little-endian, as `kld::compact` makes them.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use build_info::{Logits, Sha256, gate};
+use build_info::{Logits, Sha256, gate, kld};
 use serde::{Deserialize, Serialize};
 
-use super::kld;
 use crate::fs;
 
 /// As it was when xtask was compiled.
 const KEPT: &[u8] = include_bytes!("reference.bin");
 /// Where it lies in a checkout.
 const PLACE: &str = "xtask/src/stages/gate/reference.bin";
-/// Of a log-probability.
-const STEPS: f64 = 2048.0;
 
 /// Log-probabilities of every probe.
 #[derive(Debug)]
@@ -61,8 +56,7 @@ struct Header {
 impl Rows {
     /// Takes the first `positions` of `logits`; the tokens after them are the greedy ones.
     pub fn of(name: &str, model: Sha256, logits: &Logits, positions: usize) -> Self {
-        let code = |p: f64| (-p * STEPS).round().clamp(0.0, f64::from(u16::MAX)) as u16;
-        let cells = logits.rows().take(positions).flat_map(kld::log_softmax).map(code).collect();
+        let cells = logits.rows().take(positions).flat_map(kld::log_softmax).map(kld::compact).collect();
         let about = About {
             name: name.to_string(),
             model,
@@ -83,14 +77,9 @@ impl Rows {
         self.about.positions
     }
 
-    /// Log-probabilities, position after position, whose probabilities add up to 1 again: what rounding took off
-    /// would count as divergence.
+    /// Log-probabilities, position after position.
     pub fn rows(&self) -> impl Iterator<Item = Vec<f64>> {
-        let value = |cell: &u16| -f64::from(*cell) / STEPS;
-        self.cells.chunks_exact(self.about.vocabulary).map(move |row| {
-            let row: Vec<f64> = row.iter().map(value).collect();
-            kld::log_softmax(&row)
-        })
+        self.cells.chunks_exact(self.about.vocabulary).map(kld::expand)
     }
 
     /// Tokens in its vocabulary.

@@ -5,10 +5,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use build_info::gate::{Case, Gate, Greedy, Limits, Mode};
-use build_info::{Logits, Sha256};
+use build_info::{Logits, Sha256, kld};
 use gguf::probe::Probe;
 
-use super::kld;
 use super::reference::{Reference, Rows};
 use crate::fs;
 use crate::process::{Log, Run};

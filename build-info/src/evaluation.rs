@@ -1,0 +1,217 @@
+//! How well a model predicts a text, and how far it is from another one: the figures of llama-perplexity, by its
+//! formulas.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::kld;
+
+/// With fewer positions no standard error is told, as in llama-perplexity.
+const FEWEST_POSITIONS: usize = 10;
+
+/// A figure with its standard error, of positions taken as independent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// The figure.
+    pub value: f64,
+    /// Its standard error; none of too few positions.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<f64>,
+}
+
+impl Estimate {
+    /// Both times `factor`: for percent.
+    pub fn times(self, factor: f64) -> Self {
+        Self { value: self.value * factor, error: self.error.map(|error| error * factor) }
+    }
+}
+
+impl fmt::Display for Estimate {
+    /// With as many digits after the point as the precision, 4 unless told otherwise.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = f.precision().unwrap_or(4);
+        let text = match self.error {
+            Some(error) => format!("{:.digits$} ± {error:.digits$}", self.value),
+            None => format!("{:.digits$}", self.value),
+        };
+        // `pad` would cut at the precision.
+        match f.width() {
+            Some(width) => write!(f, "{text:>width$}"),
+            None => f.write_str(&text),
+        }
+    }
+}
+
+/// What a model and a reference make of the token that comes next at one position.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pair {
+    /// -ln of the probability that the model gave it.
+    pub nll: f64,
+    /// The same of the reference.
+    pub reference_nll: f64,
+    /// KL divergence of the model from the reference, in nats.
+    pub kld: f64,
+    /// Whether both find the same token most likely.
+    pub same_top: bool,
+}
+
+impl Pair {
+    /// Compares two rows of log-probabilities, at a position after which `next` comes: an index into both.
+    pub fn of(reference: &[f64], model: &[f64], next: usize) -> Self {
+        Self {
+            nll: -model[next],
+            reference_nll: -reference[next],
+            kld: kld::divergence(reference, model),
+            same_top: kld::most_likely(reference) == kld::most_likely(model),
+        }
+    }
+}
+
+/// How far a model is from a reference.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Divergence {
+    /// Perplexity of the reference.
+    pub reference_perplexity: Estimate,
+    /// The model's perplexity divided by it.
+    pub perplexity_ratio: Estimate,
+    /// Mean KL divergence in nats.
+    pub mean_kld: Estimate,
+    /// Its median.
+    pub median_kld: f64,
+    /// What 99 of 100 positions stay below.
+    pub p99_kld: f64,
+    /// Its greatest.
+    pub max_kld: f64,
+    /// Share of positions with the same most likely token.
+    pub top1: Estimate,
+    /// Mean change of the probability of the token that came.
+    pub mean_dp: Estimate,
+    /// Root of the mean square of that change.
+    pub rms_dp: Estimate,
+}
+
+/// Perplexity of a text whose tokens have the negative log-likelihoods `nll`: the exponential of their mean. Its error is
+/// that of the mean, propagated.
+pub fn perplexity(nll: &[f64]) -> Estimate {
+    let mean = mean(nll.iter().copied());
+    let value = mean.value.exp();
+    Estimate { value, error: mean.error.map(|error| error * value) }
+}
+
+/// Compares position by position; `None` of none.
+pub fn divergence(pairs: &[Pair]) -> Option<Divergence> {
+    if pairs.is_empty() {
+        return None;
+    }
+    let mut klds: Vec<f64> = pairs.iter().map(|pair| pair.kld).collect();
+    klds.sort_by(f64::total_cmp);
+    let reference: Vec<f64> = pairs.iter().map(|pair| pair.reference_nll).collect();
+    // ln(PPL / PPL of the reference) is the mean of the differences, so their spread is its error: the covariance of
+    // the two is in it.
+    let ratio = perplexity(&pairs.iter().map(|pair| pair.nll - pair.reference_nll).collect::<Vec<_>>());
+    let change = |pair: &Pair| (-pair.nll).exp() - (-pair.reference_nll).exp();
+    let squares = mean(pairs.iter().map(|pair| change(pair).powi(2)));
+    let root = squares.value.sqrt();
+    let rms_dp = Estimate {
+        value: root,
+        // d√x = dx / (2 √x); of no change at all there is no error.
+        error: squares.error.map(|error| if root > 0.0 { 0.5 * error / root } else { 0.0 }),
+    };
+    Some(Divergence {
+        reference_perplexity: perplexity(&reference),
+        perplexity_ratio: ratio,
+        mean_kld: mean(klds.iter().copied()),
+        median_kld: percentile(&klds, 0.5),
+        p99_kld: percentile(&klds, 0.99),
+        max_kld: percentile(&klds, 1.0),
+        top1: mean(pairs.iter().map(|pair| f64::from(u8::from(pair.same_top)))),
+        mean_dp: mean(pairs.iter().map(change)),
+        rms_dp,
+    })
+}
+
+/// The mean, with its standard error √(variance / (n - 1)).
+fn mean(values: impl ExactSizeIterator<Item = f64> + Clone) -> Estimate {
+    let count = values.len();
+    let n = count as f64;
+    let value = values.clone().sum::<f64>() / n;
+    let variance = values.map(|x| (x - value).powi(2)).sum::<f64>() / n;
+    Estimate { value, error: (count >= FEWEST_POSITIONS).then(|| (variance / (n - 1.0)).sqrt()) }
+}
+
+/// Of values in order, between two of them by their distances.
+fn percentile(sorted: &[f64], share: f64) -> f64 {
+    let place = (sorted.len() - 1) as f64 * share;
+    let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+    // Equal ones may be infinite.
+    if below == above { below } else { below + (above - below) * place.fract() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(found: f64, expected: f64) -> bool {
+        (found - expected).abs() < 1e-9
+    }
+
+    #[test]
+    fn perplexity_is_that_computed_by_hand() {
+        let nll = |p: &[f64]| p.iter().map(|p| -p.ln()).collect::<Vec<_>>();
+        let cases: [(&[f64], f64); 4] =
+            [(&[0.5, 0.5], 2.0), (&[0.5, 0.125], 4.0), (&[1.0], 1.0), (&[0.25, 1.0, 0.25, 1.0], 2.0)];
+        for (p, expected) in cases {
+            let found = perplexity(&nll(p));
+            assert!(close(found.value, expected), "{p:?}: {found}");
+            assert_eq!(found.error, None, "{p:?}");
+        }
+        // Half at 1/2, half at 1/8: ln 4 ± ln 2, over 16: ln 2 / √15.
+        let sixteen = nll(&[0.5, 0.125].repeat(8));
+        let found = perplexity(&sixteen);
+        assert!(close(found.value, 4.0), "{found}");
+        assert!(close(found.error.unwrap(), 4.0 * 2f64.ln() / 15f64.sqrt()), "{found}");
+    }
+
+    #[test]
+    fn a_model_is_at_no_distance_from_itself() {
+        let row = [0.7f64.ln(), 0.2f64.ln(), 0.1f64.ln()];
+        let pairs: Vec<Pair> = (0..12).map(|n| Pair::of(&row, &row, n % 3)).collect();
+        let found = divergence(&pairs).unwrap();
+        let zero = Estimate { value: 0.0, error: Some(0.0) };
+        let one = Estimate { value: 1.0, error: Some(0.0) };
+        assert_eq!((found.mean_kld, found.max_kld, found.mean_dp, found.rms_dp), (zero, 0.0, zero, zero));
+        assert_eq!((found.top1, found.perplexity_ratio), (one, one));
+        assert_eq!(divergence(&[]), None);
+    }
+
+    #[test]
+    fn a_distance_is_that_computed_by_hand() {
+        let (p, q) = ([0.75f64.ln(), 0.25f64.ln()], [0.5f64.ln(), 0.5f64.ln()]);
+        let turned = [0.25f64.ln(), 0.75f64.ln()];
+        let pairs: Vec<Pair> =
+            (0..20).map(|n| Pair::of(&p, if n < 10 { &q } else { &turned }, 0)).collect();
+        let found = divergence(&pairs).unwrap();
+        let (near, far) = (0.75 * 1.5f64.ln() + 0.25 * 0.5f64.ln(), 0.5 * 3f64.ln());
+        assert!(close(found.mean_kld.value, (near + far) / 2.0), "{found:?}");
+        assert!(close(found.mean_kld.error.unwrap(), (far - near) / 2.0 / 19f64.sqrt()), "{found:?}");
+        assert!(close(found.median_kld, (near + far) / 2.0) && close(found.p99_kld, far), "{found:?}");
+        assert!(close(found.max_kld, far));
+        // The first of two equal ones is the most likely.
+        assert!(close(found.top1.value, 0.5) && close(found.top1.error.unwrap(), 0.5 / 19f64.sqrt()));
+        // From 3/4 to 1/2 and to 1/4.
+        assert!(close(found.mean_dp.value, -0.375), "{found:?}");
+        assert!(close(found.rms_dp.value, ((0.0625 + 0.25) / 2.0f64).sqrt()), "{found:?}");
+        assert!(close(found.perplexity_ratio.value, (0.75 / 0.125f64.sqrt()).abs()), "{found:?}");
+        assert!(close(found.reference_perplexity.value, 4.0 / 3.0), "{found:?}");
+    }
+
+    #[test]
+    fn what_is_no_number_shows_and_does_not_panic() {
+        let (good, bad) = ([0.5f64.ln(); 2], [f64::NAN; 2]);
+        let found = divergence(&[Pair::of(&good, &bad, 0), Pair::of(&good, &good, 1)]).unwrap();
+        assert!(found.mean_kld.value.is_nan() && found.max_kld.is_nan(), "{found:?}");
+        assert_eq!(format!("{:.2}", Estimate { value: 1.0, error: Some(0.126) }), "1.00 ± 0.13");
+        assert_eq!(format!("[{:8.1}]", Estimate { value: 1.0, error: None }), "[     1.0]");
+    }
+}
