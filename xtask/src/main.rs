@@ -15,6 +15,7 @@ mod profile;
 mod stages;
 mod tools;
 mod ui;
+mod validate;
 mod workload;
 mod workspace;
 
