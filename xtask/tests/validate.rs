@@ -40,7 +40,10 @@ impl Stage {
 
     fn validate(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
-        command.args(["validate", "-q", "--pairs", "8", "--precision", "0"]).args(arguments).stdin(Stdio::null());
+        command
+            .args(["validate", "-q", "--pairs", "8", "--precision", "0"])
+            .args(arguments)
+            .stdin(Stdio::null());
         command.arg("-m").arg(self.path("m.gguf"));
         command
     }
@@ -84,7 +87,10 @@ fn what_was_planted_is_found() {
         let (found, record, said) = stage.judge(plan, &loose);
         assert_eq!((found, record["verdict"].as_str()), (code, Some(verdict)), "{plan}: {record:#} {said}");
         assert!(reasons(&record).contains(words), "{plan}: {}", reasons(&record));
-        assert!(!record.to_string().contains(&*stage.folder.path().to_string_lossy()), "a folder of this machine");
+        assert!(
+            !record.to_string().contains(&*stage.folder.path().to_string_lossy()),
+            "a folder of this machine"
+        );
     }
     let (code, record, said) = stage.judge("", &["--accept-equal", "--cpu-tolerance", "0.9"]);
     assert_eq!((code, &record["verdict"]), (0, &Value::from("accepted")), "{said}");
@@ -126,7 +132,10 @@ fn the_page_and_the_record_are_told() {
     let record: Value = serde_json::from_slice(&std::fs::read(&out).unwrap()).unwrap();
     assert_eq!(record["subjects"][1]["flags"], serde_json::json!(["--no-repack", "-t", "2"]));
     assert_eq!(record["speed"][0]["laps"][1].as_array().map(Vec::len), Some(8));
-    assert!(record["command"].as_str().is_some_and(|line| line.contains("--flags-b '--no-repack -t 2'")), "{record}");
+    assert!(
+        record["command"].as_str().is_some_and(|line| line.contains("--flags-b '--no-repack -t 2'")),
+        "{record}"
+    );
     // Every run of B had them.
     let runs = std::fs::read_to_string(stage.path("b/bin/anneal.runs")).unwrap();
     assert!(runs.lines().all(|line| line.ends_with("--no-repack -t 2")), "{runs}");
@@ -158,7 +167,8 @@ fn wrong_usage_is_told_before_the_long_part() {
         assert!(output.stdout.is_empty());
     }
     assert!(!stage.path("a/bin/anneal.runs").exists(), "an engine was run");
-    let output = Command::new(env!("CARGO_BIN_EXE_xtask")).args(["validate", &a, "-m", "none.gguf"]).output().unwrap();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_xtask")).args(["validate", &a, "-m", "none.gguf"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("no model none.gguf"), "{}", stderr(&output));
 }
@@ -183,8 +193,14 @@ fn ctrl_c_keeps_what_was_measured() {
     let stage = Stage::new();
     let (a, b) = (stage.engine("a", ""), stage.engine("b", "[ \"$1\" = bench ] && sleep 600"));
     let out = stage.path("record.json");
-    let mut child =
-        stage.validate(&[&a, &b]).arg("--out").arg(&out).stderr(Stdio::piped()).process_group(0).spawn().unwrap();
+    let mut child = stage
+        .validate(&[&a, &b])
+        .arg("--out")
+        .arg(&out)
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
     let runs = stage.path("b/bin/anneal.runs");
     let until = Instant::now() + Duration::from_secs(120);
     // The record is there when the output was compared.

@@ -24,10 +24,22 @@ pub struct Args {
     /// What is to replace it [default: A, with the flags of --flags-b]
     b: Option<String>,
     /// Flags of every run of A, as in --flags-a "--no-repack -t 2"
-    #[arg(long, value_name = "FLAGS", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "FLAGS",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
     flags_a: String,
     /// Flags of every run of B
-    #[arg(long, value_name = "FLAGS", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "FLAGS",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
     flags_b: String,
     /// GGUF file [default: a synthetic model that is made once]
     #[arg(short, long, value_name = "FILE")]
@@ -162,7 +174,9 @@ fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> 
     }
     ui.result(&walk, &walk)?;
     match walk.kept() {
-        0 if walk.is_unclear() => Err(exit::try_again("no step was kept, and of some nothing could be told: try again")),
+        0 if walk.is_unclear() => {
+            Err(exit::try_again("no step was kept, and of some nothing could be told: try again"))
+        }
         0 => bail!("no step was kept: {path} changes nothing for the better here", path = path.display()),
         _ => Ok(()),
     }
@@ -239,9 +253,10 @@ fn phase(text: &str) -> Result<Phase, String> {
 
 fn pairs(text: &str) -> Result<usize, String> {
     let few = measure::FEWEST_PAIRS;
-    text.parse().ok().filter(|pairs| (few..=1000).contains(pairs)).ok_or_else(|| {
-        format!("use {few} to 1000: of fewer than {few} nothing can be said")
-    })
+    text.parse()
+        .ok()
+        .filter(|pairs| (few..=1000).contains(pairs))
+        .ok_or_else(|| format!("use {few} to 1000: of fewer than {few} nothing can be said"))
 }
 
 fn share(text: &str) -> Result<f64, String> {

@@ -82,7 +82,8 @@ impl Rows {
         let mut file = BufReader::with_capacity(1 << 20, file);
         let mut header = [0; 16];
         file.read_exact(&mut header).with_context(|| format!("{name} is cut off"))?;
-        let number = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let number =
+            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let (vocabulary, rows) = (number(8) as usize, number(12) as usize);
         // As announced, before memory is asked for.
         let expected = (vocabulary as u64 + 1).saturating_mul(4 * rows as u64).saturating_add(16);
@@ -151,7 +152,8 @@ mod tests {
         std::fs::write(&cut, &std::fs::read(&a).unwrap()[..24]).unwrap();
         let huge = folder.path().join("huge");
         std::fs::write(&huge, [&b"ALOGITS1"[..], &[0xff; 8]].concat()).unwrap();
-        for (other, words) in [(tokens, "tokenizers differ"), (cut, "no whole file"), (huge, "no whole file")] {
+        for (other, words) in [(tokens, "tokenizers differ"), (cut, "no whole file"), (huge, "no whole file")]
+        {
             let error = compare(&a, &other, Mode::Prefill).unwrap_err();
             assert!(error.to_string().contains(words), "{error:#}");
         }

@@ -220,7 +220,11 @@ mod tests {
             ("sleep 100", "did not end within"),
         ];
         for (script, words) in cases {
-            let stay = Stay::for_at_most(Duration::from_millis(if script.starts_with("sleep") { 200 } else { 60_000 }));
+            let stay = Stay::for_at_most(Duration::from_millis(if script.starts_with("sleep") {
+                200
+            } else {
+                60_000
+            }));
             let error = run(script, stay).err().expect("it fails");
             let broken = error.downcast_ref::<Broken>().expect("of the engine's doing");
             assert_eq!(broken.side, Side::B);

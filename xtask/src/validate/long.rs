@@ -123,7 +123,9 @@ fn one(subject: &Subject, model: &Path, prompt: (&Path, usize), tokens: u32, sta
         recorder.look(|| resident(pid).zip(cpu(pid)));
     })?;
     if recorder.bytes == 0 {
-        return Err(Broken::new(subject.side, format!("{tokens} tokens were asked for, and no text came")).into());
+        return Err(
+            Broken::new(subject.side, format!("{tokens} tokens were asked for, and no text came")).into()
+        );
     }
     Ok(recorder.finish(tokens, watch.stop()))
 }
@@ -184,7 +186,8 @@ impl Recorder {
 
 impl LongRun {
     fn new(samples: Vec<Sample>, seconds: f64, tokens: f64, round: Round) -> Self {
-        let quarters: Vec<(f64, f64)> = (0..4).filter_map(|quarter| part(&samples, tokens, quarter)).collect();
+        let quarters: Vec<(f64, f64)> =
+            (0..4).filter_map(|quarter| part(&samples, tokens, quarter)).collect();
         let quarters = if quarters.len() == 4 { quarters } else { Vec::new() };
         let (speed, cpus): (Vec<f64>, Vec<f64>) = quarters.into_iter().unzip();
         let later: Vec<(f64, f64)> = samples
@@ -210,8 +213,10 @@ impl LongRun {
 /// Tokens per second and CPUs busy in a quarter of the tokens.
 fn part(samples: &[Sample], tokens: f64, quarter: u32) -> Option<(f64, f64)> {
     let from = tokens * f64::from(quarter) / 4.0;
-    let inside: Vec<&Sample> =
-        samples.iter().filter(|sample| sample.tokens >= from && sample.tokens <= from + tokens / 4.0).collect();
+    let inside: Vec<&Sample> = samples
+        .iter()
+        .filter(|sample| sample.tokens >= from && sample.tokens <= from + tokens / 4.0)
+        .collect();
     if inside.len() < FEWEST {
         return None;
     }
@@ -243,7 +248,8 @@ fn resident(pid: u32) -> Option<u64> {
 fn cpu(pid: u32) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
-    let ticks: Option<Vec<u64>> = fields.split_whitespace().skip(11).take(2).map(|word| word.parse().ok()).collect();
+    let ticks: Option<Vec<u64>> =
+        fields.split_whitespace().skip(11).take(2).map(|word| word.parse().ok()).collect();
     Some(ticks?.iter().sum::<u64>() as f64 / TICKS)
 }
 
@@ -252,8 +258,10 @@ impl Long {
     pub fn checks(&self) -> Vec<Check> {
         let [a, b] = &self.runs[..] else { return Vec::new() };
         let title = format!("long run, {} tokens", self.tokens);
-        let show = |run: &LongRun| format!("{:.1} t/s", f64::from(self.tokens) / run.seconds.max(f64::MIN_POSITIVE));
-        let whole = Check::new(title, State::Told, "both came to their end".to_string()).with(show(a), show(b));
+        let show =
+            |run: &LongRun| format!("{:.1} t/s", f64::from(self.tokens) / run.seconds.max(f64::MIN_POSITIVE));
+        let whole =
+            Check::new(title, State::Told, "both came to their end".to_string()).with(show(a), show(b));
         if a.speed.is_empty() || b.speed.is_empty() {
             let short = Check::new("drift", State::Unclear, "too short to tell".to_string());
             return vec![
@@ -276,7 +284,8 @@ fn memory(a: &LongRun, b: &LongRun) -> Option<Check> {
         format!("{sign}{}", Bytes(growth.abs() as u64))
     };
     let most = GROWTH.max(GROWTH_PART * a.most as f64);
-    let check = |state, said: &str| Check::new("memory growth", state, said.to_string()).with(show(of_a), show(of_b));
+    let check =
+        |state, said: &str| Check::new("memory growth", state, said.to_string()).with(show(of_a), show(of_b));
     Some(if of_b - of_a > most {
         check(State::Failed, "grows").because(format!(
             "B's memory grows: {} over the last three quarters of the long run, where A's grew {}",
@@ -380,7 +389,8 @@ mod tests {
 
         let mut recorder = Recorder { bytes: 10_000, ..Recorder::default() };
         for second in 0..10_000usize {
-            let sample = Sample { seconds: second as f64, bytes: second, tokens: 0.0, cpu_seconds: 0.0, resident: 1 };
+            let sample =
+                Sample { seconds: second as f64, bytes: second, tokens: 0.0, cpu_seconds: 0.0, resident: 1 };
             recorder.add(sample);
         }
         assert!(recorder.samples.len() <= MOST_SAMPLES && recorder.every >= 2.0 * EVERY);

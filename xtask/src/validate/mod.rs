@@ -205,7 +205,8 @@ impl Validation<'_> {
 
     /// `error` with the place of what was measured before it.
     fn keep_part(&self, error: anyhow::Error, mut record: Record) -> anyhow::Error {
-        let why = if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
+        let why =
+            if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
         record.stopped = Some(why.lines().next().unwrap_or_default().to_string());
         let Some(path) = self.out else { return error };
         match self.keep(&record) {
@@ -225,7 +226,9 @@ fn devices(subjects: &[About]) -> Vec<Check> {
     let [a, b] = subjects else { return Vec::new() };
     let Some((of_a, of_b)) = a.gpus.as_ref().zip(b.gpus.as_ref()) else {
         let unclear = Check::new("devices", State::Unclear, "not told".to_string());
-        return vec![unclear.because("an engine is linked for GPUs and too old to tell its devices: build it again".to_string())];
+        return vec![unclear.because(
+            "an engine is linked for GPUs and too old to tell its devices: build it again".to_string(),
+        )];
     };
     let mut left = of_b.clone();
     let mut lost = of_a.clone();
@@ -241,11 +244,13 @@ fn devices(subjects: &[About]) -> Vec<Check> {
         1 => "CPU, 1 GPU".to_string(),
         n => format!("CPU, {n} GPUs"),
     };
-    let check = |state, said: &str| Check::new("devices", state, said.to_string()).with(show(of_a), show(of_b));
+    let check =
+        |state, said: &str| Check::new("devices", state, said.to_string()).with(show(of_a), show(of_b));
     if lost.is_empty() {
         return vec![check(State::Passed, "none is missing")];
     }
-    let reason = format!("B falls back to the CPU: it does not find {}, on which A computes", lost.join(", "));
+    let reason =
+        format!("B falls back to the CPU: it does not find {}, on which A computes", lost.join(", "));
     vec![check(State::Failed, "CPU fallback").because(reason)]
 }
 

@@ -98,7 +98,8 @@ impl Talk<'_> {
         let (b, a) = (firsts.pop().unwrap_or_default(), firsts.pop().unwrap_or_default());
         let equal = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
         let same = a == b;
-        let mut output = Output { prompt_tokens, greedy: [a, b], equal, repeatable, seeded, divergence: Vec::new() };
+        let mut output =
+            Output { prompt_tokens, greedy: [a, b], equal, repeatable, seeded, divergence: Vec::new() };
         let modes = if same { &[Mode::Prefill][..] } else { &[Mode::Prefill, Mode::Decode] };
         let positions = if same { FEW_POSITIONS } else { POSITIONS };
         // As many bytes as should give so many tokens.
@@ -126,7 +127,10 @@ impl Talk<'_> {
         arguments.extend(sampling.iter().map(OsString::from));
         let ended = engine::run(subject, arguments, stay, &mut |_, _| {})?;
         let said: Said = serde_json::from_slice(&ended.stdout).map_err(|error| {
-            Broken::new(subject.side, format!("anneal run --json printed no result that can be read: {error}"))
+            Broken::new(
+                subject.side,
+                format!("anneal run --json printed no result that can be read: {error}"),
+            )
         })?;
         if said.stop != "length" || said.tokens.len() != self.tokens as usize {
             let (tokens, asked) = (said.tokens.len(), self.tokens);
@@ -172,7 +176,9 @@ impl Output {
     /// Whether B's output may stand for A's.
     fn same(&self) -> Check {
         let (tokens, equal) = (self.greedy[0].len(), self.equal);
-        let row = |state, said: String| Check::new("output", state, said).with(format!("{tokens} tokens"), format!("{equal} equal"));
+        let row = |state, said: String| {
+            Check::new("output", state, said).with(format!("{tokens} tokens"), format!("{equal} equal"))
+        };
         if self.greedy[0] == self.greedy[1] {
             return row(State::Passed, "identical".to_string());
         }
@@ -183,7 +189,8 @@ impl Output {
             }
             _ => "logits that are no numbers".to_string(),
         };
-        let inside = !self.divergence.is_empty() && self.divergence.iter().all(|found| found.is_inside(&LIMITS));
+        let inside =
+            !self.divergence.is_empty() && self.divergence.iter().all(|found| found.is_inside(&LIMITS));
         if inside {
             return row(State::Passed, format!("inside the gate: {figures}"));
         }
@@ -199,7 +206,8 @@ impl Output {
     fn repeats(&self) -> Check {
         let yes = |side: usize| self.repeatable[side] && self.seeded[side];
         let word = |side: usize| if yes(side) { "yes" } else { "NO" }.to_string();
-        let check = |state, said: &str| Check::new("repeatable", state, said.to_string()).with(word(0), word(1));
+        let check =
+            |state, said: &str| Check::new("repeatable", state, said.to_string()).with(word(0), word(1));
         let of = |side: usize| match (self.repeatable[side], self.seeded[side]) {
             (false, _) => "greedy tokens",
             _ => "tokens of the same seed",
@@ -214,7 +222,8 @@ impl Output {
     fn numbers(&self) -> Check {
         let finite = |side: usize| self.divergence.iter().all(|found| found.finite[side]);
         let word = |side: usize| if finite(side) { "yes" } else { "NO" }.to_string();
-        let check = |state, said: &str| Check::new("finite logits", state, said.to_string()).with(word(0), word(1));
+        let check =
+            |state, said: &str| Check::new("finite logits", state, said.to_string()).with(word(0), word(1));
         match Side::BOTH.into_iter().enumerate().rev().find(|(side, _)| !finite(*side)) {
             None => check(State::Passed, "no NaN"),
             Some((_, name)) => check(State::Failed, "no numbers")
@@ -236,7 +245,14 @@ mod tests {
         let a = vec![1, 2, 3];
         let equal = a.iter().zip(b).take_while(|(a, b)| a == b).count();
         let finite = [true, mean_kld.is_some()];
-        let divergence = Divergence { mode: Mode::Prefill, positions: 512, mean_kld, max_kld: mean_kld, top1: 1.0, finite };
+        let divergence = Divergence {
+            mode: Mode::Prefill,
+            positions: 512,
+            mean_kld,
+            max_kld: mean_kld,
+            top1: 1.0,
+            finite,
+        };
         Output {
             prompt_tokens: 9,
             greedy: [a, b.to_vec()],

@@ -21,8 +21,10 @@ impl fmt::Display for Page<'_> {
         }
         writeln!(f)?;
         for (side, about) in ["A", "B"].iter().zip(&record.subjects) {
-            let flags = if about.flags.is_empty() { String::new() } else { format!(" {}", about.flags.join(" ")) };
-            let with = about.build.compiler.as_deref().map_or(String::new(), |compiler| format!(", {compiler}"));
+            let flags =
+                if about.flags.is_empty() { String::new() } else { format!(" {}", about.flags.join(" ")) };
+            let with =
+                about.build.compiler.as_deref().map_or(String::new(), |compiler| format!(", {compiler}"));
             write_wrapped(f, &format!("{side:<9}"), &format!("{}{flags}{with}", about.build.name))?;
         }
         write_wrapped(f, "model    ", &record.model)?;

@@ -206,9 +206,11 @@ impl Speed {
         let [a, b] = std::mem::take(&mut self.laps);
         for (a, b) in a.into_iter().zip(b) {
             let next = self.laps[0].len();
-            let counted = |side: usize, lap: &Lap| finish.samples[side].get(next) == Some(&lap.tokens_per_second);
+            let counted =
+                |side: usize, lap: &Lap| finish.samples[side].get(next) == Some(&lap.tokens_per_second);
             let warm_up = self.dropped[0].is_empty();
-            let to = if !warm_up && counted(0, &a) && counted(1, &b) { &mut self.laps } else { &mut self.dropped };
+            let to =
+                if !warm_up && counted(0, &a) && counted(1, &b) { &mut self.laps } else { &mut self.dropped };
             to[0].push(a);
             to[1].push(b);
         }
@@ -245,7 +247,8 @@ impl Speed {
     /// The speed itself.
     fn fast(&self, rules: &Rules) -> Check {
         let show = |side: usize| {
-            self.median(side, |lap| Some(lap.tokens_per_second)).map_or(String::new(), |speed| self.phase.show(speed))
+            self.median(side, |lap| Some(lap.tokens_per_second))
+                .map_or(String::new(), |speed| self.phase.show(speed))
         };
         let figure = self.ratio.map_or(String::new(), |ratio| ratio.to_string());
         let check = |state, word: &str| {
@@ -255,7 +258,9 @@ impl Speed {
         match self.side() {
             "higher" => check(State::Passed, "faster"),
             "lower" => check(State::Failed, "slower").because(format!("{} is slower: {figure}", self.phase)),
-            "equal" if must => check(State::Failed, "equal").because(format!("{} is not faster: {figure}", self.phase)),
+            "equal" if must => {
+                check(State::Failed, "equal").because(format!("{} is not faster: {figure}", self.phase))
+            }
             "equal" => check(State::Told, "equal"),
             _ if self.is_disturbed() => check(State::Unclear, "disturbed").because(self.disturbance()),
             _ if must => check(State::Failed, "no difference")
@@ -287,10 +292,12 @@ impl Speed {
                 self.phase
             ));
         };
-        let check = |state, word: &str| Check::new(&*name, state, format!("{ratio} {word}")).with(show(0), show(1));
+        let check =
+            |state, word: &str| Check::new(&*name, state, format!("{ratio} {word}")).with(show(0), show(1));
         let most = 1.0 + rules.cpu_tolerance;
         if ratio.low > most {
-            check(State::Failed, "more").because(format!("{} takes more CPU time a token: {ratio}", self.phase))
+            check(State::Failed, "more")
+                .because(format!("{} takes more CPU time a token: {ratio}", self.phase))
         } else if ratio.high > most && self.cpu_floor.is_none_or(|floor| floor > 2.0 * DISTURBED) {
             check(State::Unclear, "disturbed")
                 .because(format!("the machine was too disturbed to tell of the CPU time of {}", self.phase))
@@ -354,7 +361,13 @@ mod tests {
             }
         }
         let rounds = Vec::new();
-        speed.sort_out(Finish { stop: Stop::Pairs, samples, rounds, dropped: Vec::new(), new_levels: Vec::new() });
+        speed.sort_out(Finish {
+            stop: Stop::Pairs,
+            samples,
+            rounds,
+            dropped: Vec::new(),
+            new_levels: Vec::new(),
+        });
         assert_eq!((speed.laps[0].len(), speed.dropped[0].len()), (20, 1));
         speed
     }
@@ -382,7 +395,8 @@ mod tests {
             (1.0, 1.0, 1.0, 0.2, &[], true, CannotTell),
         ];
         for (prefill, decode, cpu, noise, decisive, equal, expected) in cases {
-            let speeds = [speed(Phase::Prefill, prefill, 1.0, noise), speed(Phase::Decode, decode, cpu, noise)];
+            let speeds =
+                [speed(Phase::Prefill, prefill, 1.0, noise), speed(Phase::Decode, decode, cpu, noise)];
             let found = checks(&speeds, &rules(decisive, equal));
             let verdict = super::super::verdict::Verdict::of(&found);
             assert_eq!(verdict, expected, "{prefill} {decode} {cpu} {noise} {decisive:?}: {found:#?}");
@@ -405,7 +419,13 @@ mod tests {
         speed.laps = [[5.0, 10.0, 3.0, 11.0].map(lap).to_vec(), [5.0, 20.0, 20.0, 22.0].map(lap).to_vec()];
         let samples = vec![vec![10.0, 11.0], vec![20.0, 22.0]];
         let dropped = vec![vec![3.0, 20.0]];
-        speed.sort_out(Finish { stop: Stop::Pairs, samples, rounds: Vec::new(), dropped, new_levels: Vec::new() });
+        speed.sort_out(Finish {
+            stop: Stop::Pairs,
+            samples,
+            rounds: Vec::new(),
+            dropped,
+            new_levels: Vec::new(),
+        });
         let values = |laps: &[Lap]| laps.iter().map(|lap| lap.tokens_per_second).collect::<Vec<_>>();
         assert_eq!(values(&speed.laps[0]), [10.0, 11.0]);
         assert_eq!(values(&speed.dropped[0]), [5.0, 3.0]);

@@ -86,16 +86,21 @@ pub struct Walk {
 impl Plan {
     /// Reads and checks a file: what cannot be built or split is told before anything is measured.
     pub fn read(path: &Path, profiles: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the plan {}", path.display()))?;
         let wrong = |why: String| exit::usage(format!("the plan {}: {why}", path.display()));
-        let plan: Plan = toml::from_str(&text).map_err(|error| wrong(error.to_string().trim().to_string()))?;
+        let plan: Plan =
+            toml::from_str(&text).map_err(|error| wrong(error.to_string().trim().to_string()))?;
         plan.base.build(profiles)?;
         if plan.steps.is_empty() {
             return Err(wrong("it has no [[step]]".to_string()));
         }
         for (number, step) in plan.steps.iter().enumerate() {
             if step.set.is_empty() && step.flags.trim().is_empty() {
-                return Err(wrong(format!("the step {:?} changes nothing: give it `set` or `flags`", step.name)));
+                return Err(wrong(format!(
+                    "the step {:?} changes nothing: give it `set` or `flags`",
+                    step.name
+                )));
             }
             if plan.steps[..number].iter().any(|other| other.name == step.name) {
                 return Err(wrong(format!("two steps are called {:?}", step.name)));
@@ -125,7 +130,8 @@ impl Setting {
         groups.retain(|old| !new.iter().any(|new| name(new) == name(old)));
         groups.extend(new);
         let words = groups.concat();
-        let flags = words.iter().map(|word| toolchain::setup::quote(word).to_string()).collect::<Vec<_>>().join(" ");
+        let flags =
+            words.iter().map(|word| toolchain::setup::quote(word).to_string()).collect::<Vec<_>>().join(" ");
         Ok(Self { profile: self.profile.clone(), set, flags })
     }
 }
@@ -189,7 +195,11 @@ impl Walk {
                     Tried { step: step.clone(), kept, verdict, reasons, record: Some(record) }
                 }
                 Err(error) if process::interrupted() || exit::code_of(&error) == exit::TRY_AGAIN => {
-                    let why = if process::interrupted() { "stopped by the user".into() } else { format!("{error:#}") };
+                    let why = if process::interrupted() {
+                        "stopped by the user".into()
+                    } else {
+                        format!("{error:#}")
+                    };
                     self.stopped = Some(format!("at the step {:?}: {why}", step.name));
                     keep(self)?;
                     return Err(error);
@@ -248,8 +258,10 @@ impl Tried {
 
 impl fmt::Display for Walk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rows =
-            self.steps.iter().map(|tried| vec![tried.step.name.clone(), tried.word().to_string(), tried.why()]);
+        let rows = self
+            .steps
+            .iter()
+            .map(|tried| vec![tried.step.name.clone(), tried.word().to_string(), tried.why()]);
         let mut table = ui::columns(&["step", "", "why"], rows);
         table.set_width(80).set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
         for line in table.to_string().lines() {
@@ -343,7 +355,9 @@ mod tests {
         let text = walk.to_string();
         assert!(text.contains("failed") && text.contains("does not compile"), "{text}");
         assert!(
-            text.contains("build  cargo xtask build --profile native --set threading=threadpool --set llamafile=false"),
+            text.contains(
+                "build  cargo xtask build --profile native --set threading=threadpool --set llamafile=false"
+            ),
             "{text}"
         );
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
@@ -379,11 +393,19 @@ mod tests {
             (base, "no [[step]]"),
             (&*format!("{base}[[step]]\nname = \"x\""), "changes nothing"),
             (&*format!("{base}[[step]]\nname = \"x\"\nflag = \"-t 1\""), "unknown field `flag`"),
-            (&*format!("{base}[[step]]\nname = \"x\"\nset = [\"treading=openmp\"]"), "unknown field `treading`"),
-            (&*format!("{base}[[step]]\nname = \"x\"\nflags = \"'-t 1\""), "quote is open"),
-            ("[base]\nprofile = \"nativ\"\n[[step]]\nname = \"x\"\nflags = \"-t 1\"", "no build profile \"nativ\""),
             (
-                &*format!("{base}[[step]]\nname = \"x\"\nflags = \"-t 1\"\n[[step]]\nname = \"x\"\nflags = \"-t 2\""),
+                &*format!("{base}[[step]]\nname = \"x\"\nset = [\"treading=openmp\"]"),
+                "unknown field `treading`",
+            ),
+            (&*format!("{base}[[step]]\nname = \"x\"\nflags = \"'-t 1\""), "quote is open"),
+            (
+                "[base]\nprofile = \"nativ\"\n[[step]]\nname = \"x\"\nflags = \"-t 1\"",
+                "no build profile \"nativ\"",
+            ),
+            (
+                &*format!(
+                    "{base}[[step]]\nname = \"x\"\nflags = \"-t 1\"\n[[step]]\nname = \"x\"\nflags = \"-t 2\""
+                ),
                 "two steps are called",
             ),
         ];

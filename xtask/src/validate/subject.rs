@@ -151,8 +151,9 @@ impl Subject {
     pub fn look(&self) -> Result<About> {
         let arguments: Vec<OsString> = ["info", "--json"].map(OsString::from).into();
         let ended = engine::run(self, arguments, Stay::forever(), &mut |_, _| {})?;
-        let info: Info = serde_json::from_slice(&ended.stdout)
-            .with_context(|| format!("{}: {} info printed no JSON that can be read", self.side, self.build.name))?;
+        let info: Info = serde_json::from_slice(&ended.stdout).with_context(|| {
+            format!("{}: {} info printed no JSON that can be read", self.side, self.build.name)
+        })?;
         let gpus = match info.devices {
             Some(devices) => {
                 let gpus = devices.into_iter().filter(|device| device.kind == "gpu");
