@@ -189,7 +189,8 @@ mod tests {
     fn a_distance_is_that_computed_by_hand() {
         let (p, q) = ([0.75f64.ln(), 0.25f64.ln()], [0.5f64.ln(), 0.5f64.ln()]);
         let turned = [0.25f64.ln(), 0.75f64.ln()];
-        let pairs: Vec<Pair> = (0..20).map(|n| Pair::of(&p, if n < 10 { &q } else { &turned }, 0)).collect();
+        let pairs: Vec<Pair> =
+            (0..20).map(|n| Pair::of(&p, if n < 10 { &q } else { &turned }, 0)).collect();
         let found = divergence(&pairs).unwrap();
         let (near, far) = (0.75 * 1.5f64.ln() + 0.25 * 0.5f64.ln(), 0.5 * 3f64.ln());
         assert!(close(found.mean_kld.value, (near + far) / 2.0), "{found:?}");

@@ -112,8 +112,7 @@ mod tests {
 
     #[test]
     fn a_compact_row_is_close_to_what_it_stands_for() {
-        let logits: Vec<f32> =
-            (0..1000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 8) as f32 / 1e6).collect();
+        let logits: Vec<f32> = (0..1000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 8) as f32 / 1e6).collect();
         let exact = log_softmax(&logits);
         let cells: Vec<u16> = exact.iter().map(|p| compact(*p)).collect();
         let read = expand(&cells);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::verdict::{Check, State};
-use super::{Record, Verdict};
+use super::Record;
 use crate::ui;
 
 /// Columns of a page.
@@ -89,16 +89,6 @@ fn write_wrapped(f: &mut fmt::Formatter<'_>, lead: &str, text: &str) -> fmt::Res
 }
 
 impl Record {
-    /// The verdict with its reasons, for an error.
-    pub fn conclusion(&self) -> String {
-        let verdict = self.verdict.unwrap_or(Verdict::CannotTell);
-        match self.reasons.as_slice() {
-            [] => verdict.to_string(),
-            [one] => format!("{verdict}: {one}"),
-            more => format!("{verdict}:\n    {}", more.join("\n    ")),
-        }
-    }
-
     /// A line of the checks by its name.
     pub fn check(&self, name: &str) -> Option<&Check> {
         self.checks.iter().find(|check| check.name == name)
@@ -109,7 +99,7 @@ impl Record {
 mod tests {
     use super::*;
     use crate::compare::Provenance;
-    use crate::validate::tests_record;
+    use crate::validate::{Verdict, tests_record};
 
     #[test]
     fn a_page_fits_a_terminal_and_says_the_reasons_first() {
@@ -129,6 +119,5 @@ mod tests {
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.lines().count() < 40);
         assert!(text.contains("0.912 [0.905, 0.921] slower") && text.contains("FAILED"), "{text}");
-        assert!(record.conclusion().starts_with("not accepted: a reason"));
     }
 }

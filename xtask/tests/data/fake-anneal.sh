@@ -6,7 +6,7 @@
 #   unstable whether two runs say other things                      nan      whether its logits are no numbers
 #   leak     bytes of memory that a long run takes at each step     slow     seconds that a long run's steps grow by
 #   gpu      a device that it finds
-speed=1000 tokens=7 work=20000 crash= unstable= nan= leak=0 slow=0 gpu=
+speed=1000 tokens=7 work=120000 crash= unstable= nan= leak=0 slow=0 gpu=
 . "$(dirname "$0")/plan"
 
 command=$1
@@ -46,8 +46,10 @@ logits)
   out=$(value --out "$@")
   word='\000\000\200\077'
   [ -n "$nan" ] && word='\000\000\300\177'
-  # One token, over a vocabulary of two; the other engine's token makes them differ.
-  printf "ALOGITS1\002\000\000\000\001\000\000\000\001\000\000\000$word\00$tokens\000\000\101" > "$out" ;;
+  # One token, over a vocabulary of two: 1 and 8, or -8 in an engine that says something else.
+  other='\000\000\000\101'
+  [ "$tokens" -ne 7 ] && other='\000\000\000\301'
+  printf "ALOGITS1\002\000\000\000\001\000\000\000\001\000\000\000$word$other" > "$out" ;;
 bench)
   jitter=$((n * 7 % 5 - 2))
   row() { printf '{"avg_ns": 1e9, "avg_ts": %s}\n' "$1"; }
