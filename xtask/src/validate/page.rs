@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::verdict::{Check, State};
 use super::Record;
+use super::verdict::{Check, State};
 use crate::ui;
 
 /// Columns of a page.

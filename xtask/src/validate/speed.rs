@@ -348,12 +348,14 @@ mod tests {
     /// So many pairs with B `factor` times as fast, at `cpu` times the CPU time, with some noise.
     fn speed(phase: Phase, factor: f64, cpu: f64, noise: f64) -> Speed {
         let mut speed = Speed::new(phase, 64, 1);
-        let wave = |i: usize| 1.0 + noise * ((i * 7 % 5) as f64 - 2.0);
+        // Neither side leads: of five ratios three lie above 1 and two further below.
+        let steps = [[0.0, 1.0, -1.0, 2.0, -2.0], [2.0, -2.0, 1.0, -1.0, 0.0]];
+        let wave = |side: usize, round: usize| 1.0 + noise * steps[side][round % 5];
         let mut samples = vec![Vec::new(), Vec::new()];
         for round in 0..21 {
             for (side, factor, cpu) in [(0, 1.0, 1.0), (1, factor, cpu)] {
-                let value = 100.0 * factor * wave(round + 3 * side) + if round == 0 { 50.0 } else { 0.0 };
-                let cpu_seconds = Some(20.0 * cpu * wave(round + 2 * side));
+                let value = 100.0 * factor * wave(side, round) + if round == 0 { 50.0 } else { 0.0 };
+                let cpu_seconds = Some(20.0 * cpu * wave(side, round));
                 speed.laps[side].push(Lap { tokens_per_second: value, cpu_seconds, usage: Usage::default() });
                 if round > 0 {
                     samples[side].push(value);
