@@ -72,7 +72,7 @@ fn what_was_planted_is_found() {
     let loose = ["--cpu-tolerance", "0.9"];
     let cases = [
         ("speed=1200", 0, "accepted", ""),
-        ("speed=900", 1, "not-accepted", "prefill is slower: 0.9"),
+        ("speed=900", 1, "not-accepted", "prefill is slower: 0."),
         ("", 1, "not-accepted", "no phase is faster"),
         ("speed=1200 tokens=8", 1, "not-accepted", "B's output is not A's: 0 of 64 greedy tokens"),
         ("speed=1200 nan=1", 1, "not-accepted", "B gives logits that are no numbers"),
