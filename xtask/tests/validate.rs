@@ -167,6 +167,9 @@ fn wrong_usage_is_told_before_the_long_part() {
         assert!(output.stdout.is_empty());
     }
     assert!(!stage.path("a/bin/anneal.runs").exists(), "an engine was run");
+    let (code, record, said) = stage.judge("", &["--flags-b=--unheard-of"]);
+    assert_eq!((code, record), (2, Value::Null), "{said}");
+    assert!(said.contains("B: anneal info") && said.contains("unexpected argument '--unheard-of'"), "{said}");
     let output =
         Command::new(env!("CARGO_BIN_EXE_xtask")).args(["validate", &a, "-m", "none.gguf"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -64,13 +64,15 @@ pub struct Ended {
 pub struct Broken {
     /// Whose engine.
     pub side: Side,
+    /// What it exited with, if it did by itself.
+    pub code: Option<i32>,
     why: String,
 }
 
 impl Broken {
     /// `side` broke for this reason.
     pub fn new(side: Side, why: String) -> Self {
-        Self { side, why }
+        Self { side, code: None, why }
     }
 }
 
@@ -136,7 +138,8 @@ pub fn run(
         return Err(broken(format!("{line} did not end within {seconds:.0} s and was stopped")));
     }
     if !status.success() {
-        return Err(broken(format!("{line} ended with {status}{}", tail(&stderr))));
+        let why = format!("{line} ended with {status}{}", tail(&stderr));
+        return Err(Broken { side: subject.side, code: status.code(), why }.into());
     }
     Ok(Ended { stdout, seconds })
 }

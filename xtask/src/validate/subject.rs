@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::engine::{self, Stay};
+use super::engine::{self, Broken, Stay};
 use crate::compare::Candidate;
 use crate::compare::candidate::Program;
 use crate::compare::comparison::Contender;
@@ -150,7 +150,7 @@ impl Subject {
     /// Asks the engine what it finds, which also tells whether it starts and understands the flags.
     pub fn look(&self) -> Result<About> {
         let arguments: Vec<OsString> = ["info", "--json"].map(OsString::from).into();
-        let ended = engine::run(self, arguments, Stay::forever(), &mut |_, _| {})?;
+        let ended = engine::run(self, arguments, Stay::forever(), &mut |_, _| {}).map_err(wrong_flags)?;
         let info: Info = serde_json::from_slice(&ended.stdout).with_context(|| {
             format!("{}: {} info printed no JSON that can be read", self.side, self.build.name)
         })?;
@@ -170,6 +170,14 @@ impl Subject {
     /// The program.
     pub fn program(&self) -> &PathBuf {
         &self.build.path
+    }
+}
+
+/// An engine that does not understand what it is asked is no worse for it: the flags are wrong.
+fn wrong_flags(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<Broken>() {
+        Some(broken) if broken.code == Some(i32::from(exit::USAGE)) => exit::usage(error.to_string()),
+        _ => error,
     }
 }
 
