@@ -6,7 +6,7 @@ use std::fmt;
 pub const FAILED: u8 = 1;
 /// Wrong usage; clap uses the same.
 pub const USAGE: u8 = 2;
-/// Another build holds the lock: try again.
+/// Another build holds the lock, or the machine was too disturbed to tell: try again.
 pub const TRY_AGAIN: u8 = 75;
 /// Ctrl-C, as shells count it: 128 + SIGINT.
 pub const INTERRUPTED: u8 = 130;

@@ -17,6 +17,7 @@ mod recommend;
 mod stages;
 mod tools;
 mod ui;
+mod validate;
 mod workload;
 mod workspace;
 

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use build_info::optimized::Pgo;
 use build_info::{Bytes, Host};
 use engine::allocator::Memory;
+use engine::ffi::DeviceKind;
 use engine::live::Live;
 use engine::model;
 use engine::settings::{Explained, Requested, Settings};
@@ -90,6 +91,7 @@ fn json(args: &Args, live: &Live, settings: &Settings, model: Option<Value>) -> 
         "build_info": live.build.as_ref().map(|(path, _)| path.to_string_lossy()),
         "host": live.host,
         "backends": engine::ffi::backends(),
+        "devices": devices(),
         "blas": live.blas,
         "allocator": Memory::of_this_program(),
         "huge_pages": engine::ffi::huge_pages(),
@@ -105,6 +107,15 @@ fn json(args: &Args, live: &Live, settings: &Settings, model: Option<Value>) -> 
         result["settings"] = json!(explain(settings));
     }
     result
+}
+
+/// What there is to compute on. A backend that could not start is linked, and has none.
+fn devices() -> Vec<Value> {
+    let kind = |kind| match kind {
+        DeviceKind::Cpu => "cpu",
+        DeviceKind::Gpu => "gpu",
+    };
+    engine::ffi::devices().into_iter().map(|(of, name)| json!({"kind": kind(of), "name": name})).collect()
 }
 
 fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) -> String {

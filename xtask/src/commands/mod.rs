@@ -18,6 +18,7 @@ pub mod recommend;
 mod setup;
 mod show;
 mod test;
+mod validate;
 mod vendor;
 
 use anyhow::Result;
@@ -79,6 +80,8 @@ enum Command {
     Model(model::Args),
     /// Measure
     Bench(bench::Args),
+    /// Say whether a build or a setting may take another's place: output, speed, CPU time, a long run
+    Validate(validate::Args),
     /// Disassemble a program and say which instruction sets it holds
     Audit(audit::Args),
     /// Compare a build's logits with those of a scalar build
@@ -110,6 +113,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Vendor(args) => vendor::run(args, ui),
         Command::Model(args) => model::run(args, ui),
         Command::Bench(args) => bench::run(args, ui),
+        Command::Validate(args) => validate::run(args, ui),
         Command::Audit(args) => audit::run(args, ui),
         Command::Gate(args) => gate::run(args, ui),
         Command::Show(args) => show::run(args, ui),

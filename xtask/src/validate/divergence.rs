@@ -1,0 +1,161 @@
+//! How far the logits of two engines are apart, read row by row: those of a real vocabulary take hundreds of megabytes.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use build_info::gate::{Limits, Mode};
+use build_info::{kld, logits};
+use serde::{Deserialize, Serialize};
+
+/// What a comparison of all positions found. Figures that are no numbers are absent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Divergence {
+    /// How the tokens were fed.
+    pub mode: Mode,
+    /// Positions compared.
+    pub positions: u32,
+    /// Mean KL divergence of B from A, in nats.
+    pub mean_kld: Option<f64>,
+    /// The greatest of any position.
+    pub max_kld: Option<f64>,
+    /// Share of positions where both find the same token the most likely.
+    pub top1: f64,
+    /// Whether each gave numbers only.
+    pub finite: [bool; 2],
+}
+
+impl Divergence {
+    /// Whether B is as near to A as a build must be to the gate's reference.
+    pub fn is_inside(&self, limits: &Limits) -> bool {
+        self.mean_kld.is_some_and(|kld| kld <= limits.mean_kld) && self.top1 >= limits.top1
+    }
+}
+
+/// Compares two files that `anneal logits` wrote for the same tokens.
+pub fn compare(a: &Path, b: &Path, mode: Mode) -> Result<Divergence> {
+    let (mut a, mut b) = (Rows::open(a)?, Rows::open(b)?);
+    if a.tokens != b.tokens || a.row.len() != b.row.len() {
+        bail!(
+            "A evaluated {} tokens of {} and B {} of {}, and not the same ones: their tokenizers differ",
+            a.tokens.len(),
+            a.row.len(),
+            b.tokens.len(),
+            b.row.len()
+        );
+    }
+    let (mut sum, mut most, mut equal, mut finite) = (0.0, 0.0f64, 0.0, [true; 2]);
+    for _ in 0..a.tokens.len() {
+        let (ours, theirs) = (b.next()?, a.next()?);
+        let both = [theirs, ours];
+        for (finite, row) in finite.iter_mut().zip(both) {
+            // Minus infinity is a token that never comes.
+            *finite &= row.iter().all(|value| value.is_finite() || *value == f32::NEG_INFINITY);
+        }
+        let found = kld::compare(std::iter::once((kld::log_softmax(theirs), ours)));
+        sum += found.mean_kld;
+        most = if found.max_kld.is_nan() { f64::NAN } else { most.max(found.max_kld) };
+        equal += found.top1;
+    }
+    let positions = a.tokens.len() as u32;
+    let number = |value: f64| value.is_finite().then_some(value);
+    let count = f64::from(positions.max(1));
+    let (mean_kld, max_kld) = (number(sum / count), number(most));
+    Ok(Divergence { mode, positions, mean_kld, max_kld, top1: equal / count, finite })
+}
+
+/// A file of logits, as it is read.
+struct Rows {
+    file: BufReader<File>,
+    tokens: Vec<u32>,
+    row: Vec<f32>,
+    bytes: Vec<u8>,
+    name: String,
+}
+
+impl Rows {
+    fn open(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let file = File::open(path).with_context(|| format!("cannot open the logits {name}"))?;
+        let size = file.metadata().with_context(|| format!("cannot look at {name}"))?.len();
+        let mut file = BufReader::with_capacity(1 << 20, file);
+        let mut header = [0; 16];
+        file.read_exact(&mut header).with_context(|| format!("{name} is cut off"))?;
+        let number =
+            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let (vocabulary, rows) = (number(8) as usize, number(12) as usize);
+        // As announced, before memory is asked for.
+        let expected = (vocabulary as u64 + 1).saturating_mul(4 * rows as u64).saturating_add(16);
+        if header[..8] != logits::MAGIC || vocabulary == 0 || size != expected {
+            bail!("{name} is no whole file of logits: {size} bytes, and its header announces {expected}");
+        }
+        let mut bytes = vec![0; 4 * rows];
+        file.read_exact(&mut bytes).with_context(|| format!("cannot read {name}"))?;
+        let token = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let tokens = bytes.chunks_exact(4).map(token).collect();
+        Ok(Self { file, tokens, row: vec![0.0; vocabulary], bytes: vec![0; 4 * vocabulary], name })
+    }
+
+    fn next(&mut self) -> Result<&[f32]> {
+        self.file.read_exact(&mut self.bytes).with_context(|| format!("cannot read {}", self.name))?;
+        for (value, bytes) in self.row.iter_mut().zip(self.bytes.chunks_exact(4)) {
+            *value = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        Ok(&self.row)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use build_info::Logits;
+
+    use super::*;
+
+    fn file(folder: &Path, name: &str, rows: &[(u32, [f32; 2])]) -> std::path::PathBuf {
+        let mut logits = Logits::new(2);
+        rows.iter().for_each(|(token, row)| logits.push(*token, row));
+        let path = folder.join(name);
+        std::fs::write(&path, logits.to_bytes()).unwrap();
+        path
+    }
+
+    #[test]
+    fn rows_are_compared_as_the_gate_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let even = [(1, [0.0, 0.0]), (2, [1.0, 0.0])];
+        let a = file(folder.path(), "a", &even);
+        let limits = Limits { mean_kld: 5e-5, top1: 0.998 };
+        let same = compare(&a, &file(folder.path(), "b", &even), Mode::Prefill).unwrap();
+        assert_eq!((same.positions, same.mean_kld, same.top1), (2, Some(0.0), 1.0));
+        assert!(same.is_inside(&limits) && same.finite == [true; 2]);
+
+        // ln 3 on top of even: 1/2 ln(1/2 / 3/4) + 1/2 ln(1/2 / 1/4), at one of two positions.
+        let other = file(folder.path(), "c", &[(1, [3f32.ln(), 0.0]), (2, [1.0, 0.0])]);
+        let found = compare(&a, &other, Mode::Prefill).unwrap();
+        let expected = 0.5 * 0.5 * (4.0f64 / 3.0).ln();
+        assert!(found.mean_kld.is_some_and(|kld| (kld - expected).abs() < 1e-6), "{found:?}");
+        assert!(!found.is_inside(&limits));
+
+        let broken = file(folder.path(), "d", &[(1, [f32::NAN, 0.0]), (2, [1.0, 0.0])]);
+        let found = compare(&a, &broken, Mode::Decode).unwrap();
+        assert_eq!((found.mean_kld, found.finite), (None, [true, false]));
+        assert!(!found.is_inside(&limits));
+    }
+
+    #[test]
+    fn what_is_no_pair_of_logits_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let a = file(folder.path(), "a", &[(1, [0.0, 0.0])]);
+        let tokens = file(folder.path(), "tokens", &[(2, [0.0, 0.0])]);
+        let cut = folder.path().join("cut");
+        std::fs::write(&cut, &std::fs::read(&a).unwrap()[..24]).unwrap();
+        let huge = folder.path().join("huge");
+        std::fs::write(&huge, [&b"ALOGITS1"[..], &[0xff; 8]].concat()).unwrap();
+        for (other, words) in [(tokens, "tokenizers differ"), (cut, "no whole file"), (huge, "no whole file")]
+        {
+            let error = compare(&a, &other, Mode::Prefill).unwrap_err();
+            assert!(error.to_string().contains(words), "{error:#}");
+        }
+    }
+}

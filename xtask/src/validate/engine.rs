@@ -1,0 +1,240 @@
+//! Runs an engine while it is watched.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal};
+
+use super::subject::{Side, Subject};
+use crate::process;
+
+/// Lines of a failed program that an error shows.
+const TAIL: usize = 8;
+
+/// How often a run is looked at while it prints nothing.
+const TICK: Duration = Duration::from_millis(20);
+
+/// How long a run may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Stay(Option<Duration>);
+
+impl Stay {
+    /// As long as it wants: ctrl-C ends it.
+    pub fn forever() -> Self {
+        Self(None)
+    }
+
+    /// What B is given for what took A so long: that it hangs is to be told, and not that it is slow.
+    pub fn after(a: f64) -> Self {
+        Self(Some(Duration::from_secs(60) + Duration::from_secs_f64(20.0 * a)))
+    }
+
+    /// So long.
+    #[cfg(test)]
+    pub fn for_at_most(time: Duration) -> Self {
+        Self(Some(time))
+    }
+}
+
+/// Something to look at while an engine runs.
+pub enum Event<'a> {
+    /// It printed this on standard output.
+    Output(&'a [u8]),
+    /// Time passed.
+    Tick,
+}
+
+/// A run that ended well.
+pub struct Ended {
+    /// What it printed.
+    pub stdout: Vec<u8>,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// An engine did not do what it was asked: of B that is a verdict.
+#[derive(Debug)]
+pub struct Broken {
+    /// Whose engine.
+    pub side: Side,
+    /// What it exited with, if it did by itself.
+    pub code: Option<i32>,
+    why: String,
+}
+
+impl Broken {
+    /// `side` broke for this reason.
+    pub fn new(side: Side, why: String) -> Self {
+        Self { side, code: None, why }
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.side, self.why)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// Runs the engine of `subject` with `arguments`, the command first, and its own flags. `each` hears of what it prints
+/// as it comes, with the number of the process.
+///
+/// # Errors
+/// [`Broken`] when it cannot be started, fails, is killed or stays too long; an interruption when the user stopped it.
+pub fn run(
+    subject: &Subject,
+    arguments: Vec<OsString>,
+    stay: Stay,
+    each: &mut dyn FnMut(u32, Event<'_>),
+) -> Result<Ended> {
+    process::check_interrupted()?;
+    let mut command = Command::new(subject.program());
+    command.args(arguments).args(&subject.flags);
+    let line = line(&command);
+    let broken = |why: String| anyhow::Error::from(Broken::new(subject.side, why));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // A group of its own: ctrl-C reaches us alone, and we stop it.
+    command.process_group(0);
+    let started = Instant::now();
+    let mut child = command.spawn().map_err(|error| broken(format!("cannot start {line}: {error}")))?;
+    let pid = child.id();
+    let errors = drain(child.stderr.take());
+    let (reader, output) = read(child.stdout.take());
+    let mut stdout = Vec::new();
+    let mut open = true;
+    let mut late = false;
+    let status = loop {
+        let event = if open { output.recv_timeout(TICK) } else { pause() };
+        match event {
+            Ok(bytes) => {
+                each(pid, Event::Output(&bytes));
+                stdout.extend(bytes);
+                continue;
+            }
+            Err(RecvTimeoutError::Timeout) => each(pid, Event::Tick),
+            Err(RecvTimeoutError::Disconnected) => open = false,
+        }
+        late = late || stay.0.is_some_and(|time| started.elapsed() > time);
+        if late || process::interrupted() {
+            kill(&child);
+        }
+        if !open && let Some(status) = child.try_wait().with_context(|| format!("cannot wait for {line}"))? {
+            break status;
+        }
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    let _ = reader.join();
+    let stderr = errors.join().unwrap_or_default();
+    process::check_interrupted()?;
+    if late {
+        return Err(broken(format!("{line} did not end within {seconds:.0} s and was stopped")));
+    }
+    if !status.success() {
+        let why = format!("{line} ended with {status}{}", tail(&stderr));
+        return Err(Broken { side: subject.side, code: status.code(), why }.into());
+    }
+    Ok(Ended { stdout, seconds })
+}
+
+fn pause() -> Result<Vec<u8>, RecvTimeoutError> {
+    std::thread::sleep(TICK);
+    Err(RecvTimeoutError::Timeout)
+}
+
+fn kill(child: &Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // It may have ended by itself meanwhile.
+        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// Standard output, piece by piece as it comes.
+fn read(stream: Option<impl Read + Send + 'static>) -> (JoinHandle<()>, mpsc::Receiver<Vec<u8>>) {
+    let (sender, receiver) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let Some(mut stream) = stream else { return };
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(n @ 1..) = stream.read(&mut buffer) {
+            if sender.send(buffer[..n].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    (reader, receiver)
+}
+
+/// Read all the while: a full pipe would stop the program.
+fn drain(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut stream) = stream {
+            // What was read until an error is what there is to show.
+            let _ = stream.read_to_end(&mut bytes);
+        }
+        bytes
+    })
+}
+
+/// The command as one would type it, without folders and long texts: it goes into records.
+fn line(command: &Command) -> String {
+    let word = |word: &std::ffi::OsStr| {
+        let word = word.to_string_lossy();
+        let word = if word.starts_with('/') { word.rsplit('/').next().unwrap_or(&word) } else { &word };
+        toolchain::setup::quote(word).to_string()
+    };
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// The last lines of what a program printed.
+fn tail(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
+    let lines: Vec<&str> = text.trim().lines().collect();
+    if lines.iter().all(|line| line.is_empty()) {
+        return " and said nothing".to_string();
+    }
+    let last = &lines[lines.len().saturating_sub(TAIL)..];
+    format!("; its last lines:\n    {}", last.join("\n    "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Stage;
+    use super::*;
+
+    #[test]
+    fn failures_are_told_apart() {
+        let stage = Stage::new();
+        let run = |script: &str, stay: Stay| {
+            let subject = stage.subject(Side::B, script);
+            run(&subject, vec!["x".into()], stay, &mut |_, _| {})
+        };
+        let cases = [
+            ("echo broken >&2; exit 3", "exit status: 3; its last lines:\n    broken"),
+            ("kill -SEGV $$", "signal: 11"),
+            ("sleep 100", "did not end within"),
+        ];
+        for (script, words) in cases {
+            let stay = Stay::for_at_most(Duration::from_millis(if script.starts_with("sleep") {
+                200
+            } else {
+                60_000
+            }));
+            let error = run(script, stay).err().expect("it fails");
+            let broken = error.downcast_ref::<Broken>().expect("of the engine's doing");
+            assert_eq!(broken.side, Side::B);
+            assert!(error.to_string().contains(words), "{script}: {error}");
+            assert!(!error.to_string().contains(stage.folder()), "{error}");
+        }
+        let ended = run("printf one; sleep 0.05; printf two", Stay::forever()).unwrap();
+        assert_eq!(ended.stdout, b"onetwo");
+    }
+}

@@ -1,0 +1,407 @@
+//! One long generation of each: does memory grow, do speed and CPU use drift?
+//!
+//! A context that fills up makes every engine slower and its key-value cache larger, so B is held against A, and not
+//! against a flat line.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Result;
+use build_info::Bytes;
+use measure::{Round, Watch, median};
+use serde::{Deserialize, Serialize};
+
+use super::engine::{self, Broken, Event, Stay};
+use super::output::{SEED, TEMPERATURE};
+use super::subject::Subject;
+use super::verdict::{Check, State};
+
+/// Seconds between samples, at first.
+const EVERY: f64 = 0.1;
+
+/// When there are more samples, every other one goes and they are taken half as often.
+const MOST_SAMPLES: usize = 2000;
+
+/// Fewer samples in a quarter of the run tell nothing of it.
+const FEWEST: usize = 3;
+
+/// Memory that B may grow by more than A: pages come in twos of megabytes, and allocators keep some back.
+const GROWTH: f64 = (16 << 20) as f64;
+
+/// The same as a part of A's most memory.
+const GROWTH_PART: f64 = 0.02;
+
+/// Part of A's change of speed, or of CPU use, that B's may differ by. A run of minutes is one sample: on a machine
+/// with others on it two runs of one build differ by several per cent.
+const DRIFT: f64 = 0.10;
+
+/// Cores that others may keep busy before a drift is laid at their door.
+const OTHERS: f64 = 0.25;
+
+/// Clock ticks a second in /proc.
+const TICKS: f64 = 100.0;
+
+/// The state of a run at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Since the first token.
+    pub seconds: f64,
+    /// Bytes of text until then; in the end also [`Sample::tokens`].
+    pub bytes: usize,
+    /// Tokens until then, by the bytes of all.
+    pub tokens: f64,
+    /// CPU seconds, user and system, since the process was started.
+    pub cpu_seconds: f64,
+    /// Resident memory in bytes.
+    pub resident: u64,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LongRun {
+    /// From the first token to the last.
+    pub seconds: f64,
+    /// Tokens per second in each quarter of the tokens; empty of a run that was too short.
+    pub speed: Vec<f64>,
+    /// CPUs kept busy in each quarter.
+    pub cpus: Vec<f64>,
+    /// Bytes that its memory grew by over the last three quarters, by a line through the samples.
+    pub growth: Option<f64>,
+    /// The most memory seen.
+    pub most: u64,
+    /// What else ran on the machine.
+    pub round: Round,
+    /// What it was like meanwhile.
+    pub samples: Vec<Sample>,
+}
+
+/// Both.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Long {
+    /// Tokens of each.
+    pub tokens: u32,
+    /// A's run and B's, as far as they came.
+    pub runs: Vec<LongRun>,
+}
+
+/// Runs A, then B. What was measured is in `long` also when it fails.
+pub fn run(
+    subjects: [&Subject; 2],
+    model: &Path,
+    prompt: (&Path, usize),
+    tokens: u32,
+    long: &mut Option<Long>,
+    mut tell: impl FnMut(usize),
+) -> Result<()> {
+    let long = long.insert(Long { tokens, runs: Vec::new() });
+    let mut stay = Stay::forever();
+    for (number, subject) in subjects.into_iter().enumerate() {
+        tell(number);
+        let run = one(subject, model, prompt, tokens, stay)?;
+        stay = Stay::after(run.seconds);
+        long.runs.push(run);
+    }
+    Ok(())
+}
+
+fn one(subject: &Subject, model: &Path, prompt: (&Path, usize), tokens: u32, stay: Stay) -> Result<LongRun> {
+    let (prompt, prompt_tokens) = prompt;
+    // llama.cpp makes contexts in steps of 256 tokens.
+    let context = (tokens as usize + prompt_tokens + 1).next_multiple_of(256);
+    let mut arguments: Vec<OsString> = vec!["run".into(), "--ignore-eos".into(), "-m".into(), model.into()];
+    arguments.extend(["-f".into(), prompt.into(), "-n".into(), tokens.to_string().into()]);
+    arguments.extend(["-c".into(), context.to_string().into()]);
+    arguments.extend(["--seed", SEED, "--temp", TEMPERATURE].map(OsString::from));
+    let watch = Watch::start();
+    let mut recorder = Recorder::default();
+    engine::run(subject, arguments, stay, &mut |pid, event| {
+        if let Event::Output(bytes) = event {
+            recorder.heard(bytes.len());
+        }
+        recorder.look(|| resident(pid).zip(cpu(pid)));
+    })?;
+    if recorder.bytes == 0 {
+        return Err(
+            Broken::new(subject.side, format!("{tokens} tokens were asked for, and no text came")).into()
+        );
+    }
+    Ok(recorder.finish(tokens, watch.stop()))
+}
+
+/// Takes samples as time passes.
+#[derive(Default)]
+struct Recorder {
+    bytes: usize,
+    first: Option<Instant>,
+    /// Of the last sample.
+    last: f64,
+    /// Of the last text.
+    end: f64,
+    every: f64,
+    samples: Vec<Sample>,
+}
+
+impl Recorder {
+    fn heard(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.end = self.first.get_or_insert_with(Instant::now).elapsed().as_secs_f64();
+    }
+
+    fn look(&mut self, read: impl FnOnce() -> Option<(u64, f64)>) {
+        if self.bytes == 0 {
+            return;
+        }
+        let seconds = self.first.get_or_insert_with(Instant::now).elapsed().as_secs_f64();
+        if seconds - self.last < self.every.max(EVERY) && !self.samples.is_empty() {
+            return;
+        }
+        // Of a process that has ended nothing is told.
+        let Some((resident, cpu_seconds)) = read() else { return };
+        self.last = seconds;
+        self.add(Sample { seconds, bytes: self.bytes, tokens: 0.0, cpu_seconds, resident });
+    }
+
+    fn add(&mut self, sample: Sample) {
+        self.samples.push(sample);
+        if self.samples.len() > MOST_SAMPLES {
+            let mut keep = false;
+            self.samples.retain(|_| {
+                keep = !keep;
+                keep
+            });
+            self.every = 2.0 * self.every.max(EVERY);
+        }
+    }
+
+    fn finish(mut self, tokens: u32, round: Round) -> LongRun {
+        let all = self.bytes.max(1) as f64;
+        for sample in &mut self.samples {
+            sample.tokens = f64::from(tokens) * sample.bytes as f64 / all;
+        }
+        LongRun::new(self.samples, self.end, f64::from(tokens), round)
+    }
+}
+
+impl LongRun {
+    fn new(samples: Vec<Sample>, seconds: f64, tokens: f64, round: Round) -> Self {
+        let quarters: Vec<(f64, f64)> =
+            (0..4).filter_map(|quarter| part(&samples, tokens, quarter)).collect();
+        let quarters = if quarters.len() == 4 { quarters } else { Vec::new() };
+        let (speed, cpus): (Vec<f64>, Vec<f64>) = quarters.into_iter().unzip();
+        let later: Vec<(f64, f64)> = samples
+            .iter()
+            .filter(|sample| sample.tokens >= tokens / 4.0)
+            .map(|sample| (sample.tokens, sample.resident as f64))
+            .collect();
+        let growth = (!speed.is_empty()).then(|| slope(&later) * 0.75 * tokens);
+        let most = samples.iter().map(|sample| sample.resident).max().unwrap_or(0);
+        Self { seconds, speed, cpus, growth, most, round, samples }
+    }
+
+    /// How the last quarter stands to the first.
+    fn drift(values: &[f64]) -> Option<f64> {
+        values.first().zip(values.last()).map(|(first, last)| last / first).filter(|drift| drift.is_finite())
+    }
+
+    fn is_disturbed(&self) -> bool {
+        self.round.cores_busy_elsewhere.is_some_and(|cores| cores > OTHERS)
+    }
+}
+
+/// Tokens per second and CPUs busy in a quarter of the tokens.
+fn part(samples: &[Sample], tokens: f64, quarter: u32) -> Option<(f64, f64)> {
+    let from = tokens * f64::from(quarter) / 4.0;
+    let inside: Vec<&Sample> = samples
+        .iter()
+        .filter(|sample| sample.tokens >= from && sample.tokens <= from + tokens / 4.0)
+        .collect();
+    if inside.len() < FEWEST {
+        return None;
+    }
+    let (first, last) = (inside.first()?, inside.last()?);
+    let seconds = last.seconds - first.seconds;
+    (seconds > 0.0)
+        .then(|| ((last.tokens - first.tokens) / seconds, (last.cpu_seconds - first.cpu_seconds) / seconds))
+}
+
+/// Of the line through `points` that leaves the least squares.
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let count = points.len() as f64;
+    let mean = |pick: fn(&(f64, f64)) -> f64| points.iter().map(pick).sum::<f64>() / count;
+    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let (over, under) = points.iter().fold((0.0, 0.0), |(over, under), point| {
+        (over + (point.0 - x) * (point.1 - y), under + (point.0 - x).powi(2))
+    });
+    if under > 0.0 { over / under } else { 0.0 }
+}
+
+/// `VmRSS` of a process.
+fn resident(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// CPU seconds of a process, user and system: fields 14 and 15 of proc_pid_stat(5).
+fn cpu(pid: u32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks: Option<Vec<u64>> =
+        fields.split_whitespace().skip(11).take(2).map(|word| word.parse().ok()).collect();
+    Some(ticks?.iter().sum::<u64>() as f64 / TICKS)
+}
+
+impl Long {
+    /// What is to be said of it.
+    pub fn checks(&self) -> Vec<Check> {
+        let [a, b] = &self.runs[..] else { return Vec::new() };
+        let title = format!("long run, {} tokens", self.tokens);
+        let show =
+            |run: &LongRun| format!("{:.1} t/s", f64::from(self.tokens) / run.seconds.max(f64::MIN_POSITIVE));
+        let whole =
+            Check::new(title, State::Told, "both came to their end".to_string()).with(show(a), show(b));
+        if a.speed.is_empty() || b.speed.is_empty() {
+            let short = Check::new("drift", State::Unclear, "too short to tell".to_string());
+            return vec![
+                whole,
+                short.because("the long run was too short to tell of drift: raise --long".to_string()),
+            ];
+        }
+        let mut checks = vec![whole];
+        checks.extend(memory(a, b));
+        checks.extend(drift("t/s drift", a, b, |run| &run.speed));
+        checks.extend(drift("CPU use drift", a, b, |run| &run.cpus));
+        checks
+    }
+}
+
+fn memory(a: &LongRun, b: &LongRun) -> Option<Check> {
+    let (of_a, of_b) = a.growth.zip(b.growth)?;
+    let show = |growth: f64| {
+        let sign = if growth < 0.0 { "-" } else { "+" };
+        format!("{sign}{}", Bytes(growth.abs() as u64))
+    };
+    let most = GROWTH.max(GROWTH_PART * a.most as f64);
+    let check =
+        |state, said: &str| Check::new("memory growth", state, said.to_string()).with(show(of_a), show(of_b));
+    Some(if of_b - of_a > most {
+        check(State::Failed, "grows").because(format!(
+            "B's memory grows: {} over the last three quarters of the long run, where A's grew {}",
+            show(of_b),
+            show(of_a)
+        ))
+    } else {
+        check(State::Passed, "as A's or less")
+    })
+}
+
+/// B's change from the first quarter to the last, against A's.
+fn drift(name: &str, a: &LongRun, b: &LongRun, pick: impl Fn(&LongRun) -> &Vec<f64>) -> Option<Check> {
+    let (of_a, of_b) = LongRun::drift(pick(a)).zip(LongRun::drift(pick(b)))?;
+    let show = |drift: f64| format!("{:+.1} %", 100.0 * (drift - 1.0));
+    let against = of_b / of_a;
+    let check = |state, said: String| Check::new(name, state, said).with(show(of_a), show(of_b));
+    // A B that gets slower less than A is no worse for it; CPU use may drift neither way.
+    let worse = against < 1.0 - DRIFT || (name != "t/s drift" && against > 1.0 + DRIFT);
+    Some(if !worse {
+        check(State::Passed, format!("{against:.3}"))
+    } else if a.is_disturbed() || b.is_disturbed() {
+        let elsewhere = [a, b].map(|run| run.round.cores_busy_elsewhere.unwrap_or_default());
+        check(State::Unclear, "disturbed".to_string()).because(format!(
+            "the machine was too disturbed to tell of the {name}: others kept {:.2} cores busy",
+            median(&elsewhere)
+        ))
+    } else {
+        check(State::Failed, format!("{against:.3}")).because(format!(
+            "B's {name} from the first quarter of the long run to the last is {}, and A's {}",
+            show(of_b),
+            show(of_a)
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of 10,000 tokens that slows down to `slow`, uses `cpus` in the end and leaks so many bytes a token.
+    fn run(slow: f64, cpus: f64, leak: f64, elsewhere: f64) -> LongRun {
+        let (mut seconds, mut cpu_seconds, mut samples) = (0.0, 5.0, Vec::new());
+        for step in 0..=100 {
+            let share = f64::from(step) / 100.0;
+            let tokens = 10_000.0 * share;
+            samples.push(Sample {
+                seconds,
+                bytes: tokens as usize,
+                tokens,
+                cpu_seconds,
+                resident: (1e9 + leak * tokens) as u64,
+            });
+            let took = 1.0 / (1.0 - (1.0 - slow) * share);
+            seconds += took;
+            cpu_seconds += took * (2.0 - (2.0 - cpus) * share);
+        }
+        let round = Round { seconds, load_average: None, cores_busy_elsewhere: Some(elsewhere) };
+        LongRun::new(samples, seconds, 10_000.0, round)
+    }
+
+    #[test]
+    fn b_is_held_against_a_and_not_against_a_flat_line() {
+        use State::{Failed, Passed, Unclear};
+        let kib = 1024.0;
+        let cases = [
+            // Both slow down as the context fills and their caches grow.
+            (run(0.7, 2.0, 8.0 * kib, 0.0), run(0.7, 2.0, 8.0 * kib, 0.0), [Passed, Passed, Passed]),
+            (run(0.7, 2.0, 8.0 * kib, 0.0), run(0.9, 2.0, 4.0 * kib, 0.0), [Passed, Passed, Passed]),
+            (run(0.9, 2.0, 0.0, 0.0), run(0.9, 2.0, 4.0 * kib, 0.0), [Failed, Passed, Passed]),
+            (run(0.9, 2.0, 0.0, 0.0), run(0.6, 2.0, 0.0, 0.0), [Passed, Failed, Passed]),
+            (run(0.9, 2.0, 0.0, 0.0), run(0.6, 2.0, 0.0, 0.8), [Passed, Unclear, Passed]),
+            (run(0.9, 2.0, 0.0, 0.0), run(0.9, 1.2, 0.0, 0.0), [Passed, Passed, Failed]),
+            (run(0.9, 1.2, 0.0, 0.0), run(0.9, 2.0, 0.0, 0.0), [Passed, Passed, Failed]),
+        ];
+        for (a, b, expected) in cases {
+            let long = Long { tokens: 10_000, runs: vec![a, b] };
+            let states: Vec<State> = long.checks().iter().skip(1).map(|check| check.state).collect();
+            assert_eq!(states, expected, "{:#?}", long.checks());
+        }
+    }
+
+    #[test]
+    fn growth_and_quarters_are_those_that_were_planted() {
+        let found = run(0.5, 1.0, 1024.0, 0.0);
+        assert!((found.growth.unwrap() - 1024.0 * 7500.0).abs() < 2000.0, "{:?}", found.growth);
+        let drift = LongRun::drift(&found.speed).unwrap();
+        assert!((0.5..0.7).contains(&drift), "{drift}");
+        assert!(found.cpus[0] > 1.8 && found.cpus[3] < 1.3, "{:?}", found.cpus);
+    }
+
+    #[test]
+    fn a_run_that_is_too_short_is_not_judged_and_a_very_long_one_is_thinned_out() {
+        let mut recorder = Recorder { bytes: 1, ..Recorder::default() };
+        recorder.look(|| Some((1, 1.0)));
+        let round = Round { seconds: 1.0, load_average: None, cores_busy_elsewhere: None };
+        let short = recorder.finish(100, round);
+        assert!(short.speed.is_empty());
+        let long = Long { tokens: 100, runs: vec![short.clone(), short] };
+        assert_eq!(long.checks()[1].state, State::Unclear);
+
+        let mut recorder = Recorder { bytes: 10_000, ..Recorder::default() };
+        for second in 0..10_000usize {
+            let sample =
+                Sample { seconds: second as f64, bytes: second, tokens: 0.0, cpu_seconds: 0.0, resident: 1 };
+            recorder.add(sample);
+        }
+        assert!(recorder.samples.len() <= MOST_SAMPLES && recorder.every >= 2.0 * EVERY);
+        assert!(recorder.samples.windows(2).all(|pair| pair[0].seconds < pair[1].seconds));
+    }
+
+    #[test]
+    fn this_process_has_memory_and_took_time() {
+        let own = std::process::id();
+        assert!(resident(own).is_some_and(|bytes| bytes > 1 << 20));
+        assert!(cpu(own).is_some());
+        assert!(resident(0).is_none() && cpu(0).is_none());
+    }
+}

@@ -1,0 +1,299 @@
+//! The acceptance run: may B take A's place?
+//!
+//! Output first, since a fast engine that says something else is of no use; then speed and CPU time of each phase in
+//! turn; then, where it is asked for, a long run of each. docs/src/guide/validating.md says what is judged and why.
+
+mod divergence;
+mod engine;
+mod long;
+mod output;
+mod page;
+mod speed;
+pub mod steps;
+mod subject;
+#[cfg(test)]
+mod testing;
+mod verdict;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use measure::conditions::{self, Condition};
+use serde::{Deserialize, Serialize};
+
+pub use page::Page;
+pub use speed::{Rules, Sizes};
+pub use subject::{Side, Subject, flags};
+pub use verdict::Verdict;
+
+use self::engine::Broken;
+use self::long::Long;
+use self::output::{Output, Talk};
+use self::speed::Speed;
+use self::subject::About;
+use self::verdict::{Check, State};
+use crate::compare::{Phase, Provenance};
+use crate::process;
+use crate::ui::Ui;
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The model.
+    pub model: PathBuf,
+    /// Tokens and rounds of the race.
+    pub sizes: Sizes,
+    /// What is raced.
+    pub phases: Vec<Phase>,
+    /// What is accepted.
+    pub rules: Rules,
+    /// Tokens of the answers that are compared.
+    pub answer: u32,
+    /// Tokens of the long run, where there is one.
+    pub long: Option<u32>,
+    /// Whether to go on when B has failed already.
+    pub keep_going: bool,
+}
+
+/// Everything that was found, with all samples.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// Date, command, machine.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// What is to be done with B; absent until it is known.
+    pub verdict: Option<Verdict>,
+    /// Why.
+    pub reasons: Vec<String>,
+    /// Why it is not complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<String>,
+    /// Name of the model's file, without its ending.
+    pub model: String,
+    /// The builds and their flags, as far as they were looked at.
+    pub subjects: Vec<About>,
+    /// What made this a bad moment to measure.
+    pub conditions: Vec<Condition>,
+    /// Line by line.
+    pub checks: Vec<Check>,
+    /// What the engines said.
+    pub output: Option<Output>,
+    /// How fast they were.
+    pub speed: Vec<Speed>,
+    /// The long run.
+    pub long: Option<Long>,
+}
+
+/// A and B, and what is done with them.
+pub struct Validation<'a> {
+    /// What there is.
+    pub a: &'a Subject,
+    /// What is to replace it.
+    pub b: &'a Subject,
+    /// How.
+    pub options: &'a Options,
+    /// Where the record is kept as it grows.
+    pub out: Option<&'a Path>,
+    /// A folder for what the engines read and write; made and removed.
+    pub scratch: &'a Path,
+    /// What the record says of itself.
+    pub provenance: Provenance,
+}
+
+impl Validation<'_> {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// When A does not work, or the user stops it. A B that does not work is not accepted.
+    pub fn run(&self, ui: &Ui) -> Result<Record> {
+        let mut record = Record {
+            provenance: self.provenance.clone(),
+            verdict: None,
+            reasons: Vec::new(),
+            stopped: Some("it was still running when this was written".to_string()),
+            model: self.options.model.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            subjects: Vec::new(),
+            conditions: Vec::new(),
+            checks: Vec::new(),
+            output: None,
+            speed: Vec::new(),
+            long: None,
+        };
+        std::fs::create_dir_all(self.scratch)
+            .with_context(|| format!("cannot make {}", self.scratch.display()))?;
+        let done = self.parts(&mut record, ui);
+        let _ = std::fs::remove_dir_all(self.scratch);
+        record.checks = self.checks(&record);
+        match done {
+            Ok(()) => {}
+            Err(error) => match error.downcast_ref::<Broken>() {
+                Some(broken) if broken.side == Side::B => {
+                    let check = Check::new("B runs", State::Failed, "broken".to_string());
+                    record.checks.push(check.because(format!("B broke: {}", strip(&broken.to_string()))));
+                }
+                _ => return Err(self.keep_part(error, record)),
+            },
+        }
+        record.verdict = Some(Verdict::of(&record.checks));
+        record.reasons = Verdict::reasons(&record.checks);
+        record.stopped = None;
+        self.keep(&record)?;
+        Ok(record)
+    }
+
+    fn parts(&self, record: &mut Record, ui: &Ui) -> Result<()> {
+        let Options { model, sizes, phases, answer, long, keep_going, .. } = self.options;
+        let subjects = [self.a, self.b];
+        for subject in subjects {
+            record.subjects.push(subject.look()?);
+        }
+        record.conditions = conditions::look();
+        record.conditions.iter().for_each(|condition| ui.warn(condition));
+
+        let talk = Talk { subjects, model, tokens: *answer, folder: self.scratch };
+        let mut progress = ui.progress("output");
+        let said = talk.run(|done, total| progress.step(done, total, "runs"));
+        progress.finish();
+        let prompt_tokens = record.output.insert(said?).prompt_tokens;
+        for &phase in phases {
+            if self.has_failed(record) && !keep_going {
+                return Ok(());
+            }
+            self.keep(record)?;
+            let mut progress = ui.progress(phase.name());
+            let mut speed = None;
+            let raced = speed::race(phase, subjects, model, sizes, &mut speed, |done, total| {
+                progress.step(done, total, "rounds");
+            });
+            progress.finish();
+            record.speed.extend(speed);
+            raced?;
+        }
+        // Nobody has to wait for minutes to hear of a null result again.
+        let Some(tokens) = long.filter(|_| *keep_going || !self.has_failed(record)) else { return Ok(()) };
+        self.keep(record)?;
+        let mut progress = ui.progress("long run");
+        let prompt = (self.scratch.join("prompt.txt"), prompt_tokens);
+        let ran = long::run(subjects, model, (&prompt.0, prompt.1), tokens, &mut record.long, |done| {
+            progress.step(done as u64, 2, "runs");
+        });
+        progress.finish();
+        ran
+    }
+
+    fn has_failed(&self, record: &Record) -> bool {
+        self.checks(record).iter().any(|check| check.state == State::Failed)
+    }
+
+    fn checks(&self, record: &Record) -> Vec<Check> {
+        let mut checks = devices(&record.subjects);
+        checks.extend(record.output.iter().flat_map(Output::checks));
+        // One phase alone may be slower or equal where another is yet to come.
+        let all = record.speed.len() == self.options.phases.len();
+        let speed = speed::checks(&record.speed, &self.options.rules);
+        checks.extend(speed.into_iter().filter(|check| all || check.name != "faster"));
+        checks.extend(record.long.iter().flat_map(Long::checks));
+        checks
+    }
+
+    fn keep(&self, record: &Record) -> Result<()> {
+        match self.out {
+            Some(path) => crate::fs::write_atomically(path, &serde_json::to_vec_pretty(record)?),
+            None => Ok(()),
+        }
+    }
+
+    /// `error` with the place of what was measured before it.
+    fn keep_part(&self, error: anyhow::Error, mut record: Record) -> anyhow::Error {
+        let why =
+            if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
+        record.stopped = Some(why.lines().next().unwrap_or_default().to_string());
+        let Some(path) = self.out else { return error };
+        match self.keep(&record) {
+            Ok(()) => error.context(format!("not finished; what was measured is in {}", path.display())),
+            Err(second) => error.context(format!("not finished, and not kept: {second:#}")),
+        }
+    }
+}
+
+/// `B: why` without the side, which is said already.
+fn strip(text: &str) -> &str {
+    text.split_once(": ").map_or(text, |(_, why)| why)
+}
+
+/// A device that A computes on and B does not find: the model would be computed by the CPU instead, without a word.
+fn devices(subjects: &[About]) -> Vec<Check> {
+    let [a, b] = subjects else { return Vec::new() };
+    let Some((of_a, of_b)) = a.gpus.as_ref().zip(b.gpus.as_ref()) else {
+        let unclear = Check::new("devices", State::Unclear, "not told".to_string());
+        return vec![unclear.because(
+            "an engine is linked for GPUs and too old to tell its devices: build it again".to_string(),
+        )];
+    };
+    let mut left = of_b.clone();
+    let mut lost = of_a.clone();
+    lost.retain(|device| match left.iter().position(|other| other == device) {
+        Some(at) => {
+            left.remove(at);
+            false
+        }
+        None => true,
+    });
+    let show = |gpus: &[String]| match gpus.len() {
+        0 => "CPU".to_string(),
+        1 => "CPU, 1 GPU".to_string(),
+        n => format!("CPU, {n} GPUs"),
+    };
+    let check =
+        |state, said: &str| Check::new("devices", state, said.to_string()).with(show(of_a), show(of_b));
+    if lost.is_empty() {
+        return vec![check(State::Passed, "none is missing")];
+    }
+    let reason =
+        format!("B falls back to the CPU: it does not find {}, on which A computes", lost.join(", "));
+    vec![check(State::Failed, "CPU fallback").because(reason)]
+}
+
+#[cfg(test)]
+fn tests_record() -> Record {
+    let text = String::from;
+    Record {
+        provenance: Provenance { date: text("2026-01-01"), command: text("x"), machine: text("m") },
+        verdict: None,
+        reasons: Vec::new(),
+        stopped: None,
+        model: text("tiny"),
+        subjects: Vec::new(),
+        conditions: Vec::new(),
+        checks: Vec::new(),
+        output: None,
+        speed: Vec::new(),
+        long: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about(gpus: Option<&[&str]>) -> About {
+        let build = crate::compare::comparison::Contender::new("x", None);
+        let gpus = gpus.map(|gpus| gpus.iter().map(|gpu| gpu.to_string()).collect());
+        About { build, flags: Vec::new(), gpus }
+    }
+
+    #[test]
+    fn a_device_that_b_lacks_is_a_fallback() {
+        let cases: [(Option<&[&str]>, Option<&[&str]>, State); 6] = [
+            (Some(&[]), Some(&[]), State::Passed),
+            (Some(&["H100"]), Some(&["H100"]), State::Passed),
+            (Some(&[]), Some(&["H100"]), State::Passed),
+            (Some(&["H100"]), Some(&[]), State::Failed),
+            (Some(&["H100", "H100"]), Some(&["H100"]), State::Failed),
+            (None, Some(&[]), State::Unclear),
+        ];
+        for (a, b, expected) in cases {
+            assert_eq!(devices(&[about(a), about(b)])[0].state, expected, "{a:?} {b:?}");
+        }
+    }
+}

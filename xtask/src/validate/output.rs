@@ -1,0 +1,302 @@
+//! Whether B says what A says, and each says the same twice.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build_info::gate::Mode;
+use serde::{Deserialize, Serialize};
+
+use super::divergence::{self, Divergence};
+use super::engine::{self, Broken, Stay};
+use super::subject::{Side, Subject};
+use super::verdict::{Check, State};
+use crate::stages::gate::LIMITS;
+
+/// What the engines go on from, and whose logits are compared: prose, code, numbers and other scripts.
+pub const TEXT: &str = include_str!("text.txt");
+
+/// Bytes of [`TEXT`] that are the prompt.
+const PROMPT: usize = 400;
+
+/// Positions at which logits are compared when the tokens differ: a single other token is 0.2 % of them.
+const POSITIONS: usize = 512;
+
+/// When the tokens are the same, logits are only looked at for what is no number.
+const FEW_POSITIONS: usize = 64;
+
+/// Seed of the sampled run.
+pub const SEED: &str = "1";
+
+/// Temperature of the sampled run.
+pub const TEMPERATURE: &str = "0.8";
+
+/// What the engines said.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Output {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// The most likely tokens after it, of A and of B.
+    pub greedy: [Vec<i64>; 2],
+    /// Of these equal, from the first on.
+    pub equal: usize,
+    /// Whether each gave the same most likely tokens a second time.
+    pub repeatable: [bool; 2],
+    /// Whether each drew the same tokens a second time from the same seed.
+    pub seeded: [bool; 2],
+    /// How far the logits of a text are apart.
+    pub divergence: Vec<Divergence>,
+}
+
+/// What of `anneal run --json` is read.
+#[derive(Deserialize)]
+struct Said {
+    prompt_tokens: usize,
+    tokens: Vec<i64>,
+    stop: String,
+}
+
+/// What the runs have in common.
+pub struct Talk<'a> {
+    /// A and B.
+    pub subjects: [&'a Subject; 2],
+    /// The model.
+    pub model: &'a Path,
+    /// Tokens of each answer.
+    pub tokens: u32,
+    /// A folder of our own.
+    pub folder: &'a Path,
+}
+
+impl Talk<'_> {
+    /// Lets both answer; `tell` hears how many of how many runs are done.
+    pub fn run(&self, mut tell: impl FnMut(u64, u64)) -> Result<Output> {
+        let prompt = self.write("prompt.txt", beginning(PROMPT))?;
+        let (mut firsts, mut repeatable, mut seeded) = (Vec::new(), [true; 2], [true; 2]);
+        let mut prompt_tokens = 0;
+        let mut stay = Stay::forever();
+        let mut done = 0;
+        for (side, subject) in self.subjects.into_iter().enumerate() {
+            let mut longest = 0.0f64;
+            for (sampling, same) in [
+                (&["--greedy"][..], &mut repeatable[side]),
+                (&["--seed", SEED, "--temp", TEMPERATURE], &mut seeded[side]),
+            ] {
+                let (first, seconds) = self.say(subject, &prompt, sampling, stay)?;
+                let (second, _) = self.say(subject, &prompt, sampling, stay)?;
+                *same = first.tokens == second.tokens;
+                longest = longest.max(seconds);
+                if sampling.len() == 1 {
+                    prompt_tokens = first.prompt_tokens;
+                    firsts.push(first.tokens);
+                }
+                done += 2;
+                tell(done, 10);
+            }
+            stay = Stay::after(longest);
+        }
+        let (b, a) = (firsts.pop().unwrap_or_default(), firsts.pop().unwrap_or_default());
+        let equal = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
+        let same = a == b;
+        let mut output =
+            Output { prompt_tokens, greedy: [a, b], equal, repeatable, seeded, divergence: Vec::new() };
+        let modes = if same { &[Mode::Prefill][..] } else { &[Mode::Prefill, Mode::Decode] };
+        let positions = if same { FEW_POSITIONS } else { POSITIONS };
+        // As many bytes as should give so many tokens.
+        let bytes = positions * PROMPT / prompt_tokens.max(1);
+        let text = self.write("text.txt", beginning(bytes))?;
+        for &mode in modes {
+            output.divergence.push(self.diverge(&text, mode)?);
+            done += 1;
+            tell(done, 10);
+        }
+        tell(10, 10);
+        Ok(output)
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.folder.join(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    fn say(&self, subject: &Subject, prompt: &Path, sampling: &[&str], stay: Stay) -> Result<(Said, f64)> {
+        let mut arguments: Vec<OsString> = vec!["run".into(), "--json".into(), "--ignore-eos".into()];
+        arguments.extend(["-m".into(), self.model.into(), "-f".into(), prompt.into()]);
+        arguments.extend(["-n".into(), self.tokens.to_string().into()]);
+        arguments.extend(sampling.iter().map(OsString::from));
+        let ended = engine::run(subject, arguments, stay, &mut |_, _| {})?;
+        let said: Said = serde_json::from_slice(&ended.stdout).map_err(|error| {
+            Broken::new(
+                subject.side,
+                format!("anneal run --json printed no result that can be read: {error}"),
+            )
+        })?;
+        if said.stop != "length" || said.tokens.len() != self.tokens as usize {
+            let (tokens, asked) = (said.tokens.len(), self.tokens);
+            let why = format!("stopped after {tokens} of {asked} tokens: {}", said.stop.replace('_', " "));
+            return Err(Broken::new(subject.side, why).into());
+        }
+        Ok((said, ended.seconds))
+    }
+
+    fn diverge(&self, text: &Path, mode: Mode) -> Result<Divergence> {
+        let mut stay = Stay::forever();
+        let files = self.subjects.map(|subject| self.folder.join(format!("{}.logits", subject.side)));
+        for (subject, file) in self.subjects.into_iter().zip(&files) {
+            let mut arguments: Vec<OsString> = vec!["logits".into(), "-m".into(), self.model.into()];
+            arguments.extend(["-f".into(), text.into(), "--out".into(), file.into()]);
+            if mode == Mode::Decode {
+                arguments.push("--step".into());
+            }
+            let ended = engine::run(subject, arguments, stay, &mut |_, _| {})?;
+            stay = Stay::after(ended.seconds);
+        }
+        let found = divergence::compare(&files[0], &files[1], mode);
+        files.iter().for_each(|file| drop(std::fs::remove_file(file)));
+        found
+    }
+}
+
+/// The first so many bytes of the text, in whole characters; all of it if there are fewer.
+pub fn beginning(bytes: usize) -> &'static str {
+    let mut end = bytes.min(TEXT.len());
+    while !TEXT.is_char_boundary(end) {
+        end -= 1;
+    }
+    &TEXT[..end]
+}
+
+impl Output {
+    /// What is to be said of it.
+    pub fn checks(&self) -> Vec<Check> {
+        vec![self.same(), self.repeats(), self.numbers()]
+    }
+
+    /// Whether B's output may stand for A's.
+    fn same(&self) -> Check {
+        let (tokens, equal) = (self.greedy[0].len(), self.equal);
+        let row = |state, said: String| {
+            Check::new("output", state, said).with(format!("{tokens} tokens"), format!("{equal} equal"))
+        };
+        if self.greedy[0] == self.greedy[1] {
+            return row(State::Passed, "identical".to_string());
+        }
+        let worst = self.divergence.iter().min_by(|a, b| rank(a).total_cmp(&rank(b)));
+        let figures = match worst {
+            Some(Divergence { mean_kld: Some(kld), top1, .. }) => {
+                format!("KLD {kld:.1e}, top-1 {:.1} %", 100.0 * top1)
+            }
+            _ => "logits that are no numbers".to_string(),
+        };
+        let inside =
+            !self.divergence.is_empty() && self.divergence.iter().all(|found| found.is_inside(&LIMITS));
+        if inside {
+            return row(State::Passed, format!("inside the gate: {figures}"));
+        }
+        let reason = format!(
+            "B's output is not A's: {equal} of {tokens} greedy tokens are equal, and {figures}; accepted are a mean KL \
+             divergence of {:.0e} nats and the same best token at {:.1} % of the positions",
+            LIMITS.mean_kld,
+            100.0 * LIMITS.top1
+        );
+        row(State::Failed, figures).because(reason)
+    }
+
+    fn repeats(&self) -> Check {
+        let yes = |side: usize| self.repeatable[side] && self.seeded[side];
+        let word = |side: usize| if yes(side) { "yes" } else { "NO" }.to_string();
+        let check =
+            |state, said: &str| Check::new("repeatable", state, said.to_string()).with(word(0), word(1));
+        let of = |side: usize| match (self.repeatable[side], self.seeded[side]) {
+            (false, _) => "greedy tokens",
+            _ => "tokens of the same seed",
+        };
+        match Side::BOTH.into_iter().enumerate().rev().find(|(side, _)| !yes(*side)) {
+            None => check(State::Passed, "greedy and seeded"),
+            Some((side, name)) => check(State::Failed, "unstable")
+                .because(format!("{name} is unstable: two runs of one engine gave other {}", of(side))),
+        }
+    }
+
+    fn numbers(&self) -> Check {
+        let finite = |side: usize| self.divergence.iter().all(|found| found.finite[side]);
+        let word = |side: usize| if finite(side) { "yes" } else { "NO" }.to_string();
+        let check =
+            |state, said: &str| Check::new("finite logits", state, said.to_string()).with(word(0), word(1));
+        match Side::BOTH.into_iter().enumerate().rev().find(|(side, _)| !finite(*side)) {
+            None => check(State::Passed, "no NaN"),
+            Some((_, name)) => check(State::Failed, "no numbers")
+                .because(format!("{name} gives logits that are no numbers (NaN or infinite)")),
+        }
+    }
+}
+
+/// The less the worse.
+fn rank(found: &Divergence) -> f64 {
+    found.mean_kld.map_or(f64::NEG_INFINITY, |kld| -kld)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(b: &[i64], mean_kld: Option<f64>) -> Output {
+        let a = vec![1, 2, 3];
+        let equal = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+        let finite = [true, mean_kld.is_some()];
+        let divergence = Divergence {
+            mode: Mode::Prefill,
+            positions: 512,
+            mean_kld,
+            max_kld: mean_kld,
+            top1: 1.0,
+            finite,
+        };
+        Output {
+            prompt_tokens: 9,
+            greedy: [a, b.to_vec()],
+            equal,
+            repeatable: [true; 2],
+            seeded: [true; 2],
+            divergence: vec![divergence],
+        }
+    }
+
+    #[test]
+    fn equal_tokens_or_near_logits_are_accepted() {
+        let cases = [
+            (&[1, 2, 3], Some(0.0), State::Passed, "identical"),
+            (&[1, 2, 4], Some(1e-6), State::Passed, "inside the gate: KLD 1.0e-6"),
+            (&[1, 2, 4], Some(1e-3), State::Failed, "KLD 1.0e-3"),
+            (&[0, 0, 0], None, State::Failed, "no numbers"),
+        ];
+        for (b, kld, state, words) in cases {
+            let check = output(b, kld).same();
+            assert_eq!(check.state, state, "{b:?} {kld:?}");
+            assert!(check.said.contains(words), "{}", check.said);
+            assert_eq!(check.reason.is_some(), state == State::Failed);
+        }
+    }
+
+    #[test]
+    fn instability_is_laid_at_whose_door_it_is() {
+        let mut found = output(&[1, 2, 3], Some(0.0));
+        assert!(found.checks().iter().all(|check| check.state == State::Passed));
+        found.seeded[1] = false;
+        let reason = found.repeats().reason.unwrap();
+        assert_eq!(reason, "B is unstable: two runs of one engine gave other tokens of the same seed");
+        let nan = output(&[1, 2, 3], None).numbers();
+        assert!(nan.reason.unwrap().starts_with("B gives logits"));
+    }
+
+    #[test]
+    fn the_text_is_long_enough_and_cut_between_characters() {
+        assert!(beginning(PROMPT).is_ascii() && beginning(PROMPT).len() == PROMPT);
+        // 512 tokens of a real vocabulary take some 2,000 bytes.
+        assert!(TEXT.len() > 2500, "{}", TEXT.len());
+        for bytes in 0..=TEXT.len() + 1 {
+            assert!(beginning(bytes).len() <= bytes);
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! How fast each phase is, and what it costs in CPU time: A and B in turn, round after round.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use anyhow::Result;
+use measure::race::Finish;
+use measure::{Race, Ratio, Round, Rule, Stop, Usage, UsageWatch, median};
+use serde::{Deserialize, Serialize};
+
+use super::engine::{self, Broken, Event, Stay};
+use super::subject::Subject;
+use super::verdict::{Check, State};
+use crate::compare::Phase;
+
+/// What one sample should last at least: the kernel tells CPU time in hundredths of a second.
+const SECONDS: f64 = 1.0;
+
+/// Most repetitions in a sample.
+const REPETITIONS: f64 = 500.0;
+
+/// Less CPU time than this in a sample says nothing: ten steps of the kernel's clock.
+const LEAST_CPU: f64 = 0.1;
+
+/// A machine on which smaller differences than this cannot be expected to show is too disturbed to find none.
+const DISTURBED: f64 = 0.05;
+
+/// How it is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Prompt tokens.
+    pub prompt: u32,
+    /// Generated tokens.
+    pub generate: u32,
+    /// Rounds.
+    pub pairs: usize,
+    /// Half the interval's width that is narrow enough.
+    pub precision: f64,
+}
+
+/// What is accepted.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Phases that have to be faster, each of them; if none is named, one of all, and none slower.
+    pub decisive: Vec<Phase>,
+    /// Whether no difference is enough.
+    pub accept_equal: bool,
+    /// Part of A's CPU time per token by which B's may be shown to be more.
+    pub cpu_tolerance: f64,
+}
+
+/// One run of one engine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Lap {
+    /// Mean of its repetitions.
+    pub tokens_per_second: f64,
+    /// For a thousand tokens, user and system. Absent where the kernel does not tell, or the time was too short.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<f64>,
+    /// What was used while the phase was measured, its warm-up included.
+    pub usage: Usage,
+}
+
+/// One phase.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Speed {
+    /// Which one.
+    pub phase: Phase,
+    /// Tokens of one repetition.
+    pub tokens: u32,
+    /// Repetitions in a sample.
+    pub repetitions: u32,
+    /// Why it ended; absent where it did not end by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Stop>,
+    /// B's speed against A's.
+    pub ratio: Option<Ratio>,
+    /// B's CPU time per token against A's.
+    pub cpu_ratio: Option<Ratio>,
+    /// The smallest difference of speed that could be expected to show.
+    pub floor: Option<f64>,
+    /// The smallest difference of CPU time that could be expected to show.
+    pub cpu_floor: Option<f64>,
+    /// Rounds that count, of A and of B.
+    pub laps: [Vec<Lap>; 2],
+    /// The first round, which does not count, and those in which A was disturbed.
+    pub dropped: [Vec<Lap>; 2],
+    /// What else ran on the machine in the rounds that count.
+    pub rounds: Vec<Round>,
+}
+
+/// The fields that are read of `anneal bench`.
+#[derive(Deserialize)]
+struct Row {
+    avg_ns: f64,
+    avg_ts: f64,
+}
+
+/// Measures `phase`; `tell` hears of each round. What was measured is in `speed` also when it fails.
+pub fn race(
+    phase: Phase,
+    subjects: [&Subject; 2],
+    model: &Path,
+    sizes: &Sizes,
+    speed: &mut Option<Speed>,
+    mut tell: impl FnMut(u64, u64),
+) -> Result<()> {
+    let tokens = if phase == Phase::Prefill { sizes.prompt } else { sizes.generate };
+    let mut bench = Bench { phase, model, tokens, repetitions: 1, stay: Stay::forever() };
+    // How often is as often as takes a second; A's first run also tells how long is too long for B.
+    let (row, _, seconds) = bench.run(subjects[0])?;
+    let repetitions = (SECONDS * 1e9 / row.avg_ns.max(1.0)).ceil().clamp(1.0, REPETITIONS);
+    bench.repetitions = repetitions as u32;
+    bench.stay = Stay::after(seconds + repetitions * row.avg_ns / 1e9);
+
+    let speed = speed.insert(Speed::new(phase, tokens, bench.repetitions));
+    let rule = Rule { pairs: sizes.pairs, precision: sizes.precision };
+    let race = Race { contestants: 2, rule, warm_up: 1, repeats: sizes.pairs / 2, time: None };
+    let all = &mut speed.laps;
+    let finish = race.run(|side| {
+        let stay = if side == 0 { Stay::forever() } else { bench.stay };
+        let lap = Bench { stay, ..bench }.lap(subjects[side])?;
+        let value = lap.tokens_per_second;
+        all[side].push(lap);
+        tell(all[1].len().min(all[0].len()) as u64, sizes.pairs as u64 + 1);
+        Ok::<_, anyhow::Error>(value)
+    })?;
+    speed.sort_out(finish);
+    Ok(())
+}
+
+/// A run of `anneal bench`.
+#[derive(Clone, Copy)]
+struct Bench<'a> {
+    phase: Phase,
+    model: &'a Path,
+    tokens: u32,
+    repetitions: u32,
+    stay: Stay,
+}
+
+impl Bench<'_> {
+    fn lap(&self, subject: &Subject) -> Result<Lap> {
+        let (row, usage, _) = self.run(subject)?;
+        // The warm-up is another repetition of a prompt, and one token of a generation.
+        let warm_up = if self.phase == Phase::Prefill { self.tokens } else { 1 };
+        let tokens = f64::from(self.repetitions) * f64::from(self.tokens) + f64::from(warm_up);
+        let cpu = usage.cpu_user.zip(usage.cpu_system).map(|(user, system)| user + system);
+        let cpu_seconds = cpu.filter(|cpu| *cpu >= LEAST_CPU).map(|cpu| 1000.0 * cpu / tokens);
+        Ok(Lap { tokens_per_second: row.avg_ts, cpu_seconds, usage })
+    }
+
+    /// Three tests, of which the second counts: the first ends when the model is loaded, and in the third the process
+    /// still lives while what the second used is read.
+    fn run(&self, subject: &Subject) -> Result<(Row, Usage, f64)> {
+        let (prompts, generations) = match self.phase {
+            Phase::Prefill => (format!("1,{},1", self.tokens), "0".to_string()),
+            _ => ("1".to_string(), format!("{},1", self.tokens)),
+        };
+        let mut arguments: Vec<OsString> = vec!["bench".into(), "-m".into(), self.model.into()];
+        arguments.extend(["-p".into(), prompts.into(), "-n".into(), generations.into()]);
+        arguments.extend(["-r".into(), self.repetitions.to_string().into(), "-o".into(), "jsonl".into()]);
+        let (mut rows, mut watch, mut usage) = (0, None, Usage::default());
+        let ended = engine::run(subject, arguments, self.stay, &mut |pid, event| {
+            let Event::Output(bytes) = event else { return };
+            for _ in bytes.iter().filter(|byte| **byte == b'\n') {
+                rows += 1;
+                match (rows, &watch) {
+                    (1, _) => watch = Some(UsageWatch::process(pid)),
+                    (2, Some(watch)) => usage = watch.read(),
+                    _ => {}
+                }
+            }
+        })?;
+        let line = ended.stdout.split(|byte| *byte == b'\n').nth(1).unwrap_or_default();
+        let broken = |why: String| Broken::new(subject.side, why);
+        let row: Row = serde_json::from_slice(line).map_err(|error| {
+            broken(format!("anneal bench printed no second line of JSON that can be read: {error}"))
+        })?;
+        if !(row.avg_ts.is_finite() && row.avg_ts > 0.0) {
+            return Err(broken(format!("anneal bench told {} t/s of {}", row.avg_ts, self.phase)).into());
+        }
+        Ok((row, usage, ended.seconds))
+    }
+}
+
+impl Speed {
+    fn new(phase: Phase, tokens: u32, repetitions: u32) -> Self {
+        Self {
+            phase,
+            tokens,
+            repetitions,
+            stop: None,
+            ratio: None,
+            cpu_ratio: None,
+            floor: None,
+            cpu_floor: None,
+            laps: [Vec::new(), Vec::new()],
+            dropped: [Vec::new(), Vec::new()],
+            rounds: Vec::new(),
+        }
+    }
+
+    /// Parts the laps that count from the others, and compares.
+    fn sort_out(&mut self, finish: Finish) {
+        let [a, b] = std::mem::take(&mut self.laps);
+        for (a, b) in a.into_iter().zip(b) {
+            let next = self.laps[0].len();
+            let counted =
+                |side: usize, lap: &Lap| finish.samples[side].get(next) == Some(&lap.tokens_per_second);
+            let warm_up = self.dropped[0].is_empty();
+            let to =
+                if !warm_up && counted(0, &a) && counted(1, &b) { &mut self.laps } else { &mut self.dropped };
+            to[0].push(a);
+            to[1].push(b);
+        }
+        self.floor = measure::floor(&finish.samples[0], finish.samples[0].len());
+        self.ratio = Some(finish.ratio(1));
+        self.stop = Some(finish.stop);
+        self.rounds = finish.rounds;
+        let cpu: Vec<(f64, f64)> = self.laps[0]
+            .iter()
+            .zip(&self.laps[1])
+            .filter_map(|(a, b)| a.cpu_seconds.zip(b.cpu_seconds))
+            .collect();
+        if !cpu.is_empty() {
+            let (a, b): (Vec<f64>, Vec<f64>) = cpu.into_iter().unzip();
+            self.cpu_ratio = Some(measure::ratio(&b, &a));
+            self.cpu_floor = measure::floor(&a, a.len());
+        }
+    }
+
+    fn median(&self, side: usize, value: impl Fn(&Lap) -> Option<f64>) -> Option<f64> {
+        let values: Vec<f64> = self.laps[side].iter().filter_map(value).collect();
+        (!values.is_empty()).then(|| median(&values))
+    }
+
+    fn side(&self) -> &'static str {
+        self.ratio.map_or("too few pairs", |ratio| ratio.verdict())
+    }
+
+    /// Whether no difference shown means little.
+    fn is_disturbed(&self) -> bool {
+        self.side() == "too few pairs" || self.floor.is_none_or(|floor| floor > DISTURBED)
+    }
+
+    /// The speed itself.
+    fn fast(&self, rules: &Rules) -> Check {
+        let show = |side: usize| {
+            self.median(side, |lap| Some(lap.tokens_per_second))
+                .map_or(String::new(), |speed| self.phase.show(speed))
+        };
+        let figure = self.ratio.map_or(String::new(), |ratio| ratio.to_string());
+        let check = |state, word: &str| {
+            Check::new(self.phase.name(), state, format!("{figure} {word}")).with(show(0), show(1))
+        };
+        let must = rules.decisive.contains(&self.phase) && !rules.accept_equal;
+        match self.side() {
+            "higher" => check(State::Passed, "faster"),
+            "lower" => check(State::Failed, "slower").because(format!("{} is slower: {figure}", self.phase)),
+            "equal" if must => {
+                check(State::Failed, "equal").because(format!("{} is not faster: {figure}", self.phase))
+            }
+            "equal" => check(State::Told, "equal"),
+            _ if self.is_disturbed() => check(State::Unclear, "disturbed").because(self.disturbance()),
+            _ if must => check(State::Failed, "no difference")
+                .because(format!("{} shows no difference: {figure}", self.phase)),
+            _ => check(State::Told, "no difference"),
+        }
+    }
+
+    fn disturbance(&self) -> String {
+        match self.floor {
+            Some(floor) => format!(
+                "the machine was too disturbed to tell of {}: no difference below {:.0} % could be expected to show",
+                self.phase,
+                100.0 * floor
+            ),
+            None => format!("there are too few pairs to tell of {}", self.phase),
+        }
+    }
+
+    /// The CPU time per token: B must not be shown to take more of it than the tolerance allows.
+    fn cheap(&self, rules: &Rules) -> Check {
+        let name = format!("CPU, {}", self.phase);
+        let show = |side: usize| {
+            self.median(side, |lap| lap.cpu_seconds).map_or(String::new(), |cpu| format!("{:.3} ms/t", cpu))
+        };
+        let Some(ratio) = self.cpu_ratio.filter(|ratio| ratio.pairs >= measure::FEWEST_PAIRS) else {
+            return Check::new(name, State::Unclear, "too short to tell".to_string()).because(format!(
+                "the CPU time of {} was too short to tell: let it last, with a larger -p or -n or a larger model",
+                self.phase
+            ));
+        };
+        let check =
+            |state, word: &str| Check::new(&*name, state, format!("{ratio} {word}")).with(show(0), show(1));
+        let most = 1.0 + rules.cpu_tolerance;
+        if ratio.low > most {
+            check(State::Failed, "more")
+                .because(format!("{} takes more CPU time a token: {ratio}", self.phase))
+        } else if ratio.high > most && self.cpu_floor.is_none_or(|floor| floor > 2.0 * DISTURBED) {
+            check(State::Unclear, "disturbed")
+                .because(format!("the machine was too disturbed to tell of the CPU time of {}", self.phase))
+        } else if ratio.high < 1.0 {
+            check(State::Passed, "less")
+        } else {
+            check(State::Passed, "not more")
+        }
+    }
+
+    /// The most memory that a run of each had.
+    fn peak(&self, side: usize) -> Option<u64> {
+        self.laps[side].iter().filter_map(|lap| lap.usage.peak_memory).max()
+    }
+}
+
+/// What is to be said of all phases.
+pub fn checks(speeds: &[Speed], rules: &Rules) -> Vec<Check> {
+    let mut checks: Vec<Check> = speeds.iter().map(|speed| speed.fast(rules)).collect();
+    if let Some(check) = none_faster(&checks, rules) {
+        checks.push(check);
+    }
+    checks.extend(speeds.iter().map(|speed| speed.cheap(rules)));
+    let most = |side: usize| speeds.iter().filter_map(|speed| speed.peak(side)).max();
+    if let Some((a, b)) = most(0).zip(most(1)) {
+        let show = |bytes: u64| build_info::Bytes(bytes).to_string();
+        let said = format!("{:.3}", b as f64 / a.max(1) as f64);
+        checks.push(Check::new("peak memory", State::Told, said).with(show(a), show(b)));
+    }
+    checks
+}
+
+/// Where no phase is decisive, one at least has to be faster.
+fn none_faster(checks: &[Check], rules: &Rules) -> Option<Check> {
+    let settled = checks.iter().any(|check| check.state != State::Told);
+    if rules.accept_equal || !rules.decisive.is_empty() || settled || checks.is_empty() {
+        return None;
+    }
+    let figures: Vec<String> = checks.iter().map(|check| format!("{} {}", check.name, check.said)).collect();
+    let reason = format!("no phase is faster: {}", figures.join("; "));
+    Some(Check::new("faster", State::Failed, "none".to_string()).because(reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many pairs with B `factor` times as fast, at `cpu` times the CPU time, with some noise.
+    fn speed(phase: Phase, factor: f64, cpu: f64, noise: f64) -> Speed {
+        let mut speed = Speed::new(phase, 64, 1);
+        // Neither side leads: of five ratios three lie above 1 and two further below.
+        let steps = [[0.0, 1.0, -1.0, 2.0, -2.0], [2.0, -2.0, 1.0, -1.0, 0.0]];
+        let wave = |side: usize, round: usize| 1.0 + noise * steps[side][round % 5];
+        let mut samples = vec![Vec::new(), Vec::new()];
+        for round in 0..21 {
+            for (side, factor, cpu) in [(0, 1.0, 1.0), (1, factor, cpu)] {
+                let value = 100.0 * factor * wave(side, round) + if round == 0 { 50.0 } else { 0.0 };
+                let cpu_seconds = Some(20.0 * cpu * wave(side, round));
+                speed.laps[side].push(Lap { tokens_per_second: value, cpu_seconds, usage: Usage::default() });
+                if round > 0 {
+                    samples[side].push(value);
+                }
+            }
+        }
+        let rounds = Vec::new();
+        speed.sort_out(Finish {
+            stop: Stop::Pairs,
+            samples,
+            rounds,
+            dropped: Vec::new(),
+            new_levels: Vec::new(),
+        });
+        assert_eq!((speed.laps[0].len(), speed.dropped[0].len()), (20, 1));
+        speed
+    }
+
+    fn rules(decisive: &[Phase], accept_equal: bool) -> Rules {
+        Rules { decisive: decisive.to_vec(), accept_equal, cpu_tolerance: 0.02 }
+    }
+
+    #[test]
+    fn faster_somewhere_and_slower_nowhere_is_accepted() {
+        use crate::validate::verdict::Verdict::{Accepted, CannotTell, NotAccepted};
+        let cases = [
+            // Prefill, decode, CPU of decode, noise, decisive, equal is enough.
+            (1.1, 1.1, 1.0, 0.002, &[][..], false, Accepted),
+            (1.1, 1.0, 1.0, 0.002, &[], false, Accepted),
+            (1.1, 0.95, 1.0, 0.002, &[], false, NotAccepted),
+            (1.0, 1.0, 1.0, 0.002, &[], false, NotAccepted),
+            (1.0, 1.0, 1.0, 0.002, &[], true, Accepted),
+            (1.1, 1.0, 1.0, 0.002, &[Phase::Decode], false, NotAccepted),
+            (1.0, 1.1, 1.0, 0.002, &[Phase::Decode], false, Accepted),
+            (1.0, 0.95, 1.0, 0.002, &[], true, NotAccepted),
+            (1.1, 1.1, 1.2, 0.002, &[], false, NotAccepted),
+            (1.1, 1.1, 1.01, 0.0, &[], false, Accepted),
+            (1.0, 1.0, 1.0, 0.2, &[], false, CannotTell),
+            (1.0, 1.0, 1.0, 0.2, &[], true, CannotTell),
+        ];
+        for (prefill, decode, cpu, noise, decisive, equal, expected) in cases {
+            let speeds =
+                [speed(Phase::Prefill, prefill, 1.0, noise), speed(Phase::Decode, decode, cpu, noise)];
+            let found = checks(&speeds, &rules(decisive, equal));
+            let verdict = super::super::verdict::Verdict::of(&found);
+            assert_eq!(verdict, expected, "{prefill} {decode} {cpu} {noise} {decisive:?}: {found:#?}");
+        }
+    }
+
+    #[test]
+    fn what_was_too_short_is_not_judged() {
+        let mut short = speed(Phase::Decode, 1.1, 1.0, 0.0);
+        short.cpu_ratio = None;
+        let found = short.cheap(&rules(&[], false));
+        assert_eq!(found.state, State::Unclear);
+        assert!(found.reason.unwrap().contains("larger -p or -n"));
+    }
+
+    #[test]
+    fn rounds_that_do_not_count_are_kept_apart() {
+        let mut speed = Speed::new(Phase::Decode, 64, 1);
+        let lap = |value: f64| Lap { tokens_per_second: value, cpu_seconds: None, usage: Usage::default() };
+        speed.laps = [[5.0, 10.0, 3.0, 11.0].map(lap).to_vec(), [5.0, 20.0, 20.0, 22.0].map(lap).to_vec()];
+        let samples = vec![vec![10.0, 11.0], vec![20.0, 22.0]];
+        let dropped = vec![vec![3.0, 20.0]];
+        speed.sort_out(Finish {
+            stop: Stop::Pairs,
+            samples,
+            rounds: Vec::new(),
+            dropped,
+            new_levels: Vec::new(),
+        });
+        let values = |laps: &[Lap]| laps.iter().map(|lap| lap.tokens_per_second).collect::<Vec<_>>();
+        assert_eq!(values(&speed.laps[0]), [10.0, 11.0]);
+        assert_eq!(values(&speed.dropped[0]), [5.0, 3.0]);
+        assert_eq!(speed.ratio.map(|ratio| ratio.median), Some(2.0));
+    }
+}

@@ -1,0 +1,39 @@
+//! Engines that are scripts.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use super::subject::{Side, Subject};
+use crate::compare::Candidate;
+
+/// A folder for them.
+pub struct Stage {
+    folder: tempfile::TempDir,
+}
+
+impl Stage {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// Its path.
+    pub fn folder(&self) -> &str {
+        self.folder.path().to_str().unwrap()
+    }
+
+    /// An engine that runs `script`.
+    pub fn subject(&self, side: Side, script: &str) -> Subject {
+        let path = self.folder.path().join(format!("engine-{side}"));
+        // By another process: a script that a forked child holds open for writing cannot be run.
+        let mut writer = Command::new("sh")
+            .args(["-c", "cat > \"$0\" && chmod +x \"$0\""])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        writer.stdin.take().unwrap().write_all(format!("#!/bin/sh\n{script}\n").as_bytes()).unwrap();
+        assert!(writer.wait().unwrap().success());
+        Subject::new(side, Candidate::at("engine", &path).unwrap(), Vec::new()).unwrap()
+    }
+}

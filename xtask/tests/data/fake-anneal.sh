@@ -1,0 +1,64 @@
+#!/bin/sh
+# An engine that computes nothing: it prints what an engine would. What it is like is planted by the file `plan`
+# beside it, which sets:
+#   speed    tokens per second of prefill (decode has a tenth)      tokens   the token it says over and over
+#   work     loops of this shell in a phase, which are CPU time     crash    the command that it dies at
+#   unstable whether two runs say other things                      nan      whether its logits are no numbers
+#   leak     bytes of memory that a long run takes at each step     slow     seconds that a long run's steps grow by
+#   gpu      a device that it finds
+speed=1000 tokens=7 work=120000 crash= unstable= nan= leak=0 slow=0 gpu=
+. "$(dirname "$0")/plan"
+
+command=$1
+[ "$command" = "$crash" ] && { echo "planted crash" >&2; kill -ABRT $$; }
+case "$*" in *--unheard-of*) echo "error: unexpected argument '--unheard-of'" >&2; exit 2 ;; esac
+value() { # of a flag
+  want=$1; shift
+  while [ $# -gt 0 ]; do [ "$1" = "$want" ] && { echo "$2"; return; }; shift; done
+}
+runs="$0.runs"
+echo "$*" >> "$runs"
+n=$(grep -c '' "$runs")
+
+case "$command" in
+info)
+  printf '{"backends": ["CPU"], "devices": [{"kind": "cpu", "name": "x"}'
+  [ -n "$gpu" ] && printf ', {"kind": "gpu", "name": "%s"}' "$gpu"
+  printf ']}' ;;
+run)
+  count=$(value -n "$@")
+  case "$*" in
+  *--json*)
+    [ -n "$unstable" ] && tokens=$n
+    list=$tokens; i=1
+    while [ $i -lt "$count" ]; do list="$list,$tokens"; i=$((i + 1)); done
+    printf '{"prompt_tokens": 100, "stop": "length", "tokens": [%s]}' "$list" ;;
+  *)
+    # 30 steps of text and some work; memory that is never given back.
+    hoard= step=0
+    while [ $step -lt 30 ]; do
+      printf 'text and '
+      [ "$leak" -gt 0 ] && hoard="$hoard$(head -c "$leak" /dev/zero | tr '\0' x)"
+      sleep "$(awk "BEGIN { print 0.15 + $slow * $step }")"
+      step=$((step + 1))
+    done ;;
+  esac ;;
+logits)
+  out=$(value --out "$@")
+  word='\000\000\200\077'
+  [ -n "$nan" ] && word='\000\000\300\177'
+  # One token, over a vocabulary of two: 1 and 8, or -8 in an engine that says something else.
+  other='\000\000\000\101'
+  [ "$tokens" -ne 7 ] && other='\000\000\000\301'
+  printf "ALOGITS1\002\000\000\000\001\000\000\000\001\000\000\000$word$other" > "$out" ;;
+bench)
+  jitter=$((n * 7 % 5 - 2))
+  row() { printf '{"avg_ns": 1e9, "avg_ts": %s}\n' "$1"; }
+  row 1
+  i=0; while [ $i -lt "$work" ]; do i=$((i + 1)); done
+  case "$*" in *"-n 0"*) ;; *) speed=$((speed / 10)) ;; esac
+  row "$((speed * (1000 + jitter))).0e-3"
+  # While the watcher reads what the second row used.
+  sleep 0.05
+  row 1 ;;
+esac
