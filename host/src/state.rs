@@ -25,7 +25,8 @@ mod tests {
     fn the_most_special_variable_wins() {
         let own = ("ANNEAL_STATE_DIR", "/a");
         let (xdg, home) = (("XDG_STATE_HOME", "/x"), ("HOME", "/h"));
-        let cases: [(&[(&str, &str)], Option<&str>); 5] = [
+        type Set<'a> = &'a [(&'a str, &'a str)];
+        let cases: [(Set<'_>, Option<&str>); 5] = [
             (&[own, xdg, home], Some("/a")),
             (&[xdg, home], Some("/x/anneal")),
             (&[("XDG_STATE_HOME", "x"), home], Some("/h/.local/state/anneal")),

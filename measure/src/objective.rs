@@ -9,10 +9,10 @@ const NAMED: [(&str, u32, u32); 4] = [
     ("chat", 128, 512),
     // Documents in the prompt, a short answer.
     ("rag", 2048, 256),
-    // Prompts that are read for their logits or embeddings.
-    ("batch", 512, 0),
-    // A few words there and back.
-    ("latency", 32, 64),
+    // Texts rewritten, translated or summed up, as many tokens out as in.
+    ("batch", 512, 512),
+    // The time until an answer begins: a prompt and a first sentence.
+    ("latency", 512, 16),
 ];
 
 /// The most tokens of either kind.
@@ -70,6 +70,11 @@ impl Objective {
         Some(part(self.prompt, prefill)? + part(self.generate, decode)?)
     }
 
+    /// A prompt of some length whatever the ratio: small numbers stand for a ratio alone.
+    pub fn usual_prompt(&self) -> u32 {
+        if self.prompt >= 64 || self.prompt == 0 { self.prompt } else { 512 }
+    }
+
     /// Whether most of the tokens are the prompt's.
     pub fn is_mostly_prompt(&self) -> bool {
         self.prompt > self.generate
@@ -85,7 +90,7 @@ mod tests {
         let cases = [
             ("chat", Some((128, 512))),
             ("rag", Some((2048, 256))),
-            ("batch", Some((512, 0))),
+            ("batch", Some((512, 512))),
             ("8:1", Some((8, 1))),
             ("0:1", Some((0, 1))),
             ("0:0", None),
@@ -112,7 +117,7 @@ mod tests {
             |text: &str, prefill, decode| text.parse::<Objective>().unwrap().seconds(prefill, decode);
         assert_eq!(seconds("800:100", Some(100.0), Some(10.0)), Some(18.0));
         assert_eq!(seconds("100:400", Some(100.0), Some(10.0)), Some(41.0));
-        assert_eq!(seconds("batch", Some(100.0), None), Some(5.12));
+        assert_eq!(seconds("512:0", Some(100.0), None), Some(5.12));
         assert_eq!(seconds("chat", Some(100.0), None), None);
         assert_eq!(seconds("chat", Some(0.0), Some(1.0)), None);
         assert_eq!(seconds("chat", Some(f64::NAN), Some(1.0)), None);

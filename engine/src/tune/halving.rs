@@ -10,7 +10,7 @@ use build_info::Bytes;
 use build_info::tuning::{Candidate, Interval, Sample};
 use measure::{Anchor, FEWEST_PAIRS, Judgement, Ratio, Rule, median, schedule};
 
-use super::{Event, Failure, Objective, Runner, Stop, Work, check};
+use super::{Event, Failure, Objective, Runner, Stop, Work, check, objective};
 
 /// Rounds before the worse half goes.
 const ROUNDS: usize = 2;
@@ -147,7 +147,7 @@ impl Contest<'_, '_> {
     fn disturbance(&mut self, samples: &[(usize, Sample)]) -> Option<String> {
         let busy = self.runner.cores_busy_elsewhere().unwrap_or(0.0);
         let base = samples.iter().find(|(number, _)| *number == 0);
-        let seconds = base.map_or(1.0, |(_, sample)| self.terms.objective.seconds(sample));
+        let seconds = base.map_or(1.0, |(_, sample)| objective::seconds(self.terms.objective, sample));
         // Judged whatever else there is: it learns from every round.
         let judgement = self.anchor.judge(seconds.max(1e-9));
         if busy > DISTURBED * f64::from(self.terms.cores) {
@@ -233,7 +233,7 @@ impl Contest<'_, '_> {
     fn ratios(&self, number: usize) -> Vec<f64> {
         let seconds = |number: usize| {
             let samples = self.candidates[number].samples.iter();
-            samples.map(|sample| self.terms.objective.seconds(sample))
+            samples.map(|sample| objective::seconds(self.terms.objective, sample))
         };
         seconds(0).zip(seconds(number)).map(|(base, seconds)| base / seconds).collect()
     }

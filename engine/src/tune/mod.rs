@@ -334,7 +334,7 @@ fn confirm(
         budget_seconds: task.budget.as_secs_f64(),
         seconds: 0.0,
         lossy: task.lossy,
-        tokens: (task.objective.prompt, task.objective.generated),
+        tokens: (task.objective.prompt, task.objective.generate),
         confirmation: None,
         stages: progress.done.clone(),
         notes: Vec::new(),
@@ -392,7 +392,7 @@ fn confirmation(task: &Task, defaults: &Candidate, tuned: &Candidate) -> Option<
     };
     pairs().next()?;
     Some(Confirmation {
-        total: of(&|sample| task.objective.seconds(sample)),
+        total: of(&|sample| objective::seconds(&task.objective, sample)),
         prefill: of(&|sample| sample.prefill_ns as f64),
         decode: of(&|sample| sample.decode_ns as f64),
         default_samples: defaults.samples.clone(),
@@ -462,7 +462,7 @@ impl Pace {
         let prompt = (tokens(self.prefill) / 32 * 32).clamp(64, task.objective.usual_prompt().clamp(64, 512));
         let generate = tokens(self.decode).clamp(8, 128);
         let prefills = phases != Phases::Decode && task.objective.prompt > 0;
-        let decodes = phases != Phases::Prefill && task.objective.generated > 0;
+        let decodes = phases != Phases::Prefill && task.objective.generate > 0;
         Work { prompt: if prefills { prompt } else { 0 }, generate: if decodes { generate } else { 0 } }
     }
 

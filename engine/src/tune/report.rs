@@ -102,7 +102,7 @@ pub fn stage(stage: &Stage) -> String {
 pub fn dry_run(objective: &Objective, stages: &[super::Stage], budget: f64) -> String {
     let mut out = format!(
         "for {objective}: {} prompt tokens and {} generated; at most {budget:.0} s\n",
-        objective.prompt, objective.generated
+        objective.prompt, objective.generate
     );
     for stage in stages {
         let names: Vec<&str> = stage.changes.iter().map(|change| change.name.as_str()).collect();

@@ -83,7 +83,7 @@ fn is_of_use(stage: &Stage, objective: &Objective) -> bool {
     match stage.phases {
         Phases::Both => true,
         Phases::Prefill => objective.prompt > 0 && objective.usual_prompt() >= stage.least_prompt,
-        Phases::Decode => objective.generated > 0,
+        Phases::Decode => objective.generate > 0,
     }
 }
 

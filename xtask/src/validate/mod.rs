@@ -284,7 +284,8 @@ mod tests {
 
     #[test]
     fn a_device_that_b_lacks_is_a_fallback() {
-        let cases: [(Option<&[&str]>, Option<&[&str]>, State); 6] = [
+        type Gpus<'a> = Option<&'a [&'a str]>;
+        let cases: [(Gpus<'_>, Gpus<'_>, State); 6] = [
             (Some(&[]), Some(&[]), State::Passed),
             (Some(&["H100"]), Some(&["H100"]), State::Passed),
             (Some(&[]), Some(&["H100"]), State::Passed),
