@@ -14,6 +14,7 @@ mod model;
 mod pgo;
 pub mod plan;
 pub mod recommend;
+mod report;
 mod setup;
 mod show;
 mod test;
@@ -76,6 +77,8 @@ enum Command {
     Model(model::Args),
     /// Measure
     Bench(bench::Args),
+    /// Make one page of all that was measured
+    Report(report::Args),
     /// Disassemble a program and say which instruction sets it holds
     Audit(audit::Args),
     /// Compare a build's logits with those of a scalar build
@@ -106,6 +109,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Vendor(args) => vendor::run(args, ui),
         Command::Model(args) => model::run(args, ui),
         Command::Bench(args) => bench::run(args, ui),
+        Command::Report(args) => report::run(args, ui),
         Command::Audit(args) => audit::run(args, ui),
         Command::Gate(args) => gate::run(args, ui),
         Command::Show(args) => show::run(args, ui),
