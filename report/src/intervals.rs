@@ -2,7 +2,7 @@
 
 use crate::Table;
 use crate::scale::{Scale, is_sane};
-use crate::svg::{Align, COLOURS, Svg};
+use crate::svg::{Align, COLOURS, Svg, places};
 use crate::words::{squeezed, tidy};
 
 /// Ratios to a baseline.
@@ -35,9 +35,6 @@ pub struct Interval {
 
 /// Pixels of a row: words, then the bar below them.
 const ROW: f64 = 40.0;
-
-/// Pixels of a heading.
-const HEADING: f64 = 24.0;
 
 /// Characters of a label that have place beside the figures at 360 pixels.
 const LABEL: usize = 20;
@@ -77,18 +74,8 @@ pub fn svg(plot: &Intervals, title: &str) -> String {
     let (least, most) = (ends().fold(1.0, f64::min), ends().fold(1.0, f64::max));
     let margin = ((most - least) * 0.05).max(0.005);
     let scale = Scale::linear((least - margin, most + margin), (1.0, 99.0));
-    // Places first: the lines of the axis lie below the rows.
-    let mut y = 0.0;
-    let mut group = "";
-    let mut places = Vec::new();
-    for row in &rows {
-        let heading = row.group != group && !row.group.is_empty();
-        group = &row.group;
-        y += if heading { HEADING } else { 0.0 };
-        places.push((y, heading));
-        y += ROW;
-    }
-    let bottom = y + 4.0;
+    let places = places(rows.iter().map(|row| row.group.as_str()), ROW);
+    let bottom = places.last().map_or(0.0, |place| place.0 + ROW) + 4.0;
     svg.marks_below(&scale, (0.0, bottom));
     let one = scale.place(1.0);
     svg.line("mark", 1.5, (one, 0.0), (one, bottom));

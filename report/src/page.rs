@@ -12,10 +12,17 @@ const TEMPLATE: &str = include_str!("page.html.jinja");
 #[derive(Default, Serialize)]
 struct View {
     heading: Option<String>,
-    text: Option<String>,
+    text: Option<Vec<Piece>>,
     table: Option<Table>,
     commands: Option<String>,
     plot: Option<PlotView>,
+}
+
+/// A part of a paragraph.
+#[derive(Serialize)]
+struct Piece {
+    code: bool,
+    words: String,
 }
 
 #[derive(Serialize)]
@@ -71,7 +78,7 @@ fn section_view((number, section): (usize, &Section)) -> SectionView {
 fn view(block: &Block) -> View {
     match block {
         Block::Heading(text) => View { heading: Some(tidy(text)), ..View::default() },
-        Block::Text(text) => View { text: Some(tidy(text)), ..View::default() },
+        Block::Text(text) => View { text: Some(pieces(&tidy(text))), ..View::default() },
         Block::Table(table) => View { table: Some(tidy_table(table)), ..View::default() },
         Block::Commands(commands) => {
             let lines: Vec<String> = commands.iter().map(|command| tidy_command(command)).collect();
@@ -79,6 +86,20 @@ fn view(block: &Block) -> View {
         }
         Block::Plot(plot) => View { plot: Some(plot_view(plot)), ..View::default() },
     }
+}
+
+/// Words between two backticks are code. A backtick without another one is itself.
+fn pieces(text: &str) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('`') {
+        let Some((code, after)) = after.split_once('`') else { break };
+        pieces.push(Piece { code: false, words: before.to_string() });
+        pieces.push(Piece { code: true, words: code.to_string() });
+        rest = after;
+    }
+    pieces.push(Piece { code: false, words: rest.to_string() });
+    pieces
 }
 
 fn plot_view(plot: &Plot) -> PlotView {

@@ -97,11 +97,10 @@ pub fn svg(plot: &Roofline, title: &str) -> String {
     for (number, point) in points.iter().enumerate() {
         let class = format!("s{}", number % COLOURS);
         svg.dot(&class, 5.5, place(point.intensity, point.macs));
-        let row = TOP + HEIGHT + 52.0 + 18.0 * number as f64;
-        let share =
-            point.share.map_or(String::new(), |share| format!(", {:.0} % of its roof", 100.0 * share));
-        svg.dot(&class, 5.0, (LEFT + 1.0, row - 4.0));
-        svg.text("", Align::Start, (LEFT + 3.0, row), &format!("{}{share}", squeezed(&point.name, 26)));
+        let row = TOP + HEIGHT + 56.0 + 20.0 * number as f64;
+        let share = point.share.map_or(String::new(), |share| format!(": {:.0} %", 100.0 * share));
+        svg.dot(&class, 5.0, (1.5, row - 4.0));
+        svg.text("", Align::Start, (4.0, row), &format!("{}{share}", squeezed(&point.name, 40)));
     }
-    svg.finish(TOP + HEIGHT + 46.0 + 18.0 * points.len() as f64)
+    svg.finish(TOP + HEIGHT + 46.0 + 20.0 * points.len() as f64)
 }

@@ -43,7 +43,7 @@ impl Scale {
         let step = [1.0, 2.0, 2.5, 5.0, 10.0]
             .into_iter()
             .map(|step| step * power)
-            .find(|step| *step >= rough)
+            .find(|step| *step >= rough * (1.0 - 1e-9))
             .unwrap_or(power);
         let first = (least / step).ceil() as i64;
         (first..)

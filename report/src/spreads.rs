@@ -2,7 +2,7 @@
 
 use crate::Table;
 use crate::scale::{Scale, is_sane, short};
-use crate::svg::{Align, COLOURS, Svg};
+use crate::svg::{Align, COLOURS, Svg, places};
 use crate::words::squeezed;
 
 /// Times that were measured many times.
@@ -17,6 +17,8 @@ pub struct Spreads {
 /// Percentiles of one quantity.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spread {
+    /// What it has in common with its neighbours, as a heading over the first of them: a model. May be empty.
+    pub group: String,
     /// What it is of.
     pub label: String,
     /// Half took no longer.
@@ -33,13 +35,19 @@ impl Spreads {
     /// The figures.
     pub fn table(&self) -> Table {
         let row = |row: &Spread| {
-            let mut cells = vec![row.label.clone()];
+            let mut cells = vec![row.group.clone(), row.label.clone()];
             cells.extend([row.p50, row.p95, row.p99].map(short));
             cells
         };
         let percentile = |name: &str| format!("{name}, {}", self.unit);
         Table {
-            header: vec![String::new(), percentile("p50"), percentile("p95"), percentile("p99")],
+            header: vec![
+                String::new(),
+                String::new(),
+                percentile("p50"),
+                percentile("p95"),
+                percentile("p99"),
+            ],
             rows: self.rows.iter().map(row).collect(),
         }
     }
@@ -54,12 +62,15 @@ pub fn svg(plot: &Spreads, title: &str) -> String {
         return svg.nothing();
     }
     let scale = Scale::linear((0.0, most * 1.03), (1.0, 98.0));
-    let bottom = rows.len() as f64 * ROW + 4.0;
+    let places = places(rows.iter().map(|row| row.group.as_str()), ROW);
+    let bottom = places.last().map_or(0.0, |place| place.0 + ROW) + 4.0;
     svg.marks_below(&scale, (0.0, bottom));
-    for (number, row) in rows.iter().enumerate() {
-        let top = number as f64 * ROW;
+    for (number, (row, (top, heading))) in rows.iter().zip(places).enumerate() {
         let class = format!("s{}", number % COLOURS);
-        svg.text("", Align::Start, (0.0, top + 15.0), &squeezed(&row.label, 34));
+        if heading {
+            svg.text("bold", Align::Start, (0.0, top - 6.0), &squeezed(&row.group, 44));
+        }
+        svg.text("", Align::Start, (0.0, top + 15.0), &squeezed(&row.label, 30));
         let said = format!("{} · {} · {}", short(row.p50), short(row.p95), short(row.p99));
         svg.text("soft", Align::End, (100.0, top + 15.0), &said);
         let y = top + 28.0;

@@ -14,13 +14,13 @@ pub const STYLE: &str = "\
 --s4:#7a5d00;--s5:#444c56}\
 @media(prefers-color-scheme:dark){:root{--bg:#0d1117;--ink:#e6edf3;--soft:#9198a1;--line:#30363d;--s0:#56b4e9;\
 --s1:#ff9e4a;--s2:#2fd6a3;--s3:#e29ac6;--s4:#f0e442;--s5:#adbac7}}\
-svg text{font:13px system-ui,sans-serif;fill:var(--ink)}svg .soft{fill:var(--soft);font-size:12px}\
+svg text{font:13px system-ui,sans-serif;fill:var(--ink);paint-order:stroke;stroke:var(--bg);stroke-width:4px;\
+stroke-linejoin:round}svg .soft{fill:var(--soft);font-size:12px}\
 svg .bold{font-weight:600}\
 svg .axis{stroke:var(--line)}svg .mark{stroke:var(--soft);stroke-dasharray:4 3}\
 svg .s0{stroke:var(--s0);fill:var(--s0)}svg .s1{stroke:var(--s1);fill:var(--s1)}svg .s2{stroke:var(--s2);\
 fill:var(--s2)}svg .s3{stroke:var(--s3);fill:var(--s3)}svg .s4{stroke:var(--s4);fill:var(--s4)}\
-svg .s5{stroke:var(--s5);fill:var(--s5)}svg text.s0,svg text.s1,svg text.s2,svg text.s3,svg text.s4,\
-svg text.s5{stroke:none}";
+svg .s5{stroke:var(--s5);fill:var(--s5)}";
 
 /// Series that have a colour of their own.
 pub const COLOURS: usize = 6;
@@ -108,6 +108,19 @@ impl Svg {
             self.body
         )
     }
+}
+
+/// Where rows of `height` pixels begin, and whether a heading is above: the first row of each group has one.
+pub fn places<'a>(groups: impl Iterator<Item = &'a str>, height: f64) -> Vec<(f64, bool)> {
+    let (mut y, mut last) = (0.0, "");
+    let place = |group: &'a str| {
+        let heading = group != last && !group.is_empty();
+        last = group;
+        y += if heading { 24.0 } else { 0.0 };
+        y += height;
+        (y - height, heading)
+    };
+    groups.map(place).collect()
 }
 
 /// `svg` with a width and its own colours.

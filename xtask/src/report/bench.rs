@@ -106,7 +106,7 @@ pub fn roofline(rows: &[Row], rooflines: &[Roofline]) -> Vec<Block> {
             title: format!("{}, {} threads", roofline.cpu, most.threads),
             caption: "The slope is what memory gives, the flat lines what the vector units manage; nothing can lie above \
                       them. Decode takes each weight once and sits left, prefill takes it once for a whole graph and sits \
-                      right. Of each test the numbers of threads nearest to its roof."
+                      right. Of each test the run that came nearest to its roof, and its share of it."
                 .to_string(),
             kind: Kind::Roofline(report::Roofline { bandwidth: most.read_bytes, roofs, points }),
         }));
@@ -146,13 +146,8 @@ fn point(row: &Row, roofline: &Roofline) -> Option<Point> {
         "memory" => share * rates.read_bytes * intensity,
         _ => share * rates.int8_macs,
     };
-    let threads = super::count(row.threads as usize, "thread");
-    Some(Point {
-        name: format!("{}, {}, {threads}", row.test(), row.model),
-        intensity,
-        macs,
-        share: Some(*share),
-    })
+    let name = format!("{} · {}", row.test(), row.model);
+    Some(Point { name, intensity, macs, share: Some(*share) })
 }
 
 fn rates(roofline: &Roofline) -> Table {
@@ -177,16 +172,22 @@ pub fn jitter(rows: &[Row]) -> Vec<Block> {
     let label = |row: &Row| {
         let threads = super::count(row.threads as usize, "thread");
         let apart = row.apart(&all, &["prefill threads", "path"]);
-        let parts = [row.test(), row.model.clone(), threads, apart];
+        let parts = [row.test(), threads, apart];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<String>>().join(", ")
     };
     let tokens = all.iter().filter_map(|row| {
         let [p50, p95, p99, _] = row.token_times?;
-        Some(Spread { label: label(row), p50: p50 / 1e6, p95: p95 / 1e6, p99: p99 / 1e6 })
+        Some(Spread {
+            group: row.model.clone(),
+            label: label(row),
+            p50: p50 / 1e6,
+            p95: p95 / 1e6,
+            p99: p99 / 1e6,
+        })
     });
     let first = all.iter().filter(|row| !row.first_token.is_empty()).map(|row| {
         let at = |share: f64| quantile(&row.first_token, share) / 1e6;
-        Spread { label: label(row), p50: at(0.5), p95: at(0.95), p99: at(0.99) }
+        Spread { group: row.model.clone(), label: label(row), p50: at(0.5), p95: at(0.95), p99: at(0.99) }
     });
     let few = "Of few samples the slowest are all there is";
     let plots = [

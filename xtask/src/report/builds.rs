@@ -114,13 +114,13 @@ fn details(info: &BuildInfo) -> Vec<Vec<String>> {
         add("functions laid out anew", format!("{} of {} hot", layout.reordered, layout.hot_functions));
         add(
             "hot code kept together",
-            format!("{} of {}", layout.hot_bytes, code(layout.hot_bytes, layout.cold_bytes)),
+            format!("{} of {}", layout.hot_bytes, together(layout.hot_bytes, layout.cold_bytes)),
         );
         add("size of the program", format!("{} before, {} after", bolt.size_before, bolt.size_after));
     }
     rows
 }
 
-fn code(hot: Bytes, cold: Bytes) -> Bytes {
+fn together(hot: Bytes, cold: Bytes) -> Bytes {
     Bytes(hot.0.saturating_add(cold.0))
 }
