@@ -64,7 +64,7 @@ impl Roofline {
 
 pub fn svg(plot: &Roofline, title: &str) -> String {
     let mut svg = Svg::new(title);
-    let sound = |value: f64| is_sane(value) && value > 0.0;
+    let sound = |value: f64| is_sane(value) && value > 1e-9;
     let roofs: Vec<&Roof> = plot.roofs.iter().filter(|roof| sound(roof.macs)).collect();
     let points: Vec<&Point> =
         plot.points.iter().filter(|point| sound(point.intensity) && sound(point.macs)).collect();

@@ -30,6 +30,10 @@ impl Scale {
     /// Round values for marks: about `n` of a linear scale, powers of ten (and two and five times them) of the other.
     pub fn ticks(&self, n: usize) -> Vec<f64> {
         let (least, most) = self.from;
+        // Without ends there would be marks without end.
+        if !(least.is_finite() && most.is_finite()) {
+            return Vec::new();
+        }
         if self.logarithmic {
             let decades = (least / std::f64::consts::LN_10).floor() as i32
                 ..=(most / std::f64::consts::LN_10).ceil() as i32;

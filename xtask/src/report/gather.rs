@@ -15,6 +15,7 @@ pub fn gather(workspace: &Workspace, ui: &Ui) -> Result<Inputs> {
     let current = Builds::of(workspace).all()?.into_iter().filter(|found| found.current_of.is_some());
     let mut files: Vec<PathBuf> = current.map(|found| found.path.join("build_info.json")).collect();
     files.extend(results(&workspace.anneal().join("results")));
+    files.push(workspace.anneal().join("optimize.json"));
     if let Some(state) = host::state::folder() {
         files.extend(["roofline.json", "tuning.json"].map(|name| state.join(name)));
     }
