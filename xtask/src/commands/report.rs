@@ -25,8 +25,7 @@ pub struct Args {
 }
 
 /// What to run where there is nothing to show.
-const HOW: &str = "\
-  cargo xtask build-native\n  \
+const HOW: &str = "  cargo xtask build-native\n  \
   cargo xtask bench compare --raw target/anneal/results/compare.json\n  \
   anneal bench -m MODEL.gguf -t 1,2,4 -o jsonl > target/anneal/results/threads.jsonl\n\
 or name the files that hold what was measured";
