@@ -1,23 +1,28 @@
 //! Ratios as dots with their intervals as bars, one below the other, and a line where nothing differs.
 
 use crate::Table;
-use crate::scale::{Scale, short};
-use crate::svg::{Align, COLOURS, Svg};
+use crate::scale::{Scale, is_sane};
+use crate::svg::{Align, COLOURS, Svg, places};
+use crate::words::{squeezed, tidy};
 
 /// Ratios to a baseline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Intervals {
-    /// One row each; rows of one group have one colour for each place in it.
+    /// One row each; rows of one group stand together.
     pub rows: Vec<Interval>,
 }
 
 /// A median with the ends of its interval; 1 is the baseline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Interval {
+    /// What it has in common with its neighbours, as a heading over the first of them: a model. May be empty.
+    pub group: String,
     /// What it is of.
     pub label: String,
-    /// What else to say of it: the median in its unit, a verdict.
-    pub detail: String,
+    /// The median in its unit; may be empty.
+    pub value: String,
+    /// What is said of it: faster, no difference shown, …; may be empty.
+    pub verdict: String,
     /// Which colour it has.
     pub series: usize,
     /// The median.
@@ -29,49 +34,70 @@ pub struct Interval {
 }
 
 /// Pixels of a row: words, then the bar below them.
-const ROW: f64 = 42.0;
+const ROW: f64 = 40.0;
+
+/// Characters of a label that have place beside the figures at 360 pixels.
+const LABEL: usize = 20;
+
+impl Interval {
+    fn ratio(&self) -> String {
+        format!("{:.3} [{:.3}, {:.3}]", self.median, self.low, self.high)
+    }
+
+    fn is_sane(&self) -> bool {
+        [self.median, self.low, self.high].into_iter().all(is_sane)
+    }
+}
 
 impl Intervals {
     /// The figures.
     pub fn table(&self) -> Table {
+        let grouped = self.rows.iter().any(|row| !row.group.is_empty());
         let row = |row: &Interval| {
-            let interval = format!("{:.3} [{:.3}, {:.3}]", row.median, row.low, row.high);
-            vec![row.label.clone(), interval, row.detail.clone()]
+            let mut cells = if grouped { vec![row.group.clone()] } else { Vec::new() };
+            cells.extend([row.label.clone(), row.value.clone(), row.ratio(), row.verdict.clone()]);
+            cells
         };
-        Table {
-            header: ["", "ratio [95 % interval]", ""].map(str::to_string).to_vec(),
-            rows: self.rows.iter().map(row).collect(),
-        }
+        let mut header = if grouped { vec![String::new()] } else { Vec::new() };
+        header.extend(["", "median", "ratio [95 % interval]", "verdict"].map(str::to_string));
+        Table { header, rows: self.rows.iter().map(row).collect() }
     }
 }
 
 pub fn svg(plot: &Intervals, title: &str) -> String {
     let mut svg = Svg::new(title);
-    let finite = |value: &f64| value.is_finite();
-    let ends = || plot.rows.iter().flat_map(|row| [row.low, row.high]).filter(finite);
+    let rows: Vec<&Interval> = plot.rows.iter().filter(|row| row.is_sane()).collect();
+    if rows.is_empty() {
+        return svg.nothing();
+    }
+    let ends = || rows.iter().flat_map(|row| [row.low, row.median, row.high]);
     let (least, most) = (ends().fold(1.0, f64::min), ends().fold(1.0, f64::max));
     let margin = ((most - least) * 0.05).max(0.005);
-    let scale = Scale::linear((least - margin, most + margin), (2.0, 98.0));
-    let bottom = plot.rows.len() as f64 * ROW + 4.0;
-    for tick in scale.ticks(5) {
-        let x = scale.place(tick);
-        svg.line("axis", 1.0, (x, 0.0), (x, bottom));
-        svg.text("soft", Align::Middle, (x, bottom + 15.0), &short(tick));
-    }
+    let scale = Scale::linear((least - margin, most + margin), (1.0, 99.0));
+    let places = places(rows.iter().map(|row| row.group.as_str()), ROW);
+    let bottom = places.last().map_or(0.0, |place| place.0 + ROW) + 4.0;
+    svg.marks_below(&scale, (0.0, bottom));
     let one = scale.place(1.0);
     svg.line("mark", 1.5, (one, 0.0), (one, bottom));
-    for (number, row) in plot.rows.iter().enumerate() {
-        let top = number as f64 * ROW;
-        let class = format!("s{}", row.series % COLOURS);
-        svg.text("", Align::Start, (0.0, top + 15.0), &row.label);
-        svg.text("soft", Align::End, (100.0, top + 15.0), &row.detail);
-        let y = top + 28.0;
-        let (low, high) = (scale.place(row.low), scale.place(row.high));
-        svg.line(&class, 3.0, (low, y), (high, y));
-        for end in [low, high] {
-            svg.line(&class, 2.0, (end, y - 5.0), (end, y + 5.0));
+    for (row, (top, heading)) in rows.into_iter().zip(places) {
+        if heading {
+            svg.text("bold", Align::Start, (0.0, top - 6.0), &squeezed(&row.group, 44));
         }
-        svg.dot(&class, 5.0, (scale.place(row.median), y));
+        draw(&mut svg, &scale, row, top);
     }
     svg.finish(bottom + 22.0)
+}
+
+fn draw(svg: &mut Svg, scale: &Scale, row: &Interval, top: f64) {
+    let class = format!("s{}", row.series % COLOURS);
+    svg.text("", Align::Start, (0.0, top + 14.0), &squeezed(&row.label, LABEL));
+    let value = if row.value.is_empty() { String::new() } else { format!("{} · ", tidy(&row.value)) };
+    svg.text("soft", Align::End, (100.0, top + 14.0), &format!("{value}{}", row.ratio()));
+    let y = top + 27.0;
+    let (low, high) = (scale.place(row.low), scale.place(row.high));
+    svg.line(&class, 3.0, (low, y), (high, y));
+    for end in [low, high] {
+        svg.line(&class, 2.0, (end, y - 5.0), (end, y + 5.0));
+    }
+    svg.dot(&class, 5.0, (scale.place(row.median), y));
 }

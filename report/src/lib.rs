@@ -9,11 +9,15 @@ mod markdown;
 mod page;
 mod roofline;
 mod scale;
+mod spreads;
 mod svg;
+mod words;
 
 pub use curves::{Curves, Series};
 pub use intervals::{Interval, Intervals};
 pub use roofline::{Point, Roof, Roofline};
+pub use spreads::{Spread, Spreads};
+pub use words::tidy;
 
 use serde::Serialize;
 
@@ -40,6 +44,8 @@ pub struct Section {
 /// A piece of a section.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Block {
+    /// A heading of the second rank.
+    Heading(String),
     /// A paragraph.
     Text(String),
     /// A table.
@@ -79,6 +85,8 @@ pub enum Kind {
     Intervals(Intervals),
     /// Values over a quantity.
     Curves(Curves),
+    /// Percentiles of times.
+    Spreads(Spreads),
     /// Speeds under the machine's limits.
     Roofline(Roofline),
 }
@@ -89,6 +97,7 @@ impl Plot {
         match &self.kind {
             Kind::Intervals(plot) => intervals::svg(plot, &self.title),
             Kind::Curves(plot) => curves::svg(plot, &self.title),
+            Kind::Spreads(plot) => spreads::svg(plot, &self.title),
             Kind::Roofline(plot) => roofline::svg(plot, &self.title),
         }
     }
@@ -103,6 +112,7 @@ impl Plot {
         match &self.kind {
             Kind::Intervals(plot) => plot.table(),
             Kind::Curves(plot) => plot.table(),
+            Kind::Spreads(plot) => plot.table(),
             Kind::Roofline(plot) => plot.table(),
         }
     }
@@ -131,16 +141,17 @@ impl Report {
     }
 }
 
-/// Stem of a file's name from any words.
+/// Stem of a file's name from any words; not longer than a file's name may be.
 pub fn slug(words: &str) -> String {
     let mut slug = String::new();
-    for c in words.chars() {
+    for c in words.chars().take(400) {
         if c.is_ascii_alphanumeric() {
             slug.push(c.to_ascii_lowercase());
         } else if !slug.is_empty() && !slug.ends_with('-') {
             slug.push('-');
         }
     }
+    slug.truncate(80);
     let slug = slug.trim_end_matches('-');
     if slug.is_empty() { "plot".to_string() } else { slug.to_string() }
 }

@@ -2,31 +2,31 @@
 
 use std::fmt::Write;
 
+use crate::words::{tidy, tidy_command};
 use crate::{Block, Report, Table};
 
 pub fn markdown(report: &Report, folder: &str) -> String {
-    let mut text = format!("# {}\n\n{}\n", line(&report.title), line(&report.lead));
+    let mut text = format!("# {}\n\n{}\n", line(&report.title), paragraph(&report.lead));
     for section in &report.sections {
         let _ = write!(text, "\n## {}\n", line(&section.title));
         for block in &section.blocks {
             text.push('\n');
             match block {
-                Block::Text(words) => text.push_str(&format!("{}\n", line(words))),
+                Block::Heading(words) => text.push_str(&format!("### {}\n", line(words))),
+                Block::Text(words) => text.push_str(&format!("{}\n", paragraph(words))),
                 Block::Table(rows) => table(&mut text, rows),
                 Block::Commands(commands) => {
                     text.push_str("```console\n");
-                    commands.iter().for_each(|command| text.push_str(&format!("$ {command}\n")));
+                    commands.iter().for_each(|command| {
+                        text.push_str(&format!("$ {}\n", tidy_command(command)));
+                    });
                     text.push_str("```\n");
                 }
                 Block::Plot(plot) => {
                     let folder = if folder.is_empty() { String::new() } else { format!("{folder}/") };
-                    let _ = write!(
-                        text,
-                        "![{}]({folder}{}.svg)\n\n{}\n\n",
-                        line(&plot.title),
-                        plot.name,
-                        line(&plot.caption)
-                    );
+                    let (title, name) = (line(&plot.title), &plot.name);
+                    let _ =
+                        write!(text, "![{title}]({folder}{name}.svg)\n\n{}\n\n", paragraph(&plot.caption));
                     table(&mut text, &plot.table());
                 }
             }
@@ -44,7 +44,27 @@ fn table(text: &mut String, table: &Table) {
     table.rows.iter().for_each(|cells| text.push_str(&row(cells)));
 }
 
-/// On one line, and with nothing that ends a cell or begins markup of HTML.
+/// On one line, and with nothing that ends a cell or begins markup, a link or code. A bar is written as its entity:
+/// whether a backslash before it counts differs between readers.
 fn line(words: &str) -> String {
-    words.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|").replace('<', "&lt;")
+    let mut text = String::new();
+    for c in tidy(words).chars() {
+        match c {
+            '|' => text.push_str("&#124;"),
+            '<' => text.push_str("&lt;"),
+            '&' => text.push_str("&amp;"),
+            '`' | '\\' | '*' => text.extend(['\\', c]),
+            // The middle of a link, and only that: intervals have brackets too.
+            '(' if text.ends_with(']') => text.push_str("\\("),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+/// A line that stands alone: what begins a heading, a list or a fence there does not.
+fn paragraph(words: &str) -> String {
+    let text = line(words);
+    let begins_block = text.starts_with(['#', '>', '-', '+', '=', '~', '[']);
+    if begins_block { format!("\\{text}") } else { text }
 }

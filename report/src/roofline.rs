@@ -2,8 +2,9 @@
 //! (Williams, Waterman, Patterson: "Roofline", 2009).
 
 use crate::Table;
-use crate::scale::{Scale, short};
+use crate::scale::{Scale, is_sane, short};
 use crate::svg::{Align, COLOURS, Svg};
+use crate::words::squeezed;
 
 /// Limits and what was reached.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,7 +41,7 @@ pub struct Point {
 
 const TOP: f64 = 24.0;
 const HEIGHT: f64 = 250.0;
-const LEFT: f64 = 9.0;
+const LEFT: f64 = 12.0;
 
 impl Roofline {
     /// The figures.
@@ -63,14 +64,13 @@ impl Roofline {
 
 pub fn svg(plot: &Roofline, title: &str) -> String {
     let mut svg = Svg::new(title);
-    let sound = |value: f64| value.is_finite() && value > 0.0;
+    let sound = |value: f64| is_sane(value) && value > 1e-9;
     let roofs: Vec<&Roof> = plot.roofs.iter().filter(|roof| sound(roof.macs)).collect();
     let points: Vec<&Point> =
         plot.points.iter().filter(|point| sound(point.intensity) && sound(point.macs)).collect();
     let highest = roofs.iter().map(|roof| roof.macs).fold(0.0, f64::max);
     if !sound(plot.bandwidth) || highest == 0.0 {
-        svg.text("soft", Align::Start, (0.0, 15.0), "nothing to show");
-        return svg.finish(TOP);
+        return svg.nothing();
     }
     let ridge = highest / plot.bandwidth;
     let right = points.iter().map(|point| point.intensity).fold(ridge, f64::max) * 4.0;
@@ -92,16 +92,15 @@ pub fn svg(plot: &Roofline, title: &str) -> String {
     for roof in &roofs {
         let corner = roof.macs / plot.bandwidth;
         svg.line("mark", 2.0, place(corner.max(left), roof.macs), place(right, roof.macs));
-        svg.text("soft", Align::End, (98.0, y.place(roof.macs) - 5.0), &roof.name);
+        svg.text("soft", Align::End, (98.0, y.place(roof.macs) - 5.0), &squeezed(&roof.name, 34));
     }
     for (number, point) in points.iter().enumerate() {
         let class = format!("s{}", number % COLOURS);
         svg.dot(&class, 5.5, place(point.intensity, point.macs));
-        let row = TOP + HEIGHT + 52.0 + 18.0 * number as f64;
-        let share =
-            point.share.map_or(String::new(), |share| format!(", {:.0} % of its roof", 100.0 * share));
-        svg.dot(&class, 5.0, (LEFT + 1.0, row - 4.0));
-        svg.text("", Align::Start, (LEFT + 3.0, row), &format!("{}{share}", point.name));
+        let row = TOP + HEIGHT + 56.0 + 20.0 * number as f64;
+        let share = point.share.map_or(String::new(), |share| format!(": {:.0} %", 100.0 * share));
+        svg.dot(&class, 5.0, (1.5, row - 4.0));
+        svg.text("", Align::Start, (4.0, row), &format!("{}{share}", squeezed(&point.name, 40)));
     }
-    svg.finish(TOP + HEIGHT + 46.0 + 18.0 * points.len() as f64)
+    svg.finish(TOP + HEIGHT + 46.0 + 20.0 * points.len() as f64)
 }

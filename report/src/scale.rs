@@ -30,6 +30,10 @@ impl Scale {
     /// Round values for marks: about `n` of a linear scale, powers of ten (and two and five times them) of the other.
     pub fn ticks(&self, n: usize) -> Vec<f64> {
         let (least, most) = self.from;
+        // Without ends there would be marks without end.
+        if !(least.is_finite() && most.is_finite()) {
+            return Vec::new();
+        }
         if self.logarithmic {
             let decades = (least / std::f64::consts::LN_10).floor() as i32
                 ..=(most / std::f64::consts::LN_10).ceil() as i32;
@@ -43,14 +47,40 @@ impl Scale {
         let step = [1.0, 2.0, 2.5, 5.0, 10.0]
             .into_iter()
             .map(|step| step * power)
-            .find(|step| *step >= rough)
+            .find(|step| *step >= rough * (1.0 - 1e-9))
             .unwrap_or(power);
         let first = (least / step).ceil() as i64;
         (first..)
             .map(|number| number as f64 * step)
             .take_while(|value| *value <= most + step * 1e-9)
+            .take(4 * n.max(1))
             .collect()
     }
+
+    /// The same with their words: as many digits as tell one from the next.
+    pub fn marks(&self, n: usize) -> Vec<(f64, String)> {
+        let ticks = self.ticks(n);
+        let words = |value: f64, digits: usize| match digits {
+            0 => short(value),
+            digits if value.abs() < 1000.0 => format!("{value:.digits$}"),
+            _ => short(value),
+        };
+        let all = |digits: usize| ticks.iter().map(|tick| words(*tick, digits)).collect::<Vec<String>>();
+        let differ = |words: &Vec<String>| words.windows(2).all(|pair| pair[0] != pair[1]);
+        // A mark that was rounded is no place on the scale: 0.975 is not 0.97.
+        let exact = |words: &Vec<String>| {
+            words.iter().zip(&ticks).all(|(word, tick)| {
+                word.parse::<f64>().map_or(true, |value| (value - tick).abs() <= tick.abs() * 1e-6 + 1e-12)
+            })
+        };
+        let few = (0..=6).map(all).find(|words| differ(words) && exact(words));
+        ticks.iter().copied().zip(few.unwrap_or_else(|| all(0))).collect()
+    }
+}
+
+/// Whether a value can be drawn: a number, and not so large that differences vanish or overflow.
+pub fn is_sane(value: f64) -> bool {
+    value.is_finite() && value.abs() < 1e18
 }
 
 /// `value` with as many digits as a mark needs: `0.95`, `12`, `1.5k`, `3M`.
@@ -86,6 +116,24 @@ mod tests {
         assert_eq!(log.ticks(3).len(), 7);
         // One value alone is in the middle.
         assert_eq!(Scale::linear((5.0, 5.0), (0.0, 1.0)).place(5.0), 0.5);
+    }
+
+    #[test]
+    fn neighbouring_marks_differ_and_say_where_they_are() {
+        let cases: [(f64, f64, &[&str]); 4] = [
+            (0.0, 4.0, &["0", "1", "2", "3", "4"]),
+            (0.99, 1.01, &["0.990", "0.995", "1.000", "1.005", "1.010"]),
+            (0.95, 1.05, &["0.950", "0.975", "1.000", "1.025", "1.050"]),
+            (0.0, 2000.0, &["0", "500", "1k", "1.5k", "2k"]),
+        ];
+        for (least, most, expected) in cases {
+            let marks = Scale::linear((least, most), (0.0, 1.0)).marks(4);
+            let words: Vec<&str> = marks.iter().map(|(_, words)| words.as_str()).collect();
+            assert_eq!(words, expected);
+        }
+        for wild in [1e17, 1e-17, 4e-320] {
+            assert!(Scale::linear((0.0, wild), (0.0, 1.0)).marks(5).len() < 30, "{wild}");
+        }
     }
 
     #[test]

@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+use crate::scale::Scale;
+use crate::words::tidy;
+
 /// Width of a picture that stands alone.
 const WIDTH: u32 = 720;
 
@@ -11,12 +14,13 @@ pub const STYLE: &str = "\
 --s4:#7a5d00;--s5:#444c56}\
 @media(prefers-color-scheme:dark){:root{--bg:#0d1117;--ink:#e6edf3;--soft:#9198a1;--line:#30363d;--s0:#56b4e9;\
 --s1:#ff9e4a;--s2:#2fd6a3;--s3:#e29ac6;--s4:#f0e442;--s5:#adbac7}}\
-svg text{font:13px system-ui,sans-serif;fill:var(--ink)}svg .soft{fill:var(--soft);font-size:12px}\
+svg text{font:13px system-ui,sans-serif;fill:var(--ink);paint-order:stroke;stroke:var(--bg);stroke-width:4px;\
+stroke-linejoin:round}svg .soft{fill:var(--soft);font-size:12px}\
+svg .bold{font-weight:600}\
 svg .axis{stroke:var(--line)}svg .mark{stroke:var(--soft);stroke-dasharray:4 3}\
 svg .s0{stroke:var(--s0);fill:var(--s0)}svg .s1{stroke:var(--s1);fill:var(--s1)}svg .s2{stroke:var(--s2);\
 fill:var(--s2)}svg .s3{stroke:var(--s3);fill:var(--s3)}svg .s4{stroke:var(--s4);fill:var(--s4)}\
-svg .s5{stroke:var(--s5);fill:var(--s5)}svg text.s0,svg text.s1,svg text.s2,svg text.s3,svg text.s4,\
-svg text.s5{stroke:none}";
+svg .s5{stroke:var(--s5);fill:var(--s5)}";
 
 /// Series that have a colour of their own.
 pub const COLOURS: usize = 6;
@@ -75,6 +79,27 @@ impl Svg {
         );
     }
 
+    /// Upright lines at round values of `scale`, from `span.0` to `span.1` pixels, with the values below them.
+    pub fn marks_below(&mut self, scale: &Scale, span: (f64, f64)) {
+        for (value, words) in scale.marks(4) {
+            let x = scale.place(value);
+            self.line("axis", 1.0, (x, span.0), (x, span.1));
+            // At the edges half of a word would be outside of the picture.
+            let align = match x {
+                x if x < 5.0 => Align::Start,
+                x if x > 95.0 => Align::End,
+                _ => Align::Middle,
+            };
+            self.text("soft", align, (x, span.1 + 15.0), &words);
+        }
+    }
+
+    /// A picture of nothing.
+    pub fn nothing(mut self) -> String {
+        self.text("soft", Align::Start, (0.0, 15.0), "nothing to show");
+        self.finish(26.0)
+    }
+
     /// The whole, `height` pixels high.
     pub fn finish(self, height: f64) -> String {
         let title = escaped(&self.title);
@@ -85,6 +110,19 @@ impl Svg {
     }
 }
 
+/// Where rows of `height` pixels begin, and whether a heading is above: the first row of each group has one.
+pub fn places<'a>(groups: impl Iterator<Item = &'a str>, height: f64) -> Vec<(f64, bool)> {
+    let (mut y, mut last) = (0.0, "");
+    let place = |group: &'a str| {
+        let heading = group != last && !group.is_empty();
+        last = group;
+        y += if heading { 24.0 } else { 0.0 };
+        y += height;
+        (y - height, heading)
+    };
+    groups.map(place).collect()
+}
+
 /// `svg` with a width and its own colours.
 pub fn stand_alone(svg: &str) -> String {
     let background = r#"<rect width="100%" height="100%" fill="var(--bg)"/>"#;
@@ -92,16 +130,15 @@ pub fn stand_alone(svg: &str) -> String {
     svg.replacen("</title>", &format!("</title><style>{STYLE}</style>{background}"), 1) + "\n"
 }
 
-/// Text for XML. Characters that no XML document may hold are left out.
+/// Text for XML; characters that no XML document may hold are left out.
 fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
+    let mut escaped = String::new();
+    for c in tidy(text).chars() {
         match c {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
-            c if c.is_control() => {}
             c => escaped.push(c),
         }
     }

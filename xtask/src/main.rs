@@ -14,6 +14,7 @@ mod plan;
 mod process;
 mod profile;
 mod recommend;
+mod report;
 mod stages;
 mod tools;
 mod ui;

@@ -15,6 +15,7 @@ mod optimize;
 mod pgo;
 pub mod plan;
 pub mod recommend;
+mod report;
 mod setup;
 mod show;
 mod test;
@@ -82,6 +83,8 @@ enum Command {
     Bench(bench::Args),
     /// Say whether a build or a setting may take another's place: output, speed, CPU time, a long run
     Validate(validate::Args),
+    /// Make one page of all that was measured
+    Report(report::Args),
     /// Disassemble a program and say which instruction sets it holds
     Audit(audit::Args),
     /// Compare a build's logits with those of a scalar build
@@ -114,6 +117,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Model(args) => model::run(args, ui),
         Command::Bench(args) => bench::run(args, ui),
         Command::Validate(args) => validate::run(args, ui),
+        Command::Report(args) => report::run(args, ui),
         Command::Audit(args) => audit::run(args, ui),
         Command::Gate(args) => gate::run(args, ui),
         Command::Show(args) => show::run(args, ui),

@@ -1,0 +1,85 @@
+//! How times are spread: from the middle one to the slow ones, one row below the other.
+
+use crate::Table;
+use crate::scale::{Scale, is_sane, short};
+use crate::svg::{Align, COLOURS, Svg, places};
+use crate::words::squeezed;
+
+/// Times that were measured many times.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Spreads {
+    /// What the places to the right are: `milliseconds`.
+    pub unit: String,
+    /// One row each.
+    pub rows: Vec<Spread>,
+}
+
+/// Percentiles of one quantity.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// What it has in common with its neighbours, as a heading over the first of them: a model. May be empty.
+    pub group: String,
+    /// What it is of.
+    pub label: String,
+    /// Half took no longer.
+    pub p50: f64,
+    /// 95 of 100 took no longer.
+    pub p95: f64,
+    /// 99 of 100 took no longer.
+    pub p99: f64,
+}
+
+const ROW: f64 = 42.0;
+
+impl Spreads {
+    /// The figures.
+    pub fn table(&self) -> Table {
+        let row = |row: &Spread| {
+            let mut cells = vec![row.group.clone(), row.label.clone()];
+            cells.extend([row.p50, row.p95, row.p99].map(short));
+            cells
+        };
+        let percentile = |name: &str| format!("{name}, {}", self.unit);
+        Table {
+            header: vec![
+                String::new(),
+                String::new(),
+                percentile("p50"),
+                percentile("p95"),
+                percentile("p99"),
+            ],
+            rows: self.rows.iter().map(row).collect(),
+        }
+    }
+}
+
+pub fn svg(plot: &Spreads, title: &str) -> String {
+    let mut svg = Svg::new(title);
+    let rows: Vec<&Spread> =
+        plot.rows.iter().filter(|row| [row.p50, row.p95, row.p99].into_iter().all(is_sane)).collect();
+    let most = rows.iter().map(|row| row.p99.max(row.p50)).fold(0.0, f64::max);
+    if most <= 0.0 {
+        return svg.nothing();
+    }
+    let scale = Scale::linear((0.0, most * 1.03), (1.0, 98.0));
+    let places = places(rows.iter().map(|row| row.group.as_str()), ROW);
+    let bottom = places.last().map_or(0.0, |place| place.0 + ROW) + 4.0;
+    svg.marks_below(&scale, (0.0, bottom));
+    for (number, (row, (top, heading))) in rows.iter().zip(places).enumerate() {
+        let class = format!("s{}", number % COLOURS);
+        if heading {
+            svg.text("bold", Align::Start, (0.0, top - 6.0), &squeezed(&row.group, 44));
+        }
+        svg.text("", Align::Start, (0.0, top + 15.0), &squeezed(&row.label, 30));
+        let said = format!("{} · {} · {}", short(row.p50), short(row.p95), short(row.p99));
+        svg.text("soft", Align::End, (100.0, top + 15.0), &said);
+        let y = top + 28.0;
+        let [p50, p95, p99] = [row.p50, row.p95, row.p99].map(|value| scale.place(value));
+        svg.line(&class, 6.0, (p50, y), (p95, y));
+        svg.line(&class, 2.0, (p95, y), (p99, y));
+        svg.line(&class, 2.0, (p99, y - 5.0), (p99, y + 5.0));
+        svg.dot(&class, 5.0, (p50, y));
+    }
+    svg.text("soft", Align::End, (100.0, bottom + 32.0), &plot.unit);
+    svg.finish(bottom + 40.0)
+}

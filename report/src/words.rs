@@ -1,0 +1,87 @@
+//! Words from files, made fit to be shown: whoever wrote them may have meant harm.
+
+/// Longest text that is shown whole.
+const LONGEST: usize = 600;
+
+/// Longest line of a command: a list of models may be long, and whoever repeats it needs all of it.
+const LONGEST_COMMAND: usize = 4000;
+
+/// `words` on one line, without characters that cannot be seen or that turn the text around them, and not endless.
+pub fn tidy(words: &str) -> String {
+    shortened(words, LONGEST)
+}
+
+/// The same of a command.
+pub fn tidy_command(words: &str) -> String {
+    shortened(words, LONGEST_COMMAND)
+}
+
+/// The same where there is place for `most` characters: what is left out is in the middle, because names differ at
+/// their ends.
+pub fn squeezed(words: &str, most: usize) -> String {
+    let words = tidy(words);
+    let length = words.chars().count();
+    if length <= most {
+        return words;
+    }
+    let kept = most.saturating_sub(1);
+    let head = kept / 2;
+    let skip = length - (kept - head);
+    words.chars().take(head).chain(['…']).chain(words.chars().skip(skip)).collect()
+}
+
+fn shortened(words: &str, most: usize) -> String {
+    // Spaces are made one here, so that a text of ten million of them ends early too.
+    let mut text = String::new();
+    let mut length = 0;
+    for c in words.chars() {
+        let c = if c.is_whitespace() { ' ' } else { c };
+        if is_hidden(c) || (c == ' ' && (text.is_empty() || text.ends_with(' '))) {
+            continue;
+        }
+        if length == most {
+            text.push('…');
+            break;
+        }
+        text.push(c);
+        length += 1;
+    }
+    text.trim_end().to_string()
+}
+
+/// Control characters, those that change the direction of writing, and those that XML does not allow.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(c, '\u{fff0}'..='\u{ffff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_seen_is_left_out_and_what_is_endless_is_cut() {
+        let cases = [
+            ("plain", "plain"),
+            ("  two\n\twords ", "two words"),
+            ("a\u{0}b\u{1b}[31mc", "ab[31mc"),
+            ("x\u{202e}fdp.exe", "xfdp.exe"),
+            ("\u{ffff}\u{feff}", ""),
+        ];
+        for (words, expected) in cases {
+            assert_eq!(tidy(words), expected, "{words:?}");
+        }
+        assert_eq!(tidy(&"a".repeat(10 << 20)).chars().count(), LONGEST + 1);
+        assert_eq!(tidy(&" ".repeat(10 << 20)), "");
+    }
+
+    #[test]
+    fn names_that_are_too_long_keep_both_ends() {
+        let cases =
+            [("short", 5, "short"), ("abcdefghij", 5, "ab…ij"), ("abcdefghij", 1, "…"), ("ab", 0, "…")];
+        for (words, most, expected) in cases {
+            assert_eq!(squeezed(words, most), expected);
+        }
+    }
+}

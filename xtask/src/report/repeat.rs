@@ -1,0 +1,74 @@
+//! The commands that would measure it all again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use build_info::BuildInfo;
+use report::Block;
+
+use super::Inputs;
+use super::rows::Row;
+
+/// Builds first, then what was measured with them, then this page; each command once. Folders are left out.
+pub fn blocks(inputs: &Inputs) -> Vec<Block> {
+    let mut commands: Vec<String> = inputs.builds.iter().map(build).collect();
+    commands.extend((!inputs.rooflines.is_empty()).then(|| "anneal bench --roofline".to_string()));
+    commands.extend(inputs.comparisons.iter().map(|(_, comparison)| comparison.provenance.command.clone()));
+    commands.extend(bench(&inputs.rows));
+    commands.extend(inputs.tunings.iter().map(|entry| {
+        let objective = entry["key"]["objective"].as_str().unwrap_or("chat");
+        format!("anneal tune -m MODEL.gguf --for {}", quoted(objective))
+    }));
+    let others = inputs.others.iter().filter_map(|(_, other)| other.value()["command"].as_str());
+    commands.extend(others.map(str::to_string));
+    let files = inputs.files.iter().filter_map(|file| file.file_name());
+    let files: Vec<String> = files.map(|name| quoted(&name.to_string_lossy())).collect();
+    commands.push(format!("cargo xtask report {}", files.join(" ")));
+    let mut seen = BTreeSet::new();
+    commands.retain(|command| !command.is_empty() && seen.insert(command.clone()));
+    vec![Block::Commands(commands)]
+}
+
+fn build(info: &BuildInfo) -> String {
+    let profile = quoted(&info.profile);
+    match (&info.pgo, &info.bolt) {
+        (Some(_), Some(_)) => format!("cargo xtask pgo --profile {profile} --bolt"),
+        (Some(_), None) => format!("cargo xtask pgo --profile {profile}"),
+        (None, Some(_)) => format!("cargo xtask bolt --profile {profile}"),
+        (None, None) => format!("cargo xtask build --profile {profile}"),
+    }
+}
+
+/// One command for all rows of a model that were repeated as often, on one path.
+fn bench(rows: &[Row]) -> Vec<String> {
+    let mut groups: BTreeMap<(&str, usize, bool), Vec<&Row>> = BTreeMap::new();
+    for row in rows {
+        groups.entry((&row.model, row.samples, row.end_to_end)).or_default().push(row);
+    }
+    let command = |((model, samples, end_to_end), rows): ((&str, usize, bool), Vec<&Row>)| {
+        let list = |values: BTreeSet<u64>| {
+            let words: Vec<String> = values.iter().map(u64::to_string).collect();
+            if words.is_empty() { "0".to_string() } else { words.join(",") }
+        };
+        let apart = |row: &&&Row| row.case.0 == 0 || row.case.1 == 0;
+        let prompts = list(rows.iter().filter(apart).map(|row| row.case.0).filter(|n| *n > 0).collect());
+        let generated = list(rows.iter().filter(apart).map(|row| row.case.1).filter(|n| *n > 0).collect());
+        let pairs: BTreeSet<(u64, u64)> =
+            rows.iter().filter(|row| !apart(row)).map(|row| (row.case.0, row.case.1)).collect();
+        let pairs: String = pairs.iter().map(|(prompt, answer)| format!(" --pg {prompt},{answer}")).collect();
+        let depths = list(rows.iter().map(|row| row.case.2).collect());
+        let depth = if depths == "0" { String::new() } else { format!(" -d {depths}") };
+        let threads = list(rows.iter().map(|row| row.threads).collect());
+        let path = if end_to_end { " --end-to-end" } else { "" };
+        format!(
+            "anneal bench -m {} -p {prompts} -n {generated}{pairs}{depth} -t {threads} -r {}{path} -o jsonl",
+            quoted(&format!("{model}.gguf")),
+            samples.max(1)
+        )
+    };
+    groups.into_iter().map(command).collect()
+}
+
+/// As a shell takes it for one word. What no shell takes, as a NUL, is left out of the page anyway.
+fn quoted(word: &str) -> String {
+    shlex::try_quote(word).map_or_else(|_| "''".to_string(), std::borrow::Cow::into_owned)
+}

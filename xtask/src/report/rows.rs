@@ -1,0 +1,152 @@
+//! Rows of `anneal bench -o json`. They have llama-bench's fields, of which few are needed, and Anneal's own, of which
+//! older programs do not write all: whatever is not there is not shown.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+/// One test.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Row {
+    /// Name of the model's file, without folder and ending.
+    pub model: String,
+    /// Prompt tokens, generated tokens, tokens in the context before.
+    pub case: (u64, u64, u64),
+    /// Whether it went from text to text.
+    pub end_to_end: bool,
+    /// Threads.
+    pub threads: u64,
+    /// Tokens in one graph.
+    pub ubatch: u64,
+    /// Mean and standard deviation of tokens per second.
+    pub speed: (f64, f64),
+    /// Repetitions.
+    pub samples: usize,
+    /// Parameters, and bytes of all weights.
+    pub size: (f64, f64),
+    /// The CPU.
+    pub cpu: String,
+    /// Share of the roof, and whether that is `memory` or `compute`.
+    pub roof: Option<(f64, String)>,
+    /// Times to the first token, in nanoseconds.
+    pub first_token: Vec<f64>,
+    /// Percentiles 50, 95, 99 of the time of a token, and its standard deviation, in nanoseconds.
+    pub token_times: Option<[f64; 4]>,
+    /// Settings in which rows may differ, with their names.
+    pub settings: Vec<(&'static str, String)>,
+    /// When it was measured.
+    pub date: String,
+}
+
+/// Fields by which two rows of one test may differ, and how they are called here.
+const SETTINGS: [(&str, &str); 15] = [
+    ("build_commit", "build"),
+    ("n_batch", "batch"),
+    ("n_ubatch", "ubatch"),
+    ("n_threads_batch", "prefill threads"),
+    ("cpu_mask", "CPUs"),
+    ("poll", "poll"),
+    ("type_k", "K"),
+    ("type_v", "V"),
+    ("flash_attn", "flash attention"),
+    ("load_mode", "load mode"),
+    ("repack", "repack"),
+    ("split_layout", "split layout"),
+    ("n_gpu_layers", "GPU layers"),
+    ("cpu_info", "CPU"),
+    ("anneal_path", "path"),
+];
+
+impl Row {
+    /// Takes it from JSON.
+    pub fn take(value: &Value) -> Result<Self> {
+        let number = |name: &str| value[name].as_f64().filter(|number| number.is_finite());
+        let whole = |name: &str| value[name].as_u64().unwrap_or(0);
+        let words = |name: &str| value[name].as_str().unwrap_or_default().to_string();
+        let Some(speed) = number("avg_ts") else { bail!("a row of anneal bench whose avg_ts is no number") };
+        let Some(threads) = value["n_threads"].as_u64() else {
+            bail!("a row of anneal bench whose n_threads is no number")
+        };
+        let times = ["tpot_p50_ns", "tpot_p95_ns", "tpot_p99_ns", "tpot_jitter_ns"].map(number);
+        let first: Vec<f64> = value["samples_time_to_first_token_ns"]
+            .as_array()
+            .map(|samples| samples.iter().filter_map(Value::as_f64).collect())
+            .unwrap_or_default();
+        Ok(Self {
+            model: stem(&words("model_filename")),
+            case: (whole("n_prompt"), whole("n_gen"), whole("n_depth")),
+            end_to_end: value["anneal_path"] == "end_to_end",
+            threads,
+            ubatch: whole("n_ubatch"),
+            speed: (speed, number("stddev_ts").unwrap_or(0.0)),
+            samples: value["samples_ts"].as_array().map_or(0, Vec::len),
+            size: (number("model_n_params").unwrap_or(0.0), number("model_size").unwrap_or(0.0)),
+            cpu: words("cpu_info"),
+            roof: number("roof_share").map(|share| (share, words("roof_bound"))),
+            first_token: first,
+            token_times: match times {
+                [Some(p50), Some(p95), Some(p99), Some(jitter)] => Some([p50, p95, p99, jitter]),
+                _ => None,
+            },
+            settings: SETTINGS.iter().map(|(field, name)| (*name, said(&value[*field]))).collect(),
+            date: words("test_time"),
+        })
+    }
+
+    /// What the test is: `prefill 512`, `decode 128 @ 4096`, `512 + 128`.
+    pub fn test(&self) -> String {
+        let (prompt, generate, depth) = self.case;
+        let depth = if depth > 0 { format!(" @ {depth}") } else { String::new() };
+        let name = match (prompt, generate) {
+            (prompt, 0) => format!("prefill {prompt}"),
+            (0, generate) => format!("decode {generate}"),
+            (prompt, generate) => format!("{prompt} + {generate}"),
+        };
+        format!("{name}{depth}{}", if self.end_to_end { ", text to text" } else { "" })
+    }
+
+    /// What of a run it measures: tests of one kind are in one plot.
+    pub fn kind(&self) -> &'static str {
+        match self.case {
+            _ if self.end_to_end => "text to text",
+            (_, 0, _) => "prefill",
+            (0, _, _) => "decode",
+            _ => "prompt and answer",
+        }
+    }
+
+    /// Those of its settings that are not the same in all of `rows`, in words, without those named in `but`.
+    pub fn apart(&self, rows: &[&Row], but: &[&str]) -> String {
+        let varies = |name: &str| {
+            let values: BTreeSet<&str> = rows.iter().filter_map(|row| row.setting(name)).collect();
+            values.len() > 1
+        };
+        let differing = self
+            .settings
+            .iter()
+            .filter(|(name, value)| !value.is_empty() && !but.contains(name) && varies(name));
+        let words: Vec<String> = differing.map(|(name, value)| format!("{name} {value}")).collect();
+        words.join(", ")
+    }
+
+    fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.iter().find(|(own, _)| *own == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// A file's name without folder and ending.
+fn stem(path: &str) -> String {
+    let name = path.rsplit(['/', '\\']).next().unwrap_or_default();
+    name.strip_suffix(".gguf").unwrap_or(name).to_string()
+}
+
+fn said(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Bool(on) => if *on { "on" } else { "off" }.to_string(),
+        Value::Number(number) => number.to_string(),
+        other => other.to_string(),
+    }
+}
