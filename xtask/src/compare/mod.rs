@@ -14,7 +14,5 @@ pub use comparison::Comparison;
 pub use contest::{Contest, Shape};
 pub use measure::{Ratio, median, ratio};
 pub use once::{Request, measure as measure_once};
-pub use phase::Phase;
-#[cfg(test)]
-pub use phase::Quantity;
+pub use phase::{Phase, Quantity};
 pub use provenance::Provenance;

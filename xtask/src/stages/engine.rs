@@ -13,8 +13,17 @@ use crate::ui::Progress;
 use crate::workspace::Workspace;
 
 /// What the engine is made of, relative to the workspace.
-const SOURCES: &[&str] =
-    &["Cargo.toml", "Cargo.lock", "build-info", "engine", "gguf", "host", "vendor/llama-sys"];
+const SOURCES: &[&str] = &[
+    "Cargo.toml",
+    "Cargo.lock",
+    "build-info",
+    "engine",
+    "gguf",
+    "host",
+    "measure",
+    "roofline",
+    "vendor/llama-sys",
+];
 
 /// Variables by which cargo, cc and bindgen would build something else than the plan says.
 const FOREIGN: &[&str] = &[
@@ -117,4 +126,38 @@ fn count_packages(build: &Build) -> Result<u64> {
     let packages: BTreeSet<&str> =
         tree.lines().map(|line| line.trim_end_matches(" (*)")).filter(|line| !line.is_empty()).collect();
     Ok(packages.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn manifest(folder: &Path) -> toml::Table {
+        toml::from_str(&std::fs::read_to_string(folder.join("Cargo.toml")).unwrap()).unwrap()
+    }
+
+    /// A crate that is left out could change without a new engine.
+    #[test]
+    fn the_engine_is_made_of_all_its_crates() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        let ours = manifest(root)["workspace"]["dependencies"].as_table().unwrap().clone();
+        let mut waiting = vec!["engine".to_string()];
+        let mut seen = BTreeSet::new();
+        while let Some(folder) = waiting.pop() {
+            let own = manifest(&root.join(&folder));
+            // Not what build scripts are made of: only a plain `cargo build` depends on that.
+            let own = own.get("dependencies").and_then(|table| table.as_table());
+            for name in own.into_iter().flat_map(|table| table.keys()) {
+                let path = ours.get(name).and_then(|known| known.get("path")).and_then(|path| path.as_str());
+                waiting.extend(path.map(str::to_string).filter(|path| !seen.contains(path)));
+            }
+            seen.insert(folder);
+        }
+        assert!(seen.len() >= 7, "{seen:?}");
+        let missing: Vec<&String> =
+            seen.iter().filter(|folder| !SOURCES.contains(&folder.as_str())).collect();
+        assert!(missing.is_empty(), "{missing:?} are parts of the engine and not in SOURCES");
+    }
 }
