@@ -65,7 +65,7 @@ fn comparison_detail(comparison: &Comparison) -> String {
         rounds => format!(" after {rounds} that is not counted"),
     };
     let mut text = format!(
-        "{threads} thread{plural}, {}{left_out}. Medians, and ratios to `{baseline}` with bootstrap 95 % intervals: above \
+        "{threads} thread{plural}, {}{left_out}. Medians, and ratios to `{baseline}` with 95 % intervals: above \
          1 is faster, and larger where the unit is bytes.",
         pairs(comparison.pairs)
     );
