@@ -26,7 +26,8 @@ pub struct Args {
     /// Output: md, json, jsonl or csv
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
-    /// What else `anneal bench` takes, with lists: -m FILE -p 512 -n 128 -d 0,4096 -t 1,2 -ub 256,512 …
+    /// What else `anneal bench` takes, with lists: -m FILE -p 512 -n 128 -d 0,4096 -t 1,2 -ub 256,512 …; -r and -o may
+    /// stand among them
     #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
     tests: Vec<String>,
 }
@@ -39,11 +40,48 @@ enum Format {
     Csv,
 }
 
+impl Args {
+    /// Takes `-r` and `-o` out of what was meant for the engine: whoever knows llama-bench writes them anywhere.
+    fn sorted(mut self) -> Result<Self> {
+        let mut tests = Vec::new();
+        let mut words = std::mem::take(&mut self.tests).into_iter();
+        while let Some(word) = words.next() {
+            let (name, joined) = match word.split_once('=') {
+                Some((name, value)) => (name.to_string(), Some(value.to_string())),
+                None => (word.clone(), None),
+            };
+            let mut value = || joined.clone().or_else(|| words.next()).unwrap_or_default();
+            let wrong =
+                |value: &str, use_: &str| Err(crate::exit::usage(format!("{name} {value}: use {use_}")));
+            match name.as_str() {
+                "-r" | "--repetitions" => {
+                    let text = value();
+                    match text.parse().ok().filter(|rounds| *rounds > 0) {
+                        Some(rounds) => self.repetitions = rounds,
+                        None => return wrong(&text, "1 or more rounds"),
+                    }
+                }
+                "-o" | "--output" => {
+                    let text = value();
+                    match Format::from_str(&text, true) {
+                        Ok(format) => self.output = format,
+                        Err(_) => return wrong(&text, "md, json, jsonl or csv"),
+                    }
+                }
+                _ => tests.push(word),
+            }
+        }
+        self.tests = tests;
+        Ok(self)
+    }
+}
+
 /// A row of llama-bench, with the build in front and the samples of all rounds.
 type Row = Map<String, Value>;
 
 /// Runs the tests.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let args = args.sorted()?;
     let workspace = Workspace::find()?;
     if let Some(word) = args.tests.first().filter(|word| !word.starts_with('-')) {
         return Err(crate::exit::usage(format!(
@@ -53,23 +91,54 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
     let builds: Vec<Candidate> =
         args.builds.iter().map(|text| Candidate::named(&workspace, text)).collect::<Result<_>>()?;
+    if let Some((number, build)) =
+        builds.iter().enumerate().find(|(n, build)| builds[..*n].iter().any(|other| other.name == build.name))
+    {
+        let name = &build.name;
+        return Err(crate::exit::usage(format!(
+            "--builds: number {} is called {name} like one before it: give it a label, LABEL=PATH",
+            number + 1
+        )));
+    }
     measure::conditions::look().iter().for_each(|condition| ui.warn(condition));
     let mut all: Vec<Vec<Row>> = vec![Vec::new(); builds.len()];
     let mut progress = ui.progress("bench");
-    for round in 0..args.repetitions as usize {
-        for number in schedule::order(round, builds.len()) {
-            process::check_interrupted()?;
-            let rows = once::rows(&builds[number], &args.tests)?;
-            add(&mut all[number], rows, &builds[number].name)?;
+    let mut failure = None;
+    for done in 0..args.repetitions as usize {
+        match round(done, &builds, &args.tests) {
+            Ok(rows) => {
+                for ((sum, rows), build) in all.iter_mut().zip(rows).zip(&builds) {
+                    add(sum, rows, &build.name)?;
+                }
+            }
+            Err(error) if done == 0 => return Err(error),
+            // What whole rounds have told is worth printing.
+            Err(error) => {
+                let rounds = args.repetitions;
+                failure =
+                    Some(error.context(format!("stopped after {done} of {rounds} rounds, which are above")));
+                break;
+            }
         }
-        progress.step(round as u64 + 1, u64::from(args.repetitions), "rounds");
+        progress.step(done as u64 + 1, u64::from(args.repetitions), "rounds");
     }
     progress.finish();
     // Test by test, the builds of each below one another.
     let tests = all.iter().map(Vec::len).max().unwrap_or(0);
     let rows: Vec<Row> =
         (0..tests).flat_map(|test| all.iter().filter_map(move |rows| rows.get(test).cloned())).collect();
-    print(&rows, args.output, &all, &builds, ui)
+    print(&rows, args.output, &all, &builds, ui)?;
+    failure.map_or(Ok(()), Err)
+}
+
+/// Runs every build once; the rows of each.
+fn round(number: usize, builds: &[Candidate], tests: &[String]) -> Result<Vec<Vec<Row>>> {
+    let mut rows = vec![Vec::new(); builds.len()];
+    for number in schedule::order(number, builds.len()) {
+        process::check_interrupted()?;
+        rows[number] = once::rows(&builds[number], tests)?;
+    }
+    Ok(rows)
 }
 
 /// Adds the samples of `rows` to those of the rounds before.
@@ -140,6 +209,7 @@ fn csv(rows: &[Row]) -> String {
 }
 
 fn table(all: &[Vec<Row>], builds: &[Candidate], rows: &[Row], ui: &Ui) -> Result<()> {
+    let varied = varied(&all[0]);
     let mut lines = Vec::new();
     for test in 0..all.iter().map(Vec::len).max().unwrap_or(0) {
         for (build, own) in builds.iter().zip(all) {
@@ -148,29 +218,57 @@ fn table(all: &[Vec<Row>], builds: &[Candidate], rows: &[Row], ui: &Ui) -> Resul
             let baseline = all[0].get(test).map(|row| numbers(row, "samples_ts")).unwrap_or_default();
             let ratios: Vec<f64> = samples.iter().zip(&baseline).map(|(own, other)| own / other).collect();
             let ratio = (build.name != builds[0].name).then(|| Ratio::of(&ratios));
-            lines.push(vec![
-                title(row, build.program)?,
-                number(row, "n_threads"),
+            let deviation = row.get("stddev_ts").and_then(Value::as_f64).unwrap_or(0.0);
+            let mut line = vec![title(row, build.program)?];
+            line.extend(varied.iter().map(|key| short(row.get(*key))));
+            line.extend([
                 build.name.clone(),
-                format!(
-                    "{:.2} ± {:.2}",
-                    mean(&samples),
-                    row.get("stddev_ts").and_then(Value::as_f64).unwrap_or(0.0)
-                ),
-                ratio.map_or(String::new(), |ratio| ratio.to_string()),
+                format!("{:.2} ± {deviation:.2}", mean(&samples)),
+                ratio.map_or(String::new(), |ratio| match ratio.pairs < measure::FEWEST_PAIRS {
+                    true => format!("{:.3}, too few rounds for an interval", ratio.median),
+                    false => ratio.to_string(),
+                }),
             ]);
+            lines.push(line);
         }
     }
     let against = format!("against {} [95 % interval]", builds[0].name);
-    ui.result(&rows, ui::columns(&["test", "threads", "build", "t/s", &against], lines))
+    let header: Vec<&str> =
+        ["test"].into_iter().chain(varied).chain(["build", "t/s", against.as_str()]).collect();
+    ui.result(&rows, ui::columns(&header, lines))
+}
+
+/// Fields of a test's settings that are not the same in all rows: they tell the rows apart. Threads always do.
+fn varied(rows: &[Row]) -> Vec<&str> {
+    const RESULTS: [&str; 5] = ["avg_", "stddev_", "samples_", "tpot_", "anneal_"];
+    const NAMED: [&str; 8] =
+        ["n_prompt", "n_gen", "n_depth", "test_time", "build", "load_ns", "roof_share", "roof_bound"];
+    let Some(first) = rows.first() else { return Vec::new() };
+    let is_setting = |key: &str| {
+        !NAMED.contains(&key)
+            && !key.contains("peak")
+            && !key.starts_with("time_")
+            && !RESULTS.iter().any(|prefix| key.starts_with(prefix))
+    };
+    let differs = |key: &str| rows.iter().any(|row| row.get(key) != first.get(key));
+    first
+        .keys()
+        .map(String::as_str)
+        .filter(|key| *key == "n_threads" || (is_setting(key) && differs(key)))
+        .collect()
+}
+
+/// A setting as a cell: of a file its name.
+fn short(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.rsplit('/').next().unwrap_or(text).to_string(),
+        Some(value) => value.to_string(),
+    }
 }
 
 fn mean(samples: &[f64]) -> f64 {
     samples.iter().sum::<f64>() / samples.len() as f64
-}
-
-fn number(row: &Row, key: &str) -> String {
-    row.get(key).and_then(Value::as_u64).map_or(String::new(), |number| number.to_string())
 }
 
 /// llama-bench's name of a test: `pp512`, `tg128 @ d4096`, with the file where there are several.
@@ -209,6 +307,36 @@ mod tests {
         assert_eq!((all[0]["avg_ts"].as_f64(), all[0]["stddev_ts"].as_f64()), (Some(20.0), Some(10.0)));
         assert_eq!(all[0].get("build"), Some(&Value::from("native")));
         assert!(add(&mut all, Vec::new(), "native").is_err());
+    }
+
+    #[test]
+    fn rounds_and_format_are_taken_wherever_they_stand() {
+        let args = |tests: &[&str]| Args {
+            builds: Vec::new(),
+            repetitions: 5,
+            output: Format::Md,
+            tests: tests.iter().map(|word| word.to_string()).collect(),
+        };
+        let sorted = args(&["-m", "a.gguf", "-r", "3", "-p", "8", "--output=csv"]).sorted().unwrap();
+        assert_eq!((sorted.repetitions, sorted.output), (3, Format::Csv));
+        assert_eq!(sorted.tests, ["-m", "a.gguf", "-p", "8"]);
+        for wrong in [&["-r"][..], &["-r", "0"], &["-o", "sql"], &["--output="]] {
+            let error = args(wrong).sorted().unwrap_err();
+            assert_eq!(crate::exit::code_of(&error), crate::exit::USAGE, "{wrong:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_tells_rows_apart_has_a_column() {
+        let rows = [("f16", 1, 7.0), ("q8_0", 1, 8.0)].map(|(kind, threads, speed)| {
+            row(&format!(
+                r#"{{"n_prompt": 8, "n_gen": 0, "type_k": "{kind}", "n_threads": {threads}, "n_batch": 64,
+                    "avg_ts": {speed}, "test_time": "{speed}", "load_ns": {speed}}}"#
+            ))
+        });
+        assert_eq!(varied(&rows), ["n_threads", "type_k"]);
+        assert!(varied(&[]).is_empty());
+        assert_eq!(short(Some(&Value::from("/a/b.gguf"))), "b.gguf");
     }
 
     #[test]
