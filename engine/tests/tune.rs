@@ -282,31 +282,6 @@ fn an_export_replaces_an_older_one_and_nothing_else() {
 }
 
 #[test]
-fn a_hurried_tuning_leaves_what_was_chosen() {
-    let state = tempfile::tempdir().expect("a temporary folder");
-    tune(state.path());
-    // Something chosen with time, and the progress of a tuning that had none for anything but a look at one stage.
-    plant(state.path(), |entry| entry["chosen"] = json!({ "poll": 7 }));
-    let path = state.path().join("tuning.json");
-    let before = fs::read(&path).expect("a record");
-    // Not one round fits: nothing is measured but the pace, or the stages are cut short.
-    let all = ["tune", "-m", model(), "--for", "rag", "--budget", "10s", "--memory", "1GiB"];
-    let (code, _, stderr) = parts(&anneal(state.path(), &all));
-    let after: Value = serde_json::from_slice(&fs::read(&path).expect("a record")).expect("JSON");
-    let entry = &after["entries"][0];
-    match code {
-        // It chose something else, or decided everything: then that counts.
-        Some(0) => assert_ne!(entry["chosen"], json!({ "poll": 7 }), "{stderr}"),
-        Some(75) => {
-            let before: Value = serde_json::from_slice(&before).expect("JSON");
-            assert_eq!(after, before, "{stderr}");
-            assert!(stderr.contains("the tuning record is as it was"), "{stderr}");
-        }
-        other => panic!("{other:?}: {stderr}"),
-    }
-}
-
-#[test]
 fn a_worker_ends_with_its_driver_even_in_the_middle_of_a_measurement() {
     let mut worker = Command::new(ANNEAL)
         .args(["worker", "-m", model()])
@@ -322,9 +297,8 @@ fn a_worker_ends_with_its_driver_even_in_the_middle_of_a_measurement() {
     std::io::Write::write_all(&mut stdin, format!("{load}\n").as_bytes()).expect("asked");
     std::io::BufRead::read_line(&mut stdout, &mut line).expect("an answer");
     assert_eq!(line, "\"loaded\"\n");
-    // More than it could do in minutes.
-    let measure =
-        json!({ "measure": { "settings": {}, "work": { "prompt": 1, "generate": 2_000_000_000 } } });
+    // Nothing that is done before the pipe is closed.
+    let measure = json!({ "measure": { "settings": {}, "work": { "prompt": 1, "generate": 30_000 } } });
     std::io::Write::write_all(&mut stdin, format!("{measure}\n").as_bytes()).expect("asked");
     drop(stdin);
     assert_eq!(worker.wait().expect("it ends").code(), Some(0));
