@@ -406,6 +406,22 @@ fn digest<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     format!("{hash:016x}")
 }
 
+impl Stage {
+    /// Whether something was found: a winner, or, with all the time that it needed, none. A stage that was cut short
+    /// without a winner says nothing.
+    pub fn is_decided(&self) -> bool {
+        self.winner > 0 || self.cut_short.is_none()
+    }
+}
+
+impl Entry {
+    /// The names of the stages that are undecided.
+    pub fn undecided(&self) -> Vec<&str> {
+        let stages = self.stages.iter().filter(|stage| !stage.is_decided());
+        stages.map(|stage| stage.name.as_str()).collect()
+    }
+}
+
 impl Chosen {
     /// Every setting that was decided: its name, as its flag is called, and its value.
     pub fn named(&self) -> Vec<(&'static str, String)> {

@@ -151,6 +151,14 @@ pub enum Error {
     #[error("cannot read the logits: {0}")]
     Logits(String),
 
+    /// The model's output is no number.
+    #[error(
+        "the model's first logits are no numbers (NaN), so there is nothing to choose a token by: its file is damaged, or \
+         its weights do not stand the types of this quantisation or cache; take another copy or quantisation, and \
+         check it with `anneal eval`"
+    )]
+    NotANumber,
+
     /// A saved state could not be taken or restored.
     #[error("cannot {what} the state of the context: {why}")]
     State {

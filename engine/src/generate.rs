@@ -118,6 +118,10 @@ pub(crate) fn from_tokens(
     }
     context.synchronize();
     generation.prefill = prefill_start.elapsed();
+    // A sampler would choose something all the same. Once: what goes wrong later goes wrong in the first row, mostly.
+    if request.n_predict > 0 && has_nan(context.logits()?) {
+        return Err(Error::NotANumber);
+    }
 
     let model = std::sync::Arc::clone(context.model());
     let mut stream = StreamUtf8::default();
@@ -170,6 +174,11 @@ pub(crate) fn from_tokens(
 
 fn handed(hand_over: &Option<HandOver>) -> Duration {
     hand_over.map_or(Duration::ZERO, |hand_over| hand_over.time)
+}
+
+/// Looks at all of them without a branch, which the compiler makes vectors of.
+fn has_nan(row: &[f32]) -> bool {
+    row.iter().fold(false, |found, value| found | value.is_nan())
 }
 
 fn check_prompt(context: &Context, prompt: &[Token]) -> Result<()> {

@@ -194,15 +194,7 @@ pub fn quantize(
     options: &Options,
     on_progress: &mut dyn FnMut(u32, u32) -> bool,
 ) -> Result<()> {
-    // The original would be lost, and with it what a better quantisation starts from.
-    let same = input
-        .canonicalize()
-        .ok()
-        .zip(output.canonicalize().ok())
-        .is_some_and(|(input, output)| input == output);
-    if same {
-        return Err(Error::Usage(format!("{} is input and output: name another output", input.display())));
-    }
+    refuse_the_same(input, output)?;
     let plan = plan(input, options)?;
     let place = |error: gguf::partial::PlaceError| Error::Place(Box::new(error));
     let partial = gguf::partial::PartialFile::beside(output, plan.file_bytes()).map_err(place)?;
@@ -226,6 +218,23 @@ pub fn quantize(
     let (done, total) = ffi::quantize_progress();
     on_progress(done, total);
     partial.commit().map_err(place)
+}
+
+/// Refuses to write over the model that is read: the original would be lost, and with it what a better quantisation
+/// starts from.
+///
+/// # Errors
+/// When both are the same file.
+pub fn refuse_the_same(input: &Path, output: &Path) -> Result<()> {
+    let same = input
+        .canonicalize()
+        .ok()
+        .zip(output.canonicalize().ok())
+        .is_some_and(|(input, output)| input == output);
+    match same {
+        true => Err(Error::Usage(format!("{} is input and output: name another output", input.display()))),
+        false => Ok(()),
+    }
 }
 
 /// The files of the model at `input`.

@@ -88,21 +88,62 @@ pub fn read(path: &Path) -> std::result::Result<Option<TuningRecord>, String> {
     }
 }
 
+/// Sees, before anything long is done, that [`change`] would not refuse the record at `path` for what it is.
+///
+/// # Errors
+/// When it is a newer program's, or no file at all.
+pub fn check_changeable(path: &Path) -> Result<()> {
+    let failed = |why: String| Error::Tuning { path: path.to_path_buf(), why };
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => Err(failed("it is there and is no regular file".to_string())),
+        Ok(_) => match TuningRecord::parse(&fs::read(path).map_err(|error| failed(error.to_string()))?) {
+            Err(why @ TuningError::Newer { .. }) => Err(failed(format!(
+                "{why}, and is not overwritten: use the anneal that wrote it, or name another with --tuning"
+            ))),
+            Ok(_) | Err(TuningError::Damaged(_)) => Ok(()),
+        },
+        Err(_) => Ok(()),
+    }
+}
+
+/// Renames the record at `path` to `.damaged` where it is damaged; says whether it was.
+///
+/// # Errors
+/// When it cannot be renamed.
+pub fn put_aside_if_damaged(path: &Path) -> Result<bool> {
+    let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
+    let Some(text) = is_file.then(|| fs::read(path).ok()).flatten() else { return Ok(false) };
+    if !matches!(TuningRecord::parse(&text), Err(TuningError::Damaged(_))) {
+        return Ok(false);
+    }
+    fs::rename(path, aside(path)).map_err(|error| Error::Tuning {
+        path: path.to_path_buf(),
+        why: format!("the damaged one cannot be put aside: {error}"),
+    })?;
+    Ok(true)
+}
+
+/// Where a damaged record is kept.
+fn aside(path: &Path) -> PathBuf {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".damaged");
+    PathBuf::from(aside)
+}
+
 /// Changes the record at `path`. One that is damaged is kept beside it, under `.damaged`.
 ///
 /// # Errors
 /// When it is a newer program's, or cannot be written; it is then as it was.
 pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
     let failed = |why: String| Error::Tuning { path: path.to_path_buf(), why };
+    check_changeable(path)?;
     let mut record = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => TuningRecord::default(),
         Err(error) => return Err(failed(error.to_string())),
         Ok(text) => match TuningRecord::parse(&text) {
             Ok(record) => record,
             Err(TuningError::Damaged(_)) => {
-                let mut aside = path.as_os_str().to_owned();
-                aside.push(".damaged");
-                fs::copy(path, &aside)
+                fs::copy(path, aside(path))
                     .map_err(|error| failed(format!("cannot keep the damaged one: {error}")))?;
                 TuningRecord::default()
             }
@@ -310,6 +351,8 @@ mod tests {
         let error = change(&path, |_| {}).expect_err("newer");
         assert!(error.to_string().contains("9.0"), "{error}");
         assert_eq!(fs::read_to_string(&path).expect("there"), newer);
+        assert!(check_changeable(&path).expect_err("newer").to_string().contains("--tuning"));
+        assert!(!put_aside_if_damaged(&path).expect("nothing to do"));
         let left: Vec<_> = fs::read_dir(folder.path().join("new")).expect("a folder").collect();
         assert_eq!(left.len(), 2, "{left:?}");
         assert!(read(folder.path()).expect_err("a folder").contains("no regular file"));

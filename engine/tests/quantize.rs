@@ -249,3 +249,48 @@ fn what_cannot_be_compared_is_told_at_once() {
     assert_eq!(std::fs::read(&mine).expect("it"), b"mine");
     assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 2, "something was left behind");
 }
+
+#[test]
+fn an_importance_matrix_destroys_neither_its_model_nor_another_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = folder.path().join("m.gguf");
+    std::fs::copy(tiny(), &model).expect("copied");
+    let (other, words, link) =
+        (folder.path().join("other.gguf"), folder.path().join("words.txt"), folder.path().join("link.gguf"));
+    std::fs::copy(tiny(), &other).expect("copied");
+    std::fs::write(&words, "some words").expect("written");
+    std::os::unix::fs::symlink(&model, &link).expect("linked");
+    let cases = [
+        (&model, 2, "is input and output: name another output"),
+        (&link, 2, "is input and output: name another output"),
+        (&other, 1, "is no importance matrix; name another place"),
+        (&words, 1, "is no importance matrix; name another place"),
+    ];
+    for (out, expected, why) in cases {
+        let before = std::fs::read(out).expect("there");
+        let (code, _, stderr) =
+            run(&["imatrix", "-m", text(&model), "-o", text(out), "--chunks", "1", "-c", "128"]);
+        assert!(code == Some(expected) && stderr.contains(why), "{}: {code:?} {stderr}", out.display());
+        assert_eq!(std::fs::read(out).expect("still there"), before);
+    }
+    // An older one, and what mktemp makes, may go.
+    let out = folder.path().join("im.gguf");
+    std::fs::write(&out, "").expect("written");
+    collect(&model, &out);
+    collect(&model, &out);
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 5);
+}
+
+#[test]
+fn an_importance_matrix_of_a_quantised_model_is_warned_of_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (q4, q8, out) = ("q4.gguf", "q8.gguf", folder.path().join("im.gguf"));
+    for (name, kind, warnings) in [(q4, "Q4_0", 1), (q8, "Q8_0", 0)] {
+        let model = folder.path().join(name);
+        done(&["quantize", "-q", text(tiny()), text(&model), kind, "--pure"]);
+        let (code, _, stderr) =
+            run(&["imatrix", "-m", text(&model), "-o", text(&out), "--chunks", "1", "-c", "128", "-q"]);
+        assert_eq!(code, Some(0), "{stderr}");
+        assert_eq!(stderr.matches("is quantised (it holds q4_0 tensors)").count(), warnings, "{stderr}");
+    }
+}

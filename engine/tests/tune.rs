@@ -104,6 +104,17 @@ fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
     let (lines, _) = settings(elsewhere.path(), &["--tuning", out.to_str().expect("a path in UTF-8")]);
     assert!(lines.contains(&is("poll", "7", "tuning_record")), "{lines:?}");
 
+    // A purpose that was not tuned is neither shown nor forgotten.
+    let (code, stdout, stderr) = parts(&anneal(state.path(), &["tune", "--show", "--for", "chat"]));
+    assert!(
+        code == Some(0) && stdout.is_empty() && stderr.contains("nothing was tuned for this"),
+        "{stderr}"
+    );
+    let (code, _, stderr) = parts(&anneal(state.path(), &["tune", "--reset", "--for", "chat"]));
+    assert!(code == Some(0) && stderr.starts_with("0 entries forgotten"), "{stderr}");
+    let (code, stdout, _) = parts(&anneal(state.path(), &["tune", "--show", "--for", "rag"]));
+    assert!(code == Some(0) && stdout.contains("for rag"), "{stdout}");
+
     assert_eq!(parts(&anneal(state.path(), &["tune", "--reset", "-m", model()])).0, Some(0));
     let (lines, _) = settings(state.path(), &[]);
     assert!(lines.iter().all(|line| line.2 != "tuning_record"), "{lines:?}");
@@ -141,6 +152,18 @@ fn a_record_that_does_not_fit_is_said_once_and_lost_never() {
         let (code, _, stderr) = parts(&anneal(state.path(), &["tune", "--show"]));
         assert!(code == Some(1) && stderr.contains(words), "{stderr}");
     }
+    // It is a newer program's now, which is said before anything is measured, and lost by nothing.
+    for arguments in [&["tune", "-m", model()][..], &["tune", "--reset"]] {
+        let (code, stdout, stderr) = parts(&anneal(state.path(), arguments));
+        assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
+        assert!(stderr.contains("--tuning") && !stderr.contains("candidates"), "{stderr}");
+    }
+    assert_eq!(fs::read(&path).expect("there"), b"{\"schema_version\":\"7.0\"}");
+    fs::write(&path, "{\"schema").expect("written");
+    let (code, _, stderr) = parts(&anneal(state.path(), &["tune", "--reset"]));
+    assert!(code == Some(0) && stderr.contains("tuning.json.damaged"), "{stderr}");
+    assert_eq!(fs::read(state.path().join("tuning.json.damaged")).expect("kept"), b"{\"schema");
+    assert!(!path.exists());
     // A model of another shape is nobody's concern.
     fs::write(&path, &good).expect("written");
     plant(state.path(), |entry| entry["key"]["model"]["layers"] = json!(99));
@@ -214,4 +237,71 @@ fn two_at_once_are_refused_and_ctrl_c_leaves_the_old_record() {
         parent == Some(pid.as_str()) && String::from_utf8_lossy(&line).contains(&of_ours)
     });
     assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn an_export_replaces_an_older_one_and_nothing_else() {
+    let state = tempfile::tempdir().expect("a temporary folder");
+    tune(state.path());
+    let there = |name: &str, content: &[u8]| {
+        let path = state.path().join(name);
+        fs::write(&path, content).expect("written");
+        path.to_str().expect("a path in UTF-8").to_string()
+    };
+    let folder = state.path().to_str().expect("a path in UTF-8").to_string();
+    let own = state.path().join("tuning.json").to_str().expect("a path in UTF-8").to_string();
+    let fifo = state.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo runs").success());
+    let fifo = fifo.to_str().expect("a path in UTF-8").to_string();
+    let model = there("m.gguf", &fs::read(tiny()).expect("a model"));
+    let cases = [
+        (&model, "is no tuning record; name another place"),
+        (&there("other.json", b"{\"a\":1}"), "is no tuning record; name another place"),
+        (&folder, "it is a folder"),
+        (&fifo, "is no regular file; name another place"),
+        (&own, "is the tuning record itself"),
+    ];
+    for (out, words) in cases {
+        let before = fs::metadata(out).expect("there").len();
+        let (code, stdout, stderr) = parts(&anneal(state.path(), &["tune", "--export", out]));
+        assert_eq!((code, stdout.as_str()), (Some(1), ""), "{out}: {stderr}");
+        assert!(stderr.contains(words), "{out}: {stderr}");
+        assert_eq!(fs::metadata(out).expect("still there").len(), before);
+    }
+    let mut exported = Vec::new();
+    for out in ["-", "/dev/stdout"] {
+        let (code, stdout, stderr) = parts(&anneal(state.path(), &["tune", "--export", out]));
+        assert_eq!(code, Some(0), "{stderr}");
+        exported.push(stdout);
+    }
+    let older = there("older.json", exported[0].as_bytes());
+    for out in [&there("empty.json", b""), &older] {
+        assert_eq!(parts(&anneal(state.path(), &["tune", "--export", out])).0, Some(0), "{out}");
+        assert_eq!(fs::read_to_string(out).expect("an export"), exported[1]);
+    }
+}
+
+#[test]
+fn a_worker_ends_with_its_driver_even_in_the_middle_of_a_measurement() {
+    let mut worker = Command::new(ANNEAL)
+        .args(["worker", "-m", model()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the executable runs");
+    let mut stdin = worker.stdin.take().expect("a pipe");
+    let mut stdout = std::io::BufReader::new(worker.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    let load = json!({ "load": { "settings": {} } });
+    std::io::Write::write_all(&mut stdin, format!("{load}\n").as_bytes()).expect("asked");
+    std::io::BufRead::read_line(&mut stdout, &mut line).expect("an answer");
+    assert_eq!(line, "\"loaded\"\n");
+    // Nothing that is done before the pipe is closed.
+    let measure = json!({ "measure": { "settings": {}, "work": { "prompt": 1, "generate": 30_000 } } });
+    std::io::Write::write_all(&mut stdin, format!("{measure}\n").as_bytes()).expect("asked");
+    drop(stdin);
+    assert_eq!(worker.wait().expect("it ends").code(), Some(0));
+    line.clear();
+    assert_eq!(std::io::BufRead::read_line(&mut stdout, &mut line).expect("the end"), 0, "{line}");
 }

@@ -1,15 +1,17 @@
 //! `anneal imatrix`
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use engine::eval::{self, Text, built_in_text};
 use engine::ffi::start;
 use engine::imatrix::{Imatrix, collect};
 use engine::model;
+use engine::quantize::refuse_the_same;
 use engine::settings::{Requested, Settings};
+use gguf::GgufFile;
 
 use super::bar::Bar;
 use super::flags::{LoadFlags, ThreadFlags, whole};
@@ -62,7 +64,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => built_in_text(),
     };
     // Before the long part, that there is a place for the result.
+    refuse_the_same(&args.model, &args.out)?;
     drop(gguf::partial::PartialFile::beside(&args.out, build_info::Bytes(0))?);
+    check_replaced(&args.out)?;
+    warn_of_quantised(&args.model);
 
     start(args.load.verbose);
     interrupt::stop_in_order();
@@ -106,6 +111,32 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::from(interrupt::CODE));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Sees that nothing is lost but an older importance matrix, or an empty file.
+fn check_replaced(out: &Path) -> Result<()> {
+    let there = std::fs::metadata(out).is_ok_and(|there| there.len() > 0);
+    if there && Imatrix::read(out).is_err() {
+        bail!("cannot write {}: it is there and is no importance matrix; name another place", out.display());
+    }
+    Ok(())
+}
+
+/// Says that what is collected from a quantised model has its errors in it; Q8_0's are too small to matter.
+fn warn_of_quantised(model: &Path) {
+    // Whoever loads it tells what is wrong with it.
+    let Ok(file) = GgufFile::open(model) else { return };
+    let rest = file.other_parts().unwrap_or_default();
+    let mut tensors = std::iter::once(&file).chain(&rest).flat_map(GgufFile::tensors);
+    if let Some(tensor) = tensors.find(|tensor| tensor.kind.is_quantised() && tensor.kind.name() != "q8_0") {
+        let _ = writeln!(
+            std::io::stderr(),
+            "warning: {} is quantised (it holds {} tensors), and its errors go into the importance matrix: collect it \
+             from the F16 or BF16 model",
+            model.display(),
+            tensor.kind
+        );
+    }
 }
 
 /// Experts without a token.

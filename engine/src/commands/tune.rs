@@ -7,19 +7,20 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use build_info::tuning::Entry;
-use build_info::{Bytes, Policy, TuningRecord, threads};
+use build_info::{Bytes, Policy, threads};
 use engine::Error;
 use engine::live::Live;
 use engine::settings::{Explained, Requested, Settings};
 use engine::tune::process::{Processes, own_command};
 use engine::tune::space::{Surroundings, stages};
-use engine::tune::{Event, Objective, Progress, Stop, Task, report, tune};
+use engine::tune::{Event, Objective, Progress, Stop, Task, may_replace, report, tune};
 use engine::tuning;
 use measure::conditions::{self, Condition};
 use measure::throttling::Throttling;
 
 use crate::interrupt;
+
+mod manage;
 
 /// Find the fastest settings for a model on this machine, and remember them
 ///
@@ -32,8 +33,9 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE", required_unless_present_any = ["show", "reset", "export"])]
     model: Option<PathBuf>,
     /// What it is for: chat (1:4), rag (8:1), batch (1:1), latency (32:1), or tokens of prompt and answer as P:G
-    #[arg(long = "for", value_name = "PURPOSE", default_value_t)]
-    objective: Objective,
+    /// [default: chat; --show, --reset and --export: any]
+    #[arg(long = "for", value_name = "PURPOSE")]
+    objective: Option<Objective>,
     /// Time for all of it: 90s, 3m, 1h
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = duration)]
     budget: Duration,
@@ -49,13 +51,13 @@ pub struct Args {
     /// Print what would be tried
     #[arg(long)]
     dry_run: bool,
-    /// Print what was found, for -m or for every model
+    /// Print what was found, for -m and --for or for everything
     #[arg(long, conflicts_with_all = ["reset", "export", "dry_run"])]
     show: bool,
-    /// Forget what was found, for -m or for every model
+    /// Forget what was found, for -m and --for or for everything
     #[arg(long, conflicts_with_all = ["export", "dry_run"])]
     reset: bool,
-    /// Write what was found, for -m or for every model, to a file that --tuning takes
+    /// Write what was found, for -m and --for or for everything, to a file that --tuning takes; - is stdout
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     export: Option<PathBuf>,
     /// Tuning record [default: $ANNEAL_TUNING, else tuning.json in the state folder]
@@ -77,10 +79,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .into());
     };
     if args.show || args.reset || args.export.is_some() {
-        return manage(args, &path);
+        return manage::run(args, &path);
     }
     // The flag is required then.
     let Some(model) = args.model.as_deref() else { bail!("no model is given: name one with -m") };
+    if !args.dry_run {
+        // Before minutes are spent on what could not be kept.
+        tuning::check_changeable(&path)?;
+    }
     let live = super::read_live();
     let task = task(args, model, &live)?;
     if args.dry_run {
@@ -105,9 +111,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn task(args: &Args, model: &Path, live: &Live) -> Result<Task> {
-    let key = tuning::key_of(model, &args.objective.to_string(), live)?;
+    let objective = args.objective.clone().unwrap_or_default();
+    let key = tuning::key_of(model, &objective.to_string(), live)?;
     let Some(host) = &live.host else { bail!("nothing could be read of this machine") };
-    let objective = args.objective.clone();
     let around = Surroundings {
         host,
         objective: &objective,
@@ -168,13 +174,31 @@ fn carry_out(args: &Args, model: &Path, path: &Path, live: &Live, task: &Task) -
         conditions.push(throttled);
     }
     entry.notes.extend(conditions.iter().map(|condition| format!("while it was measured: {condition}")));
-    tuning::change(path, |record| record.put(entry.clone()))?;
-    let _ = fs::remove_file(&partial);
+    let mut kept = None;
+    tuning::change(path, |record| {
+        let old = record.entries.iter().find(|old| old.key == entry.key);
+        kept = old.filter(|old| !may_replace(old, &entry, &progress.chosen)).cloned();
+        if kept.is_none() {
+            record.put(entry.clone());
+        }
+    })?;
+    if kept.is_none() {
+        let _ = fs::remove_file(&partial);
+    }
     let out = match args.json {
         true => serde_json::to_string_pretty(&entry)? + "\n",
         false => report::entry(&entry, &defaults(live)?),
     };
     print(&out)?;
+    if let Some(old) = kept {
+        let _ = writeln!(
+            io::stderr(),
+            "error: this was too short to choose anything, so what was found {} stays: raise --budget, the same command \
+             goes on with what is undecided; or forget it with --reset\n  the tuning record is as it was",
+            old.date
+        );
+        return Ok(ExitCode::from(TRY_AGAIN));
+    }
     let _ = writeln!(io::stderr(), "written to {}", path.display());
     Ok(ExitCode::SUCCESS)
 }
@@ -196,8 +220,11 @@ fn resume(args: &Args, partial: &Path, task: &Task) -> Progress {
     let stderr = &mut io::stderr();
     match serde_json::from_slice::<Progress>(&text) {
         Ok(progress) if progress.is_of(task) && progress.is_sound() => {
-            let done: Vec<&str> = progress.done.iter().map(|stage| stage.name.as_str()).collect();
-            let _ = writeln!(stderr, "going on after {}; --fresh starts over", done.join(", "));
+            let decided = progress.done.iter().filter(|stage| stage.is_decided());
+            let decided: Vec<&str> = decided.map(|stage| stage.name.as_str()).collect();
+            if !decided.is_empty() {
+                let _ = writeln!(stderr, "going on after {}; --fresh starts over", decided.join(", "));
+            }
             progress
         }
         Ok(_) => {
@@ -212,9 +239,9 @@ fn resume(args: &Args, partial: &Path, task: &Task) -> Progress {
 }
 
 fn stopped(stop: Stop, progress: &Progress) -> Result<ExitCode> {
-    let kept = match progress.done.is_empty() {
-        true => "nothing was decided yet; the tuning record is as it was",
-        false => "what was decided is kept, the tuning record is as it was: the same command goes on",
+    let kept = match progress.done.iter().any(|stage| stage.is_decided()) {
+        false => "nothing was decided yet; the tuning record is as it was",
+        true => "what was decided is kept, the tuning record is as it was: the same command goes on",
     };
     match stop {
         Stop::Interrupted => {
@@ -254,47 +281,6 @@ fn printer() -> impl FnMut(Event<'_>) {
             Event::Warning(text) => writeln!(stderr, "{clear}warning: {text}"),
         };
     }
-}
-
-/// `--show`, `--reset`, `--export`.
-fn manage(args: &Args, path: &Path) -> Result<ExitCode> {
-    let record = tuning::read(path)
-        .map_err(|why| Error::Tune(format!("the tuning record {} cannot be used: {why}", path.display())))?;
-    let entries = tuning::entries_of(record.unwrap_or_default(), args.model.as_deref())?;
-    if args.reset {
-        let gone = |entry: &Entry| entries.iter().any(|other| other.key == entry.key);
-        if !entries.is_empty() {
-            tuning::change(path, |record| record.entries.retain(|entry| !gone(entry)))?;
-        }
-        let _ = fs::remove_file(partial(path));
-        let _ = writeln!(io::stderr(), "{} forgotten in {}", count(entries.len()), path.display());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let record = TuningRecord { entries, ..TuningRecord::default() };
-    let json = serde_json::to_string_pretty(&record)? + "\n";
-    if let Some(out) = &args.export {
-        if record.entries.is_empty() {
-            bail!("{} has nothing to export for this: tune first", path.display());
-        }
-        tuning::write_atomically(out, json.as_bytes())
-            .with_context(|| format!("cannot write {}", out.display()))?;
-        let _ = writeln!(io::stderr(), "{} written to {}", count(record.entries.len()), out.display());
-        return Ok(ExitCode::SUCCESS);
-    }
-    if args.json {
-        return print(&json);
-    }
-    if record.entries.is_empty() {
-        let _ = writeln!(io::stderr(), "nothing was tuned yet, says {}", path.display());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let defaults = defaults(&super::read_live())?;
-    let texts: Vec<String> = record.entries.iter().map(|entry| report::entry(entry, &defaults)).collect();
-    print(&texts.join("\n"))
-}
-
-fn count(entries: usize) -> String {
-    if entries == 1 { "1 entry".to_string() } else { format!("{entries} entries") }
 }
 
 /// The settings without tuning.

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, channel};
 
 use anyhow::{Context as _, Result};
 use engine::settings::Requested;
@@ -25,9 +26,24 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         &args.model,
         &Requested::default(),
         &live,
-        io::stdin().lock(),
+        requests().into_iter(),
         io::stdout().lock(),
     )
     .context("cannot answer the driver")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The lines of stdin. Its end ends the process, even in the middle of a measurement: a driver that was killed could not
+/// do that, and nobody waits for the answer.
+fn requests() -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in io::stdin().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+        engine::ffi::exit_now(0);
+    });
+    receiver
 }

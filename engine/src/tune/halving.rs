@@ -56,7 +56,8 @@ struct Contest<'a, 'r> {
     anchor: Anchor,
     /// Time that a run of each takes.
     times: Vec<Duration>,
-    cut_short: Option<String>,
+    /// Rounds after which there was no time for another.
+    cut_short: Option<usize>,
 }
 
 /// How a contest ended.
@@ -224,7 +225,7 @@ impl Contest<'_, '_> {
     fn is_time_for_a_round(&mut self) -> bool {
         let fits = self.runner.elapsed() + self.round_time() <= self.terms.deadline;
         if !fits {
-            self.cut_short = Some(format!("out of time after {} rounds", self.round));
+            self.cut_short = Some(self.round);
         }
         fits
     }
@@ -304,12 +305,12 @@ impl Contest<'_, '_> {
                 winner = (number, found.median);
             }
         }
-        Outcome {
-            candidates: self.candidates,
-            winner: winner.0,
-            cut_short: self.cut_short,
-            repeats: self.repeats,
-        }
+        // One that was shown to be faster needs no more time.
+        let cut_short = self.cut_short.map(|rounds| match winner.0 {
+            0 => format!("undecided after {rounds} rounds: out of time"),
+            _ => format!("out of time after {rounds} rounds"),
+        });
+        Outcome { candidates: self.candidates, winner: winner.0, cut_short, repeats: self.repeats }
     }
 }
 

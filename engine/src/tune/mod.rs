@@ -184,6 +184,11 @@ impl Progress {
             && crate::tuning::requested(&self.chosen).is_ok()
     }
 
+    /// Takes stages that were not tried, or cut short before they said anything, for what they are: to be done.
+    pub fn forget_the_undecided(&mut self) {
+        self.done.retain(build_info::tuning::Stage::is_decided);
+    }
+
     /// Whether it is a part of `task`.
     pub fn is_of(&self, task: &Task) -> bool {
         self.key == task.key && self.lossy == task.lossy && self.ceiling == task.ceiling
@@ -201,6 +206,7 @@ pub fn tune(
     save: &mut dyn FnMut(&Progress) -> Result<(), String>,
 ) -> Result<Entry, Stop> {
     let before = progress.seconds;
+    progress.forget_the_undecided();
     let mut pace = Pace::probe(task, runner)?;
     // A machine that is always busy is so in every stage.
     let mut repeats = REPEATS;
@@ -252,7 +258,7 @@ fn run_stage(
             // The large ones need long prompts.
             changes.retain(|change| change.set.n_ubatch.is_none_or(|tokens| tokens <= 512));
             work.prompt = work.prompt.min(512);
-            cut_short = Some("only small graphs: there is no time for long prompts".to_string());
+            cut_short = Some("only small graphs were tried: there was no time for long prompts".to_string());
         }
     }
     let mut candidates = vec![candidate("as before", chosen.clone())];
@@ -318,6 +324,18 @@ fn candidate(name: &str, settings: Chosen) -> Candidate {
     }
 }
 
+/// Whether `new` may take the place of `old`, of the same key. What was chosen with more time is not lost to a tuning
+/// that had too little to choose anything: that one must have decided every stage, or have confirmed that `tried`, what
+/// it tried in the end, is no faster, where that is what the old one says.
+pub fn may_replace(old: &Entry, new: &Entry, tried: &Chosen) -> bool {
+    let refuted = new.confirmation.as_ref().is_some_and(|found| found.total.pairs as usize >= FEWEST_PAIRS);
+    let settled = tried.is_default() || refuted;
+    old.chosen.is_default()
+        || !new.chosen.is_default()
+        || (new.undecided().is_empty() && settled)
+        || (*tried == old.chosen && refuted)
+}
+
 /// Measures the result once more against no tuning at all, and makes the entry of it.
 fn confirm(
     task: &Task,
@@ -340,7 +358,11 @@ fn confirm(
         notes: Vec::new(),
     };
     if progress.chosen.is_default() {
-        entry.notes.push("nothing was found to be faster than the defaults, which stay".to_string());
+        let undecided = match &entry.undecided()[..] {
+            [] => String::new(),
+            stages => format!("; undecided for want of time: {}", stages.join(", ")),
+        };
+        entry.notes.push(format!("nothing was shown to be faster than the defaults, which stay{undecided}"));
     } else {
         runner.tell(Event::Stage { name: "confirmation", candidates: 2, left: 0.0 });
         let work = pace.work(task, Phases::Both);

@@ -1,5 +1,6 @@
 //! What a tuning found, for people.
 
+use std::cmp::Ordering::Equal;
 use std::fmt::Write as _;
 
 use build_info::tuning::{Chosen, Confirmation, Entry, Stage};
@@ -31,8 +32,11 @@ pub fn entry(entry: &Entry, defaults: &[Explained]) -> String {
     for note in &entry.notes {
         let _ = writeln!(out, "note: {note}");
     }
-    for stage in entry.stages.iter().filter(|stage| stage.cut_short.is_some()) {
-        let _ = writeln!(out, "{}: {}", stage.name, stage.cut_short.as_deref().unwrap_or_default());
+    if !entry.stages.is_empty() {
+        out.push('\n');
+    }
+    for found in &entry.stages {
+        let _ = writeln!(out, "{}", stage(found));
     }
     out
 }
@@ -88,14 +92,37 @@ fn confirmation(found: &Confirmation, (prompt, generated): (u32, u32)) -> String
 /// One line of a stage that is over.
 pub fn stage(stage: &Stage) -> String {
     let runs: usize = stage.candidates.iter().map(|candidate| candidate.samples.len()).sum();
-    match (stage.candidates.get(stage.winner as usize), &stage.cut_short) {
-        (Some(winner), _) if stage.winner > 0 => {
+    let name = &stage.name;
+    let winner = stage.candidates.get(stage.winner as usize).filter(|_| stage.winner > 0);
+    match (winner, &stage.cut_short) {
+        (Some(winner), why) => {
             let ratio = winner.ratio.map_or(String::new(), |ratio| format!(", {ratio} times as fast"));
-            format!("{}: {}{ratio} ({runs} runs)", stage.name, winner.name)
+            let why = why.as_ref().map_or(String::new(), |why| format!("; {why}"));
+            format!("{name}: {}{ratio}{why} ({runs} runs)", winner.name)
         }
-        (_, Some(why)) if runs == 0 => format!("{}: {why}", stage.name),
-        _ => format!("{}: stays as it is, nothing is faster ({runs} runs)", stage.name),
+        (None, Some(why)) if runs == 0 => format!("{name}: {why}"),
+        (None, Some(why)) => format!("{name}: {why}, so it stays as it is{} ({runs} runs)", rejected(stage)),
+        (None, None) => format!("{name}: stays as it is, nothing is faster{} ({runs} runs)", rejected(stage)),
     }
+}
+
+/// How the best of those that were not taken compares: the one that stayed in it the longest, and of these the fastest.
+fn rejected(stage: &Stage) -> String {
+    let measured =
+        stage.candidates.iter().skip(1).filter_map(|candidate| Some((candidate, candidate.ratio?)));
+    let best = measured
+        .max_by(|(_, a), (_, b)| (a.pairs, a.median).partial_cmp(&(b.pairs, b.median)).unwrap_or(Equal));
+    best.map_or(String::new(), |(candidate, ratio)| {
+        let dropped = match &candidate.dropped {
+            // Where it was only slower, the figure says so.
+            Some(why) if ratio.median > 1.0 => format!(", {why}"),
+            _ => String::new(),
+        };
+        format!(
+            "; the best other, {}: {ratio} times as fast in {} pairs{dropped}",
+            candidate.name, ratio.pairs
+        )
+    })
 }
 
 /// What would be tried.

@@ -340,9 +340,10 @@ fn what_does_not_fit_into_the_budget_is_left_out_and_said() {
     let entry = run(&task("rag", vec![layout(), waiting()]), &mut runner).expect("an entry");
     assert!(entry.chosen.is_default());
     for stage in &entry.stages {
-        assert!(stage.cut_short.is_some(), "{stage:?}");
+        assert!(stage.cut_short.is_some() && !stage.is_decided(), "{stage:?}");
     }
     assert_eq!(runner.runs, 3, "only the probe");
+    assert!(entry.notes[0].ends_with("undecided for want of time: layout, waiting"), "{:?}", entry.notes);
 }
 
 #[test]
@@ -358,4 +359,104 @@ fn what_cannot_be_confirmed_is_not_kept() {
     assert_eq!(entry.stages[0].winner, 1, "{:?}", entry.stages);
     assert!(entry.chosen.is_default());
     assert!(entry.notes.iter().any(|note| note.contains("so the defaults stay")), "{:?}", entry.notes);
+}
+
+#[test]
+fn a_stage_without_a_verdict_says_so_and_is_tried_again() {
+    let mut hurried = task("rag", vec![layout(), waiting()]);
+    let mut progress = Progress::new(&hurried);
+    hurried.budget = Duration::from_secs(12);
+    let mut runner = Planted { speed: unpacked, clock: Duration::from_secs(9), ..Planted::default() };
+    let entry = tune(&hurried, &mut runner, &mut progress, &mut |_| Ok(())).expect("an entry");
+    assert_eq!(entry.undecided(), ["layout", "waiting"], "{entry:?}");
+    for stage in &entry.stages {
+        let line = report::stage(stage);
+        assert!(!line.contains("nothing is faster"), "{line}");
+    }
+    let undecided = build_info::tuning::Stage {
+        cut_short: Some("undecided after 3 rounds: out of time".to_string()),
+        ..decided(&entry.stages[0])
+    };
+    let line = report::stage(&undecided);
+    assert_eq!(
+        line,
+        "layout: undecided after 3 rounds: out of time, so it stays as it is; the best other, x: 0.990 [0.980, 1.010] \
+         times as fast in 8 pairs (1 runs)"
+    );
+    let line = report::stage(&decided(&entry.stages[0]));
+    assert!(line.contains("nothing is faster; the best other, x: 0.990"), "{line}");
+
+    // With time all of it is done.
+    let task = task("rag", vec![layout(), waiting()]);
+    let mut runner = Planted { speed: unpacked, ..Planted::default() };
+    let entry = tune(&task, &mut runner, &mut progress, &mut |_| Ok(())).expect("an entry");
+    assert_eq!(entry.chosen.repack, Some(false));
+    assert_eq!(entry.stages.len(), 2, "{:?}", entry.stages);
+    assert!(entry.undecided().is_empty());
+}
+
+/// `stage` as if it had been run, with nothing faster.
+fn decided(stage: &build_info::tuning::Stage) -> build_info::tuning::Stage {
+    let mut stage = stage.clone();
+    let mut other = candidate("x", Chosen::default());
+    other.samples.push(Sample::default());
+    other.ratio = Some(build_info::tuning::Interval { median: 0.99, low: 0.98, high: 1.01, pairs: 8 });
+    stage.candidates = vec![candidate("as before", Chosen::default()), other];
+    stage.cut_short = None;
+    stage
+}
+
+#[test]
+fn a_contest_that_runs_out_of_time_is_undecided() {
+    let mut runner = Planted::default();
+    let both = vec![
+        candidate("as before", Chosen::default()),
+        candidate("x", Chosen { poll: Some(0), ..Chosen::default() }),
+    ];
+    let terms = Terms {
+        objective: &Objective::default(),
+        work: Work { prompt: 100, generate: 0 },
+        deadline: Duration::from_secs(7),
+        run: Duration::from_secs(1),
+        ceiling: None,
+        cores: 2,
+        repeats: 0,
+        rule: Rule { pairs: 8, precision: 0.0 },
+    };
+    let outcome = contest(&mut runner, both, terms).expect("an outcome");
+    assert_eq!(outcome.winner, 0);
+    assert_eq!(outcome.cut_short.as_deref(), Some("undecided after 3 rounds: out of time"));
+}
+
+#[test]
+fn a_hurried_tuning_replaces_no_choice() {
+    let task = task("rag", vec![layout()]);
+    let mut runner = Planted { speed: unpacked, ..Planted::default() };
+    let good = run(&task, &mut runner).expect("an entry");
+    let chosen = good.chosen.clone();
+    assert!(!chosen.is_default());
+    let nothing = Entry { chosen: Chosen::default(), confirmation: None, ..good.clone() };
+    let mut undecided = nothing.clone();
+    undecided.stages[0].winner = 0;
+    undecided.stages[0].cut_short = Some("not tried".to_string());
+    let mut against = undecided.clone();
+    against.confirmation = good.confirmation.clone();
+    let mut too_few = nothing.clone();
+    too_few.confirmation = good.confirmation.clone();
+    let few = too_few.confirmation.as_mut().expect("a confirmation");
+    few.total.pairs = 2;
+    let none = Chosen::default();
+    let other = Chosen { poll: Some(0), ..Chosen::default() };
+    let cases = [
+        (&good, &good, &chosen, true),
+        (&good, &nothing, &none, true),
+        (&good, &undecided, &none, false),
+        (&nothing, &undecided, &none, true),
+        (&good, &against, &chosen, true),
+        (&good, &against, &other, false),
+        (&good, &too_few, &chosen, false),
+    ];
+    for (number, (old, new, tried, expected)) in cases.into_iter().enumerate() {
+        assert_eq!(may_replace(old, new, tried), expected, "case {number}");
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! A request a line, an answer a line. The driver ends it by closing its stdin, or kills it.
 
-use std::io::{BufRead, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -79,7 +79,7 @@ pub enum Answer {
     Error(String),
 }
 
-/// Obeys the requests of `input` until it ends. `given` are the settings that stand before those of the requests.
+/// Obeys `requests`, a line each, until they end. `given` are the settings that stand before those of the requests.
 ///
 /// # Errors
 /// When answers cannot be written. Everything else is an answer.
@@ -87,12 +87,12 @@ pub fn serve(
     path: &Path,
     given: &Requested,
     live: &Live,
-    input: impl BufRead,
+    requests: impl Iterator<Item = String>,
     mut out: impl Write,
 ) -> std::io::Result<()> {
     let mut model = None;
-    for line in input.lines() {
-        let answer = match serde_json::from_str(&line?) {
+    for line in requests {
+        let answer = match serde_json::from_str(&line) {
             Ok(request) => obey(path, given, live, &mut model, request)
                 .unwrap_or_else(|error| Answer::Error(error.to_string())),
             Err(error) => Answer::Error(format!("this is no request: {error}")),
