@@ -174,7 +174,7 @@ fn a_dry_run_tells_what_is_made_and_makes_nothing() {
         (&["--tensor-type", "attn_q"], 2, "REGEX=TYPE"),
         (&["--tensor-type", "attn_q=q9"], 2, "unknown type of a tensor"),
         (&["--output-tensor-type", "i32"], 2, "unknown type of a tensor"),
-        (&["--tensor-type", "[=q8_0"], 1, "cannot quantize"),
+        (&["--tensor-type", "[=q8_0"], 2, "--tensor-type [=q8_0"),
     ];
     for (more, expected, words) in wrong {
         let mut all = vec!["quantize", text(tiny()), text(&out), "Q4_0"];
