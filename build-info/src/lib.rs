@@ -15,6 +15,7 @@ pub mod switches;
 pub mod threads;
 pub mod tuning;
 mod units;
+pub mod words;
 
 pub use gate::Gate;
 pub use host::Host;

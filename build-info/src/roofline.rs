@@ -45,6 +45,11 @@ impl Roofline {
         self.rates.iter().rev().find(|rates| rates.threads <= threads).or_else(|| self.rates.first())
     }
 
+    /// The rates of just `threads` threads, if they were measured.
+    pub fn exactly(&self, threads: u32) -> Option<&Rates> {
+        self.rates.iter().find(|rates| rates.threads == threads)
+    }
+
     /// The greatest read bandwidth at any number of threads, in bytes a second.
     pub fn read_bytes(&self) -> Option<f64> {
         self.rates.iter().map(|rates| rates.read_bytes).max_by(f64::total_cmp)
@@ -75,6 +80,8 @@ mod tests {
         for (threads, expected) in [(1, 2), (2, 2), (3, 2), (4, 4), (9, 4)] {
             assert_eq!(two.at(threads).map(|rates| rates.threads), Some(expected), "{threads}");
         }
+        assert_eq!(two.exactly(4).map(|rates| rates.threads), Some(4));
+        assert_eq!(two.exactly(3), None);
         assert_eq!(two.read_bytes(), Some(30.0));
         assert_eq!(roofline(Vec::new()).at(1), None);
     }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// The exit code of a program that ctrl-C ended.
 pub const CODE: u8 = 130;
@@ -17,9 +18,21 @@ pub fn stop_in_order() {
     });
 }
 
-/// The first signal ends the process; what was printed stays.
-pub fn stop_at_once() {
-    install(|| engine::ffi::exit_now(i32::from(CODE)));
+/// How long the last words may take: whoever reads stdout may have stopped reading.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The first signal ends the process, after `last_words`; what was printed stays.
+pub fn stop_after(last_words: fn()) {
+    install(move || {
+        let begin = Instant::now();
+        // Without a thread there are no last words.
+        if let Ok(speaker) = std::thread::Builder::new().spawn(last_words) {
+            while !speaker.is_finished() && begin.elapsed() < LAST_WORDS {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        engine::ffi::exit_now(i32::from(CODE));
+    });
 }
 
 fn install(handler: impl FnMut() + Send + 'static) {

@@ -8,8 +8,10 @@ mod interrupt;
 mod version;
 
 use std::io::Write;
+use std::iter;
 use std::process::ExitCode;
 
+use build_info::words;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -77,9 +79,9 @@ fn run() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let mut stderr = std::io::stderr().lock();
-            let _ = writeln!(stderr, "error: {error}");
-            for cause in error.chain().skip(1) {
-                let _ = writeln!(stderr, "  caused by: {cause}");
+            let said = words::chain(error.as_ref());
+            for (text, before) in said.iter().zip(iter::once("error:").chain(iter::repeat("  caused by:"))) {
+                let _ = writeln!(stderr, "{before} {}", words::printable(text));
             }
             match error.downcast_ref::<engine::Error>() {
                 Some(engine::Error::Usage(_)) => ExitCode::from(USAGE),

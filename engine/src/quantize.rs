@@ -144,7 +144,8 @@ pub fn plan(input: &Path, options: &Options) -> Result<Plan> {
     let parts = parts(input)?;
     // llama.cpp looks at the output's name only when it writes.
     let said = ffi::quantize_plan(input, Path::new("none"), options).map_err(|error| match error {
-        Error::Quantize { why, .. } => refused(input, Path::new(options.kind.name), &why),
+        Error::Quantize { why, .. } => wrong_override(input, options)
+            .unwrap_or_else(|| refused(input, Path::new(options.kind.name), &why)),
         other => other,
     })?;
     let plan = Plan::read(&parts, &said);
@@ -242,6 +243,23 @@ fn parts(input: &Path) -> Result<Vec<GgufFile>> {
     let first = GgufFile::open(input)?;
     let rest = first.other_parts()?;
     Ok(std::iter::once(first).chain(rest).collect())
+}
+
+/// The first override that llama.cpp takes in no model like `input`, if it takes the model without any: mostly one that
+/// is no regular expression.
+fn wrong_override(input: &Path, options: &Options) -> Option<Error> {
+    let plan_with = |tensor_types: &[(String, GgmlType)]| {
+        let tensor_types = tensor_types.to_vec();
+        ffi::quantize_plan(input, Path::new("none"), &Options { tensor_types, ..options.clone() })
+    };
+    plan_with(&[]).ok()?;
+    options.tensor_types.iter().find_map(|one| match plan_with(std::slice::from_ref(one)) {
+        Err(Error::Quantize { why, .. }) => Some(Error::Usage(format!(
+            "--tensor-type {}={}: {why}; give a regular expression (ECMAScript's) and a type that its tensors can have",
+            one.0, one.1
+        ))),
+        _ => None,
+    })
 }
 
 /// llama.cpp's refusal.

@@ -70,11 +70,25 @@ pub fn read(path: &Path) -> io::Result<Roofline> {
     Ok(roofline)
 }
 
-/// Puts `roofline` in its place, for this user alone: written beside, then renamed.
-pub fn write(path: &Path, roofline: &Roofline) -> io::Result<()> {
+/// Sees that a roofline can be put at `path`, before one is measured for a minute.
+pub fn writable(path: &Path) -> io::Result<()> {
+    let folder = folder_of(path)?;
+    let beside = folder.join(format!(".{FILE}.{}", std::process::id()));
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    fs::remove_file(&beside)
+}
+
+/// The folder of `path`, made where it is not there.
+fn folder_of(path: &Path) -> io::Result<&Path> {
     let folder = path.parent().unwrap_or(Path::new("."));
     // As the XDG Base Directory Specification asks for.
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    Ok(folder)
+}
+
+/// Puts `roofline` in its place, for this user alone: written beside, then renamed.
+pub fn write(path: &Path, roofline: &Roofline) -> io::Result<()> {
+    let folder = folder_of(path)?;
     let beside = folder.join(format!(".{FILE}.{}", std::process::id()));
     let mut text = serde_json::to_string_pretty(roofline).map_err(io::Error::other)?;
     text.push('\n');

@@ -231,6 +231,80 @@ fn several_models_are_measured_one_after_the_other() {
 }
 
 #[test]
+fn a_table_shows_what_was_varied() {
+    let table = on_tiny(
+        "bench",
+        &[
+            "-p",
+            "8",
+            "-n",
+            "0",
+            "-r",
+            "1",
+            "-t",
+            "1",
+            "--repack",
+            "on,off",
+            "-ctk",
+            "f16,q8_0",
+            "-lm",
+            "mmap,none",
+        ],
+    );
+    let rows: Vec<Vec<&str>> =
+        table.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>()).collect();
+    assert_eq!(rows[0][7..], ["load_mode", "repack", "type_k", ""], "{table}");
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{table}");
+    let mut found: Vec<String> = rows[2..].iter().map(|row| row[7..].join(" ")).collect();
+    found.dedup();
+    assert_eq!((found.len(), found[1].as_str()), (8, "mmap on q8_0 "), "{table}");
+}
+
+#[test]
+fn ctrl_c_leaves_a_whole_array_and_says_what_is_missing() {
+    use std::io::{BufRead, BufReader, Read};
+
+    let tiny = common::tiny().to_str().expect("UTF-8");
+    for format in ["json", "md"] {
+        // The second test takes minutes.
+        let mut child = std::process::Command::new(common::ANNEAL)
+            .args(["bench", "-m", tiny, "-p", "8", "-n", "2000000", "-r", "1", "-t", "1", "-o", format])
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut reader = BufReader::new(child.stdout.take().expect("stdout"));
+        let mut stdout = String::new();
+        // Until the row of the first test is there.
+        while !stdout.contains("samples_ts") && !stdout.contains("pp8") {
+            assert!(reader.read_line(&mut stdout).expect("a line") > 0, "{stdout}");
+        }
+        let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(killed.is_ok_and(|status| status.success()));
+        reader.read_to_string(&mut stdout).expect("the rest");
+        let output = child.wait_with_output().expect("it ends");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{stderr}");
+        assert!(stderr.contains("interrupted: 1 of 2 tests were measured"), "{stderr}");
+        if format == "json" {
+            let records: Value = serde_json::from_str(&stdout).expect("a whole array");
+            assert_eq!(records.as_array().map(Vec::len), Some(1), "{stdout}");
+        }
+    }
+}
+
+#[test]
+fn a_model_that_is_not_there_is_told_before_the_others_are_measured() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let none = folder.path().join("no\n\u{1b}[31mne.gguf");
+    let (tiny, none) = (common::tiny().to_str().expect("UTF-8"), none.to_str().expect("UTF-8"));
+    let output = common::anneal(["bench", "-m", tiny, "-m", none, "-p", "8", "-n", "0", "-r", "1"]);
+    let (code, stdout, stderr) = common::parts(&output);
+    assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
+    assert!(stderr.contains("no\\n\\u{1b}[31mne.gguf") && !stderr.contains('\u{1b}'), "{stderr}");
+}
+
+#[test]
 fn sql_is_a_table_and_a_row_for_each_test() {
     let text = on_tiny("bench", &["-p", "8", "-n", "2", "-r", "2", "-o", "sql"]);
     assert!(text.starts_with("CREATE TABLE IF NOT EXISTS llama_bench (\n  build_commit TEXT,"), "{text}");
@@ -329,6 +403,12 @@ fn the_roofline_is_measured_and_kept_and_tests_are_held_against_it() {
     let (found, stderr) = shares();
     assert!(found[0] > Some(0.0) && found[1].is_none(), "{found:?} {stderr}");
 
+    let two = ["bench", "-m", tiny, "-p", "64,32", "-n", "4", "-r", "1", "-t", "2", "-o", "json"];
+    let (code, stdout, stderr) = keeping(&state, &two);
+    let records: Value = serde_json::from_str(&stdout).expect("a JSON array");
+    assert_eq!((code, &records[0]["roof_share"]), (Some(0), &Value::Null), "{stderr}");
+    assert_eq!(stderr.matches("--roofline -t 1,2").count(), 1, "said once: {stderr}");
+
     kept["affinity"] = serde_json::json!([4000]);
     for (content, words) in
         [(kept.to_string(), "another affinity"), ("{".to_string(), "EOF"), (String::new(), "EOF")]
@@ -358,10 +438,10 @@ fn a_roofline_that_cannot_be_measured_or_kept_is_told() {
         assert_eq!((code, stdout.as_str()), (Some(expected), ""), "{arguments:?}: {stderr}");
         assert!(stderr.contains(words), "{arguments:?}: {stderr}");
     }
-    // Its parent is a file: what was measured is printed all the same.
+    // Its parent is a file: told before anything is measured.
     let (code, stdout, stderr) = keeping(&file.join("state"), &["bench", "--roofline", "-t", "1"]);
-    assert_eq!((code, stdout.lines().count()), (Some(1), 3), "{stderr}");
-    assert!(stderr.contains("--no-save"), "{stderr}");
+    assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
+    assert!(stderr.contains("--no-save") && stderr.lines().count() == 2, "{stderr}");
 }
 
 #[test]

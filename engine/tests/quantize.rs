@@ -174,7 +174,7 @@ fn a_dry_run_tells_what_is_made_and_makes_nothing() {
         (&["--tensor-type", "attn_q"], 2, "REGEX=TYPE"),
         (&["--tensor-type", "attn_q=q9"], 2, "unknown type of a tensor"),
         (&["--output-tensor-type", "i32"], 2, "unknown type of a tensor"),
-        (&["--tensor-type", "[=q8_0"], 1, "cannot quantize"),
+        (&["--tensor-type", "[=q8_0"], 2, "--tensor-type [=q8_0"),
     ];
     for (more, expected, words) in wrong {
         let mut all = vec!["quantize", text(tiny()), text(&out), "Q4_0"];
@@ -217,6 +217,49 @@ fn quantisations_are_compared_and_kept() {
     // Without a folder to keep them in, nothing is left.
     bench(&["--quants", "Q4_0"]);
     assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 2);
+}
+
+#[test]
+fn what_is_quantised_already_is_compared_where_that_is_asked_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let model = folder.path().join("m.gguf");
+    done(&["quantize", "-q", text(tiny()), text(&model), "Q8_0"]);
+    let mut all =
+        vec!["bench", "-m", text(&model), "--quants", "Q4_0", "-p", "8", "-n", "2", "--rounds", "1"];
+    all.extend(["--eval-chunks", "1"]);
+    let (code, _, stderr) = run(&all);
+    assert!(code == Some(1) && stderr.contains("--allow-requantize"), "{stderr}");
+    all.push("--allow-requantize");
+    let table = done(&all);
+    assert!(table.contains("(too few pairs)") && !table.contains('['), "{table}");
+    all.extend(["-o", "csv"]);
+    let csv = done(&all);
+    assert!(csv.contains("decode_ratio,decode_ratio_low,decode_ratio_high,") && !csv.contains('{'), "{csv}");
+    let columns: Vec<usize> = csv.lines().skip(1).map(|line| line.split("\",\"").count()).collect();
+    assert_eq!(columns, [csv.lines().next().map_or(0, |head| head.split(',').count()); 2], "{csv}");
+}
+
+#[test]
+fn wrong_overrides_and_places_are_told_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (out, nowhere) = (folder.path().join("out.gguf"), folder.path().join("none/out.gguf"));
+    let cases: [(&Path, &[&str], i32, &str); 4] = [
+        (&out, &["--tensor-type", "attn_(q=q8_0"], 2, "--tensor-type attn_(q=q8_0"),
+        (
+            &out,
+            &["--tensor-type", "x=q8_0", "--tensor-type", "[=q8_0", "--dry-run"],
+            2,
+            "--tensor-type [=q8_0",
+        ),
+        (&nowhere, &["--tensor-type", "x=q8_0"], 1, "there is no folder"),
+        (&nowhere, &[], 1, "there is no folder"),
+    ];
+    for (out, more, expected, words) in cases {
+        let (code, stdout, stderr) = run(&[&["quantize", text(tiny()), text(out), "Q4_0"], more].concat());
+        assert_eq!((code, stdout.as_str()), (Some(expected), ""), "{more:?}: {stderr}");
+        assert!(stderr.contains(words) && stderr.lines().count() == 1, "{more:?}: {stderr}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0);
 }
 
 #[test]

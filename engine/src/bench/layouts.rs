@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use measure::{Ratio, Round, Watch, ratio, schedule};
+use measure::{FEWEST_PAIRS, Ratio, Round, Watch, ratio, schedule};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -38,6 +38,7 @@ impl LayoutRecord {
     /// Every field with its value, in order.
     pub fn fields(&self) -> Vec<(&'static str, Value)> {
         let settings = &self.settings;
+        let end = |end: f64| json!((self.ratio.pairs >= FEWEST_PAIRS).then_some(end));
         vec![
             ("build_commit", json!(self.build_commit)),
             ("cpu_info", json!(self.cpu)),
@@ -54,8 +55,8 @@ impl LayoutRecord {
             ("split_from", json!(settings.split_from.value)),
             ("against", json!(self.against)),
             ("times_as_fast", json!(self.ratio.median)),
-            ("times_as_fast_low", json!(self.ratio.low)),
-            ("times_as_fast_high", json!(self.ratio.high)),
+            ("times_as_fast_low", end(self.ratio.low)),
+            ("times_as_fast_high", end(self.ratio.high)),
             ("pairs", json!(self.ratio.pairs)),
             ("verdict", json!(self.ratio.verdict())),
             ("test_time", json!(self.split.time)),

@@ -6,6 +6,7 @@ mod lists;
 mod parts;
 mod quants;
 mod roof;
+mod varied;
 
 use std::io::{self, Write};
 use std::path::{Path as FilePath, PathBuf};
@@ -22,10 +23,12 @@ use engine::live::Live;
 use engine::options::{FlashAttention, KvType, LoadMode};
 use engine::settings::Settings;
 use engine::split::Layouts;
+use gguf::GgufFile;
 
 use self::lists::{Numbers, flat, numbers};
+use self::varied::Varied;
 use super::flags::{BATCH, LoadFlags, POLL, PlacingFlags, SplitFlags, THREADS};
-use super::table::{Format, Table};
+use super::table::{self, Format, Table};
 use crate::interrupt;
 
 /// What can be given for the tokens of a test.
@@ -135,7 +138,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let live = super::read_live();
     if args.roofline {
-        interrupt::stop_at_once();
+        interrupt::stop_after(table::interrupt);
         return roof::run(args, &live);
     }
     let settings = lists::settings(args, &live)?;
@@ -145,8 +148,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.quants.is_asked() {
         return quants::run(args, &settings, &cases, &live);
     }
-    interrupt::stop_at_once();
+    interrupt::stop_after(table::interrupt);
     let models = lists::models(&args.model);
+    // Before the first of them is measured for minutes.
+    for model in &models {
+        GgufFile::open(model).map_err(engine::Error::from)?;
+    }
     if !args.parts.is_empty() {
         return parts::run(args, &models, &settings, &cases, &live);
     }
@@ -160,9 +167,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return layouts::run(args, &layouts, &settings, &cases, &live);
     }
     let roof = roof::Roof::find(&live);
-    let mut bench =
-        Bench { args, cases: &cases, live: &live, commit: commit(&live), roof, curves: Default::default() };
-    let mut table = Table::new(args.output, io::stdout().lock());
+    let varied = Varied::of(&models, &settings);
+    let mut bench = Bench {
+        args,
+        cases: &cases,
+        live: &live,
+        commit: commit(&live),
+        roof,
+        curves: Default::default(),
+        varied,
+    };
+    let mut table = Table::new(args.output, io::stdout());
+    table.expect(models.len() * settings.len() * cases.len());
     table.begin().context("cannot write the results to stdout")?;
     for path in &models {
         bench.model(path, &settings, &mut table)?;
@@ -182,6 +198,7 @@ struct Bench<'a> {
     commit: String,
     roof: Option<roof::Roof>,
     curves: curve::Curves,
+    varied: Varied,
 }
 
 impl Bench<'_> {
@@ -208,7 +225,8 @@ impl Bench<'_> {
                     if let Some(roof) = &self.roof {
                         roof.hold(&mut record, layouts.model(), work.as_ref());
                     }
-                    table.add(&record).context("cannot write the results to stdout")?;
+                    let extra = self.varied.cells(path, settings);
+                    table.add_with(&record, &extra).context("cannot write the results to stdout")?;
                     self.curves.add(&record);
                 }
             }

@@ -21,6 +21,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
+use build_info::words;
 use engine::live::Live;
 use engine::settings::Settings;
 use engine::split::Layouts;
@@ -42,7 +43,7 @@ pub fn long_form(argument: OsString) -> OsString {
 /// Says what the user should know before `settings` run.
 fn warn_of(settings: &Settings) {
     for warning in &settings.warnings {
-        let _ = writeln!(std::io::stderr(), "warning: {warning}");
+        let _ = writeln!(std::io::stderr(), "warning: {}", words::printable(warning));
     }
 }
 
@@ -57,7 +58,7 @@ fn warn_of_one_layout(layouts: &Layouts) {
 fn read_live() -> Live {
     let live = Live::read();
     for warning in &live.warnings {
-        let _ = writeln!(std::io::stderr(), "warning: {warning}");
+        let _ = writeln!(std::io::stderr(), "warning: {}", words::printable(warning));
     }
     live
 }

@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use build_info::Bytes;
+use build_info::words::printable;
 use engine::Error;
 use engine::ffi::{exit_now, interrupted, start};
 use engine::imatrix::Imatrix;
 use engine::quantize::{Options, Plan, Planned, Type, idle_overrides, plan, quantize};
 use engine::settings::{Requested, Settings};
 use gguf::GgmlType;
+use gguf::partial::PartialFile;
 
 use super::bar::Bar;
 use super::flags::{THREADS, whole};
@@ -71,6 +74,10 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let live = super::read_live();
+    if !args.dry_run {
+        let place = PartialFile::beside(&args.output, Bytes(0));
+        drop(place.map_err(|error| Error::Place(Box::new(error)))?);
+    }
     let requested = Requested { prefill_threads: args.threads, ..Requested::default() };
     let threads = Settings::resolve(&requested, &live)?.prefill_threads.value;
     start(args.verbose);
@@ -99,8 +106,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     bar.end();
     match result {
         Err(Error::Interrupted) => {
-            let _ =
-                writeln!(std::io::stderr(), "interrupted: nothing was written to {}", args.output.display());
+            let output = args.output.to_string_lossy();
+            let _ = writeln!(std::io::stderr(), "interrupted: nothing was written to {}", printable(&output));
             // llama.cpp is still at work in another thread.
             exit_now(i32::from(interrupt::CODE))
         }

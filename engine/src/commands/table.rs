@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use engine::bench::{PartRecord, Path, Record};
 use serde::Serialize;
@@ -46,6 +47,41 @@ pub trait Row: Serialize {
     fn line(&self) -> String;
 }
 
+/// A column beside those of a [`Row`]: title, width, and its cell.
+pub type Extra = (&'static str, usize, String);
+
+/// How far a table is, for ctrl-C. Held while a row is written, so that no half of one stays behind.
+static STATE: Mutex<State> = Mutex::new(State { open: None, rows: 0, expected: None });
+
+struct State {
+    /// The format, from [`Table::begin`] to [`Table::end`].
+    open: Option<Format>,
+    rows: usize,
+    expected: Option<usize>,
+}
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the table on stdout as it is, and says on stderr what is missing. For ctrl-C; nothing can be added afterwards.
+pub fn interrupt() {
+    let mut state = state();
+    let rows = state.rows;
+    if state.open.take() == Some(Format::Json) {
+        let mut out = io::stdout();
+        // The process ends in any case.
+        let _ = writeln!(out, "\n]").and_then(|()| out.flush());
+    }
+    let _ = match state.expected {
+        Some(all) => writeln!(io::stderr(), "interrupted: {rows} of {all} tests were measured"),
+        None if rows > 0 => writeln!(io::stderr(), "interrupted: the results are not complete"),
+        None => writeln!(io::stderr(), "interrupted: nothing was measured"),
+    };
+    // A row that is ready now finds no table: its thread waits here for the end of the process.
+    std::mem::forget(state);
+}
+
 /// Prints each result as it comes.
 pub struct Table<W> {
     format: Format,
@@ -59,13 +95,26 @@ impl<W: Write> Table<W> {
     }
 
     pub fn begin(&mut self) -> io::Result<()> {
+        let mut state = state();
+        state.open = Some(self.format);
         match self.format {
             Format::Json => writeln!(self.out, "["),
             _ => Ok(()),
         }
     }
 
+    /// Says how many results there will be.
+    pub fn expect(&self, results: usize) {
+        state().expected = Some(results);
+    }
+
     pub fn add(&mut self, record: &impl Row) -> io::Result<()> {
+        self.add_with(record, &[])
+    }
+
+    /// With `extra` columns where the table is for people; the other formats have every field in any case.
+    pub fn add_with(&mut self, record: &impl Row, extra: &[Extra]) -> io::Result<()> {
+        let mut state = state();
         match self.format {
             Format::Json => {
                 let separator = if self.rows > 0 { ",\n" } else { "" };
@@ -75,13 +124,16 @@ impl<W: Write> Table<W> {
             Format::JsonLines => writeln!(self.out, "{}", serde_json::to_string(record)?)?,
             Format::Csv => self.csv(record)?,
             Format::Sql => self.sql(record)?,
-            Format::Markdown => self.markdown(record)?,
+            Format::Markdown => self.markdown(record, extra)?,
         }
         self.rows += 1;
+        state.rows += 1;
         self.out.flush()
     }
 
     pub fn end(&mut self) -> io::Result<()> {
+        let mut state = state();
+        state.open = None;
         match self.format {
             Format::Json => writeln!(self.out, "\n]"),
             _ => Ok(()),
@@ -114,11 +166,17 @@ impl<W: Write> Table<W> {
         writeln!(self.out, "{}", fields.iter().map(quoted).collect::<Vec<_>>().join(","))
     }
 
-    fn markdown(&mut self, record: &impl Row) -> io::Result<()> {
+    fn markdown(&mut self, record: &impl Row, extra: &[Extra]) -> io::Result<()> {
         if self.rows == 0 {
-            writeln!(self.out, "{}", record.head())?;
+            let head = record.head();
+            let (titles, rules) = head.split_once('\n').unwrap_or((&head, ""));
+            let more = |cell: fn(&Extra) -> String| extra.iter().map(cell).collect::<String>();
+            let titles_more = more(|(title, width, _)| format!(" {title:>width$} |"));
+            let rules_more = more(|(_, width, _)| format!(" {:->rest$}: |", "", rest = width - 1));
+            writeln!(self.out, "{titles}{titles_more}\n{rules}{rules_more}")?;
         }
-        writeln!(self.out, "{}", record.line())
+        let cells: String = extra.iter().map(|(_, width, cell)| format!(" {cell:>width$} |")).collect();
+        writeln!(self.out, "{}{cells}", record.line())
     }
 }
 

@@ -169,7 +169,7 @@ impl Fit {
 }
 
 /// The longest context, in steps of [`CTX_STEP`], with which the weights and everything else are in `usable` once.
-fn largest_context(
+pub fn largest_context(
     model: &ModelFacts,
     host: &Host,
     n_ubatch: u32,

@@ -70,8 +70,9 @@ pub struct Recommendation {
     pub build: BuildAdvice,
     /// How to run it.
     pub runtime: Runtime,
-    /// The command for that.
-    pub command: String,
+    /// The command for that, where it can run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     /// What speed there can be.
     pub speed: Speed,
     /// What goes to the GPU, where there is one.
@@ -109,7 +110,7 @@ pub fn recommend(question: &Question<'_>) -> Recommendation {
         quant::advise(model, host, roofline, threads.0, &fit.need, n_ubatch, fit.memory.usable);
     Recommendation {
         build: variant::choose(model, host, offload.as_ref(), profiles),
-        command: runtime.command(question.path),
+        command: (fit.verdict < Verdict::DoesNotFit).then(|| runtime.command(question.path)),
         speed: Speed::of(model, roofline, threads, n_ctx, fit.verdict),
         notes: notes(question, &fit, &runtime, offload.as_ref()),
         host: HostSummary { cpu: host.cpu.name.clone(), cores: budget.cores, bound_by: budget.bound_by },
@@ -128,9 +129,14 @@ fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<
         notes.push("it would fit if nothing else ran on this machine: close what takes memory".to_string());
     }
     if fit.verdict == Verdict::DoesNotFit && fit.need.buffers() > fit.memory.usable {
-        notes.push(
-            "the KV cache and the buffers alone do not fit: a shorter context (-c) needs less".to_string(),
-        );
+        let what = "the KV cache and the buffers alone do not fit";
+        notes.push(match fit.largest_context {
+            Some(largest) => format!(
+                "{what}, because the context is of {} tokens: {largest} are the most that fit; give -c {largest} or less",
+                fit.need.n_ctx
+            ),
+            None => format!("{what}: a shorter context (-c) needs less"),
+        });
     }
     let n_ctx = u64::from(runtime.n_ctx.value);
     if let Some(trained) =

@@ -42,8 +42,10 @@ impl fmt::Display for Recommendation {
         writeln!(f)?;
         writeln!(f, "{}", table(Some(&["setting", "value", "why"]), self.settings()))?;
         writeln!(f)?;
-        writeln!(f, "{}", self.command)?;
-        writeln!(f)?;
+        if let Some(command) = &self.command {
+            writeln!(f, "{command}")?;
+            writeln!(f)?;
+        }
         let header = ["type", "size", "bits", "fits", "decode ≤", "+ppl", "rearranged"];
         write!(f, "{}", table(Some(&header), self.quantisation.choices.iter().map(row)))
     }

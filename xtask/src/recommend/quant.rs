@@ -3,7 +3,7 @@
 use build_info::{Bytes, Host, Roofline};
 use serde::Serialize;
 
-use super::fit::{Need, Verdict, is_repacked};
+use super::fit::{Need, Verdict, is_repacked, largest_context};
 use super::kv;
 use super::mixture::{self, Quant};
 use super::model_facts::{ModelFacts, Tensor, sum};
@@ -85,14 +85,31 @@ pub fn advise(
     let most_exact = choices.iter().find(fits).map(|choice| choice.quant);
     let from_usual = choices.iter().position(|choice| choice.quant == USUAL).unwrap_or(0);
     let usual = choices[from_usual..].iter().find(fits).map(|choice| choice.quant);
-    let text = in_words(model, most_exact, usual, need.verdict(usable));
+    let text = match most_exact.zip(usual) {
+        Some((most_exact, usual)) => in_words(model, most_exact, usual, need.verdict(usable)),
+        None => none_fits(model, host, need.n_ctx, n_ubatch, usable),
+    };
     Advice { most_exact, usual, text, warnings: warnings(model, host, &choices), choices }
 }
 
-fn in_words(model: &ModelFacts, most_exact: Option<&str>, usual: Option<&str>, verdict: Verdict) -> String {
-    let (Some(most_exact), Some(usual)) = (most_exact, usual) else {
-        return "no quantisation of this model fits: take a smaller model".to_string();
-    };
+/// What to do where no quantisation fits with a context of `n_ctx` tokens: a shorter context, of the usual quantisation
+/// or the next smaller one that has any, else a smaller model.
+fn none_fits(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32, usable: Bytes) -> String {
+    let from_usual = mixture::QUANTS.iter().skip_while(|quant| quant.name != USUAL);
+    let mut shorter = from_usual.filter_map(|quant| {
+        let mixed = mixture::quantise(model, quant);
+        let largest = largest_context(&mixed.model, host, n_ubatch, kv::F16, usable)?;
+        Some((quant.name, largest))
+    });
+    match shorter.next() {
+        Some((quant, largest)) => format!(
+            "none fits with a context of {n_ctx} tokens: {quant} does with {largest} at most, so give -c {largest} or less"
+        ),
+        None => "no quantisation of this model fits: take a smaller model".to_string(),
+    }
+}
+
+fn in_words(model: &ModelFacts, most_exact: &str, usual: &str, verdict: Verdict) -> String {
     let mut text = if most_exact == usual {
         format!("{usual} is all that fits")
     } else {

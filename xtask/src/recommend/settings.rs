@@ -61,19 +61,22 @@ pub fn n_ubatch(preset: Option<&Preset>) -> u32 {
 /// The context to try first: what is asked for, the preset's or the engine's, no longer than the model was trained for.
 pub fn wished_context(model: &ModelFacts, preset: Option<&Preset>, asked: Option<u32>) -> Chosen<u32> {
     let round = |tokens: u32| tokens.clamp(1, u32::MAX - CTX_STEP).next_multiple_of(CTX_STEP);
+    let rounded = |tokens: u32, reason: &str| match round(tokens) {
+        same if same == tokens => chosen(tokens, reason),
+        more => {
+            let how = format!("{reason}: {tokens}, and llama.cpp makes contexts in steps of {CTX_STEP}");
+            chosen(more, how)
+        }
+    };
     if let Some(asked) = asked {
-        return chosen(round(asked), "asked for");
+        return rounded(asked, "asked for");
     }
     let (wish, reason) = match preset.and_then(|preset| preset.settings.n_ctx) {
         Some(n_ctx) => (n_ctx, "the preset's"),
         None => (N_CTX, "the engine's default: room for a conversation"),
     };
     let trained = model.trained_context.and_then(|trained| u32::try_from(trained).ok()).unwrap_or(u32::MAX);
-    if trained < wish {
-        chosen(round(trained), "what the model was trained for")
-    } else {
-        chosen(wish, reason)
-    }
+    if trained < wish { rounded(trained, "what the model was trained for") } else { chosen(wish, reason) }
 }
 
 impl Runtime {

@@ -335,10 +335,9 @@ fn a_context_that_does_not_fit_is_shortened_unless_it_was_asked_for() {
     host.memory.available = Bytes(need + (512 << 20));
     let own = answer(&model, &host, None, None);
     assert_eq!((own.runtime.n_ctx.value, own.fit.verdict), (1024, Verdict::FitsWithoutRepack));
-    assert!(own.command.starts_with("anneal run -m 'a model.gguf' -c"), "{}", own.command);
-    assert!(
-        !own.runtime.repack.value && own.command.contains("-c 1024 ") && own.command.ends_with("--no-repack")
-    );
+    let command = own.command.expect("a command");
+    assert!(command.starts_with("anneal run -m 'a model.gguf' -c"), "{command}");
+    assert!(!own.runtime.repack.value && command.contains("-c 1024 ") && command.ends_with("--no-repack"));
     let asked = answer(&model, &host, None, Some(30_000));
     assert_eq!((asked.runtime.n_ctx.value, asked.fit.verdict), (30_208, Verdict::StreamsFromDisk));
     let beyond = answer(&shape("qwen2.5-1.5b", "Q4_K_M"), &host, None, Some(40_000));
@@ -432,6 +431,32 @@ fn a_build_is_chosen_among_those_that_are_there() {
     let offload = Offload::of(&model, &small, 4096, 512);
     let advice = variant::choose(&model, &small, offload.as_ref(), &profiles());
     assert_eq!(advice.planned, Some("cpu-hybrid"));
+}
+
+#[test]
+fn a_context_that_fits_with_no_quantisation_is_named_as_the_cause() {
+    let (host, model) = (host("i3-6100"), shape("llama-3.1-8b", "Q4_K_M"));
+    let long = answer(&model, &host, None, Some(100_000));
+    let largest = long.fit.largest_context.expect("a shorter one fits");
+    assert_eq!((long.fit.verdict, &long.command), (Verdict::DoesNotFit, &None));
+    let advice = format!("give -c {largest} or less");
+    assert!(long.quantisation.text.contains("with a context of 100096 tokens"), "{}", long.quantisation.text);
+    assert!(long.quantisation.text.contains(&advice), "{}", long.quantisation.text);
+    assert!(long.notes.iter().any(|note| note.contains(&advice)), "{:?}", long.notes);
+    assert!(long.runtime.n_ctx.reason.contains("100000, and"), "{}", long.runtime.n_ctx.reason);
+    assert!(!long.to_string().contains("anneal run"), "{long}");
+    // The advice can be followed, and a step more cannot.
+    let shorter = answer(&model, &host, None, Some(largest));
+    assert_eq!(
+        (shorter.fit.verdict, shorter.runtime.n_ctx.reason.as_str()),
+        (Verdict::FitsWithoutRepack, "asked for")
+    );
+    assert!(shorter.command.is_some() && shorter.quantisation.usual == Some("Q4_K_M"));
+    let more = answer(&model, &host, None, Some(largest + 1));
+    assert!(more.fit.verdict > Verdict::FitsWithoutRepack);
+    // A model that is too large with any context stays so.
+    let large = answer(&shape("llama-3.3-70b", "Q4_K_M"), &host, None, Some(100_000));
+    assert!(large.quantisation.text.contains("smaller model"), "{}", large.quantisation.text);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
 use anyhow::{Context, Result};
+use build_info::words;
 use serde::Serialize;
 
 pub use progress::Progress;
@@ -77,15 +78,20 @@ impl Ui {
 
     /// Tells something that a person should know; also with `-q`.
     pub fn warn(&self, text: impl Display) {
+        let text = text.to_string();
+        let text = words::printable_lines(&text);
         let _ = writeln!(std::io::stderr(), "{} {text}", self.paint("33;1", "    warning"));
     }
 
     /// Prints an error and its causes.
     pub fn error(&self, error: &anyhow::Error) {
         let mut err = std::io::stderr();
-        let _ = writeln!(err, "{} {error}", self.paint("31;1", "error:"));
-        for cause in error.chain().skip(1) {
-            let _ = writeln!(err, "  caused by: {cause}");
+        let said = words::chain(error.as_ref());
+        let begin = std::iter::once(self.paint("31;1", "error:"))
+            .chain(std::iter::repeat("  caused by:".to_string()));
+        for (begin, text) in begin.zip(&said) {
+            // Of several lines is what a tool printed.
+            let _ = writeln!(err, "{begin} {}", words::printable_lines(text));
         }
     }
 

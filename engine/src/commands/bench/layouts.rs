@@ -8,9 +8,10 @@ use engine::bench::{Case, LayoutRecord, Repeat, compare_layouts};
 use engine::live::Live;
 use engine::settings::Settings;
 use engine::split::Layouts;
-use measure::median;
+use measure::{FEWEST_PAIRS, median};
 use serde_json::Value;
 
+use super::varied::Varied;
 use super::{Args, commit};
 use crate::commands::table::{Row, Table};
 
@@ -24,12 +25,15 @@ pub fn run(
 ) -> Result<ExitCode> {
     let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
     let commit = commit(live);
-    let mut table = Table::new(args.output, io::stdout().lock());
+    let mut table = Table::new(args.output, io::stdout());
     table.begin().context("cannot write the results to stdout")?;
+    let path = layouts.model().path().to_path_buf();
+    let varied = Varied::of(std::slice::from_ref(&path), settings);
     for settings in settings {
+        let extra = varied.cells(&path, settings);
         for case in cases {
             for record in compare_layouts(layouts, case, &commit, settings, live, repeat)? {
-                table.add(&record).context("cannot write the results to stdout")?;
+                table.add_with(&record, &extra).context("cannot write the results to stdout")?;
             }
         }
     }
@@ -63,7 +67,11 @@ impl Row for LayoutRecord {
             self.against,
             seconds(&self.other.ns),
             seconds(&self.split.ns),
-            self.ratio,
+            // Of few pairs the verdict beside it says why there is no interval.
+            match self.ratio.pairs < FEWEST_PAIRS {
+                true => format!("{:.3}", self.ratio.median),
+                false => self.ratio.to_string(),
+            },
             self.ratio.verdict(),
         )
     }

@@ -13,6 +13,7 @@ use engine::live::Live;
 use engine::model;
 use engine::settings::Settings;
 
+use super::varied::Varied;
 use super::{Args, commit};
 use crate::commands::table::Table;
 
@@ -41,12 +42,14 @@ pub fn run(
     };
     let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
     let bench = Bench { args, cases, live, text, repeat };
-    let mut table = Table::new(args.output, io::stdout().lock());
+    let mut table = Table::new(args.output, io::stdout());
     table.begin().context("cannot write the results to stdout")?;
+    let varied = Varied::of(models, settings);
     for path in models {
         for settings in settings {
+            let extra = varied.cells(path, settings);
             for record in bench.measure(path, settings)? {
-                table.add(&record).context("cannot write the results to stdout")?;
+                table.add_with(&record, &extra).context("cannot write the results to stdout")?;
             }
         }
     }

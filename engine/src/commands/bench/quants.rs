@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use build_info::evaluation::{Divergence, Estimate};
+use build_info::words::printable;
 use engine::Error;
 use engine::bench::{Case, Repeat, kernel};
 use engine::eval::{self, Reference, Text, built_in_text};
@@ -56,6 +57,9 @@ pub struct Flags {
     /// Importance matrix, as of quantize
     #[arg(long, value_name = "FILE", requires = "quants")]
     imatrix: Option<PathBuf>,
+    /// Take a model that is quantised already, though quantising it again loses twice
+    #[arg(long, requires = "quants")]
+    allow_requantize: bool,
     /// Text to measure divergence on, a file in UTF-8 [default: eval's]
     #[arg(long, value_name = "FILE", requires = "quants")]
     eval_text: Option<PathBuf>,
@@ -176,7 +180,9 @@ impl Work<'_> {
                 return Err(Error::Usage(format!("--quants names {} twice", kind.name())).into());
             }
             let imatrix = imatrix.clone();
-            let options = Options { imatrix, ..Options::new(kind, self.settings.prefill_threads.value) };
+            let allow_requantize = flags.allow_requantize;
+            let threads = self.settings.prefill_threads.value;
+            let options = Options { imatrix, allow_requantize, ..Options::new(kind, threads) };
             let bytes = plan(self.source, &options)?.file_bytes().0;
             all.push((options, bytes));
         }
@@ -198,7 +204,7 @@ impl Work<'_> {
         folder.has_room(wanted.iter().map(|(.., bytes)| bytes).sum())?;
         for (options, origin, path, reused, _) in wanted {
             if reused {
-                let _ = writeln!(io::stderr(), "{} is still good", path.display());
+                let _ = writeln!(io::stderr(), "{} is still good", printable(&path.to_string_lossy()));
             } else {
                 let _ = writeln!(io::stderr(), "quantize to {}", options.kind.name());
                 folder.forget(&path)?;
@@ -310,7 +316,7 @@ impl Work<'_> {
     }
 
     fn print(&self, contestants: &[Contestant], rounds: &[Round]) -> io::Result<()> {
-        let mut table = Table::new(self.args.output, io::stdout().lock());
+        let mut table = Table::new(self.args.output, io::stdout());
         table.begin()?;
         let source = &contestants[0];
         let commit = commit(self.live);
@@ -356,6 +362,11 @@ fn decode(contestant: &Contestant) -> &[f64] {
     &contestant.decode
 }
 
+/// Whether there are enough pairs for an interval.
+fn has_interval(ratio: &Ratio) -> bool {
+    ratio.pairs >= FEWEST_PAIRS
+}
+
 fn verdict(ratio: &Option<Ratio>) -> Option<&'static str> {
     ratio.as_ref().map(|ratio| match ratio.verdict() {
         "higher" => "faster",
@@ -366,7 +377,9 @@ fn verdict(ratio: &Option<Ratio>) -> Option<&'static str> {
 
 impl Serialize for Line<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.fields())
+        // Too much for a column of the other formats.
+        let divergence = ("divergence", json!(self.facts.divergence));
+        serializer.collect_map(self.fields().into_iter().chain([divergence]))
     }
 }
 
@@ -380,6 +393,8 @@ impl Row for Line<'_> {
         let median_of =
             |samples: &[f64]| if samples.is_empty() { Value::Null } else { json!(median(samples)) };
         let (prefill_ratio, decode_ratio) = (self.ratio(prefill), self.ratio(decode));
+        let middle = |ratio: &Option<Ratio>| json!(ratio.map(|ratio| ratio.median));
+        let end = |ratio: &Option<Ratio>, end: fn(Ratio) -> f64| json!(ratio.filter(has_interval).map(end));
         let divergence = &facts.divergence;
         vec![
             ("build_commit", json!(self.commit)),
@@ -395,16 +410,19 @@ impl Row for Line<'_> {
             ("n_threads", json!(work.settings.decode_threads.value)),
             ("n_threads_batch", json!(work.settings.prefill_threads.value)),
             ("prefill_ts", median_of(&contestant.prefill)),
-            ("prefill_ratio", json!(prefill_ratio)),
+            ("prefill_ratio", middle(&prefill_ratio)),
+            ("prefill_ratio_low", end(&prefill_ratio, |ratio| ratio.low)),
+            ("prefill_ratio_high", end(&prefill_ratio, |ratio| ratio.high)),
             ("prefill_verdict", json!(verdict(&prefill_ratio))),
             ("decode_ts", median_of(&contestant.decode)),
-            ("decode_ratio", json!(decode_ratio)),
+            ("decode_ratio", middle(&decode_ratio)),
+            ("decode_ratio_low", end(&decode_ratio, |ratio| ratio.low)),
+            ("decode_ratio_high", end(&decode_ratio, |ratio| ratio.high)),
             ("decode_verdict", json!(verdict(&decode_ratio))),
             ("perplexity", json!(facts.perplexity.map(|perplexity| perplexity.value))),
             ("mean_kld", json!(divergence.map(|divergence| divergence.mean_kld.value))),
             ("mean_kld_error", json!(divergence.and_then(|divergence| divergence.mean_kld.error))),
             ("top1", json!(divergence.map(|divergence| divergence.top1.value))),
-            ("divergence", json!(divergence)),
             ("samples_prefill_ts", json!(contestant.prefill)),
             ("samples_decode_ts", json!(contestant.decode)),
             ("rounds", json!(self.rounds)),
@@ -445,7 +463,11 @@ impl Row for Line<'_> {
             [] => String::new(),
             samples => format!("{:.2}", median(samples)),
         };
-        let ratio = |ratio: Option<Ratio>| ratio.map_or(String::new(), |ratio| ratio.to_string());
+        let ratio = |ratio: Option<Ratio>| match ratio {
+            Some(ratio) if has_interval(&ratio) => ratio.to_string(),
+            Some(ratio) => format!("{:.3} ({})", ratio.median, ratio.verdict()),
+            None => String::new(),
+        };
         let show = |text: Option<String>| text.unwrap_or_default();
         format!(
             "| {:<9} | {:>10} | {:>11.2} | {:>17} | {:>23} | {:>17} | {:>23} | {:>20} | {:>17} | {:>24} |",

@@ -1,6 +1,8 @@
 //! `anneal bench --roofline`, and the share of the roof that each test reaches.
 
+use std::cell::Cell;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -34,6 +36,9 @@ pub fn run(args: &Args, live: &Live) -> Result<ExitCode> {
              folder; set one, or give --no-save"
         ),
     };
+    if let Some(path) = &place {
+        roof::writable(path).with_context(|| cannot_keep(path))?;
+    }
     let counts = match flat(&args.threads) {
         asked if asked.is_empty() => roofline::thread_counts(&threads::budget(host, Policy::Max)),
         asked => asked,
@@ -46,7 +51,7 @@ pub fn run(args: &Args, live: &Live) -> Result<ExitCode> {
         Err(error @ Error::Threads { .. }) => return Err(engine::Error::Usage(format!("-t: {error}")).into()),
         Err(error) => return Err(error).context("cannot measure the roofline"),
     };
-    let mut table = Table::new(args.output, io::stdout().lock());
+    let mut table = Table::new(args.output, io::stdout());
     let mut print = || -> io::Result<()> {
         table.begin()?;
         rows(&measured).iter().try_for_each(|row| table.add(row))?;
@@ -54,12 +59,14 @@ pub fn run(args: &Args, live: &Live) -> Result<ExitCode> {
     };
     print().context("cannot write the results to stdout")?;
     if let Some(path) = place {
-        roof::write(&path, &measured.roofline).with_context(|| {
-            format!("cannot keep the roofline in {}; give --no-save to measure without", path.display())
-        })?;
+        roof::write(&path, &measured.roofline).with_context(|| cannot_keep(&path))?;
         say(&format!("kept in {}", path.display()));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn cannot_keep(path: &Path) -> String {
+    format!("cannot keep the roofline in {}; give --no-save to measure without", path.display())
 }
 
 /// One number of threads.
@@ -145,6 +152,8 @@ impl Serialize for RatesRow<'_> {
 pub struct Roof {
     roofline: Roofline,
     caches: Bytes,
+    /// Whether it was said that threads were not measured.
+    said: Cell<bool>,
 }
 
 impl Roof {
@@ -152,7 +161,9 @@ impl Roof {
     pub fn find(live: &Live) -> Option<Self> {
         let host = live.host.as_ref()?;
         match roof::find(host) {
-            Found::Fresh(roofline) => Some(Roof { roofline, caches: roofline::last_level_caches(host) }),
+            Found::Fresh(roofline) => {
+                Some(Roof { roofline, caches: roofline::last_level_caches(host), said: Cell::new(false) })
+            }
             Found::Unfit(why) => {
                 let mend = "so no share of the roof is told; measure it again with anneal bench --roofline";
                 let _ = writeln!(io::stderr(), "note: {why}, {mend}");
@@ -182,8 +193,32 @@ impl Roof {
             n_ubatch: settings.n_ubatch.value,
             cache_bytes: cache_bytes(model, settings)?,
         };
-        let prefill = self.roofline.at(settings.prefill_threads.value)?;
-        let decode = self.roofline.at(settings.decode_threads.value)?;
+        let (prefill, decode) = (settings.prefill_threads.value, settings.decode_threads.value);
+        // A phase that a test has not is bound by nothing.
+        let (prefill, decode) = match (record.case.n_prompt, record.case.n_gen) {
+            (_, 0) => (prefill, prefill),
+            (0, _) => (decode, decode),
+            _ => (prefill, decode),
+        };
+        let (prefill, decode) = (self.rates(prefill)?, self.rates(decode)?);
         test.share(work?, [prefill, decode], self.caches.0, record.seconds())
+    }
+
+    /// The rates of just `threads` threads. That there are none is said once.
+    fn rates(&self, threads: u32) -> Option<&Rates> {
+        let found = self.roofline.exactly(threads);
+        if found.is_none() && !self.said.replace(true) {
+            let measured = self.roofline.rates.iter().map(|rates| rates.threads);
+            let mut all: Vec<u32> = measured.chain([threads]).collect();
+            all.sort_unstable();
+            let all: Vec<String> = all.iter().map(u32::to_string).collect();
+            let _ = writeln!(
+                io::stderr(),
+                "note: the roofline was not measured with {threads} threads, so no share of the roof is told for such \
+                 tests; measure it with anneal bench --roofline -t {}",
+                all.join(",")
+            );
+        }
+        found
     }
 }

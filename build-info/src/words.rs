@@ -1,0 +1,93 @@
+//! Texts for a terminal: without control characters, and each thing said once.
+
+use std::borrow::Cow;
+use std::error::Error;
+
+/// `text` on one line and without control characters, which are written as escapes: a file's name must not move the
+/// cursor.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    escaped(text, char::is_control)
+}
+
+/// The same with lines as they are.
+pub fn printable_lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| c.is_control() && c != '\n' && c != '\t')
+}
+
+fn escaped(text: &str, is_escaped: fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if is_escaped(c) { shown.extend(c.escape_debug()) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
+}
+
+/// What `error` and its causes say, but for the causes that a message before them holds already.
+pub fn chain(error: &(dyn Error + 'static)) -> Vec<String> {
+    let mut said = vec![error.to_string()];
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !said.iter().any(|before| before.contains(&text)) {
+            said.push(text);
+        }
+        cause = error.source();
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Said(&'static str, Option<Box<Said>>);
+
+    impl fmt::Display for Said {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Said {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_deref().map(|cause| cause as _)
+        }
+    }
+
+    #[test]
+    fn control_characters_are_escaped() {
+        let cases = [
+            ("a.gguf", "a.gguf", "a.gguf"),
+            ("Größe 模型.gguf", "Größe 模型.gguf", "Größe 模型.gguf"),
+            ("a\nb\u{1b}[2Jc\td", "a\\nb\\u{1b}[2Jc\\td", "a\nb\\u{1b}[2Jc\td"),
+            ("\u{9b}31m\r\0", "\\u{9b}31m\\r\\0", "\\u{9b}31m\\r\\0"),
+        ];
+        for (text, one_line, lines) in cases {
+            assert_eq!(printable(text), one_line);
+            assert_eq!(printable_lines(text), lines);
+        }
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let chain_of = |texts: &[&'static str]| {
+            let error = texts.iter().rev().fold(None, |cause, text| Some(Box::new(Said(text, cause))));
+            chain(&*error.expect("an error"))
+        };
+        let cases: [(&[&'static str], &[&str]); 4] = [
+            (&["a"], &["a"]),
+            (&["cannot read x", "no such file"], &["cannot read x", "no such file"]),
+            (&["cannot read x: no such file", "no such file"], &["cannot read x: no such file"]),
+            (&["a failed", "a failed", "why"], &["a failed", "why"]),
+        ];
+        for (texts, expected) in cases {
+            assert_eq!(chain_of(texts), expected, "{texts:?}");
+        }
+    }
+}
