@@ -3,7 +3,8 @@
 use std::cmp::Ordering::Equal;
 use std::fmt::Write as _;
 
-use build_info::tuning::{Chosen, Confirmation, Entry, Stage};
+use build_info::tuning::{Chosen, Confirmation, Entry, Interval, Stage};
+use measure::FEWEST_PAIRS;
 
 use super::Objective;
 use crate::settings::Explained;
@@ -108,8 +109,13 @@ pub fn stage(stage: &Stage) -> String {
 
 /// How the best of those that were not taken compares: the one that stayed in it the longest, and of these the fastest.
 fn rejected(stage: &Stage) -> String {
-    let measured =
-        stage.candidates.iter().skip(1).filter_map(|candidate| Some((candidate, candidate.ratio?)));
+    // The interval of a few pairs says nothing.
+    let known = |ratio: &Interval| ratio.pairs as usize >= FEWEST_PAIRS;
+    let measured = stage
+        .candidates
+        .iter()
+        .skip(1)
+        .filter_map(|candidate| Some((candidate, candidate.ratio.filter(known)?)));
     let best = measured
         .max_by(|(_, a), (_, b)| (a.pairs, a.median).partial_cmp(&(b.pairs, b.median)).unwrap_or(Equal));
     best.map_or(String::new(), |(candidate, ratio)| {
