@@ -8,8 +8,11 @@ use engine::settings::Settings;
 
 use crate::commands::table::Extra;
 
+/// What a row shows of an option.
+type Show = fn(&Settings) -> String;
+
 /// The options that may have several values, by llama-bench's names, and what a row shows of them.
-const OPTIONS: [(&str, fn(&Settings) -> String); 12] = [
+const OPTIONS: [(&str, Show); 12] = [
     ("load_mode", |settings| settings.load_mode.value.name().to_string()),
     ("repack", |settings| on(settings.repack.value)),
     ("n_batch", |settings| settings.n_batch.value.to_string()),
@@ -31,7 +34,7 @@ fn on(on: bool) -> String {
 /// The columns of a run.
 pub struct Varied {
     /// Title, width, and the cell.
-    options: Vec<(&'static str, usize, fn(&Settings) -> String)>,
+    options: Vec<(&'static str, usize, Show)>,
     /// What tells the models apart, each with its path; none where there is one.
     files: Vec<(PathBuf, String)>,
 }
@@ -39,7 +42,7 @@ pub struct Varied {
 impl Varied {
     /// Of a run with each of `models` under each of `settings`.
     pub fn of(models: &[PathBuf], settings: &[Settings]) -> Self {
-        let differs = |cell: fn(&Settings) -> String| {
+        let differs = |cell: Show| {
             settings.iter().any(|other| settings.first().is_some_and(|first| cell(first) != cell(other)))
         };
         // One number of threads for both phases stands in the table as it is.
