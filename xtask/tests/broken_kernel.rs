@@ -107,9 +107,15 @@ fn the_gate_catches_a_broken_kernel_and_the_good_build_stays_current() {
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("llama, flash attention off, decode: mean KL divergence"), "{message}");
     let gate: build_info::Gate = serde_json::from_slice(&output.stdout).unwrap();
-    // Prefill has kernels of its own, which are as good as ever.
+    // Prefill has kernels of its own, which are as good as ever; and where weights are repacked for AMX, which the
+    // gate does with flash attention, some decode has too.
+    let required = &json(&build.join("build_info.json"))["isa_required"];
+    let amx = required.as_array().unwrap().iter().any(|name| name == "amx_int8");
     for case in &gate.cases {
         let hit = case.mode == build_info::gate::Mode::Decode;
+        if hit && amx && case.flash_attention {
+            continue;
+        }
         assert_eq!(case.passes(&gate.limits), !hit, "{case}: {:e}", case.mean_kld);
     }
 

@@ -158,12 +158,12 @@ impl Checkout {
             ),
             ("engine/main.rs", &format!("{ENGINE}{LOGITS}")),
             ("profiles/audit.toml", AUDIT),
-            ("build-info/x", ""),
-            ("gguf/x", ""),
-            ("host/x", ""),
-            ("vendor/llama-sys/x", ""),
         ] {
             write(&root.join(file), text);
+        }
+        // The digest of the engine's sources is over folders of the real workspace.
+        for member in members() {
+            write(&root.join(member).join("x"), "");
         }
         write_reference_logits(&root.join("engine/logits"));
         let profiles = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiles/build");
@@ -213,6 +213,12 @@ impl Checkout {
     pub fn record(&self, profile: &str) -> BuildInfo {
         BuildInfo::read(&self.current(profile).join("build_info.json")).unwrap()
     }
+}
+
+/// The folders of the real workspace's crates.
+fn members() -> Vec<String> {
+    let manifest: toml::Table = toml::from_str(include_str!("../../../Cargo.toml")).unwrap();
+    manifest["workspace"]["members"].clone().try_into().unwrap()
 }
 
 /// Writes a file and the folders above it.

@@ -145,7 +145,7 @@ fn builds_are_shown_and_cleaned() {
 #[cfg(target_arch = "x86_64")]
 fn a_finished_build_is_audited_by_its_own_rule() {
     let checkout = Checkout::new("checkout");
-    let none = checkout.xtask(&["audit"]).expect(1, "there is no native build to audit");
+    let none = checkout.xtask(&["audit"]).expect(1, "native is not built");
     assert_eq!(none.out, "");
     checkout.build("portable").expect(0, "finished audit");
     let folder = checkout.current("portable");
