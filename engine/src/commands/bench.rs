@@ -21,8 +21,10 @@ use engine::bench::{Case, Path, Record, Repeat, end_to_end, kernel};
 use engine::ffi::start;
 use engine::live::Live;
 use engine::options::{FlashAttention, KvType, LoadMode};
-use engine::settings::Settings;
+use engine::settings::{Requested, Settings};
 use engine::split::Layouts;
+use engine::tune::Objective;
+use engine::tuning;
 use gguf::GgufFile;
 
 use self::lists::{Numbers, flat, numbers};
@@ -56,20 +58,20 @@ pub struct Args {
     /// Tokens in the context before the test; not with --end-to-end
     #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',', default_value = "0", value_parser = numbers(TOKENS))]
     n_depth: Vec<Numbers>,
-    /// Tokens evaluated in one call
-    #[arg(short = 'b', long, value_name = "LIST", value_delimiter = ',', default_value = "2048", value_parser = numbers(BATCH))]
+    /// Tokens evaluated in one call [default: 2048]
+    #[arg(short = 'b', long, value_name = "LIST", value_delimiter = ',', value_parser = numbers(BATCH))]
     batch_size: Vec<Numbers>,
-    /// Tokens evaluated in one graph
-    #[arg(long, visible_alias = "ub", value_name = "LIST", value_delimiter = ',', default_value = "512", value_parser = numbers(BATCH))]
+    /// Tokens evaluated in one graph [default: 512]
+    #[arg(long, visible_alias = "ub", value_name = "LIST", value_delimiter = ',', value_parser = numbers(BATCH))]
     ubatch_size: Vec<Numbers>,
-    /// Types of the K cache
-    #[arg(long, visible_alias = "ctk", value_name = "LIST", value_delimiter = ',', default_value = "f16")]
+    /// Types of the K cache [default: f16]
+    #[arg(long, visible_alias = "ctk", value_name = "LIST", value_delimiter = ',')]
     cache_type_k: Vec<KvType>,
-    /// Types of the V cache
-    #[arg(long, visible_alias = "ctv", value_name = "LIST", value_delimiter = ',', default_value = "f16")]
+    /// Types of the V cache [default: f16]
+    #[arg(long, visible_alias = "ctv", value_name = "LIST", value_delimiter = ',')]
     cache_type_v: Vec<KvType>,
-    /// Flash attention: auto, on, off
-    #[arg(long, visible_alias = "fa", value_name = "LIST", value_delimiter = ',', default_value = "auto", value_parser = lists::flash_attention)]
+    /// Flash attention: auto, on, off [default: auto]
+    #[arg(long, visible_alias = "fa", value_name = "LIST", value_delimiter = ',', value_parser = lists::flash_attention)]
     flash_attn: Vec<FlashAttention>,
     /// Threads, for both phases [default: what run takes, for each phase its own]. Of several, a curve follows the table
     #[arg(short = 't', long, value_name = "LIST", value_delimiter = ',', value_parser = numbers(THREADS))]
@@ -86,6 +88,13 @@ pub struct Args {
     /// Whether weights are rearranged for the CPU's kernels: on, off [default: on]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = lists::on_off, conflicts_with = "no_repack")]
     repack: Vec<bool>,
+    /// Start from what `anneal tune` found for this purpose (chat, rag, batch, latency or P:G) rather than from the
+    /// defaults; one model
+    #[arg(long, value_name = "PURPOSE", conflicts_with_all = ["roofline", "compare_layouts"])]
+    tuned: Option<Objective>,
+    /// The tuning record of --tuned [default: $ANNEAL_TUNING, else tuning.json in the state folder]
+    #[arg(long, value_name = "FILE", requires = "tuned")]
+    tuning: Option<PathBuf>,
     /// Samples of each test
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
@@ -141,7 +150,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         interrupt::stop_after(table::interrupt);
         return roof::run(args, &live);
     }
-    let settings = lists::settings(args, &live)?;
+    let models = lists::models(&args.model);
+    let tuned = tuned(args, &models, &live)?;
+    let settings = lists::settings(args, tuned.as_ref(), &live)?;
     settings.iter().for_each(super::warn_of);
     let cases = cases(args)?;
     start(args.load.verbose);
@@ -149,7 +160,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return quants::run(args, &settings, &cases, &live);
     }
     interrupt::stop_after(table::interrupt);
-    let models = lists::models(&args.model);
     // Before the first of them is measured for minutes.
     for model in &models {
         GgufFile::open(model).map_err(engine::Error::from)?;
@@ -188,6 +198,22 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         write!(io::stdout(), "{}", bench.curves.draw()).context("cannot write the results to stdout")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the tuning record says, where --tuned asks for it.
+fn tuned(args: &Args, models: &[PathBuf], live: &Live) -> engine::Result<Option<Requested>> {
+    let Some(objective) = &args.tuned else { return Ok(None) };
+    let [model] = models else {
+        return Err(engine::Error::Usage("--tuned takes one model: give -m once".to_string()));
+    };
+    let found = tuning::look_up(args.tuning.as_deref(), model, Some(&objective.to_string()), live);
+    match found.tuned {
+        Some(tuned) => Ok(Some(tuned)),
+        None => Err(engine::Error::Usage(match found.warnings.first() {
+            Some(why) => format!("--tuned {objective}: {why}"),
+            None => format!("--tuned {objective}: nothing is known of this model on this machine"),
+        })),
+    }
 }
 
 /// What the tests of a run share.

@@ -25,8 +25,8 @@ mod manage;
 /// Find the fastest settings for a model on this machine, and remember them
 ///
 /// Tries threads, weight layouts, graph sizes and more against the defaults, in turns, and keeps what is faster by a 95 %
-/// interval and gives the same output. `run` and `chat` use the result from their next start. A tuning that is stopped
-/// goes on where it was; the old result stays until there is a new one.
+/// interval and gives the same output. `run` uses the result from its next start. A tuning that is stopped goes on where
+/// it was; the old result stays until there is a new one.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// GGUF model

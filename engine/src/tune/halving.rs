@@ -306,9 +306,12 @@ impl Contest<'_, '_> {
             }
         }
         // One that was shown to be faster needs no more time.
-        let cut_short = self.cut_short.map(|rounds| match winner.0 {
-            0 => format!("undecided after {rounds} rounds: out of time"),
-            _ => format!("out of time after {rounds} rounds"),
+        let cut_short = self.cut_short.map(|rounds| {
+            let rounds = if rounds == 1 { "1 round".to_string() } else { format!("{rounds} rounds") };
+            match winner.0 {
+                0 => format!("undecided after {rounds}: out of time"),
+                _ => format!("out of time after {rounds}"),
+            }
         });
         Outcome { candidates: self.candidates, winner: winner.0, cut_short, repeats: self.repeats }
     }

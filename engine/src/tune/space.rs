@@ -60,17 +60,17 @@ pub struct Surroundings<'a> {
 /// The stages in the order in which they are worth the time.
 pub fn stages(around: &Surroundings<'_>) -> Vec<Stage> {
     let mut stages = vec![layout(), decode_threads(around), prefill_threads(around)];
-    stages.push(stage("load mode", Phases::Both, load_modes()));
-    stages.push(stage("flash attention", Phases::Both, flash_attention()));
     stages.extend(ubatch(around));
     if around.huge_pages {
         let off = Chosen { huge_pages: Some(false), ..Chosen::default() };
         stages.push(stage("huge pages", Phases::Both, vec![change("small pages", off)]));
     }
-    stages.push(stage("affinity", Phases::Both, affinity()));
     if around.own_threads {
         stages.push(stage("waiting", Phases::Both, polling()));
     }
+    stages.push(stage("affinity", Phases::Both, affinity()));
+    stages.push(stage("flash attention", Phases::Both, flash_attention()));
+    stages.push(stage("load mode", Phases::Both, load_modes()));
     if around.allow_lossy {
         stages.push(stage("KV cache", Phases::Both, kv_types()));
     }
@@ -295,10 +295,10 @@ mod tests {
                 Surroundings { host: &host, objective: &objective, own_threads, huge_pages, allow_lossy };
             stages(&around).iter().map(|stage| stage.name).collect()
         };
-        let always = ["layout", "decode threads", "load mode", "flash attention"];
-        assert_eq!(names("chat", false, false, false), [&always[..], &["affinity"]].concat());
-        let all = ["graph size", "huge pages", "affinity", "waiting", "KV cache"];
-        assert_eq!(names("rag", true, true, true), [&always[..], &all].concat());
+        let (first, last) = (["layout", "decode threads"], ["affinity", "flash attention", "load mode"]);
+        assert_eq!(names("chat", false, false, false), [&first[..], &last].concat());
+        let all = ["graph size", "huge pages", "waiting"];
+        assert_eq!(names("rag", true, true, true), [&first[..], &all, &last, &["KV cache"]].concat());
         // Nothing is generated, so threads that generate are nobody's concern.
         assert!(!names("512:0", true, true, true).contains(&"decode threads"));
     }

@@ -100,8 +100,9 @@ pub fn models(given: &[PathBuf]) -> Vec<PathBuf> {
     given.iter().flat_map(split).collect()
 }
 
-/// Every combination of the settings, those that need the model to be loaded again outermost, threads last.
-pub fn settings(args: &Args, live: &Live) -> engine::Result<Vec<Settings>> {
+/// Every combination of the settings, those that need the model to be loaded again outermost, threads last. What nobody
+/// asks for is as `tuned`, or as it is by default.
+pub fn settings(args: &Args, tuned: Option<&Requested>, live: &Live) -> engine::Result<Vec<Settings>> {
     let mut requested = Requested::default();
     args.placing.ask(&mut requested);
     args.load.ask(&mut requested);
@@ -120,7 +121,7 @@ pub fn settings(args: &Args, live: &Live) -> engine::Result<Vec<Settings>> {
     each(&mut all, &flat(&args.poll), |requested, poll| requested.poll = Some(poll));
     each(&mut all, &flat(&args.threads_batch), |requested, n| requested.prefill_threads = Some(n));
     each(&mut all, &flat(&args.threads), |requested, n| requested.decode_threads = Some(n));
-    all.iter().map(|requested| Settings::resolve(requested, live)).collect()
+    all.iter().map(|requested| Settings::resolve_tuned(requested, tuned, live)).collect()
 }
 
 /// Each of `all` with each of `values`; as it is where there are none.
