@@ -11,7 +11,6 @@
 
 mod ftype;
 mod ggml_type;
-mod half;
 pub mod memory;
 pub mod partial;
 pub mod probe;

@@ -150,8 +150,8 @@ impl Drop for PartialFile {
 /// Bytes that this user may still write into `folder`, where the system tells.
 #[cfg(unix)]
 fn free_space(folder: &Path) -> Option<Bytes> {
-    let stat = rustix::fs::statvfs(folder).ok()?;
-    Some(Bytes(stat.f_bavail.saturating_mul(stat.f_frsize)))
+    let stat = nix::sys::statvfs::statvfs(folder).ok()?;
+    Some(Bytes(stat.blocks_available().saturating_mul(stat.fragment_size())))
 }
 
 #[cfg(not(unix))]

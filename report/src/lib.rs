@@ -19,8 +19,6 @@ pub use roofline::{Point, Roof, Roofline};
 pub use spreads::{Spread, Spreads};
 pub use words::tidy;
 
-use serde::Serialize;
-
 /// A page.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
@@ -57,7 +55,7 @@ pub enum Block {
 }
 
 /// Rows of text under a header.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     /// Names of the columns.
     pub header: Vec<String>,
@@ -128,11 +126,8 @@ impl Report {
     }
 
     /// The whole as one HTML file.
-    ///
-    /// # Errors
-    /// When the template does not fit: a mistake in this crate.
-    pub fn html(&self) -> Result<String, minijinja::Error> {
-        page::html(self)
+    pub fn html(&self) -> String {
+        page::page(self)
     }
 
     /// The whole as Markdown. Plots are pictures in `folder`, each with its table folded below it.

@@ -1,119 +1,102 @@
-//! The page as HTML, by a template that escapes whatever it is given.
+//! The page as HTML. Every word in it comes through [`words`], which escapes it.
 
-use minijinja::{AutoEscape, Environment, Error, context};
-use serde::Serialize;
-
+use crate::svg::{self, escaped};
 use crate::words::{tidy, tidy_command};
-use crate::{Block, Plot, Report, Section, Table, slug, svg};
+use crate::{Block, Plot, Report, Section, Table, slug};
 
-const TEMPLATE: &str = include_str!("page.html.jinja");
+const STYLE: &str = include_str!("page.css");
 
-/// A block as the template takes it: the field that is there says what it is.
-#[derive(Default, Serialize)]
-struct View {
-    heading: Option<String>,
-    text: Option<Vec<Piece>>,
-    table: Option<Table>,
-    commands: Option<String>,
-    plot: Option<PlotView>,
-}
-
-/// A part of a paragraph.
-#[derive(Serialize)]
-struct Piece {
-    code: bool,
-    words: String,
-}
-
-#[derive(Serialize)]
-struct PlotView {
-    title: String,
-    caption: String,
-    /// Our own markup, with all words in it escaped: the template does not escape it again.
-    svg: String,
-    table: Table,
-    /// Whether it begins a row of plots, and ends one.
-    first: bool,
-    last: bool,
-}
-
-#[derive(Serialize)]
-struct SectionView {
-    id: String,
-    title: String,
-    blocks: Vec<View>,
-}
-
-pub fn html(report: &Report) -> Result<String, Error> {
-    let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
-    environment.add_template("page", TEMPLATE)?;
-    let sections: Vec<SectionView> = report.sections.iter().enumerate().map(section_view).collect();
-    environment.get_template("page")?.render(context! {
-        title => tidy(&report.title),
-        lead => tidy(&report.lead),
-        style => svg::STYLE,
-        sections,
-    })
-}
-
-fn section_view((number, section): (usize, &Section)) -> SectionView {
-    let Section { title, blocks } = section;
-    // With its number: two sections may have one title.
-    let id = format!("{}-{}", slug(title), number + 1);
-    let is_plot = |at: usize| matches!(blocks.get(at), Some(Block::Plot(_)));
-    let views = blocks.iter().enumerate().map(|(at, block)| {
-        let mut view = view(block);
-        if let Some(plot) = &mut view.plot {
-            plot.first = at == 0 || !is_plot(at - 1);
-            plot.last = !is_plot(at + 1);
-        }
-        view
+pub fn page(report: &Report) -> String {
+    let sections: Vec<(String, &Section)> =
+        report.sections.iter().enumerate().map(|(number, section)| (id(number, section), section)).collect();
+    let links = sections
+        .iter()
+        .map(|(id, section)| format!("<li><a href=\"#{id}\">{}</a></li>\n", words(&section.title)));
+    let bodies = sections.iter().map(|(id, section)| {
+        let (title, body) = (words(&section.title), blocks(&section.blocks));
+        format!("<section id=\"{id}\">\n<h2>{title}</h2>\n{body}</section>\n")
     });
-    SectionView { id, title: tidy(title), blocks: views.collect() }
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>{title}</title>\n<style>\n{colours}\n{STYLE}</style>\n</head>\n<body>\n\
+         <header>\n<h1>{title}</h1>\n<p class=\"lead\">{lead}</p>\n\
+         <nav aria-label=\"Sections\"><ul>\n{links}</ul></nav>\n</header>\n\
+         <main>\n{bodies}</main>\n</body>\n</html>\n",
+        title = words(&report.title),
+        colours = svg::STYLE,
+        lead = words(&report.lead),
+        links = links.collect::<String>(),
+        bodies = bodies.collect::<String>(),
+    )
 }
 
-fn view(block: &Block) -> View {
+/// With the section's number: two may have one title.
+fn id(number: usize, section: &Section) -> String {
+    format!("{}-{}", slug(&section.title), number + 1)
+}
+
+/// The blocks; plots that follow each other share a grid.
+fn blocks(blocks: &[Block]) -> String {
+    let is_plot = |block: &Block| matches!(block, Block::Plot(_));
+    let runs = blocks.chunk_by(|a, b| is_plot(a) && is_plot(b)).map(|run| {
+        let body: String = run.iter().map(block).collect();
+        if run.iter().any(is_plot) { format!("<div class=\"plots\">\n{body}</div>\n") } else { body }
+    });
+    runs.collect()
+}
+
+fn block(block: &Block) -> String {
     match block {
-        Block::Heading(text) => View { heading: Some(tidy(text)), ..View::default() },
-        Block::Text(text) => View { text: Some(pieces(&tidy(text))), ..View::default() },
-        Block::Table(table) => View { table: Some(tidy_table(table)), ..View::default() },
+        Block::Heading(text) => format!("<h3>{}</h3>\n", words(text)),
+        Block::Text(text) => format!("<p>{}</p>\n", with_code(&tidy(text))),
+        Block::Table(rows) => table(rows),
         Block::Commands(commands) => {
-            let lines: Vec<String> = commands.iter().map(|command| tidy_command(command)).collect();
-            View { commands: Some(lines.join("\n")), ..View::default() }
+            let lines: Vec<String> = commands.iter().map(|command| escaped(&tidy_command(command))).collect();
+            format!("<pre tabindex=\"0\"><code>{}</code></pre>\n", lines.join("\n"))
         }
-        Block::Plot(plot) => View { plot: Some(plot_view(plot)), ..View::default() },
+        Block::Plot(plot) => figure(plot),
     }
+}
+
+fn figure(plot: &Plot) -> String {
+    format!(
+        "<figure>\n<h4>{}</h4>\n{}\n<figcaption>{}</figcaption>\n\
+         <details><summary>Figures</summary>{}</details>\n</figure>\n",
+        words(&plot.title),
+        plot.svg(),
+        words(&plot.caption),
+        table(&plot.table())
+    )
+}
+
+fn table(table: &Table) -> String {
+    let row = |begin: &str, end: &str, cells: &[String]| -> String {
+        cells.iter().map(|cell| format!("{begin}{}{end}", words(cell))).collect()
+    };
+    let head = row("<th scope=\"col\">", "</th>", &table.header);
+    let rows = table.rows.iter().map(|cells| format!("<tr>{}</tr>\n", row("<td>", "</td>", cells)));
+    format!(
+        "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{}</tbody>\n\
+         </table></div>\n",
+        rows.collect::<String>()
+    )
 }
 
 /// Words between two backticks are code. A backtick without another one is itself.
-fn pieces(text: &str) -> Vec<Piece> {
-    let mut pieces = Vec::new();
+fn with_code(text: &str) -> String {
+    let mut html = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('`') {
         let Some((code, after)) = after.split_once('`') else { break };
-        pieces.push(Piece { code: false, words: before.to_string() });
-        pieces.push(Piece { code: true, words: code.to_string() });
+        html.push_str(&format!("{}<code>{}</code>", escaped(before), escaped(code)));
         rest = after;
     }
-    pieces.push(Piece { code: false, words: rest.to_string() });
-    pieces
+    html + &escaped(rest)
 }
 
-fn plot_view(plot: &Plot) -> PlotView {
-    PlotView {
-        title: tidy(&plot.title),
-        caption: tidy(&plot.caption),
-        svg: plot.svg(),
-        table: tidy_table(&plot.table()),
-        first: true,
-        last: true,
-    }
-}
-
-fn tidy_table(table: &Table) -> Table {
-    let tidy_row = |row: &Vec<String>| row.iter().map(|cell| tidy(cell)).collect();
-    Table { header: tidy_row(&table.header), rows: table.rows.iter().map(tidy_row).collect() }
+/// `text` on one line, with what markup is made of escaped.
+fn words(text: &str) -> String {
+    escaped(&tidy(text))
 }

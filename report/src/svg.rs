@@ -75,7 +75,7 @@ impl Svg {
             r#"<text class="{class}" text-anchor="{anchor}" x="{:.2}%" y="{:.1}">{}</text>"#,
             at.0,
             at.1,
-            escaped(words)
+            escaped(&tidy(words))
         );
     }
 
@@ -102,7 +102,7 @@ impl Svg {
 
     /// The whole, `height` pixels high.
     pub fn finish(self, height: f64) -> String {
-        let title = escaped(&self.title);
+        let title = escaped(&tidy(&self.title));
         format!(
             r#"<svg xmlns="http://www.w3.org/2000/svg" role="img" width="100%" height="{height:.0}"><title>{title}</title>{}</svg>"#,
             self.body
@@ -130,10 +130,10 @@ pub fn stand_alone(svg: &str) -> String {
     svg.replacen("</title>", &format!("</title><style>{STYLE}</style>{background}"), 1) + "\n"
 }
 
-/// Text for XML; characters that no XML document may hold are left out.
-fn escaped(text: &str) -> String {
+/// Text for XML and HTML, of what [`tidy`] left of it.
+pub fn escaped(text: &str) -> String {
     let mut escaped = String::new();
-    for c in tidy(text).chars() {
+    for c in text.chars() {
         match c {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),

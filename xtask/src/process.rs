@@ -229,8 +229,8 @@ impl<'a> Run<'a> {
 
 /// What is left on the disk of `path`.
 fn free_space(path: &Path) -> Option<Bytes> {
-    let disk = rustix::fs::statvfs(path).ok()?;
-    Some(Bytes(disk.f_bavail.saturating_mul(disk.f_frsize)))
+    let disk = nix::sys::statvfs::statvfs(path).ok()?;
+    Some(Bytes(disk.blocks_available().saturating_mul(disk.fragment_size())))
 }
 
 fn read_lines(

@@ -1,9 +1,9 @@
 //! Random quantised blocks, written directly: no quantiser, no floating-point library, so the same bytes come out
 //! on every machine.
 
+use noise::{Xoshiro, f16_bits};
+
 use crate::GgmlType;
-use crate::half::f16_bits;
-use crate::synth::random::Xoshiro;
 
 /// How the blocks of one type are made: which bytes are random, and where the scale goes.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +78,7 @@ impl Recipe {
         for _ in 0..blocks {
             let start = out.len();
             while out.len() < start + bytes {
-                let word = random.next().to_le_bytes();
+                let word = random.next_u64().to_le_bytes();
                 out.extend(&word[..(start + bytes - out.len()).min(8)]);
             }
             self.shape(&mut out[start..], std);

@@ -11,9 +11,9 @@ use std::io::{BufWriter, Error as IoError};
 use std::path::Path;
 
 use build_info::Bytes;
+use noise::Xoshiro;
 
 use crate::partial::{PartialFile, PlaceError};
-use crate::synth::random::Xoshiro;
 use crate::write::{Header, WriteError, Writer};
 
 /// Tokens that a probe's context holds.

@@ -5,7 +5,6 @@
 
 mod model;
 mod pour;
-pub(crate) mod random;
 mod shape;
 mod vocabulary;
 

@@ -15,8 +15,9 @@
 //!   with itself is as random as with any other.
 //! - The output norm's size sets the logits' spread, see [`logit_std`].
 
+use noise::normal_quantile;
+
 use super::Precision;
-use super::random::normal_quantile;
 use super::shape::{Architecture, Shape};
 use super::vocabulary::Vocabulary;
 use crate::GgmlType;

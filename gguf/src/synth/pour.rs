@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 
+use noise::{HalfTable, Xoshiro, draw_normals, draw_signs};
+
 use super::model::{Fill, QUIET, Tensor};
-use super::random::{TABLE, Xoshiro, normal_quantiles};
 use super::vocabulary::Vocabulary;
 use crate::GgmlType;
-use crate::half::f16_bits;
 
 /// Elements drawn at a time: half a mebibyte of halves stays in the second-level cache.
 const CHUNK: u64 = 1 << 18;
@@ -104,65 +104,41 @@ fn draw<'a>(
     }
 }
 
-/// Quantiles of one tensor's distribution as halves, for its rows and for quiet tokens' rows.
+/// One tensor's distribution as halves, for its rows and for quiet tokens' rows.
 struct Halves {
-    plain: Box<[u16; TABLE]>,
-    quiet: Option<Box<[u16; TABLE]>>,
+    plain: HalfTable,
+    quiet: Option<HalfTable>,
 }
 
 impl Halves {
     fn new(fill: &Fill) -> Self {
         match fill {
-            Fill::Normal { mean, std } => Self { plain: half_table(*mean, *std), quiet: None },
+            Fill::Normal { mean, std } => Self { plain: HalfTable::new(*mean, *std), quiet: None },
             Fill::Tokens { std } => {
-                Self { plain: half_table(0.0, *std), quiet: Some(half_table(0.0, *std * QUIET)) }
+                Self { plain: HalfTable::new(0.0, *std), quiet: Some(HalfTable::new(0.0, *std * QUIET)) }
             }
             // Not asked for: vectors are F32. Drawn all the same, as what they are on average.
-            Fill::Signs(_) | Fill::Given(_) => Self { plain: half_table(0.0, 0.0), quiet: None },
+            Fill::Signs(_) | Fill::Given(_) => Self { plain: HalfTable::new(0.0, 0.0), quiet: None },
         }
     }
 
-    /// Fills one row; four values of each 64 random bits.
+    /// Fills one row.
     fn fill(&self, row: &mut [u8], quiet: bool, random: &mut Xoshiro) {
-        let table = match &self.quiet {
-            Some(table) if quiet => table,
-            _ => &self.plain,
-        };
-        let value = |bits: u64| u64::from(table[usize::from(bits as u16)]);
-        let mut fours = row.chunks_exact_mut(8);
-        for four in &mut fours {
-            let bits = random.next();
-            let values =
-                value(bits) | value(bits >> 16) << 16 | value(bits >> 32) << 32 | value(bits >> 48) << 48;
-            four.copy_from_slice(&values.to_le_bytes());
-        }
-        for one in fours.into_remainder().chunks_exact_mut(2) {
-            one.copy_from_slice(&(value(random.next()) as u16).to_le_bytes());
-        }
+        let table = self.quiet.as_ref().filter(|_| quiet).unwrap_or(&self.plain);
+        table.fill(row, random);
     }
-}
-
-fn half_table(mean: f64, std: f64) -> Box<[u16; TABLE]> {
-    let mut table = Box::new([0; TABLE]);
-    for (half, quantile) in table.iter_mut().zip(normal_quantiles()) {
-        *half = f16_bits((mean + std * f64::from(*quantile)) as f32);
-    }
-    table
 }
 
 /// Appends one row of 32-bit values.
 fn fill_f32(out: &mut Vec<u8>, fill: &Fill, len: usize, quiet: bool, random: &mut Xoshiro) {
-    let quantiles = normal_quantiles();
-    let mut put = |value: f64| out.extend((value as f32).to_le_bytes());
-    let mut normal = || f64::from(quantiles[usize::from(random.next() as u16)]);
     match fill {
-        Fill::Normal { mean, std } => (0..len).for_each(|_| put(mean + std * normal())),
+        Fill::Normal { mean, std } => draw_normals(out, len, *mean, *std, random),
         Fill::Tokens { std } => {
             let std = if quiet { std * QUIET } else { *std };
-            (0..len).for_each(|_| put(std * normal()));
+            draw_normals(out, len, 0.0, std, random);
         }
-        Fill::Signs(value) => (0..len).for_each(|_| put(value.copysign(normal()))),
-        Fill::Given(values) => values.iter().for_each(|value| put(f64::from(*value))),
+        Fill::Signs(value) => draw_signs(out, len, *value, random),
+        Fill::Given(values) => out.extend(values.iter().flat_map(|value| value.to_le_bytes())),
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::random::Xoshiro;
+use noise::Xoshiro;
 
 /// A vocabulary with its merges.
 pub(super) struct Vocabulary {

@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Signal};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
 use super::{INTERRUPTED, line};
 
@@ -42,10 +43,10 @@ impl Running {
 
 /// Asks the command's group to end; `force` does not ask.
 fn stop(child: &Child, force: bool) {
-    let signal = if force { Signal::KILL } else { Signal::TERM };
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+    let signal = if force { Signal::SIGKILL } else { Signal::SIGTERM };
+    if let Ok(group) = i32::try_from(child.id()) {
         // It may have ended by itself meanwhile.
-        let _ = rustix::process::kill_process_group(group, signal);
+        let _ = killpg(Pid::from_raw(group), signal);
     }
 }
 

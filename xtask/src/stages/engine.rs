@@ -21,6 +21,7 @@ const SOURCES: &[&str] = &[
     "gguf",
     "host",
     "measure",
+    "noise",
     "roofline",
     "vendor/llama-sys",
 ];

@@ -32,7 +32,7 @@ pub fn gains(gain: &Gain) -> Table {
 
 /// Columns of the terminal that standard output is; none where it is none.
 pub fn width() -> Option<usize> {
-    Table::new().width().map(usize::from)
+    console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns))
 }
 
 /// How long each stage took, and all of them.

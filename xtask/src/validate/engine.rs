@@ -10,7 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Signal};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
 use super::subject::{Side, Subject};
 use crate::process;
@@ -150,9 +151,9 @@ fn pause() -> Result<Vec<u8>, RecvTimeoutError> {
 }
 
 fn kill(child: &Child) {
-    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+    if let Ok(group) = i32::try_from(child.id()) {
         // It may have ended by itself meanwhile.
-        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
     }
 }
 

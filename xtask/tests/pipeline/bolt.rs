@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use build_info::BuildInfo;
 use gguf::synth::{self, Options, Preset};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use object::Object;
-use rustix::process::{Pid, Signal, kill_process};
 
 use crate::checkout::{Checkout, LOGITS, Run, write};
 
@@ -225,7 +226,7 @@ fn a_training_that_comes_to_no_end_leaves_the_current_build() {
         assert!(begun.elapsed() < Duration::from_secs(120), "the training was not reached");
         std::thread::sleep(Duration::from_millis(20));
     }
-    kill_process(Pid::from_raw(child.id().try_into().unwrap()).unwrap(), Signal::INT).unwrap();
+    kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
     Run::from(child.wait_with_output().unwrap()).expect(130, "run the same again to go on");
     assert_eq!(current(&checkout), good);
 

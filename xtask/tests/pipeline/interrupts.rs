@@ -6,7 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
 
 use crate::checkout::{Checkout, Run, write};
 
@@ -64,7 +65,7 @@ fn ends(pid: u32) -> bool {
 }
 
 fn pid(raw: u32) -> Pid {
-    Pid::from_raw(raw.try_into().unwrap()).unwrap()
+    Pid::from_raw(raw.try_into().unwrap())
 }
 
 #[test]
@@ -72,9 +73,9 @@ fn ctrl_c_ends_the_build_and_its_children_and_the_next_run_goes_on() {
     let checkout = Checkout::new("checkout");
     checkout.build("native").expect(0, "built");
     let good = std::fs::canonicalize(checkout.current("native")).unwrap();
-    for signal in [Signal::INT, Signal::TERM] {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let (child, step) = slow_build(&checkout);
-        kill_process(pid(child.id()), signal).unwrap();
+        kill(pid(child.id()), signal).unwrap();
         let begun = Instant::now();
         let run = Run::from(child.wait_with_output().unwrap()).expect(130, "run the same again to go on");
         assert!(begun.elapsed() < Duration::from_secs(20), "{}", run.err);
@@ -83,7 +84,7 @@ fn ctrl_c_ends_the_build_and_its_children_and_the_next_run_goes_on() {
     }
     // Same plan, and what was configured is kept. The step is only waited for, so it is cut short here.
     let (child, step) = slow_build(&checkout);
-    kill_process(pid(step), Signal::KILL).unwrap();
+    kill(pid(step), Signal::SIGKILL).unwrap();
     Run::from(child.wait_with_output().unwrap()).expect(1, "kept configure");
 }
 
@@ -106,7 +107,7 @@ fn a_second_build_is_told_to_try_again_and_a_killed_one_holds_nothing() {
     let shown = checkout.xtask(&["show"]).expect(0, "").out;
     assert_eq!((shown.matches("building").count(), shown.matches("unfinished").count()), (1, 1), "{shown}");
     assert!(second.err.contains(&format!("(process {})", child.id())), "{}", second.err);
-    kill_process(pid(child.id()), Signal::KILL).unwrap();
+    kill(pid(child.id()), Signal::SIGKILL).unwrap();
     child.wait().unwrap();
     assert!(ends(step), "what a killed build had started went on");
     std::fs::remove_file(checkout.source.join("slow")).unwrap();
@@ -136,7 +137,7 @@ fn ctrl_c_ends_an_installation_before_its_next_command() {
     // A group of its own, as a terminal's foreground has: ctrl-C reaches the installer as well.
     let child = command.env("PATH", path).process_group(0).spawn().unwrap();
     slow_step(&child);
-    kill_process_group(pid(child.id()), Signal::INT).unwrap();
+    killpg(pid(child.id()), Signal::SIGINT).unwrap();
     Run::from(child.wait_with_output().unwrap()).expect(130, "stopped; missing: ");
     assert_eq!(std::fs::read_to_string(checkout.root.join("asked")).unwrap(), "update\n");
 }

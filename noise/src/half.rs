@@ -1,7 +1,7 @@
 //! Half precision.
 
 /// `value` as the bits of the nearest IEEE 754 binary16, ties to even; too large becomes infinite.
-pub(crate) fn f16_bits(value: f32) -> u16 {
+pub fn f16_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     let sign = ((bits >> 16) & 0x8000) as u16;
     let magnitude = bits & 0x7fff_ffff;

@@ -3,16 +3,16 @@
 use std::sync::OnceLock;
 
 /// Entries of a quantile table: one for every 16 bits of randomness.
-pub(super) const TABLE: usize = 1 << 16;
+pub const TABLE: usize = 1 << 16;
 
 /// xoshiro256++ 1.0 (Blackman and Vigna 2018, public domain).
-pub(crate) struct Xoshiro {
+pub struct Xoshiro {
     state: [u64; 4],
 }
 
 impl Xoshiro {
     /// The generator of `seed` and the place `keys`, seeded through SplitMix64 as its authors advise.
-    pub(crate) fn keyed(seed: u64, keys: [u64; 2]) -> Self {
+    pub fn keyed(seed: u64, keys: [u64; 2]) -> Self {
         let mut x = seed;
         for key in keys {
             x = mix(x ^ mix(key.wrapping_add(GOLDEN)));
@@ -26,7 +26,7 @@ impl Xoshiro {
 
     /// The next 64 bits.
     #[inline]
-    pub(crate) fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         let s = &mut self.state;
         let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
         let t = s[1] << 17;
@@ -40,8 +40,8 @@ impl Xoshiro {
     }
 
     /// A number below `n`, which is small: the bias of n / 2^32 does not matter here.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        (((self.next() >> 32) * n as u64) >> 32) as usize
+    pub fn below(&mut self, n: usize) -> usize {
+        (((self.next_u64() >> 32) * n as u64) >> 32) as usize
     }
 }
 
@@ -57,7 +57,7 @@ fn mix(mut x: u64) -> u64 {
 
 /// The 65,536 quantiles (i + 1/2) / 65,536 of the standard normal distribution. Looking one up by 16 random bits
 /// draws from it, up to 4.3 standard deviations: 1 ns a value where Box-Muller takes 10.
-pub(super) fn normal_quantiles() -> &'static [f32; TABLE] {
+pub fn normal_quantiles() -> &'static [f32; TABLE] {
     static QUANTILES: OnceLock<Box<[f32; TABLE]>> = OnceLock::new();
     QUANTILES.get_or_init(|| {
         let mut table = Box::new([0.0; TABLE]);
@@ -69,7 +69,7 @@ pub(super) fn normal_quantiles() -> &'static [f32; TABLE] {
 }
 
 /// The standard normal distribution's inverse at `p`, 0 < p < 1, to a relative 1.2e-9 (P. J. Acklam, 2003).
-pub(crate) fn normal_quantile(p: f64) -> f64 {
+pub fn normal_quantile(p: f64) -> f64 {
     const A: [f64; 6] = [
         -3.969683028665376e1,
         2.209460984245205e2,
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn generators_of_other_places_differ_and_of_the_same_place_agree() {
-        let first = |seed, keys| Xoshiro::keyed(seed, keys).next();
+        let first = |seed, keys| Xoshiro::keyed(seed, keys).next_u64();
         assert_eq!(first(1, [2, 3]), first(1, [2, 3]));
         let mut seen = std::collections::HashSet::new();
         for seed in 0..8 {
