@@ -5,6 +5,8 @@ mod compare;
 mod overhead;
 #[cfg(test)]
 mod page;
+#[cfg(test)]
+mod picture;
 mod side_by_side;
 mod switches;
 

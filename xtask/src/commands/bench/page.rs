@@ -15,7 +15,7 @@ use crate::compare::{Phase, Provenance, Ratio, median};
 /// What a file in docs/results may hold.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Measured {
+pub(super) enum Measured {
     Comparison(Box<Comparison>),
     Build(BuildTimes),
     Overhead(Overhead),
@@ -173,12 +173,12 @@ fn page_with(page: &str, files: &BTreeMap<String, String>) -> Result<String, Str
     Ok(page)
 }
 
-fn docs() -> PathBuf {
+pub(super) fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")
 }
 
 /// Every file in docs/results, by name.
-fn results() -> BTreeMap<String, Measured> {
+pub(super) fn results() -> BTreeMap<String, Measured> {
     let files = std::fs::read_dir(docs().join("results")).unwrap().map(|entry| entry.unwrap().path());
     files
         .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
