@@ -10,7 +10,7 @@ use crate::settings::Settings;
 /// Where the threads of a pool may run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// The CPUs; none for all.
+    /// The CPUs; none leaves the threads where the calling one is.
     pub cpus: Vec<u32>,
     /// Whether each thread has one of its own.
     pub strict: bool,
@@ -20,8 +20,14 @@ impl Placement {
     /// The placement of `threads` threads on `host` under `settings`.
     pub fn new(settings: &Settings, host: Option<&Host>, threads: u32) -> Self {
         let cpus = &settings.cpus.value;
+        // All by name: ggml leaves a thread whose pool names no CPU where an earlier pool put it, and the threads that
+        // it starts go there too.
+        let unbound = || {
+            let all = host.map_or(Vec::new(), |host| host.limits.affinity.clone());
+            Placement { cpus: all, strict: false }
+        };
         match settings.affinity.value {
-            Affinity::Off => Placement::default(),
+            Affinity::Off => unbound(),
             // With more threads than CPUs, giving each its own would put two on one and none on another.
             Affinity::On => Placement { cpus: cpus.clone(), strict: threads as usize <= cpus.len() },
             Affinity::Auto
@@ -29,7 +35,7 @@ impl Placement {
             {
                 Placement { cpus: cpus.clone(), strict: false }
             }
-            Affinity::Auto => Placement::default(),
+            Affinity::Auto => unbound(),
         }
     }
 }
@@ -78,6 +84,43 @@ mod tests {
         ];
         for (affinity, threads, expected) in cases {
             assert_eq!(place(affinity, threads), expected, "{affinity:?}, {threads} threads");
+        }
+    }
+
+    /// CPUs on which this thread may run.
+    fn mask() -> String {
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("proc(5)");
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        line.expect("a line").trim().to_string()
+    }
+
+    #[test]
+    fn an_unbound_run_after_a_bound_one_has_all_cpus_again() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("tiny.gguf");
+        let options = gguf::synth::Options::new(gguf::synth::Preset::Tiny);
+        gguf::synth::write(&path, &options).expect("the tiny model");
+        let live = Live::read();
+        let before = mask();
+        let run = |affinity| {
+            let requested = Requested {
+                affinity: Some(affinity),
+                decode_threads: Some(1),
+                n_ctx: Some(256),
+                ..Requested::default()
+            };
+            let settings = Settings::resolve(&requested, &live).expect("valid");
+            let model = crate::model::open(&path, &settings, &live).expect("the model loads");
+            let mut context = crate::model::context(&model, &settings, &live, false).expect("a context");
+            // Some builds place the threads as late as this.
+            context.decode(&[1]).expect("a token");
+            context.synchronize();
+            mask()
+        };
+        let bound = run(Affinity::On);
+        assert!(!bound.contains(['-', ',']), "one thread on one CPU, not {bound}");
+        for affinity in [Affinity::Off, Affinity::Auto] {
+            assert_eq!(run(affinity), before, "{affinity:?}");
         }
     }
 }

@@ -72,7 +72,8 @@ pub fn judge(candidate: &Chosen, found: &Comparison) -> Result<String, String> {
         false => (EXACT_KLD, EXACT_TOP1),
     };
     let within = found.mean_kld <= kld && found.top1 >= top1;
-    let equal = found.positions > 0 && found.equal == found.greedy;
+    // Greedy tokens say nothing where logits are no numbers: the first token is chosen then, always.
+    let equal = found.positions > 0 && found.equal == found.greedy && !found.mean_kld.is_nan();
     // Kernels that round their inputs otherwise (AMX's tiles, say) diverge more and choose the same tokens all the same.
     let same = equal && found.top1 >= EXACT_TOP1 && found.mean_kld <= LOSSY_KLD;
     match (changes_numerics(candidate), equal, within || same) {
@@ -158,6 +159,7 @@ mod tests {
         let cases = [
             (&plain, found(0.0, 1.0, 16), true),
             (&plain, found(0.0, 1.0, 15), false),
+            (&plain, found(f64::NAN, 1.0, 16), false),
             (&numeric(), found(1e-6, 1.0, 15), true),
             (&numeric(), found(1e-3, 1.0, 16), true),
             (&numeric(), found(1e-3, 1.0, 15), false),

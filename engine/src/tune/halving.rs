@@ -101,10 +101,9 @@ impl Contest<'_, '_> {
         while self.alive.len() > 1 && !self.is_told() {
             let rounds = if self.alive.len() > 2 || self.round == 0 { ROUNDS } else { 1 };
             for _ in 0..rounds {
-                if !self.is_time_for_a_round() {
+                if !self.is_time_for_a_round() || !self.turn()? {
                     return Ok(());
                 }
-                self.turn()?;
             }
             self.drop_the_worse();
             // Before more time is spent on them, and before one of them can win.
@@ -113,13 +112,18 @@ impl Contest<'_, '_> {
         Ok(())
     }
 
-    /// One run of each, in turns; repeated where the machine was disturbed.
-    fn turn(&mut self) -> Result<(), Stop> {
+    /// One run of each, in turns; repeated where the machine was disturbed. False where time ran out in the middle of
+    /// it: such a round does not count.
+    fn turn(&mut self) -> Result<bool, Stop> {
         loop {
             self.runner.cores_busy_elsewhere();
             let order = schedule::order(self.round, self.alive.len());
             let mut samples = Vec::new();
             for place in order {
+                // Runs take longer than was thought, or processes are started for them.
+                if self.is_out_of_time() {
+                    return Ok(false);
+                }
                 let number = self.alive[place];
                 if let Some(sample) = self.run(number)? {
                     samples.push((number, sample));
@@ -140,8 +144,17 @@ impl Contest<'_, '_> {
             }
             self.alive.retain(|number| self.candidates[*number].dropped.is_none());
             self.round += 1;
-            return Ok(());
+            return Ok(true);
         }
+    }
+
+    /// Whether the deadline is over; takes note of it.
+    fn is_out_of_time(&mut self) -> bool {
+        let over = self.runner.elapsed() > self.terms.deadline;
+        if over {
+            self.cut_short = Some(self.round);
+        }
+        over
     }
 
     /// Why the round of `samples` tells nothing of the candidates, if it does not.
@@ -172,7 +185,8 @@ impl Contest<'_, '_> {
                 Ok(measured) => {
                     self.time(number, &measured.sample, self.runner.elapsed().saturating_sub(before));
                     match (measured.peak, self.terms.ceiling) {
-                        (Some(peak), Some(ceiling)) if peak > ceiling => {
+                        // The one to beat is what there is: a long prompt may take it above, and it stays.
+                        (Some(peak), Some(ceiling)) if number > 0 && peak > ceiling => {
                             format!("it took {peak} of memory, and {ceiling} is the ceiling")
                         }
                         _ => return Ok(Some(measured.sample)),
@@ -262,11 +276,14 @@ impl Contest<'_, '_> {
         self.runner.tell(Event::Rung { round: self.round, left, best });
     }
 
-    /// Looks at the output of those still in it, once each.
+    /// Looks at the output of those still in it, once each, as long as there is time: what was not looked at cannot win.
     fn check_the_rest(&mut self) -> Result<(), Stop> {
         for number in 1..self.candidates.len() {
             if self.candidates[number].dropped.is_some() || self.candidates[number].output.is_some() {
                 continue;
+            }
+            if self.is_out_of_time() {
+                return Ok(());
             }
             let settings = self.candidates[number].settings.clone();
             let judged = match self.runner.check(&settings) {

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -19,7 +19,7 @@ use measure::Watch;
 
 use super::check::{Comparison, compare};
 use super::space::memory;
-use super::worker::{Answer, Request};
+use super::worker::{Answer, Request, lead};
 use super::{Event, Failure, Measured, Runner, Work};
 use crate::ffi;
 
@@ -31,6 +31,8 @@ const GLANCE: Duration = Duration::from_millis(100);
 const LOADING: Duration = Duration::from_secs(600);
 /// Ticks of a second in /proc: `USER_HZ`, the same on every architecture that Linux promises binaries for.
 const TICKS: f64 = 100.0;
+/// The file in the folder of the tuning that a worker writes its output to: the only one there.
+const LOGITS: &str = "logits";
 /// Share of the memory at hand that processes may take together.
 const SHARE: f64 = 0.8;
 
@@ -41,7 +43,8 @@ pub struct Processes<'a> {
     ceiling: Option<Bytes>,
     patience: Duration,
     workers: Vec<Worker>,
-    reference: Option<Logits>,
+    /// The output without tuning, after so many tokens.
+    reference: Option<(u32, Logits)>,
     folder: PathBuf,
     started: Instant,
     watch: Option<(Watch, f64)>,
@@ -69,16 +72,33 @@ impl Drop for Worker {
 
 impl Drop for Processes<'_> {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
+        let _ = clear(&self.folder);
     }
+}
+
+/// Removes `folder` with what a tuning left there, and nothing else: somebody may have one of the same name.
+fn clear(folder: &Path) -> std::io::Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let name = entry?.file_name();
+        if name != LOGITS {
+            let why = format!("it is there and holds {name:?}, which no tuning wrote");
+            return Err(std::io::Error::new(ErrorKind::DirectoryNotEmpty, why));
+        }
+    }
+    let _ = fs::remove_file(folder.join(LOGITS));
+    fs::remove_dir(folder)
 }
 
 impl<'a> Processes<'a> {
     /// Starts processes with `command`: the program and its arguments. One that says nothing for `patience` is killed.
-    /// What they write goes into `folder`, whose content is lost, now and at the end.
+    /// What they write goes into `folder`, which is removed at the end.
     ///
     /// # Errors
-    /// When the folder cannot be made.
+    /// When the folder cannot be made, or is there and holds something else.
     pub fn new(
         command: Vec<PathBuf>,
         shape: ModelShape,
@@ -88,7 +108,7 @@ impl<'a> Processes<'a> {
         on_event: &'a mut dyn FnMut(Event<'_>),
     ) -> std::io::Result<Self> {
         // One that was killed could not tidy up.
-        let _ = fs::remove_dir_all(&folder);
+        clear(&folder)?;
         std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(&folder)?;
         Ok(Self {
             command,
@@ -112,10 +132,17 @@ impl<'a> Processes<'a> {
             Ok(Answer::Error(why)) => Err(Failure::Failed(why)),
             Ok(answer) => Ok(answer),
             Err(failure) => {
-                self.workers.remove(at);
+                self.end(at);
                 Err(failure)
             }
         }
+    }
+
+    /// Ends the process number `at`. What it took counts as this process's own from then on, so the round under way
+    /// tells nothing of others.
+    fn end(&mut self, at: usize) {
+        self.workers.remove(at);
+        self.watch = None;
     }
 
     /// The number of the process for `settings`; the last one, so that the first has waited the longest.
@@ -131,12 +158,17 @@ impl<'a> Processes<'a> {
                 let takes = memory(&self.shape, settings, 0);
                 let mut worker = Worker::start(&self.command, loaded, takes)?;
                 let request = Request::Load { settings: settings.clone() };
-                match worker.ask(&request, self.patience.max(LOADING))? {
-                    Answer::Loaded => self.workers.push(worker),
-                    Answer::Error(why) => return Err(Failure::Failed(why)),
-                    other => {
-                        return Err(Failure::Failed(format!("it answered {other:?} when it should load")));
-                    }
+                let answer = worker.ask(&request, self.patience.max(LOADING));
+                self.workers.push(worker);
+                let failure = match answer {
+                    Ok(Answer::Loaded) => None,
+                    Ok(Answer::Error(why)) => Some(Failure::Failed(why)),
+                    Ok(other) => Some(Failure::Failed(format!("it answered {other:?} when it should load"))),
+                    Err(failure) => Some(failure),
+                };
+                if let Some(failure) = failure {
+                    self.end(self.workers.len() - 1);
+                    return Err(failure);
                 }
             }
         }
@@ -155,14 +187,14 @@ impl<'a> Processes<'a> {
             if ceiling && fits {
                 return;
             }
-            self.workers.remove(0);
+            self.end(0);
         }
     }
 
-    /// The output under `settings`.
-    fn logits(&mut self, settings: &Chosen) -> Result<(Logits, usize), Failure> {
-        let out = self.folder.join("logits");
-        let request = Request::Check { settings: settings.clone(), out: out.clone() };
+    /// The output under `settings` after `lead` tokens.
+    fn logits(&mut self, settings: &Chosen, lead: u32) -> Result<(Logits, usize), Failure> {
+        let out = self.folder.join(LOGITS);
+        let request = Request::Check { settings: settings.clone(), lead, out: out.clone() };
         let text = match self.ask(settings, &request)? {
             Answer::Checked { text } => text,
             other => return Err(Failure::Failed(format!("it answered {other:?} to a check"))),
@@ -181,7 +213,7 @@ impl<'a> Processes<'a> {
     }
 }
 
-/// The settings that take effect when a model is loaded.
+/// The settings that take effect when a model is loaded; and the affinity, which threads keep that outlive a run.
 fn loading(settings: &Chosen) -> Chosen {
     Chosen {
         repack: settings.repack,
@@ -189,6 +221,7 @@ fn loading(settings: &Chosen) -> Chosen {
         split_layout: settings.split_layout,
         load_mode: settings.load_mode.clone(),
         huge_pages: settings.huge_pages,
+        affinity: settings.affinity.clone(),
         ..Chosen::default()
     }
 }
@@ -333,12 +366,15 @@ impl Runner for Processes<'_> {
     }
 
     fn check(&mut self, settings: &Chosen) -> Result<Comparison, Failure> {
-        if self.reference.is_none() {
-            self.reference = Some(self.logits(&Chosen::default())?.0);
-        }
-        let (logits, text) = self.logits(settings)?;
-        let reference = self.reference.as_ref().unwrap_or(&logits);
-        Ok(compare(reference, &logits, text))
+        let lead = lead(settings);
+        // The last one only: they are large, and once the size of a graph is chosen all have the same.
+        let reference = match self.reference.take().filter(|(tokens, _)| *tokens == lead) {
+            Some((_, reference)) => reference,
+            None => self.logits(&Chosen::default(), lead)?.0,
+        };
+        let found = self.logits(settings, lead).map(|(logits, text)| compare(&reference, &logits, text));
+        self.reference = Some((lead, reference));
+        found
     }
 
     fn elapsed(&self) -> Duration {
@@ -365,6 +401,7 @@ impl Runner for Processes<'_> {
     fn keep_only(&mut self, settings: &Chosen) {
         let stay = [loading(settings), Chosen::default()];
         self.workers.retain(|worker| stay.contains(&worker.loaded));
+        self.watch = None;
     }
 
     fn tell(&mut self, event: Event<'_>) {
@@ -448,6 +485,38 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_of_the_same_name_that_holds_something_else_is_left_alone() {
+        let place = tempfile::tempdir().expect("a temporary folder");
+        let folder = place.path().join("tuning.work");
+        let mut ignore = |_: Event<'_>| {};
+        let mut new = || {
+            let patience = Duration::from_secs(1);
+            Processes::new(shell(""), shape(), None, patience, folder.clone(), &mut ignore).map(drop)
+        };
+        for theirs in [&["thesis.tex"][..], &["thesis.tex", LOGITS]] {
+            fs::create_dir_all(&folder).expect("a folder");
+            theirs.iter().for_each(|name| fs::write(folder.join(name), "mine").expect("a file"));
+            let error = new().expect_err("it is somebody's");
+            assert!(error.to_string().contains("thesis.tex"), "{error}");
+            assert_eq!(fs::read_dir(&folder).expect("a folder").count(), theirs.len());
+        }
+        // What a tuning that was killed left behind is no obstacle.
+        fs::remove_file(folder.join("thesis.tex")).expect("removed");
+        new().expect("its own");
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn the_end_of_a_worker_is_not_taken_for_work_of_others() {
+        let mut ignore = |_: Event<'_>| {};
+        let mut runner = processes(shell("kill -9 $$"), Duration::from_secs(5), &mut ignore);
+        runner.cores_busy_elsewhere();
+        assert!(runner.watch.is_some());
+        runner.measure(&Chosen::default(), Work { prompt: 1, generate: 0 }).expect_err("it was killed");
+        assert_eq!(runner.cores_busy_elsewhere(), None);
+    }
+
+    #[test]
     fn a_program_that_is_not_there_is_named() {
         let mut ignore = |_: Event<'_>| {};
         let command = vec![PathBuf::from("/no/such/program")];
@@ -465,10 +534,11 @@ mod tests {
         let work = Work { prompt: 1, generate: 0 };
         let unpacked = Chosen { repack: Some(false), ..Chosen::default() };
         let threads = Chosen { decode_threads: Some(1), ..Chosen::default() };
-        for settings in [&Chosen::default(), &threads, &unpacked, &Chosen::default()] {
+        let bound = Chosen { affinity: Some("on".to_string()), ..Chosen::default() };
+        for settings in [&Chosen::default(), &threads, &unpacked, &bound, &Chosen::default()] {
             runner.measure(settings, work).expect("a sample");
         }
-        assert_eq!(runner.workers.len(), 2);
+        assert_eq!(runner.workers.len(), 3);
         runner.keep_only(&threads);
         assert_eq!(runner.workers.len(), 1);
     }

@@ -42,8 +42,12 @@ pub fn entry(entry: &Entry, defaults: &[Explained]) -> String {
     out
 }
 
-/// Setting, value without tuning, value chosen, and how many times as fast that made it.
+/// Setting, value without tuning, value chosen, and how many times as fast that made it. Nothing where the defaults stay,
+/// whatever the stages had chosen: it was not confirmed.
 fn rows(entry: &Entry, defaults: &[Explained]) -> Vec<[String; 4]> {
+    if entry.chosen.is_default() {
+        return Vec::new();
+    }
     let mut rows = vec![["setting", "default", "chosen", "times as fast"].map(String::from)];
     let mut before = Chosen::default();
     for stage in &entry.stages {

@@ -17,6 +17,10 @@ struct Planted {
     elsewhere: fn(usize) -> f64,
     /// Divergence of the output.
     kld: fn(&Chosen) -> f64,
+    /// Time that looking at the output takes.
+    look: Duration,
+    /// The most memory that a run took.
+    peak: fn(&Chosen) -> Bytes,
     /// When the quota changes and the user loses patience, in runs.
     changed: usize,
     interrupted: usize,
@@ -33,6 +37,8 @@ impl Default for Planted {
             failure: |_, _| None,
             elsewhere: |_| 0.0,
             kld: |_| 0.0,
+            look: Duration::ZERO,
+            peak: |settings| Bytes::mib(if settings.huge_pages.is_some() { 5000 } else { 1000 }),
             changed: usize::MAX,
             interrupted: usize::MAX,
             noise: 1,
@@ -68,13 +74,11 @@ impl Runner for Planted {
             generated: work.generate,
             decode_ns: (decode * 1e9) as u64,
         };
-        Ok(Measured {
-            sample,
-            peak: Some(Bytes::mib(if settings.huge_pages.is_some() { 5000 } else { 1000 })),
-        })
+        Ok(Measured { sample, peak: Some((self.peak)(settings)) })
     }
 
     fn check(&mut self, settings: &Chosen) -> Result<Comparison, Failure> {
+        self.clock += self.look;
         let mean_kld = (self.kld)(settings);
         let equal = if mean_kld > 0.0 { 3 } else { 16 };
         Ok(Comparison { positions: 80, mean_kld, top1: 1.0, greedy: 16, equal })
@@ -303,7 +307,42 @@ fn memory_above_the_ceiling_is_seen_before_and_after() {
     assert_eq!(entry.chosen, Chosen::default());
     task.ceiling = Some(Bytes::mib(500));
     let stop = run(&task, &mut runner).expect_err("the model alone is larger");
-    assert!(matches!(&stop, Stop::Failed(why) if why.contains("--memory")), "{stop:?}");
+    assert!(matches!(&stop, Stop::Failed(why) if why.contains("about 900 MiB")), "{stop:?}");
+    // Seen only when it runs.
+    task.ceiling = Some(Bytes::mib(990));
+    let stop = run(&task, &mut runner).expect_err("what it took is more");
+    assert!(matches!(&stop, Stop::Failed(why) if why.contains("takes 1000 MiB")), "{stop:?}");
+}
+
+#[test]
+fn the_one_to_beat_is_never_dropped_for_its_memory() {
+    // Its long prompts do not fit, and what is tried instead does.
+    let mut sizes = stage("size", Phases::Both, &[Chosen { n_ubatch: Some(32), ..Chosen::default() }]);
+    sizes.least_prompt = 512;
+    let mut task = task("rag", vec![sizes]);
+    let least =
+        |tokens| memory(&task.key.model, &Chosen { n_ubatch: Some(tokens), ..Chosen::default() }, 512);
+    assert!(least(32) < least(512));
+    task.ceiling = Some(Bytes(least(512).0 - 1));
+    let mut runner = Planted { peak: |_| Bytes::mib(900), ..Planted::default() };
+    let entry = run(&task, &mut runner).expect("an entry");
+    let [base, other] = &entry.stages[0].candidates[..] else { panic!("{entry:?}") };
+    assert_eq!((base.name.as_str(), base.dropped.as_deref()), ("as before", None));
+    assert!(!base.samples.is_empty() && !other.samples.is_empty(), "{entry:?}");
+    assert!(entry.chosen.is_default(), "{entry:?}");
+
+    // Nor where it took more than was thought.
+    let peak: fn(&Chosen) -> Bytes =
+        |settings| Bytes::mib(if settings.repack == Some(false) { 2000 } else { 900 });
+    let both = vec![
+        candidate("as before", Chosen { repack: Some(false), ..Chosen::default() }),
+        candidate("x", Chosen { poll: Some(0), ..Chosen::default() }),
+    ];
+    let mut runner = Planted { peak, ..Planted::default() };
+    let objective = Objective::default();
+    let terms = Terms { ceiling: Some(Bytes::mib(1000)), ..terms(&objective, 600) };
+    let outcome = contest(&mut runner, both, terms).expect("an outcome");
+    assert_eq!(outcome.candidates[0].dropped, None);
 }
 
 #[test]
@@ -359,6 +398,12 @@ fn what_cannot_be_confirmed_is_not_kept() {
     assert_eq!(entry.stages[0].winner, 1, "{:?}", entry.stages);
     assert!(entry.chosen.is_default());
     assert!(entry.notes.iter().any(|note| note.contains("so the defaults stay")), "{:?}", entry.notes);
+    // What is not in use is not shown as chosen.
+    let text = report::entry(&entry, &[]);
+    assert!(!text.contains("chosen  times as fast"), "{text}");
+    let kept = Entry { chosen: entry.stages[0].candidates[1].settings.clone(), ..entry };
+    let text = report::entry(&kept, &[]);
+    assert!(text.contains("chosen  times as fast") && text.contains("poll"), "{text}");
 }
 
 #[test]
@@ -413,19 +458,48 @@ fn a_contest_that_runs_out_of_time_is_undecided() {
         candidate("as before", Chosen::default()),
         candidate("x", Chosen { poll: Some(0), ..Chosen::default() }),
     ];
-    let terms = Terms {
-        objective: &Objective::default(),
+    let outcome = contest(&mut runner, both, terms(&Objective::default(), 7)).expect("an outcome");
+    assert_eq!(outcome.winner, 0);
+    assert_eq!(outcome.cut_short.as_deref(), Some("undecided after 3 rounds: out of time"));
+}
+
+/// Runs of a second, which must end after `seconds`.
+fn terms(objective: &Objective, seconds: u64) -> Terms<'_> {
+    Terms {
+        objective,
         work: Work { prompt: 100, generate: 0 },
-        deadline: Duration::from_secs(7),
+        deadline: Duration::from_secs(seconds),
         run: Duration::from_secs(1),
         ceiling: None,
         cores: 2,
         repeats: 0,
         rule: Rule { pairs: 8, precision: 0.0 },
+    }
+}
+
+#[test]
+fn a_contest_whose_runs_or_checks_take_longer_than_thought_ends_at_its_deadline_all_the_same() {
+    let candidates = || {
+        let change = |poll| candidate("x", Chosen { poll: Some(poll), ..Chosen::default() });
+        std::iter::once(candidate("as before", Chosen::default())).chain((0..5).map(change)).collect()
     };
-    let outcome = contest(&mut runner, both, terms).expect("an outcome");
-    assert_eq!(outcome.winner, 0);
-    assert_eq!(outcome.cut_short.as_deref(), Some("undecided after 3 rounds: out of time"));
+    let objective = Objective::default();
+    // Ten seconds a run where one was expected.
+    let mut runner = Planted { speed: |_| (0.1, 0.1), ..Planted::default() };
+    let outcome = contest(&mut runner, candidates(), terms(&objective, 12)).expect("an outcome");
+    assert_eq!(runner.runs, 2, "{:?}", runner.clock);
+    // A round that was not finished does not count.
+    assert!(outcome.candidates.iter().all(|candidate| candidate.samples.is_empty()));
+    assert_eq!(outcome.cut_short.as_deref(), Some("undecided after 0 rounds: out of time"));
+
+    // Two rounds are over after some twelve seconds; what was not looked at does not win.
+    let speed: fn(&Chosen) -> (f64, f64) =
+        |settings| if settings.poll == Some(4) { (1.5, 1.5) } else { (1.0, 1.0) };
+    let mut runner = Planted { speed, look: Duration::from_secs(10), ..Planted::default() };
+    let outcome = contest(&mut runner, candidates(), terms(&objective, 15)).expect("an outcome");
+    let looked = outcome.candidates.iter().filter(|candidate| candidate.output.is_some()).count();
+    assert_eq!((looked, outcome.winner), (1, 0));
+    assert_eq!(outcome.cut_short.as_deref(), Some("undecided after 2 rounds: out of time"));
 }
 
 #[test]

@@ -51,6 +51,8 @@ pub enum Request {
     Check {
         /// How.
         settings: Chosen,
+        /// Tokens before the text, of which nothing is written: see [`lead`].
+        lead: u32,
         /// Where to.
         out: PathBuf,
     },
@@ -66,7 +68,7 @@ pub enum Answer {
     Measured {
         /// The times.
         sample: Sample,
-        /// The most memory that the process ever had.
+        /// The most memory that the process had meanwhile.
         #[serde(default)]
         peak: Option<Bytes>,
     },
@@ -131,9 +133,10 @@ fn obey(
     let Some(model) = loaded else { return Err(Error::Usage("nothing is loaded".to_string())) };
     match request {
         Request::Measure { work, .. } => {
+            forget_the_peak();
             Ok(Answer::Measured { sample: measure(model, work, &settings, live)?, peak: peak() })
         }
-        Request::Check { out, .. } => check(model, &settings, live, &out),
+        Request::Check { lead, out, .. } => check(model, &settings, live, lead, &out),
         Request::Load { .. } => Ok(Answer::Loaded),
     }
 }
@@ -171,7 +174,13 @@ fn measure(layouts: &Layouts, work: Work, settings: &Settings, live: &Live) -> R
     Ok(sample)
 }
 
-fn check(layouts: &Layouts, settings: &Settings, live: &Live, out: &Path) -> Result<Answer> {
+/// Tokens that must stand before the text for `settings` to show in the output: graphs that are larger than the text are
+/// those of what comes before it.
+pub fn lead(settings: &Chosen) -> u32 {
+    settings.n_ubatch.map_or(0, |tokens| tokens.saturating_add(TEXT_TOKENS as u32))
+}
+
+fn check(layouts: &Layouts, settings: &Settings, live: &Live, lead: u32, out: &Path) -> Result<Answer> {
     let model = layouts.model();
     let mut tokens: Vec<Token> = match model.has_vocabulary() {
         true => model.tokenize(TEXT)?,
@@ -179,15 +188,22 @@ fn check(layouts: &Layouts, settings: &Settings, live: &Live, out: &Path) -> Res
     };
     let mut random = Random::new(model);
     tokens.resize_with(TEXT_TOKENS, || random.token());
-    let case = Case { n_prompt: TEXT_TOKENS as u32, n_gen: GREEDY, n_depth: 0 };
+    let case = Case { n_prompt: TEXT_TOKENS as u32, n_gen: GREEDY, n_depth: lead };
     let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, live)?;
+    bench::prefill(&mut session, &mut random, lead)?;
     let all = logits(&mut session, &tokens, Feed { step: false, greedy: GREEDY })?;
     std::fs::write(out, all.to_bytes())
         .map_err(|error| Error::Logits(format!("cannot write {}: {error}", out.display())))?;
     Ok(Answer::Checked { text: tokens.len() })
 }
 
-/// The most memory that this process ever had: `VmHWM` of proc_pid_status(5), in kB.
+/// Begins the peak anew, so that what a run took is not held against those after it; see clear_refs in proc(5). A kernel
+/// that cannot keeps the old one.
+fn forget_the_peak() {
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+/// The most memory that this process had since then: `VmHWM` of proc_pid_status(5), in kB.
 fn peak() -> Option<Bytes> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
