@@ -177,7 +177,7 @@ fn handed(hand_over: &Option<HandOver>) -> Duration {
 }
 
 /// Looks at all of them without a branch, which the compiler makes vectors of.
-fn has_nan(row: &[f32]) -> bool {
+pub(crate) fn has_nan(row: &[f32]) -> bool {
     row.iter().fold(false, |found, value| found | value.is_nan())
 }
 

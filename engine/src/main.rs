@@ -106,6 +106,12 @@ fn say_usage(error: &clap::Error) -> ExitCode {
     let written = match error.kind() {
         ErrorKind::DisplayVersion => writeln!(std::io::stdout(), "anneal {}", version::text()),
         ErrorKind::DisplayHelp => error.print(),
+        // It repeats what was given.
+        _ if std::env::args_os().any(|argument| argument.to_string_lossy().contains(char::is_control)) => {
+            let text = error.render().to_string();
+            let _ = write!(std::io::stderr(), "{}", words::printable_lines(&text));
+            return ExitCode::from(USAGE);
+        }
         _ => {
             let _ = error.print();
             return ExitCode::from(USAGE);

@@ -196,6 +196,9 @@ pub fn quantize(
     on_progress: &mut dyn FnMut(u32, u32) -> bool,
 ) -> Result<()> {
     refuse_the_same(input, output)?;
+    for part in parts(input)? {
+        refuse_the_same(part.path(), output)?;
+    }
     let plan = plan(input, options)?;
     let place = |error: gguf::partial::PlaceError| Error::Place(Box::new(error));
     let partial = gguf::partial::PartialFile::beside(output, plan.file_bytes()).map_err(place)?;

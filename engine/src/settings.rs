@@ -303,6 +303,20 @@ impl Settings {
         })
     }
 
+    /// Sees that what was found by tuning goes with what was asked for; [`resolve_tuned`](Self::resolve_tuned) leaves it
+    /// out where it does not.
+    ///
+    /// # Errors
+    /// What does not go together.
+    pub fn goes_with(requested: &Requested, tuned: &Requested) -> Result<()> {
+        check(requested)?;
+        check(&requested.or(tuned)).or_else(|why| {
+            usage(format!(
+                "the tuning record does not go with what was asked for: {why}; leave one of them out"
+            ))
+        })
+    }
+
     fn blas_threads_in_words(&self) -> String {
         match (&self.blas, self.blas_threads.value) {
             (None, _) => "no BLAS in this build".to_string(),

@@ -100,10 +100,29 @@ fn every_part_of_a_split_model_counts() {
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("m-00002-of-00002.gguf; put all parts"), "{stderr}");
 
-    write_sparse_model(&folder.path().join("m-00002-of-00002.gguf"), 4 << 40, Some((1, 2)));
+    let second = folder.path().join("m-00002-of-00002.gguf");
+    write_sparse_model(&second, 4 << 40, Some((1, 2)));
     let (code, stderr) = refused(&first, &[]);
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("needs 4 TiB of memory for its weights"), "{stderr}");
+
+    // None of them is written over.
+    for output in [&first, &second] {
+        let before = std::fs::metadata(output).expect("there").len();
+        let arguments = [Path::new("quantize"), &first, output, Path::new("F16")];
+        let (code, _, stderr) = common::parts(&common::anneal(arguments));
+        assert!(code == Some(2) && stderr.contains("is input and output"), "{code:?}: {stderr}");
+        assert_eq!(std::fs::metadata(output).expect("there").len(), before);
+    }
+}
+
+#[test]
+fn wrong_usage_moves_no_cursor() {
+    for arguments in [&["bench", "--\u{1b}[2J"][..], &["tune", "--for", "\u{1b}[31mred"], &["\u{9b}31m"]] {
+        let (code, _, stderr) = common::parts(&common::anneal(arguments));
+        assert_eq!(code, Some(2), "{arguments:?}: {stderr}");
+        assert!(!stderr.contains(['\u{1b}', '\u{9b}']) && stderr.lines().count() > 1, "{stderr:?}");
+    }
 }
 
 /// A sparse file with the header of a model, or of a part of one, that has one tensor of `bytes` bytes.

@@ -305,6 +305,21 @@ fn a_model_that_is_not_there_is_told_before_the_others_are_measured() {
 }
 
 #[test]
+fn what_was_measured_before_a_test_fails_is_a_whole_table() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (tiny, nan) = (common::tiny().to_path_buf(), common::nan(folder.path()));
+    let (tiny, nan) = (tiny.to_str().expect("UTF-8"), nan.to_str().expect("UTF-8"));
+    for more in [&["-n", "0"][..], &["-n", "0", "--no-warmup"], &["--parts", "prefill"]] {
+        let all = ["bench", "-m", tiny, "-m", nan, "-p", "8", "-r", "1", "-o", "json"];
+        let (code, stdout, stderr) = common::parts(&common::anneal([&all[..], more].concat()));
+        // The speed of what makes no numbers is no result.
+        assert!(code == Some(1) && stderr.contains("no numbers (NaN)"), "{more:?}: {stderr}");
+        let records: Value = serde_json::from_str(&stdout).expect("a whole array");
+        assert_eq!(records.as_array().map(Vec::len), Some(1), "{more:?}: {stdout}");
+    }
+}
+
+#[test]
 fn sql_is_a_table_and_a_row_for_each_test() {
     let text = on_tiny("bench", &["-p", "8", "-n", "2", "-r", "2", "-o", "sql"]);
     assert!(text.starts_with("CREATE TABLE IF NOT EXISTS llama_bench (\n  build_commit TEXT,"), "{text}");

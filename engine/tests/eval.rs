@@ -79,6 +79,23 @@ fn perplexity_is_the_same_alone_and_beside_a_reference() {
 }
 
 #[test]
+fn a_model_or_a_reference_that_makes_no_numbers_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let nan = common::nan(folder.path());
+    let cases: [&[&str]; 4] = [
+        &[text(&nan)],
+        &[text(tiny()), "--against", text(&nan)],
+        &[text(tiny()), "--against", text(&nan), "--one-at-a-time"],
+        &[text(&nan), "--against", text(tiny())],
+    ];
+    for case in cases {
+        let (code, _, stderr) = parts(&anneal([&["eval", "-q", "--chunks", "1"], case].concat()));
+        assert_eq!(code, Some(1), "{case:?}: {stderr}");
+        assert!(stderr.contains("nan.gguf gives probabilities that are no numbers"), "{case:?}: {stderr}");
+    }
+}
+
+#[test]
 fn bad_input_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str, bytes: &[u8]| {

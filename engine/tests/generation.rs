@@ -124,15 +124,7 @@ fn a_depth_is_restored_from_its_state() {
 #[test]
 fn a_model_whose_logits_are_no_numbers_fails_in_words() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = folder.path().join("nan.gguf");
-    let mut bytes = std::fs::read(tiny()).expect("a model");
-    let file = gguf::GgufFile::open(tiny()).expect("a model");
-    let norm =
-        file.tensors().iter().find(|tensor| tensor.name == "output_norm.weight").expect("the last norm");
-    assert_eq!(norm.kind.name(), "f32");
-    let at = norm.offset as usize;
-    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
-    std::fs::write(&path, bytes).expect("written");
+    let path = common::nan(folder.path());
     let model = path.to_str().expect("a path in UTF-8");
     for more in [&["--greedy"][..], &["--temp", "0.7", "--json"]] {
         let all = [&["run", "-m", model, "-p", "steel", "-n", "4"], more].concat();

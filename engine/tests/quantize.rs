@@ -240,6 +240,17 @@ fn what_is_quantised_already_is_compared_where_that_is_asked_for() {
 }
 
 #[test]
+fn a_comparison_that_fails_in_the_middle_prints_what_there_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let nan = common::nan(folder.path());
+    let all = ["bench", "-m", text(&nan), "--quants", "Q8_0", "-p", "8", "-n", "2", "--rounds", "1"];
+    let (code, stdout, stderr) = run(&[&all[..], &["--eval-chunks", "0", "-o", "json"]].concat());
+    assert!(code == Some(1) && stderr.contains("no numbers (NaN)"), "{stderr}");
+    let rows: Value = serde_json::from_str(&stdout).expect("a whole array");
+    assert_eq!(rows.as_array().map(Vec::len), Some(2), "{stdout}");
+}
+
+#[test]
 fn wrong_overrides_and_places_are_told_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let (out, nowhere) = (folder.path().join("out.gguf"), folder.path().join("none/out.gguf"));

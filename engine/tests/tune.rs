@@ -3,9 +3,11 @@
 mod common;
 
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use common::{ANNEAL, parts, tiny};
 use serde_json::{Value, json};
@@ -94,6 +96,29 @@ fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
     let (_, untuned, _) = parts(&anneal(state.path(), &[&run[..], &["--no-tuning"]].concat()));
     assert_eq!(tuned, untuned);
 
+    // `bench` uses it where it is told to, or says why not.
+    let bench = |more: &[&str]| {
+        let all = ["bench", "-m", model(), "-p", "8", "-n", "0", "-r", "1", "-o", "json"];
+        parts(&anneal(state.path(), &[&all[..], &["--tuned", "rag"], more].concat()))
+    };
+    let (code, stdout, stderr) = bench(&["-ub", "64"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let rows: Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!((&rows[0]["poll"], &rows[0]["n_ubatch"]), (&json!(7), &json!(64)), "{stdout}");
+    plant(state.path(), |entry| entry["chosen"]["type_v"] = json!("q8_0"));
+    let cases: [(&[&str], i32, &str); 4] = [
+        (&["-fa", "1,0"], 2, "does not go with what was asked for"),
+        (&["--parts", "gguf"], 2, "--parts"),
+        (&["--quants", "Q8_0"], 2, "--quants"),
+        (&["--tuning", "/dev/null"], 1, "no regular file"),
+    ];
+    for (more, expected, words) in cases {
+        let (code, stdout, stderr) = bench(more);
+        assert_eq!((code, stdout.as_str()), (Some(expected), ""), "{more:?}: {stderr}");
+        assert!(stderr.contains(words), "{more:?}: {stderr}");
+    }
+    plant(state.path(), |entry| entry["chosen"]["type_v"] = Value::Null);
+
     let (code, stdout, _) = parts(&anneal(state.path(), &["tune", "--show", "-m", model()]));
     assert_eq!(code, Some(0));
     assert!(stdout.contains("for rag (2048 prompt tokens and 256 generated)"), "{stdout}");
@@ -164,6 +189,11 @@ fn a_record_that_does_not_fit_is_said_once_and_lost_never() {
     assert!(code == Some(0) && stderr.contains("tuning.json.damaged"), "{stderr}");
     assert_eq!(fs::read(state.path().join("tuning.json.damaged")).expect("kept"), b"{\"schema");
     assert!(!path.exists());
+    // Somebody else's words move no cursor.
+    fs::write(&path, &good).expect("written");
+    plant(state.path(), |entry| entry["key"]["cpu"]["name"] = json!("a\u{1b}[2Jb"));
+    let (code, stdout, _) = parts(&anneal(state.path(), &["tune", "--show"]));
+    assert!(code == Some(0) && stdout.contains("a\\u{1b}[2Jb"), "{stdout:?}");
     // A model of another shape is nobody's concern.
     fs::write(&path, &good).expect("written");
     plant(state.path(), |entry| entry["key"]["model"]["layers"] = json!(99));
@@ -221,6 +251,12 @@ fn two_at_once_are_refused_and_ctrl_c_leaves_the_old_record() {
     assert_eq!((code, stderr.contains("another tuning runs")), (Some(75), true), "{stderr}");
 
     let pid = first.id().to_string();
+    // Its workers, which are nobody's children any more when it has ended.
+    let workers: Vec<_> = processes().filter(|process| parent(process).as_deref() == Some(&pid)).collect();
+    let of_ours = format!("worker\0-m\0{}", model());
+    let line = |process: &Path| fs::read(process.join("cmdline")).unwrap_or_default();
+    let runs = |process: &Path| String::from_utf8_lossy(&line(process)).contains(&of_ours);
+    assert!(workers.iter().any(|process| runs(process)), "{workers:?}");
     assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill runs").success());
     let code = first.wait().expect("it ends").code();
     let mut rest = String::new();
@@ -228,15 +264,23 @@ fn two_at_once_are_refused_and_ctrl_c_leaves_the_old_record() {
     assert_eq!(code, Some(130), "{rest}");
     assert!(rest.contains("interrupted: "), "{rest}");
     assert_eq!(fs::read_to_string(&path).expect("there"), old);
-    // No worker is left: none has this state folder's model any more.
-    let of_ours = format!("worker\0-m\0{}", model());
-    let left = fs::read_dir("/proc").expect("/proc").filter_map(Result::ok).filter(|entry| {
-        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1));
-        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        parent == Some(pid.as_str()) && String::from_utf8_lossy(&line).contains(&of_ours)
-    });
-    assert_eq!(left.count(), 0);
+    let began = Instant::now();
+    while workers.iter().any(|process| runs(process)) {
+        assert!(began.elapsed() < Duration::from_secs(5), "a worker is left: {workers:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The folder of each process.
+fn processes() -> impl Iterator<Item = PathBuf> {
+    fs::read_dir("/proc").expect("/proc").filter_map(Result::ok).map(|entry| entry.path())
+}
+
+/// The number of the process that started `process`.
+fn parent(process: &Path) -> Option<String> {
+    let stat = fs::read_to_string(process.join("stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(1).map(str::to_string)
 }
 
 #[test]
@@ -281,27 +325,86 @@ fn an_export_replaces_an_older_one_and_nothing_else() {
     }
 }
 
+/// A process as `tune` starts them, with the model loaded.
+struct Worker {
+    process: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn loaded() -> Self {
+        let mut process = Command::new(ANNEAL)
+            .args(["worker", "-m", model()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the executable runs");
+        let stdin = process.stdin.take().expect("a pipe");
+        let stdout = BufReader::new(process.stdout.take().expect("a pipe"));
+        let mut worker = Self { process, stdin, stdout };
+        worker.ask(&json!({ "load": { "settings": {} } }));
+        assert_eq!(worker.answer(), "\"loaded\"\n");
+        worker
+    }
+
+    fn ask(&mut self, request: &Value) {
+        self.stdin.write_all(format!("{request}\n").as_bytes()).expect("asked");
+    }
+
+    /// The next line; empty at the end.
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("an answer or the end");
+        line
+    }
+}
+
 #[test]
 fn a_worker_ends_with_its_driver_even_in_the_middle_of_a_measurement() {
-    let mut worker = Command::new(ANNEAL)
-        .args(["worker", "-m", model()])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the executable runs");
-    let mut stdin = worker.stdin.take().expect("a pipe");
-    let mut stdout = std::io::BufReader::new(worker.stdout.take().expect("a pipe"));
-    let mut line = String::new();
-    let load = json!({ "load": { "settings": {} } });
-    std::io::Write::write_all(&mut stdin, format!("{load}\n").as_bytes()).expect("asked");
-    std::io::BufRead::read_line(&mut stdout, &mut line).expect("an answer");
-    assert_eq!(line, "\"loaded\"\n");
+    let mut worker = Worker::loaded();
     // Nothing that is done before the pipe is closed.
-    let measure = json!({ "measure": { "settings": {}, "work": { "prompt": 1, "generate": 30_000 } } });
-    std::io::Write::write_all(&mut stdin, format!("{measure}\n").as_bytes()).expect("asked");
+    worker.ask(&json!({ "measure": { "settings": {}, "work": { "prompt": 1, "generate": 30_000 } } }));
+    let Worker { mut process, stdin, mut stdout } = worker;
     drop(stdin);
-    assert_eq!(worker.wait().expect("it ends").code(), Some(0));
-    line.clear();
-    assert_eq!(std::io::BufRead::read_line(&mut stdout, &mut line).expect("the end"), 0, "{line}");
+    assert_eq!(process.wait().expect("it ends").code(), Some(0));
+    let mut line = String::new();
+    assert_eq!(stdout.read_line(&mut line).expect("the end"), 0, "{line}");
+}
+
+#[test]
+fn what_one_run_took_is_not_held_against_the_next() {
+    let mut worker = Worker::loaded();
+    // Scores of every token with every token are kept where flash attention is off.
+    let large = json!({ "n_ubatch": 2048, "flash_attention": "off" });
+    let mut peak = |settings: &Value, prompt: u32| -> u64 {
+        worker.ask(
+            &json!({ "measure": { "settings": settings, "work": { "prompt": prompt, "generate": 1 } } }),
+        );
+        let answer: Value = serde_json::from_str(&worker.answer()).expect("JSON");
+        answer["measured"]["peak"].as_u64().unwrap_or_else(|| panic!("{answer}"))
+    };
+    let (large, small) = (peak(&large, 2048), peak(&json!({}), 16));
+    assert!(small + (16 << 20) < large, "{small} after {large}");
+}
+
+#[test]
+fn the_output_is_looked_at_behind_graphs_of_the_size_that_is_tried() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut worker = Worker::loaded();
+    let mut logits = |settings: Value, lead: u32| {
+        let out = folder.path().join("logits");
+        worker.ask(&json!({ "check": { "settings": settings, "lead": lead, "out": out } }));
+        assert_eq!(worker.answer(), "{\"checked\":{\"text\":64}}\n");
+        build_info::Logits::parse(&fs::read(out).expect("logits")).expect("logits")
+    };
+    let alone = logits(json!({}), 0);
+    let behind = logits(json!({}), 320);
+    assert_eq!((alone.tokens.len(), behind.tokens.len()), (80, 80));
+    assert_eq!(alone.tokens[..64], behind.tokens[..64]);
+    assert!(alone.rows().zip(behind.rows()).any(|(a, b)| a != b), "what stands before shows");
+    let smaller = logits(json!({ "n_ubatch": 256 }), 320);
+    let far = behind.rows().zip(smaller.rows()).take(64).flat_map(|(a, b)| a.iter().zip(b));
+    assert!(far.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) < 0.1);
 }

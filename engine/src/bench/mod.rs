@@ -2,7 +2,7 @@
 //!
 //! Kernel path, as llama-bench does it: random tokens, one warm-up, the memory cleared before every sample;
 //! prefill in calls of `n_batch` tokens, decode one token a call with a synchronisation after each; the clock
-//! runs over all of it. No logits are read, nothing is sampled.
+//! runs over all of it. Logits are looked at once, outside of the clock, for what is no number; nothing is sampled.
 //!
 //! What that leaves out is timed part by part: [`parts`].
 
@@ -24,6 +24,7 @@ pub use record::{Columns, Path, Record, utc};
 
 use crate::error::{Error, Result};
 use crate::ffi::{Context, Model, Token};
+use crate::generate::has_nan;
 use crate::live::Live;
 use crate::model;
 use crate::options::ContextOptions;
@@ -149,6 +150,7 @@ pub fn kernel(
     if repeat.warm_up {
         prefill(&mut session, &mut random, case.n_prompt)?;
         decode(&mut session, &mut random, case.n_gen.min(1), &mut Vec::new())?;
+        refuse_nan(&mut session)?;
     }
     for _ in 0..repeat.samples {
         session.clear();
@@ -160,7 +162,18 @@ pub fn kernel(
         samples.ns.push(nanoseconds(start));
         samples.note_split(&mut session);
     }
+    if !repeat.warm_up {
+        refuse_nan(&mut session)?;
+    }
     Ok(samples)
+}
+
+/// Sees that the last token's logits are numbers: how fast a broken kernel is, nobody wants to know.
+fn refuse_nan(session: &mut Session) -> Result<()> {
+    match has_nan(session.current().logits()?) {
+        true => Err(Error::NotANumber),
+        false => Ok(()),
+    }
 }
 
 fn nanoseconds(start: Instant) -> u64 {

@@ -90,7 +90,7 @@ pub struct Args {
     repack: Vec<bool>,
     /// Start from what `anneal tune` found for this purpose (chat, rag, batch, latency or P:G) rather than from the
     /// defaults; one model
-    #[arg(long, value_name = "PURPOSE", conflicts_with_all = ["roofline", "compare_layouts"])]
+    #[arg(long, value_name = "PURPOSE", conflicts_with_all = ["roofline", "compare_layouts", "parts", "quants"])]
     tuned: Option<Objective>,
     /// The tuning record of --tuned [default: $ANNEAL_TUNING, else tuning.json in the state folder]
     #[arg(long, value_name = "FILE", requires = "tuned")]
@@ -190,13 +190,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut table = Table::new(args.output, io::stdout());
     table.expect(models.len() * settings.len() * cases.len());
     table.begin().context("cannot write the results to stdout")?;
-    for path in &models {
-        bench.model(path, &settings, &mut table)?;
-    }
-    table.end().context("cannot write the results to stdout")?;
-    if args.output == Format::Markdown {
-        write!(io::stdout(), "{}", bench.curves.draw()).context("cannot write the results to stdout")?;
-    }
+    // What was measured before a test failed is a whole table all the same.
+    let measured = models.iter().try_for_each(|path| bench.model(path, &settings, &mut table));
+    let mut end = || -> io::Result<()> {
+        table.end()?;
+        match args.output {
+            Format::Markdown => write!(io::stdout(), "{}", bench.curves.draw()),
+            _ => Ok(()),
+        }
+    };
+    let ended = end().context("cannot write the results to stdout");
+    measured.and(ended)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -209,7 +213,7 @@ fn tuned(args: &Args, models: &[PathBuf], live: &Live) -> engine::Result<Option<
     let found = tuning::look_up(args.tuning.as_deref(), model, Some(&objective.to_string()), live);
     match found.tuned {
         Some(tuned) => Ok(Some(tuned)),
-        None => Err(engine::Error::Usage(match found.warnings.first() {
+        None => Err(engine::Error::Tune(match found.warnings.first() {
             Some(why) => format!("--tuned {objective}: {why}"),
             None => format!("--tuned {objective}: nothing is known of this model on this machine"),
         })),

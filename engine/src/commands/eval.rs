@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use build_info::evaluation::{Divergence, Estimate};
+use build_info::words::printable;
 use engine::eval::{self, Evaluation, Reference, Text, built_in_text};
 use engine::ffi::{Model, start};
 use engine::live::Live;
@@ -120,12 +121,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let _ = writeln!(std::io::stderr(), "interrupted: {done} of {all} chunks were evaluated");
         return Ok(ExitCode::from(interrupt::CODE));
     }
-    if found.perplexity.is_some_and(|perplexity| !perplexity.value.is_finite()) {
-        anyhow::bail!(
-            "{} gives probabilities that are no numbers: the file is damaged, or this build is broken; check the \
-             model with another one",
-            args.model.display()
-        );
+    // The reference first: nothing can be said of the model by a broken one.
+    let reference = found.against.as_ref().map(|divergence| divergence.reference_perplexity);
+    for (path, perplexity) in [(args.against.as_ref(), reference), (Some(&args.model), found.perplexity)] {
+        if let (Some(path), Some(perplexity)) = (path, perplexity)
+            && !perplexity.value.is_finite()
+        {
+            anyhow::bail!(
+                "{} gives probabilities that are no numbers: the file is damaged, or this build is broken; check the \
+                 model with another one",
+                path.display()
+            );
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -160,7 +167,7 @@ impl Work<'_> {
                 std::io::stderr(),
                 "warning: chunks of {} tokens are longer than the {trained} that {} was trained for",
                 self.args.chunk,
-                path.display()
+                printable(&path.to_string_lossy())
             );
         }
         Ok((model, text))
@@ -222,7 +229,8 @@ fn print(args: &Args, found: &Evaluation) -> std::io::Result<()> {
         serde_json::to_writer_pretty(&mut out, &report)?;
         return writeln!(out);
     }
-    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let text = printable(&text);
+    let name = |path: &Path| printable(&path.file_name().unwrap_or_default().to_string_lossy()).into_owned();
     let mut rows = vec![
         ("model", name(&args.model)),
         ("text", format!("{text}, {} chunks of {} tokens", found.chunks, found.chunk_tokens)),

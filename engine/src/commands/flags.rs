@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use build_info::Policy;
+use build_info::{Policy, words};
 use engine::live::Live;
 use engine::options::{Affinity, FlashAttention, KvType, LoadMode, SplitLayout};
 use engine::settings::Requested;
@@ -91,7 +91,7 @@ impl TuningFlags {
         let objective = self.objective.as_ref().map(ToString::to_string);
         let found = tuning::look_up(self.tuning.as_deref(), path, objective.as_deref(), live);
         for warning in &found.warnings {
-            let _ = writeln!(std::io::stderr(), "warning: {warning}");
+            let _ = writeln!(std::io::stderr(), "warning: {}", words::printable(warning));
         }
         found.tuned
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+use build_info::words::printable;
 use engine::eval::{self, Text, built_in_text};
 use engine::ffi::start;
 use engine::imatrix::{Imatrix, collect};
@@ -81,8 +82,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
     let interrupted = collected.chunks < text.chunks();
     let mut stderr = std::io::stderr().lock();
+    let out = args.out.to_string_lossy();
+    let out = printable(&out);
     if collected.chunks == 0 {
-        let _ = writeln!(stderr, "interrupted: nothing was written to {}", args.out.display());
+        let _ = writeln!(stderr, "interrupted: nothing was written to {out}");
         return Ok(ExitCode::from(interrupt::CODE));
     }
     let dataset = args.file.as_ref().map_or("anneal's own text".into(), |path| path.to_string_lossy());
@@ -104,7 +107,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if !args.quiet {
         let (entries, chunks) = (imatrix.entries.len(), imatrix.chunks);
-        let _ = writeln!(stderr, "{}: {entries} matrices, {chunks} chunks", args.out.display());
+        let _ = writeln!(stderr, "{out}: {entries} matrices, {chunks} chunks");
     }
     if interrupted {
         let _ = writeln!(stderr, "interrupted: it holds {} of {} chunks", collected.chunks, text.chunks());
@@ -133,7 +136,7 @@ fn warn_of_quantised(model: &Path) {
             std::io::stderr(),
             "warning: {} is quantised (it holds {} tensors), and its errors go into the importance matrix: collect it \
              from the F16 or BF16 model",
-            model.display(),
+            printable(&model.to_string_lossy()),
             tensor.kind
         );
     }

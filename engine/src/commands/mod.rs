@@ -50,6 +50,7 @@ fn warn_of(settings: &Settings) {
 /// Says why weights are not there in two layouts, where that was asked for.
 fn warn_of_one_layout(layouts: &Layouts) {
     if let Some(why) = layouts.why_not() {
+        let why = words::printable(why);
         let _ = writeln!(std::io::stderr(), "warning: the split layout is not used: {why}");
     }
 }

@@ -131,16 +131,18 @@ fn warn(input: &Path, options: &Options, plan: &Plan) -> engine::Result<()> {
     for idle in idle_overrides(input, options, plan)? {
         let _ = writeln!(
             stderr,
-            "warning: --tensor-type {idle} changes nothing: no tensor's name matches it, another one matches first, or \
-             they have this type anyway"
+            "warning: --tensor-type {} changes nothing: no tensor's name matches it, another one matches first, or \
+             they have this type anyway",
+            printable(&idle)
         );
     }
     let missing = options.imatrix.as_ref().map_or(Vec::new(), |imatrix| imatrix.missing(plan));
     if let Some(first) = missing.first() {
         let _ = writeln!(
             stderr,
-            "warning: the importance matrix says nothing of {} tensors ({first}, …), which are quantised without it",
-            missing.len()
+            "warning: the importance matrix says nothing of {} tensors ({}, …), which are quantised without it",
+            missing.len(),
+            printable(first)
         );
     }
     Ok(())
@@ -160,9 +162,10 @@ fn print(args: &Args, plan: &Plan) -> std::io::Result<()> {
         serde_json::to_writer_pretty(&mut out, &json)?;
         return writeln!(out);
     }
-    let width = plan.tensors.iter().map(|tensor| tensor.name.len()).max().unwrap_or(0);
-    for tensor in &plan.tensors {
-        let Planned { name, from, to, bytes, .. } = tensor;
+    let names: Vec<_> = plan.tensors.iter().map(|tensor| printable(&tensor.name)).collect();
+    let width = names.iter().map(|name| name.len()).max().unwrap_or(0);
+    for (name, tensor) in names.iter().zip(&plan.tensors) {
+        let Planned { from, to, bytes, .. } = tensor;
         let to = if from == to { "stays".to_string() } else { to.to_string() };
         writeln!(out, "{name:width$}  {from:>8}  {to:>8}  {:>10}", bytes.to_string())?;
     }

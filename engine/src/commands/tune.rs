@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use build_info::words::{printable, printable_lines};
 use build_info::{Bytes, Policy, threads};
 use engine::Error;
 use engine::live::Live;
@@ -21,6 +22,9 @@ use measure::throttling::Throttling;
 use crate::interrupt;
 
 mod manage;
+mod place;
+
+use place::{BESIDE, Place};
 
 /// Find the fastest settings for a model on this machine, and remember them
 ///
@@ -39,7 +43,7 @@ pub struct Args {
     /// Time for all of it: 90s, 3m, 1h
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = duration)]
     budget: Duration,
-    /// Memory that a run may take, as in 8GiB [default: what there is]
+    /// Memory that a run may take, as in 8GiB [default: no ceiling]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<Bytes>,
     /// Also try settings that lose accuracy: quantised KV caches
@@ -67,6 +71,9 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
+
+/// What was decided is gone on with as long as this.
+const RESUMED: Duration = Duration::from_secs(24 * 3600);
 
 /// A tuning that may succeed later: another one runs, or the machine changed.
 const TRY_AGAIN: u8 = 75;
@@ -139,6 +146,10 @@ fn carry_out(args: &Args, model: &Path, path: &Path, live: &Live, task: &Task) -
     let mut progress = resume(args, &partial, task);
     let mut conditions = conditions::look();
     say(&conditions);
+    let place = Place::take();
+    if place.is_taken() {
+        let _ = writeln!(io::stderr(), "warning: {BESIDE}");
+    }
     let throttling = Throttling::read(Path::new("/"), "self");
     let mut on_event = printer();
     // A run takes a hundredth of the budget; whoever takes half of it hangs.
@@ -147,7 +158,9 @@ fn carry_out(args: &Args, model: &Path, path: &Path, live: &Live, task: &Task) -
     let shape = task.key.model.clone();
     let mut runner =
         Processes::new(own_command(model)?, shape, task.ceiling, patience, work.clone(), &mut on_event)
-            .with_context(|| format!("cannot make the folder {}", work.display()))?;
+            .with_context(|| {
+                format!("cannot make the folder {}: name another record with --tuning", work.display())
+            })?;
     let mut save = |progress: &Progress| -> std::result::Result<(), String> {
         let text = serde_json::to_string(progress).map_err(|error| error.to_string())?;
         tuning::write_atomically(&partial, text.as_bytes())
@@ -174,6 +187,9 @@ fn carry_out(args: &Args, model: &Path, path: &Path, live: &Live, task: &Task) -
         conditions.push(throttled);
     }
     entry.notes.extend(conditions.iter().map(|condition| format!("while it was measured: {condition}")));
+    if place.was_shared() {
+        entry.notes.push(format!("while it was measured: {BESIDE}"));
+    }
     let mut kept = None;
     tuning::change(path, |record| {
         let old = record.entries.iter().find(|old| old.key == entry.key);
@@ -187,7 +203,7 @@ fn carry_out(args: &Args, model: &Path, path: &Path, live: &Live, task: &Task) -
     }
     let out = match args.json {
         true => serde_json::to_string_pretty(&entry)? + "\n",
-        false => report::entry(&entry, &defaults(live)?),
+        false => printable_lines(&report::entry(&entry, &defaults(live)?)).into_owned(),
     };
     print(&out)?;
     if let Some(old) = kept {
@@ -199,14 +215,14 @@ fn carry_out(args: &Args, model: &Path, path: &Path, live: &Live, task: &Task) -
         );
         return Ok(ExitCode::from(TRY_AGAIN));
     }
-    let _ = writeln!(io::stderr(), "written to {}", path.display());
+    let _ = writeln!(io::stderr(), "written to {}", printable(&path.to_string_lossy()));
     Ok(ExitCode::SUCCESS)
 }
 
 /// Says what makes this a bad moment to measure.
 fn say(conditions: &[Condition]) {
     for condition in conditions {
-        let _ = writeln!(io::stderr(), "warning: {condition}");
+        let _ = writeln!(io::stderr(), "warning: {}", printable(&condition.to_string()));
     }
 }
 
@@ -222,8 +238,13 @@ fn resume(args: &Args, partial: &Path, task: &Task) -> Progress {
         Ok(progress) if progress.is_of(task) && progress.is_sound() => {
             let decided = progress.done.iter().filter(|stage| stage.is_decided());
             let decided: Vec<&str> = decided.map(|stage| stage.name.as_str()).collect();
+            if !decided.is_empty() && is_old(partial) {
+                let _ = writeln!(stderr, "what was decided more than a day ago is measured again");
+                return new;
+            }
             if !decided.is_empty() {
-                let _ = writeln!(stderr, "going on after {}; --fresh starts over", decided.join(", "));
+                let decided = decided.join(", ");
+                let _ = writeln!(stderr, "going on after {}; --fresh starts over", printable(&decided));
             }
             progress
         }
@@ -232,10 +253,18 @@ fn resume(args: &Args, partial: &Path, task: &Task) -> Progress {
             new
         }
         Err(error) => {
-            let _ = writeln!(stderr, "warning: {} is damaged ({error}); starting over", partial.display());
+            let said = format!("{} is damaged ({error}); starting over", partial.display());
+            let _ = writeln!(stderr, "warning: {}", printable(&said));
             new
         }
     }
+}
+
+/// Whether the file at `path` is more than a day old: updates of the system come in, and the machine may be another.
+fn is_old(path: &Path) -> bool {
+    let written = fs::metadata(path).and_then(|found| found.modified()).ok();
+    // A clock that was set back says nothing.
+    written.and_then(|written| written.elapsed().ok()).is_some_and(|age| age > RESUMED)
 }
 
 fn stopped(stop: Stop, progress: &Progress) -> Result<ExitCode> {
@@ -249,7 +278,7 @@ fn stopped(stop: Stop, progress: &Progress) -> Result<ExitCode> {
             Ok(ExitCode::from(interrupt::CODE))
         }
         Stop::Changed(why) => {
-            let _ = writeln!(io::stderr(), "error: {why}\n  the tuning record is as it was");
+            let _ = writeln!(io::stderr(), "error: {}\n  the tuning record is as it was", printable(&why));
             Ok(ExitCode::from(TRY_AGAIN))
         }
         Stop::Failed(why) => Err(Error::Tune(format!("cannot tune: {why}")).into()),
@@ -263,6 +292,7 @@ fn printer() -> impl FnMut(Event<'_>) {
     let clear = if live { "\r\x1b[K" } else { "" };
     move |event| {
         let mut stderr = io::stderr().lock();
+        // What a worker said before it died may hold anything.
         let _ = match event {
             Event::Stage { name, candidates, left } if left > 0.0 => {
                 writeln!(stderr, "{clear}{name}: {candidates} candidates, {left:.0} s left for tuning")
@@ -276,9 +306,11 @@ fn printer() -> impl FnMut(Event<'_>) {
                     .and_then(|()| stderr.flush())
             }
             Event::Rung { .. } => Ok(()),
-            Event::Dropped { name, why } => writeln!(stderr, "{clear}  {name}: dropped, {why}"),
-            Event::Decided(stage) => writeln!(stderr, "{clear}{}", report::stage(stage)),
-            Event::Warning(text) => writeln!(stderr, "{clear}warning: {text}"),
+            Event::Dropped { name, why } => {
+                writeln!(stderr, "{clear}  {name}: dropped, {}", printable(why))
+            }
+            Event::Decided(stage) => writeln!(stderr, "{clear}{}", printable(&report::stage(stage))),
+            Event::Warning(text) => writeln!(stderr, "{clear}warning: {}", printable(text)),
         };
     }
 }
@@ -372,6 +404,19 @@ fn size(text: &str) -> Result<Bytes, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_decided_is_trusted_for_a_day() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("tuning.partial.json");
+        let file = File::create(&path).expect("a file");
+        for (hours, old) in [(0, false), (23, false), (25, true)] {
+            let written = std::time::SystemTime::now() - Duration::from_secs(hours * 3600);
+            file.set_modified(written).expect("a time");
+            assert_eq!(is_old(&path), old, "{hours} h");
+        }
+        assert!(!is_old(&folder.path().join("none")));
+    }
 
     #[test]
     fn times_and_sizes_have_units() {

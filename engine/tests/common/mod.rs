@@ -21,6 +21,21 @@ pub fn tiny() -> &'static Path {
     path
 }
 
+/// The tiny model with a last norm so large that the logits are sums of infinities of both signs, in `folder`. Its own
+/// numbers are numbers: llama.cpp quantises nothing else.
+pub fn nan(folder: &Path) -> PathBuf {
+    let path = folder.join("nan.gguf");
+    let mut bytes = std::fs::read(tiny()).expect("a model");
+    let file = gguf::GgufFile::open(tiny()).expect("a model");
+    let norm =
+        file.tensors().iter().find(|tensor| tensor.name == "output_norm.weight").expect("the last norm");
+    assert_eq!(norm.kind.name(), "f32");
+    let (at, len) = (norm.offset as usize, norm.bytes.0 as usize);
+    bytes[at..at + len].copy_from_slice(&f32::MAX.to_le_bytes().repeat(len / 4));
+    std::fs::write(&path, bytes).expect("written");
+    path
+}
+
 /// Runs `anneal` with `arguments`.
 pub fn anneal<I, S>(arguments: I) -> Output
 where

@@ -1,7 +1,7 @@
 //! What a file was found to hold.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use build_info::Bytes;
 
@@ -43,6 +43,11 @@ pub struct Split {
 }
 
 impl GgufFile {
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// What stands under `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.metadata.get(key)

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use build_info::words::printable;
 use engine::bench::Record;
 
 /// Characters of the longest bar.
@@ -34,6 +35,7 @@ impl Curves {
     pub fn add(&mut self, record: &Record) {
         let settings = record.settings();
         let file = Path::new(record.model_filename()).file_name().unwrap_or_default().to_string_lossy();
+        let file = printable(&file);
         let options = format!(
             "-b {} -ub {} -ctk {} -ctv {} -fa {} -lm {} --repack {} --poll {}",
             settings.n_batch.value,

@@ -1,6 +1,6 @@
 //! `anneal bench --end-to-end --compare-layouts`
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
@@ -25,19 +25,31 @@ pub fn run(
 ) -> Result<ExitCode> {
     let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
     let commit = commit(live);
+    if (args.repetitions as usize) < FEWEST_PAIRS {
+        let _ = writeln!(
+            io::stderr(),
+            "note: of fewer than {FEWEST_PAIRS} pairs no difference can be told; measure more with -r {FEWEST_PAIRS}"
+        );
+    }
     let mut table = Table::new(args.output, io::stdout());
     table.begin().context("cannot write the results to stdout")?;
     let path = layouts.model().path().to_path_buf();
     let varied = Varied::of(std::slice::from_ref(&path), settings);
-    for settings in settings {
-        let extra = varied.cells(&path, settings);
-        for case in cases {
-            for record in compare_layouts(layouts, case, &commit, settings, live, repeat)? {
-                table.add_with(&record, &extra).context("cannot write the results to stdout")?;
+    let mut all = || -> Result<()> {
+        for settings in settings {
+            let extra = varied.cells(&path, settings);
+            for case in cases {
+                for record in compare_layouts(layouts, case, &commit, settings, live, repeat)? {
+                    table.add_with(&record, &extra).context("cannot write the results to stdout")?;
+                }
             }
         }
-    }
-    table.end().context("cannot write the results to stdout")?;
+        Ok(())
+    };
+    // What was measured before a test failed is a whole table all the same.
+    let measured = all();
+    let ended = table.end().context("cannot write the results to stdout");
+    measured.and(ended)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -121,7 +121,13 @@ pub fn settings(args: &Args, tuned: Option<&Requested>, live: &Live) -> engine::
     each(&mut all, &flat(&args.poll), |requested, poll| requested.poll = Some(poll));
     each(&mut all, &flat(&args.threads_batch), |requested, n| requested.prefill_threads = Some(n));
     each(&mut all, &flat(&args.threads), |requested, n| requested.decode_threads = Some(n));
-    all.iter().map(|requested| Settings::resolve_tuned(requested, tuned, live)).collect()
+    all.iter()
+        .map(|requested| {
+            // Without the record it would be another measurement than the one that was asked for.
+            tuned.map_or(Ok(()), |tuned| Settings::goes_with(requested, tuned))?;
+            Settings::resolve_tuned(requested, tuned, live)
+        })
+        .collect()
 }
 
 /// Each of `all` with each of `values`; as it is where there are none.

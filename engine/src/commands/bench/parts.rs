@@ -45,15 +45,21 @@ pub fn run(
     let mut table = Table::new(args.output, io::stdout());
     table.begin().context("cannot write the results to stdout")?;
     let varied = Varied::of(models, settings);
-    for path in models {
-        for settings in settings {
-            let extra = varied.cells(path, settings);
-            for record in bench.measure(path, settings)? {
-                table.add_with(&record, &extra).context("cannot write the results to stdout")?;
+    let mut all = || -> Result<()> {
+        for path in models {
+            for settings in settings {
+                let extra = varied.cells(path, settings);
+                for record in bench.measure(path, settings)? {
+                    table.add_with(&record, &extra).context("cannot write the results to stdout")?;
+                }
             }
         }
-    }
-    table.end().context("cannot write the results to stdout")?;
+        Ok(())
+    };
+    // What was measured before a part failed is a whole table all the same.
+    let measured = all();
+    let ended = table.end().context("cannot write the results to stdout");
+    measured.and(ended)?;
     Ok(ExitCode::SUCCESS)
 }
 

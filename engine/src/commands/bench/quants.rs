@@ -130,9 +130,12 @@ pub fn run(args: &Args, settings: &[Settings], cases: &[Case], live: &Live) -> R
     interrupt::stop_in_order();
     let mut contestants = work.quantised(&folder, &all)?;
     work.evaluate(&mut contestants)?;
-    let rounds = work.measure(&mut contestants)?;
+    let mut rounds = Vec::new();
+    let measured = work.measure(&mut contestants, &mut rounds);
     drop(folder);
-    work.print(&contestants, &rounds).context("cannot write the results to stdout")?;
+    // The rounds before one that failed are worth their time.
+    let printed = work.print(&contestants, &rounds).context("cannot write the results to stdout");
+    measured.and(printed)?;
     let wanted = work.rounds();
     if rounds.len() < wanted {
         let _ = writeln!(io::stderr(), "interrupted: {} of {wanted} rounds were measured", rounds.len());
@@ -239,6 +242,10 @@ impl Work<'_> {
             let (mut perplexity, mut divergence) = (None, None);
             if chunks > 0 {
                 let found = self.divergence(&model, &mut reference, chunks)?;
+                // A part of the text would pass for all of it.
+                if found.interrupted {
+                    break;
+                }
                 (perplexity, divergence) = (found.perplexity, found.against);
             }
             if contestant.kind.is_none() {
@@ -277,17 +284,16 @@ impl Work<'_> {
     }
 
     /// Every model once in a round, in an order that changes: loaded, warmed up, measured, dropped, so that memory has
-    /// to hold one of them only.
-    fn measure(&self, contestants: &mut [Contestant]) -> Result<Vec<Round>> {
+    /// to hold one of them only. Every whole round is added to `rounds`.
+    fn measure(&self, contestants: &mut [Contestant], rounds: &mut Vec<Round>) -> Result<()> {
         let mut bar = self.bar("measure", "rounds");
-        let mut rounds = Vec::new();
         for round in 0..self.rounds() {
             let watch = Watch::start();
             let mut here = Vec::new();
             for number in schedule::order(round, contestants.len()) {
                 if interrupted() {
                     bar.end();
-                    return Ok(rounds);
+                    return Ok(());
                 }
                 here.push((number, self.turn(&contestants[number].path)?));
             }
@@ -300,7 +306,7 @@ impl Work<'_> {
             bar.show(round as u64 + 1, self.rounds() as u64);
         }
         bar.end();
-        Ok(rounds)
+        Ok(())
     }
 
     /// Tokens per second of prefill and decode.

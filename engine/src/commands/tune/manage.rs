@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use build_info::tuning::Entry;
+use build_info::words::{printable, printable_lines};
 use build_info::{Bytes, TuningRecord};
 use engine::Error;
 use engine::tune::{Progress, report};
@@ -18,7 +19,8 @@ use super::{Args, defaults, partial, print};
 pub fn run(args: &Args, path: &Path) -> Result<ExitCode> {
     if args.reset && tuning::put_aside_if_damaged(path)? {
         let _ = fs::remove_file(partial(path));
-        let _ = writeln!(io::stderr(), "{0} was damaged, and is {0}.damaged now", path.display());
+        let path = path.to_string_lossy();
+        let _ = writeln!(io::stderr(), "{0} was damaged, and is {0}.damaged now", printable(&path));
         return Ok(ExitCode::SUCCESS);
     }
     let record = tuning::read(path)
@@ -45,12 +47,13 @@ pub fn run(args: &Args, path: &Path) -> Result<ExitCode> {
             true => "nothing was tuned for this yet",
             false => "nothing was tuned yet",
         };
-        let _ = writeln!(io::stderr(), "{what}, says {}", path.display());
+        let _ = writeln!(io::stderr(), "{what}, says {}", printable(&path.to_string_lossy()));
         return Ok(ExitCode::SUCCESS);
     }
     let defaults = defaults(&crate::commands::read_live())?;
     let texts: Vec<String> = record.entries.iter().map(|entry| report::entry(entry, &defaults)).collect();
-    print(&texts.join("\n"))
+    // Somebody else may have written the record.
+    print(&printable_lines(&texts.join("\n")))
 }
 
 /// Forgets `entries`, and the progress of a tuning of the same.
@@ -69,7 +72,8 @@ fn reset(args: &Args, path: &Path, purpose: Option<&str>, entries: &[Entry]) -> 
     if !another {
         let _ = fs::remove_file(partial(path));
     }
-    let _ = writeln!(io::stderr(), "{} forgotten in {}", count(entries.len()), path.display());
+    let path = path.to_string_lossy();
+    let _ = writeln!(io::stderr(), "{} forgotten in {}", count(entries.len()), printable(&path));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -93,7 +97,8 @@ fn export(out: &Path, record: &Path, json: &str, entries: usize) -> Result<ExitC
         .write_all(json.as_bytes())
         .with_context(|| format!("cannot write {}", out.display()))?;
     partial.commit().map_err(place)?;
-    let _ = writeln!(io::stderr(), "{} written to {}", count(entries), out.display());
+    let out = out.to_string_lossy();
+    let _ = writeln!(io::stderr(), "{} written to {}", count(entries), printable(&out));
     Ok(ExitCode::SUCCESS)
 }
 
