@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use build_info::{BuildInfo, Host, Sha256};
+use clap::ValueEnum;
 use gguf::GgufFile;
 use measure::Objective;
 use serde::Serialize;
+use toolchain::setup::quote;
 
 use super::{pgo, setup};
 use crate::compare::Provenance;
+use crate::exit;
 use crate::models::Maker;
 use crate::openblas::{self, ArchiveArgs};
 use crate::optimize::record::{self, Record, Store, Winner};
@@ -60,8 +63,8 @@ pub struct Args {
     /// Name of the file in profiles/build that reproduces the winner [default: the CPU's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Then let the winner tune its run-time settings in the time that is left
-    #[arg(long, hide = true)]
+    /// Then let the winner tune its run-time settings in the time that is left, a minute at least
+    #[arg(long)]
     then_tune: bool,
     /// Install missing tools without asking
     #[arg(short, long)]
@@ -79,6 +82,9 @@ pub struct Args {
 /// What is measured on where nothing is named: real widths, of which speed depends, and few layers, so that a round
 /// is short.
 const MODEL: &str = "qwen2.5-1.5b-4l/Q4_K_M";
+
+/// What is kept of the budget for --then-tune: in less nothing is found.
+const TUNING: Duration = Duration::from_secs(60);
 
 /// `general.file_type` of F32, F16 and BF16.
 const FLOAT_TYPES: [u32; 3] = [0, 1, 32];
@@ -112,7 +118,7 @@ impl Args {
         let mut words =
             vec![format!("cargo xtask optimize --profile {} --for {}", self.profile, self.objective)];
         if let Some(model) = &self.model {
-            words.push(format!("-m {}", model.file_name().unwrap_or_default().to_string_lossy()));
+            words.push(format!("-m {}", quote(&model.file_name().unwrap_or_default().to_string_lossy())));
         }
         words.push(format!(
             "--budget {}",
@@ -120,17 +126,26 @@ impl Args {
         ));
         for (flag, list) in [("--only", &self.only), ("--skip", &self.skip)] {
             if !list.is_empty() {
-                words.push(format!("{flag} {}", list.join(",")));
+                words.push(format!("{flag} {}", quote(&list.join(","))));
             }
         }
+        if self.cache != Cache::default() {
+            let value = self.cache.to_possible_value();
+            words.extend(value.map(|value| format!("--cache {}", value.get_name())));
+        }
+        words.extend(self.name.as_ref().map(|name| format!("--name {}", quote(name))));
         words.extend(self.threads.map(|threads| format!("-t {threads}")));
+        words.extend(self.then_tune.then(|| "--then-tune".to_string()));
         words.join(" ")
     }
 }
 
 /// Finds the fastest build, makes it current and writes down how it is made.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
-    let until = Instant::now() + args.budget;
+    let end = Instant::now().checked_add(args.budget).ok_or_else(|| {
+        exit::usage(format!("--budget {}: no clock goes that far", humantime::format_duration(args.budget)))
+    })?;
+    let until = if args.then_tune { end - TUNING.min(args.budget / 2) } else { end };
     let workspace = Workspace::find()?;
     let base = profile::load(&workspace.build_profiles(), &args.profile)?;
     let work = args.work()?;
@@ -138,6 +153,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let host = tools::host(ui);
     let name = args.name.clone().unwrap_or_else(|| reproduce::name_of(&host));
     let file = reproduce::file_for(&workspace.build_profiles(), &name)?;
+    reproduce::check_link(&workspace.current(&name), &name)?;
     let job = Job {
         args: &args,
         ui,
@@ -181,7 +197,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     write(&store.record, again.as_deref())?;
     workspace.make_alias(&name, &winner.plan.profile)?;
     store.record.winner = Some(crown.clone());
-    store.save()?;
+    store.finish()?;
 
     if later.pgo && variant.is_none() {
         let (verdict, kept) = job.pgo(&name, later.bolt)?;
@@ -191,15 +207,17 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         crown.pgo = Some(verdict);
         store.record.winner = Some(crown);
     }
-    store.record.spent = (args.budget + Instant::now().saturating_duration_since(until))
-        .saturating_sub(until.saturating_duration_since(Instant::now()))
+    store.record.spent = (args.budget + Instant::now().saturating_duration_since(end))
+        .saturating_sub(end.saturating_duration_since(Instant::now()))
         .as_secs_f64();
     store.save()?;
     ui.say(format_args!("{:>11} {} of {}", "took", about(store.record.spent), about(store.record.budget)));
+    // Before the tuning, which may fail.
+    ui.result(&store.record, report(&store.record))?;
     if args.then_tune {
-        job.tune(&workspace.current(&name), &model, until)?;
+        job.tune(&workspace.current(&name), &model, end)?;
     }
-    ui.result(&store.record, report(&store.record))
+    Ok(())
 }
 
 /// What makes the winner's profile, or its layout by BOLT, again.
@@ -289,7 +307,8 @@ impl Job<'_> {
         let possible =
             |name: &str| !contest.has_variant() && !store.record.left_out.iter().any(|out| out.name == name);
         let (pgo, bolt) = (possible(PGO), possible(BOLT));
-        let time = |builds: f64| build.map(|seconds| Duration::from_secs_f64(seconds * builds));
+        // What a damaged record says may be no time at all.
+        let time = |builds: f64| build.and_then(|seconds| Duration::try_from_secs_f64(seconds * builds).ok());
         let fits = |time: Option<Duration>| time.filter(|time| *time <= room);
         let (with_bolt, without) = (fits(time(WITH_BOLT)).filter(|_| bolt), fits(time(WITH_PROFILE)));
         let taken = with_bolt.or(without).filter(|_| pgo);
@@ -304,6 +323,13 @@ impl Job<'_> {
                 None => "no build was timed here, so nobody knows whether the budget reaches".to_string(),
             },
         };
+        // The build that a profile would be gathered for is the winner's, which may be another than the profile's.
+        for name in [PGO, BOLT] {
+            if contest.has_variant() && !store.record.left_out.iter().any(|out| out.name == name) {
+                let why = "a build of the profile with one takes part; the winner gets none of its own here";
+                store.record.left_out.push(LeftOut { name: name.to_string(), why: why.to_string() });
+            }
+        }
         if pgo && taken.is_none() {
             store.record.left_out.push(none(PGO, WITH_PROFILE));
         }
@@ -319,7 +345,14 @@ impl Job<'_> {
 
     /// Gathers a profile for the winner and keeps what is faster: the verdict, and the record of what was kept.
     fn pgo(&self, name: &str, bolt: bool) -> Result<(String, Option<BuildInfo>)> {
-        let made = pgo::of_build(name, bolt, self.args.yes, self.args.source.clone(), self.ui);
+        let made = pgo::of_build(
+            name,
+            bolt,
+            self.args.yes,
+            self.args.no_hostname,
+            self.args.source.clone(),
+            self.ui,
+        );
         let last = match made {
             Ok(info) => info,
             Err(error) => {
@@ -338,8 +371,7 @@ impl Job<'_> {
 
     /// Lets the winner tune its run-time settings.
     fn tune(&self, build: &Path, model: &Path, until: Instant) -> Result<()> {
-        // What one more minute finds is worth it.
-        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_secs(60));
+        let left = until.saturating_duration_since(Instant::now()).max(TUNING);
         let mut command = Command::new(build.join("bin/anneal"));
         // Numbers mean the same to every build, names need not.
         let objective = format!("{}:{}", self.args.objective.prompt, self.args.objective.generate);

@@ -120,6 +120,7 @@ pub fn of_build(
     profile: &str,
     bolt: bool,
     yes: bool,
+    no_hostname: bool,
     source: tools::SourceArgs,
     ui: &Ui,
 ) -> Result<BuildInfo> {
@@ -135,7 +136,7 @@ pub fn of_build(
         keep_going: false,
         yes,
         dry_run: false,
-        no_hostname: false,
+        no_hostname,
         source,
     };
     optimize(&args, ui)?.map(|(info, _)| info).context("nothing was made")

@@ -16,6 +16,9 @@ use crate::ui::Ui;
 /// Rounds around a disturbed baseline that are measured again.
 const REPEATS: usize = 4;
 
+/// How it begins why somebody is out who did not run to the end.
+pub const FAILED: &str = "failed";
+
 /// A build that takes part.
 pub struct Runner {
     /// Its program.
@@ -46,10 +49,10 @@ pub struct Track<'a> {
     pub speeds: BTreeMap<usize, (Option<f64>, Option<f64>)>,
 }
 
-/// A run that failed.
+/// Why a heat did not end.
 struct Failed {
-    /// Place in the field.
-    place: usize,
+    /// Place in the field of who failed; nobody where the record could not be written.
+    place: Option<usize>,
     error: Error,
 }
 
@@ -112,12 +115,12 @@ impl<'a> Track<'a> {
                 laps.laps.truncate(next);
                 let started = Instant::now();
                 let (prefill, decode) =
-                    self.measure(field[place], heat).map_err(|error| Failed { place, error })?;
+                    self.measure(field[place], heat).map_err(|error| Failed { place: Some(place), error })?;
                 let seconds = started.elapsed().as_secs_f64();
                 laps.laps.push(Lap { build: place, prefill, decode, seconds });
                 if laps.laps.len().is_multiple_of(field.len()) {
                     self.store.keep(laps.clone());
-                    self.store.save().map_err(|error| Failed { place, error })?;
+                    self.store.save().map_err(|error| Failed { place: None, error })?;
                 }
             }
             let lap = laps.laps[next];
@@ -167,11 +170,12 @@ impl Course for Track<'_> {
                 Err(failed) => failed,
             };
             process::check_interrupted()?;
-            let who = field.remove(failed.place);
+            let Some(place) = failed.place else { return Err(failed.error) };
+            let who = field.remove(place);
             let why = format!("{:#}", failed.error);
             self.ui.warn(format_args!("{} is out: {why}", self.runners[who].engine.name));
             let first = why.lines().next().unwrap_or_default();
-            self.outs.insert(who, format!("failed: {first}"));
+            self.outs.insert(who, format!("{FAILED}: {first}"));
             if field.is_empty() {
                 bail!("no build ran to the end: {why}");
             }

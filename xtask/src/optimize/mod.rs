@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use build_info::BuildInfo;
 use measure::Objective;
 
@@ -25,7 +25,7 @@ use crate::exit;
 use crate::process;
 use crate::stages::Outcome;
 use crate::ui::Ui;
-use course::{Runner, Track};
+use course::{FAILED, Runner, Track};
 use halving::{Heat, Standing};
 use record::{BuildKey, Entry, Rank, Store};
 use survey::{Choice, Estimates, Survey, UPSTREAM};
@@ -223,16 +223,21 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
+    /// The place of the profile itself.
+    fn base_place(&self) -> Option<usize> {
+        self.contenders.iter().position(|contender| contender.planned.candidate.steps == 0)
+    }
+
     /// The profile itself.
     fn base_contender(&self) -> &Contender {
-        let base = self.contenders.iter().find(|contender| contender.planned.candidate.steps == 0);
-        base.unwrap_or(&self.contenders[0])
+        &self.contenders[self.base_place().unwrap_or(0)]
     }
 
     /// How long one short run of the profile itself takes, and that it runs at all.
     pub fn lap(&self, model: &Path, store: &mut Store) -> Result<Duration> {
         let [short, _] = heats(self.objective);
-        Track::new(self.ui, model, self.objective, self.runners(), store, self.until).lap(0, &short)
+        Track::new(self.ui, model, self.objective, self.runners(), store, self.until)
+            .lap(self.base_place().unwrap_or(0), &short)
     }
 
     fn runners(&self) -> Vec<&Runner> {
@@ -244,9 +249,8 @@ impl<'a> Contest<'a> {
         let keys: Vec<BuildKey> = self.runners().iter().map(|runner| runner.key.clone()).collect();
         let names: Vec<String> =
             self.contenders.iter().map(|contender| contender.planned.candidate.name.clone()).collect();
-        store.record.baseline = names[0].clone();
         let mut outs = BTreeMap::new();
-        let base = self.contenders.iter().position(|contender| contender.planned.candidate.steps == 0);
+        let base = self.base_place();
         // Where all of them have run together before, that is still known, and nobody needs to be left out.
         let all_ran = store.knows(&heats(self.objective)[0], &keys);
         for (who, key) in keys.iter().enumerate().filter(|_| !all_ran) {
@@ -266,6 +270,14 @@ impl<'a> Contest<'a> {
             field => halving::run(&mut track, &heats(self.objective), field)?,
         };
         let (stood, outs, speeds) = (track.stood, track.outs, track.speeds);
+        // Who failed is no baseline: the others ran again, and are compared with the next.
+        let has_failed = |who: &usize| outs.get(who).is_some_and(|why| why.starts_with(FAILED));
+        let baseline = field.iter().copied().find(|who| !has_failed(who)).unwrap_or(field[0]);
+        store.record.baseline = names[baseline].clone();
+        if let Some(why) = nothing_measured(&standings, &outs) {
+            store.save()?;
+            bail!("no two builds ran to the end, so nothing can be said: {why}; --skip leaves a build out");
+        }
         let steps = |who: usize| self.contenders[who].planned.candidate.steps;
         let (winner, verdict) =
             halving::choose(&standings, steps, |who| names[who].clone()).unwrap_or_else(|| {
@@ -278,7 +290,10 @@ impl<'a> Contest<'a> {
                 store.is_slower(keys[standing.who].clone(), keys[best.who].clone(), standing.against_best);
             }
         }
-        let all = standings.iter().chain(stood.iter().rev().filter(|out| outs.contains_key(&out.who)));
+        // Who is out after the last heat that was run stands in it, too.
+        let stands = |who: usize| standings.iter().any(|standing| standing.who == who);
+        let others = stood.iter().rev().filter(|out| outs.contains_key(&out.who) && !stands(out.who));
+        let all = standings.iter().chain(others);
         store.record.ranking = all
             // Without a pair there is no number, and JSON has none for that.
             .filter(|standing| standing.against_base.pairs > 0)
@@ -291,7 +306,7 @@ impl<'a> Contest<'a> {
                     prefill,
                     decode,
                     against_base: standing.against_base,
-                    verdict: verdict_of(standing, winner, field[0], outs.get(&standing.who)),
+                    verdict: verdict_of(standing, winner, baseline, outs.get(&standing.who)),
                 }
             })
             .collect();
@@ -347,6 +362,14 @@ fn entry(planned: &Planned, state: String) -> Entry {
         plan_hash: planned.plan.hash(),
         built_in: None,
     }
+}
+
+/// Why nobody may win: somebody failed, and of nobody else a pair was measured. A build that is merely left was not seen
+/// to run, as where the model disappeared.
+fn nothing_measured<'a>(standings: &[Standing], outs: &'a BTreeMap<usize, String>) -> Option<&'a str> {
+    let failed = outs.values().find(|why| why.starts_with(FAILED))?;
+    let measured = standings.iter().any(|standing| standing.against_base.pairs > 0);
+    (!standings.is_empty() && !measured).then_some(failed)
 }
 
 /// What may be said of `standing`; `base` is who it is compared with.

@@ -181,8 +181,6 @@ pub struct Record {
     pub budget: f64,
     /// Seconds that it took.
     pub spent: f64,
-    /// Things that a reader should know.
-    pub notes: Vec<String>,
     /// Every build that was looked at.
     pub builds: Vec<Entry>,
     /// What was not.
@@ -218,7 +216,6 @@ impl Record {
             baseline: String::new(),
             budget,
             spent: 0.0,
-            notes: Vec::new(),
             builds: Vec::new(),
             left_out: Vec::new(),
             ranking: Vec::new(),
@@ -237,20 +234,41 @@ pub struct Store {
 }
 
 impl Store {
-    /// `record` with what the file at `path` knows, unless it is to be `fresh`. A damaged file knows nothing, and what
-    /// it says is told.
-    pub fn open(path: &Path, mut record: Record, fresh: bool, warn: impl FnOnce(String)) -> Self {
-        if !fresh {
-            match read(path) {
-                Ok(Some(earlier)) => {
-                    record.heats = earlier.heats;
-                    record.slower = earlier.slower;
-                }
-                Ok(None) => {}
-                Err(error) => warn(format!("nothing is taken from an earlier optimisation: {error:#}")),
+    /// `record` with what the file at `path` knows, unless it is to be `fresh`. A damaged file knows nothing, nor does one
+    /// of another machine, and that is told. A finished one stays beside it until this one is finished: see [`last`].
+    pub fn open(path: &Path, mut record: Record, fresh: bool, mut warn: impl FnMut(String)) -> Self {
+        let earlier = read(path).unwrap_or_else(|error| {
+            if !fresh {
+                warn(format!("nothing is taken from an earlier optimisation: {error:#}"));
             }
+            None
+        });
+        if earlier.as_ref().is_some_and(|earlier| earlier.winner.is_some())
+            && let Err(error) = std::fs::copy(path, last(path))
+        {
+            warn(format!("the result of the last optimisation is not kept: {error}"));
+        }
+        match earlier.filter(|_| !fresh) {
+            // Speeds of another machine say nothing of this one.
+            Some(earlier) if earlier.provenance.machine != record.provenance.machine => warn(format!(
+                "nothing is taken from an earlier optimisation: it was of another machine ({})",
+                earlier.provenance.machine
+            )),
+            Some(earlier) => (record.heats, record.slower) = (earlier.heats, earlier.slower),
+            None => {}
         }
         Self { path: path.to_path_buf(), record }
+    }
+
+    /// Writes it with its winner; the result of the one before it is not kept any longer.
+    pub fn finish(&self) -> Result<()> {
+        self.save()?;
+        match std::fs::remove_file(last(&self.path)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", last(&self.path).display()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Writes it.
@@ -310,6 +328,11 @@ impl Store {
         });
         self.record.slower.push(known);
     }
+}
+
+/// Where the last result is kept as long as the record at `path` has none.
+pub fn last(path: &Path) -> PathBuf {
+    path.with_extension("last.json")
 }
 
 /// The record at `path`, where there is one.
@@ -396,6 +419,39 @@ mod tests {
         let chat = Store::open(&path, record("chat"), false, |_| {});
         assert!(chat.slower(&key("b"), &[key("a")]).is_none(), "another purpose");
         assert_eq!(chat.record.heats.len(), 1, "but the same runs");
+
+        let mut elsewhere = record("rag");
+        elsewhere.provenance.machine = "there".into();
+        let mut told = String::new();
+        let elsewhere = Store::open(&path, elsewhere, false, |why| told = why);
+        assert!(elsewhere.record.heats.is_empty() && elsewhere.record.slower.is_empty());
+        assert!(told.contains("another machine (here)"), "{told}");
+    }
+
+    #[test]
+    fn a_result_stays_until_there_is_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("optimize.json");
+        let open = || Store::open(&path, record("rag"), true, |why| panic!("{why}"));
+        let mut store = open();
+        store.save().unwrap();
+        assert!(!last(&path).exists());
+        store.record.winner = Some(Winner {
+            profile: "native".into(),
+            plan_hash: crate::fs::digest(b"plan"),
+            verdict: "is the fastest".into(),
+            pgo: None,
+            file: None,
+            link: "target/anneal/native".into(),
+        });
+        store.finish().unwrap();
+        // The second one is stopped twice.
+        open().save().unwrap();
+        open().save().unwrap();
+        assert_eq!(read(&path).unwrap().unwrap().winner, None);
+        assert_eq!(read(&last(&path)).unwrap().unwrap().winner, store.record.winner);
+        store.finish().unwrap();
+        assert!(!last(&path).exists());
     }
 
     #[test]

@@ -25,6 +25,19 @@ pub fn name_of(host: &Host) -> String {
     if words.is_empty() { format!("this-{}", host.arch) } else { words.join("-") }
 }
 
+/// Sees that `link` may lead to the winner: before anything long begins.
+///
+/// # Errors
+/// When something else has that name in target/anneal, as `models` and `results`.
+pub fn check_link(link: &Path, name: &str) -> Result<()> {
+    match link.symlink_metadata() {
+        Ok(found) if !found.is_symlink() => Err(exit::usage(format!(
+            "--name {name}: target/anneal/{name} is taken by something else; use another name"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// The file for `name`, seen to be one that may be written: before anything long begins.
 ///
 /// # Errors

@@ -8,8 +8,8 @@ use super::*;
 use crate::commands::Global;
 use crate::compare::Provenance;
 use crate::compare::candidate::Program;
-use crate::optimize::halving;
 use crate::optimize::record::{self, Record};
+use crate::optimize::{halving, nothing_measured};
 
 const HEAT: Heat = Heat { prompt: 8, generate: 4, pairs: 6, precision: 0.0 };
 
@@ -120,11 +120,24 @@ fn who_crashes_or_prints_nonsense_is_out_and_the_others_go_on() {
     assert_eq!(standings.iter().map(|s| s.who).collect::<Vec<_>>(), [2, 0]);
     assert_eq!(outs.keys().copied().collect::<Vec<_>>(), [1, 3]);
     assert!(outs[&1].contains("build 1 failed"), "{}", outs[&1]);
+    assert_eq!(nothing_measured(&standings, &outs), None);
 
     let dead = Stable::new(&[(1.0, 1.0, "exit 3"), (1.0, 1.0, "exit 3")]);
-    // The one that is left is not run alone.
+    // The one that is left is not run alone, and does not win by that.
     let (standings, outs) = dead.race(&mut dead.store()).unwrap();
     assert_eq!((standings.len(), outs.len()), (1, 1));
+    let why = nothing_measured(&standings, &outs).unwrap();
+    assert!(why.starts_with("failed: build 0 failed"), "{why}");
+}
+
+#[test]
+fn a_record_that_cannot_be_written_is_no_crash_of_a_build() {
+    let stable = Stable::new(&[(8.0, 4.0, ""), (9.0, 4.0, "")]);
+    let mut store = stable.store();
+    std::fs::create_dir(stable.folder.path().join("optimize.json")).unwrap();
+    let error = stable.race(&mut store).unwrap_err();
+    assert!(error.to_string().contains("optimize.json"), "{error:#}");
+    assert_eq!(stable.runs(), [1, 1], "nobody is out");
 }
 
 #[test]
@@ -139,4 +152,5 @@ fn no_time_is_no_verdict() {
         halving::choose(&standings, |who| who as u32, |who| format!("build {who}")).unwrap();
     assert_eq!(winner, 0, "{verdict}");
     assert!(verdict.contains("too few"), "{verdict}");
+    assert_eq!(nothing_measured(&standings, &track.outs), None, "nobody failed");
 }
