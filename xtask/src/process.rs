@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -27,6 +27,9 @@ const NEARLY_FULL: u64 = 64 << 20;
 /// How often the user asked to stop.
 static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
 
+/// Whether the command that runs does not go on from what it had done before.
+static BEGINS_ANEW: AtomicBool = AtomicBool::new(false);
+
 /// From now on ctrl-C, SIGTERM and SIGHUP stop the running external command and end with an error rather
 /// than at once, so that what was begun is left in order.
 pub fn catch_signals() -> Result<()> {
@@ -41,14 +44,22 @@ pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst) > 0
 }
 
+/// Says that this command, when it was stopped, begins anew: what the user is told when it is.
+pub fn begins_anew() {
+    BEGINS_ANEW.store(true, Ordering::SeqCst);
+}
+
 /// An error if the user asked to stop.
 pub fn check_interrupted() -> Result<()> {
-    if interrupted() {
-        return Err(exit::interrupted(
-            "stopped; nothing that was finished is lost, run the same again to go on",
-        ));
+    match interrupted() {
+        false => Ok(()),
+        true if BEGINS_ANEW.load(Ordering::SeqCst) => {
+            Err(exit::interrupted("stopped; run again, it begins anew"))
+        }
+        true => {
+            Err(exit::interrupted("stopped; nothing that was finished is lost, run the same again to go on"))
+        }
     }
-    Ok(())
 }
 
 /// Keeps the output of all commands of a build.

@@ -170,6 +170,10 @@ fn wrong_usage_is_told_before_the_long_part() {
     let (code, record, said) = stage.judge("", &["--flags-b=--unheard-of"]);
     assert_eq!((code, record), (2, Value::Null), "{said}");
     assert!(said.contains("B: anneal info") && said.contains("unexpected argument '--unheard-of'"), "{said}");
+    // Understood by some commands of the engine only.
+    let (code, record, said) = stage.judge("", &["--flags-b=--not-in-bench"]);
+    assert_eq!((code, record), (2, Value::Null), "{said}");
+    assert!(said.contains("B: anneal bench"), "{said}");
     let output =
         Command::new(env!("CARGO_BIN_EXE_xtask")).args(["validate", &a, "-m", "none.gguf"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -189,6 +193,16 @@ fn an_a_that_does_not_work_is_an_error_and_no_verdict() {
     assert_eq!(record["verdict"], Value::Null);
     assert!(record["stopped"].as_str().is_some_and(|why| why.starts_with("A: anneal bench")), "{record:#}");
     assert_eq!(record["output"]["equal"], 64);
+}
+
+#[test]
+fn a_verdict_is_told_also_where_the_record_cannot_be_written() {
+    let stage = Stage::new();
+    let folder = stage.folder.path().display().to_string();
+    let flags = ["--cpu-tolerance", "0.9", "--phases", "decode", "--out", &folder];
+    let (code, record, said) = stage.judge("speed=1300", &flags);
+    assert_eq!((code, &record["verdict"]), (0, &Value::from("accepted")), "{said}");
+    assert!(said.contains("the record is not kept"), "{said}");
 }
 
 #[test]

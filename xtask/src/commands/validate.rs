@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use build_info::BuildInfo;
+use toolchain::setup::quote;
 
+use super::bench::warn_of_sources;
 use super::build;
 use crate::compare::{Candidate, Phase, Provenance};
 use crate::models::Maker;
@@ -12,7 +15,7 @@ use crate::validate::steps::{Plan, Setting, Walk};
 use crate::validate::{Options, Page, Record, Rules, Side, Sizes, Subject, Validation, Verdict, flags};
 use crate::workload::Synthetic;
 use crate::workspace::Workspace;
-use crate::{exit, tools};
+use crate::{exit, process, tools};
 
 /// Options of `validate`.
 #[derive(Debug, clap::Args)]
@@ -93,6 +96,7 @@ const ANSWER: u32 = 64;
 
 /// Says whether B may take A's place.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    process::begins_anew();
     let workspace = Workspace::find()?;
     check(&args)?;
     match &args.steps {
@@ -112,6 +116,7 @@ fn two(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
              should accept it)",
         );
     }
+    warn_of_sources(&[&a.build, &b.build], ui);
     let options = options(args, workspace, a.program(), ui)?;
     let record = validate(&a, &b, &options, args.out.as_deref(), command(args), workspace, ui)?;
     ui.result(&record, Page(&record))?;
@@ -144,11 +149,25 @@ fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> 
     let plan = Plan::read(path, &workspace.build_profiles())?;
     // Checked before anything is built, and what the first model is made with.
     let base = subject(Side::A, &plan.base, args.yes, workspace, ui)?;
+    base.look().map_err(|error| match exit::code_of(&error) {
+        // Of no use as a base, and no verdict on any step.
+        exit::FAILED => exit::usage(format!("the base of the plan does not run: {error:#}")),
+        _ => error,
+    })?;
     let options = options(args, workspace, base.program(), ui)?;
     let mut walk = Walk::new(Provenance::now(&tools::host(ui), command(args)), &plan);
-    let keep = |walk: &Walk| match &args.out {
-        Some(out) => crate::fs::write_atomically(out, &serde_json::to_vec_pretty(walk)?),
-        None => Ok(()),
+    // Where the file that was asked for holds the steps so far.
+    let mut kept = None;
+    let keep = |walk: &Walk| {
+        let Some(out) = &args.out else { return };
+        let text = serde_json::to_vec_pretty(walk).map_err(anyhow::Error::from);
+        kept = match text.and_then(|text| crate::fs::write_atomically(out, &text)) {
+            Ok(()) => Some(out),
+            Err(error) => {
+                ui.warn(format_args!("the steps are not kept: {error:#}"));
+                None
+            }
+        };
     };
     let walked = walk.run(
         &plan,
@@ -156,24 +175,23 @@ fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> 
             ui.say(format_args!("step: {}", step.name));
             let a = subject(Side::A, best, args.yes, workspace, ui)?;
             let b = subject(Side::B, tried, args.yes, workspace, ui)?;
+            warn_of_sources(&[&a.build, &b.build], ui);
             let record = validate(&a, &b, &options, None, command(args), workspace, ui)?;
             ui.say(Page(&record));
             Ok(record)
         },
         keep,
     );
-    match (walked, &args.out) {
-        (Ok(()), _) => {}
-        (Err(error), Some(out)) => {
-            return Err(error.context(format!("not finished; the steps before are in {}", out.display())));
-        }
-        (Err(error), None) => {
-            ui.say(&walk);
-            return Err(error);
-        }
+    if let Err(error) = walked {
+        ui.say(&walk);
+        return Err(match kept {
+            Some(out) => error.context(format!("not finished; the steps before are in {}", out.display())),
+            None => error,
+        });
     }
     ui.result(&walk, &walk)?;
     match walk.kept() {
+        0 if walk.is_untried() => bail!("no step could be tried: the reasons stand in the table"),
         0 if walk.is_unclear() => {
             Err(exit::try_again("no step was kept, and of some nothing could be told: try again"))
         }
@@ -186,8 +204,10 @@ fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> 
 fn subject(side: Side, setting: &Setting, yes: bool, workspace: &Workspace, ui: &Ui) -> Result<Subject> {
     let (name, keys) = setting.build(&workspace.build_profiles())?;
     let flags = flags(&setting.flags)?;
-    // A profile as it is may have been optimised: making the plain build current would take its place.
-    if !keys.is_empty() || !workspace.current(&name).is_dir() {
+    // A profile as it is may have been optimised: making the plain build current would take its place. A plain one that
+    // is there may be of other sources than those of the steps: the build finds out.
+    let current = BuildInfo::read(&workspace.current(&name).join("build_info.json"));
+    if !keys.is_empty() || !current.is_ok_and(|info| info.base_plan.is_some()) {
         build::make_with(&setting.profile, &keys, yes, ui)?;
     }
     Subject::new(side, Candidate::named(workspace, &name)?, flags)
@@ -266,9 +286,10 @@ fn share(text: &str) -> Result<f64, String> {
 
 /// The command that repeats this, without the folders of this machine.
 fn command(args: &Args) -> String {
-    let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let file = |path: &Path| quote(&name(path));
     let build = |text: &String| match text.split_once('=') {
-        Some((label, path)) => format!("{label}={}", file(Path::new(path))),
+        Some((label, path)) => quote(&format!("{label}={}", name(Path::new(path)))),
         None => file(Path::new(text)),
     };
     let list = |phases: &[Phase]| phases.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(",");
@@ -277,7 +298,7 @@ fn command(args: &Args) -> String {
     words.extend(args.steps.iter().map(|steps| format!("--steps {}", file(steps))));
     for (name, flags) in [("--flags-a", &args.flags_a), ("--flags-b", &args.flags_b)] {
         if !flags.is_empty() {
-            words.push(format!("{name} {}", toolchain::setup::quote(flags)));
+            words.push(format!("{name} {}", quote(flags)));
         }
     }
     words.extend(args.model.iter().map(|model| format!("-m {}", file(model))));

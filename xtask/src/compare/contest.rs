@@ -89,6 +89,7 @@ impl Contest<'_> {
         };
         self.sizes(&mut done.ledger)?;
         let mut anchor = Anchor::new();
+        let mut warned = false;
         let mut progress = ui.progress("compare");
         // Round 0 warms the page cache and the clock up.
         for round in 0.. {
@@ -96,11 +97,16 @@ impl Contest<'_> {
             let mut values = Ledger::new(self.builds.len());
             if let Err(error) = self.round(round, &events, &mut values) {
                 progress.finish();
-                return Err(self.keep_part(error, &done));
+                return Err(self.keep_part(error, &done, ui));
             }
             if round > 0 {
                 self.take(values, watch.stop(), &mut anchor, &mut done);
-                self.keep(&self.comparison(&done, self.stopped(&done)))?;
+                // No reason to lose what was measured: it is tried again after the next round.
+                if let Err(error) = self.keep(&self.comparison(&done, self.stopped(&done)))
+                    && !std::mem::replace(&mut warned, true)
+                {
+                    ui.warn(format_args!("the samples are not kept: {error:#}"));
+                }
             }
             progress.step(done.rounds.len() as u64 + 1, self.pairs as u64 + 1, "rounds");
             if done.stop.is_some() {
@@ -286,21 +292,29 @@ impl Contest<'_> {
         done.stop.is_none().then(|| format!("{rounds} of {all} rounds were complete when this was written"))
     }
 
-    fn keep(&self, comparison: &Comparison) -> Result<()> {
+    /// Writes `comparison` to the raw file, where there is to be one.
+    pub fn keep(&self, comparison: &Comparison) -> Result<()> {
         match self.raw {
             Some(path) => crate::fs::write_atomically(path, &serde_json::to_vec_pretty(comparison)?),
             None => Ok(()),
         }
     }
 
-    /// `error` with the place of what was measured before it.
-    fn keep_part(&self, error: anyhow::Error, done: &Progress) -> anyhow::Error {
+    /// `error` with the place of what was measured before it; where there is none, it is shown.
+    fn keep_part(&self, error: anyhow::Error, done: &Progress, ui: &Ui) -> anyhow::Error {
         let why =
             if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
         let first = why.lines().next().unwrap_or_default();
         let stopped = format!("in round {} of {}: {first}", done.rounds.len() + 1, self.pairs);
-        let Some(path) = self.raw.filter(|_| !done.rounds.is_empty()) else { return error };
-        match self.keep(&self.comparison(done, Some(stopped))) {
+        if done.rounds.is_empty() {
+            return error;
+        }
+        let part = self.comparison(done, Some(stopped));
+        let Some(path) = self.raw else {
+            ui.say(part.table());
+            return error;
+        };
+        match self.keep(&part) {
             Ok(()) => error.context(format!("not finished; what was measured is in {}", path.display())),
             Err(second) => error.context(format!("not finished, and not kept: {second:#}")),
         }

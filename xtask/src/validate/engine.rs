@@ -9,15 +9,18 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::subject::{Side, Subject};
-use crate::process;
+use crate::{exit, process};
 
 /// Lines of a failed program that an error shows.
 const TAIL: usize = 8;
+
+/// A tuning record that is not there: nothing is tuned, and the engine says nothing of it.
+const NO_TUNING: &str = "/nonexistent/anneal-tuning.json";
 
 /// How often a run is looked at while it prints nothing.
 const TICK: Duration = Duration::from_millis(20);
@@ -75,6 +78,11 @@ impl Broken {
     pub fn new(side: Side, why: String) -> Self {
         Self { side, code: None, why }
     }
+
+    /// Whether it did not understand what it was asked.
+    pub fn is_usage(&self) -> bool {
+        self.code == Some(i32::from(exit::USAGE))
+    }
 }
 
 impl fmt::Display for Broken {
@@ -89,7 +97,8 @@ impl std::error::Error for Broken {}
 /// as it comes, with the number of the process.
 ///
 /// # Errors
-/// [`Broken`] when it cannot be started, fails, is killed or stays too long; an interruption when the user stopped it.
+/// [`Broken`] when it cannot be started, fails, is killed or stays too long; another error when the disk is full, which
+/// is no engine's fault; an interruption when the user stopped it.
 pub fn run(
     subject: &Subject,
     arguments: Vec<OsString>,
@@ -99,6 +108,8 @@ pub fn run(
     process::check_interrupted()?;
     let mut command = Command::new(subject.program());
     command.args(arguments).args(&subject.flags);
+    // `run` would take what the user tuned, `bench` and `logits` do not: all of them are to run with the same settings.
+    command.env("ANNEAL_TUNING", NO_TUNING);
     let line = line(&command);
     let broken = |why: String| anyhow::Error::from(Broken::new(subject.side, why));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -118,7 +129,6 @@ pub fn run(
             Ok(bytes) => {
                 each(pid, Event::Output(&bytes));
                 stdout.extend(bytes);
-                continue;
             }
             Err(RecvTimeoutError::Timeout) => each(pid, Event::Tick),
             Err(RecvTimeoutError::Disconnected) => open = false,
@@ -140,6 +150,9 @@ pub fn run(
     }
     if !status.success() {
         let why = format!("{line} ended with {status}{}", tail(&stderr));
+        if why.contains("No space left on device") {
+            bail!("{why}\n  the disk is full: free some space, then run the same again");
+        }
         return Err(Broken { side: subject.side, code: status.code(), why }.into());
     }
     Ok(Ended { stdout, seconds })
@@ -222,13 +235,12 @@ mod tests {
             ("echo broken >&2; exit 3", "exit status: 3; its last lines:\n    broken"),
             ("kill -SEGV $$", "signal: 11"),
             ("sleep 100", "did not end within"),
+            // Who never pauses is looked at, too.
+            ("while :; do echo sleep; done", "did not end within"),
         ];
         for (script, words) in cases {
-            let stay = Stay::for_at_most(Duration::from_millis(if script.starts_with("sleep") {
-                200
-            } else {
-                60_000
-            }));
+            let stay =
+                Stay::for_at_most(Duration::from_millis(if script.contains("sleep") { 200 } else { 60_000 }));
             let error = run(script, stay).err().expect("it fails");
             let broken = error.downcast_ref::<Broken>().expect("of the engine's doing");
             assert_eq!(broken.side, Side::B);
@@ -237,5 +249,23 @@ mod tests {
         }
         let ended = run("printf one; sleep 0.05; printf two", Stay::forever()).unwrap();
         assert_eq!(ended.stdout, b"onetwo");
+    }
+
+    #[test]
+    fn a_full_disk_is_no_fault_of_the_engine() {
+        let stage = Stage::new();
+        let subject =
+            stage.subject(Side::B, "echo 'error: No space left on device (os error 28)' >&2; exit 1");
+        let error = run(&subject, vec!["x".into()], Stay::forever(), &mut |_, _| {}).err().expect("it fails");
+        assert!(error.downcast_ref::<Broken>().is_none(), "{error}");
+        assert!(error.to_string().contains("the disk is full"), "{error}");
+    }
+
+    #[test]
+    fn no_engine_is_given_what_the_user_tuned() {
+        let stage = Stage::new();
+        let subject = stage.subject(Side::A, "printf %s \"$ANNEAL_TUNING\"; [ ! -e \"$ANNEAL_TUNING\" ]");
+        let ended = run(&subject, vec!["x".into()], Stay::forever(), &mut |_, _| {}).unwrap();
+        assert_eq!(ended.stdout, NO_TUNING.as_bytes());
     }
 }

@@ -30,7 +30,7 @@ use self::engine::Broken;
 use self::long::Long;
 use self::output::{Output, Talk};
 use self::speed::Speed;
-use self::subject::About;
+use self::subject::{About, wrong_flags};
 use self::verdict::{Check, State};
 use crate::compare::{Phase, Provenance};
 use crate::process;
@@ -127,17 +127,17 @@ impl Validation<'_> {
         match done {
             Ok(()) => {}
             Err(error) => match error.downcast_ref::<Broken>() {
-                Some(broken) if broken.side == Side::B => {
+                Some(broken) if broken.side == Side::B && !broken.is_usage() => {
                     let check = Check::new("B runs", State::Failed, "broken".to_string());
                     record.checks.push(check.because(format!("B broke: {}", strip(&broken.to_string()))));
                 }
-                _ => return Err(self.keep_part(error, record)),
+                _ => return Err(self.keep_part(wrong_flags(error), record, ui)),
             },
         }
         record.verdict = Some(Verdict::of(&record.checks));
         record.reasons = Verdict::reasons(&record.checks);
         record.stopped = None;
-        self.keep(&record)?;
+        self.keep_or_warn(&record, ui);
         Ok(record)
     }
 
@@ -159,7 +159,7 @@ impl Validation<'_> {
             if self.has_failed(record) && !keep_going {
                 return Ok(());
             }
-            self.keep(record)?;
+            self.keep_or_warn(record, ui);
             let mut progress = ui.progress(phase.name());
             let mut speed = None;
             let raced = speed::race(phase, subjects, model, sizes, &mut speed, |done, total| {
@@ -171,7 +171,7 @@ impl Validation<'_> {
         }
         // Nobody has to wait for minutes to hear of a null result again.
         let Some(tokens) = long.filter(|_| *keep_going || !self.has_failed(record)) else { return Ok(()) };
-        self.keep(record)?;
+        self.keep_or_warn(record, ui);
         let mut progress = ui.progress("long run");
         let prompt = (self.scratch.join("prompt.txt"), prompt_tokens);
         let ran = long::run(subjects, model, (&prompt.0, prompt.1), tokens, &mut record.long, |done| {
@@ -203,12 +203,24 @@ impl Validation<'_> {
         }
     }
 
-    /// `error` with the place of what was measured before it.
-    fn keep_part(&self, error: anyhow::Error, mut record: Record) -> anyhow::Error {
+    /// A record that cannot be written is no reason to lose what was measured: the page is printed all the same.
+    fn keep_or_warn(&self, record: &Record, ui: &Ui) {
+        if let Err(error) = self.keep(record) {
+            ui.warn(format_args!("the record is not kept: {error:#}"));
+        }
+    }
+
+    /// `error` with the place of what was measured before it; where there is none, it is shown.
+    fn keep_part(&self, error: anyhow::Error, mut record: Record, ui: &Ui) -> anyhow::Error {
         let why =
             if process::interrupted() { "stopped by the user".to_string() } else { format!("{error:#}") };
         record.stopped = Some(why.lines().next().unwrap_or_default().to_string());
-        let Some(path) = self.out else { return error };
+        let Some(path) = self.out else {
+            if record.output.is_some() {
+                ui.say(Page(&record));
+            }
+            return error;
+        };
         match self.keep(&record) {
             Ok(()) => error.context(format!("not finished; what was measured is in {}", path.display())),
             Err(second) => error.context(format!("not finished, and not kept: {second:#}")),

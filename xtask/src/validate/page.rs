@@ -29,14 +29,13 @@ impl fmt::Display for Page<'_> {
         }
         write_wrapped(f, "model    ", &record.model)?;
         write_wrapped(f, "machine  ", &record.provenance.machine)?;
-        if let Some(speed) = record.speed.first() {
-            let sizes: Vec<String> = record
-                .speed
-                .iter()
-                .map(|speed| format!("{} of {} tokens x {}", speed.phase, speed.tokens, speed.repetitions))
-                .collect();
-            let pairs = speed.laps[0].len();
-            let text = format!("{}, {pairs} pairs, [95 % interval]", sizes.join(", "));
+        if !record.speed.is_empty() {
+            // Each phase ends as soon as it is known well enough.
+            let sizes = record.speed.iter().map(|speed| {
+                let (phase, tokens, pairs) = (speed.phase, speed.tokens, speed.laps[0].len());
+                format!("{phase} of {tokens} tokens x {} in {pairs} pairs", speed.repetitions)
+            });
+            let text = format!("{}, [95 % interval]", sizes.collect::<Vec<_>>().join(", "));
             write_wrapped(f, "samples  ", &text)?;
         }
         writeln!(f)?;

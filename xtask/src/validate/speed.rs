@@ -241,7 +241,8 @@ impl Speed {
 
     /// Whether no difference shown means little.
     fn is_disturbed(&self) -> bool {
-        self.side() == "too few pairs" || self.floor.is_none_or(|floor| floor > DISTURBED)
+        let wide = self.ratio.is_some_and(|ratio| half(&ratio) > DISTURBED);
+        wide || self.side() == "too few pairs" || self.floor.is_none_or(|floor| floor > DISTURBED)
     }
 
     /// The speed itself.
@@ -270,13 +271,19 @@ impl Speed {
     }
 
     fn disturbance(&self) -> String {
-        match self.floor {
-            Some(floor) => format!(
+        match (self.floor, self.ratio) {
+            (Some(floor), _) if floor > DISTURBED => format!(
                 "the machine was too disturbed to tell of {}: no difference below {:.0} % could be expected to show",
                 self.phase,
                 100.0 * floor
             ),
-            None => format!("there are too few pairs to tell of {}", self.phase),
+            // A was steady: the noise is B's own, or came while B ran.
+            (Some(_), Some(ratio)) if half(&ratio) > DISTURBED => format!(
+                "B was too unsteady to tell of {}: it is known to {:.0} % only: {ratio}",
+                self.phase,
+                100.0 * half(&ratio)
+            ),
+            _ => format!("there are too few pairs to tell of {}", self.phase),
         }
     }
 
@@ -298,7 +305,9 @@ impl Speed {
         if ratio.low > most {
             check(State::Failed, "more")
                 .because(format!("{} takes more CPU time a token: {ratio}", self.phase))
-        } else if ratio.high > most && self.cpu_floor.is_none_or(|floor| floor > 2.0 * DISTURBED) {
+        } else if ratio.high > most
+            && (half(&ratio) > 2.0 * DISTURBED || self.cpu_floor.is_none_or(|floor| floor > 2.0 * DISTURBED))
+        {
             check(State::Unclear, "disturbed")
                 .because(format!("the machine was too disturbed to tell of the CPU time of {}", self.phase))
         } else if ratio.high < 1.0 {
@@ -312,6 +321,11 @@ impl Speed {
     fn peak(&self, side: usize) -> Option<u64> {
         self.laps[side].iter().filter_map(|lap| lap.usage.peak_memory).max()
     }
+}
+
+/// Half the width of its interval: how well it is known.
+fn half(ratio: &Ratio) -> f64 {
+    (ratio.high - ratio.low) / 2.0
 }
 
 /// What is to be said of all phases.
@@ -347,10 +361,15 @@ mod tests {
 
     /// So many pairs with B `factor` times as fast, at `cpu` times the CPU time, with some noise.
     fn speed(phase: Phase, factor: f64, cpu: f64, noise: f64) -> Speed {
+        speed_of(phase, factor, cpu, [noise; 2])
+    }
+
+    /// The same with the noise of each.
+    fn speed_of(phase: Phase, factor: f64, cpu: f64, noise: [f64; 2]) -> Speed {
         let mut speed = Speed::new(phase, 64, 1);
         // Neither side leads: of five ratios three lie above 1 and two further below.
         let steps = [[0.0, 1.0, -1.0, 2.0, -2.0], [2.0, -2.0, 1.0, -1.0, 0.0]];
-        let wave = |side: usize, round: usize| 1.0 + noise * steps[side][round % 5];
+        let wave = |side: usize, round: usize| 1.0 + noise[side] * steps[side][round % 5];
         let mut samples = vec![Vec::new(), Vec::new()];
         for round in 0..21 {
             for (side, factor, cpu) in [(0, 1.0, 1.0), (1, factor, cpu)] {
@@ -403,6 +422,16 @@ mod tests {
             let verdict = super::super::verdict::Verdict::of(&found);
             assert_eq!(verdict, expected, "{prefill} {decode} {cpu} {noise} {decisive:?}: {found:#?}");
         }
+    }
+
+    #[test]
+    fn a_noisy_b_is_not_taken_for_equal_because_a_is_steady() {
+        let noisy = speed_of(Phase::Decode, 1.0, 1.0, [0.0, 0.2]);
+        assert_eq!(noisy.floor, Some(0.0));
+        let fast = noisy.fast(&rules(&[], true));
+        assert_eq!(fast.state, State::Unclear, "{fast:?}");
+        assert!(fast.reason.is_some_and(|reason| reason.starts_with("B was too unsteady")));
+        assert_eq!(noisy.cheap(&rules(&[], true)).state, State::Unclear);
     }
 
     #[test]

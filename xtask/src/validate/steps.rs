@@ -156,10 +156,28 @@ fn grouped(text: &str) -> Result<Vec<Vec<String>>> {
     Ok(groups)
 }
 
-/// The flag of a group, without a value behind `=`.
+/// Names of one flag of the engine: the long one, and what else it is called.
+const NAMES: [(&str, &[&str]); 13] = [
+    ("--threads", &["-t"]),
+    ("--threads-batch", &["-tb", "--tb"]),
+    ("--verbose", &["-v"]),
+    ("--ctx-size", &["-c"]),
+    ("--batch-size", &["-b"]),
+    ("--ubatch-size", &["-ub", "--ub"]),
+    ("--cache-type-k", &["-ctk", "--ctk"]),
+    ("--cache-type-v", &["-ctv", "--ctv"]),
+    ("--flash-attn", &["-fa", "--fa"]),
+    ("--load-mode", &["-lm", "--lm"]),
+    ("--affinity", &["--no-affinity"]),
+    ("--repack", &["--no-repack"]),
+    ("--model", &["-m"]),
+];
+
+/// The flag of a group, without a value behind `=`; of one with several names the long one.
 fn name(group: &[String]) -> &str {
     let flag = group.first().map_or("", String::as_str);
-    flag.split_once('=').map_or(flag, |(name, _)| name)
+    let name = flag.split_once('=').map_or(flag, |(name, _)| name);
+    NAMES.iter().find(|(_, others)| others.contains(&name)).map_or(name, |(long, _)| long)
 }
 
 impl Walk {
@@ -183,7 +201,7 @@ impl Walk {
         &mut self,
         plan: &Plan,
         mut judge: impl FnMut(&Setting, &Setting, &Step) -> Result<Record>,
-        mut keep: impl FnMut(&Walk) -> Result<()>,
+        mut keep: impl FnMut(&Walk),
     ) -> Result<()> {
         for step in &plan.steps {
             let setting = self.result.with(step)?;
@@ -201,7 +219,7 @@ impl Walk {
                         format!("{error:#}")
                     };
                     self.stopped = Some(format!("at the step {:?}: {why}", step.name));
-                    keep(self)?;
+                    keep(self);
                     return Err(error);
                 }
                 Err(error) => Tried {
@@ -216,15 +234,21 @@ impl Walk {
                 self.result = setting;
             }
             self.steps.push(tried);
-            keep(self)?;
+            keep(self);
         }
         self.stopped = None;
-        keep(self)
+        keep(self);
+        Ok(())
     }
 
     /// Steps that stay.
     pub fn kept(&self) -> usize {
         self.steps.iter().filter(|step| step.kept).count()
+    }
+
+    /// Whether nothing is known of any step: none could be built and run.
+    pub fn is_untried(&self) -> bool {
+        self.steps.iter().all(|step| step.verdict.is_none())
     }
 
     /// Whether a quieter machine might have kept one.
@@ -335,7 +359,6 @@ mod tests {
             |walk| {
                 written += 1;
                 assert_eq!(walk.steps.len(), written.min(4));
-                Ok(())
             },
         )
         .unwrap();
@@ -367,6 +390,22 @@ mod tests {
     }
 
     #[test]
+    fn a_flag_is_the_same_by_each_of_its_names() {
+        let cases = [
+            ("-t 2 --poll 50", "--threads 1", "--poll 50 --threads 1"),
+            ("--threads=2", "-t 1", "-t 1"),
+            ("-ub 64 -b 64", "--ubatch-size 128", "-b 64 --ubatch-size 128"),
+            ("--fa on", "-fa off", "-fa off"),
+            ("-tb 2", "-t 2", "-tb 2 -t 2"),
+        ];
+        for (flags, new, expected) in cases {
+            let base = Setting { profile: "native".into(), set: Vec::new(), flags: flags.into() };
+            let step = Step { name: "x".into(), set: Vec::new(), flags: new.into() };
+            assert_eq!(base.with(&step).unwrap().flags, expected, "{flags} then {new}");
+        }
+    }
+
+    #[test]
     fn another_build_that_runs_ends_it_with_what_was_found() {
         let plan = plan(PLAN).unwrap();
         let mut walk = walk(&plan);
@@ -377,7 +416,7 @@ mod tests {
                     "one thread" => Ok(record(Verdict::CannotTell)),
                     _ => Err(exit::try_again("another build")),
                 },
-                |_| Ok(()),
+                |_| {},
             )
             .unwrap_err();
         assert_eq!(exit::code_of(&error), exit::TRY_AGAIN);

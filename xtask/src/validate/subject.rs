@@ -174,9 +174,9 @@ impl Subject {
 }
 
 /// An engine that does not understand what it is asked is no worse for it: the flags are wrong.
-fn wrong_flags(error: anyhow::Error) -> anyhow::Error {
+pub(super) fn wrong_flags(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<Broken>() {
-        Some(broken) if broken.code == Some(i32::from(exit::USAGE)) => exit::usage(error.to_string()),
+        Some(broken) if broken.is_usage() => exit::usage(error.to_string()),
         _ => error,
     }
 }

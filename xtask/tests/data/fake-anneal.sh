@@ -12,6 +12,7 @@ speed=1000 tokens=7 work=120000 crash= unstable= nan= leak=0 slow=0 gpu=
 command=$1
 [ "$command" = "$crash" ] && { echo "planted crash" >&2; kill -ABRT $$; }
 case "$*" in *--unheard-of*) echo "error: unexpected argument '--unheard-of'" >&2; exit 2 ;; esac
+case "$*" in bench*--not-in-bench*) echo "error: unexpected argument '--not-in-bench'" >&2; exit 2 ;; esac
 value() { # of a flag
   want=$1; shift
   while [ $# -gt 0 ]; do [ "$1" = "$want" ] && { echo "$2"; return; }; shift; done

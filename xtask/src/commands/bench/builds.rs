@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compare::{Provenance, Ratio, median};
 use crate::plan::Plan;
-use crate::process::{Log, Run};
+use crate::process::{self, Log, Run};
 use crate::stages::{Build, Lock};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
@@ -45,6 +45,7 @@ pub struct BuildTimes {
 
 /// Compiles llama.cpp from clean, in turn by our stages and by the plain tools with the same definitions.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    process::begins_anew();
     let workspace = Workspace::find()?;
     let profile = profile::load(&workspace.build_profiles(), &args.profile)?;
     args.source.store(&workspace)?;

@@ -8,6 +8,7 @@ use crate::compare::candidate::Program;
 use crate::compare::{Candidate, Comparison, Contest, Phase, Provenance, Shape};
 use crate::exit;
 use crate::models::Maker;
+use crate::process;
 use crate::ui::Ui;
 use crate::workload::Synthetic;
 use crate::workspace::Workspace;
@@ -69,11 +70,12 @@ const MODELS: [&str; 4] =
 
 /// Measures several builds side by side.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    process::begins_anew();
     let workspace = Workspace::find()?;
     let shapes = shapes(&args)?;
     let builds: Vec<Candidate> =
         args.builds.iter().map(|text| Candidate::named(&workspace, text)).collect::<Result<_>>()?;
-    warn_of_sources(&builds, ui);
+    warn_of_sources(&builds.iter().collect::<Vec<_>>(), ui);
     let phases = phases(&args, &builds);
     let mut contest = contest(&args, &builds, &shapes, &phases, ui);
     contest.check_builds()?;
@@ -92,7 +94,9 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
              intervals"
         ));
     }
-    ui.result(&comparison, comparison.table())
+    ui.result(&comparison, comparison.table())?;
+    // Once more, since a disk that was full may have room again; if not, whoever waits for the file is told.
+    contest.keep(&comparison)
 }
 
 /// Says what cannot work whatever the builds are, for who has to make them first.
@@ -161,7 +165,8 @@ fn synthetic(workspace: &Workspace, builds: &[Candidate], ui: &Ui) -> Result<Vec
     MODELS.iter().map(model).collect()
 }
 
-fn warn_of_sources(builds: &[Candidate], ui: &Ui) {
+/// Says of which builds a difference may be one of their sources.
+pub(in crate::commands) fn warn_of_sources(builds: &[&Candidate], ui: &Ui) {
     let mut records = builds.iter().filter_map(|build| Some((&build.name, build.record.as_ref()?)));
     let Some((first, baseline)) = records.next() else { return };
     for (name, record) in records.filter(|(_, record)| record.source.digest != baseline.source.digest) {
@@ -176,16 +181,17 @@ fn warn_of_sources(builds: &[Candidate], ui: &Ui) {
 /// The command that repeats this, without the folders of this machine.
 fn command(args: &Args, builds: &[Candidate], threads: u32) -> String {
     let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let quote = toolchain::setup::quote;
     let list = |numbers: &[u32]| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let build = |(text, build): (&String, &Candidate)| match text.split_once('=') {
         Some((label, path)) => format!("{label}={}", file(Path::new(path))),
         None => build.name.clone(),
     };
     let mut words = vec!["cargo xtask bench compare".to_string(), "--builds".to_string()];
-    words.push(args.builds.iter().zip(builds).map(build).collect::<Vec<_>>().join(","));
+    words.push(quote(&args.builds.iter().zip(builds).map(build).collect::<Vec<_>>().join(",")));
     if !args.models.is_empty() {
         let models: Vec<String> = args.models.iter().map(|model| file(model)).collect();
-        words.extend(["-m".to_string(), models.join(",")]);
+        words.extend(["-m".to_string(), quote(&models.join(","))]);
     }
     words.push(format!("-p {} -n {}", list(&args.prompt), list(&args.generate)));
     if args.depth > 0 {
@@ -200,7 +206,7 @@ fn command(args: &Args, builds: &[Candidate], threads: u32) -> String {
         words.push(format!("--phases {}", phases.join(",")));
     }
     if let Some(text) = &args.text {
-        words.push(format!("--text {}", file(text)));
+        words.push(format!("--text {}", quote(&file(text))));
     }
     words.join(" ")
 }

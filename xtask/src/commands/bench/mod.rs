@@ -12,6 +12,7 @@ mod switches;
 
 use anyhow::Result;
 
+pub(super) use self::compare::warn_of_sources;
 use crate::ui::Ui;
 
 /// Options of `bench`.

@@ -43,6 +43,7 @@ pub struct Row {
 
 /// Times this program's own commands, as processes.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    process::begins_anew();
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut rows = Vec::new();
     for words in [&["detect"][..], &["plan"], &["build-native", "--quiet"]] {
