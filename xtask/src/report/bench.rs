@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use build_info::Roofline;
+use build_info::roofline::Rates;
 use measure::quantile;
 use report::{Block, Curves, Kind, Plot, Point, Roof, Series, Spread, Spreads, Table};
 
@@ -115,12 +116,15 @@ pub fn roofline(rows: &[Row], rooflines: &[Roofline]) -> Vec<Block> {
     blocks
 }
 
-/// Of each test of each model the row that is nearest to its roof.
+/// Of each test of each model by each build the row that is nearest to its roof.
 fn best<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<&'a Row> {
     let mut best: Vec<&Row> = Vec::new();
     let share = |row: &Row| row.roof.as_ref().map_or(0.0, |roof| roof.0);
     for row in rows.filter(|row| row.roof.is_some()) {
-        match best.iter_mut().find(|known| known.model == row.model && known.test() == row.test()) {
+        let same = |known: &Row| {
+            (&known.model, known.build(), known.test()) == (&row.model, row.build(), row.test())
+        };
+        match best.iter_mut().find(|known| same(known)) {
             Some(known) if share(row) > share(known) => *known = row,
             Some(_) => {}
             None => best.push(row),
@@ -133,7 +137,8 @@ fn best<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<&'a Row> {
 /// does not say these; a weight is one multiply-add, and is read once for all tokens of a graph.
 fn point(row: &Row, roofline: &Roofline) -> Option<Point> {
     let (share, bound) = row.roof.as_ref()?;
-    let rates = roofline.at(u32::try_from(row.threads).unwrap_or(u32::MAX))?;
+    let threads = if row.case.1 == 0 { row.prefill_threads } else { row.threads };
+    let rates = roofline.at(u32::try_from(threads).unwrap_or(u32::MAX))?;
     let (weights, bytes) = row.size;
     let together = match row.case {
         (prompt, 0, _) => prompt.min(row.ubatch.max(1)).max(1) as f64,
@@ -144,15 +149,25 @@ fn point(row: &Row, roofline: &Roofline) -> Option<Point> {
     let intensity = weights / bytes * together;
     let macs = match bound.as_str() {
         "memory" => share * rates.read_bytes * intensity,
-        _ => share * rates.int8_macs,
+        _ => share * compute(row, rates),
     };
-    let name = format!("{} · {}", row.test(), row.model);
+    let build = if row.build().is_empty() { String::new() } else { format!(", {}", row.build()) };
+    let name = format!("{} · {}{build}", row.test(), row.model);
     Some(Point { name, intensity, macs, share: Some(*share) })
+}
+
+/// The multiply-adds that the engine held the row against: of floats where the weights are, halves computed as floats.
+fn compute(row: &Row, rates: &Rates) -> f64 {
+    match row.floats {
+        "BF16" => rates.bf16_macs.unwrap_or(rates.f32_macs),
+        "F16" | "F32" => rates.f32_macs,
+        _ => rates.int8_macs,
+    }
 }
 
 fn rates(roofline: &Roofline) -> Table {
     let giga = |rate: f64| format!("{:.1}", rate / 1e9);
-    let row = |rates: &build_info::roofline::Rates| {
+    let row = |rates: &Rates| {
         vec![
             rates.threads.to_string(),
             giga(rates.read_bytes),

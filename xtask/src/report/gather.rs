@@ -15,7 +15,10 @@ pub fn gather(workspace: &Workspace, ui: &Ui) -> Result<Inputs> {
     let current = Builds::of(workspace).all()?.into_iter().filter(|found| found.current_of.is_some());
     let mut files: Vec<PathBuf> = current.map(|found| found.path.join("build_info.json")).collect();
     files.extend(results(&workspace.anneal().join("results")));
-    files.push(workspace.anneal().join("optimize.json"));
+    let optimisation = workspace.anneal().join("optimize.json");
+    // There only as long as the newer one is not finished.
+    files.push(crate::optimize::record::last(&optimisation));
+    files.push(optimisation);
     if let Some(state) = host::state::folder() {
         files.extend(["roofline.json", "tuning.json"].map(|name| state.join(name)));
     }

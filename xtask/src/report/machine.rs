@@ -58,15 +58,19 @@ pub fn blocks(inputs: &Inputs, hostname: bool) -> Vec<Block> {
     blocks
 }
 
-/// Machines by their words, with what was measured there.
+/// Machines by their words, with what was measured there. Some files name the CPU alone, others tell more of the same
+/// machine: the longer words stay.
 fn machines(inputs: &Inputs) -> Vec<(String, String)> {
     let mut all: Vec<(String, BTreeSet<String>)> = Vec::new();
     let mut add = |machine: &str, what: String| {
         if machine.is_empty() {
             return;
         }
-        match all.iter_mut().find(|(known, _)| known == machine) {
-            Some((_, whose)) => {
+        match all.iter_mut().find(|(known, _)| known.contains(machine) || machine.contains(known.as_str())) {
+            Some((known, whose)) => {
+                if machine.len() > known.len() {
+                    *known = machine.to_string();
+                }
                 whose.insert(what);
             }
             None => all.push((machine.to_string(), BTreeSet::from([what]))),

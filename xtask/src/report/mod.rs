@@ -58,6 +58,8 @@ enum Other {
     Optimisation(Value),
     /// `validate`.
     Validation(Value),
+    /// `validate --steps`.
+    Steps(Value),
 }
 
 impl Inputs {

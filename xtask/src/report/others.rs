@@ -14,7 +14,8 @@ impl Other {
             Other::BuildTimes(value)
             | Other::Overhead(value)
             | Other::Optimisation(value)
-            | Other::Validation(value) => value,
+            | Other::Validation(value)
+            | Other::Steps(value) => value,
         }
     }
 }
@@ -29,6 +30,7 @@ pub fn blocks(others: &[(String, Other)]) -> Vec<Block> {
                 Other::Overhead(_) => "what the orchestrator itself takes",
                 Other::Optimisation(_) => "which build is the fastest",
                 Other::Validation(_) => "whether a build may take another's place",
+                Other::Steps(_) => "which of several changes may stay",
             };
             let mut blocks = vec![Block::Heading(format!("{name}: {about}"))];
             blocks.extend(match other {
@@ -36,6 +38,7 @@ pub fn blocks(others: &[(String, Other)]) -> Vec<Block> {
                 Other::Overhead(value) => overhead(value),
                 Other::Optimisation(value) => ranking(value),
                 Other::Validation(value) => checks(value),
+                Other::Steps(value) => steps(value),
             });
             blocks
         })
@@ -72,6 +75,9 @@ fn ranking(value: &Value) -> Vec<Block> {
     let speed =
         |row: &Value, name: &str| row[name].as_f64().map_or(String::new(), |speed| format!("{speed:.1} t/s"));
     let ranking = list(value, "ranking");
+    if ranking.is_empty() {
+        return vec![Block::Text("It is not finished.".to_string())];
+    }
     let rows: Vec<Vec<String>> = ranking
         .iter()
         .map(|row| {
@@ -111,7 +117,29 @@ fn checks(value: &Value) -> Vec<Block> {
     let verdict = words(value, "verdict");
     let said = (!verdict.is_empty()).then(|| Block::Text(format!("Verdict: {verdict}.")));
     let table = table(&["check", "state", "result", "A", "B", "reason"], rows.collect());
-    said.into_iter().chain([table]).collect()
+    unfinished(value).into_iter().chain(said).chain([table]).collect()
+}
+
+/// The steps of `validate --steps`.
+fn steps(value: &Value) -> Vec<Block> {
+    let rows = list(value, "steps").iter().map(|step| {
+        let state = match (step["kept"].as_bool(), step["verdict"].as_str()) {
+            (Some(true), _) => "kept",
+            (_, Some("cannot-tell")) => "dropped (unclear)",
+            (_, Some(_)) => "dropped",
+            (_, None) => "failed",
+        };
+        let reason = list(step, "reasons").first().and_then(Value::as_str).unwrap_or_default();
+        vec![words(step, "name"), state.to_string(), reason.lines().next().unwrap_or_default().to_string()]
+    });
+    let table = table(&["step", "state", "reason"], rows.collect());
+    unfinished(value).into_iter().chain([table]).collect()
+}
+
+/// That a record was written before its end, and why.
+fn unfinished(value: &Value) -> Option<Block> {
+    let stopped = words(value, "stopped");
+    (!stopped.is_empty()).then(|| Block::Text(format!("It is not finished: {stopped}.")))
 }
 
 fn table(header: &[&str], rows: Vec<Vec<String>>) -> Block {

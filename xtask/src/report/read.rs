@@ -100,6 +100,8 @@ impl Inputs {
                 Other::Optimisation
             } else if has(&["checks", "subjects"]) {
                 Other::Validation
+            } else if has(&["base", "steps", "result"]) {
+                Other::Steps
             } else {
                 bail!("it holds none of what can be shown: {KINDS}");
             };

@@ -38,13 +38,42 @@ fn build(info: &BuildInfo) -> String {
     }
 }
 
-/// One command for all rows of a model that were repeated as often, on one path.
+/// Settings that are flags of `anneal bench`, with the flag.
+const FLAGS: [(&str, &str); 9] = [
+    ("batch", "-b"),
+    ("ubatch", "-ub"),
+    ("K", "-ctk"),
+    ("V", "-ctv"),
+    ("flash attention", "-fa"),
+    ("load mode", "-lm"),
+    ("poll", "--poll"),
+    ("repack", "--repack"),
+    ("prefill threads", "-tb"),
+];
+
+/// What rows have in common that one command measures: model, repetitions, path, whether builds took turns, and flags.
+type Group<'a> = (&'a str, usize, bool, bool, String);
+
+/// One command for all rows of a model that were repeated as often, on one path, with the same flags.
 fn bench(rows: &[Row]) -> Vec<String> {
-    let mut groups: BTreeMap<(&str, usize, bool), Vec<&Row>> = BTreeMap::new();
+    let all: Vec<&Row> = rows.iter().collect();
+    let mut groups: BTreeMap<Group<'_>, Vec<&Row>> = BTreeMap::new();
     for row in rows {
-        groups.entry((&row.model, row.samples, row.end_to_end)).or_default().push(row);
+        let group =
+            (row.model.as_str(), row.samples, row.end_to_end, !row.build().is_empty(), flags(row, &all));
+        groups.entry(group).or_default().push(row);
     }
-    let command = |((model, samples, end_to_end), rows): ((&str, usize, bool), Vec<&Row>)| {
+    let command = |((model, samples, end_to_end, turns, flags), rows): (Group<'_>, Vec<&Row>)| {
+        let mut builds: Vec<&str> = Vec::new();
+        rows.iter().map(|row| row.build()).for_each(|build| {
+            if !builds.contains(&build) {
+                builds.push(build);
+            }
+        });
+        let program = match turns {
+            true => format!("cargo xtask bench --builds {}", toolchain::setup::quote(&builds.join(","))),
+            false => "anneal bench".to_string(),
+        };
         let list = |values: BTreeSet<u64>| {
             let words: Vec<String> = values.iter().map(u64::to_string).collect();
             if words.is_empty() { "0".to_string() } else { words.join(",") }
@@ -60,12 +89,27 @@ fn bench(rows: &[Row]) -> Vec<String> {
         let threads = list(rows.iter().map(|row| row.threads).collect());
         let path = if end_to_end { " --end-to-end" } else { "" };
         format!(
-            "anneal bench -m {} -p {prompts} -n {generated}{pairs}{depth} -t {threads} -r {}{path} -o jsonl",
+            "{program} -m {} -p {prompts} -n {generated}{pairs}{depth} -t {threads}{flags} -r {}{path} -o jsonl",
             quoted(&format!("{model}.gguf")),
             samples.max(1)
         )
     };
     groups.into_iter().map(command).collect()
+}
+
+/// The flags for those settings of `row` that are not the same in all rows: what all have in common is taken for the
+/// default.
+fn flags(row: &Row, all: &[&Row]) -> String {
+    let differing = FLAGS.iter().filter_map(|(name, flag)| Some((flag, row.differing(name, all)?)));
+    // Threads of prefill are those of decode unless they are named.
+    let named = differing.filter(|(flag, value)| **flag != "-tb" || *value != row.threads.to_string());
+    let word = |flag: &str, value: &str| match (flag, value) {
+        ("-fa", "-1") => "auto".to_string(),
+        ("-fa", "0") => "off".to_string(),
+        ("-fa", "1") => "on".to_string(),
+        _ => quoted(value),
+    };
+    named.map(|(flag, value)| format!(" {flag} {}", word(flag, value))).collect()
 }
 
 /// As a shell takes it for one word. What no shell takes, as a NUL, is left out of the page anyway.

@@ -17,6 +17,10 @@ pub struct Row {
     pub end_to_end: bool,
     /// Threads.
     pub threads: u64,
+    /// Threads of prefill.
+    pub prefill_threads: u64,
+    /// The kind of floats that the weights are, `F16`; empty of quantised ones.
+    pub floats: &'static str,
     /// Tokens in one graph.
     pub ubatch: u64,
     /// Mean and standard deviation of tokens per second.
@@ -39,9 +43,14 @@ pub struct Row {
     pub date: String,
 }
 
+/// The setting that names the build, where several took turns.
+pub const BUILD: &str = "build";
+
 /// Fields by which two rows of one test may differ, and how they are called here.
-const SETTINGS: [(&str, &str); 15] = [
-    ("build_commit", "build"),
+const SETTINGS: [(&str, &str); 16] = [
+    // What `cargo xtask bench --builds` puts in front.
+    ("build", BUILD),
+    ("build_commit", "llama.cpp"),
     ("n_batch", "batch"),
     ("n_ubatch", "ubatch"),
     ("n_threads_batch", "prefill threads"),
@@ -78,6 +87,8 @@ impl Row {
             case: (whole("n_prompt"), whole("n_gen"), whole("n_depth")),
             end_to_end: value["anneal_path"] == "end_to_end",
             threads,
+            prefill_threads: value["n_threads_batch"].as_u64().filter(|n| *n > 0).unwrap_or(threads),
+            floats: floats(&words("model_type")),
             ubatch: whole("n_ubatch"),
             speed: (speed, number("stddev_ts").unwrap_or(0.0)),
             samples: value["samples_ts"].as_array().map_or(0, Vec::len),
@@ -118,21 +129,32 @@ impl Row {
 
     /// Those of its settings that are not the same in all of `rows`, in words, without those named in `but`.
     pub fn apart(&self, rows: &[&Row], but: &[&str]) -> String {
-        let varies = |name: &str| {
-            let values: BTreeSet<&str> = rows.iter().filter_map(|row| row.setting(name)).collect();
-            values.len() > 1
-        };
-        let differing = self
-            .settings
-            .iter()
-            .filter(|(name, value)| !value.is_empty() && !but.contains(name) && varies(name));
+        let names = SETTINGS.iter().map(|(_, name)| name).filter(|name| !but.contains(name));
+        let differing = names.filter_map(|name| Some((name, self.differing(name, rows)?)));
         let words: Vec<String> = differing.map(|(name, value)| format!("{name} {value}")).collect();
         words.join(", ")
+    }
+
+    /// The value of a setting that is not the same in all of `rows`.
+    pub fn differing(&self, name: &str, rows: &[&Row]) -> Option<&str> {
+        let values: BTreeSet<&str> = rows.iter().filter_map(|row| row.setting(name)).collect();
+        self.setting(name).filter(|value| !value.is_empty() && values.len() > 1)
+    }
+
+    /// The build, where the row names one.
+    pub fn build(&self) -> &str {
+        self.setting(BUILD).unwrap_or_default()
     }
 
     fn setting(&self, name: &str) -> Option<&str> {
         self.settings.iter().find(|(own, _)| *own == name).map(|(_, value)| value.as_str())
     }
+}
+
+/// The kind of floats in llama.cpp's name of a model, as in `llama 1B F16` and `llama 1B Q4_K - Medium`.
+fn floats(name: &str) -> &'static str {
+    let kinds = ["BF16", "F16", "F32"];
+    kinds.into_iter().find(|kind| name.split_whitespace().any(|word| word == *kind)).unwrap_or_default()
 }
 
 /// A file's name without folder and ending.

@@ -53,7 +53,7 @@ fn tuning() -> Value {
 fn a_file_is_what_its_content_says() {
     let sweep: Vec<Value> = [1, 2, 4].map(|threads| row("m", 0, 64, threads, threads as f64)).to_vec();
     let lines: Vec<String> = sweep.iter().map(Value::to_string).collect();
-    let cases: [(String, &[&str]); 7] = [
+    let cases: [(String, &[&str]); 8] = [
         (json!(sweep).to_string(), &["Host", "Threads", "Jitter", "Commands to repeat"]),
         (lines.join("\n"), &["Host", "Threads", "Jitter", "Commands to repeat"]),
         (format!("{}\n\n", lines[0]), &["Host", "Threads", "Jitter", "Commands to repeat"]),
@@ -62,6 +62,10 @@ fn a_file_is_what_its_content_says() {
         (
             json!({"checks": [{"name": "speed", "state": "passed", "said": "1.0"}], "subjects": [], "verdict": "accept"})
                 .to_string(),
+            &["Other results", "Commands to repeat"],
+        ),
+        (
+            json!({"base": {"profile": "native"}, "steps": [{"name": "x", "kept": true}], "result": {}}).to_string(),
             &["Other results", "Commands to repeat"],
         ),
         (
@@ -183,14 +187,17 @@ fn a_page_is_written_whole_and_the_plots_of_the_last_one_are_gone() {
         Page { report }.write(folder.path()).unwrap()
     };
     let first = write(&files);
-    std::fs::write(folder.path().join("plots/mine.svg"), "keep").unwrap();
+    // Somebody else's, one of them by a name like ours.
+    for name in ["mine.svg", "99-mine.svg"] {
+        std::fs::write(folder.path().join("plots").join(name), "keep").unwrap();
+    }
     let second = write(&files[..1]);
     assert!(second.plots.len() < first.plots.len());
     let mut there: Vec<_> =
         std::fs::read_dir(folder.path().join("plots")).unwrap().map(|entry| entry.unwrap().path()).collect();
     there.sort();
     let mut expected = second.plots.clone();
-    expected.push(folder.path().join("plots/mine.svg"));
+    expected.extend(["99-mine.svg", "mine.svg"].map(|name| folder.path().join("plots").join(name)));
     assert_eq!(there, expected);
     // Every picture of the Markdown is there.
     let markdown = std::fs::read_to_string(second.markdown).unwrap();
@@ -215,6 +222,80 @@ fn without_files_it_takes_what_lies_there_and_leaves_damage_out() {
     assert!(found.files.contains(&results.join("a.jsonl")) && !found.files.contains(&results.join("b.json")));
     assert!(!found.is_empty() && !found.measured_nothing());
     assert!(Inputs::default().is_empty() && Inputs::default().measured_nothing());
+}
+
+#[test]
+fn what_is_not_finished_says_so() {
+    let stopped = "it was still running when this was written";
+    let step = json!({"name": "one thread", "kept": false, "verdict": "not-accepted", "reasons": ["decode is slower\n"]});
+    let cases = [
+        (json!({"checks": [], "subjects": [], "stopped": stopped}), vec![stopped]),
+        (
+            json!({"base": {}, "steps": [step], "result": {}, "stopped": stopped}),
+            vec![stopped, "decode is slower"],
+        ),
+        (json!({"ranking": []}), vec!["It is not finished"]),
+    ];
+    for (value, expected) in cases {
+        let markdown = page(&inputs(&[&value.to_string()]).unwrap(), false).markdown("plots");
+        for words in expected {
+            assert!(markdown.contains(words), "{markdown}");
+        }
+    }
+}
+
+#[test]
+fn builds_that_took_turns_are_told_apart() {
+    let of = |build: &str, threads, speed| {
+        let mut row = row("m", 0, 64, threads, speed);
+        row["build"] = json!(build);
+        row
+    };
+    let rows = [of("upstream", 1, 1.0), of("native", 1, 2.0), of("upstream", 2, 3.0), of("native", 2, 4.0)];
+    let report = page(&inputs(&[&json!(rows).to_string(), &roofline().to_string()]).unwrap(), false);
+    let curves = report.plots().find_map(|plot| match &plot.kind {
+        report::Kind::Curves(curves) => Some(curves),
+        _ => None,
+    });
+    let series: Vec<_> =
+        curves.unwrap().series.iter().map(|line| (line.name.as_str(), line.points.len())).collect();
+    assert_eq!(series, [("decode 64, build native", 2), ("decode 64, build upstream", 2)]);
+    let points = report.plots().find_map(|plot| match &plot.kind {
+        report::Kind::Roofline(roofline) => Some(roofline.points.len()),
+        _ => None,
+    });
+    assert_eq!(points, Some(2));
+    let markdown = report.markdown("plots");
+    let command = "cargo xtask bench --builds upstream,native -m m.gguf -p 0 -n 64 -t 1,2 -r 2";
+    assert!(markdown.contains(command), "{markdown}");
+}
+
+#[test]
+fn one_machine_in_more_and_in_fewer_words_is_one() {
+    let long = "2 cores of a CPU (family 25 model 17), 24 GiB, Debian 13";
+    let of = |machine: &str| json!({"ranking": [], "machine": machine}).to_string();
+    let rows = row("m", 0, 64, 1, 1.0).to_string();
+    for texts in [[of(long), rows.clone()], [rows, of(long)]] {
+        let markdown = page(&inputs(&texts.each_ref().map(String::as_str)).unwrap(), false).markdown("plots");
+        assert!(!markdown.contains("more than one machine"), "{markdown}");
+        assert!(markdown.contains("24 GiB"), "{markdown}");
+    }
+    let two = page(&inputs(&[&of(long), &of("another")]).unwrap(), false).markdown("plots");
+    assert!(two.contains("more than one machine"), "{two}");
+}
+
+#[test]
+fn floats_lie_under_the_roof_of_floats() {
+    let mut half = row("m", 512, 0, 1, 100.0);
+    half["model_type"] = json!("llama 1B F16");
+    // The prompt is evaluated by other threads than the answer.
+    half["n_threads_batch"] = json!(2);
+    let report = page(&inputs(&[&half.to_string(), &roofline().to_string()]).unwrap(), false);
+    let point = report.plots().find_map(|plot| match &plot.kind {
+        report::Kind::Roofline(roofline) => Some(roofline.points[0].macs),
+        _ => None,
+    });
+    assert_eq!(point, Some(0.5 * 2e11));
 }
 
 #[test]

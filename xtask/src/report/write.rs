@@ -1,6 +1,5 @@
 //! Puts the page into its folder.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -34,6 +33,8 @@ impl Page {
         let plots = folder.join("plots");
         std::fs::create_dir_all(&plots).with_context(|| format!("cannot make {}", plots.display()))?;
         let html = self.report.html();
+        let (page, markdown) = (folder.join("report.html"), folder.join("report.md"));
+        let earlier = named(&markdown, &plots);
         let mut written = Vec::new();
         for plot in self.report.plots() {
             process::check_interrupted()?;
@@ -41,24 +42,18 @@ impl Page {
             write_atomically(&path, plot.file().as_bytes())?;
             written.push(path);
         }
-        let (page, markdown) = (folder.join("report.html"), folder.join("report.md"));
         write_atomically(&markdown, self.report.markdown("plots").as_bytes())?;
         write_atomically(&page, html.as_bytes())?;
-        remove_others(&plots, &written);
+        for plot in earlier.iter().filter(|plot| !written.contains(plot)) {
+            let _ = std::fs::remove_file(plot);
+        }
         Ok(Written { html: page, markdown, plots: written })
     }
 }
 
-/// Removes plots with names that we give (`07-decode.svg`) and that are not in `kept`.
-fn remove_others(folder: &Path, kept: &[PathBuf]) {
-    let kept: BTreeSet<&PathBuf> = kept.iter().collect();
-    let ours = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let number = name.split('-').next().unwrap_or_default();
-        name.ends_with(".svg") && number.len() >= 2 && number.bytes().all(|byte| byte.is_ascii_digit())
-    };
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    for path in entries.filter(|path| ours(path) && !kept.contains(path)) {
-        let _ = std::fs::remove_file(path);
-    }
+/// The plots in `folder` that the page `markdown` shows: ours alone, whatever else lies there.
+fn named(markdown: &Path, folder: &Path) -> Vec<PathBuf> {
+    let text = std::fs::read_to_string(markdown).unwrap_or_default();
+    let names = text.split("](plots/").skip(1).filter_map(|rest| rest.split(')').next());
+    names.filter(|name| name.ends_with(".svg") && !name.contains('/')).map(|name| folder.join(name)).collect()
 }
