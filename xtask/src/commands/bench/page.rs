@@ -248,6 +248,11 @@ fn published_ratios_are_those_of_the_samples() {
     for (name, measured) in results() {
         let Measured::Comparison(comparison) = measured else { continue };
         assert_eq!(comparison.stopped, None, "{name}");
+        let overall = |comparison: &Comparison| -> Vec<String> {
+            let said = comparison.overall.iter().map(|build| (&build.build, build.ratio, &build.verdict));
+            said.map(|(build, ratio, verdict)| format!("{build}: {ratio}, {verdict}")).collect()
+        };
+        assert_eq!(overall(&again((*comparison).clone())), overall(&comparison), "{name}");
         for figure in &comparison.figures {
             let baseline = &figure.results[0];
             for result in &figure.results {

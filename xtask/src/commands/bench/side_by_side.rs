@@ -21,13 +21,13 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "upstream-default,native")]
     builds: Vec<String>,
     /// Rounds: in each every build runs all tests once
-    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, value_name = "N", default_value_t = measure::FEWEST_PAIRS as u32, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
-    /// Output: md, json, jsonl or csv
+    /// Output: md, json, jsonl, csv or sql
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
-    /// What else `anneal bench` takes, with lists: -m FILE -p 512 -n 128 -d 0,4096 -t 1,2 -ub 256,512 …; -r and -o may
-    /// stand among them
+    /// What else `anneal bench` takes, with lists: -m FILE -p 512 -n 128 -d 0,4096 -t 1,2 -ub 256,512 …; --builds, -r and
+    /// -o may stand among them
     #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
     tests: Vec<String>,
 }
@@ -38,10 +38,12 @@ enum Format {
     Json,
     Jsonl,
     Csv,
+    Sql,
 }
 
 impl Args {
-    /// Takes `-r` and `-o` out of what was meant for the engine: whoever knows llama-bench writes them anywhere.
+    /// Takes `--builds`, `-r` and `-o` out of what was meant for the engine: whoever knows llama-bench writes flags
+    /// anywhere.
     fn sorted(mut self) -> Result<Self> {
         let mut tests = Vec::new();
         let mut words = std::mem::take(&mut self.tests).into_iter();
@@ -54,6 +56,10 @@ impl Args {
             let wrong =
                 |value: &str, use_: &str| Err(crate::exit::usage(format!("{name} {value}: use {use_}")));
             match name.as_str() {
+                "--builds" => match value() {
+                    list if list.split(',').any(str::is_empty) => return wrong(&list, "builds, as in a,b"),
+                    list => self.builds = list.split(',').map(str::to_string).collect(),
+                },
                 "-r" | "--repetitions" => {
                     let text = value();
                     match text.parse().ok().filter(|rounds| *rounds > 0) {
@@ -65,7 +71,7 @@ impl Args {
                     let text = value();
                     match Format::from_str(&text, true) {
                         Ok(format) => self.output = format,
-                        Err(_) => return wrong(&text, "md, json, jsonl or csv"),
+                        Err(_) => return wrong(&text, "md, json, jsonl, csv or sql"),
                     }
                 }
                 _ => tests.push(word),
@@ -76,11 +82,12 @@ impl Args {
     }
 }
 
-/// A row of llama-bench, with the build in front and the samples of all rounds.
+/// A row of llama-bench.
 type Row = Map<String, Value>;
 
 /// Runs the tests.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    process::begins_anew();
     let args = args.sorted()?;
     let workspace = Workspace::find()?;
     if let Some(word) = args.tests.first().filter(|word| !word.starts_with('-')) {
@@ -101,14 +108,14 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         )));
     }
     measure::conditions::look().iter().for_each(|condition| ui.warn(condition));
-    let mut all: Vec<Vec<Row>> = vec![Vec::new(); builds.len()];
+    let mut rounds: Vec<Vec<Vec<Row>>> = vec![Vec::new(); builds.len()];
     let mut progress = ui.progress("bench");
     let mut failure = None;
     for done in 0..args.repetitions as usize {
         match round(done, &builds, &args.tests) {
             Ok(rows) => {
-                for ((sum, rows), build) in all.iter_mut().zip(rows).zip(&builds) {
-                    add(sum, rows, &build.name)?;
+                for ((all, rows), build) in rounds.iter_mut().zip(rows).zip(&builds) {
+                    add(all, rows, &build.name)?;
                 }
             }
             Err(error) if done == 0 => return Err(error),
@@ -123,6 +130,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         progress.step(done as u64 + 1, u64::from(args.repetitions), "rounds");
     }
     progress.finish();
+    let all: Vec<Vec<Row>> =
+        rounds.iter().zip(&builds).map(|(rounds, build)| together(rounds, &build.name)).collect();
     // Test by test, the builds of each below one another.
     let tests = all.iter().map(Vec::len).max().unwrap_or(0);
     let rows: Vec<Row> =
@@ -141,37 +150,55 @@ fn round(number: usize, builds: &[Candidate], tests: &[String]) -> Result<Vec<Ve
     Ok(rows)
 }
 
-/// Adds the samples of `rows` to those of the rounds before.
-fn add(all: &mut Vec<Row>, rows: Vec<Row>, build: &str) -> Result<()> {
-    if all.is_empty() {
-        for row in rows {
-            let mut named = Row::new();
-            named.insert("build".to_string(), build.into());
-            named.extend(row);
-            all.push(named);
-        }
-        return Ok(());
+/// Adds a round of `build`, which has to be of the same tests as those before.
+fn add(rounds: &mut Vec<Vec<Row>>, rows: Vec<Row>, build: &str) -> Result<()> {
+    if let Some(first) = rounds.first().filter(|first| first.len() != rows.len()) {
+        bail!("{build} ran {} tests in one round and {} in another", first.len(), rows.len());
     }
-    if all.len() != rows.len() {
-        bail!("{build} ran {} tests in one round and {} in another", all.len(), rows.len());
-    }
-    for (sum, row) in all.iter_mut().zip(rows) {
-        for key in ["samples_ns", "samples_ts"] {
-            if let (Some(Value::Array(samples)), Some(Value::Array(more))) = (sum.get_mut(key), row.get(key))
-            {
-                samples.extend(more.iter().cloned());
-            }
-        }
-        for (key, of) in [("ns", "samples_ns"), ("ts", "samples_ts")] {
-            let samples = numbers(sum, of);
-            let mean = samples.iter().sum::<f64>() / samples.len() as f64;
-            let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
-            let deviation = (squares / (samples.len() as f64 - 1.0).max(1.0)).sqrt();
-            sum.insert(format!("avg_{key}"), mean.into());
-            sum.insert(format!("stddev_{key}"), deviation.into());
-        }
-    }
+    rounds.push(rows);
     Ok(())
+}
+
+/// One row for each test of `build`: its name in front, the samples of all rounds, and of what each round tells once
+/// the median.
+fn together(rounds: &[Vec<Row>], build: &str) -> Vec<Row> {
+    let tests = rounds.first().map_or(0, Vec::len);
+    (0..tests)
+        .map(|test| {
+            let rows: Vec<&Row> = rounds.iter().map(|round| &round[test]).collect();
+            let mut sum = Row::new();
+            sum.insert("build".to_string(), build.into());
+            sum.extend(rows[0].iter().map(|(key, value)| (key.clone(), summed(key, value, &rows))));
+            for (key, of) in [("ns", "samples_ns"), ("ts", "samples_ts")] {
+                let samples = numbers(&sum, of);
+                if samples.is_empty() {
+                    continue;
+                }
+                let mean = mean(&samples);
+                let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
+                let deviation = (squares / (samples.len() as f64 - 1.0).max(1.0)).sqrt();
+                sum.insert(format!("avg_{key}"), mean.into());
+                sum.insert(format!("stddev_{key}"), deviation.into());
+            }
+            sum
+        })
+        .collect()
+}
+
+/// What one field is over all rounds; `first` is that of the first.
+fn summed(key: &str, first: &Value, rows: &[&Row]) -> Value {
+    let values = || rows.iter().filter_map(|row| row.get(key));
+    let once = key.starts_with("tpot_") || ["load_ns", "time_to_first_token_ns", "roof_share"].contains(&key);
+    if key.starts_with("samples_") && first.is_array() {
+        return values().filter_map(Value::as_array).flatten().cloned().collect();
+    }
+    let told: Vec<f64> = values().filter_map(Value::as_f64).collect();
+    match once && !told.is_empty() {
+        // Whole nanoseconds stay whole.
+        true if first.is_u64() => (measure::median(&told).round() as u64).into(),
+        true => measure::median(&told).into(),
+        false => first.clone(),
+    }
 }
 
 fn numbers(row: &Row, key: &str) -> Vec<f64> {
@@ -183,6 +210,7 @@ fn print(rows: &[Row], format: Format, all: &[Vec<Row>], builds: &[Candidate], u
         Format::Json => serde_json::to_string_pretty(rows)?,
         Format::Jsonl => rows.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?.join("\n"),
         Format::Csv => csv(rows),
+        Format::Sql => sql(rows),
         Format::Md => return table(all, builds, rows, ui),
     };
     ui.result(&rows, text)
@@ -190,9 +218,10 @@ fn print(rows: &[Row], format: Format, all: &[Vec<Row>], builds: &[Candidate], u
 
 /// Fields in double quotes, as llama-bench writes them; samples have no column.
 fn csv(rows: &[Row]) -> String {
-    let Some(first) = rows.first() else { return String::new() };
-    let columns: Vec<&String> =
-        first.iter().filter(|(_, value)| !value.is_array()).map(|(key, _)| key).collect();
+    let columns = columns(rows);
+    if columns.is_empty() {
+        return String::new();
+    }
     let cell = |value: Option<&Value>| {
         let text = match value {
             None | Some(Value::Null) => String::new(),
@@ -201,11 +230,42 @@ fn csv(rows: &[Row]) -> String {
         };
         format!("\"{}\"", text.replace('"', "\"\""))
     };
-    let mut lines = vec![columns.iter().map(|column| column.to_string()).collect::<Vec<_>>().join(",")];
+    let mut lines = vec![columns.join(",")];
     lines.extend(
         rows.iter().map(|row| columns.iter().map(|key| cell(row.get(*key))).collect::<Vec<_>>().join(",")),
     );
     lines.join("\n")
+}
+
+/// A table and a row for each test, as llama-bench writes them. Quotes are doubled, so that no text ends before its end.
+fn sql(rows: &[Row]) -> String {
+    let columns = columns(rows);
+    let kind =
+        |column: &&str| match rows.iter().filter_map(|row| row.get(*column)).find(|value| !value.is_null()) {
+            Some(Value::Number(number)) if number.is_f64() => "REAL",
+            Some(Value::Number(_) | Value::Bool(_)) => "INTEGER",
+            _ => "TEXT",
+        };
+    let literal = |value: Option<&Value>| match value {
+        None | Some(Value::Null) => "NULL".to_string(),
+        Some(Value::Bool(on)) => u8::from(*on).to_string(),
+        Some(Value::Number(number)) => number.to_string(),
+        Some(Value::String(text)) => format!("'{}'", text.replace('\0', "").replace('\'', "''")),
+        Some(other) => format!("'{}'", other.to_string().replace('\'', "''")),
+    };
+    let kinds: Vec<String> = columns.iter().map(|column| format!("  {column} {}", kind(column))).collect();
+    let mut lines = vec![format!("CREATE TABLE IF NOT EXISTS llama_bench (\n{}\n);\n", kinds.join(",\n"))];
+    lines.extend(rows.iter().map(|row| {
+        let values: Vec<String> = columns.iter().map(|column| literal(row.get(*column))).collect();
+        format!("INSERT INTO llama_bench ({}) VALUES ({});", columns.join(", "), values.join(", "))
+    }));
+    if columns.is_empty() { String::new() } else { lines.join("\n") }
+}
+
+/// Fields that are no lists.
+fn columns(rows: &[Row]) -> Vec<&str> {
+    let first = rows.first().into_iter().flatten();
+    first.filter(|(_, value)| !value.is_array()).map(|(key, _)| key.as_str()).collect()
 }
 
 fn table(all: &[Vec<Row>], builds: &[Candidate], rows: &[Row], ui: &Ui) -> Result<()> {
@@ -296,17 +356,25 @@ mod tests {
 
     #[test]
     fn samples_of_all_rounds_make_one_row() {
-        let mut all = Vec::new();
-        for speed in [10.0, 20.0, 30.0] {
+        let mut rounds = Vec::new();
+        for speed in [10.0, 20.0, 40.0] {
             let text = format!(
-                r#"{{"n_prompt": 8, "n_gen": 0, "samples_ns": [1], "samples_ts": [{speed}], "avg_ts": {speed}}}"#
+                r#"{{"n_prompt": 8, "n_gen": 0, "samples_ns": [1], "samples_ts": [{speed}], "avg_ts": {speed},
+                    "samples_time_to_first_token_ns": [{speed}], "tpot_p50_ns": {speed}, "load_ns": {speed:.0},
+                    "roof_share": null}}"#
             );
-            add(&mut all, vec![row(&text)], "native").unwrap();
+            add(&mut rounds, vec![row(&text)], "native").unwrap();
         }
-        assert_eq!(numbers(&all[0], "samples_ts"), [10.0, 20.0, 30.0]);
-        assert_eq!((all[0]["avg_ts"].as_f64(), all[0]["stddev_ts"].as_f64()), (Some(20.0), Some(10.0)));
+        let all = together(&rounds, "native");
+        assert_eq!(numbers(&all[0], "samples_ts"), [10.0, 20.0, 40.0]);
+        assert_eq!(all[0]["avg_ts"].as_f64(), Some(70.0 / 3.0));
+        assert!(all[0]["stddev_ts"].as_f64().is_some_and(|deviation| (deviation - 15.275).abs() < 0.001));
+        // What a round tells once is not that of the first round alone.
+        assert_eq!(numbers(&all[0], "samples_time_to_first_token_ns"), [10.0, 20.0, 40.0]);
+        assert_eq!((&all[0]["tpot_p50_ns"], &all[0]["load_ns"]), (&Value::from(20), &Value::from(20)));
+        assert_eq!(all[0]["roof_share"], Value::Null);
         assert_eq!(all[0].get("build"), Some(&Value::from("native")));
-        assert!(add(&mut all, Vec::new(), "native").is_err());
+        assert!(add(&mut rounds, Vec::new(), "native").is_err());
     }
 
     #[test]
@@ -320,7 +388,10 @@ mod tests {
         let sorted = args(&["-m", "a.gguf", "-r", "3", "-p", "8", "--output=csv"]).sorted().unwrap();
         assert_eq!((sorted.repetitions, sorted.output), (3, Format::Csv));
         assert_eq!(sorted.tests, ["-m", "a.gguf", "-p", "8"]);
-        for wrong in [&["-r"][..], &["-r", "0"], &["-o", "sql"], &["--output="]] {
+        let sorted = args(&["-m", "a.gguf", "--builds", "a,b", "-o", "sql"]).sorted().unwrap();
+        assert_eq!((sorted.builds, sorted.output), (vec!["a".to_string(), "b".to_string()], Format::Sql));
+        assert_eq!(sorted.tests, ["-m", "a.gguf"]);
+        for wrong in [&["-r"][..], &["-r", "0"], &["-o", "xml"], &["--output="], &["--builds"]] {
             let error = args(wrong).sorted().unwrap_err();
             assert_eq!(crate::exit::code_of(&error), crate::exit::USAGE, "{wrong:?}: {error}");
         }
@@ -351,5 +422,12 @@ mod tests {
         assert!(title(&row("{}"), Program::Anneal).is_err());
         let rows = [row(r#"{"build": "a\"b", "n_gen": 4, "samples_ns": [1], "x": null}"#)];
         assert_eq!(csv(&rows), "build,n_gen,x\n\"a\"\"b\",\"4\",\"\"");
+        let rows = [row(r#"{"build": "it's", "n_gen": 4, "samples_ns": [1], "avg_ts": 1.5, "x": null}"#)];
+        assert_eq!(
+            sql(&rows),
+            "CREATE TABLE IF NOT EXISTS llama_bench (\n  avg_ts REAL,\n  build TEXT,\n  n_gen INTEGER,\n  x TEXT\n);\n\n\
+             INSERT INTO llama_bench (avg_ts, build, n_gen, x) VALUES (1.5, 'it''s', 4, NULL);"
+        );
+        assert_eq!((csv(&[]), sql(&[])), (String::new(), String::new()));
     }
 }
