@@ -133,6 +133,22 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_is_taken_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = |name: &str| check_link(&folder.path().join(name), name);
+        std::fs::create_dir(folder.path().join("models")).unwrap();
+        std::fs::write(folder.path().join("optimize.json"), "{}").unwrap();
+        std::os::unix::fs::symlink("native", folder.path().join("mine")).unwrap();
+        for name in ["models", "optimize.json"] {
+            let error = link(name).unwrap_err();
+            assert_eq!(exit::code_of(&error), exit::USAGE, "{error}");
+            assert!(error.to_string().contains(name), "{error}");
+        }
+        // Of an earlier optimisation, and a new one.
+        assert!(link("mine").is_ok() && link("other").is_ok());
+    }
+
+    #[test]
     fn the_file_makes_the_same_plan_again() {
         let folder = tempfile::tempdir().unwrap();
         let profiles = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiles/build");

@@ -271,6 +271,24 @@ fn builds_that_took_turns_are_told_apart() {
 }
 
 #[test]
+fn rows_of_other_settings_are_repeated_by_other_commands() {
+    let of = |poll: u64, flash: i64, threads: u64| {
+        let mut row = row("a b", 0, 64, threads, 1.0);
+        (row["poll"], row["flash_attn"], row["n_threads_batch"]) =
+            (json!(poll), json!(flash), json!(threads));
+        row
+    };
+    let rows = [of(0, 1, 1), of(0, 1, 2), of(50, -1, 2)];
+    let markdown = page(&inputs(&[&json!(rows).to_string()]).unwrap(), false).markdown("plots");
+    for command in [
+        "anneal bench -m 'a b.gguf' -p 0 -n 64 -t 1,2 -fa on --poll 0 -r 2 -o jsonl",
+        "anneal bench -m 'a b.gguf' -p 0 -n 64 -t 2 -fa auto --poll 50 -r 2 -o jsonl",
+    ] {
+        assert!(markdown.contains(command), "{markdown}");
+    }
+}
+
+#[test]
 fn one_machine_in_more_and_in_fewer_words_is_one() {
     let long = "2 cores of a CPU (family 25 model 17), 24 GiB, Debian 13";
     let of = |machine: &str| json!({"ranking": [], "machine": machine}).to_string();
