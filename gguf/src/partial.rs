@@ -149,13 +149,14 @@ impl Drop for PartialFile {
 
 /// Bytes that this user may still write into `folder`, where the system tells.
 #[cfg(unix)]
-fn free_space(folder: &Path) -> Option<Bytes> {
+pub fn free_space(folder: &Path) -> Option<Bytes> {
     let stat = nix::sys::statvfs::statvfs(folder).ok()?;
     Some(Bytes(stat.blocks_available().saturating_mul(stat.fragment_size())))
 }
 
+/// Not known here.
 #[cfg(not(unix))]
-fn free_space(_folder: &Path) -> Option<Bytes> {
+pub fn free_space(_folder: &Path) -> Option<Bytes> {
     None
 }
 

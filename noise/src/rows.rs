@@ -16,10 +16,12 @@ impl HalfTable {
         Self(table)
     }
 
-    /// Fills `row`, two bytes a value, little-endian; four values of each 64 random bits.
-    pub fn fill(&self, row: &mut [u8], random: &mut Xoshiro) {
+    /// Appends `len` little-endian halves to `out`; four values of each 64 random bits.
+    pub fn append(&self, out: &mut Vec<u8>, len: usize, random: &mut Xoshiro) {
+        let start = out.len();
+        out.resize(start + 2 * len, 0);
         let value = |bits: u64| u64::from(self.0[usize::from(bits as u16)]);
-        let mut fours = row.chunks_exact_mut(8);
+        let mut fours = out[start..].chunks_exact_mut(8);
         for four in &mut fours {
             let bits = random.next_u64();
             let values =

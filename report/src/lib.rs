@@ -17,6 +17,7 @@ pub use curves::{Curves, Series};
 pub use intervals::{Interval, Intervals};
 pub use roofline::{Point, Roof, Roofline};
 pub use spreads::{Spread, Spreads};
+pub use svg::escaped;
 pub use words::tidy;
 
 /// A page.

@@ -13,10 +13,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use build_info::Bytes;
+use gguf::partial::free_space;
 
 use crate::exit;
-pub use running::Running;
+pub use running::{Running, stop};
 
 /// Lines of output that an error shows.
 const TAIL: usize = 25;
@@ -236,12 +236,6 @@ impl<'a> Run<'a> {
         }
         anyhow!("{message}\n  all output: {}", self.log.path.display())
     }
-}
-
-/// What is left on the disk of `path`.
-fn free_space(path: &Path) -> Option<Bytes> {
-    let disk = nix::sys::statvfs::statvfs(path).ok()?;
-    Some(Bytes(disk.blocks_available().saturating_mul(disk.fragment_size())))
 }
 
 fn read_lines(

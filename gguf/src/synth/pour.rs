@@ -88,10 +88,9 @@ fn draw<'a>(
         if spec.kind == GgmlType::F16 {
             let known = halves.take().filter(|(tensor, _)| *tensor == job.tensor);
             let (_, tables) = halves.insert(known.unwrap_or_else(|| (job.tensor, Halves::new(fill))));
-            buffer.resize(2 * row * (job.rows.end - job.rows.start) as usize, 0);
-            for (index, row) in job.rows.clone().zip(buffer.chunks_exact_mut(2 * row)) {
+            for index in job.rows.clone() {
                 let quiet = matches!(fill, Fill::Tokens { .. }) && vocabulary.is_quiet(index as usize);
-                tables.fill(row, quiet, &mut random);
+                tables.append(&mut buffer, row, quiet, &mut random);
             }
         } else {
             for index in job.rows.clone() {
@@ -122,10 +121,10 @@ impl Halves {
         }
     }
 
-    /// Fills one row.
-    fn fill(&self, row: &mut [u8], quiet: bool, random: &mut Xoshiro) {
+    /// Appends one row.
+    fn append(&self, out: &mut Vec<u8>, len: usize, quiet: bool, random: &mut Xoshiro) {
         let table = self.quiet.as_ref().filter(|_| quiet).unwrap_or(&self.plain);
-        table.fill(row, random);
+        table.append(out, len, random);
     }
 }
 

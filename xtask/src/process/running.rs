@@ -41,8 +41,8 @@ impl Running {
     }
 }
 
-/// Asks the command's group to end; `force` does not ask.
-fn stop(child: &Child, force: bool) {
+/// Asks the group of `child`, which it leads, to end; `force` does not ask.
+pub fn stop(child: &Child, force: bool) {
     let signal = if force { Signal::SIGKILL } else { Signal::SIGTERM };
     if let Ok(group) = i32::try_from(child.id()) {
         // It may have ended by itself meanwhile.

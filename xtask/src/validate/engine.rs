@@ -4,14 +4,12 @@ use std::ffi::OsString;
 use std::fmt;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 
 use super::subject::{Side, Subject};
 use crate::{exit, process};
@@ -135,7 +133,7 @@ pub fn run(
         }
         late = late || stay.0.is_some_and(|time| started.elapsed() > time);
         if late || process::interrupted() {
-            kill(&child);
+            process::stop(&child, true);
         }
         if !open && let Some(status) = child.try_wait().with_context(|| format!("cannot wait for {line}"))? {
             break status;
@@ -161,13 +159,6 @@ pub fn run(
 fn pause() -> Result<Vec<u8>, RecvTimeoutError> {
     std::thread::sleep(TICK);
     Err(RecvTimeoutError::Timeout)
-}
-
-fn kill(child: &Child) {
-    if let Ok(group) = i32::try_from(child.id()) {
-        // It may have ended by itself meanwhile.
-        let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
-    }
 }
 
 /// Standard output, piece by piece as it comes.

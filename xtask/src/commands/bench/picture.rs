@@ -3,6 +3,8 @@
 
 use std::fmt::Write;
 
+use report::escaped;
+
 use crate::compare::Phase;
 use crate::compare::comparison::{Comparison, Figure};
 
@@ -16,10 +18,6 @@ const BARS: (f64, f64) = (150.0, 330.0);
 const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1b1f24}.soft{fill:#57606a}.bold{font-weight:600}\
     .before{fill:#afb8c1}.after{fill:#0072b2}@media(prefers-color-scheme:dark){text{fill:#e6edf3}.soft{fill:#9198a1}\
     .before{fill:#57606a}.after{fill:#56b4e9}}";
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
 
 /// A phase's two bars, from `top` down.
 fn bars(svg: &mut String, figure: &Figure, top: f64) {
