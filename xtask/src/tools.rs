@@ -1,5 +1,7 @@
 //! What commands start from: the host, the tools, the llama.cpp sources.
 
+mod cache;
+
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -11,6 +13,7 @@ use toolchain::{SearchPath, Toolchain};
 use crate::exit;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
+pub use cache::Cache;
 
 /// Where llama.cpp comes from.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -7,6 +7,7 @@ use super::{against_native, setup};
 use crate::openblas::{self, ArchiveArgs};
 use crate::profile::Override;
 use crate::stages::{Build, Lock, Outcome};
+use crate::tools::Cache;
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
 use crate::{plan, profile, tools};
@@ -49,6 +50,9 @@ pub struct Short {
     /// Take the plain build, though one that `pgo` or `bolt` made from it is current
     #[arg(long)]
     plain: bool,
+    /// Compiler cache that shares object files between builds
+    #[arg(long, value_enum, default_value_t = Cache::Off)]
+    cache: Cache,
     /// Leave this machine's name out of build_info.json
     #[arg(long)]
     no_hostname: bool,
@@ -86,13 +90,13 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 
 /// Builds a profile for another command.
 pub fn make(profile: &str, yes: bool, ui: &Ui) -> Result<()> {
-    make_with(profile, &[], yes, ui)
+    make_with(profile, &[], Cache::Off, yes, ui)
 }
 
 /// Builds a profile with some keys of its own changed, for another command: the plain build, whatever was made of it.
-pub fn make_with(profile: &str, keys: &[Override], yes: bool, ui: &Ui) -> Result<()> {
-    let common =
-        Short { yes, dry_run: false, plain: true, no_hostname: false, source: tools::SourceArgs::default() };
+pub fn make_with(profile: &str, keys: &[Override], cache: Cache, yes: bool, ui: &Ui) -> Result<()> {
+    let source = tools::SourceArgs::default();
+    let common = Short { yes, dry_run: false, plain: true, cache, no_hostname: false, source };
     let set = SetArgs { keys: keys.to_vec() };
     build(&Args { set, ..common.profile(profile) }, ui).map(|_| ())
 }
@@ -119,11 +123,12 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     openblas::provide(&workspace, &profile, &host, &args.archive, &mut toolchain, ui)?;
     let tree = tools::fetch(&workspace, &args.common.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
+    let launcher = args.common.cache.launcher(&toolchain)?;
     for note in &plan.notes {
         ui.warn(note);
     }
     let folder = workspace.anneal().join(plan.folder_name());
-    let build = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?;
+    let build = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?.launched_by(launcher.as_deref());
     let outcome = match build.improved(!args.common.no_hostname).filter(|_| !args.common.plain) {
         Some(improved) => improved,
         None => build.run(!args.common.no_hostname)?,

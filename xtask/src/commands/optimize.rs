@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use build_info::{BuildInfo, Host, Sha256};
-use clap::ValueEnum;
 use gguf::GgufFile;
 use measure::Objective;
 use serde::Serialize;
@@ -21,11 +20,11 @@ use crate::optimize::record::{self, Record, Store, Winner};
 use crate::optimize::reproduce::{self, Reproduction};
 use crate::optimize::space::{LeftOut, Work};
 use crate::optimize::survey::{self, BOLT, Choice, Estimates, PGO, Surroundings, Survey};
-use crate::optimize::workshop::{Cache, Workshop};
+use crate::optimize::workshop::Workshop;
 use crate::optimize::{Contest, Ending, about, heats};
 use crate::profile::{self, Profile};
 use crate::stages::Lock;
-use crate::tools;
+use crate::tools::{self, Cache};
 use crate::ui::{self, Ui};
 use crate::workload::Synthetic;
 use crate::workspace::Workspace;
@@ -129,10 +128,7 @@ impl Args {
                 words.push(format!("{flag} {}", quote(&list.join(","))));
             }
         }
-        if self.cache != Cache::default() {
-            let value = self.cache.to_possible_value();
-            words.extend(value.map(|value| format!("--cache {}", value.get_name())));
-        }
+        words.extend(self.cache.option(Cache::default()));
         words.extend(self.name.as_ref().map(|name| format!("--name {}", quote(name))));
         words.extend(self.threads.map(|threads| format!("-t {threads}")));
         words.extend(self.then_tune.then(|| "--then-tune".to_string()));

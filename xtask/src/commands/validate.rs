@@ -10,12 +10,13 @@ use super::bench::warn_of_sources;
 use super::build;
 use crate::compare::{Candidate, Phase, Provenance};
 use crate::models::Maker;
+use crate::tools::{self, Cache};
 use crate::ui::Ui;
 use crate::validate::steps::{Plan, Setting, Walk};
 use crate::validate::{Options, Page, Record, Rules, Side, Sizes, Subject, Validation, Verdict, flags};
 use crate::workload::Synthetic;
 use crate::workspace::Workspace;
-use crate::{exit, process, tools};
+use crate::{exit, process};
 
 /// Options of `validate`.
 #[derive(Debug, clap::Args)]
@@ -208,7 +209,7 @@ fn subject(side: Side, setting: &Setting, yes: bool, workspace: &Workspace, ui: 
     // is there may be of other sources than those of the steps: the build finds out.
     let current = BuildInfo::read(&workspace.current(&name).join("build_info.json"));
     if !keys.is_empty() || !current.is_ok_and(|info| info.base_plan.is_some()) {
-        build::make_with(&setting.profile, &keys, yes, ui)?;
+        build::make_with(&setting.profile, &keys, Cache::default(), yes, ui)?;
     }
     Subject::new(side, Candidate::named(workspace, &name)?, flags)
 }

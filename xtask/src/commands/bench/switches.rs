@@ -6,6 +6,7 @@ use build_info::BuildInfo;
 use super::compare;
 use crate::commands::build;
 use crate::profile::{self, Override};
+use crate::tools::Cache;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
@@ -23,6 +24,9 @@ pub struct Args {
     /// Install missing tools without asking
     #[arg(short, long)]
     yes: bool,
+    /// Compiler cache that shares object files between builds
+    #[arg(long, value_enum, default_value_t)]
+    cache: Cache,
     #[command(flatten)]
     compare: compare::Args,
 }
@@ -61,9 +65,9 @@ pub fn run(mut args: Args, ui: &Ui) -> Result<()> {
             args.profile
         );
     }
-    build::make_with(&args.profile, &[], args.yes, ui)?;
+    build::make_with(&args.profile, &[], args.cache, args.yes, ui)?;
     for key in &args.keys {
-        build::make_with(&args.profile, std::slice::from_ref(key), args.yes, ui)?;
+        build::make_with(&args.profile, std::slice::from_ref(key), args.cache, args.yes, ui)?;
     }
     args.compare.builds = builds;
     compare::run(args.compare, ui)
