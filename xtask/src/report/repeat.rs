@@ -71,7 +71,7 @@ fn bench(rows: &[Row]) -> Vec<String> {
             }
         });
         let program = match turns {
-            true => format!("cargo xtask bench --builds {}", quoted(&builds.join(","))),
+            true => format!("cargo xtask bench --builds {}", toolchain::setup::quote(&builds.join(","))),
             false => "anneal bench".to_string(),
         };
         let list = |values: BTreeSet<u64>| {
