@@ -13,8 +13,16 @@ use crate::ffi::{Model, Token};
 /// What of llguidance is kept for a model: its vocabulary as a tree of bytes.
 type Vocabularies = Mutex<Vec<(Weak<Model>, Arc<ParserFactory>)>>;
 
-/// Largest grammar or schema; llguidance's own limits are on what it becomes.
-const MAX_BYTES: usize = 1 << 20;
+/// Largest grammar and schema; llguidance's own limits are on what they become. Its Lark compiler and llama.cpp's look for
+/// left recursion call themselves for each rule that leads to another, so [`STACK`] has to do for as many rules as that.
+const MAX_GRAMMAR_BYTES: usize = 128 << 10;
+const MAX_SCHEMA_BYTES: usize = 1 << 20;
+const MAX_SCHEMA_REFS: usize = 4000;
+
+/// Characters of llguidance's message that are passed on: it repeats what was given.
+const MAX_WORDS: usize = 300;
+
+const NO_TEXT: &str = "no text matches it";
 
 /// Brackets within brackets. Parsers call themselves for each, and a stack has an end.
 const MAX_DEPTH: usize = 200;
@@ -25,6 +33,8 @@ const STACK: usize = 256 << 20;
 /// A text in the making and what may follow.
 pub(super) struct Guide {
     matcher: Matcher,
+    /// The first mask, until it is asked for.
+    first: Option<Vec<u32>>,
     what: &'static str,
 }
 
@@ -39,15 +49,28 @@ impl Guide {
             Constraint::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
         };
         let factory = factory(model)?;
-        let matcher = with_stack(move || Matcher::new(factory.create_parser(grammar)))?;
-        match matcher.get_error() {
-            Some(error) => Err(Error::Grammar { what, why: words(&error) }),
-            None => Ok(Some(Guide { matcher, what })),
+        let (matcher, first) = with_stack(move || {
+            let mut matcher = Matcher::new(factory.create_parser(grammar));
+            let first = matcher.compute_mask_or_eos();
+            (matcher, first)
+        })?;
+        let refuse = |why: String| Err(Error::Grammar { what, why });
+        match first {
+            // Rules that lead to themselves alone are found out only here.
+            Err(error) => refuse(match words(&error.to_string()) {
+                name if name == "NoExtensionBias" => NO_TEXT.to_string(),
+                other => other,
+            }),
+            Ok(mask) if mask.is_zero() => refuse(NO_TEXT.to_string()),
+            Ok(mask) => Ok(Some(Guide { matcher, first: Some(mask.into()), what })),
         }
     }
 
     /// Which tokens are allowed, a bit for each; the end of the text alone where it is complete.
     pub(super) fn mask(&mut self) -> Result<Vec<u32>> {
+        if let Some(first) = self.first.take() {
+            return Ok(first);
+        }
         let mask = self.matcher.compute_mask_or_eos().map_err(|error| self.failed(&error))?;
         Ok(mask.into())
     }
@@ -66,6 +89,7 @@ impl Guide {
 
     /// Goes on with `token`.
     pub(super) fn accept(&mut self, token: Token) -> Result<()> {
+        self.first = None;
         match self.matcher.is_stopped() && !self.matcher.is_error() {
             true => Ok(()),
             false => self.matcher.consume_token(token.cast_unsigned()).map_err(|error| self.failed(&error)),
@@ -108,16 +132,26 @@ pub(super) fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> 
 
 fn check(constraint: &Constraint, what: &'static str) -> Result<()> {
     let refuse = |why: String| Err(Error::Grammar { what, why });
-    let text = match constraint {
-        Constraint::Grammar(text) => text,
-        // The depth of JSON is bounded by its parser.
-        Constraint::JsonSchema(_) => return Ok(()),
+    let (len, most) = match constraint {
+        Constraint::Grammar(text) => (text.len(), MAX_GRAMMAR_BYTES),
+        Constraint::JsonSchema(schema) => {
+            let text = schema.to_string();
+            let refs = text.matches("\"$ref\"").count();
+            if refs > MAX_SCHEMA_REFS {
+                return refuse(format!(
+                    "it has {refs} $refs, and {MAX_SCHEMA_REFS} are the most: make it simpler"
+                ));
+            }
+            (text.len(), MAX_SCHEMA_BYTES)
+        }
     };
+    if len > most {
+        return refuse(format!("it has {len} bytes, and {most} are the most: make it simpler"));
+    }
+    // The depth of JSON is bounded by its parser.
+    let Constraint::Grammar(text) = constraint else { return Ok(()) };
     if text.trim().is_empty() {
         return refuse("it is empty".to_string());
-    }
-    if text.len() > MAX_BYTES {
-        return refuse(format!("it has {} bytes, and {MAX_BYTES} are the most; make it simpler", text.len()));
     }
     let mut depth = 0_usize;
     for byte in text.bytes() {
@@ -185,8 +219,55 @@ fn bytes(model: &Model, token: Token) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// llguidance's message without what it adds for its authors.
+/// llguidance's message in one line, without the grammar that it repeats and what it adds for its authors.
 fn words(error: &str) -> String {
     let end = ["<non-verbose/>", "<state>", "<backtrace>"].iter().filter_map(|mark| error.find(mark)).min();
-    error[..end.unwrap_or(error.len())].trim().to_string()
+    let is_source = |line: &str| {
+        let line = line.trim_start();
+        line.trim_start_matches('^').is_empty()
+            || line
+                .split_once(" |")
+                .is_some_and(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let lines: Vec<&str> =
+        error[..end.unwrap_or(error.len())].lines().filter(|line| !is_source(line)).collect();
+    let mut text = lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join("; ");
+    if let Some((end, _)) = text.char_indices().nth(MAX_WORDS) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_becomes_a_line() {
+        let cases = [
+            ("Invalid type: foo\n<non-verbose/>", "Invalid type: foo"),
+            (
+                "at 2(8): unknown name: \"foo\"\n   1 | %llguidance {}\n   2 | start: foo\n              ^\n",
+                "at 2(8): unknown name: \"foo\"",
+            ),
+            (
+                "regex parse error:\n    (?=a)b\n    ^^^\nerror: look-around",
+                "regex parse error:; (?=a)b; error: look-around",
+            ),
+        ];
+        for (error, expected) in cases {
+            assert_eq!(words(error), expected);
+        }
+        assert_eq!(words(&"x".repeat(1000)).chars().count(), MAX_WORDS + 1);
+    }
+
+    #[test]
+    fn kinds_of_grammars_are_told_apart_as_in_llama_cpp() {
+        let cases =
+            [("root ::= \"a\"", false), ("%llguidance {}\nstart: \"a\"", true), ("  \n%llguidance {}", true)];
+        for (text, lark) in cases {
+            assert_eq!(is_lark(text), lark, "{text:?}");
+        }
+    }
 }

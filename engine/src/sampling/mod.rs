@@ -81,7 +81,13 @@ impl Chain {
         self.accept_as(token, false)
     }
 
-    /// The same for all tokens of a prompt; only the last ones are looked at.
+    /// Tells the chain that `token` is the text's next one, for whoever [chooses](Self::choose) without
+    /// [`sample`](Self::sample).
+    pub fn accept_generated(&mut self, token: Token) -> Result<()> {
+        self.accept_as(token, true)
+    }
+
+    /// The same as [`accept`](Self::accept) for all tokens of a prompt; only the last ones are looked at.
     pub fn accept_prompt(&mut self, prompt: &[Token]) -> Result<()> {
         let last = &prompt[prompt.len().saturating_sub(self.raw.window())..];
         last.iter().try_for_each(|token| self.accept(*token))
