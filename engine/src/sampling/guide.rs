@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
+use serde_json::{Map, Value, json};
 
+use super::gbnf;
 use super::options::Constraint;
 use crate::error::{Error, Result};
 use crate::ffi::{Model, Token};
@@ -45,8 +47,12 @@ impl Guide {
         check(constraint, what)?;
         let grammar = match constraint {
             Constraint::Grammar(text) if is_lark(text) => TopLevelGrammar::from_lark(text.clone()),
-            Constraint::Grammar(_) => return Ok(None),
-            Constraint::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            Constraint::Grammar(text) => {
+                let is_token = |name: &str| is_token(model, name);
+                gbnf::check(text, &is_token).map_err(|why| Error::Grammar { what, why })?;
+                return Ok(None);
+            }
+            Constraint::JsonSchema(schema) => TopLevelGrammar::from_json_schema(with_bounds(schema)),
         };
         let factory = factory(model)?;
         let (matcher, first) = with_stack(move || {
@@ -113,6 +119,28 @@ pub(super) fn what(constraint: &Constraint) -> &'static str {
         Constraint::Grammar(_) => "GBNF grammar",
         Constraint::JsonSchema(_) => "JSON schema",
     }
+}
+
+/// `schema` with a bound on the white space between its parts, about as in llama.cpp's own: a model that is not sure would
+/// go on with it to the end of the context.
+fn with_bounds(schema: &Value) -> Value {
+    let mut fields = match schema {
+        Value::Bool(true) => Map::new(),
+        Value::Object(fields) => fields.clone(),
+        other => return other.clone(),
+    };
+    let bound = || json!({"whitespace_pattern": r"[ \t]{1,2}|(\r?\n){1,2}[ \t]{0,40}"});
+    fields.entry("x-guidance").or_insert_with(bound);
+    Value::Object(fields)
+}
+
+/// Whether the model has the token that `name` is.
+fn is_token(model: &Model, name: &str) -> bool {
+    let mut piece = Vec::new();
+    (0..model.n_vocab().cast_signed()).any(|token| {
+        piece.clear();
+        model.piece_with(token, true, &mut piece).is_ok() && piece == name.as_bytes()
+    })
 }
 
 /// As llama.cpp tells its two kinds of grammars apart.

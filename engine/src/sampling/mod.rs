@@ -4,6 +4,7 @@
 //! typical, top-p, min-p, XTC, temperature, and the draw. What a grammar forbids is left out before all of them.
 
 mod bias;
+mod gbnf;
 mod guide;
 mod options;
 
