@@ -356,6 +356,15 @@ fn mirostat_finds_the_surprise_it_aims_at() {
 }
 
 #[test]
+fn a_chain_may_be_made_by_one_thread_and_used_by_another() {
+    let made = std::thread::spawn(|| {
+        let constraint = Some(Constraint::JsonSchema(serde_json::json!({})));
+        chain(SamplingOptions { constraint, ..open() })
+    });
+    made.join().expect("a chain").choose(&Rows(1).row()).expect("a token");
+}
+
+#[test]
 fn logits_that_are_no_numbers_are_an_error() {
     let n = the_model().n_vocab() as usize;
     for (bad, words) in [(f32::NAN, "no numbers"), (f32::INFINITY, "infinite")] {

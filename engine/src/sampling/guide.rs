@@ -26,6 +26,9 @@ const MAX_WORDS: usize = 300;
 
 const NO_TEXT: &str = "no text matches it";
 
+/// Longer tokens do not fit into the tree of tokens, and none that anyone made is longer than 1,024 bytes.
+const MAX_TOKEN_BYTES: usize = 1024;
+
 /// Brackets within brackets. Parsers call themselves for each, and a stack has an end.
 const MAX_DEPTH: usize = 200;
 
@@ -234,7 +237,8 @@ fn build(model: &Model) -> Result<ParserFactory> {
     Ok(factory)
 }
 
-/// What `token` adds to the text; control tokens add nothing and are known by their names.
+/// What `token` adds to the text; control tokens add nothing and are known by their names. A token without bytes is never
+/// allowed.
 fn bytes(model: &Model, token: Token) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     model.piece(token, &mut bytes)?;
@@ -243,6 +247,9 @@ fn bytes(model: &Model, token: Token) -> Result<Vec<u8>> {
         if !bytes.is_empty() {
             bytes.insert(0, TokTrie::SPECIAL_TOKEN_MARKER);
         }
+    }
+    if bytes.len() > MAX_TOKEN_BYTES {
+        bytes.clear();
     }
     Ok(bytes)
 }

@@ -24,7 +24,8 @@ pub struct Chain {
     // Before the model, whose vocabulary it reads.
     raw: RawChain,
     guide: Option<Guide>,
-    is_greedy: bool,
+    /// Whether the best token is taken, with no sampler that could take it away.
+    takes_best: bool,
     is_constrained: bool,
     seed: u32,
     model: Arc<Model>,
@@ -60,7 +61,7 @@ impl Chain {
         Ok(Chain {
             raw,
             guide,
-            is_greedy: options.is_greedy(),
+            takes_best: options.is_greedy() && options.typical_p >= 1.0 && options.xtc_probability <= 0.0,
             is_constrained: constraint.is_some(),
             seed,
             model: Arc::clone(model),
@@ -119,7 +120,7 @@ impl Chain {
         let Some(guide) = &mut self.guide else { return self.raw.sample(logits, None) };
         // The best of all is the best of those allowed, if it is one of them: the others need not be known. Where tokens
         // are drawn this would not do: what is cut depends on all that is allowed.
-        if self.is_greedy {
+        if self.takes_best {
             let token = self.raw.sample(logits, None)?;
             if guide.allows(token, self.model.is_end(token))? {
                 return Ok(token);

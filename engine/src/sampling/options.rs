@@ -425,6 +425,16 @@ mod tests {
     }
 
     #[test]
+    fn the_guide_says_of_each_what_the_table_says() {
+        let guide = include_str!("../../../docs/src/guide/sampling.md");
+        for Parameter { name, flag, range, doc, .. } in PARAMETERS {
+            let default = Parameter::named(name).expect("itself").default_text();
+            let line = format!("| `{flag}` | `{name}` | {default} | {range} | {doc} |");
+            assert!(guide.contains(&line), "docs/src/guide/sampling.md lacks: {line}");
+        }
+    }
+
+    #[test]
     fn seeds_that_name_none_draw_one() {
         let cases = [("-1", None), ("4294967295", None), ("0", Some(0)), ("7", Some(7))];
         for (json, seed) in cases {
