@@ -151,8 +151,8 @@ impl<'a> Reader<'a> {
                 Some('(') => {
                     self.group()?;
                     rules = (self.rules() - rules_before).max(1);
-                    // Its content is a rule of its own; what repeats is a reference, but bounded as if it were all of it.
-                    last = Some((self.elements - before).max(1));
+                    // Its content is a rule of its own, and what repeats is a reference to it.
+                    last = Some(1);
                 }
                 Some('.') => {
                     self.at += 1;
@@ -391,6 +391,8 @@ mod tests {
         let text = format!("root ::= \"{literal}\"{{2000}}");
         assert!(read(&text).is_err_and(|why| why.contains("too large")));
         let nested = format!("root ::= {}\"a\"{}", "(".repeat(5), "){100}".repeat(5));
+        assert_eq!(read(&nested), Ok(()), "a group that repeats is a reference");
+        let nested = format!("root ::= {}\"a\"{}", "(".repeat(5), "){0,100}".repeat(5));
         assert!(read(&nested).is_err_and(|why| why.contains("more than 2000 rules")));
         let deep = format!("root ::= {}\"a\"{}", "(".repeat(201), ")".repeat(201));
         assert!(read(&deep).is_err_and(|why| why.contains("more than 200 brackets")));
