@@ -12,6 +12,7 @@ pub mod worker;
 
 mod bar;
 mod flags;
+mod sampling;
 mod sql;
 mod table;
 
