@@ -14,9 +14,12 @@ use llama_sys as sys;
 use crate::error::{Error, Result, readable};
 use crate::options::{ContextOptions, FlashAttention, KvType, LoadMode, ModelOptions, SamplerOptions};
 
+mod clock;
 mod collector;
+mod held;
 mod quantizer;
 
+pub(crate) use clock::strftime_now;
 pub use collector::Collector;
 pub(crate) use quantizer::{quantize, quantize_plan, quantize_progress};
 
@@ -361,6 +364,12 @@ impl Model {
 
     /// `text` as tokens, with the special tokens that the model wants around it.
     pub fn tokenize(&self, text: &str) -> Result<Vec<Token>> {
+        self.tokenize_with(text, true)
+    }
+
+    /// The same, with or without (`add_special`) those around it. Special tokens that are written in `text` are what
+    /// they say.
+    pub fn tokenize_with(&self, text: &str, add_special: bool) -> Result<Vec<Token>> {
         if !self.has_vocabulary() {
             return Err(Error::Tokenize("the model has no vocabulary".to_string()));
         }
@@ -381,7 +390,7 @@ impl Model {
                     text_len,
                     tokens.as_mut_ptr(),
                     capacity,
-                    true,
+                    add_special,
                     true,
                     &mut threw,
                     err,
@@ -405,6 +414,11 @@ impl Model {
 
     /// Appends the bytes of `token` to `bytes`: often less than a whole character, nothing for control tokens.
     pub fn piece(&self, token: Token, bytes: &mut Vec<u8>) -> Result<()> {
+        self.piece_with(token, bytes, false)
+    }
+
+    /// The same, where `special` with the text of control tokens.
+    fn piece_with(&self, token: Token, bytes: &mut Vec<u8>, special: bool) -> Result<()> {
         let start = bytes.len();
         // Longer than nearly every piece; the second pass takes the length from the first.
         let mut room = 64;
@@ -420,7 +434,7 @@ impl Model {
                     token,
                     bytes.as_mut_ptr().add(start).cast(),
                     room as i32,
-                    false,
+                    special,
                     &mut threw,
                     err,
                     err_size,

@@ -1,0 +1,175 @@
+//! What a chat template finds: jinja2 as transformers sets it up, within limits.
+
+use std::borrow::Cow;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::ValueKind;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
+use minijinja_contrib::pycompat;
+
+use super::json;
+use crate::ffi;
+
+/// Steps that a rendering may take: a template that scans a conversation of a thousand messages for each of them takes
+/// a fraction of them, one that never ends has used them up in seconds.
+pub(super) const FUEL: u64 = 20_000_000;
+
+/// Calls within calls of macros.
+const DEPTH: usize = 120;
+
+/// The name of the only template.
+pub(super) const NAME: &str = "chat";
+
+/// The environment with `source` compiled in it. There is no loader: a template reads no file.
+pub(super) fn with_template(name: &'static str, source: &str) -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_unknown_method_callback(method);
+    environment.set_recursion_limit(DEPTH);
+    environment.set_fuel(Some(FUEL));
+    environment.set_debug(true);
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_function("strftime_now", |format: &str| ffi::strftime_now(format));
+    environment.add_filter("tojson", json::tojson);
+    // In Python a text is a sequence of its letters.
+    environment
+        .add_test("iterable", |value: &Value| value.kind() == ValueKind::String || value.try_iter().is_ok());
+    environment.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
+    });
+    environment.add_template_owned(name, without_generation(source).into_owned())?;
+    Ok(environment)
+}
+
+/// What a template's own refusal begins with, so that it can be told from a mistake.
+pub(super) const RAISED: &str = "raise_exception: ";
+
+fn raise_exception(why: String) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{why}")))
+}
+
+/// Python's methods that pycompat lacks, then pycompat's.
+fn method(state: &mut State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
+    if let (Some(text), [part]) = (value.as_str(), arguments)
+        && let Some(part) = part.as_str()
+    {
+        match name {
+            "removeprefix" => return Ok(Value::from(text.strip_prefix(part).unwrap_or(text))),
+            "removesuffix" => return Ok(Value::from(text.strip_suffix(part).unwrap_or(text))),
+            _ => {}
+        }
+    }
+    pycompat::unknown_method_callback(state, value, name, arguments)
+}
+
+/// transformers' own tag `{% generation %}` marks what the assistant says, for training. It becomes a block that does
+/// nothing.
+fn without_generation(source: &str) -> Cow<'_, str> {
+    if !source.contains("endgeneration") {
+        return Cow::Borrowed(source);
+    }
+    let mut text = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start);
+        text.push_str(before);
+        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
+        let (tag, after) = tag.split_at(end);
+        match tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim() {
+            "generation" => text.push_str(&tag.replacen("generation", "if true", 1)),
+            "endgeneration" => text.push_str(&tag.replacen("endgeneration", "endif", 1)),
+            _ => text.push_str(tag),
+        }
+        rest = after;
+    }
+    text.push_str(rest);
+    Cow::Owned(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendered(source: &str) -> Result<String, Error> {
+        let tools: super::super::Json = serde_json::from_str(
+            r#"{"z": 1, "a": [true, null, 2.5, 1e20], "text": "<b> & 'é' \"q\" \n", "empty": {}, "none": []}"#,
+        )
+        .expect("JSON");
+        let environment = with_template(NAME, source)?;
+        environment.get_template(NAME)?.render(minijinja::context! { tools => tools.0, yes => true })
+    }
+
+    /// Each as jinja2 3.1 renders it in transformers' environment.
+    #[test]
+    fn it_renders_as_jinja2_does() {
+        let cases = [
+            (
+                "{{ tools | tojson }}",
+                r#"{"z": 1, "a": [true, null, 2.5, 1e+20], "text": "<b> & 'é' \"q\" \n", "empty": {}, "none": []}"#,
+            ),
+            ("{{ tools.a | tojson(indent=2) }}", "[\n  true,\n  null,\n  2.5,\n  1e+20\n]"),
+            (
+                "{{ {'k': {'b': 1, 'a': []}} | tojson(indent=4) }}",
+                "{\n    \"k\": {\n        \"b\": 1,\n        \"a\": []\n    }\n}",
+            ),
+            ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true) }}", "{\"a\": 2, \"b\": 1}"),
+            ("{{ {'b': 1, 'a': [2, 3]} | tojson(separators=(',', ':')) }}", "{\"b\":1,\"a\":[2,3]}"),
+            ("{{ 'é𝄞' | tojson(ensure_ascii=True) }}", "\"\\u00e9\\ud834\\udd1e\""),
+            ("{{ 'é' | tojson }}", "\"é\""),
+            ("{{ true }} {{ none }} {{ yes }} {{ missing }}|", "True None True |"),
+            ("{{ 'ab'.removeprefix('a') }}{{ 'ab'.removesuffix('b') }}{{ 'ab'.removesuffix('x') }}", "baab"),
+            ("{{ ' x '.strip() }}{{ 'a</t>b'.split('</t>')[-1] }}{{ 'abc'.startswith('ab') }}", "xbTrue"),
+            (
+                "{% for x in [1, 2, 3, 4] %}{% if x == 2 %}{% continue %}{% endif %}{% if x == 4 %}{% break %}{% endif %}{{ x }}{% endfor %}",
+                "13",
+            ),
+            ("a\n  {% if true %}\n  b\n  {% endif %}\nc\n", "a\n  b\nc"),
+            ("{% for k, v in tools.items() %}{{ k }},{% endfor %}", "z,a,text,empty,none,"),
+            (
+                "{% set n = namespace(x=1) %}{% for i in range(3) %}{% set n.x = n.x + i %}{% endfor %}{{ n.x }}",
+                "4",
+            ),
+            ("{% generation %}a{% endgeneration %}{%- generation -%} b {%- endgeneration -%}", "ab"),
+            ("{% macro m(x, y='d') %}{{ x }}{{ y }}{% endmacro %}{{ m('a') }}{{ m('b', y='c') }}", "adbc"),
+            (
+                "{{ 'text' is iterable }} {{ 'text' is sequence }} {{ tools is mapping }} {{ 'a' is string }}",
+                "True True True True",
+            ),
+            ("{{ [1, 2, 3][1:] | length }}{{ [1, 2, 3][::-1][0] }}", "23"),
+            ("{{ '%s-%d' | format('a', 3) }}", "a-3"),
+        ];
+        for (source, expected) in cases {
+            assert_eq!(rendered(source).expect(source), expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn now_has_a_year() {
+        let year = rendered("{{ strftime_now('%Y') }}").expect("a year");
+        assert!(year.len() == 4 && year.parse::<u32>().is_ok_and(|year| year >= 2025), "{year}");
+        assert_eq!(rendered("{{ strftime_now('') }}|").expect("nothing"), "|");
+        assert_eq!(rendered("{{ strftime_now('%%é') }}").expect("a text"), "%é");
+    }
+
+    #[test]
+    fn a_hostile_template_comes_to_an_end() {
+        let cases = [
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+            "{% for i in range(10 ** 12) %}x{% endfor %}",
+            "{{ 'x' * 1000000000000 }}",
+            "{{ [0] * 1000000000000 }}",
+            "{% include '/etc/passwd' %}",
+            "{% extends '/etc/passwd' %}",
+            "{{ tools.__class__.__mro__ }}",
+            "{{ 1 // 0 }}",
+            "{{ x | tojson }}",
+            "{{ [1] | tojson(indent=1000000000) }}",
+        ];
+        for source in cases {
+            assert!(rendered(source).is_err(), "{source} was rendered");
+        }
+    }
+}
