@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::ValueKind;
+use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 use minijinja_contrib::pycompat;
 
@@ -33,9 +33,13 @@ pub(super) fn with_template(name: &'static str, source: &str) -> Result<Environm
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", |format: &str| ffi::strftime_now(format));
     environment.add_filter("tojson", json::tojson);
-    // In Python a text is a sequence of its letters.
-    environment
-        .add_test("iterable", |value: &Value| value.kind() == ValueKind::String || value.try_iter().is_ok());
+    environment.add_filter("indent", indent);
+    // In Python a text is a sequence of its letters, and none is nothing to go through.
+    environment.add_test("iterable", |value: &Value| match value.kind() {
+        ValueKind::String => true,
+        ValueKind::None => false,
+        _ => value.try_iter().is_ok(),
+    });
     environment.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
     });
@@ -49,6 +53,43 @@ pub(super) const RAISED: &str = "raise_exception: ";
 fn raise_exception(why: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{why}")))
 }
+
+/// jinja2's filter, which keeps a newline at the end.
+fn indent(text: &str, width: Option<Value>, first: Option<bool>, options: Kwargs) -> Result<String, Error> {
+    let width = match width {
+        Some(width) => Some(width),
+        None => options.get::<Option<Value>>("width")?,
+    };
+    let by = match width.as_ref().map(|width| (width.as_str(), width.as_usize())) {
+        None => "    ".to_string(),
+        Some((Some(text), _)) if text.len() <= MAX_INDENT => text.to_string(),
+        Some((_, Some(width))) if width <= MAX_INDENT => " ".repeat(width),
+        Some(_) => {
+            let why = format!("indent: the width is a number up to {MAX_INDENT} or a short text");
+            return Err(Error::new(ErrorKind::InvalidOperation, why));
+        }
+    };
+    let first = match first {
+        Some(first) => first,
+        None => options.get::<Option<bool>>("first")?.unwrap_or(false),
+    };
+    let blank = options.get::<Option<bool>>("blank")?.unwrap_or(false);
+    options.assert_all_used()?;
+    let text = text.replace("\r\n", "\n").replace('\r', "\n");
+    let mut indented = String::with_capacity(text.len());
+    for (index, line) in text.split('\n').enumerate() {
+        if index > 0 {
+            indented.push('\n');
+        }
+        if if index == 0 { first } else { blank || !line.is_empty() } {
+            indented.push_str(&by);
+        }
+        indented.push_str(line);
+    }
+    Ok(indented)
+}
+
+const MAX_INDENT: usize = 1000;
 
 /// Python's methods that pycompat lacks, then pycompat's.
 fn method(state: &mut State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
@@ -139,6 +180,12 @@ mod tests {
             ),
             ("{{ [1, 2, 3][1:] | length }}{{ [1, 2, 3][::-1][0] }}", "23"),
             ("{{ '%s-%d' | format('a', 3) }}", "a-3"),
+            ("{{ none is iterable }} {{ [] is iterable }} {{ 5 is iterable }}", "False True False"),
+            (
+                "{{ '{\\n' | indent(2, first=true) }}|{{ 'a\\n\\nb' | indent }}|{{ 'a\\nb' | indent('> ', true) }}|",
+                "  {\n|a\n\n    b|> a\n> b|",
+            ),
+            ("{{ 'a\\n\\nb' | indent(width=1, blank=True) }}", "a\n \n b"),
         ];
         for (source, expected) in cases {
             assert_eq!(rendered(source).expect(source), expected, "{source}");
