@@ -55,6 +55,16 @@ impl Conversation {
         }
     }
 
+    /// Renders the conversation as it would begin.
+    ///
+    /// # Errors
+    /// When the template cannot do it.
+    pub fn check(&self) -> Result<()> {
+        let mut messages = self.messages();
+        messages.push(Message::new("user", "hello"));
+        self.template.render(&messages, true, None).map(|_| ())
+    }
+
     /// What the model is told before everything else, from the next turn on.
     pub fn set_system(&mut self, text: Option<String>) {
         self.system = text;

@@ -125,7 +125,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// A number of tokens; as in llama.cpp, -1 is no limit.
-fn predict(text: &str) -> Result<u32, String> {
+pub(super) fn predict(text: &str) -> Result<u32, String> {
     match text {
         "-1" => Ok(u32::MAX),
         _ => whole("a number of tokens, or -1 for no limit but the context")(text),
@@ -163,7 +163,7 @@ fn prompt(args: &Args) -> Result<String> {
 }
 
 /// A seed from the clock, for whoever asks for none. It is reported, so that a run can be repeated.
-fn draw_seed() -> u32 {
+pub(super) fn draw_seed() -> u32 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(1, |since| since.subsec_nanos() ^ (since.as_secs() as u32).rotate_left(16))
 }
