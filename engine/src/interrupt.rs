@@ -90,6 +90,8 @@ pub fn stop_answers(typed: bool) -> Answers {
                     continue;
                 }
                 if let Some(before) = &before {
+                    // The editor's marks around what is pasted. Not on stdout, which an answer may hold.
+                    let _ = write!(io::stderr(), "\u{1b}[?2004l");
                     let _ = termios::tcsetattr(io::stdin(), SetArg::TCSANOW, before);
                 }
                 engine::ffi::exit_now(128 + signal);

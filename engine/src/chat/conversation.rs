@@ -19,14 +19,21 @@ pub struct Conversation {
     messages: Vec<Message>,
     /// The tokens that the sequence holds.
     held: Vec<Token>,
-    last: Option<Last>,
+    last: Last,
 }
 
 /// The last prompt with its answer, as text and as tokens.
+#[derive(Default)]
 struct Last {
     text: String,
     tokens: Vec<Token>,
+    /// Ends of prompts and of answers: so many bytes of the text are so many tokens.
+    ends: Vec<(usize, usize)>,
 }
+
+/// Ends that are tried: the last answers may have changed (a template that leaves out their reasoning), and one with no
+/// special tokens has none that would do.
+const TRIES: usize = 8;
 
 /// An answer.
 #[derive(Clone, Debug)]
@@ -51,7 +58,7 @@ impl Conversation {
             system: None,
             messages: Vec::new(),
             held: Vec::new(),
-            last: None,
+            last: Last::default(),
         }
     }
 
@@ -172,7 +179,7 @@ impl Conversation {
             }
         };
         let prompt_tokens = tokens.len();
-        self.remember(prompt + &text, [tokens, generation.tokens.clone()].concat(), generation.stop);
+        self.remember(prompt, tokens, &text, &generation);
         let turn = Turn { text, prompt_tokens, reused, generation };
         if has_begun(&turn) {
             self.messages.push(Message::new("assistant", turn.text.as_str()));
@@ -184,13 +191,14 @@ impl Conversation {
     /// written its words in other pieces than the tokenizer cuts them into.
     fn tokens_of(&mut self, prompt: &str) -> Result<Vec<Token>> {
         let model = self.session.current().model();
-        if let Some(last) = &self.last
-            && let Some(rest) = prompt.strip_prefix(&*last.text)
-        {
-            let rest = model.tokenize_with(rest, false)?;
-            // Anything else could be one token with the end of the answer.
-            if rest.first().is_some_and(|&token| model.is_special(token)) {
-                return Ok([last.tokens.as_slice(), &rest].concat());
+        let Last { text, tokens, ends } = &self.last;
+        let same = text.bytes().zip(prompt.bytes()).take_while(|(before, now)| before == now).count();
+        for &(bytes, count) in ends.iter().rev().filter(|(bytes, _)| *bytes <= same).take(TRIES) {
+            // The end of a text, and so of a character.
+            let rest = model.tokenize_with(&prompt[bytes..], false)?;
+            // Anything else could be one token with what is before it.
+            if rest.first().is_none_or(|&token| model.is_special(token)) {
+                return Ok([&tokens[..count], &rest].concat());
             }
         }
         self.template.tokenize(model, prompt)
@@ -205,23 +213,30 @@ impl Conversation {
         kept
     }
 
-    /// Notes what the sequence holds after a turn whose tokens are `tokens`.
-    fn remember(&mut self, text: String, mut tokens: Vec<Token>, stop: Stop) {
+    /// Notes what the sequence holds after an answer, `text`, to `prompt`, which is `tokens`.
+    fn remember(&mut self, prompt: String, mut tokens: Vec<Token>, text: &str, generation: &Generation) {
         let context = self.session.current();
         // An interrupted graph has changed a state that cannot be taken back.
-        if stop == Stop::Interrupted && !context.model().has_plain_cache() {
+        if generation.stop == Stop::Interrupted && !context.model().has_plain_cache() {
             return self.forget();
         }
         let held = context.held();
-        self.last = Some(Last { text, tokens: tokens.clone() });
-        tokens.truncate(held);
-        self.held = tokens;
+        let mut ends = std::mem::take(&mut self.last.ends);
+        let same =
+            self.last.text.bytes().zip(prompt.bytes()).take_while(|(before, now)| before == now).count();
+        ends.retain(|&(bytes, count)| bytes <= same && self.last.tokens.get(..count) == tokens.get(..count));
+        ends.push((prompt.len(), tokens.len()));
+        tokens.extend(&generation.tokens);
+        let text = prompt + text;
+        ends.push((text.len(), tokens.len()));
+        self.held = tokens.get(..held).unwrap_or(&tokens).to_vec();
+        self.last = Last { text, tokens, ends };
     }
 
     fn forget(&mut self) {
         self.session.clear();
         self.held.clear();
-        self.last = None;
+        self.last = Last::default();
     }
 }
 

@@ -192,6 +192,10 @@ impl Talk {
         if path.exists() && !self.saved.contains(path) {
             return self.refuse(&format!("{} is there already: name another file", path.display()));
         }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if folder.is_some_and(|folder| !folder.is_dir()) {
+            return self.refuse(&format!("cannot write {}: there is no such folder", path.display()));
+        }
         // A map of one key rather than a JSON value, which would sort the keys of each message.
         let text = BTreeMap::from([("messages", self.conversation.messages())]);
         let text = format!("{}\n", serde_json::to_string_pretty(&text).unwrap_or_default());
