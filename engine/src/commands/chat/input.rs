@@ -1,11 +1,11 @@
 //! Where entries come from: a terminal with a line editor and a history, or a pipe.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use rustyline::completion::Completer;
-use rustyline::config::{BellStyle, Config};
+use rustyline::config::{Behavior, BellStyle, Config};
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
@@ -54,6 +54,8 @@ impl Input {
             .context("cannot set up the line editor")?
             .history_ignore_space(true)
             .bell_style(BellStyle::None)
+            // Stdout in a file is for answers.
+            .behavior(if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm })
             .build();
         let mut editor = Editor::with_config(config).context("cannot use the terminal")?;
         editor.set_helper(Some(Lines));
