@@ -10,9 +10,10 @@ use minijinja_contrib::pycompat;
 use super::json;
 use crate::ffi;
 
-/// Steps that a rendering may take: a template that scans a conversation of a thousand messages for each of them takes
-/// a fraction of them, one that never ends has used them up in seconds.
-pub(super) const FUEL: u64 = 20_000_000;
+/// Steps that a rendering may take: two thousand for each of a thousand messages, where templates take about a hundred.
+/// One that never ends has used them up in a blink. What a template nests (a list in a list in a list) is bounded by it
+/// too, at some eight steps a level; see [`super::stack`].
+pub(super) const FUEL: u64 = 2_000_000;
 
 /// Calls within calls of macros.
 const DEPTH: usize = 120;

@@ -6,6 +6,7 @@ mod conversation;
 mod environment;
 mod json;
 mod message;
+mod stack;
 mod template;
 
 pub use builtin::NAMES as BUILTIN_NAMES;

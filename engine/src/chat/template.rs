@@ -10,14 +10,15 @@ use minijinja::{Environment, ErrorKind, Value};
 use super::builtin;
 use super::environment::{self, NAME, RAISED};
 use super::message::{Json, Message, ToolStyle};
+use super::stack;
 use crate::error::{Error, Result};
 use crate::ffi::{Model, Token};
 
 /// The metadata key of the template.
 const KEY: &str = "tokenizer.chat_template";
 
-/// No template that people use comes near.
-const MAX_SOURCE: usize = 1 << 20;
+/// The longest of llama.cpp's 70 is an eighth of it. It bounds how deep an expression can be.
+const MAX_SOURCE: usize = 128 << 10;
 
 /// Of a rendered conversation, in bytes: far more than a context holds.
 const MAX_OUTPUT: usize = 64 << 20;
@@ -154,6 +155,15 @@ impl Template {
         inputs: &Inputs<'_>,
         style: ToolStyle,
     ) -> Result<String> {
+        stack::with_room(&self.origin, || self.render_here(environment, inputs, style))?
+    }
+
+    fn render_here(
+        &self,
+        environment: &Environment<'_>,
+        inputs: &Inputs<'_>,
+        style: ToolStyle,
+    ) -> Result<String> {
         let mut messages = Vec::with_capacity(inputs.messages.len());
         for (index, message) in inputs.messages.iter().enumerate() {
             let value = message.value(style);
@@ -235,7 +245,9 @@ fn compile(source: &str, origin: &str) -> Result<Environment<'static>> {
             mend: MEND,
         });
     }
-    environment::with_template(NAME, source).map_err(|error| failed(origin, &error))
+    stack::with_room(origin, || {
+        environment::with_template(NAME, source).map_err(|error| failed(origin, &error))
+    })?
 }
 
 /// The template in the file `path`.

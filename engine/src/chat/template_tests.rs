@@ -162,3 +162,61 @@ fn a_file_that_is_no_template_is_wrong_usage() {
         );
     }
 }
+
+#[test]
+fn a_template_is_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Template>();
+}
+
+/// Whatever comes of it, it is a prompt or an error: no stack runs over.
+#[test]
+fn depth_is_no_way_to_end_the_program() {
+    let long = |before: &str, part: &str, after: &str| {
+        let room = MAX_SOURCE - before.len() - after.len();
+        format!("{before}{}{after}", part.repeat(room / part.len()))
+    };
+    let sources = [
+        long("{{ a", ".b", " }}"),
+        long("{{ a", "[0]", " }}"),
+        long("{{ a", "|f", " }}"),
+        long("{{ a", "()", " }}"),
+        long("{{ 1", "+1", " }}"),
+        long("{{ 1", "~1", " }}"),
+        long("{{ 2", "**2", " }}"),
+        long("{{ 1", " or 1", " }}"),
+        long("{{ 1", " if 1 else 1", " }}"),
+        long("{{ a", " is b", " }}"),
+        long("{{ ", "-", "1 }}"),
+        long("{{ ", "not ", "1 }}"),
+        long("{{ ", "(", " }}"),
+        long("{{ ", "[", " }}"),
+        long("{{ ", "{1:", " }}"),
+        long("{% if 0 %}", "{% elif 0 %}", "{% endif %}"),
+        long("", "{% if 1 %}", ""),
+        long("", "{% for a in b %}", ""),
+        long("{% set a", ",a", " = 1 %}"),
+        long("{% filter f", "|f", " %}{% endfilter %}"),
+    ];
+    for source in &sources {
+        let _ =
+            Template::new(source, "a test", specials()).and_then(|template| template.render(&[], true, None));
+    }
+    // Values that are nested, and what goes down into them.
+    for last in [
+        "",
+        "{{ n.l }}",
+        "{{ n.l == n.m }}",
+        "{{ n.l | tojson }}",
+        "{{ n.l in [n.m] }}",
+        "{{ [n.l, n.m] | sort }}",
+    ] {
+        for nest in ["[n.l]", "{'a': n.l}", "[n.l] + []", "(n.l,)", "n.l | list | batch(1)"] {
+            let source = format!(
+                "{{% set n = namespace(l=[], m=[]) %}}{{% for a in range(9) %}}{{% for i in range(90000) %}}\
+                 {{% set n.l = {nest} %}}{{% set n.m = {nest} %}}{{% endfor %}}{{{{ raise_exception('x') if a == 2 }}}}{last}{{% endfor %}}"
+            );
+            let _ = template(&source).render(&[], true, None);
+        }
+    }
+}
