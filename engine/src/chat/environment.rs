@@ -44,8 +44,54 @@ pub(super) fn with_template(name: &'static str, source: &str) -> Result<Environm
     environment.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
     });
+    check_tags(source)?;
     environment.add_template_owned(name, without_generation(source).into_owned())?;
     Ok(environment)
+}
+
+/// Bytes of a tag outside its texts: real ones have some hundreds. minijinja computes what is constant when it compiles,
+/// and takes the square of an expression's length for it where that fails, as it does for `2**2**2…`.
+const MAX_TAG: usize = 4096;
+
+/// Refuses tags that are too long to be compiled.
+fn check_tags(source: &str) -> Result<(), Error> {
+    let bytes = source.as_bytes();
+    let mut at = 0;
+    while let Some(found) = bytes[at..].iter().position(|&byte| byte == b'{') {
+        at += found + 1;
+        match bytes.get(at) {
+            Some(b'#') => at += source.get(at..).and_then(|rest| rest.find("#}")).unwrap_or(bytes.len() - at),
+            Some(b'{' | b'%') => {
+                let (end, code) = tag_end(bytes, at + 1);
+                if code > MAX_TAG {
+                    let line = source.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1;
+                    let why = format!("the tag in line {line} is longer than {MAX_TAG} bytes");
+                    return Err(Error::new(ErrorKind::SyntaxError, why));
+                }
+                at = end;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Where the tag from `at` on ends, and how many of its bytes are in no text.
+fn tag_end(bytes: &[u8], mut at: usize) -> (usize, usize) {
+    let mut code = 0;
+    let mut quote = None;
+    while let Some(&byte) = bytes.get(at) {
+        match quote {
+            Some(_) if byte == b'\\' => at += 1,
+            Some(open) if byte == open => quote = None,
+            Some(_) => {}
+            None if matches!(byte, b'"' | b'\'') => quote = Some(byte),
+            None if matches!(byte, b'}' | b'%') && bytes.get(at + 1) == Some(&b'}') => return (at + 2, code),
+            None => code += 1,
+        }
+        at += 1;
+    }
+    (bytes.len(), code)
 }
 
 /// What a template's own refusal begins with, so that it can be told from a mistake.
@@ -190,6 +236,25 @@ mod tests {
         ];
         for (source, expected) in cases {
             assert_eq!(rendered(source).expect(source), expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn a_tag_has_an_end() {
+        let long = "a".repeat(MAX_TAG + 1);
+        let cases = [
+            (format!("{{{{ '{long}' }}}}"), true),
+            (format!("{{{{ \"\\\"{long}\" }}}}"), true),
+            (format!("{{# {long} {{{{ #}}"), true),
+            (format!("{long} {{ {long}"), true),
+            (format!("{{{{ 1 }}}}{long}{{% if 1 %}}{long}{{% endif %}}"), true),
+            (format!("{{{{ {long} }}}}"), false),
+            (format!("a\n{{%- if '}}}}' == {long}"), false),
+            ("{{".to_string(), true),
+            ("{".to_string(), true),
+        ];
+        for (source, taken) in cases {
+            assert_eq!(check_tags(&source).is_ok(), taken, "{source:.40}");
         }
     }
 
