@@ -286,6 +286,34 @@ pub enum Error {
         source: std::io::Error,
     },
 
+    /// A model without a chat template.
+    #[error(
+        "{} holds no chat template, so its turns are written in nobody knows what form: name one with --chat-template \
+         NAME|FILE ({names}, or a Jinja file of the model's maker)",
+        path.display()
+    )]
+    NoTemplate {
+        /// The model.
+        path: PathBuf,
+        /// The built-in ones.
+        names: String,
+    },
+
+    /// A chat template cannot be used.
+    #[error("the chat template ({origin}) cannot be used: {why}; {mend}")]
+    Template {
+        /// Where it is from.
+        origin: String,
+        /// What is wrong, with the template's line.
+        why: String,
+        /// What to do.
+        mend: &'static str,
+    },
+
+    /// Messages that no prompt can be made of.
+    #[error("{0}")]
+    Messages(String),
+
     /// The output file cannot be put in its place.
     #[error(transparent)]
     Place(Box<gguf::partial::PlaceError>),

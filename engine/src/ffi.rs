@@ -14,10 +14,13 @@ use llama_sys as sys;
 use crate::error::{Error, Result, readable};
 use crate::options::{ContextOptions, FlashAttention, KvType, LoadMode, ModelOptions};
 
+mod clock;
 mod collector;
+mod held;
 mod quantizer;
 mod sampler;
 
+pub(crate) use clock::strftime_now;
 pub use collector::Collector;
 pub(crate) use quantizer::{quantize, quantize_plan, quantize_progress};
 pub use sampler::{Candidate, RawChain, Sampler};
@@ -363,6 +366,12 @@ impl Model {
 
     /// `text` as tokens, with the special tokens that the model wants around it.
     pub fn tokenize(&self, text: &str) -> Result<Vec<Token>> {
+        self.tokenize_with(text, true)
+    }
+
+    /// The same, with or without (`add_special`) those around it. Special tokens that are written in `text` are what
+    /// they say.
+    pub fn tokenize_with(&self, text: &str, add_special: bool) -> Result<Vec<Token>> {
         if !self.has_vocabulary() {
             return Err(Error::Tokenize("the model has no vocabulary".to_string()));
         }
@@ -383,7 +392,7 @@ impl Model {
                     text_len,
                     tokens.as_mut_ptr(),
                     capacity,
-                    true,
+                    add_special,
                     true,
                     &mut threw,
                     err,

@@ -87,7 +87,7 @@ pub fn generate(
     from_tokens(sequence, chain, &prompt, request, start, on_text)
 }
 
-/// The same from a prompt already cut into tokens, timed from `start`.
+/// The same from a prompt already cut into tokens, timed from `start`, after those that the sequence holds.
 pub(crate) fn from_tokens(
     sequence: &mut impl Sequence,
     chain: &mut Chain,
@@ -96,7 +96,8 @@ pub(crate) fn from_tokens(
     start: Instant,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation> {
-    check_prompt(sequence.current(), prompt)?;
+    let held = sequence.current().held();
+    check_prompt(sequence.current(), held, prompt)?;
     let n_ctx = sequence.current().n_ctx();
     let mut generation = Generation {
         prompt_tokens: prompt.len(),
@@ -127,7 +128,7 @@ pub(crate) fn from_tokens(
     let model = std::sync::Arc::clone(context.model());
     chain.accept_prompt(prompt)?;
     let mut stream = StreamUtf8::default();
-    let room = (n_ctx as usize).saturating_sub(prompt.len());
+    let room = (n_ctx as usize).saturating_sub(held + prompt.len());
     // An earlier sequence's, or one on the way to this prompt: not between its tokens.
     sequence.take_hand_over();
     let mut first = None;
@@ -187,15 +188,16 @@ pub(crate) fn has_nan(row: &[f32]) -> bool {
     row.iter().fold(false, |found, value| found | value.is_nan())
 }
 
-fn check_prompt(context: &Context, prompt: &[Token]) -> Result<()> {
+fn check_prompt(context: &Context, held: usize, prompt: &[Token]) -> Result<()> {
     if prompt.is_empty() {
         return Err(Error::EmptyPrompt);
     }
-    if prompt.len() > context.n_ctx() as usize {
+    let all = held + prompt.len();
+    if all > context.n_ctx() as usize {
         return Err(Error::PromptTooLong {
-            prompt: prompt.len(),
+            prompt: all,
             context: context.n_ctx(),
-            needed: prompt.len().next_multiple_of(256) + 256,
+            needed: all.next_multiple_of(256) + 256,
             trained: context.model().n_ctx_train(),
         });
     }

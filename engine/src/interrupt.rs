@@ -1,8 +1,12 @@
 //! Ctrl-C and SIGTERM.
 
-use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
+
+use nix::sys::termios::{self, SetArg};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 /// The exit code of a program that ctrl-C ended.
 pub const CODE: u8 = 130;
@@ -45,4 +49,58 @@ fn install(handler: impl FnMut() + Send + 'static) {
 /// Signals that would end the process do nothing: whoever started it ends it.
 pub fn leave_to_the_driver() {
     install(|| {});
+}
+
+/// What a conversation is at, for the thread that waits for signals.
+#[derive(Clone, Copy)]
+pub struct Answers(&'static AtomicU8);
+
+const STARTING: u8 = 0;
+const WAITING: u8 = 1;
+const ANSWERING: u8 = 2;
+
+impl Answers {
+    /// An answer begins: from now on ctrl-C stops it.
+    pub fn begin(self) {
+        engine::ffi::interrupt(false);
+        self.0.store(ANSWERING, Ordering::SeqCst);
+    }
+
+    /// It has ended, or everything is ready for the first one.
+    pub fn end(self) {
+        self.0.store(WAITING, Ordering::SeqCst);
+    }
+}
+
+/// Ctrl-C stops an answer; a second one before it has stopped, and one while there is none, ends the process. At the
+/// prompt of a terminal (`typed`) it does nothing: there it is a key. Every other signal that ends a process does, and
+/// the terminal is given back as it was.
+pub fn stop_answers(typed: bool) -> Answers {
+    static STATE: AtomicU8 = AtomicU8::new(STARTING);
+    let before = typed.then(|| termios::tcgetattr(io::stdin()).ok()).flatten();
+    let waiting = Signals::new([SIGINT, SIGTERM, SIGHUP]).and_then(|mut signals| {
+        let listen = move || {
+            for signal in &mut signals {
+                let state = STATE.load(Ordering::SeqCst);
+                if signal == SIGINT && state == ANSWERING && !engine::ffi::interrupted() {
+                    engine::ffi::interrupt(true);
+                    continue;
+                }
+                if signal == SIGINT && state == WAITING && typed {
+                    continue;
+                }
+                if let Some(before) = &before {
+                    // The editor's marks around what is pasted. Not on stdout, which an answer may hold.
+                    let _ = write!(io::stderr(), "\u{1b}[?2004l");
+                    let _ = termios::tcsetattr(io::stdin(), SetArg::TCSANOW, before);
+                }
+                engine::ffi::exit_now(128 + signal);
+            }
+        };
+        std::thread::Builder::new().name("signals".to_string()).spawn(listen)
+    });
+    if let Err(error) = waiting {
+        let _ = writeln!(io::stderr(), "warning: ctrl-C will end the program, not the answer: {error}");
+    }
+    Answers(&STATE)
 }

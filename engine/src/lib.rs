@@ -7,6 +7,7 @@
 
 pub mod allocator;
 pub mod bench;
+pub mod chat;
 pub mod error;
 pub mod eval;
 #[allow(unsafe_code)]

@@ -27,6 +27,7 @@ struct Cli {
 #[allow(clippy::large_enum_variant, reason = "there is one, and it is made once")]
 enum Command {
     Run(commands::run::Args),
+    Chat(commands::chat::Args),
     // By far the largest.
     Bench(Box<commands::bench::Args>),
     Info(commands::info::Args),
@@ -64,6 +65,7 @@ fn run() -> ExitCode {
     };
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),
+        Command::Chat(args) => commands::chat::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),

@@ -1,6 +1,7 @@
 //! One file per command: `Args`, whose doc comment is the help, and `run`.
 
 pub mod bench;
+pub mod chat;
 pub mod eval;
 pub mod imatrix;
 pub mod info;

@@ -127,7 +127,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// A number of tokens; as in llama.cpp, -1 is no limit.
-fn predict(text: &str) -> Result<u32, String> {
+pub(super) fn predict(text: &str) -> Result<u32, String> {
     match text {
         "-1" => Ok(u32::MAX),
         _ => whole("a number of tokens, or -1 for no limit but the context")(text),

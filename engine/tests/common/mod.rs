@@ -59,3 +59,25 @@ pub fn on_tiny(command: &str, arguments: &[&str]) -> String {
     assert_eq!(code, Some(0), "{all:?}: {stderr}");
     stdout
 }
+
+/// A copy of `model` as `path` with further metadata, texts, before its own.
+pub fn with_text(model: &Path, path: &Path, texts: &[(&str, &str)]) {
+    let bytes = std::fs::read(model).expect("a model");
+    // Magic, version and number of tensors; then the number of keys.
+    let (head, rest) = bytes.split_at(16);
+    let (keys, rest) = rest.split_at(8);
+    let keys = u64::from_le_bytes(keys.try_into().expect("8 bytes")) + texts.len() as u64;
+    let mut copy = [head, &keys.to_le_bytes()].concat();
+    for (key, text) in texts {
+        // What follows keeps its alignment of 32 bytes: blanks before the end of a comment, which is nothing.
+        let size = 8 + key.len() + 4 + 8 + text.len() + "{##}".len();
+        let text = format!("{text}{{#{}#}}", " ".repeat(size.next_multiple_of(32) - size));
+        copy.extend((key.len() as u64).to_le_bytes());
+        copy.extend(key.as_bytes());
+        copy.extend(8u32.to_le_bytes()); // a string
+        copy.extend((text.len() as u64).to_le_bytes());
+        copy.extend(text.as_bytes());
+    }
+    copy.extend(rest);
+    std::fs::write(path, copy).expect("written");
+}

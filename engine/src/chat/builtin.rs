@@ -1,0 +1,87 @@
+//! Templates for models that bring none, written for this program.
+
+/// Their names.
+pub const NAMES: &[&str] = &["chatml", "gemma", "llama3", "mistral", "plain"];
+
+/// The template called `name`.
+pub(super) fn source(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "chatml" => CHATML,
+        "gemma" => GEMMA,
+        "llama3" => LLAMA3,
+        "mistral" => MISTRAL,
+        "plain" => PLAIN,
+        _ => return None,
+    })
+}
+
+/// Qwen and many others.
+const CHATML: &str = "\
+{%- for message in messages -%}
+    {{- '<|im_start|>' + message.role + '\\n' + (message.content or '') + '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- '<|im_start|>assistant\\n' -}}
+{%- endif -%}
+";
+
+/// Google's Gemma knows no system role: what it says goes before the first message.
+const GEMMA: &str = "\
+{{- bos_token -}}
+{%- set before = namespace(text='') -%}
+{%- for message in messages -%}
+    {%- if message.role == 'system' -%}
+        {%- set before.text = (message.content | trim) + '\\n\\n' -%}
+    {%- else -%}
+        {%- set role = 'model' if message.role == 'assistant' else message.role -%}
+        {{- '<start_of_turn>' + role + '\\n' + before.text + ((message.content or '') | trim) + '<end_of_turn>\\n' -}}
+        {%- set before.text = '' -%}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- '<start_of_turn>model\\n' -}}
+{%- endif -%}
+";
+
+/// Meta's Llama 3 and later.
+const LLAMA3: &str = "\
+{{- bos_token -}}
+{%- for message in messages -%}
+    {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' -}}
+    {{- ((message.content or '') | trim) + '<|eot_id|>' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}
+{%- endif -%}
+";
+
+/// Mistral's and Llama 2's brackets.
+const MISTRAL: &str = "\
+{{- bos_token -}}
+{%- set before = namespace(text='') -%}
+{%- for message in messages -%}
+    {%- if message.role == 'system' -%}
+        {%- set before.text = message.content + '\\n\\n' -%}
+    {%- elif message.role == 'assistant' -%}
+        {{- ' ' + ((message.content or '') | trim) + eos_token -}}
+    {%- else -%}
+        {{- '[INST] ' + before.text + (message.content or '') + ' [/INST]' -}}
+        {%- set before.text = '' -%}
+    {%- endif -%}
+{%- endfor -%}
+";
+
+/// For models that were never taught to chat.
+const PLAIN: &str = "\
+{{- bos_token -}}
+{%- for message in messages -%}
+    {%- if message.role == 'system' -%}
+        {{- (message.content or '') + '\\n\\n' -}}
+    {%- else -%}
+        {{- message.role | capitalize + ': ' + (message.content or '') + '\\n' -}}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- 'Assistant:' -}}
+{%- endif -%}
+";

@@ -1,0 +1,291 @@
+//! Messages as OpenAI's API has them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use minijinja::Value;
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+/// A JSON value whose objects keep the order of their keys: a model sees a tool as its author wrote it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Json(pub(super) Value);
+
+impl From<&serde_json::Value> for Json {
+    fn from(value: &serde_json::Value) -> Self {
+        // What is JSON already is always taken.
+        Json(Value::deserialize(value).unwrap_or_default())
+    }
+}
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// `system`, `user`, `assistant`, `tool`, or what else the template knows.
+    pub role: String,
+    /// The text. In JSON a string, or a list of parts of type `text`, which are put together line by line.
+    #[serde(default, deserialize_with = "text")]
+    pub content: Option<String>,
+    /// Who speaks, or the tool whose answer this is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What the assistant calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<Vec<ToolCall>>,
+    /// The call that a tool's message answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// Everything else, which the template may know.
+    #[serde(flatten)]
+    pub more: BTreeMap<String, Json>,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// Its name in the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Always `function`.
+    #[serde(rename = "type", default = "function")]
+    pub kind: String,
+    /// What is called.
+    pub function: Function,
+}
+
+/// The function of a [`ToolCall`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// Its arguments: JSON in a string, as OpenAI's API has them, or an object, as templates have them.
+    #[serde(default = "no_arguments")]
+    pub arguments: Json,
+}
+
+fn function() -> String {
+    "function".to_string()
+}
+
+fn no_arguments() -> Json {
+    Json(Value::from("{}"))
+}
+
+impl Message {
+    /// A message of `role` that says `text`.
+    pub fn new(role: impl Into<String>, text: impl Into<String>) -> Self {
+        Message {
+            role: role.into(),
+            content: Some(text.into()),
+            name: None,
+            tool_calls: None,
+            tool_call_id: None,
+            more: BTreeMap::new(),
+        }
+    }
+
+    /// As a template sees it: keys that are not given are not there, in the order that people write them.
+    pub(super) fn value(&self, style: ToolStyle) -> Result<Value, String> {
+        let content = match (&self.content, &self.tool_calls) {
+            (None, Some(_)) if style.empty_content => Some(""),
+            (content, _) => content.as_deref(),
+        };
+        let mut pairs = vec![("role", Value::from(self.role.as_str())), ("content", Value::from(content))];
+        pairs.extend(self.name.as_deref().map(|name| ("name", Value::from(name))));
+        if let Some(calls) = &self.tool_calls {
+            let calls = calls.iter().enumerate();
+            let calls: Result<Vec<Value>, String> = calls
+                .map(|(index, call)| {
+                    call.value(style).map_err(|why| format!("tool_calls[{index}].function.arguments {why}"))
+                })
+                .collect();
+            pairs.push(("tool_calls", Value::from(calls?)));
+        }
+        pairs.extend(self.tool_call_id.as_deref().map(|id| ("tool_call_id", Value::from(id))));
+        pairs.extend(self.more.iter().map(|(key, value)| (key.as_str(), value.0.clone())));
+        Ok(Value::from_pairs(pairs))
+    }
+}
+
+impl ToolCall {
+    fn value(&self, style: ToolStyle) -> Result<Value, String> {
+        let arguments = match self.function.arguments.0.as_str() {
+            Some(text) if style.objects => {
+                serde_json::from_str::<Json>(text)
+                    .map_err(|error| {
+                        format!("is a string that is no JSON ({error}), and the template wants an object")
+                    })?
+                    .0
+            }
+            _ => self.function.arguments.0.clone(),
+        };
+        let name = Value::from(self.function.name.as_str());
+        let function = Value::from_pairs([("name", name), ("arguments", arguments)]);
+        let mut pairs = Vec::with_capacity(3);
+        pairs.extend(self.id.as_deref().map(|id| ("id", Value::from(id))));
+        pairs.push(("type", Value::from(self.kind.as_str())));
+        pairs.push(("function", function));
+        Ok(Value::from_pairs(pairs))
+    }
+}
+
+/// What a template wants calls of tools to look like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ToolStyle {
+    /// Arguments as objects, rather than as strings of JSON.
+    pub(super) objects: bool,
+    /// An empty text rather than none beside the calls.
+    pub(super) empty_content: bool,
+}
+
+/// Reads `content`.
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    struct Text;
+
+    impl<'de> Visitor<'de> for Text {
+        type Value = Option<String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a message's content: a string, or a list of parts of type \"text\"")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(Some(text.to_string()))
+        }
+
+        fn visit_string<E: de::Error>(self, text: String) -> Result<Self::Value, E> {
+            Ok(Some(text))
+        }
+
+        fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_none<E: de::Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
+            let mut text = String::new();
+            let mut first = true;
+            while let Some(part) = parts.next_element::<Part>()? {
+                let said = part.text().map_err(de::Error::custom)?;
+                if !std::mem::take(&mut first) {
+                    text.push('\n');
+                }
+                text.push_str(&said);
+            }
+            Ok(Some(text))
+        }
+    }
+
+    deserializer.deserialize_any(Text)
+}
+
+/// A part of a message's content.
+#[derive(Deserialize)]
+struct Part {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+}
+
+impl Part {
+    fn text(self) -> Result<String, String> {
+        match (self.kind.as_str(), self.text) {
+            ("text", Some(text)) => Ok(text),
+            ("text", None) => Err("a content part of type \"text\" has no \"text\"".to_string()),
+            (kind, _) => Err(format!(
+                "a content part is of type {kind:?}, and this engine reads text only: send parts of type \"text\""
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_is_a_text_or_parts_of_text() {
+        let cases = [
+            (r#"{"role":"user","content":"hello"}"#, Ok(Some("hello"))),
+            (r#"{"role":"user","content":""}"#, Ok(Some(""))),
+            (r#"{"role":"assistant","content":null,"tool_calls":[]}"#, Ok(None)),
+            (r#"{"role":"assistant"}"#, Ok(None)),
+            (r#"{"role":"user","content":[]}"#, Ok(Some(""))),
+            (
+                r#"{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}"#,
+                Ok(Some("a\nb")),
+            ),
+            (
+                r#"{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}"#,
+                Err("reads text only"),
+            ),
+            (r#"{"role":"user","content":[{"type":"input_audio"}]}"#, Err("\"input_audio\"")),
+            (r#"{"role":"user","content":[{"type":"text"}]}"#, Err("has no \"text\"")),
+            (r#"{"role":"user","content":["a"]}"#, Err("invalid type")),
+            (r#"{"role":"user","content":7}"#, Err("a string, or a list of parts")),
+            (r#"{"role":"user","content":{"a":1}}"#, Err("a string, or a list of parts")),
+            (r#"{"content":"a"}"#, Err("missing field `role`")),
+            (r#"{"role":7,"content":"a"}"#, Err("expected a string")),
+            (r#"{"role":"assistant","tool_calls":[{"function":{}}]}"#, Err("missing field `name`")),
+            (r#"{"role":"assistant","tool_calls":"f"}"#, Err("invalid type")),
+        ];
+        for (json, expected) in cases {
+            match (serde_json::from_str::<Message>(json), expected) {
+                (Ok(message), Ok(content)) => assert_eq!(message.content.as_deref(), content, "{json}"),
+                (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{json}: {error}"),
+                (result, _) => panic!("{json}: {result:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_comes_out_as_it_went_in() {
+        for json in [
+            r#"{"role":"user","content":"hello","name":"Ann"}"#,
+            r#"{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"z\":1,\"a\":2}"}}]}"#,
+            r#"{"role":"tool","content":"4","tool_call_id":"c1","extra":{"z":1,"a":[null,true,2.5]}}"#,
+        ] {
+            let message: Message = serde_json::from_str(json).expect("a message");
+            assert_eq!(serde_json::to_string(&message).expect("JSON"), json);
+        }
+    }
+
+    #[test]
+    fn arguments_become_objects_where_the_template_wants_them() {
+        let json = |arguments: &str| {
+            format!(
+                r#"{{"role":"assistant","tool_calls":[{{"function":{{"name":"f","arguments":{arguments}}}}}]}}"#
+            )
+        };
+        let objects = ToolStyle { objects: true, empty_content: true };
+        let cases = [
+            (r#""{\"z\":1,\"a\":2}""#, objects, Ok(r#"{"z":1,"a":2}"#)),
+            (r#"{"z":1,"a":2}"#, objects, Ok(r#"{"z":1,"a":2}"#)),
+            (r#"{"z":1,"a":2}"#, ToolStyle::default(), Ok(r#"{"z":1,"a":2}"#)),
+            (r#""{\"z\":1}""#, ToolStyle::default(), Ok(r#""{\"z\":1}""#)),
+            (r#""not json""#, ToolStyle::default(), Ok(r#""not json""#)),
+            (r#""not json""#, objects, Err("tool_calls[0].function.arguments is a string that is no JSON")),
+        ];
+        for (arguments, style, expected) in cases {
+            let message: Message = serde_json::from_str(&json(arguments)).expect("a message");
+            let found = message.value(style).map(|value| {
+                let call = value
+                    .get_attr("tool_calls")
+                    .and_then(|calls| calls.get_item_by_index(0))
+                    .expect("a call");
+                let function = call.get_attr("function").expect("a function");
+                serde_json::to_string(&function.get_attr("arguments").expect("arguments")).expect("JSON")
+            });
+            match expected {
+                Ok(expected) => assert_eq!(found.as_deref(), Ok(expected), "{arguments}"),
+                Err(words) => {
+                    assert!(found.as_ref().is_err_and(|why| why.contains(words)), "{arguments}: {found:?}")
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+use super::*;
+
+fn specials() -> Specials {
+    Specials { begin: "<s>".to_string(), end: "</s>".to_string(), adds_begin: true }
+}
+
+fn template(source: &str) -> Template {
+    Template::new(source, "a test", specials()).expect(source)
+}
+
+fn messages(json: &str) -> Vec<Message> {
+    serde_json::from_str(json).expect(json)
+}
+
+#[test]
+fn the_built_in_templates_write_what_they_should() {
+    let talk = messages(
+        r#"[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"},
+            {"role":"assistant","content":"Hello."},{"role":"user","content":"Bye"}]"#,
+    );
+    let cases = [
+        (
+            "chatml",
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n\
+             Hello.<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n",
+        ),
+        (
+            "gemma",
+            "<s><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello.<end_of_turn>\n\
+             <start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n",
+        ),
+        (
+            "llama3",
+            "<s><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user\
+             <|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|>\
+             <|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+        ("mistral", "<s>[INST] Be brief.\n\nHi [/INST] Hello.</s>[INST] Bye [/INST]"),
+        ("plain", "<s>Be brief.\n\nUser: Hi\nAssistant: Hello.\nUser: Bye\nAssistant:"),
+    ];
+    assert_eq!(cases.map(|(name, _)| name), builtin::NAMES, "a template without a case");
+    for (name, expected) in cases {
+        let template = template(builtin::source(name).expect(name));
+        assert_eq!(template.render(&talk, true, None).expect(name), expected, "{name}");
+    }
+}
+
+#[test]
+fn what_is_not_given_is_none_or_not_there() {
+    let template = template(
+        "{{ tools is none }} {{ documents is none }} {{ tools is defined }} {{ custom is defined }} \
+         {{ messages[0].name is defined }} {{ messages[0].content is none }} {{ bos_token }}{{ eos_token }}",
+    );
+    let found = template.render(&messages(r#"[{"role":"user"}]"#), false, None).expect("rendered");
+    assert_eq!(found, "True True True False False True <s></s>");
+    let more = [("custom".to_string(), Json(Value::from(1)))];
+    let asked = messages(r#"[{"role":"user","content":"a","name":"Ann"}]"#);
+    let inputs = Inputs { messages: &asked, more: &more, ..Inputs::default() };
+    assert!(template.render_with(&inputs).expect("rendered").contains("True True True False"));
+}
+
+#[test]
+fn calls_of_tools_take_the_form_that_the_template_wants() {
+    let call = r#"[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":
+        [{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"b\": 1, \"a\": 2}"}}]}]"#;
+    let over = |body: &str| {
+        format!(
+            "{{% for m in messages %}}{{% for c in m.tool_calls or [] %}}{body}{{% endfor %}}{{% endfor %}}"
+        )
+    };
+    let cases = [
+        // A string is printed, an object is written as JSON.
+        (over("{{ c.function.arguments }}"), r#"{"b": 1, "a": 2}"#),
+        (over("{{ c.function.arguments | tojson }}"), r#"{"b": 1, "a": 2}"#),
+        (
+            over("{% if c.function.arguments is string %}{{ c.function.arguments }}{% else %}no{% endif %}"),
+            r#"{"b": 1, "a": 2}"#,
+        ),
+        (over("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}"), "b=1;a=2;"),
+        // Where none is an error, an empty text stands for it.
+        ("{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}".to_string(), "[a][]"),
+    ];
+    for (source, expected) in cases {
+        assert_eq!(
+            template(&source).render(&messages(call), true, None).expect(&source),
+            expected,
+            "{source}"
+        );
+    }
+}
+
+#[test]
+fn arguments_that_are_no_json_are_named() {
+    let template = template(
+        "{% for m in messages %}{{ m.tool_calls[0].function.arguments.items() | list }}{% endfor %}",
+    );
+    let call = r#"[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]}]"#;
+    // The probe finds objects only if a user message without calls passes.
+    let source = "{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments.items() | list }}{% endif %}{% endfor %}";
+    let error = self::template(source).render(&messages(call), true, None).expect_err("no JSON");
+    assert!(error.to_string().contains("messages[0].tool_calls[0].function.arguments"), "{error}");
+    assert!(template.render(&messages(call), true, None).is_err());
+}
+
+#[test]
+fn tools_go_to_the_template_for_tools() {
+    let mut template = template("main {{ tools | tojson }}");
+    template.tool_use = Some(compile("tools {{ tools | tojson }}", "a test").expect("compiled"));
+    let tools: Json = serde_json::from_str(r#"[{"type":"function","function":{"name":"f"}}]"#).expect("JSON");
+    let asked = [Message::new("user", "a")];
+    assert_eq!(template.render(&asked, true, None).expect("main"), "main null");
+    let found = template.render(&asked, true, Some(&tools)).expect("tools");
+    assert_eq!(found, r#"tools [{"type": "function", "function": {"name": "f"}}]"#);
+}
+
+#[test]
+fn a_template_that_is_wrong_is_an_error_with_its_line() {
+    let at_compile = [
+        ("a\nb\n{% if %}", "line 3"),
+        ("{% for x in y %}", "line 1"),
+        ("a\n{{ x | nosuchfilter }}", "line 2"),
+        ("{{ 'a }}", "line 1"),
+        ("{% nosuchtag %}", "nosuchtag"),
+    ];
+    for (source, words) in at_compile {
+        let error = Template::new(source, "a.jinja", specials()).and_then(|t| t.render(&[], true, None));
+        let error = error.expect_err(source).to_string();
+        assert!(error.contains("a.jinja") && error.contains(words), "{source}: {error}");
+        assert!(error.contains("--chat-template"), "{source}: {error}");
+    }
+    let at_render = [
+        (
+            "\n\n{{ raise_exception('roles must alternate') }}",
+            "line 3: the template itself refuses these messages: roles must alternate",
+        ),
+        ("\n{{ 1 + none }}", "line 2"),
+        ("{{ messages[0].content.nosuch() }}", "line 1"),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "no end within"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
+        ("{% for a in range(99999) %}{{ 'x' * 1000 }}{% endfor %}", "wrote more than"),
+        ("{% include '/etc/passwd' %}", "line 1"),
+    ];
+    for (source, words) in at_render {
+        let error =
+            template(source).render(&[Message::new("user", "a")], true, None).expect_err(source).to_string();
+        assert!(error.contains(words) && error.contains("--chat-template"), "{source}: {error}");
+    }
+    let error = Template::new(&"x".repeat(MAX_SOURCE + 1), "big", specials()).expect_err("too large");
+    assert!(error.to_string().contains("bytes"), "{error}");
+}
+
+#[test]
+fn a_file_that_is_no_template_is_wrong_usage() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let binary = folder.path().join("binary");
+    std::fs::write(&binary, b"\xff\xfe").expect("written");
+    for path in ["nosuch", folder.path().to_str().expect("UTF-8"), binary.to_str().expect("UTF-8")] {
+        let error = read(path).expect_err(path);
+        assert!(
+            matches!(&error, Error::Usage(why) if why.contains("chatml") && why.contains(path)),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_template_is_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Template>();
+}
+
+/// Whatever comes of it, it is a prompt or an error: no stack runs over, and nothing takes minutes.
+#[test]
+fn depth_is_no_way_to_end_the_program() {
+    // As many tags as the source may have, each with an expression as deep as a tag may be.
+    let long = |before: &str, part: &str, after: &str| {
+        let tag = format!("{before}{}{after}", part.repeat(4000 / part.len()));
+        tag.repeat(MAX_SOURCE / tag.len())
+    };
+    let sources = [
+        long("{{ a", ".b", " }}"),
+        long("{{ a", "[0]", " }}"),
+        long("{{ a", "|f", " }}"),
+        long("{{ 1", "+1", " }}"),
+        long("{{ 2", "**2", " }}"),
+        long("{{ 'a'-1", "+1", " }}"),
+        long("{{ 1", " or 1", " }}"),
+        long("{{ 1", " if 1 else 1", " }}"),
+        long("{{ ", "-", "1 }}"),
+        long("{{ ", "not ", "1 }}"),
+        long("{{ ", "(", " }}"),
+        long("{% set a", ",a", " = 1 %}"),
+        format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(MAX_SOURCE / 12 - 2)),
+        "{% if 1 %}".repeat(MAX_SOURCE / 10),
+        format!("{{{{ 1{} }}}}", "+1".repeat(MAX_SOURCE / 2 - 4)),
+    ];
+    for source in &sources {
+        let _ =
+            Template::new(source, "a test", specials()).and_then(|template| template.render(&[], true, None));
+    }
+    // Values as deep as the steps allow, and what goes down into them.
+    for last in ["", "{{ n.l }}", "{{ n.l == n.l }}", "{{ n.l | tojson }}", "{{ n.l ~ 'a' }}"] {
+        for nest in ["[n.l]", "{'a': n.l}"] {
+            let source = format!(
+                "{{% set n = namespace(l=[]) %}}{{% for a in range(2) %}}{{% for i in range(90000) %}}\
+                 {{% set n.l = {nest} %}}{{% endfor %}}{{% endfor %}}{last}done"
+            );
+            let found = template(&source).render(&[], true, None);
+            match last {
+                // They were reached: no fewer steps would do.
+                "" => assert_eq!(found.expect("an end"), "done", "{source}"),
+                _ => assert!(
+                    found.as_ref().err().is_none_or(|why| !why.to_string().contains("no end")),
+                    "{source}"
+                ),
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What one entry is: a line, lines that end with a backslash, or lines between `"""` and `"""`.
+
+/// The mark around an entry of several lines.
+const BLOCK: &str = "\"\"\"";
+
+/// Whether `text`, all lines typed so far, is a whole entry.
+pub fn is_whole(text: &str) -> bool {
+    match text.trim_start().strip_prefix(BLOCK) {
+        Some(block) => block.trim_end().ends_with(BLOCK),
+        None => !ends_with_backslash(text),
+    }
+}
+
+/// The entry that `text` means: without the marks. What is not whole, because the input ended, is taken as it is.
+pub fn meaning(text: &str) -> String {
+    if let Some(block) = text.trim_start().strip_prefix(BLOCK) {
+        let block = block.strip_prefix('\n').unwrap_or(block);
+        let trimmed = block.trim_end();
+        let block = trimmed.strip_suffix(BLOCK).unwrap_or(block);
+        return block.strip_suffix('\n').unwrap_or(block).to_string();
+    }
+    let mut lines: Vec<&str> = text.split('\n').collect();
+    let last = lines.len() - 1;
+    for line in &mut lines[..last] {
+        *line = line.strip_suffix('\\').unwrap_or(line);
+    }
+    lines.join("\n")
+}
+
+fn ends_with_backslash(text: &str) -> bool {
+    text.ends_with('\\')
+}
+
+/// A command of the conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Nothing.
+    Empty,
+    /// Something to say to the model.
+    Say(String),
+    /// `/help`
+    Help,
+    /// `/clear`
+    Clear,
+    /// `/system TEXT`; without a text it is shown.
+    System(Option<String>),
+    /// `/save FILE`
+    Save(String),
+    /// `/regen`
+    Again,
+    /// `/stats`
+    Stats,
+    /// `/exit`
+    Exit,
+    /// What is no command, with what to do.
+    Unknown(String),
+}
+
+/// What the commands do, for `/help`.
+pub const HELP: &str = "\
+/help           this list
+/clear          forget the conversation, but not the system prompt
+/system [TEXT]  tell the model TEXT before everything else; without TEXT, show it
+/save FILE      write the conversation as JSON
+/regen          take the last answer back and generate another
+/stats          context, speeds
+/exit           leave; ctrl-D too
+A line that ends with \\ goes on in the next one; \"\"\" begins and ends a text of several lines.
+Ctrl-C stops an answer.";
+
+impl Entry {
+    /// Reads a whole entry.
+    pub fn read(text: &str) -> Entry {
+        let said = meaning(text);
+        if said.trim().is_empty() {
+            return Entry::Empty;
+        }
+        // A slash in a text of several lines, or after a space, is the text's.
+        let line = said.trim_end();
+        if !line.starts_with('/') || line.contains('\n') || text.trim_start().starts_with(BLOCK) {
+            return Entry::Say(said);
+        }
+        let (command, rest) = match line.split_once(char::is_whitespace) {
+            Some((command, rest)) => (command, rest.trim()),
+            None => (line, ""),
+        };
+        let alone = |entry: Entry| match rest {
+            "" => entry,
+            _ => Entry::Unknown(format!("{command} takes nothing after it")),
+        };
+        match command {
+            "/help" | "/?" => alone(Entry::Help),
+            "/clear" => alone(Entry::Clear),
+            "/system" => Entry::System((!rest.is_empty()).then(|| rest.to_string())),
+            "/save" if rest.is_empty() => Entry::Unknown("/save takes the name of a file".to_string()),
+            "/save" => Entry::Save(rest.to_string()),
+            "/regen" => alone(Entry::Again),
+            "/stats" => alone(Entry::Stats),
+            "/exit" | "/quit" | "/bye" => alone(Entry::Exit),
+            _ => Entry::Unknown(format!(
+                "there is no {command}: /help lists what there is; a message that begins with / is typed after a space"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_a_line_or_several() {
+        let cases = [
+            ("hello", true, "hello"),
+            ("", true, ""),
+            ("a\\", false, "a\\"),
+            ("a\\\nb", true, "a\nb"),
+            ("a\\\nb\\\nc", true, "a\nb\nc"),
+            ("a\\\nb\\", false, "a\nb\\"),
+            // Pasted lines.
+            ("a\nb", true, "a\nb"),
+            ("\"\"\"", false, ""),
+            ("\"\"\"\na\\\n\nb", false, "a\\\n\nb"),
+            ("\"\"\"\na\\\n\nb\n\"\"\"", true, "a\\\n\nb"),
+            ("\"\"\"a b\"\"\"", true, "a b"),
+            ("  \"\"\"a\nb\"\"\"  ", true, "a\nb"),
+            ("say \"\"\"", true, "say \"\"\""),
+            ("\"\"\"\"", false, "\""),
+            ("\"\"\"\"\"\"", true, ""),
+        ];
+        for (text, whole, said) in cases {
+            assert_eq!((is_whole(text), meaning(text).as_str()), (whole, said), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_begins_with_a_slash() {
+        let say = |text: &str| Entry::Say(text.to_string());
+        let cases = [
+            ("/help", Entry::Help),
+            ("/clear ", Entry::Clear),
+            ("/system Be brief.", Entry::System(Some("Be brief.".to_string()))),
+            ("/system", Entry::System(None)),
+            ("/save a b.json", Entry::Save("a b.json".to_string())),
+            ("/regen", Entry::Again),
+            ("/stats", Entry::Stats),
+            ("/exit", Entry::Exit),
+            (" /exit", say(" /exit")),
+            ("/a\\\nb", say("/a\nb")),
+            ("\"\"\"/exit\"\"\"", say("/exit")),
+            ("  ", Entry::Empty),
+            ("\"\"\"\n\"\"\"", Entry::Empty),
+        ];
+        for (text, entry) in cases {
+            assert_eq!(Entry::read(text), entry, "{text:?}");
+        }
+        for text in ["/usr/bin", "/save", "/exit now", "/clear all", "/"] {
+            assert!(matches!(Entry::read(text), Entry::Unknown(_)), "{text:?}");
+        }
+        for command in ["/help", "/clear", "/system", "/save", "/regen", "/stats", "/exit"] {
+            assert!(HELP.contains(command), "{command} is not in the help");
+        }
+    }
+}
