@@ -29,6 +29,7 @@ enum Command {
     Run(commands::run::Args),
     // By far the largest.
     Bench(Box<commands::bench::Args>),
+    Serve(Box<commands::serve::Args>),
     Info(commands::info::Args),
     Quantize(commands::quantize::Args),
     Tune(commands::tune::Args),
@@ -65,6 +66,7 @@ fn run() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Serve(args) => commands::serve::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
         Command::Eval(args) => commands::eval::run(&args),
