@@ -4,15 +4,12 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use engine::ffi::start;
-use engine::serve::listen;
-use engine::serve::run::{Options, Ready};
-use engine::serve::scheduler::Rules;
-use engine::serve::server::Limits;
-use engine::settings::{Requested, Settings};
+use engine::serve::config::{self, Config};
+use engine::serve::run::Ready;
+use engine::settings::Settings;
 use serde_json::json;
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
@@ -26,7 +23,13 @@ use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFl
 pub struct Args {
     /// GGUF model
     #[arg(short, long, value_name = "FILE")]
-    model: PathBuf,
+    model: Option<PathBuf>,
+    /// Configuration: what no flag says is taken from here
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print a configuration with every key explained, and nothing else
+    #[arg(long)]
+    print_config: bool,
     /// What clients call the model [default: its file's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -34,17 +37,29 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Group that may use the socket as well; else only this user may
-    #[arg(long, value_name = "GROUP", requires = "socket")]
+    #[arg(long, value_name = "GROUP")]
     socket_group: Option<String>,
     /// Address for HTTP, as 127.0.0.1:8080; one that others can reach needs --api-key-file
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// File with a key in each line; requests over TCP need one of them
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
     /// Requests that run at a time [default: 4]
     #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = whole("1 to 256"))]
     slots: Option<u32>,
     /// Requests that wait at most [default: 64]
     #[arg(long, value_name = "N", value_parser = whole("0 or more"))]
     queue: Option<u32>,
+    /// Most tokens of an answer where a request does not say [default: 512]
+    #[arg(long, value_name = "N", value_parser = whole("1 or more"))]
+    max_tokens: Option<u32>,
+    /// Seconds that a request may take [default: 600]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    timeout: Option<f64>,
+    /// Seconds for which requests may go on after SIGTERM [default: 30]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    drain: Option<f64>,
     /// Print where it listens as one JSON object on stdout
     #[arg(long)]
     json: bool,
@@ -61,48 +76,49 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let mut requested = Requested::default();
-    args.sampling.ask(&mut requested);
-    args.context.ask(&mut requested);
-    args.threads.ask(&mut requested);
-    args.load.ask(&mut requested);
+    if args.print_config {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(config::printed().as_bytes()).context("cannot write to stdout")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let file = args.config.as_deref().map(Config::read).transpose()?;
+    let config = flags(args).or(file.unwrap_or_default());
+    let options = config.options()?;
     let live = super::read_live();
-    let tuned = args.tuning.look_up(&args.model, &live);
-    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
+    let tuned = args.tuning.look_up(&options.model, &live);
+    let settings = Settings::resolve_tuned(&config.engine, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
-    let options = options(args)?;
     start(args.load.verbose);
     engine::serve::run::run(&options, &settings, live, &mut |ready| say_ready(ready, args.json))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn options(args: &Args) -> Result<Options> {
-    let socket = match (&args.socket, args.listen) {
-        (Some(path), _) => Some(path.clone()),
-        (None, Some(_)) => None,
-        (None, None) => Some(listen::default_path()?),
-    };
-    let stem = args.model.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    Ok(Options {
+/// What the flags ask for.
+fn flags(args: &Args) -> Config {
+    let mut config = Config {
         model: args.model.clone(),
-        name: args.name.clone().or(stem).unwrap_or_default(),
-        socket,
-        group: args.socket_group.as_deref().map(listen::group).transpose()?,
+        name: args.name.clone(),
+        socket: args.socket.clone(),
+        socket_group: args.socket_group.clone(),
         listen: args.listen,
-        keys: Vec::new(),
-        slots: args.slots.unwrap_or(4),
-        queue: args.queue.unwrap_or(64) as usize,
-        max_tokens: 512,
-        deadline: Duration::from_secs(600),
-        limits: Limits {
-            request: 8 << 20,
-            connections: 512,
-            idle: Duration::from_secs(300),
-            stall: Duration::from_secs(30),
-            drain: Duration::from_secs(30),
-        },
-        rules: Rules { reuse: true, step: Duration::from_millis(250), stall: Duration::from_secs(30) },
-    })
+        api_key_file: args.api_key_file.clone(),
+        slots: args.slots,
+        queue: args.queue,
+        max_tokens: args.max_tokens,
+        timeout_s: args.timeout,
+        drain_s: args.drain,
+        ..Config::default()
+    };
+    args.sampling.ask(&mut config.engine);
+    args.context.ask(&mut config.engine);
+    args.threads.ask(&mut config.engine);
+    args.load.ask(&mut config.engine);
+    config
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (0.0..=604_800.0).contains(number));
+    number.ok_or_else(|| "use seconds, up to 604800".to_string())
 }
 
 /// A closed stderr is nobody's concern.

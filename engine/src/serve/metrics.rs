@@ -46,7 +46,7 @@ pub struct Metrics {
     pub failed: Number,
     pub refused: Number,
     pub invalid: Number,
-    pub requeued: Number,
+    pub parked: Number,
     pub prompt_tokens: Number,
     pub cached_tokens: Number,
     pub generated_tokens: Number,
@@ -115,7 +115,7 @@ impl Metrics {
         let one = |value: u64| [(String::new(), value.to_string())];
         let seconds = |number: &Number| [(String::new(), format!("{}", number.get() as f64 / 1e9))];
         let counters = [
-            ("requests_requeued_total", "Requests that began again for want of cells.", &self.requeued),
+            ("requests_parked_total", "Times that a request left its slot for want of cells.", &self.parked),
             ("prompt_tokens_total", "Tokens of prompts.", &self.prompt_tokens),
             ("prompt_tokens_cached_total", "Tokens of prompts found in the cache.", &self.cached_tokens),
             ("generated_tokens_total", "Tokens generated.", &self.generated_tokens),

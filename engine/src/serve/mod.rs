@@ -4,10 +4,12 @@
 //! [`server`] hands them to the one thread that owns the context, [`scheduler`], through [`queue`]. What comes of a
 //! request goes back through a channel of [`job`]'s events. All but the scheduler runs on one thread.
 
+pub mod config;
 pub mod connection;
 pub mod fields;
 pub mod http;
 pub mod job;
+pub mod keys;
 pub mod listen;
 pub mod metrics;
 pub mod ndjson;

@@ -62,7 +62,7 @@ impl Generate {
     pub fn take(fields: &mut Fields, prompt: Prompt, defaults: &Defaults) -> Result<Self, Refusal> {
         let max_tokens = fields.whole("max_tokens", 1..=u32::MAX)?.unwrap_or(defaults.max_tokens);
         let most = defaults.deadline.as_secs_f64();
-        let deadline = fields.number("timeout", 0.001..=most)?;
+        let deadline = fields.number("timeout_s", 0.001..=most)?;
         Ok(Generate {
             prompt,
             stream: fields.bool("stream")?.unwrap_or(false),
@@ -183,7 +183,7 @@ mod tests {
             (r#"{"prompt": [99999999999]}"#, "prompt: a list holds tokens"),
             (r#"{"prompt": "a", "max_tokens": 0}"#, "max_tokens: use a whole number from 1"),
             (r#"{"prompt": "a", "max_tokens": -1}"#, "max_tokens: use a whole number from 1"),
-            (r#"{"prompt": "a", "timeout": 61}"#, "timeout: use a number from 0.001 to 60"),
+            (r#"{"prompt": "a", "timeout_s": 61}"#, "timeout_s: use a number from 0.001 to 60"),
             (r#"{"prompt": "a", "temperature": -1}"#, "temperature: use a number from 0 to 100"),
             (r#"{"prompt": "a", "top_p": 1.1}"#, "top_p: use a number from 0 to 1"),
             (r#"{"prompt": "a", "seed": -1}"#, "seed: use a whole number from 0"),

@@ -7,6 +7,7 @@ use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -87,6 +88,7 @@ pub fn run(
     on_ready: &mut dyn FnMut(&Ready),
 ) -> Result<()> {
     let bound = bind(options)?;
+    allow_files(options.limits.connections);
     let model = model::open(&options.model, settings, &live)?;
     let inbox = Arc::new(Inbox::new(options.queue));
     let metrics = Arc::new(Metrics::default());
@@ -119,6 +121,19 @@ pub fn run(
     runtime.shutdown_background();
     ended?;
     scheduler.join()
+}
+
+/// Raises the soft limit of open files, each connection being one, as far as the hard one lets.
+fn allow_files(connections: usize) {
+    /// The model, the libraries, the runtime.
+    const OTHERS: u64 = 64;
+    let wanted = connections as u64 + OTHERS;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < wanted) {
+        let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+        // Without it connections wait to be taken sooner.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
+    }
 }
 
 fn bind(options: &Options) -> Result<Bound> {

@@ -47,6 +47,8 @@ pub struct Scheduler {
     budget: u32,
     /// Counts admissions.
     admissions: u64,
+    /// Runs that had to leave their slots for want of cells, the oldest first.
+    parked: Vec<Run>,
     /// Ends that readers have yet to take, of runs that are over.
     leaving: Vec<Outbox>,
     seconds_per_prompt_token: Option<f64>,
@@ -77,6 +79,7 @@ impl Scheduler {
             batch: Batch::default(),
             budget,
             admissions: 0,
+            parked: Vec::new(),
             leaving: Vec::new(),
             seconds_per_prompt_token: None,
             looked_at_queue: Instant::now(),
@@ -96,7 +99,8 @@ impl Scheduler {
             let active = self.active();
             self.metrics.waiting.set(self.inbox.len() as u64);
             if active.is_empty() {
-                let busy = self.slots.iter().any(|slot| slot.run.is_some()) || !self.leaving.is_empty();
+                let running = self.slots.iter().any(|slot| slot.run.is_some());
+                let busy = running || !self.leaving.is_empty() || !self.parked.is_empty();
                 match (busy, closing) {
                     (true, _) => std::thread::sleep(STALLED),
                     (false, Closing::Draining) if self.inbox.is_empty() => return,
@@ -138,6 +142,12 @@ impl Scheduler {
                 self.metrics.abandoned.add(1);
             }
         }
+        let parked = self.parked.len();
+        self.parked.retain_mut(|run| {
+            run.outbox.flush();
+            !run.outbox.is_lost(stall)
+        });
+        self.metrics.abandoned.add((parked - self.parked.len()) as u64);
     }
 
     /// Ends what is overdue.
@@ -147,6 +157,10 @@ impl Scheduler {
             if self.slots[at].run.as_ref().is_some_and(|run| run.job.deadline <= now) {
                 self.finish(at, Finish::Deadline);
             }
+        }
+        while let Some(late) = self.parked.iter().position(|run| run.job.deadline <= now) {
+            let run = self.parked.remove(late);
+            self.finish_run(run, Finish::Deadline);
         }
         if now.saturating_duration_since(self.looked_at_queue) < QUEUE {
             return;
@@ -169,24 +183,29 @@ impl Scheduler {
 
     /// Ends the run of slot `at`; its tokens stay in the cache.
     fn finish(&mut self, at: usize, finish: Finish) {
-        if let Some(run) = &mut self.slots[at].run {
-            let done = run.done(finish, None);
-            self.finish_with(at, done);
+        if let Some(run) = self.slots[at].run.take() {
+            self.finish_run(run, finish);
         }
     }
 
-    fn finish_with(&mut self, at: usize, done: Done) {
+    fn finish_run(&mut self, mut run: Run, finish: Finish) {
+        let done = run.done(finish, None);
+        self.end(run, done);
+    }
+
+    fn end(&mut self, run: Run, done: Done) {
         self.metrics.count(&done);
-        self.end(at, Event::Done(Box::new(done)));
+        self.say_last(run, Event::Done(Box::new(done)));
     }
 
     fn fail(&mut self, at: usize, error: &Error) {
-        self.metrics.failed.add(1);
-        self.end(at, Event::Failed(error.to_string()));
+        if let Some(run) = self.slots[at].run.take() {
+            self.metrics.failed.add(1);
+            self.say_last(run, Event::Failed(error.to_string()));
+        }
     }
 
-    fn end(&mut self, at: usize, event: Event) {
-        let Some(mut run) = self.slots[at].run.take() else { return };
+    fn say_last(&mut self, mut run: Run, event: Event) {
         run.outbox.send(event);
         if run.outbox.is_stalled() {
             self.leaving.push(run.outbox);
@@ -197,20 +216,31 @@ impl Scheduler {
         for at in 0..self.slots.len() {
             self.finish(at, Finish::Shutdown);
         }
+        for run in std::mem::take(&mut self.parked) {
+            self.finish_run(run, Finish::Shutdown);
+        }
         for job in self.inbox.take(|_| true) {
             self.tell_unstarted(&job, Finish::Shutdown);
         }
     }
 
-    /// Gives free slots to jobs that wait.
+    /// Gives free slots to runs that had to leave theirs, then to jobs that wait.
     fn admit(&mut self) {
         while self.slots.iter().any(|slot| slot.run.is_none()) {
+            if let Some(run) = self.parked.first() {
+                if !self.has_room_for(run.job.prompt.len()) {
+                    break;
+                }
+                let run = self.parked.remove(0);
+                self.resume(run);
+                continue;
+            }
             let Some(job) = self.inbox.pop() else { break };
             if job.is_abandoned() {
                 self.metrics.abandoned.add(1);
                 continue;
             }
-            if !self.has_room_for(&job) {
+            if !self.has_room_for(job.prompt.len()) {
                 self.inbox.put_back(job);
                 break;
             }
@@ -220,23 +250,18 @@ impl Scheduler {
         self.metrics.slots_busy.set(busy as u64);
     }
 
-    /// Whether the cells that no running request has will do for the prompt of `job` and a token. Cells that are
-    /// shared count for each: at worst it waits.
-    fn has_room_for(&self, job: &Job) -> bool {
+    /// Whether the cells that no running request has will do for `prompt` tokens and some more. Cells that are shared
+    /// count for each: at worst it waits.
+    fn has_room_for(&self, prompt: usize) -> bool {
+        /// So that it does not have to leave at once.
+        const MORE: usize = 32;
         let running = self.slots.iter().filter_map(|slot| Some((slot, slot.run.as_ref()?)));
-        let taken = running.map(|(slot, run)| slot.held.len().max(run.job.prompt.len()) + 1).sum::<usize>();
-        taken == 0 || taken + job.prompt.len() < self.context.n_ctx() as usize
+        let taken =
+            running.map(|(slot, run)| slot.held.len().max(run.job.prompt.len()) + MORE).sum::<usize>();
+        taken == 0 || taken + prompt + MORE <= self.context.n_ctx() as usize
     }
 
     fn begin(&mut self, job: Job) {
-        let held: Vec<Held<'_>> = self
-            .slots
-            .iter()
-            .map(|slot| Held { tokens: &slot.held, free: slot.run.is_none(), used: slot.used })
-            .collect();
-        let Some(choice) = choose(&held, &job.prompt, self.rules.reuse && job.cache_prompt) else {
-            return self.inbox.put_back(job);
-        };
         let sampler = match Sampler::new(&job.sampling) {
             Ok(sampler) => sampler,
             Err(error) => {
@@ -245,11 +270,28 @@ impl Scheduler {
                 return;
             }
         };
-        let keep = self.prepare(&choice);
+        let Some((at, keep)) = self.slot_for(&job) else { return self.inbox.put_back(job) };
         self.admissions += 1;
-        let slot = &mut self.slots[choice.slot];
-        slot.run = Some(Run::new(job, sampler, self.admissions, keep));
-        slot.used = self.admissions;
+        self.slots[at].used = self.admissions;
+        self.slots[at].run = Some(Run::new(job, sampler, self.admissions, keep));
+    }
+
+    fn resume(&mut self, run: Run) {
+        match self.slot_for(&run.job) {
+            Some((at, _)) => self.slots[at].run = Some(run),
+            None => self.parked.insert(0, run),
+        }
+    }
+
+    /// A slot for `job`, and how many tokens of its prompt it holds.
+    fn slot_for(&mut self, job: &Job) -> Option<(usize, u32)> {
+        let held: Vec<Held<'_>> = self
+            .slots
+            .iter()
+            .map(|slot| Held { tokens: &slot.held, free: slot.run.is_none(), used: slot.used })
+            .collect();
+        let choice = choose(&held, &job.prompt, self.rules.reuse && job.cache_prompt)?;
+        Some((choice.slot, self.prepare(&choice)))
     }
 
     /// Makes a slot hold what a prompt shares; says how many tokens that are.
@@ -328,9 +370,12 @@ impl Scheduler {
     /// Notes that a part was evaluated.
     fn hold(&mut self, part: &Part) {
         let slot = &mut self.slots[part.slot];
-        let Some(run) = &slot.run else { return };
+        let Some(run) = &mut slot.run else { return };
         match run.next {
-            Some(token) => slot.held.push(token),
+            Some(token) => {
+                slot.held.push(token);
+                run.evaluated(token);
+            }
             None => {
                 let held = slot.held.len();
                 slot.held.extend(&run.job.prompt[held..held + part.tokens as usize]);
@@ -348,8 +393,10 @@ impl Scheduler {
         let token = run.sampler().sample_at(&mut self.context, row)?;
         let room = slot.held.len() < self.context.n_ctx() as usize;
         let model = Arc::clone(self.context.model());
-        if let Some(done) = run.take(token, &model, room)? {
-            self.finish_with(at, done);
+        if let Some(done) = run.take(token, &model, room)?
+            && let Some(run) = self.slots[at].run.take()
+        {
+            self.end(run, done);
         }
         Ok(())
     }
@@ -368,26 +415,28 @@ impl Scheduler {
     }
 
     /// There are not as many cells as the batch has tokens, and nothing of it was evaluated. What goes first is what
-    /// nobody uses; then, of the requests that run, the newest: back to the queue if it has said nothing yet.
+    /// nobody uses; then, of the requests that run, the newest leaves its slot, to go on when there is room again.
     fn make_room(&mut self) {
         let idle = self.slots.iter().enumerate();
         let idle = idle.filter(|(_, slot)| slot.run.is_none() && !slot.held.is_empty());
         if let Some(at) = idle.min_by_key(|(_, slot)| slot.used).map(|(at, _)| at) {
             return self.empty(at);
         }
-        let number = |slot: &Slot| slot.run.as_ref().map(|run| run.number);
-        let running = self.slots.iter().filter(|slot| slot.run.is_some()).count();
-        let newest = (0..self.slots.len()).max_by_key(|at| number(&self.slots[*at]));
-        let Some(at) = newest else { return };
-        let fresh = self.slots[at].run.as_ref().is_some_and(Run::is_fresh);
-        match fresh && running > 1 {
-            true => {
-                if let Some(run) = self.slots[at].run.take() {
-                    self.metrics.requeued.add(1);
-                    self.inbox.put_back(run.job);
+        let running = self.slots.iter().enumerate();
+        let mut running: Vec<(u64, usize)> =
+            running.filter_map(|(at, slot)| Some((slot.run.as_ref()?.number, at))).collect();
+        running.sort_unstable();
+        let Some(&(number, at)) = running.last() else { return };
+        match running.len() {
+            1 => self.finish(at, Finish::ContextFull),
+            _ => {
+                if let Some(mut run) = self.slots[at].run.take() {
+                    run.park();
+                    self.metrics.parked.add(1);
+                    let place = self.parked.partition_point(|other| other.number < number);
+                    self.parked.insert(place, run);
                 }
             }
-            false => self.finish(at, Finish::ContextFull),
         }
         self.empty(at);
     }

@@ -100,6 +100,9 @@ pub struct Run {
     stream: StreamUtf8,
     stops: StopStrings,
     cached: u32,
+    prompt_tokens: u32,
+    /// What was chosen so far, but for `next`, since the prompt began to be evaluated.
+    evaluated: Vec<Token>,
     generated: u32,
     admitted: Instant,
     first: Option<Instant>,
@@ -117,6 +120,8 @@ impl Run {
             stream: StreamUtf8::default(),
             stops: StopStrings::new(job.stop.clone()),
             cached,
+            prompt_tokens: job.prompt.len() as u32,
+            evaluated: Vec::new(),
             generated: 0,
             admitted: Instant::now(),
             first: None,
@@ -128,6 +133,17 @@ impl Run {
     /// The sampler.
     pub fn sampler(&mut self) -> &mut Sampler {
         &mut self.sampler
+    }
+
+    /// Notes that `next` was evaluated.
+    pub fn evaluated(&mut self, token: Token) {
+        self.evaluated.push(token);
+    }
+
+    /// Makes what was generated a part of the prompt, so that it can go on in another slot.
+    pub fn park(&mut self) {
+        self.job.prompt.append(&mut self.evaluated);
+        self.job.prompt.extend(self.next.take());
     }
 
     /// Whether nothing was chosen yet.
@@ -154,7 +170,7 @@ impl Run {
             stop_string,
             seed: self.job.sampling.seed,
             usage: Usage {
-                prompt_tokens: self.job.prompt.len() as u32,
+                prompt_tokens: self.prompt_tokens,
                 cached_tokens: self.cached,
                 completion_tokens: self.generated,
             },

@@ -26,8 +26,8 @@ pub fn check<B>(server: &Server, peer: &Peer, request: &Request<B>) -> Result<()
     }
     let header = |name| request.headers().get(name).map(axum::http::HeaderValue::as_bytes);
     if server.keys.is_empty() {
-        let host = header(HOST).and_then(|host| std::str::from_utf8(host).ok());
-        return match host.is_none_or(is_own) {
+        let mut hosts = request.headers().get_all(HOST).iter();
+        return match hosts.all(|host| host.to_str().is_ok_and(is_own)) {
             true => Ok(()),
             false => Err(Refusal::new(
                 Kind::Forbidden,
