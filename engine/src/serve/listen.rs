@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::Mode;
 use rustix::process::umask;
@@ -30,17 +30,25 @@ pub fn default_path() -> Result<PathBuf> {
     }
 }
 
-/// A socket that is listened on; the file goes when this does.
+/// A socket that is listened on; the file goes when this does, which should be before the listener.
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
-    /// Device and inode: another server's file of the same name is not ours to remove.
-    file: (u64, u64),
+    /// Another server's file of the same name is not ours to remove.
+    file: Identity,
+}
+
+/// Device, inode, and the time it was made where the file system knows it: numbers of inodes are used again.
+type Identity = (u64, u64, Option<SystemTime>);
+
+fn identity(path: &Path) -> io::Result<Identity> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino(), found.created().ok()))
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.file) {
+        if identity(&self.path).is_ok_and(|found| found == self.file) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -57,7 +65,7 @@ impl Socket {
 ///
 /// # Errors
 /// Where another program listens there, or something else is there, or the path cannot be used.
-pub fn bind(path: &Path, group: Option<u32>) -> Result<(UnixListener, Socket)> {
+pub fn bind(path: &Path, group: Option<u32>) -> Result<(Socket, UnixListener)> {
     let failed = |why: String| Error::Listen { at: path.display().to_string(), why };
     let length = path.as_os_str().len();
     if length > LONGEST {
@@ -78,8 +86,8 @@ pub fn bind(path: &Path, group: Option<u32>) -> Result<(UnixListener, Socket)> {
         lock(folder).map_err(|why| failed(format!("cannot use the folder {}: {why}", folder.display())))?;
     clear(path).map_err(failed)?;
     let listener = private(|| UnixListener::bind(path)).map_err(|why| failed(advice(&why)))?;
-    let found = fs::symlink_metadata(path).map_err(|why| failed(why.to_string()))?;
-    let socket = Socket { path: path.to_path_buf(), file: (found.dev(), found.ino()) };
+    let file = identity(path).map_err(|why| failed(why.to_string()))?;
+    let socket = Socket { path: path.to_path_buf(), file };
     let mode = if group.is_some() { 0o660 } else { 0o600 };
     if let Some(group) = group {
         std::os::unix::fs::chown(path, None, Some(group)).map_err(|why| {
@@ -87,7 +95,7 @@ pub fn bind(path: &Path, group: Option<u32>) -> Result<(UnixListener, Socket)> {
         })?;
     }
     fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|why| failed(why.to_string()))?;
-    Ok((listener, socket))
+    Ok((socket, listener))
 }
 
 /// A lock on `folder`, held while the file is looked at and made.
@@ -175,7 +183,7 @@ mod tests {
     fn a_socket_is_this_users_and_goes_with_its_server() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("a.sock");
-        let (_listener, socket) = bind(&path, None).expect("it is bound");
+        let (socket, _listener) = bind(&path, None).expect("it is bound");
         assert_eq!(fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o600);
         drop(socket);
         assert!(!path.exists());
@@ -185,10 +193,10 @@ mod tests {
     fn one_in_use_is_refused_and_one_left_behind_replaced() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("a.sock");
-        let (listener, first) = bind(&path, None).expect("it is bound");
+        let (first, listener) = bind(&path, None).expect("it is bound");
         assert!(refusal(&path).contains("another program listens there"), "{}", refusal(&path));
         drop(listener);
-        let (_listener, second) = bind(&path, None).expect("one left behind is replaced");
+        let (second, _listener) = bind(&path, None).expect("one left behind is replaced");
         // The first one's end must not take away the second one's file.
         drop(first);
         assert!(path.exists());

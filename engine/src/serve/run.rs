@@ -70,7 +70,7 @@ pub struct Ready {
 
 /// What was bound; the socket's file goes with it.
 struct Bound {
-    unix: Option<(UnixListener, Socket)>,
+    unix: Option<(Socket, UnixListener)>,
     tcp: Option<std::net::TcpListener>,
 }
 
@@ -153,9 +153,9 @@ fn bind(options: &Options) -> Result<Bound> {
     });
     let tcp = tcp.transpose()?;
     let unix = options.socket.as_deref().map(|path| -> Result<_> {
-        let (listener, socket) = listen::bind(path, options.group)?;
+        let (socket, listener) = listen::bind(path, options.group)?;
         listener.set_nonblocking(true).map_err(|why| failed(path.display().to_string(), why))?;
-        Ok((listener, socket))
+        Ok((socket, listener))
     });
     Ok(Bound { unix: unix.transpose()?, tcp })
 }
@@ -225,7 +225,7 @@ async fn serve(
     let shared = Shared { server: Arc::clone(server), permits, stopping, open };
     let mut ready = Ready { socket: None, listen: None, n_ctx: server.n_ctx, name: server.name.clone() };
     let mut socket = None;
-    if let Some((listener, file)) = bound.unix {
+    if let Some((file, listener)) = bound.unix {
         ready.socket = Some(file.path().to_path_buf());
         socket = Some(file);
         let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
@@ -243,12 +243,12 @@ async fn serve(
         () = signals.next() => {}
         _ = &mut scheduler.ended => return Err(Error::Serve("its scheduler ended".to_string())),
     }
-    // No more connections, no more requests.
+    // No more connections, no more requests. The file first: whoever starts now can have its place.
+    drop(socket);
     server.inbox.close(Closing::Draining);
     let _ = stop.send(true);
     let told_twice = async {
         signals.next().await;
-        drop(socket.take());
         ffi::exit_now(TWICE);
     };
     let drained = async {

@@ -127,12 +127,7 @@ fn what_is_too_long_is_refused_before_it_is_read() {
 #[test]
 fn what_speaks_neither_is_told_so() {
     let server = Server::start(&[]);
-    for bytes in [
-        &b"GET nonsense\r\n\r\n"[..],
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\n",
-        b"\0\0\0\n",
-    ] {
+    for bytes in [&b"GET nonsense\r\n\r\n"[..], b"\x16\x03\x01\x02\x00\x01\n", b"\0\0\0\n"] {
         let mut stream = UnixStream::connect(server.socket()).expect("it listens");
         stream.set_read_timeout(Some(crate::client::PATIENCE)).expect("a limit");
         stream.write_all(bytes).expect("sent");
