@@ -88,9 +88,9 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     )
 }
 
-/// Builds a profile for another command.
+/// Builds a profile for another command, with a compiler cache where there is one.
 pub fn make(profile: &str, yes: bool, ui: &Ui) -> Result<()> {
-    make_with(profile, &[], Cache::Off, yes, ui)
+    make_with(profile, &[], Cache::default(), yes, ui)
 }
 
 /// Builds a profile with some keys of its own changed, for another command: the plain build, whatever was made of it.

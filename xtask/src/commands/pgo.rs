@@ -23,10 +23,11 @@ use crate::plan::{self, Plan};
 use crate::process::Log;
 use crate::profile::{self, PgoScope};
 use crate::stages::{self, Lock, Outcome};
+use crate::tools::{self, Cache};
 use crate::ui::{self, Ui};
 use crate::workload::Workload;
 use crate::workspace::Workspace;
-use crate::{exit, tools, workload};
+use crate::{exit, workload};
 use outline::Outline;
 
 /// Options of `pgo`.
@@ -65,6 +66,9 @@ pub struct Args {
     /// Print the plans and the steps, and do nothing
     #[arg(long)]
     dry_run: bool,
+    /// Compiler cache that shares object files between builds
+    #[arg(long, value_enum, default_value_t = Cache::Off)]
+    cache: Cache,
     /// Leave this machine's name out of build_info.json
     #[arg(long)]
     no_hostname: bool,
@@ -88,6 +92,7 @@ impl Args {
             keep_going: true,
             yes: true,
             dry_run: false,
+            cache: Cache::Auto,
             no_hostname: false,
             source: tools::SourceArgs::default(),
         }
@@ -136,6 +141,7 @@ pub fn of_build(
         keep_going: false,
         yes,
         dry_run: false,
+        cache: Cache::Off,
         no_hostname,
         source,
     };
@@ -166,10 +172,12 @@ fn optimize(args: &Args, ui: &Ui) -> Result<Option<(BuildInfo, String)>> {
     // Before anything is compiled.
     let ready = Ready::check(args, plan, &toolchain, &mut notes)?;
     ready.check_files(args, &workspace, ui)?;
+    let launcher = args.cache.launcher(&toolchain)?;
     notes.iter().for_each(|note| ui.warn(note));
 
     let (tool, hostname) = (ready.tool.clone(), !args.no_hostname);
-    let mut pipeline = Pipeline::new(&workspace, ui, &host, &tree, tool, args.subject(), hostname);
+    let pipeline = Pipeline::new(&workspace, ui, &host, &tree, tool, args.subject(), hostname);
+    let mut pipeline = pipeline.launched_by(launcher);
     let made = make(args, &ready.plan, &workloads, &mut pipeline)?;
     let kept = judge(args, &ready.plan, &made, &mut pipeline)?;
     let Some(tools) = &ready.bolt else {

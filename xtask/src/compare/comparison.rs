@@ -38,7 +38,7 @@ pub struct Comparison {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
     /// The smallest difference of prefill and decode together that so many rounds could be expected to show on this
-    /// machine, as a part of 1: from how much the baseline differed from itself.
+    /// machine, as a part of 1: from how much the baseline differed from itself, and the others from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<f64>,
     /// What else ran on the machine, round by round.
@@ -186,6 +186,17 @@ pub(super) fn overall(ledger: &Ledger, builds: &[Contender]) -> Vec<Overall> {
 /// Of each round the geometric mean of all speeds of build `number` against the baseline's.
 pub(super) fn ratios(ledger: &Ledger, number: usize) -> Vec<f64> {
     speeds(ledger, number).iter().zip(speeds(ledger, 0)).map(|(own, baseline)| own / baseline).collect()
+}
+
+/// What [`Comparison::floor`] is, by the baseline's `speeds`: the half-width of an interval that its own scatter makes
+/// expect, or that of the middle one of `overall` where it is wider. What disturbs a build between two runs of the
+/// baseline, the baseline does not see.
+pub fn floor(speeds: &[f64], overall: &[Overall]) -> Option<f64> {
+    let half = |overall: &Overall| (overall.ratio.high - overall.ratio.low) / (2.0 * overall.ratio.median);
+    let halves: Vec<f64> = overall.iter().map(half).filter(|half| half.is_finite()).collect();
+    let seen = (!halves.is_empty()).then(|| measure::median(&halves));
+    let expected = measure::floor(speeds, speeds.len())?;
+    Some(seen.map_or(expected, |seen| seen.max(expected)))
 }
 
 /// Of each round the geometric mean of prefill and decode of build `number` on all models in all shapes.

@@ -269,6 +269,7 @@ impl Contest<'_> {
     fn comparison(&self, done: &Progress, stopped: Option<String>) -> Comparison {
         let builds: Vec<Contender> =
             self.builds.iter().map(|build| Contender::new(&build.name, build.record.as_ref())).collect();
+        let overall = comparison::overall(&done.ledger, &builds);
         Comparison {
             provenance: self.provenance.clone(),
             note: self.note.clone(),
@@ -277,9 +278,9 @@ impl Contest<'_> {
             pairs: self.pairs,
             warm_up_rounds: 1,
             figures: comparison::figures(&done.ledger, &builds),
-            overall: comparison::overall(&done.ledger, &builds),
             stop: done.stop,
-            floor: measure::floor(&comparison::speeds(&done.ledger, 0), done.rounds.len()),
+            floor: comparison::floor(&comparison::speeds(&done.ledger, 0), &overall),
+            overall,
             builds,
             rounds: done.rounds.clone(),
             dropped: done.dropped.clone(),

@@ -75,6 +75,7 @@ pub struct Pipeline<'a> {
     pub subject: Subject,
     /// Whether this machine's name goes into records.
     pub hostname: bool,
+    launcher: Option<PathBuf>,
     times: Vec<StageTime>,
 }
 
@@ -110,7 +111,12 @@ impl<'a> Pipeline<'a> {
         subject: Subject,
         hostname: bool,
     ) -> Self {
-        Self { workspace, ui, host, tree, tool, subject, hostname, times: Vec::new() }
+        Self { workspace, ui, host, tree, tool, subject, hostname, launcher: None, times: Vec::new() }
+    }
+
+    /// This pipeline with compilers that are run by `launcher`, a compiler cache.
+    pub fn launched_by(self, launcher: Option<PathBuf>) -> Self {
+        Self { launcher, ..self }
     }
 
     /// How long each step took.
@@ -129,7 +135,8 @@ impl<'a> Pipeline<'a> {
     /// The build folder of `plan`, opened.
     pub fn open<'b>(&'b self, plan: &'b Plan) -> Result<Build<'b>> {
         let folder = self.workspace.anneal().join(plan.folder_name());
-        Build::open(&folder, self.workspace, self.ui, self.host, plan, self.tree)
+        let build = Build::open(&folder, self.workspace, self.ui, self.host, plan, self.tree)?;
+        Ok(build.launched_by(self.launcher.as_deref()))
     }
 
     /// The build without a profile, complete.

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::builds::BuildTimes;
 use super::overhead::Overhead;
-use crate::compare::comparison::{Comparison, Figure, Outcome};
+use crate::compare::comparison::{self, Comparison, Figure, Outcome};
 use crate::compare::{Phase, Provenance, Ratio, median};
 
 /// What a file in docs/results may hold.
@@ -208,10 +208,15 @@ fn the_results_page_is_that_of_the_files() {
 fn again(mut comparison: Comparison) -> Comparison {
     let mut logs: Vec<Vec<f64>> = vec![Vec::new(); comparison.builds.len()];
     let mut speeds = 0.0;
+    let mut own_logs: Vec<f64> = Vec::new();
     for figure in &mut comparison.figures {
         let baseline = figure.results[0].samples.clone();
         let is_speed = matches!(figure.phase, Phase::Prefill | Phase::Decode);
-        speeds += f64::from(u8::from(is_speed));
+        if is_speed {
+            speeds += 1.0;
+            own_logs.resize(baseline.len(), 0.0);
+            own_logs.iter_mut().zip(&baseline).for_each(|(sum, speed)| *sum += speed.ln());
+        }
         for result in figure.results.iter_mut().filter(|result| result.ratio.is_some()) {
             let ratio = figure.quantity.ratio(&result.samples, &baseline);
             result.verdict = Some(figure.phase.verdict(&ratio).to_string());
@@ -229,6 +234,10 @@ fn again(mut comparison: Comparison) -> Comparison {
         let means: Vec<f64> = logs[build].iter().map(|sum| (sum / speeds).exp()).collect();
         overall.ratio = measure::Ratio::of(&means);
         overall.verdict = crate::compare::Quantity::Rate.verdict(&overall.ratio).to_string();
+    }
+    if comparison.floor.is_some() {
+        let own: Vec<f64> = own_logs.iter().map(|sum| (sum / speeds).exp()).collect();
+        comparison.floor = comparison::floor(&own, &comparison.overall);
     }
     comparison
 }
@@ -252,7 +261,10 @@ fn published_ratios_are_those_of_the_samples() {
             let said = comparison.overall.iter().map(|build| (&build.build, build.ratio, &build.verdict));
             said.map(|(build, ratio, verdict)| format!("{build}: {ratio}, {verdict}")).collect()
         };
-        assert_eq!(overall(&again((*comparison).clone())), overall(&comparison), "{name}");
+        let again = again((*comparison).clone());
+        assert_eq!(overall(&again), overall(&comparison), "{name}");
+        let parts = [again.floor, comparison.floor].map(|floor| floor.map(|floor| (floor * 1e6).round()));
+        assert_eq!(parts[0], parts[1], "{name}: the floor");
         for figure in &comparison.figures {
             let baseline = &figure.results[0];
             for result in &figure.results {

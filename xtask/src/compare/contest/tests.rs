@@ -292,6 +292,19 @@ fn a_round_around_a_disturbed_baseline_is_measured_again() {
 }
 
 #[test]
+fn a_build_that_is_disturbed_alone_makes_the_floor_its_own() {
+    let stage = Stage::new();
+    // Every other run of it is slower by a fifth, and the baseline does not see that.
+    let builds = [
+        stage.engine("plain", 100, 50, ""),
+        stage.engine("shaken", 100, 50, "[ $((n % 2)) = 1 ] && jitter=-200"),
+    ];
+    let models = [stage.model("m.gguf")];
+    let comparison = stage.contest(&builds, &models, &[Phase::Prefill]).run(&ui()).unwrap();
+    assert!(comparison.floor.is_some_and(|floor| floor > 0.05), "{:?}", comparison.floor);
+}
+
+#[test]
 fn enough_is_enough_where_a_precision_is_asked_for() {
     let stage = Stage::new();
     let builds = [stage.engine("plain", 100, 50, ""), stage.engine("quick", 150, 50, "")];
