@@ -20,6 +20,7 @@ pub mod openmp;
 pub mod options;
 pub mod quantize;
 pub mod roof;
+pub mod sampling;
 pub mod serve;
 pub mod settings;
 pub mod split;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use llama_sys as sys;
 
-use super::{Context, Model, Sampler, Token, interrupted};
+use super::{Context, Model, Token, interrupted};
 use crate::error::{Error, Result};
 use crate::options::ContextOptions;
 
@@ -159,37 +159,6 @@ impl Context {
         unsafe {
             let (from, to, end) = (from.cast_signed(), to.cast_signed(), tokens.cast_signed());
             sys::anneal_seq_cp(self.raw.as_ptr(), from, to, end, err, err_size)
-        }
-    }
-
-    /// The logits of row `row` of the last batch, which must have asked for them.
-    pub fn logits_at(&mut self, row: i32) -> Result<&[f32]> {
-        let (err, err_size) = self.message.parts();
-        // SAFETY: returns null where there is no such row.
-        let logits = unsafe { sys::anneal_logits_at(self.raw.as_ptr(), row, err, err_size) };
-        if logits.is_null() {
-            return Err(Error::Logits(self.message.text()));
-        }
-        // SAFETY: as in `logits`.
-        Ok(unsafe { std::slice::from_raw_parts(logits, self.model.n_vocab() as usize) })
-    }
-}
-
-impl Sampler {
-    /// Chooses a token by the logits of row `row` of the last batch; -1 is the last one that has any.
-    pub fn sample_at(&mut self, context: &mut Context, row: i32) -> Result<Token> {
-        // llama_sampler_sample asserts that there are logits.
-        context.logits_at(row)?;
-        let mut token = 0;
-        let (err, err_size) = self.message.parts();
-        // SAFETY: both are live, the row exists; `token` outlives the call.
-        let sampled = unsafe {
-            let (sampler, context) = (self.raw.as_ptr(), context.raw.as_ptr());
-            sys::anneal_sample_at(sampler, context, row, &mut token, err, err_size)
-        };
-        match sampled {
-            true => Ok(token),
-            false => Err(Error::Sampler(self.message.text())),
         }
     }
 }

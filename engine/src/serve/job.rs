@@ -6,7 +6,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::ffi::Token;
-use crate::options::SamplerOptions;
+use crate::sampling::Chain;
 
 /// Whose a request is, for fairness: requests of one client wait for each other, not for those of another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +20,6 @@ pub enum Client {
 }
 
 /// A request that was checked, ready to be run.
-#[derive(Debug)]
 pub struct Job {
     /// Whose it is.
     pub client: Client,
@@ -30,8 +29,8 @@ pub struct Job {
     pub max_tokens: u32,
     /// Whether tokens that end a text are like any other.
     pub ignore_end: bool,
-    /// How tokens are chosen.
-    pub sampling: SamplerOptions,
+    /// Chooses the tokens; knows the prompt.
+    pub chain: Chain,
     /// Texts that end it; not part of what is sent.
     pub stop: Vec<String>,
     /// Whether the prompt may begin with what an earlier request left in the cache.

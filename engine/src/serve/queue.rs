@@ -92,14 +92,13 @@ pub enum Refused {
 }
 
 /// The way of jobs from the transports to the scheduler.
-#[derive(Debug)]
 pub struct Inbox {
     state: Mutex<State>,
     arrived: Condvar,
     bound: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     queue: FairQueue<Client, Job>,
     closing: Closing,

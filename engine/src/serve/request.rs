@@ -1,26 +1,24 @@
 //! What a client asks for, checked.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::fields::{Fields, shown, wrong};
 use super::refusal::Refusal;
+use crate::error::Error;
 use crate::ffi::Token;
-use crate::options::SamplerOptions;
+use crate::sampling::{PARAMETERS, SamplingOptions};
 
 /// Most stop strings of a request, and most bytes of one.
 const STOPS: usize = 16;
 const STOP_BYTES: usize = 1024;
 
 /// What counts where a request says nothing, and what it may ask for at most.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Defaults {
-    /// How tokens are chosen; the seed is drawn for each request where `seed` is false.
-    pub sampling: SamplerOptions,
-    /// Whether the seed of `sampling` counts.
-    pub seed: bool,
+    /// How tokens are chosen; without a seed one is drawn for each request.
+    pub sampling: SamplingOptions,
     /// Most tokens to generate.
     pub max_tokens: u32,
     /// How long a request may take, queue included.
@@ -50,7 +48,7 @@ pub struct Generate {
     /// Texts that end it.
     pub stop: Vec<String>,
     /// How tokens are chosen.
-    pub sampling: SamplerOptions,
+    pub sampling: SamplingOptions,
     /// Whether the prompt may begin with what is in the cache.
     pub cache_prompt: bool,
     /// How long it may take.
@@ -121,26 +119,43 @@ fn stops(value: Option<Value>) -> Result<Vec<String>, Refusal> {
     stops.into_iter().map(check).collect()
 }
 
-fn sampling(fields: &mut Fields, defaults: &Defaults) -> Result<SamplerOptions, Refusal> {
-    let base = defaults.sampling;
-    let fraction = |value: Option<f64>, base: f32| value.map_or(base, |value| value as f32);
-    let temperature = fields.number("temperature", 0.0..=100.0)?;
-    let seed = fields.whole("seed", 0..=u32::MAX)?;
-    Ok(SamplerOptions {
-        // At temperature 0 only the most likely token has any probability.
-        greedy: temperature.map_or(base.greedy, |temperature| temperature <= 0.0),
-        temperature: fraction(temperature, base.temperature),
-        top_k: fields.whole("top_k", 0..=u32::MAX)?.unwrap_or(base.top_k),
-        top_p: fraction(fields.number("top_p", 0.0..=1.0)?, base.top_p),
-        min_p: fraction(fields.number("min_p", 0.0..=1.0)?, base.min_p),
-        seed: seed.unwrap_or_else(|| if defaults.seed { base.seed } else { draw_seed() }),
-    })
+fn sampling(fields: &mut Fields, defaults: &Defaults) -> Result<SamplingOptions, Refusal> {
+    let mut options = defaults.sampling.clone();
+    for parameter in PARAMETERS {
+        let Some(value) = fields.take(parameter.name) else { continue };
+        match value.as_f64().filter(|value| parameter.takes(*value)) {
+            Some(number) => parameter.set(&mut options, number),
+            None => return Err(wrong(parameter.name, format!("use {}", parameter.range), &value)),
+        }
+    }
+    // Those that are no numbers, each read alone, so that its name is known.
+    let mut read = |name: &'static str| {
+        let Some(value) = fields.take(name) else { return Ok(None) };
+        let read = SamplingOptions::from_json(&Map::from_iter([(name.to_string(), value)]));
+        read.map(Some).map_err(|error| named(name, &error))
+    };
+    if let Some(read) = read("seed")? {
+        options.seed = read.seed;
+    }
+    if let Some(read) = read("dry_sequence_breakers")? {
+        options.dry_sequence_breakers = read.dry_sequence_breakers;
+    }
+    if let Some(read) = read("logit_bias")? {
+        options.logit_bias = read.logit_bias;
+    }
+    options.constraint = match (read("grammar")?, read("json_schema")?) {
+        (Some(_), Some(_)) => return Err(Refusal::field("json_schema", "give it or grammar, not both")),
+        (grammar, schema) => grammar.or(schema).and_then(|read| read.constraint),
+    };
+    Ok(options)
 }
 
-/// A seed for whoever asks for none. It is told, so that a request can be repeated.
-fn draw_seed() -> u32 {
-    // The standard library seeds its hashes at random.
-    RandomState::new().build_hasher().finish() as u32
+/// An error of the field `name`, whose message may begin with it.
+fn named(name: &'static str, error: &Error) -> Refusal {
+    let message = error.to_string();
+    let message =
+        message.strip_prefix(name).map_or(message.as_str(), |rest| rest.trim_start_matches([':', ' ']));
+    Refusal::field(name, message)
 }
 
 #[cfg(test)]
@@ -149,8 +164,8 @@ mod tests {
 
     fn defaults() -> Defaults {
         let sampling =
-            SamplerOptions { greedy: true, top_k: 40, top_p: 0.9, min_p: 0.1, temperature: 0.5, seed: 7 };
-        Defaults { sampling, seed: true, max_tokens: 64, deadline: Duration::from_secs(60) }
+            SamplingOptions { top_p: 0.9, temperature: 0.0, seed: Some(7), ..SamplingOptions::default() };
+        Defaults { sampling, max_tokens: 64, deadline: Duration::from_secs(60) }
     }
 
     fn read(json: &str) -> Result<Generate, Refusal> {
@@ -168,7 +183,7 @@ mod tests {
         assert_eq!((found.max_tokens, found.stream, found.cache_prompt), (64, false, true));
         let hot = read(r#"{"prompt": [1, 2], "temperature": 1, "seed": 3, "stop": "x"}"#).expect("a request");
         assert_eq!(hot.prompt, Prompt::Tokens(vec![1, 2]));
-        assert_eq!((hot.sampling.greedy, hot.sampling.temperature, hot.sampling.seed), (false, 1.0, 3));
+        assert_eq!((hot.sampling.top_p, hot.sampling.temperature, hot.sampling.seed), (0.9, 1.0, Some(3)));
         assert_eq!(hot.stop, ["x"]);
     }
 
@@ -184,9 +199,9 @@ mod tests {
             (r#"{"prompt": "a", "max_tokens": 0}"#, "max_tokens: use a whole number from 1"),
             (r#"{"prompt": "a", "max_tokens": -1}"#, "max_tokens: use a whole number from 1"),
             (r#"{"prompt": "a", "timeout_s": 61}"#, "timeout_s: use a number from 0.001 to 60"),
-            (r#"{"prompt": "a", "temperature": -1}"#, "temperature: use a number from 0 to 100"),
-            (r#"{"prompt": "a", "top_p": 1.1}"#, "top_p: use a number from 0 to 1"),
-            (r#"{"prompt": "a", "seed": -1}"#, "seed: use a whole number from 0"),
+            (r#"{"prompt": "a", "temperature": -1}"#, "temperature: use 0 (most likely token) to 100"),
+            (r#"{"prompt": "a", "top_p": 1.1}"#, "top_p: use 0 to 1"),
+            (r#"{"prompt": "a", "seed": -2}"#, "seed"),
             (r#"{"prompt": "a", "stop": [""]}"#, "stop: a text that is empty"),
             (r#"{"prompt": "a", "stop": [1]}"#, "stop: a list holds texts, not 1"),
             (&long, "stop: a text has at most 1024 bytes"),

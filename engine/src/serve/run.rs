@@ -100,8 +100,7 @@ pub fn run(
         slots: options.slots,
         created: now.map_or(0, |now| now.as_secs()),
         defaults: Defaults {
-            sampling: settings.sampler_options(0),
-            seed: settings.seed.value.is_some(),
+            sampling: settings.sampling_options(),
             max_tokens: options.max_tokens,
             deadline: options.deadline,
         },

@@ -12,7 +12,7 @@ use super::queue::{Closing, Inbox};
 use super::reuse::{Choice, Held, choose};
 use super::slot::{Outbox, Run, Slot, unstarted};
 use crate::error::{Error, Result};
-use crate::ffi::{Batch, Context, Decoded, Sampler};
+use crate::ffi::{Batch, Context, Decoded};
 use crate::generate::has_nan;
 
 /// How often a reader that is behind is looked at while there is nothing else to do.
@@ -262,18 +262,10 @@ impl Scheduler {
     }
 
     fn begin(&mut self, job: Job) {
-        let sampler = match Sampler::new(&job.sampling) {
-            Ok(sampler) => sampler,
-            Err(error) => {
-                self.metrics.failed.add(1);
-                let _ = job.events.try_send(Event::Failed(error.to_string()));
-                return;
-            }
-        };
         let Some((at, keep)) = self.slot_for(&job) else { return self.inbox.put_back(job) };
         self.admissions += 1;
         self.slots[at].used = self.admissions;
-        self.slots[at].run = Some(Run::new(job, sampler, self.admissions, keep));
+        self.slots[at].run = Some(Run::new(job, self.admissions, keep));
     }
 
     fn resume(&mut self, run: Run) {
@@ -390,7 +382,7 @@ impl Scheduler {
         if run.is_fresh() && has_nan(self.context.logits_at(row)?) {
             return Err(Error::NotANumber);
         }
-        let token = run.sampler().sample_at(&mut self.context, row)?;
+        let token = run.choose(&mut self.context, row)?;
         let room = slot.held.len() < self.context.n_ctx() as usize;
         let model = Arc::clone(self.context.model());
         if let Some(done) = run.take(token, &model, room)?

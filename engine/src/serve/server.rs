@@ -12,6 +12,7 @@ use super::refusal::{Kind, Refusal};
 use super::request::{Defaults, Generate, Prompt};
 use crate::error::Error;
 use crate::ffi::{Model, Token};
+use crate::sampling::{Chain, SamplingOptions};
 
 /// Events that wait for a reader before its slot rests.
 const EVENTS: usize = 64;
@@ -68,13 +69,14 @@ impl Server {
     ) -> Result<mpsc::Receiver<Event>, Refusal> {
         let prompt = self.tokens(request.prompt).await?;
         self.check(&prompt)?;
+        let chain = self.chain(request.sampling, &prompt).await?;
         let (events, receiver) = mpsc::channel(EVENTS);
         let job = Job {
             client,
             prompt,
             max_tokens: request.max_tokens,
             ignore_end: request.ignore_end,
-            sampling: request.sampling,
+            chain,
             stop: request.stop,
             cache_prompt: request.cache_prompt,
             arrived,
@@ -111,6 +113,22 @@ impl Server {
                 }
             },
         }
+    }
+
+    /// What chooses the tokens after `prompt`.
+    async fn chain(&self, sampling: SamplingOptions, prompt: &[Token]) -> Result<Chain, Refusal> {
+        let chain = match sampling.constraint {
+            // Some take long to be made ready.
+            Some(_) => {
+                let model = Arc::clone(&self.model);
+                let made = tokio::task::spawn_blocking(move || Chain::new(&sampling, &model)).await;
+                made.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?
+            }
+            None => Chain::new(&sampling, &self.model),
+        };
+        let mut chain = chain.map_err(|error| invalid(&error))?;
+        chain.accept_prompt(prompt).map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
+        Ok(chain)
     }
 
     fn check(&self, prompt: &[Token]) -> Result<(), Refusal> {

@@ -10,7 +10,7 @@ use super::job::{Done, Event, Finish, Job, Piece, Timings, Usage};
 use super::plan::Want;
 use super::stops::StopStrings;
 use crate::error::Result;
-use crate::ffi::{Model, Sampler, SequenceId, Token};
+use crate::ffi::{Context, Model, SequenceId, Token};
 use crate::stream_utf8::StreamUtf8;
 
 /// A sequence of the context.
@@ -96,7 +96,6 @@ pub struct Run {
     pub outbox: Outbox,
     /// The token that was chosen last, if it is to be evaluated.
     pub next: Option<Token>,
-    sampler: Sampler,
     stream: StreamUtf8,
     stops: StopStrings,
     cached: u32,
@@ -111,12 +110,11 @@ pub struct Run {
 
 impl Run {
     /// Begins `job`, of whose prompt `cached` tokens are evaluated already.
-    pub fn new(job: Job, sampler: Sampler, number: u64, cached: u32) -> Self {
+    pub fn new(job: Job, number: u64, cached: u32) -> Self {
         Run {
             number,
             outbox: Outbox::new(job.events.clone()),
             next: None,
-            sampler,
             stream: StreamUtf8::default(),
             stops: StopStrings::new(job.stop.clone()),
             cached,
@@ -130,9 +128,9 @@ impl Run {
         }
     }
 
-    /// The sampler.
-    pub fn sampler(&mut self) -> &mut Sampler {
-        &mut self.sampler
+    /// Chooses the next token by the logits in row `row` of `context`.
+    pub fn choose(&mut self, context: &mut Context, row: i32) -> Result<Token> {
+        self.job.chain.sample(context, row)
     }
 
     /// Notes that `next` was evaluated.
@@ -168,7 +166,7 @@ impl Run {
             rest,
             finish,
             stop_string,
-            seed: self.job.sampling.seed,
+            seed: self.job.chain.seed(),
             usage: Usage {
                 prompt_tokens: self.prompt_tokens,
                 cached_tokens: self.cached,
@@ -189,7 +187,8 @@ impl Run {
         let now = Instant::now();
         self.first.get_or_insert(now);
         self.next = None;
-        if !self.job.ignore_end && model.is_end(token) {
+        // Where a grammar says when it ends, that is the end.
+        if model.is_end(token) && (!self.job.ignore_end || self.job.chain.is_constrained()) {
             return Ok(Some(self.done(Finish::End, None)));
         }
         self.last = Some(now);
@@ -199,6 +198,8 @@ impl Run {
         self.outbox.send(Event::Token(Piece { token, text: found.text }));
         let finish = match found.stop {
             Some(stop) => return Ok(Some(self.done(Finish::StopString, Some(stop)))),
+            // All that could follow is the end.
+            None if self.job.chain.is_complete() => Finish::End,
             None if self.generated >= self.job.max_tokens => Finish::Length,
             None if !room => Finish::ContextFull,
             None => {
@@ -216,7 +217,7 @@ pub fn unstarted(job: &Job, finish: Finish) -> Done {
         rest: String::new(),
         finish,
         stop_string: None,
-        seed: job.sampling.seed,
+        seed: job.chain.seed(),
         usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
         timings: Timings { queued: job.arrived.elapsed(), ..Timings::default() },
     }

@@ -149,3 +149,23 @@ fn a_client_that_only_stops_writing_gets_its_answer() {
     lines.stream.read_to_end(&mut rest).expect("the end");
     assert!(rest.is_empty());
 }
+
+#[test]
+fn a_schema_says_what_the_answer_is_like() {
+    let server = Server::start(&[]);
+    let mut lines = server.connect();
+    let schema = json!({
+        "type": "object", "required": ["a", "b"], "additionalProperties": false,
+        "properties": { "a": { "enum": ["x", "y"] }, "b": { "type": "boolean" } },
+    });
+    for temperature in [0.0, 1.5] {
+        let request = json!({
+            "prompt": "hello", "max_tokens": 200, "temperature": temperature, "ignore_eos": true, "json_schema": schema,
+        });
+        let answer = lines.ask(&request);
+        assert_eq!(answer["stop"], "end", "{answer}");
+        let made: Value = serde_json::from_str(answer["text"].as_str().expect("a text")).expect("JSON");
+        assert!(["x", "y"].contains(&made["a"].as_str().expect("a text")), "{made}");
+        assert!(made["b"].is_boolean(), "{made}");
+    }
+}

@@ -25,6 +25,10 @@ fn wrong() -> Vec<(Vec<u8>, &'static str)> {
         ("{\"prompt\": \"\\ud800\"}", "not JSON"),
         ("{\"prompt\": \"a\", \"stream\": \"yes\"}", "stream: use true or false"),
         ("{\"prompt\": \"a\", \"stop\": 5}", "stop: use a text"),
+        ("{\"prompt\": \"a\", \"grammar\": \"root ::= (\"}", "grammar"),
+        ("{\"prompt\": \"a\", \"json_schema\": {\"type\": \"no such type\"}}", "schema"),
+        ("{\"prompt\": \"a\", \"json_schema\": {}, \"grammar\": \"\"}", "json_schema: give it or grammar"),
+        ("{\"prompt\": \"a\", \"logit_bias\": {\"999999999\": 1}}", "logit_bias"),
         ("{\"prompt\": \"a\", \"stop\": [\"\"]}", "stop: a text that is empty"),
     ]
     .map(|(request, expected)| (request.as_bytes().to_vec(), expected))
@@ -39,8 +43,14 @@ fn wrong() -> Vec<(Vec<u8>, &'static str)> {
         json!({ "prompt": vec![1; 5000] }).to_string().into_bytes(),
         "the context of this server holds 4096",
     ));
-    for field in ["max_tokens", "top_k", "seed", "temperature", "top_p", "min_p", "timeout_s"] {
+    for field in
+        ["max_tokens", "top_k", "seed", "temperature", "top_p", "min_p", "timeout_s", "mirostat", "dry_base"]
+    {
         for value in ["-1", "1e300", "-1e300", "99999999999999999999999999", "\"1\"", "[1]", "{}", "true"] {
+            // As in llama.cpp, a random one.
+            if (field, value) == ("seed", "-1") {
+                continue;
+            }
             let request = format!("{{\"prompt\": \"a\", \"{field}\": {value}}}");
             cases.push((request.into_bytes(), field));
         }

@@ -59,9 +59,6 @@ fn read(server: &Server, fields: &mut Fields) -> Result<(Generate, bool), Refusa
     only(fields, "best_of", &json!(1))?;
     only(fields, "echo", &json!(false))?;
     only(fields, "suffix", &json!(""))?;
-    only(fields, "logit_bias", &json!({}))?;
-    only(fields, "presence_penalty", &json!(0))?;
-    only(fields, "frequency_penalty", &json!(0))?;
     if let Some(value) = fields.take("logprobs") {
         return Err(wrong("logprobs", "is not offered yet; leave it out", &value));
     }
