@@ -271,6 +271,19 @@ pub enum Error {
         why: String,
     },
 
+    /// Nobody can connect.
+    #[error("cannot listen at {at}: {why}")]
+    Listen {
+        /// The path or the address.
+        at: String,
+        /// Why, and what to do.
+        why: String,
+    },
+
+    /// The server came to an end that nobody asked for.
+    #[error("the server cannot go on: {0}")]
+    Serve(String),
+
     /// A temporary file cannot be written or read.
     #[error(
         "cannot keep the reference's probabilities in {}, where they take {needed}: {source}; name a folder with more \

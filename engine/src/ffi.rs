@@ -14,12 +14,14 @@ use llama_sys as sys;
 use crate::error::{Error, Result, readable};
 use crate::options::{ContextOptions, FlashAttention, KvType, LoadMode, ModelOptions};
 
+mod batch;
 mod clock;
 mod collector;
 mod held;
 mod quantizer;
 mod sampler;
 
+pub use batch::{Batch, Decoded, MAX_SEQUENCES, SequenceId};
 pub(crate) use clock::strftime_now;
 pub use collector::Collector;
 pub(crate) use quantizer::{quantize, quantize_plan, quantize_progress};
@@ -508,6 +510,7 @@ pub struct Context {
     decode_pool: Option<Arc<Threadpool>>,
     prefill_pool: Option<Arc<Threadpool>>,
     _collector: Option<Arc<Collector>>,
+    sequences: u32,
     message: Message,
 }
 
@@ -533,6 +536,16 @@ impl Context {
         options: &ContextOptions,
         collector: Option<Arc<Collector>>,
     ) -> Result<Self> {
+        Self::for_sequences(model, options, 1, collector)
+    }
+
+    /// The same for several sequences, which share its cells.
+    fn for_sequences(
+        model: &Arc<Model>,
+        options: &ContextOptions,
+        sequences: u32,
+        collector: Option<Arc<Collector>>,
+    ) -> Result<Self> {
         let mut message = Message::new();
         let (err, err_size) = message.parts();
         // SAFETY: `params` is only read; the callbacks are the shim's and cannot unwind. One ignores its data, the
@@ -548,6 +561,12 @@ impl Context {
             if options.interruptible {
                 params.abort_callback = Some(sys::anneal_interrupted);
             }
+            if sequences > 1 {
+                params.n_seq_max = sequences;
+                params.kv_unified = true;
+                // One row of logits for each; else llama.cpp keeps room for one after every token of a batch.
+                params.n_outputs_max = sequences;
+            }
             if let Some(collector) = &collector {
                 params.cb_eval = Some(sys::anneal_collect);
                 params.cb_eval_user_data = collector.data();
@@ -562,6 +581,7 @@ impl Context {
             decode_pool: None,
             prefill_pool: None,
             _collector: collector,
+            sequences,
             message,
         })
     }

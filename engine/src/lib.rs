@@ -22,6 +22,7 @@ pub mod options;
 pub mod quantize;
 pub mod roof;
 pub mod sampling;
+pub mod serve;
 pub mod settings;
 pub mod split;
 pub mod stream_utf8;

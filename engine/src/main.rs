@@ -30,6 +30,7 @@ enum Command {
     Chat(commands::chat::Args),
     // By far the largest.
     Bench(Box<commands::bench::Args>),
+    Serve(Box<commands::serve::Args>),
     Info(commands::info::Args),
     Quantize(commands::quantize::Args),
     Tune(commands::tune::Args),
@@ -67,6 +68,7 @@ fn run() -> ExitCode {
         Command::Run(args) => commands::run::run(&args),
         Command::Chat(args) => commands::chat::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Serve(args) => commands::serve::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
         Command::Eval(args) => commands::eval::run(&args),

@@ -86,6 +86,34 @@ pub(crate) fn context_collecting(
     mend: &'static str,
     collector: Option<Arc<Collector>>,
 ) -> Result<Context> {
+    check_memory(model, options, settings, live, mend)?;
+    let mut context = Context::with(model, options, collector)?;
+    threads::attach(&mut context, settings, live.host.as_ref())?;
+    Ok(context)
+}
+
+/// Makes a context as the settings want it, of `sequences` sequences that share its cells.
+pub(crate) fn shared_context(
+    model: &Arc<Model>,
+    settings: &Settings,
+    live: &Live,
+    sequences: u32,
+) -> Result<Context> {
+    let options = context_options(model, settings, false);
+    check_memory(model, &options, settings, live, LOWER_CTX)?;
+    let mut context = Context::shared(model, &options, sequences)?;
+    threads::attach(&mut context, settings, live.host.as_ref())?;
+    Ok(context)
+}
+
+/// Whether the cache of a context fits into what the weights leave.
+fn check_memory(
+    model: &Model,
+    options: &ContextOptions,
+    settings: &Settings,
+    live: &Live,
+    mend: &'static str,
+) -> Result<()> {
     // What was available before the weights took their part.
     let weights = if is_pageable(settings) { 0 } else { model.size() };
     let available = live.memory().map(|available| Bytes(available.0.saturating_sub(weights)));
@@ -100,9 +128,7 @@ pub(crate) fn context_collecting(
             mend,
         });
     }
-    let mut context = Context::with(model, options, collector)?;
-    threads::attach(&mut context, settings, live.host.as_ref())?;
-    Ok(context)
+    Ok(())
 }
 
 /// Whether the kernel can drop the weights' pages and read them again: mapped, and not copied by repacking.

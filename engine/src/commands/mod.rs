@@ -8,6 +8,7 @@ pub mod info;
 pub mod logits;
 pub mod quantize;
 pub mod run;
+pub mod serve;
 pub mod tune;
 pub mod worker;
 

@@ -357,6 +357,27 @@ int32_t anneal_decode_all(llama_context * ctx, llama_token * tokens, int32_t n_t
     return told(result, err, err_size);
 }
 
+int32_t anneal_decode_batch(llama_context * ctx, const llama_batch * batch, char * err, size_t err_size) {
+    int32_t result =
+        guarded<int32_t>(ANNEAL_EXCEPTION, err, err_size, [&] { return llama_decode(ctx, *batch); });
+    return told(result, err, err_size);
+}
+
+bool anneal_seq_rm(llama_context * ctx, llama_seq_id seq, llama_pos from, char * err, size_t err_size) {
+    return guarded(false, err, err_size, [&] {
+        llama_memory_t memory = llama_get_memory(ctx);
+        return memory == nullptr || llama_memory_seq_rm(memory, seq, from, -1);
+    });
+}
+
+bool anneal_seq_cp(
+        llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos end, char * err, size_t err_size) {
+    return guarded(false, err, err_size, [&] {
+        llama_memory_seq_cp(llama_get_memory(ctx), from, to, 0, end);
+        return true;
+    });
+}
+
 ggml_threadpool * anneal_threadpool_new(ggml_threadpool_params * params, char * err, size_t err_size) {
     return guarded<ggml_threadpool *>(nullptr, err, err_size, [&]() -> ggml_threadpool * {
         auto * create = (decltype(ggml_threadpool_new) *) cpu_function("ggml_threadpool_new");

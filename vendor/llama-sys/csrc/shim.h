@@ -50,6 +50,18 @@ int32_t anneal_decode(
 int32_t anneal_decode_all(
         struct llama_context * ctx, llama_token * tokens, int32_t n_tokens, char * err, size_t err_size);
 
+// Evaluates `batch`, whose arrays are all given; tokens of several sequences. llama_decode's code, or ANNEAL_EXCEPTION.
+int32_t anneal_decode_batch(
+        struct llama_context * ctx, const struct llama_batch * batch, char * err, size_t err_size);
+
+// Forgets the tokens of sequence `seq` from position `from` on; false where a part cannot be forgotten.
+bool anneal_seq_rm(struct llama_context * ctx, llama_seq_id seq, llama_pos from, char * err, size_t err_size);
+
+// Makes the tokens of sequence `from` before position `end` tokens of the empty sequence `to` as well.
+bool anneal_seq_cp(
+        struct llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos end, char * err,
+        size_t err_size);
+
 // NULL on failure. Through the CPU backend's registry, so that it works with backends loaded at run time.
 struct ggml_threadpool * anneal_threadpool_new(
         struct ggml_threadpool_params * params, char * err, size_t err_size);

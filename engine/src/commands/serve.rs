@@ -1,0 +1,136 @@
+//! `anneal serve`
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use engine::ffi::start;
+use engine::serve::config::{self, Config};
+use engine::serve::run::Ready;
+use engine::settings::Settings;
+use serde_json::json;
+
+use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
+
+/// Serve a model to other programs
+///
+/// Requests come as lines of JSON over a Unix socket, or over HTTP as OpenAI's clients send them. SIGTERM or ctrl-C ends
+/// it when what runs is done; a second one ends it at once.
+#[derive(clap::Args, Debug)]
+#[command(after_help = super::LLAMA_FLAGS_HELP)]
+pub struct Args {
+    /// GGUF model
+    #[arg(short, long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Configuration: what no flag says is taken from here
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print a configuration with every key explained, and nothing else
+    #[arg(long)]
+    print_config: bool,
+    /// What clients call the model [default: its file's name]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Unix socket, for lines of JSON and for HTTP [default: $XDG_RUNTIME_DIR/anneal/anneal.sock without --listen]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Group that may use the socket as well; else only this user may
+    #[arg(long, value_name = "GROUP")]
+    socket_group: Option<String>,
+    /// Address for HTTP, as 127.0.0.1:8080; one that others can reach needs --api-key-file
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// File with a key in each line; requests over TCP need one of them
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Requests that run at a time [default: 4]
+    #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = whole("1 to 256"))]
+    slots: Option<u32>,
+    /// Requests that wait at most [default: 64]
+    #[arg(long, value_name = "N", value_parser = whole("0 or more"))]
+    queue: Option<u32>,
+    /// Most tokens of an answer where a request does not say [default: 512]
+    #[arg(long, value_name = "N", value_parser = whole("1 or more"))]
+    max_tokens: Option<u32>,
+    /// Seconds that a request may take [default: 600]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    timeout: Option<f64>,
+    /// Seconds for which requests may go on after SIGTERM [default: 30]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    drain: Option<f64>,
+    /// Print where it listens as one JSON object on stdout
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    sampling: SamplingFlags,
+    #[command(flatten)]
+    context: ContextFlags,
+    #[command(flatten)]
+    threads: ThreadFlags,
+    #[command(flatten)]
+    load: LoadFlags,
+    #[command(flatten)]
+    tuning: TuningFlags,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if args.print_config {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(config::printed().as_bytes()).context("cannot write to stdout")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let file = args.config.as_deref().map(Config::read).transpose()?;
+    let config = flags(args).or(file.unwrap_or_default());
+    let options = config.options()?;
+    let live = super::read_live();
+    let tuned = args.tuning.look_up(&options.model, &live);
+    let settings = Settings::resolve_tuned(&config.engine, tuned.as_ref(), &live)?;
+    super::warn_of(&settings);
+    start(args.load.verbose);
+    engine::serve::run::run(&options, &settings, live, &mut |ready| say_ready(ready, args.json))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the flags ask for.
+fn flags(args: &Args) -> Config {
+    let mut config = Config {
+        model: args.model.clone(),
+        name: args.name.clone(),
+        socket: args.socket.clone(),
+        socket_group: args.socket_group.clone(),
+        listen: args.listen,
+        api_key_file: args.api_key_file.clone(),
+        slots: args.slots,
+        queue: args.queue,
+        max_tokens: args.max_tokens,
+        timeout_s: args.timeout,
+        drain_s: args.drain,
+        ..Config::default()
+    };
+    args.sampling.ask(&mut config.engine);
+    args.context.ask(&mut config.engine);
+    args.threads.ask(&mut config.engine);
+    args.load.ask(&mut config.engine);
+    config
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (0.0..=604_800.0).contains(number));
+    number.ok_or_else(|| "use seconds, up to 604800".to_string())
+}
+
+/// A closed stderr is nobody's concern.
+fn say_ready(ready: &Ready, as_json: bool) {
+    let socket = ready.socket.as_ref().map(|path| path.display().to_string());
+    let listen = ready.listen.map(|address| format!("http://{address}"));
+    if as_json {
+        let line = json!({ "model": ready.name, "context": ready.n_ctx, "socket": socket, "listen": listen });
+        let mut stdout = io::stdout().lock();
+        let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+        return;
+    }
+    let places: Vec<String> = [socket, listen].into_iter().flatten().collect();
+    let _ = writeln!(io::stderr(), "{} is served at {}", ready.name, places.join(" and "));
+}

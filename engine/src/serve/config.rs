@@ -1,0 +1,421 @@
+//! `server_config.toml`, and what becomes of it together with the flags.
+
+use std::fmt::{Display, Write as _};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use toml::Value;
+
+use super::fields::nearest;
+use super::keys;
+use super::listen;
+use super::run::Options;
+use super::scheduler::Rules;
+use super::server::Limits;
+use crate::error::{Error, Result};
+use crate::ffi::MAX_SEQUENCES;
+use crate::settings::Requested;
+
+/// What is asked for, in the file or by flags; `None` where nothing is.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(missing_docs, reason = "each is explained in `KEYS`")]
+pub struct Config {
+    pub model: Option<PathBuf>,
+    pub name: Option<String>,
+    pub socket: Option<PathBuf>,
+    pub socket_group: Option<String>,
+    pub listen: Option<SocketAddr>,
+    pub api_key_file: Option<PathBuf>,
+    pub slots: Option<u32>,
+    pub queue: Option<u32>,
+    pub max_tokens: Option<u32>,
+    pub timeout_s: Option<f64>,
+    pub drain_s: Option<f64>,
+    pub idle_s: Option<f64>,
+    pub stall_s: Option<f64>,
+    pub step_ms: Option<u32>,
+    pub prompt_reuse: Option<bool>,
+    pub max_request_bytes: Option<u32>,
+    pub max_connections: Option<u32>,
+    /// Settings of the engine.
+    pub engine: Requested,
+}
+
+/// A key of the file.
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// Its default, or an example where there is none, as TOML.
+    pub value: &'static str,
+    /// What it is.
+    pub help: &'static str,
+    set: Set,
+}
+
+/// Puts a value in its place, or says what it should be.
+type Set = fn(&mut Config, &Value) -> std::result::Result<(), String>;
+
+/// Where a part of the file begins.
+const PARTS: [(&str, &str); 5] = [
+    ("model", "The model"),
+    ("socket", "Where requests come from"),
+    ("slots", "Requests"),
+    ("ctx_size", "The context, and how it is computed"),
+    ("temperature", "How tokens are chosen where a request does not say"),
+];
+
+/// Every key there is, in the order of the printed file.
+#[rustfmt::skip]
+pub const KEYS: &[Key] = &[
+    Key { name: "model", value: "\"model.gguf\"", help: "GGUF file. A relative path is looked for in this file's folder.",
+          set: |config, value| put(&mut config.model, path(value)) },
+    Key { name: "name", value: "\"model\"", help: "What clients call it. Default: the file's name without its end.",
+          set: |config, value| put(&mut config.name, text(value)) },
+    Key { name: "load_mode", value: "\"auto\"", help: "auto, none, mmap, mlock, mmap_mlock or direct_io.",
+          set: |config, value| put(&mut config.engine.load_mode, word(value)) },
+    Key { name: "repack", value: "true", help: "Rearrange weights for the CPU's kernels.",
+          set: |config, value| put(&mut config.engine.repack, truth(value)) },
+
+    Key { name: "socket", value: "\"/run/user/1000/anneal/anneal.sock\"",
+          help: "Unix socket, for lines of JSON and for HTTP. Default: $XDG_RUNTIME_DIR/anneal/anneal.sock where listen is not set.",
+          set: |config, value| put(&mut config.socket, path(value)) },
+    Key { name: "socket_group", value: "\"users\"", help: "Group that may use the socket as well; else only this user may.",
+          set: |config, value| put(&mut config.socket_group, text(value)) },
+    Key { name: "listen", value: "\"127.0.0.1:8080\"", help: "Address for HTTP. One that others can reach needs api_key_file. Default: none.",
+          set: |config, value| put(&mut config.listen, word(value)) },
+    Key { name: "api_key_file", value: "\"api-keys.txt\"",
+          help: "File with a key in each line; every request over TCP needs one of them. Default: none.",
+          set: |config, value| put(&mut config.api_key_file, path(value)) },
+    Key { name: "max_connections", value: "512", help: "Connections at a time; more wait to be taken.",
+          set: |config, value| put(&mut config.max_connections, whole(value, 1, 65_536)) },
+    Key { name: "max_request_bytes", value: "8388608", help: "Bytes of the longest request.",
+          set: |config, value| put(&mut config.max_request_bytes, whole(value, 1024, 1 << 30)) },
+    Key { name: "idle_s", value: "300.0", help: "Seconds after which a connection that says nothing is closed.",
+          set: |config, value| put(&mut config.idle_s, seconds(value)) },
+    Key { name: "stall_s", value: "30.0", help: "Seconds for which a client may leave its answer unread before it is ended.",
+          set: |config, value| put(&mut config.stall_s, seconds(value)) },
+
+    Key { name: "slots", value: "4", help: "Requests that run at a time. They share the context.",
+          set: |config, value| put(&mut config.slots, whole(value, 1, MAX_SEQUENCES)) },
+    Key { name: "queue", value: "64", help: "Requests that wait at most; the next one is told to come back later.",
+          set: |config, value| put(&mut config.queue, whole(value, 0, 1 << 20)) },
+    Key { name: "max_tokens", value: "512", help: "Most tokens of an answer where a request does not say.",
+          set: |config, value| put(&mut config.max_tokens, whole(value, 1, u32::MAX)) },
+    Key { name: "timeout_s", value: "600.0", help: "Seconds that a request may take, waiting included. Requests may ask for less.",
+          set: |config, value| put(&mut config.timeout_s, seconds(value)) },
+    Key { name: "drain_s", value: "30.0", help: "Seconds for which requests may go on after SIGTERM.",
+          set: |config, value| put(&mut config.drain_s, seconds(value)) },
+    Key { name: "step_ms", value: "250",
+          help: "Milliseconds that prompts may add to the time between two tokens of others: less is smoother, more is faster in all.",
+          set: |config, value| put(&mut config.step_ms, whole(value, 1, 60_000)) },
+    Key { name: "prompt_reuse", value: "true", help: "Keep what was evaluated, for prompts that begin the same.",
+          set: |config, value| put(&mut config.prompt_reuse, truth(value)) },
+
+    Key { name: "ctx_size", value: "4096", help: "Tokens of the context, for all slots together; 0 takes what the model was trained for.",
+          set: |config, value| put(&mut config.engine.n_ctx, whole(value, 0, u32::MAX)) },
+    Key { name: "batch_size", value: "2048", help: "Tokens evaluated in one call; more than slots.",
+          set: |config, value| put(&mut config.engine.n_batch, whole(value, 1, u32::MAX)) },
+    Key { name: "ubatch_size", value: "512", help: "Tokens evaluated in one graph.",
+          set: |config, value| put(&mut config.engine.n_ubatch, whole(value, 1, u32::MAX)) },
+    Key { name: "cache_type_k", value: "\"f16\"", help: "Type of the K cache: f32, f16, bf16, q8_0, q5_0, q5_1, q4_0, q4_1 or iq4_nl.",
+          set: |config, value| put(&mut config.engine.type_k, word(value)) },
+    Key { name: "cache_type_v", value: "\"f16\"", help: "Type of the V cache; a quantised one needs flash attention.",
+          set: |config, value| put(&mut config.engine.type_v, word(value)) },
+    Key { name: "flash_attn", value: "\"auto\"", help: "auto, on or off.",
+          set: |config, value| put(&mut config.engine.flash_attention, word(value)) },
+    Key { name: "threads", value: "2", help: "Threads that generate. Default: what the tuning record, the build or the machine says.",
+          set: |config, value| put(&mut config.engine.decode_threads, whole(value, 1, u32::MAX)) },
+    Key { name: "threads_batch", value: "2", help: "Threads that evaluate prompts and several requests at once. Default: as threads.",
+          set: |config, value| put(&mut config.engine.prefill_threads, whole(value, 1, u32::MAX)) },
+    Key { name: "policy", value: "\"balanced\"", help: "Share of the cores that generating takes: max, balanced, shared or debug.",
+          set: |config, value| put(&mut config.engine.policy, word(value)) },
+    Key { name: "affinity", value: "\"auto\"", help: "Bind threads to CPUs: auto, on or off.",
+          set: |config, value| put(&mut config.engine.affinity, word(value)) },
+    Key { name: "poll", value: "50", help: "How eagerly threads wait for work, 0 (sleep) to 100 (spin).",
+          set: |config, value| put(&mut config.engine.poll, whole(value, 0, 100)) },
+
+    Key { name: "temperature", value: "0.8", help: "0 always takes the most likely token.",
+          set: |config, value| put(&mut config.engine.temperature, number(value).map(|number| number as f32)) },
+    Key { name: "top_k", value: "40", help: "Keep so many of the most likely tokens; 0 keeps all.",
+          set: |config, value| put(&mut config.engine.top_k, whole(value, 0, u32::MAX)) },
+    Key { name: "top_p", value: "0.95", help: "Keep the most likely tokens up to this probability in all.",
+          set: |config, value| put(&mut config.engine.top_p, number(value).map(|number| number as f32)) },
+    Key { name: "min_p", value: "0.05", help: "Keep tokens at least so many times as likely as the best.",
+          set: |config, value| put(&mut config.engine.min_p, number(value).map(|number| number as f32)) },
+    Key { name: "seed", value: "1", help: "Seed of the random numbers. Default: another for each request.",
+          set: |config, value| put(&mut config.engine.seed, whole(value, 0, u32::MAX)) },
+];
+
+fn put<T>(place: &mut Option<T>, value: std::result::Result<T, String>) -> std::result::Result<(), String> {
+    *place = Some(value?);
+    Ok(())
+}
+
+fn text(value: &Value) -> std::result::Result<String, String> {
+    value.as_str().map(str::to_string).ok_or_else(|| format!("use a text, not {value}"))
+}
+
+fn path(value: &Value) -> std::result::Result<PathBuf, String> {
+    text(value).map(PathBuf::from)
+}
+
+fn word<T: FromStr<Err: Display>>(value: &Value) -> std::result::Result<T, String> {
+    text(value)?.parse().map_err(|why: T::Err| why.to_string())
+}
+
+fn truth(value: &Value) -> std::result::Result<bool, String> {
+    value.as_bool().ok_or_else(|| format!("use true or false, not {value}"))
+}
+
+fn whole(value: &Value, least: u32, most: u32) -> std::result::Result<u32, String> {
+    let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
+    let number = number.filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("use a whole number from {least} to {most}, not {value}"))
+}
+
+fn number(value: &Value) -> std::result::Result<f64, String> {
+    let number = value.as_float().or_else(|| value.as_integer().map(|number| number as f64));
+    number.ok_or_else(|| format!("use a number, not {value}"))
+}
+
+/// A time in seconds: up to a week.
+fn seconds(value: &Value) -> std::result::Result<f64, String> {
+    const WEEK: f64 = 7.0 * 86_400.0;
+    let number = number(value)?;
+    match (0.0..=WEEK).contains(&number) {
+        true => Ok(number),
+        false => Err(format!("use seconds from 0 to {WEEK}, not {value}")),
+    }
+}
+
+/// The file with every key at its default, all commented out.
+pub fn printed() -> String {
+    let mut text = String::from(
+        "# anneal serve --config server_config.toml\n# Flags go before what is here. Remove the # of what you change.\n",
+    );
+    for key in KEYS {
+        if let Some((_, part)) = PARTS.iter().find(|(first, _)| *first == key.name) {
+            let _ = writeln!(text, "\n# {part}");
+        }
+        let _ = writeln!(text, "\n# {}\n# {} = {}", key.help, key.name, key.value);
+    }
+    text
+}
+
+impl Config {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// Where it cannot be read, is no TOML, or a key is unknown or its value cannot be meant.
+    pub fn read(path: &Path) -> Result<Self> {
+        let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
+        let text = fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
+        let mut config = Config::parse(&text).map_err(wrong)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        for file in [&mut config.model, &mut config.socket, &mut config.api_key_file].into_iter().flatten() {
+            *file = folder.join(&file);
+        }
+        Ok(config)
+    }
+
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        let table: toml::Table = text.parse().map_err(|why: toml::de::Error| why.to_string())?;
+        let mut config = Config::default();
+        for (name, value) in &table {
+            let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+                let mend = match nearest(name, KEYS.iter().map(|key| key.name)) {
+                    Some(near) => format!("did you mean {near}?"),
+                    None => "see --print-config for those there are".to_string(),
+                };
+                return Err(format!("{name}: unknown key; {mend}"));
+            };
+            (key.set)(&mut config, value).map_err(|why| format!("{name}: {why}"))?;
+        }
+        Ok(config)
+    }
+
+    /// What is asked for here, with `other` where nothing is.
+    #[must_use]
+    pub fn or(mut self, other: Config) -> Self {
+        macro_rules! or {
+            ($one:expr, $other:expr, $($field:ident)*) => {
+                $($one.$field = $one.$field.or($other.$field);)*
+            };
+        }
+        or!(self, other, model name socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
+            idle_s stall_s step_ms prompt_reuse max_request_bytes max_connections);
+        or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
+            n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
+            greedy temperature top_k top_p min_p seed);
+        self
+    }
+
+    /// The server that is asked for.
+    ///
+    /// # Errors
+    /// What is missing or does not go together.
+    pub fn options(&self) -> Result<Options> {
+        let usage = |message: &str| Error::Usage(message.to_string());
+        let model = self
+            .model
+            .clone()
+            .ok_or_else(|| usage("no model: name one with -m FILE, or by `model` in the file of --config"))?;
+        let socket = match (&self.socket, self.listen) {
+            (Some(path), _) => Some(path.clone()),
+            (None, Some(_)) => None,
+            (None, None) => Some(listen::default_path()?),
+        };
+        if self.socket_group.is_some() && self.socket.is_none() {
+            return Err(usage(
+                "--socket-group: others cannot enter the folder of the default socket; name a place that they can reach \
+                 with --socket PATH",
+            ));
+        }
+        let keys = self.api_key_file.as_deref().map(keys::read).transpose()?.unwrap_or_default();
+        if let Some(address) = self.listen.filter(|address| !address.ip().is_loopback() && keys.is_empty()) {
+            return Err(Error::Usage(format!(
+                "--listen {address}: others can reach this address, so a key is needed: name a file with one in each line \
+                 by --api-key-file, or listen on 127.0.0.1"
+            )));
+        }
+        let stem = model.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let seconds = |given: Option<f64>, default: f64| Duration::from_secs_f64(given.unwrap_or(default));
+        let stall = seconds(self.stall_s, 30.0);
+        Ok(Options {
+            name: self.name.clone().or(stem).unwrap_or_default(),
+            model,
+            socket,
+            group: self.socket_group.as_deref().map(listen::group).transpose()?,
+            listen: self.listen,
+            keys,
+            slots: checked("--slots", self.slots.unwrap_or(4), 1, MAX_SEQUENCES)?,
+            queue: self.queue.unwrap_or(64) as usize,
+            max_tokens: checked("max_tokens", self.max_tokens.unwrap_or(512), 1, u32::MAX)?,
+            deadline: seconds(self.timeout_s, 600.0),
+            limits: Limits {
+                request: self.max_request_bytes.unwrap_or(8 << 20) as usize,
+                connections: self.max_connections.unwrap_or(512) as usize,
+                idle: seconds(self.idle_s, 300.0),
+                stall,
+                drain: seconds(self.drain_s, 30.0),
+            },
+            rules: Rules {
+                reuse: self.prompt_reuse.unwrap_or(true),
+                step: Duration::from_millis(u64::from(self.step_ms.unwrap_or(250))),
+                stall,
+            },
+        })
+    }
+}
+
+fn checked(flag: &str, value: u32, least: u32, most: u32) -> Result<u32> {
+    match (least..=most).contains(&value) {
+        true => Ok(value),
+        false => Err(Error::Usage(format!("{flag} {value}: use {least} to {most}"))),
+    }
+}
+
+/// The keys as rows of the reference: name, default, what it is.
+pub fn rows() -> impl Iterator<Item = String> {
+    let head = ["| key | default or example | what |".to_string(), "| --- | --- | --- |".to_string()];
+    let rows = KEYS.iter().map(|key| format!("| `{}` | `{}` | {} |", key.name, key.value, key.help));
+    head.into_iter().chain(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The printed file with its keys no longer commented out.
+    fn uncommented() -> String {
+        let is_key = |line: &str| KEYS.iter().any(|key| line.starts_with(&format!("# {} = ", key.name)));
+        printed().lines().map(|line| format!("{}\n", if is_key(line) { &line[2..] } else { line })).collect()
+    }
+
+    #[test]
+    fn what_is_printed_is_read_and_is_the_default() {
+        assert_eq!(Config::parse(&printed()), Ok(Config::default()), "all of it is commented out");
+        let read = Config::parse(&uncommented()).expect("every value can be meant");
+        assert_eq!(
+            KEYS.len(),
+            uncommented().lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count()
+        );
+        // Those that are examples rather than defaults are taken out.
+        let examples =
+            Config { name: None, socket: None, socket_group: None, api_key_file: None, ..read.clone() };
+        let none = Config { model: read.model.clone(), listen: read.listen, ..Config::default() };
+        let (found, expected) = (examples.options().expect("valid"), none.options().expect("valid"));
+        assert_eq!(format!("{found:?}"), format!("{expected:?}"));
+        let engine =
+            crate::settings::Settings::resolve(&read.engine, &crate::live::Live::default()).expect("valid");
+        let default =
+            crate::settings::Settings::resolve(&Requested::default(), &crate::live::Live::default())
+                .expect("valid");
+        for (found, expected) in engine.explain().iter().zip(default.explain()) {
+            let of_the_machine = ["threads", "threads-batch", "seed"].contains(&found.name);
+            assert!(of_the_machine || found.value == expected.value, "{found:?}: {expected:?}");
+        }
+    }
+
+    #[test]
+    fn the_reference_has_every_key() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src/reference/server.md");
+        let text = fs::read_to_string(path).expect("the reference");
+        for row in rows() {
+            assert!(text.contains(&format!("{row}\n")), "{path} lacks {row}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let cases = [
+            ("slot = 4", "slot: unknown key; did you mean slots?"),
+            ("zzz = 4", "zzz: unknown key; see --print-config"),
+            ("slots = 0", "slots: use a whole number from 1 to 256, not 0"),
+            ("slots = -1", "slots: use a whole number from 1 to 256, not -1"),
+            ("slots = \"4\"", "slots: use a whole number from 1 to 256, not \"4\""),
+            ("queue = 99999999999999999", "queue: use a whole number"),
+            ("timeout_s = -1.0", "timeout_s: use seconds"),
+            ("timeout_s = nan", "timeout_s: use seconds"),
+            ("repack = 1", "repack: use true or false, not 1"),
+            ("listen = \"localhost\"", "listen: invalid socket address"),
+            ("cache_type_k = \"q3\"", "cache_type_k: unknown cache type"),
+            ("slots = 4\nslots = 5", "TOML parse error"),
+            ("[slots]\na = 1", "slots: use a whole number"),
+        ];
+        for (text, expected) in cases {
+            let found = Config::parse(text).err().unwrap_or_default();
+            assert!(found.starts_with(expected), "{text:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        let base = || Config { model: Some("m.gguf".into()), ..Config::default() };
+        let open = Some("0.0.0.0:80".parse().expect("an address"));
+        let group = Some("root".to_string());
+        let local = Some("127.0.0.1:80".parse().expect("an address"));
+        let cases = [
+            (Config { listen: local, ..Config::default() }, "no model"),
+            (Config { listen: open, ..base() }, "a key is needed"),
+            (Config { listen: local, socket_group: group, ..base() }, "--socket-group"),
+            (Config { listen: local, slots: Some(0), ..base() }, "--slots 0"),
+        ];
+        for (config, expected) in cases {
+            let found = config.options().err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(found.contains(expected), "{found}");
+        }
+    }
+
+    #[test]
+    fn flags_go_before_the_file() {
+        let flags = Config { slots: Some(2), ..Config::default() };
+        let mut file = Config { slots: Some(3), queue: Some(5), ..Config::default() };
+        file.engine.n_ctx = Some(512);
+        let both = flags.or(file);
+        assert_eq!((both.slots, both.queue, both.engine.n_ctx), (Some(2), Some(5), Some(512)));
+    }
+}

@@ -1,0 +1,117 @@
+//! Connections: taken as long as there are not too many, each served by what it speaks.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use super::job::Client;
+use super::ndjson;
+use super::server::Server;
+
+/// What a connection needs besides itself.
+#[derive(Clone)]
+pub struct Shared {
+    /// The server.
+    pub server: Arc<Server>,
+    /// One permit a connection.
+    pub permits: Arc<Semaphore>,
+    /// Becomes true when the server stops.
+    pub stopping: watch::Receiver<bool>,
+    /// Every connection holds one: whoever has the receiver knows when all are closed.
+    pub open: mpsc::Sender<()>,
+}
+
+/// A place for a connection.
+pub struct Place {
+    server: Arc<Server>,
+    permit: OwnedSemaphorePermit,
+    open: mpsc::Sender<()>,
+}
+
+/// Counts a connection as long as it lives.
+pub struct Open {
+    server: Arc<Server>,
+    _permit: OwnedSemaphorePermit,
+    _open: mpsc::Sender<()>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.server.metrics.connections.sub_one();
+    }
+}
+
+impl Shared {
+    /// A place for another connection, as soon as there is one.
+    pub async fn place(&self) -> Option<Place> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
+        Some(Place { server: Arc::clone(&self.server), permit, open: self.open.clone() })
+    }
+}
+
+impl Place {
+    /// Somebody takes it.
+    pub fn enter(self) -> Open {
+        self.server.metrics.connections.add(1);
+        Open { server: self.server, _permit: self.permit, _open: self.open }
+    }
+}
+
+/// Takes connections from the Unix socket until the server stops.
+pub async fn unix(listener: UnixListener, shared: Shared) {
+    let mut stopping = shared.stopping.clone();
+    loop {
+        let next = async {
+            let place = shared.place().await?;
+            Some((place, listener.accept().await))
+        };
+        let accepted = tokio::select! {
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+            accepted = next => accepted,
+        };
+        match accepted {
+            Some((place, Ok((stream, _)))) => {
+                let (open, shared) = (place.enter(), shared.clone());
+                tokio::spawn(async move {
+                    let _open = open;
+                    speak(stream, shared).await;
+                });
+            }
+            Some((_, Err(error))) => pause(&error).await,
+            None => return,
+        }
+    }
+}
+
+/// No more files, as a rule: some connections must end first.
+pub async fn pause(error: &io::Error) {
+    if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) {
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Serves a connection to the Unix socket: methods of HTTP begin with a capital letter, lines of JSON never do.
+async fn speak(mut stream: UnixStream, shared: Shared) {
+    let client = stream.peer_cred().ok().and_then(|peer| peer.pid());
+    let client = client.map_or(Client::Unknown, Client::Process);
+    let Shared { server, mut stopping, .. } = shared;
+    let mut read = Vec::with_capacity(4096);
+    let first = tokio::select! {
+        first = timeout(server.limits.idle, stream.read_buf(&mut read)) => first,
+        _ = stopping.wait_for(|stopping| *stopping) => return,
+    };
+    if !matches!(first, Ok(Ok(1..))) {
+        return;
+    }
+    match read.first() {
+        Some(byte) if byte.is_ascii_uppercase() => {
+            super::http::unix(stream, read, server, client, stopping).await;
+        }
+        _ => ndjson::serve(stream, read, server, client, stopping).await,
+    }
+}

@@ -1,0 +1,119 @@
+//! Everything but generating.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::{App, answer, fields, refuse, typed};
+use crate::ffi::Token;
+use crate::serve::fields::wrong;
+use crate::serve::queue::Closing;
+use crate::serve::refusal::{Kind, Refusal};
+use crate::serve::request::Prompt;
+use crate::serve::server::Server;
+
+/// Most tokens that are made text of at a time.
+const TOKENS: usize = 1 << 20;
+
+/// `GET /v1/models`
+pub async fn models(State(server): App) -> Response {
+    answer(&json!({ "object": "list", "data": [described(&server)] }))
+}
+
+/// `GET /v1/models/NAME`
+pub async fn model(State(server): App, Path(name): Path<String>) -> Response {
+    match named(&server, &name) {
+        Ok(()) => answer(&described(&server)),
+        Err(refusal) => refuse(&refusal),
+    }
+}
+
+/// Whether the model is called `name`.
+pub fn named(server: &Server, name: &str) -> Result<(), Refusal> {
+    if name == server.name {
+        return Ok(());
+    }
+    let short: String = name.chars().take(100).collect();
+    let message = format!("there is no model {short:?}; this server has {:?}", server.name);
+    Err(Refusal { param: Some("model".to_string()), ..Refusal::new(Kind::NoModel, message) })
+}
+
+fn described(server: &Server) -> Value {
+    json!({
+        "id": server.name,
+        "object": "model",
+        "created": server.created,
+        "owned_by": "anneal",
+        "description": server.model.description(),
+        "context": server.n_ctx,
+        "slots": server.slots,
+    })
+}
+
+/// `GET /health`
+pub async fn health(State(server): App) -> Response {
+    match server.inbox.closing() {
+        Closing::Open => answer(&json!({ "status": "ok" })),
+        _ => {
+            let mut response = answer(&json!({ "status": "stopping" }));
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            response
+        }
+    }
+}
+
+/// `GET /metrics`
+pub async fn metrics(State(server): App) -> Response {
+    typed("text/plain; version=0.0.4", Body::from(server.metrics.to_prometheus()))
+}
+
+/// `POST /tokenize`
+pub async fn tokenize(State(server): App, request: Request) -> Response {
+    let tokens = async {
+        let mut fields = fields(&server, request).await?;
+        let text = fields.text("content")?;
+        let text =
+            text.ok_or_else(|| Refusal::field("content", "is missing: the text to cut into tokens"))?;
+        fields.finish()?;
+        server.tokens(Prompt::Text(text)).await
+    };
+    match tokens.await {
+        Ok(tokens) => answer(&json!({ "tokens": tokens })),
+        Err(refusal) => refuse(&refusal),
+    }
+}
+
+/// `POST /detokenize`
+pub async fn detokenize(State(server): App, request: Request) -> Response {
+    match text(&server, request).await {
+        Ok(text) => answer(&json!({ "content": text })),
+        Err(refusal) => refuse(&refusal),
+    }
+}
+
+async fn text(server: &Arc<Server>, request: Request) -> Result<String, Refusal> {
+    let mut fields = fields(server, request).await?;
+    let list = match fields.take("tokens") {
+        Some(Value::Array(list)) if list.len() <= TOKENS => list,
+        Some(Value::Array(list)) => {
+            return Err(Refusal::field("tokens", format!("at most {TOKENS}, not {}", list.len())));
+        }
+        Some(other) => return Err(wrong("tokens", "use a list of tokens", &other)),
+        None => return Err(Refusal::field("tokens", "is missing: the tokens to make text of")),
+    };
+    fields.finish()?;
+    let last = server.model.n_vocab().saturating_sub(1);
+    let mut bytes = Vec::new();
+    for value in &list {
+        let token = value.as_i64().and_then(|token| Token::try_from(token).ok());
+        let token = token.filter(|token| server.model.has_token(*token));
+        let token = token.ok_or_else(|| wrong("tokens", format!("use tokens from 0 to {last}"), value))?;
+        let put = server.model.piece(token, &mut bytes);
+        put.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,151 @@
+//! What goes to the scheduler, and what comes back.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use crate::ffi::Token;
+use crate::sampling::Chain;
+
+/// Whose a request is, for fairness: requests of one client wait for each other, not for those of another.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Client {
+    /// A process at the Unix socket.
+    Process(i32),
+    /// A machine at the TCP address.
+    Machine(std::net::IpAddr),
+    /// Nobody knows.
+    Unknown,
+}
+
+/// A request that was checked, ready to be run.
+pub struct Job {
+    /// Whose it is.
+    pub client: Client,
+    /// The prompt: 1 token to as many as the context holds.
+    pub prompt: Vec<Token>,
+    /// Most tokens to generate.
+    pub max_tokens: u32,
+    /// Whether tokens that end a text are like any other.
+    pub ignore_end: bool,
+    /// Chooses the tokens; knows the prompt.
+    pub chain: Chain,
+    /// Texts that end it; not part of what is sent.
+    pub stop: Vec<String>,
+    /// Whether the prompt may begin with what an earlier request left in the cache.
+    pub cache_prompt: bool,
+    /// When it came.
+    pub arrived: Instant,
+    /// When it must be done.
+    pub deadline: Instant,
+    /// Where its events go. Closed by the reader when nobody wants them any more.
+    pub events: mpsc::Sender<Event>,
+}
+
+impl Job {
+    /// Whether nobody waits for it any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.events.is_closed()
+    }
+}
+
+/// What the scheduler tells of a job: any number of tokens, then one [`Done`](Event::Done) or
+/// [`Failed`](Event::Failed).
+#[derive(Debug)]
+pub enum Event {
+    /// A token.
+    Token(Piece),
+    /// It ended.
+    Done(Box<Done>),
+    /// It could not be evaluated; in words.
+    Failed(String),
+}
+
+/// A token and the text that can be shown now: none while a character is not complete or could begin a stop string.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The token.
+    pub token: Token,
+    /// The text.
+    pub text: String,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Finish {
+    /// The model ended the text.
+    End,
+    /// A stop string.
+    StopString,
+    /// As many tokens as asked for.
+    Length,
+    /// The context has no room for another token.
+    ContextFull,
+    /// The request's time is over.
+    Deadline,
+    /// The server stops.
+    Shutdown,
+}
+
+/// The end of a generation.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// Text that was held back and turned out to be text.
+    pub rest: String,
+    /// Why it ended.
+    pub finish: Finish,
+    /// The stop string that was found.
+    pub stop_string: Option<String>,
+    /// The seed of its random numbers.
+    pub seed: u32,
+    /// Tokens.
+    pub usage: Usage,
+    /// Times.
+    pub timings: Timings,
+}
+
+/// Tokens of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Of the prompt.
+    pub prompt_tokens: u32,
+    /// Of the prompt, those that were in the cache.
+    pub cached_tokens: u32,
+    /// Generated.
+    pub completion_tokens: u32,
+}
+
+/// Where the time of a request went.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timings {
+    /// In the queue.
+    pub queued: Duration,
+    /// From its arrival to the choice of the first token.
+    pub first_token: Option<Duration>,
+    /// From the queue to the choice of the first token.
+    pub prefill: Option<Duration>,
+    /// From the first token to the last.
+    pub decode: Duration,
+}
+
+impl Timings {
+    /// The object that clients get.
+    pub fn to_json(self, usage: &Usage) -> serde_json::Value {
+        let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+        let rate = |tokens: u32, time: Duration| {
+            (tokens > 0 && !time.is_zero()).then(|| f64::from(tokens) / time.as_secs_f64())
+        };
+        let evaluated = usage.prompt_tokens - usage.cached_tokens;
+        serde_json::json!({
+            "queue_ms": milliseconds(self.queued),
+            "time_to_first_token_ms": self.first_token.map(milliseconds),
+            "prefill_ms": self.prefill.map(milliseconds),
+            "prefill_tokens_per_second": self.prefill.and_then(|time| rate(evaluated, time)),
+            "decode_ms": milliseconds(self.decode),
+            // The first token comes out of the prefill.
+            "decode_tokens_per_second": rate(usage.completion_tokens.saturating_sub(1), self.decode),
+        })
+    }
+}

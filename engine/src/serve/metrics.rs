@@ -1,0 +1,168 @@
+//! What the server counts, for `/metrics`.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::job::{Done, Finish};
+
+/// A number that grows, or goes up and down.
+#[derive(Debug, Default)]
+pub struct Number(AtomicU64);
+
+impl Number {
+    /// Adds `more`.
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Takes one away.
+    pub fn sub_one(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Adds a time.
+    pub fn add_time(&self, time: Duration) {
+        self.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Is `value` now.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Every number. Times are in nanoseconds.
+#[derive(Debug, Default)]
+#[expect(missing_docs, reason = "each is explained in `to_prometheus`")]
+pub struct Metrics {
+    pub finished: [Number; FINISHES.len()],
+    pub abandoned: Number,
+    pub failed: Number,
+    pub refused: Number,
+    pub invalid: Number,
+    pub parked: Number,
+    pub prompt_tokens: Number,
+    pub cached_tokens: Number,
+    pub generated_tokens: Number,
+    pub batches: Number,
+    pub batch_tokens: Number,
+    pub batch_time: Number,
+    pub queue_time: Number,
+    pub first_token_time: Number,
+    pub first_tokens: Number,
+    pub decode_time: Number,
+    pub slots: Number,
+    pub slots_busy: Number,
+    pub waiting: Number,
+    pub connections: Number,
+}
+
+/// Every end there is, and its name.
+const FINISHES: [(Finish, &str); 6] = [
+    (Finish::End, "end"),
+    (Finish::StopString, "stop_string"),
+    (Finish::Length, "length"),
+    (Finish::ContextFull, "context_full"),
+    (Finish::Deadline, "deadline"),
+    (Finish::Shutdown, "shutdown"),
+];
+
+impl Metrics {
+    /// Counts a request that ended.
+    pub fn count(&self, done: &Done) {
+        if let Some(at) = FINISHES.iter().position(|(finish, _)| *finish == done.finish) {
+            self.finished[at].add(1);
+        }
+        self.prompt_tokens.add(u64::from(done.usage.prompt_tokens));
+        self.cached_tokens.add(u64::from(done.usage.cached_tokens));
+        self.generated_tokens.add(u64::from(done.usage.completion_tokens));
+        self.queue_time.add_time(done.timings.queued);
+        self.decode_time.add_time(done.timings.decode);
+        if let Some(time) = done.timings.first_token {
+            self.first_tokens.add(1);
+            self.first_token_time.add_time(time);
+        }
+    }
+
+    /// Requests that ran to an end of their own.
+    pub fn finished(&self) -> u64 {
+        self.finished.iter().map(Number::get).sum()
+    }
+
+    /// In the text format of Prometheus.
+    pub fn to_prometheus(&self) -> String {
+        let mut text = String::new();
+        let mut head = |name: &str, kind: &str, help: &str, values: &[(String, String)]| {
+            let _ = writeln!(text, "# HELP anneal_{name} {help}\n# TYPE anneal_{name} {kind}");
+            for (labels, value) in values {
+                let _ = writeln!(text, "anneal_{name}{labels} {value}");
+            }
+        };
+        let label = |end: &str, number: &Number| (format!("{{end=\"{end}\"}}"), number.get().to_string());
+        let mut ends: Vec<(String, String)> =
+            FINISHES.iter().zip(&self.finished).map(|((_, name), number)| label(name, number)).collect();
+        ends.push(label("abandoned", &self.abandoned));
+        ends.push(label("failed", &self.failed));
+        ends.push(label("refused", &self.refused));
+        ends.push(label("invalid", &self.invalid));
+        head("requests_total", "counter", "Requests by how they ended.", &ends);
+        let one = |value: u64| [(String::new(), value.to_string())];
+        let seconds = |number: &Number| [(String::new(), format!("{}", number.get() as f64 / 1e9))];
+        let counters = [
+            ("requests_parked_total", "Times that a request left its slot for want of cells.", &self.parked),
+            ("prompt_tokens_total", "Tokens of prompts.", &self.prompt_tokens),
+            ("prompt_tokens_cached_total", "Tokens of prompts found in the cache.", &self.cached_tokens),
+            ("generated_tokens_total", "Tokens generated.", &self.generated_tokens),
+            ("batches_total", "Batches evaluated.", &self.batches),
+            ("batch_tokens_total", "Tokens in these batches.", &self.batch_tokens),
+            ("first_tokens_total", "Requests that got a first token.", &self.first_tokens),
+        ];
+        for (name, help, number) in counters {
+            head(name, "counter", help, &one(number.get()));
+        }
+        let times = [
+            ("batch_seconds_total", "Time in which batches were evaluated.", &self.batch_time),
+            ("queue_seconds_total", "Time that requests waited for a slot.", &self.queue_time),
+            ("first_token_seconds_total", "Time from arrival to first token.", &self.first_token_time),
+            ("decode_seconds_total", "Time from first token to last, of all requests.", &self.decode_time),
+        ];
+        for (name, help, number) in times {
+            head(name, "counter", help, &seconds(number));
+        }
+        let gauges = [
+            ("slots", "Slots.", &self.slots),
+            ("slots_busy", "Slots with a request.", &self.slots_busy),
+            ("requests_waiting", "Requests in the queue.", &self.waiting),
+            ("connections", "Open connections.", &self.connections),
+        ];
+        for (name, help, number) in gauges {
+            head(name, "gauge", help, &one(number.get()));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_is_a_comment_or_a_number() {
+        let metrics = Metrics::default();
+        metrics.batch_time.add_time(Duration::from_millis(1500));
+        metrics.finished[2].add(3);
+        let text = metrics.to_prometheus();
+        assert!(text.contains("anneal_requests_total{end=\"length\"} 3\n"), "{text}");
+        assert!(text.contains("anneal_batch_seconds_total 1.5\n"), "{text}");
+        for line in text.lines() {
+            let number = line.rsplit(' ').next().and_then(|word| word.parse::<f64>().ok());
+            assert!(line.starts_with("# ") || number.is_some(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! `anneal serve`: requests from a Unix socket and over HTTP, run together in one context.
+//!
+//! [`connection`] takes connections, [`ndjson`] and [`http`] read requests from them, [`request`] checks these, and
+//! [`server`] hands them to the one thread that owns the context, [`scheduler`], through [`queue`]. What comes of a
+//! request goes back through a channel of [`job`]'s events. All but the scheduler runs on one thread.
+
+pub mod config;
+pub mod connection;
+pub mod fields;
+pub mod http;
+pub mod job;
+pub mod keys;
+pub mod listen;
+pub mod metrics;
+pub mod ndjson;
+pub mod plan;
+pub mod queue;
+pub mod refusal;
+pub mod request;
+pub mod reuse;
+pub mod run;
+pub mod scheduler;
+pub mod server;
+pub mod slot;
+pub mod stops;

@@ -1,0 +1,300 @@
+//! Requests and answers as lines of JSON, on the Unix socket.
+//!
+//! The requests of a connection are answered one after the other, each in full before the next is read; who wants
+//! several at once opens several connections. Every line of an answer repeats the request's `id`.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use super::fields::Fields;
+use super::job::{Client, Done, Event, Piece};
+use super::refusal::{Kind, Refusal};
+use super::request::{Generate, prompt};
+use super::server::Server;
+use crate::ffi::Token;
+
+/// How often a client that has said all it had to say is looked at: whether it still reads.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A connection.
+struct Connection {
+    stream: UnixStream,
+    /// What was read and is no line yet.
+    buffer: Vec<u8>,
+    /// Whether nothing more will come.
+    end: bool,
+    server: Arc<Server>,
+    client: Client,
+}
+
+/// Serves `stream`, of which `read` was read already, until the client goes or the server stops.
+pub async fn serve(
+    stream: UnixStream,
+    read: Vec<u8>,
+    server: Arc<Server>,
+    client: Client,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let mut connection = Connection { stream, buffer: read, end: false, server, client };
+    loop {
+        let line = tokio::select! {
+            biased;
+            line = connection.line() => line,
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        };
+        let Ok(Some(line)) = line else { return };
+        // A client that is gone is nobody's concern.
+        if connection.answer(&line).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Connection {
+    /// The next line that is not empty; `None` where the client has said all it had to say.
+    async fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let limit = self.server.limits.request;
+        let idle = self.server.limits.idle;
+        let mut seen = 0;
+        loop {
+            let found = self.buffer[seen..].iter().position(|byte| *byte == b'\n');
+            if let Some(length) = found {
+                let mut line: Vec<u8> = self.buffer.drain(..seen + length + 1).collect();
+                line.pop();
+                seen = 0;
+                if line.iter().any(|byte| !byte.is_ascii_whitespace()) && line.len() <= limit {
+                    return Ok(Some(line));
+                }
+                if line.len() <= limit {
+                    continue;
+                }
+                self.buffer = line;
+            }
+            seen = self.buffer.len();
+            if seen > limit {
+                let message = format!("a line has at most {limit} bytes; the connection is closed");
+                self.refuse(&Value::Null, &Refusal::new(Kind::TooLarge, message)).await?;
+                self.swallow().await;
+                return Ok(None);
+            }
+            if self.end {
+                let last = std::mem::take(&mut self.buffer);
+                return Ok(last.iter().any(|byte| !byte.is_ascii_whitespace()).then_some(last));
+            }
+            match timeout(idle, self.stream.readable()).await {
+                Ok(readable) => readable?,
+                Err(_) => return Ok(None),
+            }
+            self.read()?;
+        }
+    }
+
+    /// Reads what is there.
+    fn read(&mut self) -> io::Result<()> {
+        match self.stream.try_read_buf(&mut self.buffer) {
+            Ok(0) => self.end = true,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Reads the rest of a line that is too long: closing before would take the answer away from the client.
+    async fn swallow(&mut self) {
+        let begin = Instant::now();
+        while !self.end && begin.elapsed() < Duration::from_secs(2) {
+            self.buffer.clear();
+            if timeout(LOOK, self.stream.readable()).await.is_ok_and(|ready| ready.is_err())
+                || self.read().is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    /// Returns when the client is gone. One that has only closed its writing side is not.
+    async fn gone(&mut self) {
+        loop {
+            // What comes meanwhile is the next request: read, so that the end behind it is seen.
+            while !self.end && self.buffer.len() <= self.server.limits.request {
+                match self.stream.ready(Interest::READABLE).await {
+                    Ok(ready) if ready.is_read_closed() && ready.is_write_closed() => return,
+                    Ok(_) if self.read().is_ok() => {}
+                    _ => return,
+                }
+            }
+            match timeout(LOOK, self.stream.ready(Interest::WRITABLE)).await {
+                Ok(Ok(ready)) if ready.is_write_closed() => return,
+                Ok(Err(_)) => return,
+                _ => sleep(LOOK).await,
+            }
+        }
+    }
+
+    async fn answer(&mut self, line: &[u8]) -> io::Result<()> {
+        let arrived = Instant::now();
+        let mut id = Value::Null;
+        let request = match read(line, &self.server, &mut id) {
+            Ok(request) => request,
+            Err(refusal) => {
+                self.server.metrics.invalid.add(1);
+                return self.refuse(&id, &refusal).await;
+            }
+        };
+        let stream = request.stream;
+        let server = Arc::clone(&self.server);
+        match server.submit(request, self.client.clone(), arrived).await {
+            Ok(events) => self.tell(&id, stream, events).await,
+            Err(refusal) => self.refuse(&id, &refusal).await,
+        }
+    }
+
+    /// Writes what becomes of a request.
+    async fn tell(&mut self, id: &Value, stream: bool, mut events: mpsc::Receiver<Event>) -> io::Result<()> {
+        let mut whole = Whole::default();
+        loop {
+            let event = tokio::select! {
+                biased;
+                event = events.recv() => event,
+                // The receiver is dropped with this, which ends the request.
+                () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
+            };
+            let mut out = Vec::new();
+            let mut event = event;
+            // What came together goes together.
+            let over = loop {
+                match event {
+                    Some(Event::Token(piece)) if stream => put(&mut out, &Line::new(id, &piece)),
+                    Some(Event::Token(piece)) => whole.add(&piece),
+                    Some(Event::Done(done)) => {
+                        put(&mut out, &last(id, &done, &whole, stream));
+                        break true;
+                    }
+                    Some(Event::Failed(message)) => {
+                        put(&mut out, &refused(id, &Refusal::new(Kind::Failed, message)));
+                        break true;
+                    }
+                    None => {
+                        let why = "the request was ended: its answer was not read in time";
+                        put(&mut out, &refused(id, &Refusal::new(Kind::Failed, why)));
+                        break true;
+                    }
+                }
+                match events.try_recv() {
+                    Ok(next) => event = Some(next),
+                    Err(_) => break false,
+                }
+            };
+            self.write(&out).await?;
+            if over {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn refuse(&self, id: &Value, refusal: &Refusal) -> io::Result<()> {
+        let mut out = Vec::new();
+        put(&mut out, &refused(id, refusal));
+        self.write(&out).await
+    }
+
+    async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.stream.try_write(bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let stall = self.server.limits.stall;
+                    timeout(stall, self.stream.writable()).await.map_err(|_| io::ErrorKind::TimedOut)??;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The request in `line`; its id first, which an error repeats.
+fn read(line: &[u8], server: &Server, id: &mut Value) -> Result<Generate, Refusal> {
+    let mut fields = Fields::read(line)?;
+    *id = match fields.take("id") {
+        Some(given @ (Value::String(_) | Value::Number(_))) => given,
+        Some(other) => return Err(super::fields::wrong("id", "use a text or a number", &other)),
+        None => Value::Null,
+    };
+    let prompt = prompt(fields.take("prompt"))?;
+    let generate = Generate::take(&mut fields, prompt, &server.defaults)?;
+    fields.finish()?;
+    Ok(generate)
+}
+
+/// A token's line.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(skip_serializing_if = "Value::is_null")]
+    id: &'a Value,
+    token: Token,
+    text: &'a str,
+}
+
+impl<'a> Line<'a> {
+    fn new(id: &'a Value, piece: &'a Piece) -> Self {
+        Line { id, token: piece.token, text: &piece.text }
+    }
+}
+
+/// What was generated, where it is told at the end.
+#[derive(Default)]
+struct Whole {
+    text: String,
+    tokens: Vec<Token>,
+}
+
+impl Whole {
+    fn add(&mut self, piece: &Piece) {
+        self.text.push_str(&piece.text);
+        self.tokens.push(piece.token);
+    }
+}
+
+fn put(out: &mut Vec<u8>, line: &impl Serialize) {
+    // Into memory, of what is always JSON.
+    let _ = serde_json::to_writer(&mut *out, line);
+    out.push(b'\n');
+}
+
+fn refused(id: &Value, refusal: &Refusal) -> Value {
+    with_id(id, json!({ "error": refusal.error() }))
+}
+
+fn with_id(id: &Value, mut line: Value) -> Value {
+    if !id.is_null() {
+        line["id"] = id.clone();
+    }
+    line
+}
+
+/// The last line: the text is what was not told before.
+fn last(id: &Value, done: &Done, whole: &Whole, stream: bool) -> Value {
+    let mut line = json!({
+        "done": true,
+        "text": format!("{}{}", whole.text, done.rest),
+        "stop": done.finish,
+        "stop_string": done.stop_string,
+        "seed": done.seed,
+        "usage": done.usage,
+        "timings": done.timings.to_json(&done.usage),
+    });
+    if !stream {
+        line["tokens"] = json!(whole.tokens);
+    }
+    with_id(id, line)
+}

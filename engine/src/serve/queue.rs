@@ -1,0 +1,236 @@
+//! Requests that wait for a slot: so many and no more, and each client in its turn.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::job::{Client, Job};
+
+/// A queue in which each client has a line of its own; lines are served in turn.
+#[derive(Debug)]
+pub struct FairQueue<K, T> {
+    lines: HashMap<K, VecDeque<T>>,
+    /// Clients with someone in their line, the next one first.
+    turns: VecDeque<K>,
+    len: usize,
+}
+
+impl<K: Clone + Eq + Hash, T> Default for FairQueue<K, T> {
+    fn default() -> Self {
+        FairQueue { lines: HashMap::new(), turns: VecDeque::new(), len: 0 }
+    }
+}
+
+impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Puts `item` at the end of the line of `client`.
+    pub fn push(&mut self, client: K, item: T) {
+        let line = self.lines.entry(client.clone()).or_default();
+        if line.is_empty() {
+            self.turns.push_back(client);
+        }
+        line.push_back(item);
+        self.len += 1;
+    }
+
+    /// Puts `item` before all others.
+    pub fn push_front(&mut self, client: K, item: T) {
+        self.turns.retain(|other| *other != client);
+        self.turns.push_front(client.clone());
+        self.lines.entry(client).or_default().push_front(item);
+        self.len += 1;
+    }
+
+    /// The next one.
+    pub fn pop(&mut self) -> Option<T> {
+        let client = self.turns.pop_front()?;
+        let line = self.lines.get_mut(&client)?;
+        let item = line.pop_front()?;
+        match line.is_empty() {
+            true => drop(self.lines.remove(&client)),
+            false => self.turns.push_back(client),
+        }
+        self.len -= 1;
+        Some(item)
+    }
+
+    /// Takes out all that `wanted` says.
+    pub fn take(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut taken = Vec::new();
+        for line in self.lines.values_mut() {
+            let (out, stay) = line.drain(..).partition(|item| wanted(item));
+            *line = stay;
+            taken.extend::<VecDeque<T>>(out);
+        }
+        self.lines.retain(|_, line| !line.is_empty());
+        self.turns.retain(|client| self.lines.contains_key(client));
+        self.len -= taken.len();
+        taken
+    }
+}
+
+/// Why a job was not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// So many wait already.
+    Busy {
+        /// How many.
+        waiting: usize,
+    },
+    /// The server stops.
+    Stopping,
+}
+
+/// The way of jobs from the transports to the scheduler.
+pub struct Inbox {
+    state: Mutex<State>,
+    arrived: Condvar,
+    bound: usize,
+}
+
+#[derive(Default)]
+struct State {
+    queue: FairQueue<Client, Job>,
+    closing: Closing,
+}
+
+/// How far the end is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Closing {
+    /// Jobs are taken.
+    #[default]
+    Open,
+    /// What waits and runs is finished, nothing else is taken.
+    Draining,
+    /// Everything ends now.
+    Now,
+}
+
+impl Inbox {
+    /// An inbox for `bound` jobs that wait.
+    pub fn new(bound: usize) -> Self {
+        Inbox { state: Mutex::default(), arrived: Condvar::new(), bound }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        // Whatever panicked, the queue is whole between two calls.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts `job` in the queue.
+    pub fn push(&self, job: Job) -> Result<(), Refused> {
+        let mut state = self.lock();
+        if state.closing != Closing::Open {
+            return Err(Refused::Stopping);
+        }
+        if state.queue.len() >= self.bound {
+            // Whoever is gone does not wait.
+            drop(state.queue.take(Job::is_abandoned));
+        }
+        if state.queue.len() >= self.bound {
+            return Err(Refused::Busy { waiting: state.queue.len() });
+        }
+        state.queue.push(job.client.clone(), job);
+        drop(state);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    /// Puts back a job that was taken, as the next one.
+    pub fn put_back(&self, job: Job) {
+        self.lock().queue.push_front(job.client.clone(), job);
+    }
+
+    /// The next job.
+    pub fn pop(&self) -> Option<Job> {
+        self.lock().queue.pop()
+    }
+
+    /// Takes out the jobs that `wanted` says.
+    pub fn take(&self, wanted: impl Fn(&Job) -> bool) -> Vec<Job> {
+        self.lock().queue.take(wanted)
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.lock().queue.len()
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Goes on to `closing`, never back.
+    pub fn close(&self, closing: Closing) {
+        let mut state = self.lock();
+        state.closing = state.closing.max(closing);
+        drop(state);
+        self.arrived.notify_one();
+    }
+
+    /// How far the end is.
+    pub fn closing(&self) -> Closing {
+        self.lock().closing
+    }
+
+    /// Sleeps until a job waits, the end comes nearer than `closing`, or `most` is over.
+    pub fn wait(&self, closing: Closing, most: Duration) {
+        let state = self.lock();
+        let nothing = |state: &mut State| state.queue.is_empty() && state.closing == closing;
+        drop(self.arrived.wait_timeout_while(state, most, nothing));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_take_turns() {
+        let mut queue = FairQueue::default();
+        for (client, item) in [("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)] {
+            queue.push(client, item);
+        }
+        assert_eq!(queue.len(), 6);
+        let order: Vec<i32> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(order, [1, 4, 5, 2, 6, 3]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn what_is_put_back_comes_first() {
+        let mut queue = FairQueue::default();
+        for (client, item) in [("a", 1), ("b", 2), ("b", 3)] {
+            queue.push(client, item);
+        }
+        queue.push_front("b", 0);
+        queue.push_front("d", 9);
+        let order: Vec<i32> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(order, [9, 0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn some_are_taken_out() {
+        let mut queue = FairQueue::default();
+        for (client, item) in [("a", 1), ("b", 2), ("a", 3), ("c", 4)] {
+            queue.push(client, item);
+        }
+        let mut taken = queue.take(|item| item % 2 == 0);
+        taken.sort_unstable();
+        assert_eq!((taken, queue.len()), (vec![2, 4], 2));
+        queue.push("b", 6);
+        let order: Vec<i32> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(order, [1, 6, 3]);
+    }
+}

@@ -1,0 +1,294 @@
+//! A server from its start to its end.
+
+use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc as std_mpsc};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+use super::connection::{Shared, unix};
+use super::listen::{self, Socket};
+use super::metrics::Metrics;
+use super::queue::{Closing, Inbox};
+use super::request::Defaults;
+use super::scheduler::{Rules, Scheduler};
+use super::server::{Limits, Server};
+use crate::error::{Error, Result};
+use crate::ffi::{self, Model};
+use crate::live::Live;
+use crate::model;
+use crate::settings::Settings;
+
+/// How a server is made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The model's file.
+    pub model: PathBuf,
+    /// What clients call it.
+    pub name: String,
+    /// The Unix socket.
+    pub socket: Option<PathBuf>,
+    /// The group that may use it as well.
+    pub group: Option<u32>,
+    /// The TCP address.
+    pub listen: Option<SocketAddr>,
+    /// Keys for requests over TCP.
+    pub keys: Vec<String>,
+    /// Requests that run at a time.
+    pub slots: u32,
+    /// Requests that wait.
+    pub queue: usize,
+    /// Most tokens to generate where a request says nothing.
+    pub max_tokens: u32,
+    /// How long a request may take.
+    pub deadline: Duration,
+    /// What may be asked.
+    pub limits: Limits,
+    /// How the scheduler works.
+    pub rules: Rules,
+}
+
+/// Where a server can be reached.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// The Unix socket.
+    pub socket: Option<PathBuf>,
+    /// The TCP address, with the port that the system chose where 0 was asked for.
+    pub listen: Option<SocketAddr>,
+    /// Tokens of the context.
+    pub n_ctx: u32,
+    /// The model's name.
+    pub name: String,
+}
+
+/// What was bound; the socket's file goes with it.
+struct Bound {
+    unix: Option<(Socket, UnixListener)>,
+    tcp: Option<std::net::TcpListener>,
+}
+
+/// Exit code of a server that was told twice to end.
+const TWICE: i32 = 130;
+
+/// Serves until it is told to end. `on_ready` is called when requests are answered.
+///
+/// # Errors
+/// Where it cannot listen, the model or the context cannot be had, or the scheduler ended by itself.
+pub fn run(
+    options: &Options,
+    settings: &Settings,
+    live: Live,
+    on_ready: &mut dyn FnMut(&Ready),
+) -> Result<()> {
+    let bound = bind(options)?;
+    allow_files(options.limits.connections);
+    let model = model::open(&options.model, settings, &live)?;
+    let inbox = Arc::new(Inbox::new(options.queue));
+    let metrics = Arc::new(Metrics::default());
+    let mut scheduler = start_scheduler(options, settings, live, &model, &inbox, &metrics)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let server = Arc::new(Server {
+        name: options.name.clone(),
+        n_ctx: scheduler.n_ctx,
+        slots: options.slots,
+        created: now.map_or(0, |now| now.as_secs()),
+        defaults: Defaults {
+            sampling: settings.sampling_options(),
+            max_tokens: options.max_tokens,
+            deadline: options.deadline,
+        },
+        limits: options.limits,
+        keys: options.keys.clone(),
+        model,
+        inbox,
+        metrics,
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(2)
+        .build()
+        .map_err(|why| Error::Serve(format!("no asynchronous runtime: {why}")))?;
+    let ended = runtime.block_on(serve(&server, &mut scheduler, bound, on_ready));
+    // What still runs there is of clients that are gone.
+    runtime.shutdown_background();
+    ended?;
+    scheduler.join()
+}
+
+/// Raises the soft limit of open files, each connection being one, as far as the hard one lets.
+fn allow_files(connections: usize) {
+    /// The model, the libraries, the runtime.
+    const OTHERS: u64 = 64;
+    let wanted = connections as u64 + OTHERS;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < wanted) {
+        let current = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+        // Without it connections wait to be taken sooner.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
+    }
+}
+
+fn bind(options: &Options) -> Result<Bound> {
+    let failed = |at: String, why: std::io::Error| {
+        let mend = match why.kind() {
+            std::io::ErrorKind::AddrInUse => "; another program has it: choose another port with --listen",
+            std::io::ErrorKind::PermissionDenied => "; choose a port above 1023 with --listen",
+            std::io::ErrorKind::AddrNotAvailable => "; it is no address of this machine",
+            _ => "",
+        };
+        Error::Listen { at, why: format!("{why}{mend}") }
+    };
+    let tcp = options.listen.map(|address| {
+        let listener = std::net::TcpListener::bind(address);
+        let listener = listener.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+        listener.map_err(|why| failed(address.to_string(), why))
+    });
+    let tcp = tcp.transpose()?;
+    let unix = options.socket.as_deref().map(|path| -> Result<_> {
+        let (socket, listener) = listen::bind(path, options.group)?;
+        listener.set_nonblocking(true).map_err(|why| failed(path.display().to_string(), why))?;
+        Ok((socket, listener))
+    });
+    Ok(Bound { unix: unix.transpose()?, tcp })
+}
+
+/// The scheduler's thread.
+struct Running {
+    thread: JoinHandle<()>,
+    ended: oneshot::Receiver<()>,
+    n_ctx: u32,
+}
+
+impl Running {
+    fn join(self) -> Result<()> {
+        self.thread.join().map_err(|_| Error::Serve("its scheduler panicked".to_string()))
+    }
+}
+
+fn start_scheduler(
+    options: &Options,
+    settings: &Settings,
+    live: Live,
+    model: &Arc<Model>,
+    inbox: &Arc<Inbox>,
+    metrics: &Arc<Metrics>,
+) -> Result<Running> {
+    let (said, made) = std_mpsc::channel();
+    let (over, ended) = oneshot::channel::<()>();
+    let (settings, model, inbox, metrics) =
+        (settings.clone(), Arc::clone(model), Arc::clone(inbox), Arc::clone(metrics));
+    let (slots, rules) = (options.slots, options.rules);
+    let work = move || {
+        // Its sender is dropped at the end, whatever that is.
+        let _over = over;
+        // On this thread: it is one of its pool's.
+        let scheduler = model::shared_context(&model, &settings, &live, slots).and_then(|context| {
+            let n_ctx = context.n_ctx();
+            Ok((Scheduler::new(context, inbox, metrics, rules)?, n_ctx))
+        });
+        match scheduler {
+            Ok((scheduler, n_ctx)) => {
+                let _ = said.send(Ok(n_ctx));
+                scheduler.run();
+            }
+            Err(error) => drop(said.send(Err(error))),
+        }
+    };
+    let thread = Builder::new().name("scheduler".to_string()).spawn(work);
+    let thread = thread.map_err(|why| Error::Serve(format!("no thread for the scheduler: {why}")))?;
+    match made.recv() {
+        Ok(Ok(n_ctx)) => Ok(Running { thread, ended, n_ctx }),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(Error::Serve("its scheduler panicked".to_string())),
+    }
+}
+
+async fn serve(
+    server: &Arc<Server>,
+    scheduler: &mut Running,
+    bound: Bound,
+    on_ready: &mut dyn FnMut(&Ready),
+) -> Result<()> {
+    let failed = |why: std::io::Error| Error::Serve(why.to_string());
+    let mut signals = Signals::new().map_err(failed)?;
+    let (stop, stopping) = watch::channel(false);
+    let (open, mut closed) = mpsc::channel::<()>(1);
+    let permits = Arc::new(Semaphore::new(server.limits.connections));
+    let shared = Shared { server: Arc::clone(server), permits, stopping, open };
+    let mut ready = Ready { socket: None, listen: None, n_ctx: server.n_ctx, name: server.name.clone() };
+    let mut socket = None;
+    if let Some((file, listener)) = bound.unix {
+        ready.socket = Some(file.path().to_path_buf());
+        socket = Some(file);
+        let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
+        tokio::spawn(unix(listener, shared.clone()));
+    }
+    if let Some(listener) = bound.tcp {
+        let listener = TcpListener::from_std(listener).map_err(failed)?;
+        ready.listen = Some(listener.local_addr().map_err(failed)?);
+        tokio::spawn(super::http::tcp(listener, shared.clone()));
+    }
+    drop(shared);
+    on_ready(&ready);
+
+    tokio::select! {
+        () = signals.next() => {}
+        _ = &mut scheduler.ended => return Err(Error::Serve("its scheduler ended".to_string())),
+    }
+    // No more connections, no more requests. The file first: whoever starts now can have its place.
+    drop(socket);
+    server.inbox.close(Closing::Draining);
+    let _ = stop.send(true);
+    let told_twice = async {
+        signals.next().await;
+        ffi::exit_now(TWICE);
+    };
+    let drained = async {
+        if timeout(server.limits.drain, &mut scheduler.ended).await.is_err() {
+            server.inbox.close(Closing::Now);
+            let _ = (&mut scheduler.ended).await;
+        }
+        // The last answers are on their way.
+        let _ = timeout(LAST_ANSWERS, closed.recv()).await;
+    };
+    tokio::select! {
+        () = drained => {}
+        () = told_twice => {}
+    }
+    Ok(())
+}
+
+/// How long clients may take to read the end of their answers.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
+/// What asks the server to end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = self.hang_up.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! The one thread that owns the context: takes jobs, plans a batch, evaluates it, chooses tokens, tells of them.
+//!
+//! Nothing here waits for a client: what a reader does not take stays in its slot, which rests meanwhile.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::job::{Done, Event, Finish, Job};
+use super::metrics::Metrics;
+use super::plan::{Active, Part, plan, prefill_beside_decode};
+use super::queue::{Closing, Inbox};
+use super::reuse::{Choice, Held, choose};
+use super::slot::{Outbox, Run, Slot, unstarted};
+use crate::error::{Error, Result};
+use crate::ffi::{Batch, Context, Decoded};
+use crate::generate::has_nan;
+
+/// How often a reader that is behind is looked at while there is nothing else to do.
+const STALLED: Duration = Duration::from_millis(2);
+
+/// How long it sleeps at most with nothing to do; a job wakes it.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// How often those who wait are looked at, for who is gone or overdue.
+const QUEUE: Duration = Duration::from_millis(20);
+
+/// How the scheduler works.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Whether prompts may begin with what is in the cache.
+    pub reuse: bool,
+    /// How long a batch may take in which anyone generates, as far as prompts make it long.
+    pub step: Duration,
+    /// How long a reader may be behind before its request ends.
+    pub stall: Duration,
+}
+
+/// The thread's state.
+pub struct Scheduler {
+    context: Context,
+    slots: Vec<Slot>,
+    inbox: Arc<Inbox>,
+    metrics: Arc<Metrics>,
+    rules: Rules,
+    batch: Batch,
+    /// Tokens of a batch.
+    budget: u32,
+    /// Counts admissions.
+    admissions: u64,
+    /// Runs that had to leave their slots for want of cells, the oldest first.
+    parked: Vec<Run>,
+    /// Ends that readers have yet to take, of runs that are over.
+    leaving: Vec<Outbox>,
+    seconds_per_prompt_token: Option<f64>,
+    looked_at_queue: Instant,
+}
+
+impl Scheduler {
+    /// A scheduler of the sequences of `context`.
+    pub fn new(context: Context, inbox: Arc<Inbox>, metrics: Arc<Metrics>, rules: Rules) -> Result<Self> {
+        let slots = context.sequences();
+        // One graph: more would only make those wait who generate.
+        let budget = context.n_ubatch().max(slots + 1);
+        if budget > context.n_batch() {
+            return Err(Error::Usage(format!(
+                "a batch of {} tokens is too small for {slots} slots: every slot has a token in it, and a prompt must go \
+                 on; raise -b above {slots}, or take fewer slots",
+                context.n_batch()
+            )));
+        }
+        metrics.slots.set(u64::from(slots));
+        let rules = Rules { reuse: rules.reuse && context.model().has_plain_cache(), ..rules };
+        Ok(Scheduler {
+            slots: (0..slots).map(Slot::new).collect(),
+            context,
+            inbox,
+            metrics,
+            rules,
+            batch: Batch::default(),
+            budget,
+            admissions: 0,
+            parked: Vec::new(),
+            leaving: Vec::new(),
+            seconds_per_prompt_token: None,
+            looked_at_queue: Instant::now(),
+        })
+    }
+
+    /// Works until the inbox is closed and everything is done.
+    pub fn run(mut self) {
+        loop {
+            let closing = self.inbox.closing();
+            if closing == Closing::Now {
+                return self.end_all();
+            }
+            self.look_at_readers();
+            self.look_at_clocks();
+            self.admit();
+            let active = self.active();
+            self.metrics.waiting.set(self.inbox.len() as u64);
+            if active.is_empty() {
+                let running = self.slots.iter().any(|slot| slot.run.is_some());
+                let busy = running || !self.leaving.is_empty() || !self.parked.is_empty();
+                match (busy, closing) {
+                    (true, _) => std::thread::sleep(STALLED),
+                    (false, Closing::Draining) if self.inbox.is_empty() => return,
+                    (false, _) => self.inbox.wait(closing, IDLE),
+                }
+                continue;
+            }
+            self.step(&active);
+        }
+    }
+
+    /// Slots with something to do, in the order in which their requests came.
+    fn active(&self) -> Vec<Active> {
+        let slots = self.slots.iter().enumerate();
+        let mut active: Vec<(u64, Active)> = slots
+            .filter_map(|(slot, state)| {
+                let want = state.want()?;
+                Some((state.run.as_ref()?.number, Active { slot, want }))
+            })
+            .collect();
+        active.sort_unstable_by_key(|(number, _)| *number);
+        active.into_iter().map(|(_, active)| active).collect()
+    }
+
+    /// Sends what readers were too slow for, and lets go of those that are gone.
+    fn look_at_readers(&mut self) {
+        let stall = self.rules.stall;
+        for outbox in &mut self.leaving {
+            outbox.flush();
+        }
+        self.leaving.retain(|outbox| outbox.is_stalled() && !outbox.is_lost(stall));
+        for slot in &mut self.slots {
+            let Some(run) = &mut slot.run else { continue };
+            if run.outbox.is_stalled() {
+                run.outbox.flush();
+            }
+            if run.outbox.is_lost(stall) {
+                slot.run = None;
+                self.metrics.abandoned.add(1);
+            }
+        }
+        let parked = self.parked.len();
+        self.parked.retain_mut(|run| {
+            run.outbox.flush();
+            !run.outbox.is_lost(stall)
+        });
+        self.metrics.abandoned.add((parked - self.parked.len()) as u64);
+    }
+
+    /// Ends what is overdue.
+    fn look_at_clocks(&mut self) {
+        let now = Instant::now();
+        for at in 0..self.slots.len() {
+            if self.slots[at].run.as_ref().is_some_and(|run| run.job.deadline <= now) {
+                self.finish(at, Finish::Deadline);
+            }
+        }
+        while let Some(late) = self.parked.iter().position(|run| run.job.deadline <= now) {
+            let run = self.parked.remove(late);
+            self.finish_run(run, Finish::Deadline);
+        }
+        if now.saturating_duration_since(self.looked_at_queue) < QUEUE {
+            return;
+        }
+        self.looked_at_queue = now;
+        for job in self.inbox.take(|job| job.deadline <= now || job.is_abandoned()) {
+            match job.is_abandoned() {
+                true => self.metrics.abandoned.add(1),
+                false => self.tell_unstarted(&job, Finish::Deadline),
+            }
+        }
+    }
+
+    fn tell_unstarted(&self, job: &Job, finish: Finish) {
+        let done = unstarted(job, finish);
+        self.metrics.count(&done);
+        // Its channel is empty.
+        let _ = job.events.try_send(Event::Done(Box::new(done)));
+    }
+
+    /// Ends the run of slot `at`; its tokens stay in the cache.
+    fn finish(&mut self, at: usize, finish: Finish) {
+        if let Some(run) = self.slots[at].run.take() {
+            self.finish_run(run, finish);
+        }
+    }
+
+    fn finish_run(&mut self, mut run: Run, finish: Finish) {
+        let done = run.done(finish, None);
+        self.end(run, done);
+    }
+
+    fn end(&mut self, run: Run, done: Done) {
+        self.metrics.count(&done);
+        self.say_last(run, Event::Done(Box::new(done)));
+    }
+
+    fn fail(&mut self, at: usize, error: &Error) {
+        if let Some(run) = self.slots[at].run.take() {
+            self.metrics.failed.add(1);
+            self.say_last(run, Event::Failed(error.to_string()));
+        }
+    }
+
+    fn say_last(&mut self, mut run: Run, event: Event) {
+        run.outbox.send(event);
+        if run.outbox.is_stalled() {
+            self.leaving.push(run.outbox);
+        }
+    }
+
+    fn end_all(mut self) {
+        for at in 0..self.slots.len() {
+            self.finish(at, Finish::Shutdown);
+        }
+        for run in std::mem::take(&mut self.parked) {
+            self.finish_run(run, Finish::Shutdown);
+        }
+        for job in self.inbox.take(|_| true) {
+            self.tell_unstarted(&job, Finish::Shutdown);
+        }
+    }
+
+    /// Gives free slots to runs that had to leave theirs, then to jobs that wait.
+    fn admit(&mut self) {
+        while self.slots.iter().any(|slot| slot.run.is_none()) {
+            if let Some(run) = self.parked.first() {
+                if !self.has_room_for(run.job.prompt.len()) {
+                    break;
+                }
+                let run = self.parked.remove(0);
+                self.resume(run);
+                continue;
+            }
+            let Some(job) = self.inbox.pop() else { break };
+            if job.is_abandoned() {
+                self.metrics.abandoned.add(1);
+                continue;
+            }
+            if !self.has_room_for(job.prompt.len()) {
+                self.inbox.put_back(job);
+                break;
+            }
+            self.begin(job);
+        }
+        let busy = self.slots.iter().filter(|slot| slot.run.is_some()).count();
+        self.metrics.slots_busy.set(busy as u64);
+    }
+
+    /// Whether the cells that no running request has will do for `prompt` tokens and some more. Cells that are shared
+    /// count for each: at worst it waits.
+    fn has_room_for(&self, prompt: usize) -> bool {
+        /// So that it does not have to leave at once.
+        const MORE: usize = 32;
+        let running = self.slots.iter().filter_map(|slot| Some((slot, slot.run.as_ref()?)));
+        let taken =
+            running.map(|(slot, run)| slot.held.len().max(run.job.prompt.len()) + MORE).sum::<usize>();
+        taken == 0 || taken + prompt + MORE <= self.context.n_ctx() as usize
+    }
+
+    fn begin(&mut self, job: Job) {
+        let Some((at, keep)) = self.slot_for(&job) else { return self.inbox.put_back(job) };
+        self.admissions += 1;
+        self.slots[at].used = self.admissions;
+        self.slots[at].run = Some(Run::new(job, self.admissions, keep));
+    }
+
+    fn resume(&mut self, run: Run) {
+        match self.slot_for(&run.job) {
+            Some((at, _)) => self.slots[at].run = Some(run),
+            None => self.parked.insert(0, run),
+        }
+    }
+
+    /// A slot for `job`, and how many tokens of its prompt it holds.
+    fn slot_for(&mut self, job: &Job) -> Option<(usize, u32)> {
+        let held: Vec<Held<'_>> = self
+            .slots
+            .iter()
+            .map(|slot| Held { tokens: &slot.held, free: slot.run.is_none(), used: slot.used })
+            .collect();
+        let choice = choose(&held, &job.prompt, self.rules.reuse && job.cache_prompt)?;
+        Some((choice.slot, self.prepare(&choice)))
+    }
+
+    /// Makes a slot hold what a prompt shares; says how many tokens that are.
+    fn prepare(&mut self, choice: &Choice) -> u32 {
+        let sequence = self.slots[choice.slot].sequence;
+        let shared = match choice.from == choice.slot {
+            true => choice.keep > 0 && self.context.forget(sequence, choice.keep as u32),
+            false => {
+                let from = self.slots[choice.from].sequence;
+                self.slots[choice.slot].held = self.slots[choice.from].held[..choice.keep].to_vec();
+                self.context.share_prefix(from, sequence, choice.keep as u32)
+            }
+        };
+        if !shared {
+            self.empty(choice.slot);
+            return 0;
+        }
+        self.slots[choice.slot].held.truncate(choice.keep);
+        choice.keep as u32
+    }
+
+    /// Forgets what slot `at` holds.
+    fn empty(&mut self, at: usize) {
+        self.context.forget(self.slots[at].sequence, 0);
+        self.slots[at].held.clear();
+    }
+
+    /// One batch: evaluated, tokens chosen and told.
+    fn step(&mut self, active: &[Active]) {
+        let beside = prefill_beside_decode(self.rules.step.as_secs_f64(), self.seconds_per_prompt_token);
+        let parts = plan(active, self.budget, beside);
+        let rows = self.fill(&parts);
+        let start = Instant::now();
+        let decoded = self.context.decode_batch(&mut self.batch);
+        match decoded {
+            Ok(Decoded::Done) => {}
+            Ok(Decoded::NoRoom) => return self.make_room(),
+            Err(error) => return self.give_up(&parts, &error),
+        }
+        self.context.synchronize();
+        self.count(&parts, start.elapsed());
+        for part in &parts {
+            self.hold(part);
+        }
+        for (at, row) in rows {
+            if let Err(error) = self.choose_token(at, row) {
+                self.fail(at, &error);
+            }
+        }
+    }
+
+    /// Puts `parts` into the batch; returns the slots that choose a token, and by which row.
+    fn fill(&mut self, parts: &[Part]) -> Vec<(usize, i32)> {
+        self.batch.clear();
+        let mut rows = Vec::new();
+        for part in parts {
+            let slot = &self.slots[part.slot];
+            let Some(run) = &slot.run else { continue };
+            let held = slot.held.len();
+            if let Some(token) = run.next {
+                rows.push((part.slot, self.batch.push(token, held as u32, slot.sequence, true)));
+                continue;
+            }
+            let end = held + part.tokens as usize;
+            for (position, token) in run.job.prompt.iter().enumerate().take(end).skip(held) {
+                let last = position + 1 == run.job.prompt.len();
+                let row = self.batch.push(*token, position as u32, slot.sequence, last);
+                if last {
+                    rows.push((part.slot, row));
+                }
+            }
+        }
+        rows
+    }
+
+    /// Notes that a part was evaluated.
+    fn hold(&mut self, part: &Part) {
+        let slot = &mut self.slots[part.slot];
+        let Some(run) = &mut slot.run else { return };
+        match run.next {
+            Some(token) => {
+                slot.held.push(token);
+                run.evaluated(token);
+            }
+            None => {
+                let held = slot.held.len();
+                slot.held.extend(&run.job.prompt[held..held + part.tokens as usize]);
+            }
+        }
+    }
+
+    fn choose_token(&mut self, at: usize, row: i32) -> Result<()> {
+        let slot = &mut self.slots[at];
+        let Some(run) = &mut slot.run else { return Ok(()) };
+        // A sampler would choose something all the same. Once, as in `generate`.
+        if run.is_fresh() && has_nan(self.context.logits_at(row)?) {
+            return Err(Error::NotANumber);
+        }
+        let token = run.choose(&mut self.context, row)?;
+        let room = slot.held.len() < self.context.n_ctx() as usize;
+        let model = Arc::clone(self.context.model());
+        if let Some(done) = run.take(token, &model, room)?
+            && let Some(run) = self.slots[at].run.take()
+        {
+            self.end(run, done);
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, parts: &[Part], time: Duration) {
+        self.metrics.batches.add(1);
+        self.metrics.batch_tokens.add(self.batch.len() as u64);
+        self.metrics.batch_time.add_time(time);
+        // Fewer tell more of what a batch costs anyhow.
+        let tokens = self.batch.len();
+        if parts.iter().any(|part| part.tokens >= 16) {
+            let now = time.as_secs_f64() / tokens as f64;
+            let before = self.seconds_per_prompt_token.unwrap_or(now);
+            self.seconds_per_prompt_token = Some(before * 0.75 + now * 0.25);
+        }
+    }
+
+    /// There are not as many cells as the batch has tokens, and nothing of it was evaluated. What goes first is what
+    /// nobody uses; then, of the requests that run, the newest leaves its slot, to go on when there is room again.
+    fn make_room(&mut self) {
+        let idle = self.slots.iter().enumerate();
+        let idle = idle.filter(|(_, slot)| slot.run.is_none() && !slot.held.is_empty());
+        if let Some(at) = idle.min_by_key(|(_, slot)| slot.used).map(|(at, _)| at) {
+            return self.empty(at);
+        }
+        let running = self.slots.iter().enumerate();
+        let mut running: Vec<(u64, usize)> =
+            running.filter_map(|(at, slot)| Some((slot.run.as_ref()?.number, at))).collect();
+        running.sort_unstable();
+        let Some(&(number, at)) = running.last() else { return };
+        match running.len() {
+            1 => self.finish(at, Finish::ContextFull),
+            _ => {
+                if let Some(mut run) = self.slots[at].run.take() {
+                    run.park();
+                    self.metrics.parked.add(1);
+                    let place = self.parked.partition_point(|other| other.number < number);
+                    self.parked.insert(place, run);
+                }
+            }
+        }
+        self.empty(at);
+    }
+
+    /// The batch failed: what its sequences hold is not known.
+    fn give_up(&mut self, parts: &[Part], error: &Error) {
+        for part in parts {
+            self.fail(part.slot, error);
+            self.empty(part.slot);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What every connection shares: the way to the scheduler.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use super::job::{Client, Event, Job};
+use super::metrics::Metrics;
+use super::queue::{Inbox, Refused};
+use super::refusal::{Kind, Refusal};
+use super::request::{Defaults, Generate, Prompt};
+use crate::error::Error;
+use crate::ffi::{Model, Token};
+use crate::sampling::{Chain, SamplingOptions};
+
+/// Events that wait for a reader before its slot rests.
+const EVENTS: usize = 64;
+
+/// A text of more bytes is cut into tokens beside, so that others' tokens do not wait for it.
+const LONG_TEXT: usize = 16 * 1024;
+
+/// What may be asked of the server.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of a request.
+    pub request: usize,
+    /// Connections at a time.
+    pub connections: usize,
+    /// How long a connection may say nothing.
+    pub idle: Duration,
+    /// How long a reader may be behind.
+    pub stall: Duration,
+    /// How long the end may take.
+    pub drain: Duration,
+}
+
+/// The shared state.
+pub struct Server {
+    /// Name of the model.
+    pub name: String,
+    /// The model.
+    pub model: Arc<Model>,
+    /// Tokens of the context.
+    pub n_ctx: u32,
+    /// Number of slots.
+    pub slots: u32,
+    /// When it was made, in seconds since 1970.
+    pub created: u64,
+    /// What counts where a request says nothing.
+    pub defaults: Defaults,
+    /// What may be asked.
+    pub limits: Limits,
+    /// Keys for requests over TCP; none are needed where this is empty.
+    pub keys: Vec<String>,
+    /// The way to the scheduler.
+    pub inbox: Arc<Inbox>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Server {
+    /// Hands `request` of `client` to the scheduler; its events come out of the receiver, which ends it when dropped.
+    pub async fn submit(
+        &self,
+        request: Generate,
+        client: Client,
+        arrived: Instant,
+    ) -> Result<mpsc::Receiver<Event>, Refusal> {
+        let prompt = self.tokens(request.prompt).await?;
+        self.check(&prompt)?;
+        let chain = self.chain(request.sampling, &prompt).await?;
+        let (events, receiver) = mpsc::channel(EVENTS);
+        let job = Job {
+            client,
+            prompt,
+            max_tokens: request.max_tokens,
+            ignore_end: request.ignore_end,
+            chain,
+            stop: request.stop,
+            cache_prompt: request.cache_prompt,
+            arrived,
+            deadline: arrived + request.deadline,
+            events,
+        };
+        match self.inbox.push(job) {
+            Ok(()) => Ok(receiver),
+            Err(refused) => {
+                self.metrics.refused.add(1);
+                Err(self.words(&refused))
+            }
+        }
+    }
+
+    /// `prompt` as tokens of the vocabulary.
+    pub async fn tokens(&self, prompt: Prompt) -> Result<Vec<Token>, Refusal> {
+        let failed = |error: Error| Refusal { param: Some("prompt".to_string()), ..invalid(&error) };
+        match prompt {
+            Prompt::Text(text) if text.len() > LONG_TEXT => {
+                let model = Arc::clone(&self.model);
+                let cut = tokio::task::spawn_blocking(move || model.tokenize(&text)).await;
+                cut.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?.map_err(failed)
+            }
+            Prompt::Text(text) => self.model.tokenize(&text).map_err(failed),
+            Prompt::Tokens(tokens) => match tokens.iter().find(|token| !self.model.has_token(**token)) {
+                None => Ok(tokens),
+                Some(token) => {
+                    let last = self.model.n_vocab().saturating_sub(1);
+                    Err(Refusal::field(
+                        "prompt",
+                        format!("the vocabulary has the tokens 0 to {last}, not {token}"),
+                    ))
+                }
+            },
+        }
+    }
+
+    /// What chooses the tokens after `prompt`.
+    async fn chain(&self, sampling: SamplingOptions, prompt: &[Token]) -> Result<Chain, Refusal> {
+        let chain = match sampling.constraint {
+            // Some take long to be made ready.
+            Some(_) => {
+                let model = Arc::clone(&self.model);
+                let made = tokio::task::spawn_blocking(move || Chain::new(&sampling, &model)).await;
+                made.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?
+            }
+            None => Chain::new(&sampling, &self.model),
+        };
+        let mut chain = chain.map_err(|error| invalid(&error))?;
+        chain.accept_prompt(prompt).map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
+        Ok(chain)
+    }
+
+    fn check(&self, prompt: &[Token]) -> Result<(), Refusal> {
+        if prompt.is_empty() {
+            return Err(Refusal::field("prompt", "is empty, and this model starts with no token of its own"));
+        }
+        if prompt.len() > self.n_ctx as usize {
+            let message = format!(
+                "the prompt has {} tokens, and the context of this server holds {}: shorten it, or start the server with \
+                 a greater -c",
+                prompt.len(),
+                self.n_ctx
+            );
+            let param = Some("prompt".to_string());
+            return Err(Refusal { param, ..Refusal::new(Kind::PromptTooLong, message) });
+        }
+        Ok(())
+    }
+
+    fn words(&self, refused: &Refused) -> Refusal {
+        match refused {
+            Refused::Stopping => stopping(),
+            Refused::Busy { waiting } => {
+                let message =
+                    format!("{waiting} requests wait already, more than this server lets: try again later");
+                Refusal { retry_after: Some(self.retry_after(*waiting)), ..Refusal::new(Kind::Busy, message) }
+            }
+        }
+    }
+
+    /// Seconds until one of `waiting` requests has probably left the queue: as long as requests took so far on
+    /// average, divided by the slots that take them.
+    fn retry_after(&self, waiting: usize) -> u64 {
+        let (metrics, slots) = (&self.metrics, u64::from(self.slots.max(1)));
+        let ended = metrics.finished();
+        let total = metrics.decode_time.get() + metrics.first_token_time.get()
+            - metrics.queue_time.get().min(metrics.first_token_time.get());
+        let average = total.checked_div(ended).unwrap_or(1_000_000_000);
+        let rounds = waiting as u64 / slots + 1;
+        // Not all of the queue has to go.
+        (average.saturating_mul(rounds) / 2).div_ceil(1_000_000_000).clamp(1, 60)
+    }
+}
+
+fn invalid(error: &Error) -> Refusal {
+    Refusal::new(Kind::Invalid, error.to_string())
+}
+
+/// The answer to everything once the end has begun.
+pub fn stopping() -> Refusal {
+    Refusal {
+        retry_after: Some(1),
+        ..Refusal::new(Kind::Stopping, "this server is shutting down and takes no more requests")
+    }
+}

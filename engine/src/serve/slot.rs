@@ -1,0 +1,224 @@
+//! A slot: a sequence of the context, and the request that runs in it.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::Sender;
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::job::{Done, Event, Finish, Job, Piece, Timings, Usage};
+use super::plan::Want;
+use super::stops::StopStrings;
+use crate::error::Result;
+use crate::ffi::{Context, Model, SequenceId, Token};
+use crate::stream_utf8::StreamUtf8;
+
+/// A sequence of the context.
+pub struct Slot {
+    /// Its number there.
+    pub sequence: SequenceId,
+    /// The tokens that it holds: evaluated, in order.
+    pub held: Vec<Token>,
+    /// When it was taken last, as a number that grows; 0 for never.
+    pub used: u64,
+    /// What runs in it.
+    pub run: Option<Run>,
+}
+
+impl Slot {
+    /// An empty one.
+    pub fn new(sequence: SequenceId) -> Self {
+        Slot { sequence, held: Vec::new(), used: 0, run: None }
+    }
+
+    /// What it wants of the next batch.
+    pub fn want(&self) -> Option<Want> {
+        let run = self.run.as_ref().filter(|run| !run.outbox.is_stalled())?;
+        Some(match run.next {
+            Some(_) => Want::Decode,
+            None => Want::Prefill(run.job.prompt.len().saturating_sub(self.held.len()) as u32),
+        })
+    }
+}
+
+/// The end of a run's channel that is the scheduler's: it must not wait for a reader.
+#[derive(Debug)]
+pub struct Outbox {
+    events: Sender<Event>,
+    unsent: VecDeque<Event>,
+    since: Option<Instant>,
+}
+
+impl Outbox {
+    fn new(events: Sender<Event>) -> Self {
+        Outbox { events, unsent: VecDeque::new(), since: None }
+    }
+
+    /// Sends `event`, or keeps it until there is room.
+    pub fn send(&mut self, event: Event) {
+        self.unsent.push_back(event);
+        self.flush();
+    }
+
+    /// Sends what is kept, as far as there is room.
+    pub fn flush(&mut self) {
+        while let Some(event) = self.unsent.pop_front() {
+            match self.events.try_send(event) {
+                Ok(()) => self.since = None,
+                Err(TrySendError::Full(event)) => {
+                    self.unsent.push_front(event);
+                    self.since.get_or_insert_with(Instant::now);
+                    return;
+                }
+                Err(TrySendError::Closed(_)) => self.unsent.clear(),
+            }
+        }
+    }
+
+    /// Whether the reader is behind.
+    pub fn is_stalled(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Whether the reader is gone, or has not read for `most`.
+    pub fn is_lost(&self, most: Duration) -> bool {
+        self.events.is_closed() || self.since.is_some_and(|since| since.elapsed() > most)
+    }
+}
+
+/// A request that runs.
+pub struct Run {
+    /// The request.
+    pub job: Job,
+    /// The number of its admission.
+    pub number: u64,
+    /// Where its events go.
+    pub outbox: Outbox,
+    /// The token that was chosen last, if it is to be evaluated.
+    pub next: Option<Token>,
+    stream: StreamUtf8,
+    stops: StopStrings,
+    cached: u32,
+    prompt_tokens: u32,
+    /// What was chosen so far, but for `next`, since the prompt began to be evaluated.
+    evaluated: Vec<Token>,
+    generated: u32,
+    admitted: Instant,
+    first: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Run {
+    /// Begins `job`, of whose prompt `cached` tokens are evaluated already.
+    pub fn new(job: Job, number: u64, cached: u32) -> Self {
+        Run {
+            number,
+            outbox: Outbox::new(job.events.clone()),
+            next: None,
+            stream: StreamUtf8::default(),
+            stops: StopStrings::new(job.stop.clone()),
+            cached,
+            prompt_tokens: job.prompt.len() as u32,
+            evaluated: Vec::new(),
+            generated: 0,
+            admitted: Instant::now(),
+            first: None,
+            last: None,
+            job,
+        }
+    }
+
+    /// Chooses the next token by the logits in row `row` of `context`.
+    pub fn choose(&mut self, context: &mut Context, row: i32) -> Result<Token> {
+        self.job.chain.sample(context, row)
+    }
+
+    /// Notes that `next` was evaluated.
+    pub fn evaluated(&mut self, token: Token) {
+        self.evaluated.push(token);
+    }
+
+    /// Makes what was generated a part of the prompt, so that it can go on in another slot.
+    pub fn park(&mut self) {
+        self.job.prompt.append(&mut self.evaluated);
+        self.job.prompt.extend(self.next.take());
+    }
+
+    /// Whether nothing was chosen yet.
+    pub fn is_fresh(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// The end of it with nothing more to say; what it was about is in `finish`.
+    pub fn done(&mut self, finish: Finish, stop_string: Option<String>) -> Done {
+        let since = |from: Instant, to: Option<Instant>| to.map(|to| to.saturating_duration_since(from));
+        let rest = match finish {
+            Finish::StopString => String::new(),
+            _ => {
+                // A stop string that only the end of a broken character completes is none.
+                let tail = self.stream.finish().to_string();
+                let mut rest = self.stops.push(&tail).text;
+                rest.push_str(&self.stops.finish());
+                rest
+            }
+        };
+        Done {
+            rest,
+            finish,
+            stop_string,
+            seed: self.job.chain.seed(),
+            usage: Usage {
+                prompt_tokens: self.prompt_tokens,
+                cached_tokens: self.cached,
+                completion_tokens: self.generated,
+            },
+            timings: Timings {
+                queued: self.admitted.saturating_duration_since(self.job.arrived),
+                first_token: since(self.job.arrived, self.first),
+                prefill: since(self.admitted, self.first),
+                decode: self.first.and_then(|first| since(first, self.last)).unwrap_or_default(),
+            },
+        }
+    }
+
+    /// Takes the chosen `token`: tells it, and says whether that was the end. `room` is whether the context has a cell
+    /// for it.
+    pub fn take(&mut self, token: Token, model: &Model, room: bool) -> Result<Option<Done>> {
+        let now = Instant::now();
+        self.first.get_or_insert(now);
+        self.next = None;
+        // Where a grammar says when it ends, that is the end.
+        if model.is_end(token) && (!self.job.ignore_end || self.job.chain.is_constrained()) {
+            return Ok(Some(self.done(Finish::End, None)));
+        }
+        self.last = Some(now);
+        self.generated += 1;
+        model.piece(token, self.stream.buffer())?;
+        let found = self.stops.push(self.stream.take());
+        self.outbox.send(Event::Token(Piece { token, text: found.text }));
+        let finish = match found.stop {
+            Some(stop) => return Ok(Some(self.done(Finish::StopString, Some(stop)))),
+            // All that could follow is the end.
+            None if self.job.chain.is_complete() => Finish::End,
+            None if self.generated >= self.job.max_tokens => Finish::Length,
+            None if !room => Finish::ContextFull,
+            None => {
+                self.next = Some(token);
+                return Ok(None);
+            }
+        };
+        Ok(Some(self.done(finish, None)))
+    }
+}
+
+/// The end of a job that never ran.
+pub fn unstarted(job: &Job, finish: Finish) -> Done {
+    Done {
+        rest: String::new(),
+        finish,
+        stop_string: None,
+        seed: job.chain.seed(),
+        usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
+        timings: Timings { queued: job.arrived.elapsed(), ..Timings::default() },
+    }
+}

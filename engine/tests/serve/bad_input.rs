@@ -1,0 +1,151 @@
+//! What cannot be meant is refused in words, to that client alone.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use serde_json::json;
+
+use crate::client::{Server, greedy, http};
+
+/// Requests that are refused, and what the refusal says.
+fn wrong() -> Vec<(Vec<u8>, &'static str)> {
+    let mut cases: Vec<(Vec<u8>, &'static str)> = [
+        ("{", "not JSON"),
+        ("[1, 2]", "must be a JSON object"),
+        ("\"text\"", "must be a JSON object"),
+        ("null", "must be a JSON object"),
+        ("{\"prompt\": \"a\"} trailing", "trailing characters"),
+        ("{}", "prompt: is missing"),
+        ("{\"prompt\": null}", "prompt: is missing"),
+        ("{\"prompt\": 5}", "prompt: use a text"),
+        ("{\"prompt\": {}}", "prompt: use a text"),
+        ("{\"prompt\": [1, \"a\"]}", "prompt: a list holds tokens"),
+        ("{\"prompt\": [-1]}", "the vocabulary has the tokens 0 to"),
+        ("{\"prompt\": [2000000000]}", "the vocabulary has the tokens 0 to"),
+        ("{\"prompt\": \"\\ud800\"}", "not JSON"),
+        ("{\"prompt\": \"a\", \"stream\": \"yes\"}", "stream: use true or false"),
+        ("{\"prompt\": \"a\", \"stop\": 5}", "stop: use a text"),
+        ("{\"prompt\": \"a\", \"grammar\": \"root ::= (\"}", "grammar"),
+        ("{\"prompt\": \"a\", \"json_schema\": {\"type\": \"no such type\"}}", "schema"),
+        ("{\"prompt\": \"a\", \"json_schema\": {}, \"grammar\": \"\"}", "json_schema: give it or grammar"),
+        ("{\"prompt\": \"a\", \"logit_bias\": {\"999999999\": 1}}", "logit_bias"),
+        ("{\"prompt\": \"a\", \"stop\": [\"\"]}", "stop: a text that is empty"),
+    ]
+    .map(|(request, expected)| (request.as_bytes().to_vec(), expected))
+    .into();
+    cases.push((b"{\"prompt\": \"\xff\xfe\"}".to_vec(), "not UTF-8: byte 12"));
+    cases.push(("[".repeat(100_000).into_bytes(), "recursion limit"));
+    cases.push((
+        json!({ "prompt": "steel ".repeat(20_000) }).to_string().into_bytes(),
+        "the context of this server",
+    ));
+    cases.push((
+        json!({ "prompt": vec![1; 5000] }).to_string().into_bytes(),
+        "the context of this server holds 4096",
+    ));
+    for field in
+        ["max_tokens", "top_k", "seed", "temperature", "top_p", "min_p", "timeout_s", "mirostat", "dry_base"]
+    {
+        for value in ["-1", "1e300", "-1e300", "99999999999999999999999999", "\"1\"", "[1]", "{}", "true"] {
+            // As in llama.cpp, a random one.
+            if (field, value) == ("seed", "-1") {
+                continue;
+            }
+            let request = format!("{{\"prompt\": \"a\", \"{field}\": {value}}}");
+            cases.push((request.into_bytes(), field));
+        }
+    }
+    cases
+}
+
+#[test]
+fn lines_that_are_wrong_are_refused_and_the_next_is_answered() {
+    let server = Server::start(&[]);
+    let mut lines = server.connect();
+    let cases = wrong();
+    for (request, expected) in &cases {
+        lines.send(request);
+        let answer = lines.next().expect("an answer");
+        let message = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        assert!(message.contains(expected), "{message} for {}", String::from_utf8_lossy(request));
+        assert!(message.len() < 500, "{message}");
+    }
+    lines.send(b"{\"prompt\": \"a\", \"id\": \"mine\", \"max_token\": 4}");
+    let answer = lines.next().expect("an answer");
+    assert_eq!(answer["id"], "mine");
+    assert_eq!(answer["error"]["message"], "max_token: unknown field; did you mean max_tokens?");
+    assert_eq!(lines.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
+}
+
+#[test]
+fn bodies_that_are_wrong_are_refused_in_openais_shape() {
+    let server = Server::start(&[]);
+    for (request, expected) in wrong() {
+        let stream = UnixStream::connect(server.socket()).expect("it listens");
+        let (status, _, body) = http(stream, "POST", "/v1/completions", &[], &request);
+        assert_eq!(status, 400, "{body}");
+        let answer: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        let message = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        assert!(message.contains(expected), "{message} for {}", String::from_utf8_lossy(&request));
+        assert_eq!(answer["error"]["type"], "invalid_request_error");
+    }
+    assert_eq!(server.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
+}
+
+#[test]
+fn what_is_too_long_is_refused_before_it_is_read() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let config = folder.path().join("server_config.toml");
+    std::fs::write(&config, "max_request_bytes = 5000\n").expect("a file");
+    let server = Server::start(&["--config", config.to_str().expect("UTF-8")]);
+    let long = json!({ "prompt": "a".repeat(10_000) }).to_string();
+    let mut lines = server.connect();
+    lines.send(long.as_bytes());
+    let answer = lines.next().expect("an answer");
+    assert_eq!(answer["error"]["code"], "request_too_large", "{answer}");
+    // Whatever comes after cannot be told from the rest of that line.
+    assert_eq!(lines.next(), None);
+    // Bytes without an end.
+    let mut endless = UnixStream::connect(server.socket()).expect("it listens");
+    let _ = (0..100).try_for_each(|_| endless.write_all(&[b' '; 1000]));
+    let mut said = String::new();
+    let _ = endless.read_to_string(&mut said);
+    assert!(said.contains("request_too_large"), "{said}");
+    for header in [None, Some("Transfer-Encoding: chunked")] {
+        let stream = UnixStream::connect(server.socket()).expect("it listens");
+        let (status, _, body) = match header {
+            None => http(stream, "POST", "/v1/completions", &[], long.as_bytes()),
+            Some(header) => {
+                let kind = "Content-Type: application/json";
+                let mut stream = stream;
+                let chunk = format!("{:x}\r\n{long}\r\n0\r\n\r\n", long.len());
+                let head = format!(
+                    "POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{kind}\r\n{header}\r\n\r\n"
+                );
+                let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(chunk.as_bytes()));
+                let mut text = String::new();
+                let _ = stream.read_to_string(&mut text);
+                let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+                (status, String::new(), text)
+            }
+        };
+        assert_eq!(status, 413, "{body}");
+    }
+    assert_eq!(server.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
+}
+
+#[test]
+fn what_speaks_neither_is_told_so() {
+    let server = Server::start(&[]);
+    for bytes in [&b"GET nonsense\r\n\r\n"[..], b"\x16\x03\x01\x02\x00\x01\n", b"\0\0\0\n"] {
+        let mut stream = UnixStream::connect(server.socket()).expect("it listens");
+        stream.set_read_timeout(Some(crate::client::PATIENCE)).expect("a limit");
+        stream.write_all(bytes).expect("sent");
+        stream.shutdown(std::net::Shutdown::Write).expect("closed");
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).expect("it is closed");
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.starts_with("HTTP/1.1 400") || said.contains("\"error\""), "{bytes:?}: {said}");
+    }
+    assert_eq!(server.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
+}

@@ -1,0 +1,216 @@
+//! A server that ends with its test, and ways to talk to it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::common::{ANNEAL, tiny};
+
+/// How long anything may take before a test fails: machines that do other work are slow.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A running server.
+pub struct Server {
+    pub child: Child,
+    pub folder: tempfile::TempDir,
+    pub ready: Value,
+    _stdout: BufReader<ChildStdout>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `anneal serve` on the tiny model, on one thread, with `more` flags.
+pub fn command(more: &[&str]) -> Command {
+    let mut command = Command::new(ANNEAL);
+    command.args(["serve", "--json", "-t", "1", "-m"]).arg(tiny()).args(more);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+impl Server {
+    /// Starts one on a socket in a folder of its own.
+    pub fn start(more: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let socket = folder.path().join("a.sock");
+        let mut command = command(more);
+        command.arg("--socket").arg(socket);
+        Self::with(command, folder)
+    }
+
+    /// Starts one that listens where `command` says.
+    pub fn with(mut command: Command, folder: tempfile::TempDir) -> Self {
+        let mut child = command.spawn().expect("the executable runs");
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("a line");
+        let Ok(ready) = serde_json::from_str(&line) else {
+            let mut stderr = String::new();
+            let _ = child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut stderr));
+            panic!("it did not start: {stderr}");
+        };
+        Server { child, folder, ready, _stdout: stdout }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("a.sock")
+    }
+
+    pub fn connect(&self) -> Lines {
+        Lines::new(&self.socket())
+    }
+
+    /// One request, one answer.
+    pub fn ask(&self, request: &Value) -> Value {
+        self.connect().ask(request)
+    }
+
+    /// Where it listens for HTTP.
+    pub fn address(&self) -> String {
+        let listen = self.ready["listen"].as_str().expect("an address");
+        listen.trim_start_matches("http://").to_string()
+    }
+
+    /// The value of a metric.
+    pub fn metric(&self, name: &str) -> f64 {
+        let (_, _, text) =
+            http(UnixStream::connect(self.socket()).expect("it listens"), "GET", "/metrics", &[], b"");
+        let line =
+            text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+        let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
+        line.rsplit(' ').next().and_then(|number| number.parse().ok()).expect("a number")
+    }
+
+    /// Waits until a metric is `value`.
+    pub fn wait_for(&self, name: &str, value: f64) {
+        let begin = Instant::now();
+        while self.metric(name) != value {
+            assert!(begin.elapsed() < PATIENCE, "{name} is {} and not {value}", self.metric(name));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Sends a signal by its name.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status();
+        assert!(status.expect("kill runs").success());
+    }
+
+    /// Its exit code, once it has ended.
+    pub fn code(&mut self) -> Option<i32> {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status.code();
+            }
+            assert!(begin.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// A connection that speaks lines of JSON.
+pub struct Lines {
+    pub stream: UnixStream,
+    reader: BufReader<UnixStream>,
+}
+
+impl Lines {
+    pub fn new(path: &Path) -> Self {
+        let stream = UnixStream::connect(path).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        let reader = BufReader::new(stream.try_clone().expect("a second handle"));
+        Lines { stream, reader }
+    }
+
+    pub fn send(&mut self, line: &[u8]) {
+        self.stream.write_all(line).and_then(|()| self.stream.write_all(b"\n")).expect("it is sent");
+    }
+
+    /// The next line; `None` at the end.
+    pub fn next(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        match self.reader.read_line(&mut line).expect("a line in time") {
+            0 => None,
+            _ => Some(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))),
+        }
+    }
+
+    /// Sends `request` and returns the last line of its answer.
+    pub fn ask(&mut self, request: &Value) -> Value {
+        self.send(request.to_string().as_bytes());
+        loop {
+            let line = self.next().expect("an answer");
+            if line.get("done").is_some() || line.get("error").is_some() {
+                return line;
+            }
+        }
+    }
+}
+
+/// A greedy request.
+pub fn greedy(prompt: &str, max_tokens: u32) -> Value {
+    json!({ "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true })
+}
+
+/// A request over HTTP on a connection of its own: status, head and body of the response.
+pub fn http(
+    mut stream: impl Read + Write,
+    method: &str,
+    path: &str,
+    headers: &[&str],
+    body: &[u8],
+) -> (u16, String, String) {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    if !body.is_empty() {
+        head.push_str(&format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()));
+    }
+    for header in headers {
+        head.push_str(&format!("{header}\r\n"));
+    }
+    head.push_str("\r\n");
+    // A server that refuses a body may close before all of it is sent.
+    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+    let mut response = Vec::new();
+    let _ = stream.read_to_end(&mut response);
+    let response = String::from_utf8_lossy(&response).into_owned();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head: {response:?}"));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    let body = match head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+        true => unchunked(body),
+        false => body.to_string(),
+    };
+    (status, head.to_string(), body)
+}
+
+fn unchunked(mut body: &str) -> String {
+    let mut text = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        let length = usize::from_str_radix(length, 16).expect("a length");
+        text.push_str(&rest[..length]);
+        body = rest[length..].trim_start_matches("\r\n");
+    }
+    text
+}
+
+/// The same over TCP.
+pub fn tcp(
+    server: &Server,
+    method: &str,
+    path: &str,
+    headers: &[&str],
+    body: &[u8],
+) -> (u16, String, String) {
+    let stream = TcpStream::connect(server.address()).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    http(stream, method, path, headers, body)
+}

@@ -1,0 +1,160 @@
+//! Many at a time.
+
+use std::sync::Barrier;
+use std::time::Instant;
+
+use engine::ffi::Token;
+use engine::live::Live;
+use engine::model;
+use engine::settings::{Requested, Settings};
+use serde_json::{Value, json};
+
+use crate::client::{PATIENCE, Server, greedy};
+use crate::common::tiny;
+
+/// A prompt that no other begins as.
+fn prompt(client: usize) -> String {
+    let words = ["iron", "copper", "lead and tin", "silver", "gold", "zinc oxide", "nickel", "mercury"];
+    format!("{} number {client} is {}", words[client % words.len()], "worked cold ".repeat(client % 8))
+}
+
+/// Asserts that each of `tokens` is the most likely one after `prompt` and those before, or as likely but for rounding:
+/// batches of other sizes are summed up in another order, which may decide between two that are as likely.
+fn assert_greedy(prompt: &str, tokens: &Value) {
+    /// Logits of this model differ by whole numbers; rounding is a thousandth of that.
+    const ROUNDING: f32 = 0.02;
+    let live = Live::read();
+    let requested = Requested { n_ctx: Some(1024), decode_threads: Some(1), ..Requested::default() };
+    let settings = Settings::resolve(&requested, &live).expect("valid settings");
+    let model = model::open(tiny(), &settings, &live).expect("the tiny model");
+    let mut context = model::context(&model, &settings, &live, false).expect("a context");
+    context.decode(&model.tokenize(prompt).expect("tokens")).expect("a prefill");
+    for (at, token) in tokens.as_array().expect("tokens").iter().enumerate() {
+        let token = token.as_i64().expect("a token") as Token;
+        let logits = context.logits().expect("logits");
+        let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let less = best - logits[token as usize];
+        assert!(
+            less <= ROUNDING,
+            "token {at} after {prompt:?} is {less} less likely than the best: {tokens}"
+        );
+        context.decode(&[token]).expect("a decode");
+    }
+}
+
+#[test]
+fn eight_clients_get_what_each_would_get_alone() {
+    const CLIENTS: usize = 8;
+    let server = Server::start(&["--slots", "8"]);
+    let alone = Server::start(&["--slots", "1"]);
+    let begin = Barrier::new(CLIENTS);
+    let (server_ref, begin_ref) = (&server, &begin);
+    let answers: Vec<Value> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                scope.spawn(move || {
+                    let mut lines = server_ref.connect();
+                    begin_ref.wait();
+                    lines.ask(&greedy(&prompt(client), 32))
+                })
+            })
+            .collect();
+        clients.into_iter().map(|client| client.join().expect("an answer")).collect()
+    });
+    assert!(server.metric("anneal_batches_total") < 8.0 * 33.0, "they were not batched");
+    let mut same = 0;
+    for (client, answer) in answers.iter().enumerate() {
+        assert_eq!(answer["usage"]["completion_tokens"], 32, "{answer}");
+        let single = alone.ask(&greedy(&prompt(client), 32));
+        same += usize::from(single["text"] == answer["text"]);
+        // What is not the same text must still be as likely: nothing of another's sequence can be.
+        assert_greedy(&prompt(client), &answer["tokens"]);
+        assert_greedy(&prompt(client), &single["tokens"]);
+    }
+    assert!(same >= CLIENTS / 2, "only {same} of {CLIENTS} texts are the same");
+}
+
+#[test]
+fn a_hundred_connections_are_all_answered() {
+    let server = Server::start(&["--slots", "4", "--queue", "100"]);
+    let mut connections: Vec<_> = (0..100).map(|_| server.connect()).collect();
+    for (client, lines) in connections.iter_mut().enumerate() {
+        let mut request = greedy(&prompt(client), 4);
+        request["id"] = client.into();
+        lines.send(request.to_string().as_bytes());
+    }
+    for (client, lines) in connections.iter_mut().enumerate() {
+        let answer = lines.next().expect("an answer");
+        assert_eq!(
+            (&answer["id"], &answer["usage"]["completion_tokens"]),
+            (&json!(client), &json!(4)),
+            "{answer}"
+        );
+    }
+    drop(connections);
+    server.wait_for("anneal_slots_busy", 0.0);
+    // The one that asks for the metrics.
+    server.wait_for("anneal_connections", 1.0);
+}
+
+#[test]
+fn who_comes_when_the_queue_is_full_is_told_when_to_come_back() {
+    let server = Server::start(&["--slots", "1", "--queue", "1", "-c", "65536", "--listen", "127.0.0.1:0"]);
+    let mut long = greedy("red heat", 60_000);
+    long["stream"] = true.into();
+    let (mut running, mut waiting) = (server.connect(), server.connect());
+    running.send(long.to_string().as_bytes());
+    running.next().expect("a token");
+    waiting.send(greedy("hello", 2).to_string().as_bytes());
+    server.wait_for("anneal_requests_waiting", 1.0);
+    let refused = server.ask(&greedy("hello", 2));
+    assert_eq!(refused["error"]["code"], "busy", "{refused}");
+    assert!(refused["error"]["retry_after"].as_u64() >= Some(1), "{refused}");
+    let body = greedy("hello", 2).to_string();
+    let (status, head, body) = crate::client::tcp(&server, "POST", "/v1/completions", &[], body.as_bytes());
+    assert_eq!(status, 429, "{body}");
+    assert!(head.to_ascii_lowercase().contains("\r\nretry-after: "), "{head}");
+    // The one that waits has its turn as soon as the other is gone.
+    drop(running);
+    let answer = waiting.next().expect("an answer");
+    assert_eq!(answer["usage"]["completion_tokens"], 2, "{answer}");
+}
+
+#[test]
+fn a_client_that_goes_away_frees_its_slot() {
+    let server = Server::start(&["--slots", "1", "-c", "65536"]);
+    for (stream, read) in [(true, 2), (false, 0)] {
+        let before = server.metric("anneal_generated_tokens_total");
+        let mut lines = server.connect();
+        let mut request = greedy("red heat", 60_000);
+        request["stream"] = stream.into();
+        lines.send(request.to_string().as_bytes());
+        (0..read).for_each(|_| drop(lines.next().expect("a token")));
+        server.wait_for("anneal_slots_busy", 1.0);
+        drop(lines);
+        let begin = Instant::now();
+        // At once, not after the 60,000 tokens.
+        let answer = server.ask(&greedy("hello", 2));
+        assert_eq!(answer["usage"]["completion_tokens"], 2, "{answer}");
+        assert!(begin.elapsed() < PATIENCE);
+        assert_eq!(server.metric("anneal_generated_tokens_total"), before + 2.0);
+    }
+    assert_eq!(server.metric("anneal_requests_total{end=\"abandoned\"}"), 2.0);
+}
+
+#[test]
+fn requests_that_need_more_cells_than_there_are_take_turns() {
+    let server = Server::start(&["--slots", "4", "-c", "512"]);
+    // 4 times about 200 tokens of prompt and 100 of answer do not fit into 512.
+    let long = |client: usize| format!("{client} {}", "steel ".repeat(90));
+    let answers: Vec<Value> = std::thread::scope(|scope| {
+        let server = &server;
+        let clients: Vec<_> =
+            (0..4).map(|client| scope.spawn(move || server.ask(&greedy(&long(client), 100)))).collect();
+        clients.into_iter().map(|client| client.join().expect("an answer")).collect()
+    });
+    for (client, answer) in answers.iter().enumerate() {
+        assert_eq!(answer["usage"]["completion_tokens"], 100, "{answer}");
+        assert_greedy(&long(client), &answer["tokens"]);
+    }
+}

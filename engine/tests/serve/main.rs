@@ -1,0 +1,12 @@
+//! `anneal serve` as its clients see it: a process of its own, with the tiny model.
+#![cfg(target_os = "linux")]
+
+mod alone;
+mod answers;
+mod bad_input;
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+mod crowd;
+mod end;
+mod http;
