@@ -264,14 +264,25 @@ struct anneal_chain {
         return candidates.data[candidates.selected].id;
     }
 
-    // The first of the largest; -1 where one is no number. Nothing is copied.
+    // The first of the largest; -1 where one is no number. Nothing is copied, and blocks without a larger one, which are
+    // nearly all, are looked at without a branch.
     static llama_token best(const float * logits, size_t n_vocab) {
-        size_t best = 0;
-        bool   bad  = false;
-        for (size_t i = 0; i < n_vocab; ++i) {
-            bad |= !(logits[i] < INFINITY);
-            if (logits[i] > logits[best]) {
-                best = i;
+        constexpr size_t BLOCK    = 64;
+        float            greatest = -INFINITY;
+        size_t           best     = 0;
+        bool             bad      = false;
+        for (size_t begin = 0; begin < n_vocab; begin += BLOCK) {
+            const size_t end  = std::min(n_vocab, begin + BLOCK);
+            bool         some = false;
+            for (size_t i = begin; i < end; ++i) {
+                some |= logits[i] > greatest;
+                bad |= !(logits[i] < INFINITY);
+            }
+            for (size_t i = some ? begin : end; i < end; ++i) {
+                if (logits[i] > greatest) {
+                    greatest = logits[i];
+                    best     = i;
+                }
             }
         }
         return bad || n_vocab == 0 ? -1 : llama_token(best);
