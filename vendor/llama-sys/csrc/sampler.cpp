@@ -18,6 +18,11 @@ using Tokens = std::vector<llama_token_data>;
 
 constexpr const char * NO_NUMBERS = "the model's logits are no numbers (NaN) or infinite";
 
+// A greater logit, or the first of those that are as great.
+bool is_better(const llama_token_data & a, const llama_token_data & b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
 // Drops what has no probability at all beside the best, as exp() in single precision has it: typical and mirostat take
 // the logarithm of each probability, and one NaN spoils all of theirs. Where penalties left nothing possible, all are
 // as likely as each other.
@@ -138,28 +143,82 @@ struct anneal_chain {
         }
     }
 
-    // Those that are possible, by token.
-    void take(const float * logits, size_t n_vocab, const uint32_t * mask) {
-        tokens.resize(n_vocab);
-        size_t n   = 0;
-        bool   bad = false;
-        for (size_t i = 0; i < n_vocab; ++i) {
-            bad |= !(logits[i] < INFINITY);
-            tokens[n] = { llama_token(i), logits[i], 0.0f };
-            n += mask == nullptr || (mask[i / 32] >> (i % 32) & 1) != 0;
+    // Whether the best `needed` ones of the row are those that the chain keeps: nothing changes their order before.
+    bool only_best(size_t n_vocab, const uint32_t * mask) const {
+        return needed > 0 && needed < n_vocab / 16 && mask == nullptr && biases.empty() && window.counts.empty() &&
+               grammar == nullptr;
+    }
+
+    // The best `needed` ones and a few more, without a list of all.
+    void take_best(const float * logits, size_t n_vocab) {
+        constexpr size_t BLOCK = 64;
+        const size_t     most  = std::max<size_t>(256, 4 * needed);
+        float            least = -INFINITY;
+        bool             bad   = false;
+        tokens.clear();
+        for (size_t begin = 0; begin < n_vocab; begin += BLOCK) {
+            const size_t end  = std::min(n_vocab, begin + BLOCK);
+            bool         some = false;
+            for (size_t i = begin; i < end; ++i) {
+                some |= logits[i] > least;
+                bad |= !(logits[i] < INFINITY);
+            }
+            if (!some) {
+                continue;
+            }
+            for (size_t i = begin; i < end; ++i) {
+                if (logits[i] > least) {
+                    tokens.push_back({ llama_token(i), logits[i], 0.0f });
+                }
+            }
+            if (tokens.size() >= most) {
+                std::nth_element(tokens.begin(), tokens.begin() + (needed - 1), tokens.end(), is_better);
+                tokens.resize(needed);
+                least = tokens.back().logit;
+            }
         }
-        tokens.resize(n);
         if (bad) {
             throw std::runtime_error(NO_NUMBERS);
+        }
+    }
+
+    // Those that are possible, by token.
+    void take(const float * logits, size_t n_vocab, const uint32_t * mask) {
+        bool bad  = false;
+        bool gone = false;
+        for (size_t i = 0; i < n_vocab; ++i) {
+            bad |= !(logits[i] < INFINITY);
+            gone |= logits[i] == -INFINITY;
+        }
+        if (bad) {
+            throw std::runtime_error(NO_NUMBERS);
+        }
+        tokens.resize(n_vocab);
+        if (mask == nullptr) {
+            for (size_t i = 0; i < n_vocab; ++i) {
+                tokens[i] = { llama_token(i), logits[i], 0.0f };
+            }
+        } else {
+            size_t n = 0;
+            for (size_t i = 0; i < n_vocab; ++i) {
+                tokens[n] = { llama_token(i), logits[i], 0.0f };
+                n += mask[i / 32] >> (i % 32) & 1;
+            }
+            tokens.resize(n);
         }
         for (const llama_logit_bias & bias : biases) {
             if (llama_token_data * data = find(bias.token)) {
                 data->logit += bias.bias;
             }
         }
-        const auto gone =
-            std::remove_if(tokens.begin(), tokens.end(), [](const llama_token_data & data) { return data.logit == -INFINITY; });
-        tokens.erase(gone, tokens.end());
+        if (gone || !biases.empty()) {
+            drop_banned();
+        }
+    }
+
+    void drop_banned() {
+        const auto banned = [](const llama_token_data & data) { return data.logit == -INFINITY; };
+        tokens.erase(std::remove_if(tokens.begin(), tokens.end(), banned), tokens.end());
     }
 
     // llama.cpp's grammars look at each token by itself, which takes long: the likely ones come first, and once there are
@@ -175,11 +234,7 @@ struct anneal_chain {
         while (from < tokens.size() && allowed.size() < wanted) {
             const size_t to = std::min(tokens.size(), from + step);
             if (to < tokens.size()) {
-                std::partial_sort(
-                    tokens.begin() + from, tokens.begin() + to, tokens.end(),
-                    [](const llama_token_data & a, const llama_token_data & b) {
-                        return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-                    });
+                std::partial_sort(tokens.begin() + from, tokens.begin() + to, tokens.end(), is_better);
             }
             llama_token_data_array array = { tokens.data() + from, to - from, -1, false };
             llama_sampler_apply(grammar, &array);
@@ -198,10 +253,7 @@ struct anneal_chain {
         }
         candidates = { tokens.data(), tokens.size(), -1, false };
         if (rest == nullptr) {
-            const auto best =
-                std::max_element(tokens.begin(), tokens.end(), [](const llama_token_data & a, const llama_token_data & b) {
-                    return a.logit < b.logit || (a.logit == b.logit && a.id > b.id);
-                });
+            const auto best = std::min_element(tokens.begin(), tokens.end(), is_better);
             candidates.selected = best - tokens.begin();
         } else {
             llama_sampler_apply(rest, &candidates);
@@ -212,14 +264,25 @@ struct anneal_chain {
         return candidates.data[candidates.selected].id;
     }
 
-    // The first of the largest; -1 where one is no number. Nothing is copied.
+    // The first of the largest; -1 where one is no number. Nothing is copied, and blocks without a larger one, which are
+    // nearly all, are looked at without a branch.
     static llama_token best(const float * logits, size_t n_vocab) {
-        size_t best = 0;
-        bool   bad  = false;
-        for (size_t i = 0; i < n_vocab; ++i) {
-            bad |= !(logits[i] < INFINITY);
-            if (logits[i] > logits[best]) {
-                best = i;
+        constexpr size_t BLOCK    = 64;
+        float            greatest = -INFINITY;
+        size_t           best     = 0;
+        bool             bad      = false;
+        for (size_t begin = 0; begin < n_vocab; begin += BLOCK) {
+            const size_t end  = std::min(n_vocab, begin + BLOCK);
+            bool         some = false;
+            for (size_t i = begin; i < end; ++i) {
+                some |= logits[i] > greatest;
+                bad |= !(logits[i] < INFINITY);
+            }
+            for (size_t i = some ? begin : end; i < end; ++i) {
+                if (logits[i] > greatest) {
+                    greatest = logits[i];
+                    best     = i;
+                }
             }
         }
         return bad || n_vocab == 0 ? -1 : llama_token(best);
@@ -348,6 +411,10 @@ llama_token anneal_chain_pick(anneal_chain * chain, const float * logits, size_t
             throw std::runtime_error(NO_NUMBERS);
         }
         return best;
+    }
+    if (chain->only_best(n_vocab, mask)) {
+        chain->take_best(logits, n_vocab);
+        return chain->choose();
     }
     chain->take(logits, n_vocab, mask);
     chain->apply_repeats();
