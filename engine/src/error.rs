@@ -147,6 +147,15 @@ pub enum Error {
     #[error("cannot sample: {0}")]
     Sampler(String),
 
+    /// A grammar or schema that cannot be used: exit code 2, like any setting that cannot be meant.
+    #[error("cannot use the {what}: {why}")]
+    Grammar {
+        /// What it is.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+
     /// There are no logits to be read.
     #[error("cannot read the logits: {0}")]
     Logits(String),

@@ -12,16 +12,18 @@ use std::sync::Arc;
 use llama_sys as sys;
 
 use crate::error::{Error, Result, readable};
-use crate::options::{ContextOptions, FlashAttention, KvType, LoadMode, ModelOptions, SamplerOptions};
+use crate::options::{ContextOptions, FlashAttention, KvType, LoadMode, ModelOptions};
 
 mod clock;
 mod collector;
 mod held;
 mod quantizer;
+mod sampler;
 
 pub(crate) use clock::strftime_now;
 pub use collector::Collector;
 pub(crate) use quantizer::{quantize, quantize_plan, quantize_progress};
+pub use sampler::{Candidate, RawChain, Sampler};
 
 /// A token's number in the vocabulary.
 pub type Token = sys::llama_token;
@@ -414,11 +416,11 @@ impl Model {
 
     /// Appends the bytes of `token` to `bytes`: often less than a whole character, nothing for control tokens.
     pub fn piece(&self, token: Token, bytes: &mut Vec<u8>) -> Result<()> {
-        self.piece_with(token, bytes, false)
+        self.piece_with(token, false, bytes)
     }
 
-    /// The same, where `special` with the text of control tokens.
-    fn piece_with(&self, token: Token, bytes: &mut Vec<u8>, special: bool) -> Result<()> {
+    /// The same; with `special` a control token is its name.
+    pub(crate) fn piece_with(&self, token: Token, special: bool, bytes: &mut Vec<u8>) -> Result<()> {
         let start = bytes.len();
         // Longer than nearly every piece; the second pass takes the length from the first.
         let mut room = 64;
@@ -717,6 +719,18 @@ impl Context {
         Ok(unsafe { std::slice::from_raw_parts(row, self.model.n_vocab() as usize) })
     }
 
+    /// The same of output row `row` of the last call, counted as llama.cpp counts them; -1 is the last one.
+    pub fn logits_at(&mut self, row: i32) -> Result<&[f32]> {
+        let (err, err_size) = self.message.parts();
+        // SAFETY: as in `logits`; returns null where there is no such row.
+        let row = unsafe { sys::anneal_logits_at(self.raw.as_ptr(), row, err, err_size) };
+        if row.is_null() {
+            return Err(Error::Logits(self.message.text()));
+        }
+        // SAFETY: as in `logits`.
+        Ok(unsafe { std::slice::from_raw_parts(row, self.model.n_vocab() as usize) })
+    }
+
     /// Waits until everything is computed.
     pub fn synchronize(&mut self) {
         // SAFETY: no preconditions.
@@ -756,57 +770,6 @@ impl Context {
         match read {
             0 => Err(Error::State { what: "restore", why: self.message.text() }),
             _ => Ok(()),
-        }
-    }
-}
-
-/// A chain of samplers with its random numbers.
-pub struct Sampler {
-    raw: NonNull<sys::llama_sampler>,
-    message: Message,
-}
-
-// SAFETY: plain data without ties to a thread or a context.
-unsafe impl Send for Sampler {}
-
-impl Drop for Sampler {
-    fn drop(&mut self) {
-        // SAFETY: owned.
-        unsafe { sys::llama_sampler_free(self.raw.as_ptr()) }
-    }
-}
-
-impl Sampler {
-    /// A chain for `options`.
-    pub fn new(options: &SamplerOptions) -> Result<Self> {
-        let mut message = Message::new();
-        let (err, err_size) = message.parts();
-        let params = sys::anneal_sampler_params {
-            greedy: options.greedy,
-            top_k: i32::try_from(options.top_k).unwrap_or(i32::MAX),
-            top_p: options.top_p,
-            min_p: options.min_p,
-            temp: options.temperature,
-            seed: options.seed,
-        };
-        // SAFETY: `params` outlives the call.
-        let raw = unsafe { sys::anneal_sampler_new(&params, err, err_size) };
-        match NonNull::new(raw) {
-            Some(raw) => Ok(Sampler { raw, message }),
-            None => Err(Error::Sampler(message.text())),
-        }
-    }
-
-    /// Chooses a token by the logits that `context` holds. There must have been a [`Context::decode`].
-    pub fn sample(&mut self, context: &mut Context) -> Result<Token> {
-        let mut token = 0;
-        let (err, err_size) = self.message.parts();
-        // SAFETY: both are live; `token` outlives the call.
-        let sampled =
-            unsafe { sys::anneal_sample(self.raw.as_ptr(), context.raw.as_ptr(), &mut token, err, err_size) };
-        match sampled {
-            true => Ok(token),
-            false => Err(Error::Sampler(self.message.text())),
         }
     }
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::ffi::{Context, Sampler, Token, interrupted};
+use crate::ffi::{Context, Token, interrupted};
+use crate::sampling::Chain;
 use crate::split::{HandOver, Sequence};
 use crate::stream_utf8::StreamUtf8;
 
@@ -17,7 +18,7 @@ pub struct Request<'a> {
     pub prompt: &'a str,
     /// Most tokens to generate.
     pub n_predict: u32,
-    /// Whether tokens that end a text are like any other.
+    /// Whether tokens that end a text are like any other; not where a grammar says when it ends.
     pub ignore_end: bool,
 }
 
@@ -77,19 +78,19 @@ fn rate(tokens: usize, time: Duration) -> Option<f64> {
 /// Generates. `on_text` gets the text as it comes, in whole characters; it breaks off by saying so.
 pub fn generate(
     sequence: &mut impl Sequence,
-    sampler: &mut Sampler,
+    chain: &mut Chain,
     request: &Request<'_>,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation> {
     let start = Instant::now();
     let prompt = sequence.current().model().tokenize(request.prompt)?;
-    from_tokens(sequence, sampler, &prompt, request, start, on_text)
+    from_tokens(sequence, chain, &prompt, request, start, on_text)
 }
 
 /// The same from a prompt already cut into tokens, timed from `start`, after those that the sequence holds.
 pub(crate) fn from_tokens(
     sequence: &mut impl Sequence,
-    sampler: &mut Sampler,
+    chain: &mut Chain,
     prompt: &[Token],
     request: &Request<'_>,
     start: Instant,
@@ -125,6 +126,7 @@ pub(crate) fn from_tokens(
     }
 
     let model = std::sync::Arc::clone(context.model());
+    chain.accept_prompt(prompt)?;
     let mut stream = StreamUtf8::default();
     let room = (n_ctx as usize).saturating_sub(held + prompt.len());
     // An earlier sequence's, or one on the way to this prompt: not between its tokens.
@@ -138,11 +140,11 @@ pub(crate) fn from_tokens(
         if interrupted() {
             break Stop::Interrupted;
         }
-        let token = sampler.sample(sequence.current())?;
+        let token = chain.sample(sequence.current(), -1)?;
         let now = Instant::now();
         let first = *first.get_or_insert(now);
         generation.time_to_first_token.get_or_insert(first - start);
-        if !request.ignore_end && model.is_end(token) {
+        if model.is_end(token) && (!request.ignore_end || chain.is_constrained()) {
             break Stop::End;
         }
         generation.tokens.push(token);
@@ -152,6 +154,10 @@ pub(crate) fn from_tokens(
         let text = stream.take();
         if !text.is_empty() && on_text(text).is_break() {
             break Stop::OutputClosed;
+        }
+        // All that could follow is the end, so there is no need to evaluate anything for it.
+        if chain.is_complete() {
+            break Stop::End;
         }
         if generation.tokens.len() >= request.n_predict as usize {
             break Stop::Length;

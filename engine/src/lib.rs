@@ -21,6 +21,7 @@ pub mod openmp;
 pub mod options;
 pub mod quantize;
 pub mod roof;
+pub mod sampling;
 pub mod settings;
 pub mod split;
 pub mod stream_utf8;

@@ -86,7 +86,7 @@ fn run() -> ExitCode {
                 let _ = writeln!(stderr, "{before} {}", words::printable(text));
             }
             match error.downcast_ref::<engine::Error>() {
-                Some(engine::Error::Usage(_)) => ExitCode::from(USAGE),
+                Some(engine::Error::Usage(_) | engine::Error::Grammar { .. }) => ExitCode::from(USAGE),
                 _ => ExitCode::FAILURE,
             }
         }

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{MAX_THREADS, TILED};
 use crate::live::{Blas, Live};
 use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, SamplerOptions, SplitLayout};
+use crate::sampling::SamplingOptions;
 
 /// Where a value came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -351,6 +352,22 @@ impl Settings {
             temperature: self.temperature.value,
             seed: self.seed.value.unwrap_or(seed),
         }
+    }
+
+    /// The same for [`Chain`](crate::sampling::Chain), without what the settings do not know of.
+    pub fn sampling_options(&self) -> SamplingOptions {
+        let mut options = SamplingOptions {
+            temperature: self.temperature.value,
+            top_k: self.top_k.value,
+            top_p: self.top_p.value,
+            min_p: self.min_p.value,
+            seed: self.seed.value,
+            ..SamplingOptions::default()
+        };
+        if self.greedy.value {
+            options.make_greedy();
+        }
+        options
     }
 
     /// Every setting, its value and its source.

@@ -190,7 +190,7 @@ fn flags_that_cannot_be_meant_are_wrong_usage() {
         (&["run", "-m", model, "-p", "a", "-ub", "-3"], "1 to 1048576"),
         (&["run", "-m", model, "-p", "a", "--poll", "-1"], "0 (sleep) to 100 (spin)"),
         (&["run", "-m", model, "-p", "a", "--seed", "-1"], "leave it out for a random one"),
-        (&["run", "-m", model, "-p", "a", "--top-p", "-1"], "between 0 and 1"),
+        (&["run", "-m", model, "-p", "a", "--top-p", "-1"], "use 0 to 1"),
         (&["bench", "-m", model, "-n", "-5"], "'-5' for '--n-gen <LIST>': use 0 or more"),
         (&["info", "-t", "many"], "use 1 to 512"),
         (&["run", "-m", model, "-p", "a", "-b", "0"], "batch"),

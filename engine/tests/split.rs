@@ -10,11 +10,12 @@ use std::sync::{Arc, OnceLock};
 use build_info::Bytes;
 use common::{ANNEAL, anneal, parts, tiny};
 use engine::Error;
-use engine::ffi::{self, Context, Model, Sampler, Token};
+use engine::ffi::{self, Context, Model, Token};
 use engine::generate::{Request, Stop, generate};
 use engine::live::Live;
 use engine::model;
 use engine::options::{FlashAttention, KvType, SplitLayout};
+use engine::sampling::Chain;
 use engine::settings::{Requested, Settings, Source};
 use engine::split::{Layouts, Sequence, Session};
 use gguf::probe::Probe;
@@ -222,11 +223,12 @@ fn an_interrupted_prefill_ends_in_order() {
     let settings = on(true);
     let layouts = Layouts::open(&path, &settings, &Live::default()).expect("it loads");
     let mut session = layouts.session(&settings, &Live::default(), true).expect("a session");
-    let mut sampler = Sampler::new(&settings.sampler_options(0)).expect("a sampler");
+    let options = settings.sampling_options().with_seed(0);
+    let mut chain = Chain::new(&options, layouts.model()).expect("a chain");
     let prompt = "steel ".repeat(100);
     let request = Request { prompt: &prompt, n_predict: 8, ignore_end: true };
     let mut generation = || {
-        generate(&mut session, &mut sampler, &request, &mut |_| ControlFlow::Continue(())).expect("no error")
+        generate(&mut session, &mut chain, &request, &mut |_| ControlFlow::Continue(())).expect("no error")
     };
     ffi::interrupt(true);
     let stopped = generation();

@@ -5,9 +5,10 @@ use std::time::{Instant, SystemTime};
 
 use super::{Case, Path, Repeat, Samples, duration, nanoseconds, session, utc};
 use crate::error::Result;
-use crate::ffi::{Model, Sampler};
+use crate::ffi::Model;
 use crate::generate::{Request, from_tokens};
 use crate::live::Live;
+use crate::sampling::Chain;
 use crate::settings::Settings;
 use crate::split::Layouts;
 
@@ -37,7 +38,7 @@ pub fn end_to_end(
     for round in 0..warm_up + repeat.samples {
         session.clear();
         // A new sampler, so that every sample draws the same random numbers.
-        let mut sampler = Sampler::new(&settings.sampler_options(0))?;
+        let mut chain = Chain::new(&settings.sampling_options().with_seed(0), model)?;
         let start = Instant::now();
         let mut prompt = model.tokenize(&text)?;
         prompt.truncate(case.n_prompt as usize);
@@ -47,7 +48,7 @@ pub fn end_to_end(
             bytes += text.len();
             ControlFlow::Continue(())
         };
-        let generation = from_tokens(&mut session, &mut sampler, &prompt, &request, start, &mut on_text)?;
+        let generation = from_tokens(&mut session, &mut chain, &prompt, &request, start, &mut on_text)?;
         let ns = nanoseconds(start);
         if round >= warm_up {
             samples.ns.push(ns);

@@ -10,9 +10,9 @@ use gguf::GgufFile;
 
 use super::{Case, Path, Repeat, Samples, context, nanoseconds, utc};
 use crate::error::{Error, Result};
-use crate::ffi::{Model, Sampler};
+use crate::ffi::Model;
 use crate::live::Live;
-use crate::options::SamplerOptions;
+use crate::sampling::Chain;
 use crate::settings::Settings;
 
 /// Prose, code, tables and numbers, and eight scripts.
@@ -190,11 +190,14 @@ pub fn sample(
     prompt.truncate(PROMPT);
     context.decode(&prompt)?;
     context.synchronize();
-    let options = SamplerOptions { greedy: part == Part::Greedy, ..settings.sampler_options(0) };
+    let mut options = settings.sampling_options().with_seed(0);
+    if part == Part::Greedy {
+        options.make_greedy();
+    }
     let samples = sampled(repeat, || {
-        let mut sampler = Sampler::new(&options)?;
+        let mut chain = Chain::new(&options, model)?;
         for _ in 0..CHOICES {
-            std::hint::black_box(sampler.sample(&mut context)?);
+            std::hint::black_box(chain.sample(&mut context, -1)?);
         }
         Ok(())
     })?;

@@ -6,14 +6,17 @@ use std::time::Instant;
 use super::message::Message;
 use super::template::Template;
 use crate::error::{Error, Result};
-use crate::ffi::{Sampler, Token};
+use crate::ffi::Token;
 use crate::generate::{Generation, Request, Stop, from_tokens};
+use crate::sampling::{Chain, SamplingOptions};
 use crate::split::{Sequence, Session};
 
 /// Messages, the template that makes a prompt of them, and the sequence that holds the last prompt with its answer.
 pub struct Conversation {
     session: Session,
-    sampler: Sampler,
+    sampling: SamplingOptions,
+    /// Of the next answer: another one for each, so that an answer that is asked for again is another.
+    seed: u32,
     template: Template,
     system: Option<String>,
     messages: Vec<Message>,
@@ -50,16 +53,21 @@ pub struct Turn {
 
 impl Conversation {
     /// One without a message.
-    pub fn new(session: Session, sampler: Sampler, template: Template) -> Self {
-        Conversation {
+    ///
+    /// # Errors
+    /// When tokens cannot be chosen by `sampling`.
+    pub fn new(mut session: Session, sampling: SamplingOptions, template: Template) -> Result<Self> {
+        let seed = Chain::new(&sampling, session.current().model())?.seed();
+        Ok(Conversation {
             session,
-            sampler,
+            sampling,
+            seed,
             template,
             system: None,
             messages: Vec::new(),
             held: Vec::new(),
             last: Last::default(),
-        }
+        })
     }
 
     /// Renders the conversation as it would begin.
@@ -162,7 +170,9 @@ impl Conversation {
                 trained: self.session.current().model().n_ctx_train(),
             });
         }
+        let mut chain = self.chain()?;
         let reused = self.reuse(&tokens);
+        chain.accept_prompt(&tokens[..reused])?;
         let request = Request { prompt: "", n_predict, ignore_end: false };
         let mut text = String::new();
         let mut hear = |piece: &str| {
@@ -170,7 +180,7 @@ impl Conversation {
             on_text(piece)
         };
         let generation =
-            from_tokens(&mut self.session, &mut self.sampler, &tokens[reused..], &request, start, &mut hear);
+            from_tokens(&mut self.session, &mut chain, &tokens[reused..], &request, start, &mut hear);
         let generation = match generation {
             Ok(generation) => generation,
             Err(error) => {
@@ -185,6 +195,14 @@ impl Conversation {
             self.messages.push(Message::new("assistant", turn.text.as_str()));
         }
         Ok(turn)
+    }
+
+    /// What chooses the tokens of the next answer: a grammar begins anew with each.
+    fn chain(&mut self) -> Result<Chain> {
+        let sampling = SamplingOptions { seed: Some(self.seed), ..self.sampling.clone() };
+        // To llama.cpp the greatest number is none.
+        self.seed = self.seed.wrapping_add(1).min(u32::MAX - 1);
+        Chain::new(&sampling, self.session.current().model())
     }
 
     /// `prompt` as tokens. Where it goes on from the last one with its answer, these keep their tokens: a model may have

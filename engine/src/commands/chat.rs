@@ -10,12 +10,13 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use engine::chat::{Conversation, Template};
-use engine::ffi::{Sampler, start};
+use engine::ffi::start;
 use engine::settings::{Requested, Settings};
 use engine::split::Layouts;
 
-use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags};
-use super::run::{draw_seed, predict};
+use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags};
+use super::run::predict;
+use super::sampling::ChainFlags;
 use crate::interrupt;
 use input::{Input, Read};
 use talk::{Next, Talk};
@@ -50,7 +51,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    sampling: SamplingFlags,
+    sampling: ChainFlags,
     #[command(flatten)]
     context: ContextFlags,
     #[command(flatten)]
@@ -65,7 +66,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut requested = Requested::default();
-    args.sampling.ask(&mut requested);
+    args.sampling.basic.ask(&mut requested);
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
@@ -74,6 +75,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let tuned = args.tuning.look_up(&args.model, &live);
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
+    let sampling = args.sampling.options(&settings)?;
 
     start(args.load.verbose);
     let typed = io::stdin().is_terminal();
@@ -82,8 +84,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     super::warn_of_one_layout(&layouts);
     let template = Template::choose(args.chat_template.as_deref(), layouts.model())?;
     let session = layouts.session(&settings, &live, true)?;
-    let sampler = Sampler::new(&settings.sampler_options(draw_seed()))?;
-    let mut conversation = Conversation::new(session, sampler, template);
+    let mut conversation = Conversation::new(session, sampling, template)?;
     conversation.set_system(args.system.clone());
     // Before anything is typed: a template that cannot be used, or a system prompt that it refuses.
     conversation.check()?;

@@ -10,6 +10,8 @@ use engine::settings::Requested;
 use engine::tune::Objective;
 use engine::tuning;
 
+use super::sampling::number;
+
 /// What can be given for threads.
 pub const THREADS: &str = "1 to 512, or leave it out to take what the machine offers";
 
@@ -164,17 +166,17 @@ pub struct ContextFlags {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingFlags {
     /// Temperature; 0 is --greedy [default: 0.8]
-    #[arg(long, value_name = "X")]
-    pub temp: Option<f32>,
+    #[arg(long, visible_alias = "temperature", value_name = "X", value_parser = number("temperature"))]
+    pub temp: Option<f64>,
     /// Keep the N most likely tokens; 0 keeps all [default: 40]
-    #[arg(long, value_name = "N", value_parser = whole("0 (all) or more"))]
-    pub top_k: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = number("top_k"))]
+    pub top_k: Option<f64>,
     /// Keep the most likely tokens up to this probability in all [default: 0.95]
-    #[arg(long, value_name = "P")]
-    pub top_p: Option<f32>,
+    #[arg(long, value_name = "P", value_parser = number("top_p"))]
+    pub top_p: Option<f64>,
     /// Keep tokens at least P times as likely as the best [default: 0.05]
-    #[arg(long, value_name = "P")]
-    pub min_p: Option<f32>,
+    #[arg(long, value_name = "P", value_parser = number("min_p"))]
+    pub min_p: Option<f64>,
     /// Seed; the same seed on the same build and threads gives the same text [default: random]
     #[arg(long, value_name = "N", value_parser = whole("0 to 4294967295, or leave it out for a random one"))]
     pub seed: Option<u32>,
@@ -237,10 +239,10 @@ impl SamplingFlags {
     /// Adds what these flags ask for.
     pub fn ask(&self, requested: &mut Requested) {
         requested.greedy = self.greedy.then_some(true);
-        requested.temperature = self.temp;
-        requested.top_k = self.top_k;
-        requested.top_p = self.top_p;
-        requested.min_p = self.min_p;
+        requested.temperature = self.temp.map(|value| value as f32);
+        requested.top_k = self.top_k.map(|value| value as u32);
+        requested.top_p = self.top_p.map(|value| value as f32);
+        requested.min_p = self.min_p.map(|value| value as f32);
         requested.seed = self.seed;
     }
 }

@@ -13,6 +13,7 @@ pub mod worker;
 
 mod bar;
 mod flags;
+mod sampling;
 mod sql;
 mod table;
 

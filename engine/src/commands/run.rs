@@ -8,14 +8,16 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use engine::ffi::{Sampler, start};
+use engine::ffi::start;
 use engine::generate::{Generation, Request, Stop, generate};
 use engine::options::SplitLayout;
+use engine::sampling::Chain;
 use engine::settings::{Requested, Settings};
 use engine::split::{Layouts, Session};
 use serde_json::json;
 
-use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
+use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
+use super::sampling::ChainFlags;
 use crate::interrupt;
 
 /// Generate text from a prompt
@@ -44,7 +46,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    sampling: SamplingFlags,
+    sampling: ChainFlags,
     #[command(flatten)]
     context: ContextFlags,
     #[command(flatten)]
@@ -59,7 +61,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut requested = Requested::default();
-    args.sampling.ask(&mut requested);
+    args.sampling.basic.ask(&mut requested);
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
@@ -68,6 +70,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let tuned = args.tuning.look_up(&args.model, &live);
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
+    let sampling = args.sampling.options(&settings)?;
     let prompt = prompt(args)?;
 
     start(args.load.verbose);
@@ -75,15 +78,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let loading = Instant::now();
     let layouts = Layouts::open(&args.model, &settings, &live)?;
     let mut session = layouts.session(&settings, &live, true)?;
-    let sampler_options = settings.sampler_options(draw_seed());
-    let mut sampler = Sampler::new(&sampler_options)?;
+    let mut chain = Chain::new(&sampling, layouts.model())?;
     let load = loading.elapsed();
 
     let request = Request { prompt: &prompt, n_predict: args.predict, ignore_end: args.ignore_eos };
     let mut stdout = io::stdout().lock();
     let mut text = String::new();
     let mut failure = None;
-    let generation = generate(&mut session, &mut sampler, &request, &mut |piece| {
+    let generation = generate(&mut session, &mut chain, &request, &mut |piece| {
         if args.json {
             text.push_str(piece);
             return ControlFlow::Continue(());
@@ -108,7 +110,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "prompt_tokens": generation.prompt_tokens,
             "context": session.n_ctx(),
             "stop": generation.stop,
-            "seed": sampler_options.seed,
+            "seed": chain.seed(),
             "split_layout": session.is_split(),
             "timings": timings(&generation, load),
         });
@@ -160,12 +162,6 @@ fn prompt(args: &Args) -> Result<String> {
             )
         }
     }
-}
-
-/// A seed from the clock, for whoever asks for none. It is reported, so that a run can be repeated.
-pub(super) fn draw_seed() -> u32 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(1, |since| since.subsec_nanos() ^ (since.as_secs() as u32).rotate_left(16))
 }
 
 fn milliseconds(time: Duration) -> f64 {

@@ -1,5 +1,7 @@
 #include "shim.h"
 
+#include "sampler.hpp"
+
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 
@@ -426,6 +428,29 @@ llama_sampler * anneal_sampler_new(const anneal_sampler_params * params, char * 
 bool anneal_sample(llama_sampler * sampler, llama_context * ctx, llama_token * token, char * err, size_t err_size) {
     return guarded(false, err, err_size, [&] {
         *token = llama_sampler_sample(sampler, ctx, -1);
+        return true;
+    });
+}
+
+anneal_chain * anneal_chain_new(
+        const llama_vocab * vocab, const anneal_chain_params * params, char * err, size_t err_size) {
+    return logged<anneal_chain *>(
+        nullptr, [](const anneal_chain * chain) { return chain == nullptr; }, err, err_size,
+        [&] { return anneal_chain_make(vocab, params); });
+}
+
+bool anneal_chain_sample(
+        anneal_chain * chain, const float * logits, size_t n_vocab, const uint32_t * mask, llama_token * token, char * err,
+        size_t err_size) {
+    return guarded(false, err, err_size, [&] {
+        *token = anneal_chain_pick(chain, logits, n_vocab, mask);
+        return true;
+    });
+}
+
+bool anneal_chain_accept(anneal_chain * chain, llama_token token, bool generated, char * err, size_t err_size) {
+    return guarded(false, err, err_size, [&] {
+        anneal_chain_take(chain, token, generated);
         return true;
     });
 }

@@ -82,6 +82,58 @@ bool anneal_sample(
         struct llama_sampler * sampler, struct llama_context * ctx, llama_token * token, char * err,
         size_t err_size);
 
+// A chain of samplers for rows of logits; see sampler.cpp.
+struct anneal_chain;
+
+struct anneal_chain_params {
+    float    temperature;  // <= 0: the most likely token
+    int32_t  top_k;        // 0: off
+    float    top_p;        // 1: off
+    float    min_p;        // 0: off
+    float    typical_p;    // 1: off
+    float    top_n_sigma;  // 0: off
+    float    xtc_probability;
+    float    xtc_threshold;
+    float    dry_multiplier;  // 0: off
+    float    dry_base;
+    int32_t  dry_allowed_length;
+    int32_t  dry_penalty_last_n;
+    float    repeat_penalty;  // 1: off
+    int32_t  repeat_last_n;
+    float    frequency_penalty;
+    float    presence_penalty;
+    int32_t  mirostat;  // 0, 1 or 2
+    float    mirostat_tau;
+    float    mirostat_eta;
+    uint32_t seed;
+
+    const char * const *            dry_breakers;
+    size_t                          n_dry_breakers;
+    const struct llama_logit_bias * biases;
+    size_t                          n_biases;
+    const char *                    grammar;  // GBNF; NULL for none
+};
+
+// NULL on failure, with llama.cpp's reasons to refuse the grammar.
+struct anneal_chain * anneal_chain_new(
+        const struct llama_vocab * vocab, const struct anneal_chain_params * params, char * err, size_t err_size);
+void anneal_chain_free(struct anneal_chain * chain);
+
+// Chooses from a row of logits, one for each token of the vocabulary. With `mask` (a bit for each token, 32 in a word)
+// only tokens whose bit is set. False on failure.
+bool anneal_chain_sample(
+        struct anneal_chain * chain, const float * logits, size_t n_vocab, const uint32_t * mask, llama_token * token,
+        char * err, size_t err_size);
+
+// Tells the chain that `token` is now a part of the text: `generated`, or of the prompt, which grammars do not see.
+bool anneal_chain_accept(struct anneal_chain * chain, llama_token token, bool generated, char * err, size_t err_size);
+
+// How many tokens of the text penalties look at.
+size_t anneal_chain_window(const struct anneal_chain * chain);
+
+// What the last token was chosen from; until the next call.
+const struct llama_token_data * anneal_chain_candidates(const struct anneal_chain * chain, size_t * n_candidates);
+
 // The logits of the last token evaluated, one for each token of the vocabulary; NULL on failure.
 const float * anneal_logits(struct llama_context * ctx, char * err, size_t err_size);
 

@@ -1,0 +1,200 @@
+//! Samplers: llama.cpp's, over a row of logits.
+
+use std::ffi::{CString, c_char};
+use std::ptr::NonNull;
+
+use llama_sys as sys;
+
+use super::{Context, Message, Model, Token};
+use crate::error::{Error, Result};
+use crate::options::SamplerOptions;
+use crate::sampling::SamplingOptions;
+
+/// A chain of samplers with its random numbers.
+pub struct Sampler {
+    raw: NonNull<sys::llama_sampler>,
+    message: Message,
+}
+
+// SAFETY: plain data without ties to a thread or a context.
+unsafe impl Send for Sampler {}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        // SAFETY: owned.
+        unsafe { sys::llama_sampler_free(self.raw.as_ptr()) }
+    }
+}
+
+impl Sampler {
+    /// A chain for `options`.
+    pub fn new(options: &SamplerOptions) -> Result<Self> {
+        let mut message = Message::new();
+        let (err, err_size) = message.parts();
+        let params = sys::anneal_sampler_params {
+            greedy: options.greedy,
+            top_k: i32::try_from(options.top_k).unwrap_or(i32::MAX),
+            top_p: options.top_p,
+            min_p: options.min_p,
+            temp: options.temperature,
+            seed: options.seed,
+        };
+        // SAFETY: `params` outlives the call.
+        let raw = unsafe { sys::anneal_sampler_new(&params, err, err_size) };
+        match NonNull::new(raw) {
+            Some(raw) => Ok(Sampler { raw, message }),
+            None => Err(Error::Sampler(message.text())),
+        }
+    }
+
+    /// Chooses a token by the last logits that `context` holds. There must have been a [`Context::decode`].
+    pub fn sample(&mut self, context: &mut Context) -> Result<Token> {
+        let mut token = 0;
+        let (err, err_size) = self.message.parts();
+        // SAFETY: both are live; `token` outlives the call.
+        let sampled =
+            unsafe { sys::anneal_sample(self.raw.as_ptr(), context.raw.as_ptr(), &mut token, err, err_size) };
+        match sampled {
+            true => Ok(token),
+            false => Err(Error::Sampler(self.message.text())),
+        }
+    }
+}
+
+/// A token that could have been chosen.
+pub type Candidate = sys::llama_token_data;
+
+/// The samplers of [`SamplingOptions`] without what [`crate::sampling::Chain`] adds to them: it sees rows of logits and
+/// bits of tokens that are allowed.
+pub struct RawChain {
+    raw: NonNull<sys::anneal_chain>,
+    n_vocab: usize,
+    message: Message,
+}
+
+// SAFETY: plain data without ties to a thread; it reads the model's vocabulary, which is thread-safe.
+unsafe impl Send for RawChain {}
+
+impl Drop for RawChain {
+    fn drop(&mut self) {
+        // SAFETY: owned.
+        unsafe { sys::anneal_chain_free(self.raw.as_ptr()) }
+    }
+}
+
+impl RawChain {
+    /// A chain for `options`, which are checked and whose tokens are in the vocabulary, with `grammar` in GBNF. `model`
+    /// must outlive it: [`crate::sampling::Chain`] holds both.
+    pub(crate) fn new(
+        options: &SamplingOptions,
+        seed: u32,
+        grammar: Option<&str>,
+        model: &Model,
+    ) -> Result<Self> {
+        let c_text = |text: &str| {
+            CString::new(text).map_err(|_| Error::Usage(format!("{text:?} holds a NUL byte: leave it out")))
+        };
+        let breakers =
+            options.dry_sequence_breakers.iter().map(|text| c_text(text)).collect::<Result<Vec<_>>>()?;
+        let breakers: Vec<*const c_char> = breakers.iter().map(|text| text.as_ptr()).collect();
+        let biases: Vec<sys::llama_logit_bias> = options
+            .logit_bias
+            .iter()
+            .map(|bias| sys::llama_logit_bias { token: bias.token, bias: bias.bias })
+            .collect();
+        let grammar = grammar.map(c_text).transpose()?;
+        let whole = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+        let params = sys::anneal_chain_params {
+            temperature: options.temperature,
+            top_k: whole(options.top_k),
+            top_p: options.top_p,
+            min_p: options.min_p,
+            typical_p: options.typical_p,
+            top_n_sigma: options.top_n_sigma,
+            xtc_probability: options.xtc_probability,
+            xtc_threshold: options.xtc_threshold,
+            dry_multiplier: options.dry_multiplier,
+            dry_base: options.dry_base,
+            dry_allowed_length: whole(options.dry_allowed_length),
+            dry_penalty_last_n: whole(options.dry_penalty_last_n),
+            repeat_penalty: options.repeat_penalty,
+            repeat_last_n: whole(options.repeat_last_n),
+            frequency_penalty: options.frequency_penalty,
+            presence_penalty: options.presence_penalty,
+            mirostat: whole(options.mirostat),
+            mirostat_tau: options.mirostat_tau,
+            mirostat_eta: options.mirostat_eta,
+            seed,
+            dry_breakers: breakers.as_ptr(),
+            n_dry_breakers: breakers.len(),
+            biases: biases.as_ptr(),
+            n_biases: biases.len(),
+            grammar: grammar.as_ref().map_or(std::ptr::null(), |text| text.as_ptr()),
+        };
+        let mut message = Message::new();
+        let (err, err_size) = message.parts();
+        // SAFETY: `params` and all that it points to outlive the call, which copies what it keeps.
+        let raw = unsafe { sys::anneal_chain_new(model.vocab, &params, err, err_size) };
+        match NonNull::new(raw) {
+            Some(raw) => Ok(RawChain { raw, n_vocab: model.n_vocab() as usize, message }),
+            None if grammar.is_some() => Err(Error::Grammar { what: "GBNF grammar", why: message.text() }),
+            None => Err(Error::Sampler(message.text())),
+        }
+    }
+
+    /// Chooses a token by `logits`, one for each token of the vocabulary; with `mask`, a bit for each token, among those
+    /// whose bit is set.
+    pub(crate) fn sample(&mut self, logits: &[f32], mask: Option<&[u32]>) -> Result<Token> {
+        let words = self.n_vocab.div_ceil(32);
+        if logits.len() != self.n_vocab || mask.is_some_and(|mask| mask.len() < words) {
+            return Err(Error::Sampler(format!("{} logits for {} tokens", logits.len(), self.n_vocab)));
+        }
+        let mask = mask.map_or(std::ptr::null(), <[u32]>::as_ptr);
+        let mut token = 0;
+        let (err, err_size) = self.message.parts();
+        // SAFETY: reads as many logits and bits as there are, see above; `token` outlives the call.
+        let sampled = unsafe {
+            sys::anneal_chain_sample(
+                self.raw.as_ptr(),
+                logits.as_ptr(),
+                logits.len(),
+                mask,
+                &mut token,
+                err,
+                err_size,
+            )
+        };
+        match sampled {
+            true => Ok(token),
+            false => Err(Error::Sampler(self.message.text())),
+        }
+    }
+
+    /// Tells the samplers that `token` is now a part of the text; `generated`, or of the prompt.
+    pub(crate) fn accept(&mut self, token: Token, generated: bool) -> Result<()> {
+        let (err, err_size) = self.message.parts();
+        // SAFETY: live; any token is fine.
+        let accepted =
+            unsafe { sys::anneal_chain_accept(self.raw.as_ptr(), token, generated, err, err_size) };
+        match accepted {
+            true => Ok(()),
+            false => Err(Error::Sampler(self.message.text())),
+        }
+    }
+
+    /// How many tokens of the text the penalties look at.
+    pub(crate) fn window(&self) -> usize {
+        // SAFETY: reads a field.
+        unsafe { sys::anneal_chain_window(self.raw.as_ptr()) }
+    }
+
+    /// What the last token was chosen from.
+    pub(crate) fn candidates(&self) -> &[Candidate] {
+        let mut len = 0;
+        // SAFETY: null, or as many as it says, until the next call that changes the chain, which borrows it mutably.
+        unsafe {
+            let data = sys::anneal_chain_candidates(self.raw.as_ptr(), &mut len);
+            if data.is_null() { &[] } else { std::slice::from_raw_parts(data, len) }
+        }
+    }
+}

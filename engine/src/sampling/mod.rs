@@ -1,0 +1,148 @@
+//! Choosing tokens: what can be asked for ([`SamplingOptions`]) and what does it ([`Chain`]).
+//!
+//! The samplers are llama.cpp's, in the order of its common sampler: logit bias, penalties, DRY, top-n-sigma, top-k,
+//! typical, top-p, min-p, XTC, temperature, and the draw. What a grammar forbids is left out before all of them.
+
+mod bias;
+mod gbnf;
+mod guide;
+mod options;
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::ffi::{Candidate, Context, Model, RawChain, Token};
+use guide::Guide;
+
+pub use bias::Bias;
+pub use options::{Constraint, PARAMETERS, Parameter, SamplingOptions};
+
+/// Chooses the tokens of one text, one after the other.
+///
+/// With the same options, seed included, the same logits give the same tokens.
+pub struct Chain {
+    // Before the model, whose vocabulary it reads.
+    raw: RawChain,
+    guide: Option<Guide>,
+    /// Whether the best token is taken, with no sampler that could take it away.
+    takes_best: bool,
+    is_constrained: bool,
+    seed: u32,
+    model: Arc<Model>,
+}
+
+impl Chain {
+    /// A chain for a new text of `model`. Where no seed is asked for one is drawn; see [`seed`](Self::seed).
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for values that cannot be meant, [`Error::Grammar`] for a grammar that cannot be used.
+    pub fn new(options: &SamplingOptions, model: &Arc<Model>) -> Result<Self> {
+        options.check()?;
+        if let Some(bias) =
+            options.logit_bias.iter().find(|bias| bias.token.cast_unsigned() >= model.n_vocab())
+        {
+            return Err(Error::Usage(format!(
+                "logit_bias of token {}: the model has the tokens 0 to {}",
+                bias.token,
+                model.n_vocab().saturating_sub(1)
+            )));
+        }
+        let constraint = options.constraint.as_ref();
+        let guide = constraint.map(|constraint| Guide::new(constraint, model)).transpose()?.flatten();
+        let gbnf = match constraint {
+            Some(Constraint::Grammar(text)) if guide.is_none() => Some(text.as_str()),
+            _ => None,
+        };
+        let seed = options.seed.unwrap_or_else(draw_seed);
+        let raw = match gbnf {
+            Some(_) => guide::with_stack(|| RawChain::new(options, seed, gbnf, model))??,
+            None => RawChain::new(options, seed, None, model)?,
+        };
+        Ok(Chain {
+            raw,
+            guide,
+            takes_best: options.is_greedy() && options.typical_p >= 1.0 && options.xtc_probability <= 0.0,
+            is_constrained: constraint.is_some(),
+            seed,
+            model: Arc::clone(model),
+        })
+    }
+
+    /// Chooses a token by the logits in output row `row` of `context` (-1 is the last one), and accepts it.
+    ///
+    /// # Errors
+    /// Where there is no such row, the logits are no numbers, or no token is allowed.
+    pub fn sample(&mut self, context: &mut Context, row: i32) -> Result<Token> {
+        let token = self.choose(context.logits_at(row)?)?;
+        self.accept_as(token, true)?;
+        Ok(token)
+    }
+
+    /// Tells the chain that `token` of the prompt comes before the text: penalties look at it, grammars do not.
+    pub fn accept(&mut self, token: Token) -> Result<()> {
+        self.accept_as(token, false)
+    }
+
+    /// Tells the chain that `token` is the text's next one, for whoever [chooses](Self::choose) without
+    /// [`sample`](Self::sample).
+    pub fn accept_generated(&mut self, token: Token) -> Result<()> {
+        self.accept_as(token, true)
+    }
+
+    /// The same as [`accept`](Self::accept) for all tokens of a prompt; only the last ones are looked at.
+    pub fn accept_prompt(&mut self, prompt: &[Token]) -> Result<()> {
+        let last = &prompt[prompt.len().saturating_sub(self.raw.window())..];
+        last.iter().try_for_each(|token| self.accept(*token))
+    }
+
+    /// Whether the text is complete by its grammar, and only its end can follow.
+    pub fn is_complete(&self) -> bool {
+        self.guide.as_ref().is_some_and(Guide::is_complete)
+    }
+
+    /// Whether a grammar or a schema decides what the text is like: then its end is the end, asked for or not.
+    pub fn is_constrained(&self) -> bool {
+        self.is_constrained
+    }
+
+    /// The seed that was asked for or drawn.
+    pub fn seed(&self) -> u32 {
+        self.seed
+    }
+
+    /// What the last token was chosen from, with probabilities where it was drawn.
+    pub fn candidates(&self) -> &[Candidate] {
+        self.raw.candidates()
+    }
+
+    /// Chooses a token by a row of logits, one for each token of the vocabulary, without accepting it.
+    pub fn choose(&mut self, logits: &[f32]) -> Result<Token> {
+        let Some(guide) = &mut self.guide else { return self.raw.sample(logits, None) };
+        // The best of all is the best of those allowed, if it is one of them: the others need not be known. Where tokens
+        // are drawn this would not do: what is cut depends on all that is allowed.
+        if self.takes_best {
+            let token = self.raw.sample(logits, None)?;
+            if guide.allows(token, self.model.is_end(token))? {
+                return Ok(token);
+            }
+        }
+        let mask = guide.mask()?;
+        self.raw.sample(logits, Some(&mask))
+    }
+
+    fn accept_as(&mut self, token: Token, generated: bool) -> Result<()> {
+        self.raw.accept(token, generated)?;
+        match &mut self.guide {
+            Some(guide) if generated => guide.accept(token),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A seed from the clock, for whoever asks for none. It is reported, so that a text can be repeated.
+fn draw_seed() -> u32 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let seed = now.map_or(1, |since| since.subsec_nanos() ^ (since.as_secs() as u32).rotate_left(16));
+    // To llama.cpp the greatest number is none.
+    seed.min(u32::MAX - 1)
+}

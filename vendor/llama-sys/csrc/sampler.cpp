@@ -1,0 +1,382 @@
+// A chain of llama.cpp's samplers that works on a row of logits: what is impossible (banned, or against a grammar) is
+// left out before the chain sees it, so that no sampler computes with it.
+#include "sampler.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+#include <stdexcept>
+#include <unordered_map>
+#include <vector>
+
+namespace {
+
+using Tokens = std::vector<llama_token_data>;
+
+constexpr const char * NO_NUMBERS = "the model's logits are no numbers (NaN) or infinite";
+
+// Drops what has no probability at all beside the best, as exp() in single precision has it: typical and mirostat take
+// the logarithm of each probability, and one NaN spoils all of theirs. Where penalties left nothing possible, all are
+// as likely as each other.
+void drop_impossible(llama_sampler * /* sampler */, llama_token_data_array * tokens) {
+    if (tokens->size == 0) {
+        return;
+    }
+    float best = -INFINITY;
+    for (size_t i = 0; i < tokens->size; ++i) {
+        best = std::max(best, tokens->data[i].logit);
+    }
+    if (best == -INFINITY) {
+        for (size_t i = 0; i < tokens->size; ++i) {
+            tokens->data[i].logit = 0.0f;
+        }
+        return;
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < tokens->size; ++i) {
+        if (std::exp(tokens->data[i].logit - best) >= std::numeric_limits<float>::min()) {
+            tokens->data[kept++] = tokens->data[i];
+        }
+    }
+    tokens->size = kept;
+}
+
+const char * possible_name(const llama_sampler * /* sampler */) {
+    return "possible";
+}
+
+llama_sampler_i possible_interface = {
+    /* .name              = */ possible_name,
+    /* .accept            = */ nullptr,
+    /* .apply             = */ drop_impossible,
+    /* .reset             = */ nullptr,
+    /* .clone             = */ nullptr,
+    /* .free              = */ nullptr,
+    /* .backend_init      = */ nullptr,
+    /* .backend_accept    = */ nullptr,
+    /* .backend_apply     = */ nullptr,
+    /* .backend_set_input = */ nullptr,
+    /* .backend_reset     = */ nullptr,
+    /* .copy_state        = */ nullptr,
+};
+
+// The last tokens, and how often each is among them.
+struct Window {
+    std::vector<llama_token>             ring;
+    size_t                               size = 0;
+    size_t                               next = 0;
+    std::unordered_map<llama_token, int> counts;
+
+    void push(llama_token token) {
+        if (size == 0) {
+            return;
+        }
+        if (ring.size() < size) {
+            ring.push_back(token);
+        } else {
+            const auto old = counts.find(ring[next]);
+            if (--old->second == 0) {
+                counts.erase(old);
+            }
+            ring[next] = token;
+            next       = (next + 1) % size;
+        }
+        ++counts[token];
+    }
+};
+
+}  // namespace
+
+struct anneal_chain {
+    llama_sampler * repeats = nullptr;  // penalties and DRY
+    llama_sampler * rest    = nullptr;  // all that cuts, and what chooses; null where the best one is chosen
+    llama_sampler * grammar = nullptr;  // GBNF
+    size_t          needed  = 0;        // the best so many tokens, if the chain keeps no others; 0: all
+
+    std::vector<llama_logit_bias> biases;  // by token
+    Window                        window;
+    Tokens                        tokens;
+    Tokens                        repeated;
+    llama_token_data_array        candidates = { nullptr, 0, -1, false };
+
+    ~anneal_chain() {
+        llama_sampler_free(repeats);
+        llama_sampler_free(rest);
+        llama_sampler_free(grammar);
+    }
+
+    // Candidates are by token until something sorts them.
+    llama_token_data * find(llama_token token) {
+        if (size_t(token) < tokens.size() && tokens[token].id == token) {
+            return &tokens[token];
+        }
+        const auto place = std::lower_bound(
+            tokens.begin(), tokens.end(), token,
+            [](const llama_token_data & data, llama_token wanted) { return data.id < wanted; });
+        return place != tokens.end() && place->id == token ? &*place : nullptr;
+    }
+
+    // What llama.cpp's samplers do to the tokens that were seen; there is nothing that they do to others, and looking
+    // each of a hundred thousand others up takes longer than all else.
+    void apply_repeats() {
+        if (window.counts.empty()) {
+            return;
+        }
+        repeated.clear();
+        for (const auto & seen : window.counts) {
+            if (const llama_token_data * data = find(seen.first)) {
+                repeated.push_back(*data);
+            }
+        }
+        llama_token_data_array array = { repeated.data(), repeated.size(), -1, false };
+        llama_sampler_apply(repeats, &array);
+        for (const llama_token_data & data : repeated) {
+            find(data.id)->logit = data.logit;
+        }
+    }
+
+    // Those that are possible, by token.
+    void take(const float * logits, size_t n_vocab, const uint32_t * mask) {
+        tokens.resize(n_vocab);
+        size_t n   = 0;
+        bool   bad = false;
+        for (size_t i = 0; i < n_vocab; ++i) {
+            bad |= !(logits[i] < INFINITY);
+            tokens[n] = { llama_token(i), logits[i], 0.0f };
+            n += mask == nullptr || (mask[i / 32] >> (i % 32) & 1) != 0;
+        }
+        tokens.resize(n);
+        if (bad) {
+            throw std::runtime_error(NO_NUMBERS);
+        }
+        for (const llama_logit_bias & bias : biases) {
+            if (llama_token_data * data = find(bias.token)) {
+                data->logit += bias.bias;
+            }
+        }
+        const auto gone =
+            std::remove_if(tokens.begin(), tokens.end(), [](const llama_token_data & data) { return data.logit == -INFINITY; });
+        tokens.erase(gone, tokens.end());
+    }
+
+    // llama.cpp's grammars look at each token by itself, which takes long: the likely ones come first, and once there are
+    // as many as the chain keeps, the others do not matter.
+    void apply_grammar() {
+        if (grammar == nullptr) {
+            return;
+        }
+        Tokens       allowed;
+        const size_t wanted = needed == 0 ? tokens.size() : needed;
+        size_t       from   = 0;
+        size_t       step   = needed == 0 ? tokens.size() : std::max<size_t>(64, 2 * needed);
+        while (from < tokens.size() && allowed.size() < wanted) {
+            const size_t to = std::min(tokens.size(), from + step);
+            if (to < tokens.size()) {
+                std::partial_sort(
+                    tokens.begin() + from, tokens.begin() + to, tokens.end(),
+                    [](const llama_token_data & a, const llama_token_data & b) {
+                        return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+                    });
+            }
+            llama_token_data_array array = { tokens.data() + from, to - from, -1, false };
+            llama_sampler_apply(grammar, &array);
+            std::copy_if(
+                tokens.begin() + from, tokens.begin() + to, std::back_inserter(allowed),
+                [](const llama_token_data & data) { return data.logit != -INFINITY; });
+            from = to;
+            step *= 4;
+        }
+        tokens.swap(allowed);
+    }
+
+    llama_token choose() {
+        if (tokens.empty()) {
+            throw std::runtime_error("no token is left to choose from: the grammar and the banned tokens exclude each other");
+        }
+        candidates = { tokens.data(), tokens.size(), -1, false };
+        if (rest == nullptr) {
+            const auto best =
+                std::max_element(tokens.begin(), tokens.end(), [](const llama_token_data & a, const llama_token_data & b) {
+                    return a.logit < b.logit || (a.logit == b.logit && a.id > b.id);
+                });
+            candidates.selected = best - tokens.begin();
+        } else {
+            llama_sampler_apply(rest, &candidates);
+        }
+        if (candidates.selected < 0 || size_t(candidates.selected) >= candidates.size) {
+            throw std::runtime_error("llama.cpp's samplers chose no token");
+        }
+        return candidates.data[candidates.selected].id;
+    }
+
+    // The first of the largest; -1 where one is no number. Nothing is copied.
+    static llama_token best(const float * logits, size_t n_vocab) {
+        size_t best = 0;
+        bool   bad  = false;
+        for (size_t i = 0; i < n_vocab; ++i) {
+            bad |= !(logits[i] < INFINITY);
+            if (logits[i] > logits[best]) {
+                best = i;
+            }
+        }
+        return bad || n_vocab == 0 ? -1 : llama_token(best);
+    }
+};
+
+namespace {
+
+std::vector<llama_logit_bias> biases_of(const anneal_chain_params & params, const llama_vocab * vocab) {
+    std::vector<llama_logit_bias> biases(params.biases, params.biases + params.n_biases);
+    int32_t                       n_suppressed = 0;
+    const llama_token *           suppressed   = llama_vocab_get_suppress_tokens(vocab, &n_suppressed);
+    for (int32_t i = 0; i < n_suppressed; ++i) {
+        biases.push_back({ suppressed[i], -INFINITY });
+    }
+    return biases;
+}
+
+// In the order of llama.cpp's common sampler. At temperature 0 the best is chosen: only what may take the best away
+// has a say.
+llama_sampler * rest_of(const anneal_chain_params & params, int32_t n_vocab) {
+    const bool greedy = params.temperature <= 0.0f;
+    const bool xtc    = params.xtc_probability > 0.0f && params.xtc_threshold <= 0.5f;
+    const bool plain  = params.typical_p >= 1.0f && !xtc;
+    if (greedy && plain) {
+        return nullptr;
+    }
+    llama_sampler_chain_params chain_params = llama_sampler_chain_default_params();
+    chain_params.no_perf                    = true;
+    llama_sampler * chain                   = llama_sampler_chain_init(chain_params);
+    const auto      add = [chain](llama_sampler * sampler) { llama_sampler_chain_add(chain, sampler); };
+
+    if (!plain || params.mirostat != 0 || params.dry_multiplier > 0.0f) {
+        add(llama_sampler_init(&possible_interface, nullptr));
+    }
+    if (params.mirostat != 0 && !greedy) {
+        add(llama_sampler_init_temp(params.temperature));
+        add(params.mirostat == 1
+                ? llama_sampler_init_mirostat(n_vocab, params.seed, params.mirostat_tau, params.mirostat_eta, 100)
+                : llama_sampler_init_mirostat_v2(params.seed, params.mirostat_tau, params.mirostat_eta));
+        return chain;
+    }
+    if (params.top_n_sigma > 0.0f) {
+        add(llama_sampler_init_top_n_sigma(params.top_n_sigma));
+    }
+    if (params.top_k > 0) {
+        add(llama_sampler_init_top_k(params.top_k));
+    }
+    if (params.typical_p < 1.0f) {
+        // top-n-sigma leaves impossible ones where they are.
+        add(llama_sampler_init(&possible_interface, nullptr));
+        add(llama_sampler_init_typical(params.typical_p, 1));
+    }
+    if (params.top_p < 1.0f) {
+        add(llama_sampler_init_top_p(params.top_p, 1));
+    }
+    if (params.min_p > 0.0f) {
+        add(llama_sampler_init_min_p(params.min_p, 1));
+    }
+    if (xtc) {
+        add(llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, 1, params.seed));
+    }
+    if (greedy) {
+        add(llama_sampler_init_greedy());
+    } else {
+        add(llama_sampler_init_temp(params.temperature));
+        add(llama_sampler_init_dist(params.seed));
+    }
+    return chain;
+}
+
+}  // namespace
+
+anneal_chain * anneal_chain_make(const llama_vocab * vocab, const anneal_chain_params * params) {
+    auto *        chain   = new anneal_chain;
+    const int32_t n_vocab = llama_vocab_n_tokens(vocab);
+    try {
+        chain->biases    = biases_of(*params, vocab);
+        const bool penal = params->repeat_last_n > 0 && (params->repeat_penalty != 1.0f || params->frequency_penalty != 0.0f ||
+                                                         params->presence_penalty != 0.0f);
+        const bool dry   = params->dry_multiplier > 0.0f && params->dry_penalty_last_n > 0;
+        if (penal || dry) {
+            chain->window.size = size_t(std::max(penal ? params->repeat_last_n : 0, dry ? params->dry_penalty_last_n : 0));
+            llama_sampler_chain_params chain_params = llama_sampler_chain_default_params();
+            chain_params.no_perf                    = true;
+            chain->repeats                          = llama_sampler_chain_init(chain_params);
+        }
+        if (penal) {
+            llama_sampler_chain_add(
+                chain->repeats, llama_sampler_init_penalties(
+                                    n_vocab, params->repeat_last_n, params->repeat_penalty, params->frequency_penalty,
+                                    params->presence_penalty));
+        }
+        if (dry) {
+            llama_sampler_chain_add(
+                chain->repeats,
+                llama_sampler_init_dry(
+                    vocab, params->dry_multiplier, params->dry_base, params->dry_allowed_length, params->dry_penalty_last_n,
+                    const_cast<const char **>(params->dry_breakers), params->n_dry_breakers));
+        }
+        chain->rest = rest_of(*params, n_vocab);
+        if (chain->rest == nullptr) {
+            chain->needed = 1;
+        } else if (params->top_k > 0 && params->top_n_sigma <= 0.0f && (params->mirostat == 0 || params->temperature <= 0.0f)) {
+            chain->needed = size_t(params->top_k);
+        }
+        if (params->grammar != nullptr) {
+            chain->grammar = llama_sampler_init_grammar(vocab, params->grammar, "root");
+            if (chain->grammar == nullptr) {
+                delete chain;
+                return nullptr;
+            }
+        }
+    } catch (...) {
+        delete chain;
+        throw;
+    }
+    return chain;
+}
+
+llama_token anneal_chain_pick(anneal_chain * chain, const float * logits, size_t n_vocab, const uint32_t * mask) {
+    const bool plain = chain->rest == nullptr && chain->window.counts.empty() && chain->biases.empty() && mask == nullptr;
+    if (plain && chain->grammar == nullptr) {
+        const llama_token best = anneal_chain::best(logits, n_vocab);
+        if (best < 0) {
+            throw std::runtime_error(NO_NUMBERS);
+        }
+        return best;
+    }
+    chain->take(logits, n_vocab, mask);
+    chain->apply_repeats();
+    chain->apply_grammar();
+    return chain->choose();
+}
+
+void anneal_chain_take(anneal_chain * chain, llama_token token, bool generated) {
+    if (chain->repeats != nullptr) {
+        chain->window.push(token);
+        llama_sampler_accept(chain->repeats, token);
+    }
+    if (generated && chain->rest != nullptr) {
+        llama_sampler_accept(chain->rest, token);
+    }
+    if (generated && chain->grammar != nullptr) {
+        llama_sampler_accept(chain->grammar, token);
+    }
+}
+
+void anneal_chain_free(anneal_chain * chain) {
+    delete chain;
+}
+
+size_t anneal_chain_window(const anneal_chain * chain) {
+    return chain->window.size;
+}
+
+const llama_token_data * anneal_chain_candidates(const anneal_chain * chain, size_t * n_candidates) {
+    *n_candidates = chain->candidates.size;
+    return chain->candidates.data;
+}
