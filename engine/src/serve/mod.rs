@@ -6,6 +6,7 @@
 
 pub mod config;
 pub mod connection;
+pub mod conversation;
 pub mod fields;
 pub mod http;
 pub mod job;
