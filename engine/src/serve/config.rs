@@ -427,6 +427,20 @@ mod tests {
     }
 
     #[test]
+    fn a_template_is_a_name_or_a_file_beside_the_configuration() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("server_config.toml");
+        let beside = folder.path().join("own.jinja").display().to_string();
+        for (value, expected) in
+            [("chatml", "chatml"), ("own.jinja", beside.as_str()), ("/a/b.jinja", "/a/b.jinja")]
+        {
+            fs::write(&path, format!("chat_template = \"{value}\"\n")).expect("written");
+            let read = Config::read(&path).expect("a configuration");
+            assert_eq!(read.chat_template.as_deref(), Some(expected), "{value}");
+        }
+    }
+
+    #[test]
     fn flags_go_before_the_file() {
         let flags = Config { slots: Some(2), ..Config::default() };
         let mut file = Config { slots: Some(3), queue: Some(5), ..Config::default() };

@@ -233,6 +233,25 @@ fn without_a_template_it_says_what_to_do() {
     assert_eq!(status, 200, "{text}");
 }
 
+#[test]
+fn a_template_that_is_broken_or_endless_spoils_nothing_else() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = folder.path().join("model.gguf");
+    for (template, words) in [
+        ("{% for m in messages %}", "tokenizer.chat_template"),
+        ("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", "came to no end"),
+    ] {
+        with_text(tiny(), &model, &[("tokenizer.chat_template", template)]);
+        let server = of_model(&model);
+        let (status, answer) = post(&server, &ask(smith()));
+        assert_eq!(status, 400, "{template}: {answer}");
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains(words) && message.contains("--chat-template"), "{template}: {message}");
+        let prompt = br#"{"prompt": "a", "max_tokens": 2}"#;
+        assert_eq!(tcp(&server, "POST", "/v1/completions", &[], prompt).0, 200, "{template}");
+    }
+}
+
 /// Of the model's own file: it sees what it is given, and refuses a role.
 #[test]
 fn the_template_of_the_model_gets_tools_and_may_refuse() {
