@@ -33,6 +33,9 @@ pub struct Args {
     /// What clients call the model [default: its file's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// Template for messages in place of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
+    #[arg(long, value_name = "NAME|FILE")]
+    chat_template: Option<String>,
     /// Unix socket, for lines of JSON and for HTTP [default: $XDG_RUNTIME_DIR/anneal/anneal.sock without --listen]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -98,6 +101,7 @@ fn flags(args: &Args) -> Config {
     let mut config = Config {
         model: args.model.clone(),
         name: args.name.clone(),
+        chat_template: args.chat_template.clone(),
         socket: args.socket.clone(),
         socket_group: args.socket_group.clone(),
         listen: args.listen,

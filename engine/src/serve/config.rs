@@ -15,6 +15,7 @@ use super::listen;
 use super::run::Options;
 use super::scheduler::Rules;
 use super::server::Limits;
+use crate::chat::BUILTIN_NAMES;
 use crate::error::{Error, Result};
 use crate::ffi::MAX_SEQUENCES;
 use crate::settings::Requested;
@@ -25,6 +26,7 @@ use crate::settings::Requested;
 pub struct Config {
     pub model: Option<PathBuf>,
     pub name: Option<String>,
+    pub chat_template: Option<String>,
     pub socket: Option<PathBuf>,
     pub socket_group: Option<String>,
     pub listen: Option<SocketAddr>,
@@ -74,6 +76,9 @@ pub const KEYS: &[Key] = &[
           set: |config, value| put(&mut config.model, path(value)) },
     Key { name: "name", value: "\"model\"", help: "What clients call it. Default: the file's name without its end.",
           set: |config, value| put(&mut config.name, text(value)) },
+    Key { name: "chat_template", value: "\"chatml\"",
+          help: "What makes a prompt of messages: chatml, gemma, llama3, mistral, plain, or a Jinja file. Default: the model's own.",
+          set: |config, value| put(&mut config.chat_template, text(value)) },
     Key { name: "load_mode", value: "\"auto\"", help: "auto, none, mmap, mlock, mmap_mlock or direct_io.",
           set: |config, value| put(&mut config.engine.load_mode, word(value)) },
     Key { name: "repack", value: "true", help: "Rearrange weights for the CPU's kernels.",
@@ -218,6 +223,10 @@ impl Config {
         for file in [&mut config.model, &mut config.socket, &mut config.api_key_file].into_iter().flatten() {
             *file = folder.join(&file);
         }
+        let template = config.chat_template.as_mut();
+        if let Some(file) = template.filter(|name| !BUILTIN_NAMES.contains(&name.as_str())) {
+            *file = folder.join(&file).to_string_lossy().into_owned();
+        }
         Ok(config)
     }
 
@@ -245,7 +254,7 @@ impl Config {
                 $($one.$field = $one.$field.or($other.$field);)*
             };
         }
-        or!(self, other, model name socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
+        or!(self, other, model name chat_template socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
             idle_s stall_s step_ms prompt_reuse max_request_bytes max_connections);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
             n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
@@ -287,6 +296,7 @@ impl Config {
         Ok(Options {
             name: self.name.clone().or(stem).unwrap_or_default(),
             model,
+            chat_template: self.chat_template.clone(),
             socket,
             group: self.socket_group.as_deref().map(listen::group).transpose()?,
             listen: self.listen,
@@ -344,8 +354,14 @@ mod tests {
             uncommented().lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count()
         );
         // Those that are examples rather than defaults are taken out.
-        let examples =
-            Config { name: None, socket: None, socket_group: None, api_key_file: None, ..read.clone() };
+        let examples = Config {
+            name: None,
+            chat_template: None,
+            socket: None,
+            socket_group: None,
+            api_key_file: None,
+            ..read.clone()
+        };
         let none = Config { model: read.model.clone(), listen: read.listen, ..Config::default() };
         let (found, expected) = (examples.options().expect("valid"), none.options().expect("valid"));
         assert_eq!(format!("{found:?}"), format!("{expected:?}"));
@@ -407,6 +423,20 @@ mod tests {
         for (config, expected) in cases {
             let found = config.options().err().map(|error| error.to_string()).unwrap_or_default();
             assert!(found.contains(expected), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_template_is_a_name_or_a_file_beside_the_configuration() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("server_config.toml");
+        let beside = folder.path().join("own.jinja").display().to_string();
+        for (value, expected) in
+            [("chatml", "chatml"), ("own.jinja", beside.as_str()), ("/a/b.jinja", "/a/b.jinja")]
+        {
+            fs::write(&path, format!("chat_template = \"{value}\"\n")).expect("written");
+            let read = Config::read(&path).expect("a configuration");
+            assert_eq!(read.chat_template.as_deref(), Some(expected), "{value}");
         }
     }
 

@@ -1,11 +1,13 @@
 //! `anneal serve`: requests from a Unix socket and over HTTP, run together in one context.
 //!
-//! [`connection`] takes connections, [`ndjson`] and [`http`] read requests from them, [`request`] checks these, and
-//! [`server`] hands them to the one thread that owns the context, [`scheduler`], through [`queue`]. What comes of a
-//! request goes back through a channel of [`job`]'s events. All but the scheduler runs on one thread.
+//! [`connection`] takes connections, [`ndjson`] and [`http`] read requests from them, [`request`] checks these,
+//! [`conversation`] makes a prompt of messages, and [`server`] hands them to the one thread that owns the context,
+//! [`scheduler`], through [`queue`]. What comes of a request goes back through a channel of [`job`]'s events. All but the
+//! scheduler, and what may take long, runs on one thread.
 
 pub mod config;
 pub mod connection;
+pub mod conversation;
 pub mod fields;
 pub mod http;
 pub mod job;

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::fields::Fields;
 use super::job::{Client, Done, Event, Piece};
 use super::refusal::{Kind, Refusal};
-use super::request::{Generate, prompt};
+use super::request::{Generate, prompt_or_messages};
 use super::server::Server;
 use crate::ffi::Token;
 
@@ -230,7 +230,7 @@ fn read(line: &[u8], server: &Server, id: &mut Value) -> Result<Generate, Refusa
         Some(other) => return Err(super::fields::wrong("id", "use a text or a number", &other)),
         None => Value::Null,
     };
-    let prompt = prompt(fields.take("prompt"))?;
+    let prompt = prompt_or_messages(&mut fields)?;
     let generate = Generate::take(&mut fields, prompt, &server.defaults)?;
     fields.finish()?;
     Ok(generate)

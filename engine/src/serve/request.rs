@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::conversation::Conversation;
 use super::fields::{Fields, shown, wrong};
 use super::refusal::Refusal;
 use crate::error::Error;
@@ -32,6 +33,18 @@ pub enum Prompt {
     Text(String),
     /// As tokens.
     Tokens(Vec<Token>),
+    /// As messages, which the model's template makes a text of.
+    Messages(Conversation),
+}
+
+impl Prompt {
+    /// The field that it comes from.
+    pub fn field(&self) -> &'static str {
+        match self {
+            Prompt::Text(_) | Prompt::Tokens(_) => "prompt",
+            Prompt::Messages(_) => "messages",
+        }
+    }
 }
 
 /// A request for text.
@@ -71,6 +84,15 @@ impl Generate {
             cache_prompt: fields.bool("cache_prompt")?.unwrap_or(true),
             deadline: deadline.map_or(defaults.deadline, Duration::from_secs_f64),
         })
+    }
+}
+
+/// The prompt of a request that may have `messages` in place of `prompt`.
+pub fn prompt_or_messages(fields: &mut Fields) -> Result<Prompt, Refusal> {
+    match (fields.take("prompt"), fields.take("messages")) {
+        (None, Some(messages)) => Conversation::take(fields, messages).map(Prompt::Messages),
+        (Some(_), Some(_)) => Err(Refusal::field("messages", "give it or prompt, not both")),
+        (value, None) => prompt(value),
     }
 }
 

@@ -20,6 +20,7 @@ use super::queue::{Closing, Inbox};
 use super::request::Defaults;
 use super::scheduler::{Rules, Scheduler};
 use super::server::{Limits, Server};
+use crate::chat::Template;
 use crate::error::{Error, Result};
 use crate::ffi::{self, Model};
 use crate::live::Live;
@@ -33,6 +34,8 @@ pub struct Options {
     pub model: PathBuf,
     /// What clients call it.
     pub name: String,
+    /// What makes a prompt of messages, a built-in template or a file; without it the model's own.
+    pub chat_template: Option<String>,
     /// The Unix socket.
     pub socket: Option<PathBuf>,
     /// The group that may use it as well.
@@ -90,6 +93,7 @@ pub fn run(
     let bound = bind(options)?;
     allow_files(options.limits.connections);
     let model = model::open(&options.model, settings, &live)?;
+    let template = template(options, &model)?;
     let inbox = Arc::new(Inbox::new(options.queue));
     let metrics = Arc::new(Metrics::default());
     let mut scheduler = start_scheduler(options, settings, live, &model, &inbox, &metrics)?;
@@ -107,6 +111,7 @@ pub fn run(
         limits: options.limits,
         keys: options.keys.clone(),
         model,
+        template,
         inbox,
         metrics,
     });
@@ -120,6 +125,15 @@ pub fn run(
     runtime.shutdown_background();
     ended?;
     scheduler.join()
+}
+
+/// The template; a model without one can still go on with texts.
+fn template(options: &Options, model: &Model) -> Result<std::result::Result<Arc<Template>, String>> {
+    match Template::choose(options.chat_template.as_deref(), model) {
+        Ok(template) => Ok(Ok(Arc::new(template))),
+        Err(error) if options.chat_template.is_some() => Err(error),
+        Err(error) => Ok(Err(error.to_string())),
+    }
 }
 
 /// Raises the soft limit of open files, each connection being one, as far as the hard one lets.

@@ -10,6 +10,7 @@ use super::metrics::Metrics;
 use super::queue::{Inbox, Refused};
 use super::refusal::{Kind, Refusal};
 use super::request::{Defaults, Generate, Prompt};
+use crate::chat::Template;
 use crate::error::Error;
 use crate::ffi::{Model, Token};
 use crate::sampling::{Chain, SamplingOptions};
@@ -41,6 +42,8 @@ pub struct Server {
     pub name: String,
     /// The model.
     pub model: Arc<Model>,
+    /// What makes a prompt of messages, or why there is nothing that does.
+    pub template: Result<Arc<Template>, String>,
     /// Tokens of the context.
     pub n_ctx: u32,
     /// Number of slots.
@@ -67,8 +70,9 @@ impl Server {
         client: Client,
         arrived: Instant,
     ) -> Result<mpsc::Receiver<Event>, Refusal> {
+        let field = request.prompt.field();
         let prompt = self.tokens(request.prompt).await?;
-        self.check(&prompt)?;
+        self.check(field, &prompt)?;
         let chain = self.chain(request.sampling, &prompt).await?;
         let (events, receiver) = mpsc::channel(EVENTS);
         let job = Job {
@@ -94,7 +98,8 @@ impl Server {
 
     /// `prompt` as tokens of the vocabulary.
     pub async fn tokens(&self, prompt: Prompt) -> Result<Vec<Token>, Refusal> {
-        let failed = |error: Error| Refusal { param: Some("prompt".to_string()), ..invalid(&error) };
+        let field = prompt.field();
+        let failed = |error: Error| Refusal { param: Some(field.to_string()), ..invalid(&error) };
         match prompt {
             Prompt::Text(text) if text.len() > LONG_TEXT => {
                 let model = Arc::clone(&self.model);
@@ -102,6 +107,12 @@ impl Server {
                 cut.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?.map_err(failed)
             }
             Prompt::Text(text) => self.model.tokenize(&text).map_err(failed),
+            // A template takes as long as its author likes.
+            Prompt::Messages(conversation) => {
+                let (model, template) = (Arc::clone(&self.model), self.template()?);
+                let cut = tokio::task::spawn_blocking(move || conversation.tokens(&template, &model)).await;
+                cut.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?.map_err(failed)
+            }
             Prompt::Tokens(tokens) => match tokens.iter().find(|token| !self.model.has_token(**token)) {
                 None => Ok(tokens),
                 Some(token) => {
@@ -113,6 +124,12 @@ impl Server {
                 }
             },
         }
+    }
+
+    /// What makes a prompt of messages.
+    pub fn template(&self) -> Result<Arc<Template>, Refusal> {
+        let template = self.template.as_ref().map(Arc::clone);
+        template.map_err(|why| Refusal::new(Kind::Invalid, format!("this server cannot chat: {why}")))
     }
 
     /// What chooses the tokens after `prompt`.
@@ -131,9 +148,9 @@ impl Server {
         Ok(chain)
     }
 
-    fn check(&self, prompt: &[Token]) -> Result<(), Refusal> {
+    fn check(&self, field: &str, prompt: &[Token]) -> Result<(), Refusal> {
         if prompt.is_empty() {
-            return Err(Refusal::field("prompt", "is empty, and this model starts with no token of its own"));
+            return Err(Refusal::field(field, "is empty, and this model starts with no token of its own"));
         }
         if prompt.len() > self.n_ctx as usize {
             let message = format!(
@@ -142,7 +159,7 @@ impl Server {
                 prompt.len(),
                 self.n_ctx
             );
-            let param = Some("prompt".to_string());
+            let param = Some(field.to_string());
             return Err(Refusal { param, ..Refusal::new(Kind::PromptTooLong, message) });
         }
         Ok(())

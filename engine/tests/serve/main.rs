@@ -4,6 +4,7 @@
 mod alone;
 mod answers;
 mod bad_input;
+mod chat;
 mod client;
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,9 +1,11 @@
 //! HTTP, as OpenAI's clients speak it, on the TCP address and on the Unix socket.
 
 mod access;
+mod chat;
 mod completions;
 mod io;
 mod other;
+mod out;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -37,10 +39,11 @@ use super::server::Server;
 
 type App = State<Arc<Server>>;
 
-/// Every path there is. `/v1/chat/completions` is not here yet.
+/// Every path there is.
 fn router(server: Arc<Server>) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions))
+        .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/models", get(other::models))
         .route("/v1/models/{name}", get(other::model))
         .route("/tokenize", post(other::tokenize))
