@@ -38,7 +38,8 @@ fn too_little_address_space_is_told_whatever_runs_out_of_it() {
         parts(&command.args(["-c", &script, ANNEAL]).args(arguments).output().expect("a shell"))
     };
     // As much as it takes to start: how much that is depends on the build.
-    let starts = (20_000..400_000).step_by(2_000).find(|limit| limited(*limit, &["--version"]).0 == Some(0));
+    let starts =
+        (20_000..400_000).step_by(2_000).find(|limit| limited(*limit, &["run", "--help"]).0 == Some(0));
     let starts = starts.expect("it starts within 400 MB");
     let run = ["run", "-n", "2", "-p", "hello", "-m", tiny().to_str().expect("UTF-8")];
     let mut failed = 0;
