@@ -25,7 +25,7 @@ pub use batch::{Batch, Decoded, MAX_SEQUENCES, SequenceId};
 pub(crate) use clock::strftime_now;
 pub use collector::Collector;
 pub(crate) use quantizer::{quantize, quantize_plan, quantize_progress};
-pub use sampler::{Candidate, RawChain, Sampler};
+pub use sampler::{Candidate, RawChain};
 
 /// A token's number in the vocabulary.
 pub type Token = sys::llama_token;

@@ -175,23 +175,6 @@ pub struct ContextOptions {
     pub interruptible: bool,
 }
 
-/// How the next token is chosen.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SamplerOptions {
-    /// The most likely token; all else is ignored.
-    pub greedy: bool,
-    /// Candidates kept; 0 keeps all.
-    pub top_k: u32,
-    /// Probability mass kept; 1 keeps all.
-    pub top_p: f32,
-    /// Candidates kept that have at least this part of the best one's probability; 0 keeps all.
-    pub min_p: f32,
-    /// Temperature.
-    pub temperature: f32,
-    /// Seed of the random numbers.
-    pub seed: u32,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::ffi::{MAX_THREADS, TILED};
 use crate::live::{Blas, Live};
-use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, SamplerOptions, SplitLayout};
+use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, SplitLayout};
 use crate::sampling::SamplingOptions;
 
 /// Where a value came from.
@@ -341,20 +341,7 @@ impl Settings {
         ModelOptions { load_mode: self.load_mode.value, repack: self.repack.value, vocab_only: false }
     }
 
-    /// How to choose tokens, with `seed` where none is set.
-    pub fn sampler_options(&self, seed: u32) -> SamplerOptions {
-        SamplerOptions {
-            // At temperature 0 only the most likely token has any probability.
-            greedy: self.greedy.value || self.temperature.value <= 0.0,
-            top_k: self.top_k.value,
-            top_p: self.top_p.value,
-            min_p: self.min_p.value,
-            temperature: self.temperature.value,
-            seed: self.seed.value.unwrap_or(seed),
-        }
-    }
-
-    /// The same for [`Chain`](crate::sampling::Chain), without what the settings do not know of.
+    /// How to choose tokens, as far as the settings know of it.
     pub fn sampling_options(&self) -> SamplingOptions {
         let mut options = SamplingOptions {
             temperature: self.temperature.value,

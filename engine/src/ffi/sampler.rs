@@ -5,61 +5,9 @@ use std::ptr::NonNull;
 
 use llama_sys as sys;
 
-use super::{Context, Message, Model, Token};
+use super::{Message, Model, Token};
 use crate::error::{Error, Result};
-use crate::options::SamplerOptions;
 use crate::sampling::SamplingOptions;
-
-/// A chain of samplers with its random numbers.
-pub struct Sampler {
-    raw: NonNull<sys::llama_sampler>,
-    message: Message,
-}
-
-// SAFETY: plain data without ties to a thread or a context.
-unsafe impl Send for Sampler {}
-
-impl Drop for Sampler {
-    fn drop(&mut self) {
-        // SAFETY: owned.
-        unsafe { sys::llama_sampler_free(self.raw.as_ptr()) }
-    }
-}
-
-impl Sampler {
-    /// A chain for `options`.
-    pub fn new(options: &SamplerOptions) -> Result<Self> {
-        let mut message = Message::new();
-        let (err, err_size) = message.parts();
-        let params = sys::anneal_sampler_params {
-            greedy: options.greedy,
-            top_k: i32::try_from(options.top_k).unwrap_or(i32::MAX),
-            top_p: options.top_p,
-            min_p: options.min_p,
-            temp: options.temperature,
-            seed: options.seed,
-        };
-        // SAFETY: `params` outlives the call.
-        let raw = unsafe { sys::anneal_sampler_new(&params, err, err_size) };
-        match NonNull::new(raw) {
-            Some(raw) => Ok(Sampler { raw, message }),
-            None => Err(Error::Sampler(message.text())),
-        }
-    }
-
-    /// Chooses a token by the last logits that `context` holds. There must have been a [`Context::decode`].
-    pub fn sample(&mut self, context: &mut Context) -> Result<Token> {
-        let mut token = 0;
-        let (err, err_size) = self.message.parts();
-        // SAFETY: both are live; `token` outlives the call.
-        let sampled =
-            unsafe { sys::anneal_sample(self.raw.as_ptr(), context.raw.as_ptr(), &mut token, err, err_size) };
-        match sampled {
-            true => Ok(token),
-            false => Err(Error::Sampler(self.message.text())),
-        }
-    }
-}
 
 /// A token that could have been chosen.
 pub type Candidate = sys::llama_token_data;

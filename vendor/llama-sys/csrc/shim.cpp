@@ -423,36 +423,6 @@ int32_t anneal_token_to_piece(
         threw, err, err_size, [&] { return llama_token_to_piece(vocab, token, buf, size, /* lstrip */ 0, special); });
 }
 
-llama_sampler * anneal_sampler_new(const anneal_sampler_params * params, char * err, size_t err_size) {
-    return guarded<llama_sampler *>(nullptr, err, err_size, [&] {
-        llama_sampler * chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
-        if (params->greedy) {
-            llama_sampler_chain_add(chain, llama_sampler_init_greedy());
-            return chain;
-        }
-        // The order of llama.cpp's own tools: what cuts the most comes first, the temperature last.
-        if (params->top_k > 0) {
-            llama_sampler_chain_add(chain, llama_sampler_init_top_k(params->top_k));
-        }
-        if (params->top_p < 1.0f) {
-            llama_sampler_chain_add(chain, llama_sampler_init_top_p(params->top_p, 1));
-        }
-        if (params->min_p > 0.0f) {
-            llama_sampler_chain_add(chain, llama_sampler_init_min_p(params->min_p, 1));
-        }
-        llama_sampler_chain_add(chain, llama_sampler_init_temp(params->temp));
-        llama_sampler_chain_add(chain, llama_sampler_init_dist(params->seed));
-        return chain;
-    });
-}
-
-bool anneal_sample(llama_sampler * sampler, llama_context * ctx, llama_token * token, char * err, size_t err_size) {
-    return guarded(false, err, err_size, [&] {
-        *token = llama_sampler_sample(sampler, ctx, -1);
-        return true;
-    });
-}
-
 anneal_chain * anneal_chain_new(
         const llama_vocab * vocab, const anneal_chain_params * params, char * err, size_t err_size) {
     return logged<anneal_chain *>(

@@ -78,22 +78,6 @@ int32_t anneal_token_to_piece(
         const struct llama_vocab * vocab, llama_token token, char * buf, int32_t size, bool special,
         bool * threw, char * err, size_t err_size);
 
-struct anneal_sampler_params {
-    bool     greedy;  // the most likely token; all else is ignored
-    int32_t  top_k;   // <= 0: off
-    float    top_p;   // >= 1: off
-    float    min_p;   // <= 0: off
-    float    temp;
-    uint32_t seed;
-};
-
-struct llama_sampler * anneal_sampler_new(const struct anneal_sampler_params * params, char * err, size_t err_size);
-
-// Samples from the last logits and accepts the token; false on an exception.
-bool anneal_sample(
-        struct llama_sampler * sampler, struct llama_context * ctx, llama_token * token, char * err,
-        size_t err_size);
-
 // A chain of samplers for rows of logits; see sampler.cpp.
 struct anneal_chain;
 
