@@ -117,11 +117,11 @@ fn a_signal_while_the_model_is_loaded_leaves_no_socket() {
 
 #[test]
 fn a_long_step_does_not_delay_the_end() {
-    let sizes = ["-c", "32768", "-b", "32768", "-ub", "32768"];
+    let sizes = ["-c", "8192", "-b", "8192", "-ub", "8192"];
     let mut server = Server::start(&[&sizes[..], &["--slots", "1", "--drain", "0.1"]].concat());
     let mut running = server.connect();
     let mut request = greedy("", 10);
-    request["prompt"] = json!(vec![1000; 32_000]);
+    request["prompt"] = json!(vec![1000; 8000]);
     running.send(request.to_string().as_bytes());
     server.wait_for("anneal_slots_busy", 1.0);
     server.signal("TERM");
