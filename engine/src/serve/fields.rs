@@ -38,6 +38,12 @@ impl Fields {
         self.map.remove(name).filter(|value| !value.is_null())
     }
 
+    /// The names that were asked for.
+    #[cfg(test)]
+    pub fn known(&self) -> &[&'static str] {
+        &self.known
+    }
+
     /// A truth value.
     pub fn bool(&mut self, name: &'static str) -> Result<Option<bool>, Refusal> {
         self.take(name)

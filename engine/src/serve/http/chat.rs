@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use super::App;
 use super::completions::{include_usage, only};
-use super::other::named;
+use super::other::is_called;
 use super::out::{Shape, respond};
 use crate::sampling::Constraint;
 use crate::serve::conversation::Conversation;
 use crate::serve::fields::{Fields, wrong};
 use crate::serve::refusal::Refusal;
-use crate::serve::request::{Generate, Prompt};
+use crate::serve::request::{Defaults, Generate, Prompt};
 use crate::serve::server::Server;
 
 /// `POST /v1/chat/completions`
@@ -23,8 +23,17 @@ pub async fn chat(State(server): App, request: Request) -> Response {
 /// The request, and whether a stream ends with the usage. Fields that nobody knows are ignored: clients send many.
 fn read(server: &Server, fields: &mut Fields) -> Result<(Generate, bool), Refusal> {
     server.template()?;
+    take(fields, &server.name, &server.current().defaults)
+}
+
+/// The same of a server whose model is called `name`.
+pub(super) fn take(
+    fields: &mut Fields,
+    name: &str,
+    defaults: &Defaults,
+) -> Result<(Generate, bool), Refusal> {
     if let Some(model) = fields.text("model")? {
-        named(server, &model)?;
+        is_called(name, &model)?;
     }
     only(fields, "n", &json!(1))?;
     only(fields, "logprobs", &json!(false))?;
@@ -37,11 +46,11 @@ fn read(server: &Server, fields: &mut Fields) -> Result<(Generate, bool), Refusa
     // Its new name, which goes before the old one.
     let max_tokens = fields.whole("max_completion_tokens", 1..=u32::MAX)?;
     let format = response_format(fields.take("response_format"))?;
-    let mut generate = Generate::take(fields, prompt, &server.current().defaults)?;
+    let mut generate = Generate::take(fields, prompt, defaults)?;
     generate.max_tokens = max_tokens.unwrap_or(generate.max_tokens);
     if let Some(format) = format {
         if generate.sampling.constraint.is_some() {
-            let what = "give it, grammar or json_schema, not several";
+            let what = "give it, grammar, json_schema or a tool_choice that demands a call, not several";
             return Err(Refusal::field("response_format", what));
         }
         generate.sampling.constraint = Some(format);

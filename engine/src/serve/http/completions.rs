@@ -5,11 +5,11 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::App;
-use super::other::named;
+use super::other::is_called;
 use super::out::{Shape, respond};
 use crate::serve::fields::{Fields, shown, wrong};
 use crate::serve::refusal::Refusal;
-use crate::serve::request::{Generate, prompt};
+use crate::serve::request::{Defaults, Generate, prompt};
 use crate::serve::server::Server;
 
 /// `POST /v1/completions`
@@ -19,8 +19,17 @@ pub async fn completions(State(server): App, request: Request) -> Response {
 
 /// The request, and whether a stream ends with the usage. Fields that nobody knows are ignored: clients send many.
 fn read(server: &Server, fields: &mut Fields) -> Result<(Generate, bool), Refusal> {
+    take(fields, &server.name, &server.current().defaults)
+}
+
+/// The same of a server whose model is called `name`.
+pub(super) fn take(
+    fields: &mut Fields,
+    name: &str,
+    defaults: &Defaults,
+) -> Result<(Generate, bool), Refusal> {
     if let Some(model) = fields.text("model")? {
-        named(server, &model)?;
+        is_called(name, &model)?;
     }
     only(fields, "n", &json!(1))?;
     only(fields, "best_of", &json!(1))?;
@@ -31,7 +40,7 @@ fn read(server: &Server, fields: &mut Fields) -> Result<(Generate, bool), Refusa
     }
     let include_usage = include_usage(fields)?;
     let prompt = prompt(fields.take("prompt"))?;
-    Ok((Generate::take(fields, prompt, &server.current().defaults)?, include_usage))
+    Ok((Generate::take(fields, prompt, defaults)?, include_usage))
 }
 
 /// Refuses a value of `name` that asks for what is not offered.

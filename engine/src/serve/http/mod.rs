@@ -1,9 +1,11 @@
 //! HTTP, as OpenAI's clients speak it, on the TCP address and on the Unix socket.
 
 mod access;
+mod calls;
 mod chat;
 mod completions;
 mod io;
+mod openapi;
 mod other;
 mod out;
 
@@ -50,6 +52,7 @@ fn router(server: Arc<Server>) -> Router {
         .route("/detokenize", post(other::detokenize))
         .route("/health", get(other::health))
         .route("/metrics", get(other::metrics))
+        .route("/openapi.json", get(openapi::openapi))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
         .with_state(server)

@@ -18,7 +18,7 @@ use crate::serve::request::Prompt;
 use crate::serve::server::Server;
 
 /// Most tokens that are made text of at a time.
-const TOKENS: usize = 1 << 20;
+pub const TOKENS: usize = 1 << 20;
 
 /// `GET /v1/models`
 pub async fn models(State(server): App) -> Response {
@@ -36,11 +36,16 @@ pub async fn model(State(server): App, name: Result<Path<String>, PathRejection>
 
 /// Whether the model is called `name`.
 pub fn named(server: &Server, name: &str) -> Result<(), Refusal> {
-    if name == server.name {
+    is_called(&server.name, name)
+}
+
+/// Whether the model, which is called `known`, is called `name`.
+pub fn is_called(known: &str, name: &str) -> Result<(), Refusal> {
+    if name == known {
         return Ok(());
     }
     let short: String = name.chars().take(100).collect();
-    let message = format!("there is no model {short:?}; this server has {:?}", server.name);
+    let message = format!("there is no model {short:?}; this server has {known:?}");
     Err(Refusal { param: Some("model".to_string()), ..Refusal::new(Kind::NoModel, message) })
 }
 

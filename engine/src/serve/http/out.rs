@@ -16,6 +16,7 @@ use http_body::Frame;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
+use super::calls::Calls;
 use super::{answer, fields, refuse, typed};
 use crate::serve::fields::Fields;
 use crate::serve::job::{Client, Done, Event, Finish};
@@ -54,12 +55,13 @@ async fn complete(
     let mut fields = fields(server, request).await?;
     let (generate, include_usage) = read(server, &mut fields)?;
     let stream = generate.stream;
+    let calls = Calls::of(&generate, server)?;
     let events = server.submit(generate, client, arrived).await?;
     let head = Head::new(server, shape);
     if !stream {
-        return whole(&head, events).await;
+        return whole(&head, calls, events).await;
     }
-    let body = Body::new(Stream::new(head, events, include_usage));
+    let body = Body::new(Stream::new(head, calls, events, include_usage));
     let mut response = typed("text/event-stream", body);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(response)
@@ -100,12 +102,17 @@ impl Head {
     }
 
     /// All of the answer.
-    fn whole(&self, text: &str, finish: Finish) -> Value {
-        let finish = finish_reason(finish);
+    fn whole(&self, text: &str, calls: Option<Calls>, finish: Finish) -> Value {
         match self.shape {
-            Shape::Text => self.text(text, Some(finish)),
+            Shape::Text => self.text(text, Some(finish_reason(finish))),
             Shape::Chat => {
-                let message = json!({ "role": "assistant", "content": text, "refusal": null });
+                let (message, finish) = match calls {
+                    Some(mut calls) => calls.message(text, finish),
+                    None => {
+                        let message = json!({ "role": "assistant", "content": text, "refusal": null });
+                        (message, finish_reason(finish))
+                    }
+                };
                 let choice =
                     json!({ "index": 0, "message": message, "logprobs": null, "finish_reason": finish });
                 self.object("chat.completion", json!([choice]))
@@ -152,7 +159,7 @@ impl Head {
 }
 
 /// OpenAI knows no other.
-fn finish_reason(finish: Finish) -> &'static str {
+pub(super) fn finish_reason(finish: Finish) -> &'static str {
     match finish {
         Finish::End | Finish::StopString => "stop",
         Finish::Length | Finish::ContextFull | Finish::Deadline | Finish::Shutdown => "length",
@@ -195,7 +202,7 @@ fn unread() -> Refusal {
 }
 
 /// All of the answer at once.
-async fn whole(head: &Head, mut events: Receiver<Event>) -> Result<Response, Refusal> {
+async fn whole(head: &Head, calls: Option<Calls>, mut events: Receiver<Event>) -> Result<Response, Refusal> {
     let mut text = String::new();
     loop {
         match events.recv().await {
@@ -205,7 +212,7 @@ async fn whole(head: &Head, mut events: Receiver<Event>) -> Result<Response, Ref
                     return Err(refusal);
                 }
                 text.push_str(&done.rest);
-                let mut object = head.whole(&text, done.finish);
+                let mut object = head.whole(&text, calls, done.finish);
                 object["usage"] = usage(&done);
                 add_ours(&mut object, &done);
                 return Ok(answer(&object));
@@ -219,6 +226,7 @@ async fn whole(head: &Head, mut events: Receiver<Event>) -> Result<Response, Ref
 /// The answer as it comes, as server-sent events. Dropped with the connection, and the request ends with it.
 struct Stream {
     head: Head,
+    calls: Option<Calls>,
     events: Receiver<Event>,
     include_usage: bool,
     over: bool,
@@ -226,8 +234,8 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(head: Head, events: Receiver<Event>, include_usage: bool) -> Self {
-        let mut stream = Stream { head, events, include_usage, over: false, ready: Vec::new() };
+    fn new(head: Head, calls: Option<Calls>, events: Receiver<Event>, include_usage: bool) -> Self {
+        let mut stream = Stream { head, calls, events, include_usage, over: false, ready: Vec::new() };
         if stream.head.shape == Shape::Chat {
             let begin = json!({ "role": "assistant", "content": "" });
             stream.put(&stream.head.delta(begin, None));
@@ -239,10 +247,24 @@ impl Stream {
         self.ready.extend_from_slice(format!("data: {object}\n\n").as_bytes());
     }
 
+    fn tell(&mut self, text: &str) {
+        match &mut self.calls {
+            None => self.put(&self.head.part(text)),
+            Some(calls) => {
+                let deltas = calls.deltas(text);
+                self.put_deltas(deltas);
+            }
+        }
+    }
+
+    fn put_deltas(&mut self, deltas: Vec<Value>) {
+        deltas.into_iter().for_each(|delta| self.put(&self.head.delta(delta, None)));
+    }
+
     fn take(&mut self, event: Option<Event>) {
         let refusal = match event {
             Some(Event::Token(piece)) if piece.text.is_empty() => return,
-            Some(Event::Token(piece)) => return self.put(&self.head.part(&piece.text)),
+            Some(Event::Token(piece)) => return self.tell(&piece.text),
             Some(Event::Done(done)) => match without_tokens(&done) {
                 None => return self.finish(&done),
                 Some(refusal) => refusal,
@@ -255,7 +277,15 @@ impl Stream {
     }
 
     fn finish(&mut self, done: &Done) {
-        let (rest, mut last) = self.head.last(&done.rest, done.finish);
+        let (rest, mut last) = match &mut self.calls {
+            None => self.head.last(&done.rest, done.finish),
+            Some(calls) => {
+                let deltas = [calls.deltas(&done.rest), calls.last()].concat();
+                let finish = calls.finish_reason(done.finish);
+                self.put_deltas(deltas);
+                (None, self.head.delta(json!({}), Some(finish)))
+            }
+        };
         if let Some(rest) = rest {
             self.put(&rest);
         }
