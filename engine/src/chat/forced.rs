@@ -23,7 +23,7 @@ pub fn schema(functions: &[&Offered]) -> Value {
             "additionalProperties": false,
         })
     };
-    match functions {
+    let mut schema = match functions {
         [function] => one(function, "#"),
         functions => {
             let all = functions.iter().enumerate();
@@ -31,7 +31,10 @@ pub fn schema(functions: &[&Offered]) -> Value {
                 all.map(|(index, function)| one(function, &format!("#/anyOf/{index}"))).collect();
             json!({ "anyOf": all })
         }
-    }
+    };
+    // As Python writes JSON, and so as models were taught to.
+    schema["x-guidance"] = json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
+    schema
 }
 
 /// The schema of the arguments of `function`, at home in the schema at `place`.
@@ -78,8 +81,6 @@ pub struct ForcedReader {
     depth: u32,
     in_text: bool,
     escaped: bool,
-    /// White space that may be the last.
-    space: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,16 +132,17 @@ impl ForcedReader {
     fn argument(&mut self, character: char, arguments: &mut String) {
         let between = self.depth == 0 && !self.in_text;
         if between && character.is_whitespace() {
-            return self.space.push(character);
+            return;
         }
         if between && matches!(character, '}' | ']') {
             self.at = At::Over;
             return;
         }
-        // The white space before the arguments goes as well.
-        self.space.clear();
         arguments.push(character);
         self.follow(character);
+        if self.depth == 0 && !between && matches!(character, '}' | ']') && !self.in_text {
+            self.at = At::Over;
+        }
     }
 
     /// Keeps count of brackets and texts.
@@ -195,6 +197,8 @@ mod tests {
             (r#"{"name":"f\"\\","arguments":"\"\\}"}"#, Some("f\"\\"), r#""\"\\}""#, true),
             (r#"{"name":"arguments\":","arguments":7}"#, Some("arguments\":"), "7", true),
             (r#"{"name":"f","arguments":{"a":{"name":"g"#, Some("f"), r#"{"a":{"name":"g"#, false),
+            (r#"{"name":"f","arguments":{"a":"\"}"}"#, Some("f"), r#"{"a":"\"}"}"#, true),
+            (r#"{"name":"f","arguments":{"a":"}"#, Some("f"), r#"{"a":"}"#, false),
             (r#"{"name":"f","argu"#, None, "", false),
             ("", None, "", false),
             // No schema allows these; they must do no harm.

@@ -9,7 +9,7 @@ use super::fields::{Fields, shown, wrong};
 use super::refusal::Refusal;
 use crate::error::Error;
 use crate::ffi::Token;
-use crate::sampling::{Constraint, PARAMETERS, SamplingOptions};
+use crate::sampling::{Constraint, PARAMETERS, SamplingOptions, whole};
 
 /// Most stop strings of a request.
 pub const STOPS: usize = 16;
@@ -109,7 +109,7 @@ pub fn prompt(value: Option<Value>) -> Result<Prompt, Refusal> {
                 Err(Refusal::field("prompt", "one text a request; send several requests"))
             }
             tokens => {
-                let token = |value: &Value| value.as_i64().and_then(|token| Token::try_from(token).ok());
+                let token = |value: &Value| whole(value).and_then(|token| Token::try_from(token).ok());
                 let tokens = tokens
                     .iter()
                     .map(|value| token(value).ok_or_else(|| wrong("prompt", "a list holds tokens", value)));
@@ -217,7 +217,7 @@ mod tests {
         let found = read(r#"{"prompt": "a"}"#).expect("a request");
         assert_eq!(found.sampling, defaults().sampling);
         assert_eq!((found.max_tokens, found.stream, found.cache_prompt), (64, false, true));
-        let hot = read(r#"{"prompt": [1, 2], "temperature": 1, "seed": 3, "stop": "x"}"#).expect("a request");
+        let hot = read(r#"{"prompt": [1, 2.0], "temperature": 1, "seed": 3, "stop": "x"}"#).expect("a request");
         assert_eq!(hot.prompt, Prompt::Tokens(vec![1, 2]));
         assert_eq!((hot.sampling.top_p, hot.sampling.temperature, hot.sampling.seed), (0.9, 1.0, Some(3)));
         assert_eq!(hot.stop, ["x"]);
@@ -230,7 +230,7 @@ mod tests {
             ("{}", "prompt: is missing"),
             (r#"{"prompt": 1}"#, "prompt: use a text or a list of tokens, not 1"),
             (r#"{"prompt": ["a", "b"]}"#, "prompt: one text"),
-            (r#"{"prompt": [1, 1e9]}"#, "prompt: a list holds tokens, not 1000000000.0"),
+            (r#"{"prompt": [1, 1.5]}"#, "prompt: a list holds tokens, not 1.5"),
             (r#"{"prompt": [99999999999]}"#, "prompt: a list holds tokens"),
             (r#"{"prompt": "a", "max_tokens": 0}"#, "max_tokens: use a whole number from 1"),
             (r#"{"prompt": "a", "max_tokens": -1}"#, "max_tokens: use a whole number from 1"),

@@ -12,4 +12,6 @@ mod crowd;
 mod end;
 mod hold;
 mod http;
+mod openapi;
 mod signals;
+mod tools;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{App, answer, fields, refuse, typed};
 use crate::ffi::Token;
+use crate::sampling::whole;
 use crate::serve::fields::wrong;
 use crate::serve::queue::Closing;
 use crate::serve::refusal::{Kind, Refusal};
@@ -116,7 +117,7 @@ async fn text(server: &Arc<Server>, request: Request) -> Result<String, Refusal>
     let last = server.model.n_vocab().saturating_sub(1);
     let mut bytes = Vec::new();
     for value in &list {
-        let token = value.as_i64().and_then(|token| Token::try_from(token).ok());
+        let token = whole(value).and_then(|token| Token::try_from(token).ok());
         let token = token.filter(|token| server.model.has_token(*token));
         let token = token.ok_or_else(|| wrong("tokens", format!("use tokens from 0 to {last}"), value))?;
         let put = server.model.piece(token, &mut bytes);

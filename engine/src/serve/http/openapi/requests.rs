@@ -27,7 +27,7 @@ pub fn schemas(facts: &Facts) -> Map<String, Value> {
     };
     let mut chat = request(chat(facts), "messages");
     chat["if"] = json!({
-        "properties": { "tool_choice": { "enum": ["required"] } },
+        "properties": { "tool_choice": { "anyOf": [{ "const": "required" }, { "type": "object" }] } },
         "required": ["tool_choice"],
     });
     chat["then"] = json!({
