@@ -1,4 +1,4 @@
-// A chain of llama.cpp's samplers that works on a row of logits: what is impossible (banned, or against a grammar) is
+// A chain of llama.cpp's samplers that works on a row of logits: what is impossible (banned, or not in the mask) is
 // left out before the chain sees it, so that no sampler computes with it.
 #include "sampler.hpp"
 
@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <limits>
 #include <random>
 #include <stdexcept>
@@ -221,7 +220,6 @@ struct Window {
 struct anneal_chain {
     llama_sampler * repeats = nullptr;  // penalties and DRY
     llama_sampler * rest    = nullptr;  // all that cuts, and what chooses; null where the best one is chosen
-    llama_sampler * grammar = nullptr;  // GBNF
     size_t          needed  = 0;        // the best so many tokens, if the chain keeps no others; 0: all
 
     std::vector<llama_logit_bias> biases;  // by token
@@ -233,7 +231,6 @@ struct anneal_chain {
     ~anneal_chain() {
         llama_sampler_free(repeats);
         llama_sampler_free(rest);
-        llama_sampler_free(grammar);
     }
 
     // Candidates are by token until something sorts them.
@@ -268,8 +265,7 @@ struct anneal_chain {
 
     // Whether the best `needed` ones of the row are those that the chain keeps: nothing changes their order before.
     bool only_best(size_t n_vocab, const uint32_t * mask) const {
-        return needed > 0 && needed < n_vocab / 16 && mask == nullptr && biases.empty() && window.counts.empty() &&
-               grammar == nullptr;
+        return needed > 0 && needed < n_vocab / 16 && mask == nullptr && biases.empty() && window.counts.empty();
     }
 
     // The best `needed` ones and a few more, without a list of all.
@@ -342,32 +338,6 @@ struct anneal_chain {
     void drop_banned() {
         const auto banned = [](const llama_token_data & data) { return data.logit == -INFINITY; };
         tokens.erase(std::remove_if(tokens.begin(), tokens.end(), banned), tokens.end());
-    }
-
-    // llama.cpp's grammars look at each token by itself, which takes long: the likely ones come first, and once there are
-    // as many as the chain keeps, the others do not matter.
-    void apply_grammar() {
-        if (grammar == nullptr) {
-            return;
-        }
-        Tokens       allowed;
-        const size_t wanted = needed == 0 ? tokens.size() : needed;
-        size_t       from   = 0;
-        size_t       step   = needed == 0 ? tokens.size() : std::max<size_t>(64, 2 * needed);
-        while (from < tokens.size() && allowed.size() < wanted) {
-            const size_t to = std::min(tokens.size(), from + step);
-            if (to < tokens.size()) {
-                std::partial_sort(tokens.begin() + from, tokens.begin() + to, tokens.end(), is_better);
-            }
-            llama_token_data_array array = { tokens.data() + from, to - from, -1, false };
-            llama_sampler_apply(grammar, &array);
-            std::copy_if(
-                tokens.begin() + from, tokens.begin() + to, std::back_inserter(allowed),
-                [](const llama_token_data & data) { return data.logit != -INFINITY; });
-            from = to;
-            step *= 4;
-        }
-        tokens.swap(allowed);
     }
 
     llama_token choose() {
@@ -515,13 +485,6 @@ anneal_chain * anneal_chain_make(const llama_vocab * vocab, const anneal_chain_p
         } else if (params->top_k > 0 && params->top_n_sigma <= 0.0f && (params->mirostat == 0 || params->temperature <= 0.0f)) {
             chain->needed = size_t(params->top_k);
         }
-        if (params->grammar != nullptr) {
-            chain->grammar = llama_sampler_init_grammar(vocab, params->grammar, "root");
-            if (chain->grammar == nullptr) {
-                delete chain;
-                return nullptr;
-            }
-        }
     } catch (...) {
         delete chain;
         throw;
@@ -533,7 +496,7 @@ llama_token anneal_chain_pick(anneal_chain * chain, const float * logits, size_t
     // What the last call left: another token's, or of tokens that are no more.
     chain->candidates = { nullptr, 0, -1, false };
     const bool plain = chain->rest == nullptr && chain->window.counts.empty() && chain->biases.empty() && mask == nullptr;
-    if (plain && chain->grammar == nullptr) {
+    if (plain) {
         const llama_token best = anneal_chain::best(logits, n_vocab);
         if (best < 0) {
             throw std::runtime_error(NO_NUMBERS);
@@ -546,7 +509,6 @@ llama_token anneal_chain_pick(anneal_chain * chain, const float * logits, size_t
     }
     chain->take(logits, n_vocab, mask);
     chain->apply_repeats();
-    chain->apply_grammar();
     return chain->choose();
 }
 
@@ -557,9 +519,6 @@ void anneal_chain_take(anneal_chain * chain, llama_token token, bool generated) 
     }
     if (generated && chain->rest != nullptr) {
         llama_sampler_accept(chain->rest, token);
-    }
-    if (generated && chain->grammar != nullptr) {
-        llama_sampler_accept(chain->grammar, token);
     }
 }
 
