@@ -101,26 +101,60 @@ fn texts_are_allowed_as_the_grammar_has_them() {
             ],
         ),
         // A text that is read as long as it goes would leave nothing for what comes after it.
-        ("root ::= [a-z]+ \"b\"", &[("ab", Whole), ("abbb", Whole), ("a", Beginning), ("b", Beginning), ("a1", Refused)]),
-        ("root ::= a root \"]\" | \"x\"\na ::= \"a\" | \"ab\" | \"abc\" | \"bc\"", &[
-            ("x", Whole), ("abcx]", Whole), ("abcx]]", Whole), ("aabx]]", Whole), ("ax", Beginning), ("abcx]]]", Refused),
-            ("cx", Refused),
-        ]),
-        ("root ::= \"a\" root \"b\" | \"\"", &[("", Whole), ("aabb", Whole), ("aab", Beginning), ("abb", Refused)]),
-        ("root ::= root \"-\" [0-9] | [0-9]", &[("1", Whole), ("1-2-3", Whole), ("1-", Beginning), ("-1", Refused)]),
-        ("root ::= list \"!\"\nlist ::= list \",\" list | [a-z]", &[("a,b,c!", Whole), ("a,b", Beginning), ("a,!", Refused)]),
+        (
+            "root ::= [a-z]+ \"b\"",
+            &[("ab", Whole), ("abbb", Whole), ("a", Beginning), ("b", Beginning), ("a1", Refused)],
+        ),
+        (
+            "root ::= a root \"]\" | \"x\"\na ::= \"a\" | \"ab\" | \"abc\" | \"bc\"",
+            &[
+                ("x", Whole),
+                ("abcx]", Whole),
+                ("abcx]]", Whole),
+                ("aabx]]", Whole),
+                ("ax", Beginning),
+                ("abcx]]]", Refused),
+                ("cx", Refused),
+            ],
+        ),
+        (
+            "root ::= \"a\" root \"b\" | \"\"",
+            &[("", Whole), ("aabb", Whole), ("aab", Beginning), ("abb", Refused)],
+        ),
+        (
+            "root ::= root \"-\" [0-9] | [0-9]",
+            &[("1", Whole), ("1-2-3", Whole), ("1-", Beginning), ("-1", Refused)],
+        ),
+        (
+            "root ::= list \"!\"\nlist ::= list \",\" list | [a-z]",
+            &[("a,b,c!", Whole), ("a,b", Beginning), ("a,!", Refused)],
+        ),
         ("root ::= [a-z] root | [0-9]", &[("abc1", Whole), ("abc", Beginning), ("a1b", Refused)]),
         (
             "root ::= (\"(\" root \")\"){0,2} x{2,3}\nx ::= \"a\" | \"<\" root \">\"",
             &[
-                ("aaa", Whole), ("a", Beginning), ("aaaa", Refused), ("(aa)(aa)aa", Whole), ("(aa)(aa)(", Refused),
-                ("a<aa>", Whole), ("<a>", Refused),
+                ("aaa", Whole),
+                ("a", Beginning),
+                ("aaaa", Refused),
+                ("(aa)(aa)aa", Whole),
+                ("(aa)(aa)(", Refused),
+                ("a<aa>", Whole),
+                ("<a>", Refused),
             ],
         ),
-        (arithmetic, &[("a+b = 1\n", Whole), ("(a * b2)/3= x \n\n", Whole), ("a+", Beginning), ("1 2", Refused)]),
+        (
+            arithmetic,
+            &[("a+b = 1\n", Whole), ("(a *b2)/3= x \n\n", Whole), ("a+", Beginning), ("1 2", Refused)],
+        ),
         ("root ::= [^a-yä]{2} .", &[("zz\n", Whole), ("日zä", Whole), ("za", Refused), ("zä", Refused)]),
-        ("root ::= \"\\x41\\u00e4\" [\\U0001F600-\\U0001F64F]?", &[("Aä", Whole), ("Aä😀", Whole), ("Aa", Refused)]),
-        ("root ::= ([a-z ]?){40} \"0\"", &[("ab c0", Whole), ("0", Whole), ("ab", Beginning), ("0a", Refused)]),
+        (
+            "root ::= \"\\x41\\u00e4\" [\\U0001F600-\\U0001F64F]?",
+            &[("Aä", Whole), ("Aä😀", Whole), ("Aa", Refused)],
+        ),
+        (
+            "root ::= ([a-z ]?){40} \"0\"",
+            &[("ab c0", Whole), ("0", Whole), ("ab", Beginning), ("0a", Refused)],
+        ),
     ];
     for (grammar, texts) in cases {
         for (text, expected) in *texts {

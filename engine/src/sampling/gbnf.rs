@@ -82,7 +82,8 @@ pub(super) fn read(text: &str, token: &dyn Fn(&str) -> Option<u32>) -> Result<Gb
     let Some(root) = reader.symbols.get("root").copied().filter(|_| bodies.contains_key("root")) else {
         return Err("there is no rule 'root', which it begins with".to_string());
     };
-    let missing = reader.named.iter().filter(|(name, _)| !bodies.contains_key(*name)).min_by_key(|(_, at)| **at);
+    let missing =
+        reader.named.iter().filter(|(name, _)| !bodies.contains_key(*name)).min_by_key(|(_, at)| **at);
     if let Some((name, at)) = missing {
         return Err(reader.wrong_at(*at, &format!("there is no rule '{name}'")));
     }

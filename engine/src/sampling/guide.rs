@@ -132,7 +132,9 @@ impl Guide {
         let done = watched(matcher.cancellation_handle(), || work(matcher));
         done.map_err(|error| {
             let why = match self.matcher.is_cancelled() {
-                true => format!("a token took more than {} ms; make it less ambiguous", watch::STEP.as_millis()),
+                true => {
+                    format!("a token took more than {} ms; make it less ambiguous", watch::STEP.as_millis())
+                }
                 false => words(&error.to_string()),
             };
             Error::Sampler(format!("the {} cannot be followed: {why}", self.what))

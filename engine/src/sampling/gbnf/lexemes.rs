@@ -77,8 +77,9 @@ pub(super) fn to_be_cut(
 fn meet(first: &mut Regex, second: &mut Regex, after: Bytes, pairs: &mut usize) -> bool {
     // One byte of each kind.
     let mut kinds = HashSet::default();
-    let bytes: Vec<u8> =
-        (0..=255).filter(|byte| kinds.insert((first.alpha().map(*byte), second.alpha().map(*byte)))).collect();
+    let bytes: Vec<u8> = (0..=255)
+        .filter(|byte| kinds.insert((first.alpha().map(*byte), second.alpha().map(*byte))))
+        .collect();
     let ends: Vec<u8> = (0..=255).filter(|byte| after.has(*byte)).collect();
     let start = (first.initial_state(), second.initial_state());
     let mut todo: Vec<(StateID, StateID)> = vec![start];

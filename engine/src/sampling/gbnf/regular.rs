@@ -77,8 +77,9 @@ impl Gbnf {
                 Node::Any(items) => items.clone(),
                 _ => vec![self.rules[rule]],
             };
-            if let Some(body) =
-                self.as_repetition(rule, &alternatives, true).or_else(|| self.as_repetition(rule, &alternatives, false))
+            if let Some(body) = self
+                .as_repetition(rule, &alternatives, true)
+                .or_else(|| self.as_repetition(rule, &alternatives, false))
             {
                 self.rules[rule] = body;
             }

@@ -98,7 +98,8 @@ pub(in super::super) fn translate(
     spec.setup_lexeme_class(RegexAst::NoMatch).map_err(|error| error.to_string())?;
     let plan = Plan::new(&grammar, &sizes, &cut, &mut spec.regex_builder)?;
     let (lexemes, rules, tokens) = (plan.lexemes, plan.rules, plan.tokens);
-    written(spec, &lexemes, &rules, &token_ranges(&tokens, n_vocab, others)).map_err(|error| error.to_string())
+    written(spec, &lexemes, &rules, &token_ranges(&tokens, n_vocab, others))
+        .map_err(|error| error.to_string())
 }
 
 impl<'a> Plan<'a> {
