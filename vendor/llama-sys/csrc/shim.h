@@ -107,10 +107,9 @@ struct anneal_chain_params {
     size_t                          n_dry_breakers;
     const struct llama_logit_bias * biases;
     size_t                          n_biases;
-    const char *                    grammar;  // GBNF; NULL for none
 };
 
-// NULL on failure, with llama.cpp's reasons to refuse the grammar.
+// NULL on failure.
 struct anneal_chain * anneal_chain_new(
         const struct llama_vocab * vocab, const struct anneal_chain_params * params, char * err, size_t err_size);
 void anneal_chain_free(struct anneal_chain * chain);
@@ -121,7 +120,7 @@ bool anneal_chain_sample(
         struct anneal_chain * chain, const float * logits, size_t n_vocab, const uint32_t * mask, llama_token * token,
         char * err, size_t err_size);
 
-// Tells the chain that `token` is now a part of the text: `generated`, or of the prompt, which grammars do not see.
+// Tells the chain that `token` is now a part of the text: `generated`, or of the prompt.
 bool anneal_chain_accept(struct anneal_chain * chain, llama_token token, bool generated, char * err, size_t err_size);
 
 // How many tokens of the text penalties look at.
