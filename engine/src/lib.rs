@@ -24,6 +24,7 @@ pub mod roof;
 pub mod sampling;
 pub mod serve;
 pub mod settings;
+pub mod signals;
 pub mod split;
 pub mod stream_utf8;
 pub mod threads;

@@ -10,4 +10,6 @@ mod client;
 mod common;
 mod crowd;
 mod end;
+mod hold;
 mod http;
+mod signals;
