@@ -19,8 +19,11 @@ fn words(count: usize, seed: usize) -> String {
 /// Greedy tokens on one thread, with `more` flags: the result and stderr.
 fn run(prompt: &str, more: &[&str]) -> (Value, String) {
     let mut arguments = vec!["run", "-m", tiny().to_str().expect("UTF-8"), "-p", prompt, "-n", "24"];
-    arguments.extend(["--greedy", "--ignore-eos", "--json", "-t", "1", "-c", "4096"]);
+    arguments.extend(["--greedy", "--ignore-eos", "--json", "-t", "1"]);
     arguments.extend(more);
+    if !more.contains(&"-c") {
+        arguments.extend(["-c", "4096"]);
+    }
     let (code, stdout, stderr) = parts(&anneal(&arguments));
     assert_eq!(code, Some(0), "{more:?}: {stderr}");
     (serde_json::from_str(&stdout).expect("JSON"), stderr)
@@ -113,7 +116,7 @@ fn a_beginning_in_common_is_read_and_the_file_becomes_the_new_prompts() {
 #[test]
 fn penalties_see_the_prompt_that_was_not_evaluated() {
     let place = Place::new();
-    let penalties = ["--repeat-penalty", "1.5", "--repeat-last-n", "1000"];
+    let penalties = ["--frequency-penalty", "-2", "--repeat-last-n", "1000"];
     let flags = [&penalties[..], &["--prompt-cache", place.text()]].concat();
     let prompt = words(300, 5);
     let (plain, _) = run(&prompt, &penalties);

@@ -8,9 +8,11 @@ mod key;
 mod place;
 mod prompt;
 mod store;
+mod wanted;
 pub mod worker;
 
 pub use entry::{Content, Unfit};
 pub use key::{Key, ModelDigest};
 pub use prompt::{PromptCache, Report, generate};
 pub use store::{BLOCK, DEFAULT_BOUND, Loaded, Saved, Store};
+pub use wanted::Wanted;

@@ -10,8 +10,8 @@ use build_info::Bytes;
 use super::entry::Unfit;
 use super::key::Key;
 use super::store::{Loaded, Saved, Store};
-use crate::error::{Error, Result};
-use crate::ffi::{Model, Token};
+use crate::error::Result;
+use crate::ffi::Token;
 use crate::generate::{Generation, Request, Stop, check_prompt, go_on, has_nan, prefill};
 use crate::sampling::Chain;
 use crate::split::{Sequence, Session};
@@ -36,27 +36,8 @@ pub struct Report {
 
 impl PromptCache {
     /// The caches in `store` that are of `key`.
-    ///
-    /// # Errors
-    /// For a model whose context keeps something else than K and V of every token.
-    pub fn new(store: Store, key: Key, model: &Model) -> Result<Self> {
-        check_model(&store, model)?;
-        Ok(PromptCache { store: Arc::new(store), key })
-    }
-}
-
-/// Whether what `model` keeps of a prompt can be cut and put together again.
-pub(crate) fn check_model(store: &Store, model: &Model) -> Result<()> {
-    match model.has_plain_cache() {
-        true => Ok(()),
-        false => Err(Error::Cache {
-            path: store.path().to_path_buf(),
-            why: format!(
-                "{} does not keep K and V of every token (a sliding window, or a recurrent state), and only those are \
-                 cached",
-                model.description()
-            ),
-        }),
+    pub fn new(store: Store, key: Key) -> Self {
+        PromptCache { store: Arc::new(store), key }
     }
 }
 
@@ -76,7 +57,7 @@ pub fn generate(
     let mut report = Report::default();
     let prompt = session.current().model().tokenize(request.prompt)?;
     check_prompt(session.current(), 0, &prompt)?;
-    let (held, row) = begin(session, cache, &prompt, &mut report);
+    let Begun { held, row, is_of_use } = begin(session, cache, &prompt, &mut report);
     let mut generation = match row {
         Some(_) => Generation::new(0, request, session.n_ctx()),
         None => prefill(session, &prompt[held..], request)?,
@@ -87,6 +68,7 @@ pub fn generate(
     }
     let writing = match row {
         Some(_) => None,
+        None if is_of_use && cache.store.holds(&cache.key, &prompt, session.n_ctx()) => None,
         None => keep(session, cache, &prompt, &mut report),
     };
     let generated = go_on(session, chain, &prompt, row.as_deref(), &mut generation, request, start, on_text);
@@ -102,39 +84,42 @@ pub fn generate(
     Ok((generation, report))
 }
 
-/// Puts what the cache holds of `prompt` into the session: how many tokens that are. Less than all of them, since the
-/// logits of the last one choose the next; or all, and these logits.
-fn begin(
-    session: &mut Session,
-    cache: &PromptCache,
-    prompt: &[Token],
-    report: &mut Report,
-) -> (usize, Option<Vec<f32>>) {
+/// What a session begins with.
+#[derive(Default)]
+struct Begun {
+    /// Tokens of the prompt that it holds. Less than all of them, since the logits of the last one choose the next; or
+    /// all, and these logits.
+    held: usize,
+    row: Option<Vec<f32>>,
+    /// Whether the file that was found, if one was, is what its head says.
+    is_of_use: bool,
+}
+
+/// Puts what the cache holds of `prompt` into the session.
+fn begin(session: &mut Session, cache: &PromptCache, prompt: &[Token], report: &mut Report) -> Begun {
     let start = Instant::now();
-    let n_ctx = session.n_ctx();
-    let found = cache.store.find(&cache.key, prompt, 0, n_ctx, &mut report.notes);
-    let Some(loaded) = found.and_then(|found| cache.store.read(found, &mut report.notes)) else {
-        return (0, None);
+    let nothing = |is_of_use| Begun { is_of_use, ..Begun::default() };
+    let notes = &mut report.notes;
+    let Some(found) = cache.store.find(&cache.key, prompt, 0, session.n_ctx(), notes) else {
+        return nothing(true);
     };
-    let size = loaded.size;
-    let begun = put(session, loaded, prompt);
-    match begun {
-        Ok(begun) => {
-            report.read = Some((size, start.elapsed()));
-            begun
+    let Some(loaded) = cache.store.read(found, notes) else { return nothing(false) };
+    match put(session, &loaded, prompt) {
+        Ok((held, row)) => {
+            report.read = Some((loaded.size, start.elapsed()));
+            Begun { held, row, is_of_use: true }
         }
         Err(why) => {
             session.clear();
-            let path = cache.store.path().display();
-            report.notes.push(format!("the prompt cache {path} is not used: {why}"));
-            (0, None)
+            cache.store.discard(&loaded.path, &why, notes);
+            nothing(false)
         }
     }
 }
 
 fn put(
     session: &mut Session,
-    loaded: Loaded,
+    loaded: &Loaded,
     prompt: &[Token],
 ) -> std::result::Result<(usize, Option<Vec<f32>>), Unfit> {
     let refused = |why: String| Unfit::Refused(why);
@@ -143,10 +128,10 @@ fn put(
     if !context.holds(0, loaded.tokens.len()) {
         return Err(refused("its tokens are not where they should be".to_string()));
     }
-    let row = loaded.content.logits;
+    let row = &loaded.content.logits;
     let whole = loaded.common == prompt.len() && loaded.tokens.len() == prompt.len();
-    if whole && row.len() == context.model().n_vocab() as usize && !has_nan(&row) {
-        return Ok((prompt.len(), Some(row)));
+    if whole && row.len() == context.model().n_vocab() as usize && !has_nan(row) {
+        return Ok((prompt.len(), Some(row.clone())));
     }
     let keep = loaded.common.min(prompt.len() - 1);
     match context.keep(keep) == keep {
@@ -162,7 +147,7 @@ fn keep(
     prompt: &[Token],
     report: &mut Report,
 ) -> Option<Writing> {
-    if cache.store.is_read_only() || cache.store.holds(&cache.key, prompt, session.n_ctx()) {
+    if cache.store.is_read_only() {
         return None;
     }
     let context = session.current();

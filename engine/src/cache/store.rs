@@ -56,6 +56,8 @@ pub struct Found {
 /// The content of a file, ready to be put into a context.
 #[derive(Debug)]
 pub struct Loaded {
+    /// The file.
+    pub path: PathBuf,
     /// The tokens that it holds.
     pub tokens: Vec<Token>,
     /// How many of them the prompt begins with.
@@ -194,6 +196,7 @@ impl Store {
                 }
                 Some(Loaded {
                     size: found.head.file_size(),
+                    path: found.path,
                     tokens: found.head.tokens,
                     common: found.common,
                     content,
@@ -201,12 +204,17 @@ impl Store {
                 })
             }
             Err(why) => {
-                match &self.place {
-                    Place::File(path) => notes.push(self.not_used(path, &why)),
-                    Place::Folder { .. } => self.drop_damaged(&found.path, &why, notes),
-                }
+                self.discard(&found.path, &why, notes);
                 None
             }
+        }
+    }
+
+    /// Says that the file at `path` is of no use; in a folder it goes.
+    pub fn discard(&self, path: &Path, why: &Unfit, notes: &mut Vec<String>) {
+        match &self.place {
+            Place::File(path) => notes.push(self.not_used(path, why)),
+            Place::Folder { .. } => self.drop_damaged(path, why, notes),
         }
     }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use build_info::words::printable;
 
+use super::entry::Unfit;
 use super::key::Key;
 use super::store::{BLOCK, Loaded, Saved, Store};
 use crate::error::{Error, Result};
@@ -32,7 +33,7 @@ pub struct Disk<Job> {
     asked: usize,
     saves: Sender<Save>,
     shared: Arc<Shared>,
-    read_only: bool,
+    store: Arc<Store>,
 }
 
 /// What all three threads look at.
@@ -84,7 +85,6 @@ impl<Job: Send + 'static> Disk<Job> {
         let (waiting, cost, said) = Default::default();
         let shared = Arc::new(Shared { metrics, waiting, cost, said });
         let store = Arc::new(store);
-        let read_only = store.is_read_only();
         let (lookups, asked) = channel::<Lookup<Job>>();
         let (answer, answers) = channel();
         let (saves, given) = channel::<Save>();
@@ -97,17 +97,17 @@ impl<Job: Send + 'static> Disk<Job> {
                 }
             }
         };
-        let its_shared = Arc::clone(&shared);
+        let (its_store, its_shared) = (Arc::clone(&store), Arc::clone(&shared));
         let write = move || {
             for save in given {
-                write(&store, &key, save, &its_shared);
+                write(&its_store, &key, save, &its_shared);
                 its_shared.waiting.fetch_sub(1, Ordering::AcqRel);
             }
         };
         let failed = |why: std::io::Error| Error::Serve(format!("no thread for the prompt cache: {why}"));
         Builder::new().name("cache-read".to_string()).spawn(read).map_err(failed)?;
         Builder::new().name("cache-write".to_string()).spawn(write).map_err(failed)?;
-        Ok(Disk { lookups, answers, asked: 0, saves, shared, read_only })
+        Ok(Disk { lookups, answers, asked: 0, saves, shared, store })
     }
 
     /// Looks for more than the first `have` tokens of `prompt`.
@@ -145,7 +145,7 @@ impl<Job: Send + 'static> Disk<Job> {
     pub fn is_worth(&self, new: usize, tokens: usize, evaluate: Option<f64>) -> bool {
         let cost = self.shared.cost.load(Ordering::Relaxed) as f64 / 1e9;
         let worth = evaluate.is_none_or(|evaluate| evaluate * new as f64 > cost * tokens as f64);
-        !self.read_only && new >= BLOCK && worth
+        !self.store.is_read_only() && new >= BLOCK && worth
     }
 
     /// Whether a state can be taken now; if not it is counted as let go.
@@ -184,6 +184,13 @@ impl<Job: Send + 'static> Disk<Job> {
             self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
             self.failed("the prompt cache is not written: its thread has ended");
         }
+    }
+
+    /// Counts and says that what was read could not be used, because of `why`; the file goes.
+    pub fn refused(&self, loaded: &Loaded, why: String) {
+        let mut notes = Vec::new();
+        self.store.discard(&loaded.path, &Unfit::Refused(why), &mut notes);
+        notes.iter().for_each(|note| self.failed(note));
     }
 
     /// Counts and says what went wrong.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use build_info::{Bytes, words::printable};
-use engine::cache::{Key, ModelDigest, PromptCache, Report, Store};
+use engine::cache::{PromptCache, Report, Store, Wanted};
 use engine::generate::Generation;
 use engine::live::Live;
 use engine::options::SplitLayout;
@@ -29,12 +29,6 @@ pub struct CacheFlags {
     pub prompt_cache_ro: bool,
 }
 
-/// A cache that was asked for, before the model is loaded.
-pub struct Wanted {
-    store: Store,
-    digest: ModelDigest,
-}
-
 impl CacheFlags {
     /// Sees that the cache that is asked for can be there, and what the model at `model` is.
     ///
@@ -54,32 +48,25 @@ impl CacheFlags {
             };
         };
         let store = Store::at(path, self.prompt_cache_size, self.prompt_cache_ro)?;
-        Ok(Some(Wanted { store, digest: ModelDigest::of(model)? }))
+        Wanted::new(store, model).map(Some)
     }
 }
 
-impl Wanted {
-    /// The cache for `session`; none, with a word, for a model that there can be none for.
-    pub fn open(
-        self,
-        layouts: &Layouts,
-        session: &Session,
-        settings: &Settings,
-        live: &Live,
-    ) -> Option<PromptCache> {
-        let path = self.store.path().to_path_buf();
-        let model = layouts.model();
-        let split = settings.split_layout.value == SplitLayout::On;
-        let cache = match self.digest.is_unchanged() {
-            true => {
-                let key = Key::new(&self.digest, model, session.n_ctx(), split, settings, live);
-                PromptCache::new(self.store, key, model)
-            }
-            false => {
-                Err(Error::Cache { path, why: "the model's file changed while it was loaded".to_string() })
-            }
-        };
-        cache.inspect_err(|error| warn(&error.to_string())).ok()
+/// The cache for `session`; none, with a word, for a model that there can be none for.
+pub fn open(
+    wanted: Wanted,
+    layouts: &Layouts,
+    session: &Session,
+    settings: &Settings,
+    live: &Live,
+) -> Option<PromptCache> {
+    let split = settings.split_layout.value == SplitLayout::On;
+    match wanted.open(layouts.model(), session.n_ctx(), split, settings, live) {
+        Ok((store, key)) => Some(PromptCache::new(store, key)),
+        Err(error) => {
+            warn(&error.to_string());
+            None
+        }
     }
 }
 

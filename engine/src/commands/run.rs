@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let layouts = Layouts::open(&args.model, &settings, &live)?;
     let mut session = layouts.session(&settings, &live, true)?;
     let mut chain = Chain::new(&sampling, layouts.model())?;
-    let cache = cache.and_then(|wanted| wanted.open(&layouts, &session, &settings, &live));
+    let cache = cache.and_then(|wanted| cache::open(wanted, &layouts, &session, &settings, &live));
     let load = loading.elapsed();
 
     let request = Request { prompt: &prompt, n_predict: args.predict, ignore_end: args.ignore_eos };

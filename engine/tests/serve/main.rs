@@ -9,5 +9,6 @@ mod client;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowd;
+mod disk;
 mod end;
 mod http;
