@@ -28,7 +28,7 @@ const HEAD: usize = 192;
 const SIGNED: usize = HEAD - 32;
 
 /// How much is read and hashed at a time, so that it is still in the CPU's cache.
-const CHUNK: usize = 1 << 20;
+const CHUNK: u64 = 1 << 20;
 
 /// Why a file is of no use.
 #[derive(Debug, thiserror::Error)]
@@ -224,9 +224,11 @@ pub fn read_content(file: &mut File, head: &Head) -> Result<Content, Unfit> {
     let mut state = reserved(head.state)?;
     while (state.len() as u64) < head.state {
         let from = state.len();
-        let part = CHUNK.min((head.state - from as u64) as usize);
-        state.resize(from + part, 0);
-        file.read_exact(&mut state[from..]).map_err(ended)?;
+        let part = (head.state - from as u64).min(CHUNK);
+        // Into memory that was never written: it is as much as the file, and zeroing it would take as long as hashing.
+        if Read::take(&mut *file, part).read_to_end(&mut state)? as u64 != part {
+            return Err(ended(io::ErrorKind::UnexpectedEof.into()));
+        }
         hasher.update(&state[from..]);
     }
     if <Digest>::from(hasher.finalize()) != head.content {

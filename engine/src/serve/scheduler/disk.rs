@@ -76,10 +76,10 @@ impl Scheduler {
         jobs
     }
 
-    /// Whether there are more free slots than jobs that are looked for.
+    /// Whether there are more free slots than jobs that are looked for. One that was found and has no room is not passed.
     pub(super) fn may_take_more(&self) -> bool {
         let free = self.slots.iter().filter(|slot| slot.run.is_none()).count();
-        free > self.looked_for()
+        self.found.is_empty() && free > self.looked_for()
     }
 
     /// Asks the disk for `job`, if it may hold more of the prompt than a slot does; else gives it back.
