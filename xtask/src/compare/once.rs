@@ -1,5 +1,6 @@
 //! One run of one program.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -70,9 +71,12 @@ pub fn measure(build: &Candidate, request: &Request<'_>) -> Result<Vec<(Phase, f
         .collect()
 }
 
+/// A row of llama-bench: its fields by name, in the names' order.
+pub type Fields = BTreeMap<String, Value>;
+
 /// Runs `build` with llama-bench's `arguments` and returns its rows as they are. One repetition a run: the caller takes
 /// turns.
-pub fn rows(build: &Candidate, arguments: &[String]) -> Result<Vec<serde_json::Map<String, Value>>> {
+pub fn rows(build: &Candidate, arguments: &[String]) -> Result<Vec<Fields>> {
     let mut command = Command::new(&build.path);
     if build.program == Program::Anneal {
         command.arg("bench");

@@ -3,10 +3,11 @@
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use measure::schedule;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::compare::candidate::Program;
-use crate::compare::{Candidate, Ratio, once};
+use crate::compare::once::{self, Fields as Row};
+use crate::compare::{Candidate, Ratio};
 use crate::process;
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
@@ -81,9 +82,6 @@ impl Args {
         Ok(self)
     }
 }
-
-/// A row of llama-bench.
-type Row = Map<String, Value>;
 
 /// Runs the tests.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
