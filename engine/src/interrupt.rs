@@ -11,11 +11,12 @@ use signal_hook::iterator::Signals;
 /// The exit code of a program that ctrl-C ended.
 pub const CODE: u8 = 130;
 
-/// The first signal sets the engine's flag, so that the work stops in order; the second ends the process.
+/// The first signal sets the engine's flag, so that the work stops in order; the second ends the process. A terminal that
+/// closes says so twice, by its shell and by the kernel: that is no second one.
 pub fn stop_in_order() {
     static SEEN: AtomicBool = AtomicBool::new(false);
-    install(|| {
-        if SEEN.swap(true, Ordering::Relaxed) {
+    install(|signal| {
+        if SEEN.swap(true, Ordering::Relaxed) && signal != SIGHUP {
             engine::ffi::exit_now(i32::from(CODE));
         }
         engine::ffi::interrupt(true);
@@ -27,7 +28,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The first signal ends the process, after `last_words`; what was printed stays.
 pub fn stop_after(last_words: fn()) {
-    install(move || {
+    install(move |_| {
         let begin = Instant::now();
         // Without a thread there are no last words.
         if let Ok(speaker) = std::thread::Builder::new().spawn(last_words) {
@@ -39,16 +40,27 @@ pub fn stop_after(last_words: fn()) {
     });
 }
 
-fn install(handler: impl FnMut() + Send + 'static) {
-    if let Err(error) = ctrlc::set_handler(handler) {
-        let _ =
-            writeln!(std::io::stderr(), "warning: ctrl-C will end the program without a summary: {error}");
+/// Signals that end a process; not SIGHUP where it was ignored from the start, as under nohup.
+fn ending() -> Vec<i32> {
+    match engine::signals::hang_up_is_ignored() {
+        true => vec![SIGINT, SIGTERM],
+        false => vec![SIGINT, SIGTERM, SIGHUP],
+    }
+}
+
+fn install(mut handler: impl FnMut(i32) + Send + 'static) {
+    let waiting = Signals::new(ending()).and_then(|mut signals| {
+        let listen = move || signals.forever().for_each(&mut handler);
+        std::thread::Builder::new().name("signals".to_string()).spawn(listen)
+    });
+    if let Err(error) = waiting {
+        let _ = writeln!(io::stderr(), "warning: ctrl-C will end the program without a summary: {error}");
     }
 }
 
 /// Signals that would end the process do nothing: whoever started it ends it.
 pub fn leave_to_the_driver() {
-    install(|| {});
+    install(|_| {});
 }
 
 /// What a conversation is at, for the thread that waits for signals.
@@ -78,7 +90,7 @@ impl Answers {
 pub fn stop_answers(typed: bool) -> Answers {
     static STATE: AtomicU8 = AtomicU8::new(STARTING);
     let before = typed.then(|| termios::tcgetattr(io::stdin()).ok()).flatten();
-    let waiting = Signals::new([SIGINT, SIGTERM, SIGHUP]).and_then(|mut signals| {
+    let waiting = Signals::new(ending()).and_then(|mut signals| {
         let listen = move || {
             for signal in &mut signals {
                 let state = STATE.load(Ordering::SeqCst);

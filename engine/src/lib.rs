@@ -25,6 +25,7 @@ pub mod roof;
 pub mod sampling;
 pub mod serve;
 pub mod settings;
+pub mod signals;
 pub mod size;
 pub mod split;
 pub mod stream_utf8;

@@ -7,9 +7,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use build_info::Bytes;
+use build_info::words::printable;
 use engine::ffi::start;
+use engine::sampling::SamplingOptions;
 use engine::serve::config::{self, Config};
-use engine::serve::run::Ready;
+use engine::serve::reload::Source;
+use engine::serve::run::{Hooks, Options, Ready};
 use engine::settings::Settings;
 use serde_json::json;
 
@@ -18,7 +21,7 @@ use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFl
 /// Serve a model to other programs
 ///
 /// Requests come as lines of JSON over a Unix socket, or over HTTP as OpenAI's clients send them. SIGTERM or ctrl-C ends
-/// it when what runs is done; a second one ends it at once.
+/// it when what runs is done; a second one ends it at once. SIGHUP reads --config again.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
@@ -94,16 +97,46 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         stdout.write_all(config::printed().as_bytes()).context("cannot write to stdout")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let file = args.config.as_deref().map(Config::read).transpose()?;
-    let config = flags(args).or(file.unwrap_or_default());
+    let file = args.config.as_deref().map(|path| Source::read(path, flags(args))).transpose()?;
+    let (mut source, config) = match file {
+        Some((source, config)) => (Some(source), config),
+        None => (None, flags(args)),
+    };
     let options = config.options()?;
     let live = super::read_live();
     let tuned = args.tuning.look_up(&options.model, &live);
     let settings = Settings::resolve_tuned(&config.engine, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     start(args.load.verbose);
-    engine::serve::run::run(&options, &settings, live, &mut |ready| say_ready(ready, args.json))?;
+    let mut reload = source.as_mut().map(|source| || read_again(source));
+    let mut hooks = Hooks {
+        on_ready: &mut |ready| say_ready(ready, args.json),
+        reload: reload
+            .as_mut()
+            .map(|reload| reload as &mut dyn FnMut() -> Option<(Options, SamplingOptions)>),
+        warn: &mut |words| warn(words),
+    };
+    engine::serve::run::run(&options, &settings, live, &mut hooks)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A closed stderr is nobody's concern.
+fn warn(words: &str) {
+    let _ = writeln!(io::stderr(), "warning: {}", printable(words));
+}
+
+/// What the configuration asks for now; nothing changes where it is wrong.
+fn read_again(source: &mut Source) -> Option<(Options, SamplingOptions)> {
+    match source.again() {
+        Ok(change) => {
+            let _ = writeln!(io::stderr(), "{}", printable(&change.words));
+            Some((change.options, change.sampling))
+        }
+        Err(error) => {
+            warn(&format!("the configuration stays as it was: {error}"));
+            None
+        }
+    }
 }
 
 /// What the flags ask for.

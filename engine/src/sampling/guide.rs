@@ -8,6 +8,7 @@ use llguidance::{Matcher, ParserFactory};
 use serde_json::{Map, Value, json};
 
 use super::gbnf;
+use super::multiples;
 use super::options::Constraint;
 use crate::error::{Error, Result};
 use crate::ffi::{Model, Token};
@@ -173,6 +174,9 @@ fn check(constraint: &Constraint, what: &'static str) -> Result<()> {
                     "it has {refs} $refs, and {MAX_SCHEMA_REFS} are the most: make it simpler"
                 ));
             }
+            if let Some(why) = multiples::refusal(schema) {
+                return refuse(why);
+            }
             (text.len(), MAX_SCHEMA_BYTES)
         }
     };
@@ -183,6 +187,9 @@ fn check(constraint: &Constraint, what: &'static str) -> Result<()> {
     let Constraint::Grammar(text) = constraint else { return Ok(()) };
     if text.trim().is_empty() {
         return refuse("it is empty".to_string());
+    }
+    if let Some(why) = multiples::refusal_in_lark(text).filter(|_| is_lark(text)) {
+        return refuse(why);
     }
     let mut depth = 0_usize;
     for byte in text.bytes() {

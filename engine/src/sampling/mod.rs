@@ -6,6 +6,7 @@
 mod bias;
 mod gbnf;
 mod guide;
+mod multiples;
 mod options;
 
 use std::sync::Arc;

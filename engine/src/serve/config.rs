@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use build_info::Bytes;
-use toml::Value;
+use toml::{Table, Value};
 
 use super::fields::nearest;
 use super::keys;
@@ -100,11 +100,11 @@ pub const KEYS: &[Key] = &[
     Key { name: "api_key_file", value: "\"api-keys.txt\"",
           help: "File with a key in each line; every request over TCP needs one of them. Default: none.",
           set: |config, value| put(&mut config.api_key_file, path(value)) },
-    Key { name: "max_connections", value: "512", help: "Connections at a time; more wait to be taken.",
+    Key { name: "max_connections", value: "512", help: "Connections at a time, to the socket and to the address each; more wait to be taken.",
           set: |config, value| put(&mut config.max_connections, whole(value, 1, 65_536)) },
     Key { name: "max_request_bytes", value: "8388608", help: "Bytes of the longest request.",
           set: |config, value| put(&mut config.max_request_bytes, whole(value, 1024, 1 << 30)) },
-    Key { name: "idle_s", value: "300.0", help: "Seconds after which a connection that says nothing is closed.",
+    Key { name: "idle_s", value: "300.0", help: "Seconds after which a connection that says nothing is closed; the first request must begin within 10.",
           set: |config, value| put(&mut config.idle_s, seconds(value)) },
     Key { name: "stall_s", value: "30.0", help: "Seconds for which a client may leave its answer unread before it is ended.",
           set: |config, value| put(&mut config.stall_s, seconds(value)) },
@@ -228,9 +228,20 @@ impl Config {
     /// # Errors
     /// Where it cannot be read, is no TOML, or a key is unknown or its value cannot be meant.
     pub fn read(path: &Path) -> Result<Self> {
+        Config::from_table(&Config::table(path)?, path)
+    }
+
+    /// The keys and values in the file at `path`.
+    pub(super) fn table(path: &Path) -> Result<Table> {
         let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
         let text = fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
-        let mut config = Config::parse(&text).map_err(wrong)?;
+        text.parse().map_err(|why: toml::de::Error| wrong(why.to_string()))
+    }
+
+    /// What `table`, of the file at `path`, asks for.
+    pub(super) fn from_table(table: &Table, path: &Path) -> Result<Self> {
+        let mut config =
+            Config::of(table).map_err(|why| Error::Usage(format!("{}: {why}", path.display())))?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let files =
             [&mut config.model, &mut config.socket, &mut config.api_key_file, &mut config.prompt_cache];
@@ -244,10 +255,9 @@ impl Config {
         Ok(config)
     }
 
-    fn parse(text: &str) -> std::result::Result<Self, String> {
-        let table: toml::Table = text.parse().map_err(|why: toml::de::Error| why.to_string())?;
+    fn of(table: &Table) -> std::result::Result<Self, String> {
         let mut config = Config::default();
-        for (name, value) in &table {
+        for (name, value) in table {
             let Some(key) = KEYS.iter().find(|key| key.name == name) else {
                 let mend = match nearest(name, KEYS.iter().map(|key| key.name)) {
                     Some(near) => format!("did you mean {near}?"),
@@ -276,6 +286,14 @@ impl Config {
         self
     }
 
+    /// The keys for requests over TCP.
+    ///
+    /// # Errors
+    /// As [`keys::read`].
+    pub fn keys(&self) -> Result<Vec<String>> {
+        Ok(self.api_key_file.as_deref().map(keys::read).transpose()?.unwrap_or_default())
+    }
+
     /// The server that is asked for.
     ///
     /// # Errors
@@ -297,7 +315,7 @@ impl Config {
                  with --socket PATH",
             ));
         }
-        let keys = self.api_key_file.as_deref().map(keys::read).transpose()?.unwrap_or_default();
+        let keys = self.keys()?;
         if let Some(address) = self.listen.filter(|address| !address.ip().is_loopback() && keys.is_empty()) {
             return Err(Error::Usage(format!(
                 "--listen {address}: others can reach this address, so a key is needed: name a file with one in each line \
@@ -362,6 +380,13 @@ pub fn rows() -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Config {
+        fn parse(text: &str) -> std::result::Result<Self, String> {
+            let table: Table = text.parse().map_err(|why: toml::de::Error| why.to_string())?;
+            Config::of(&table)
+        }
+    }
 
     /// The printed file with its keys no longer commented out.
     fn uncommented() -> String {

@@ -41,6 +41,8 @@ pub struct Job {
     pub deadline: Instant,
     /// Where its events go. Closed by the reader when nobody wants them any more.
     pub events: mpsc::Sender<Event>,
+    /// While it was the next one and did not fit: how many others went before it, and since when.
+    pub passed: Option<(u32, Instant)>,
 }
 
 impl Job {

@@ -82,11 +82,24 @@ const FINISHES: [(Finish, &str); 6] = [
 ];
 
 impl Metrics {
-    /// Counts a request that ended.
-    pub fn count(&self, done: &Done) {
-        if let Some(at) = FINISHES.iter().position(|(finish, _)| *finish == done.finish) {
+    /// Counts a request that ended so.
+    pub fn count_end(&self, end: Finish) {
+        if let Some(at) = FINISHES.iter().position(|(finish, _)| *finish == end) {
             self.finished[at].add(1);
         }
+    }
+
+    /// Counts a request that was refused with this status of HTTP, for what it is; those that are too many are counted
+    /// elsewhere.
+    pub fn count_refusal(&self, status: u16) {
+        if (400..500).contains(&status) && status != 429 {
+            self.invalid.add(1);
+        }
+    }
+
+    /// Counts a request that ended.
+    pub fn count(&self, done: &Done) {
+        self.count_end(done.finish);
         self.prompt_tokens.add(u64::from(done.usage.prompt_tokens));
         self.cached_tokens.add(u64::from(done.usage.cached_tokens));
         self.generated_tokens.add(u64::from(done.usage.completion_tokens));

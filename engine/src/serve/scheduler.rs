@@ -39,6 +39,11 @@ pub struct Rules {
     pub stall: Duration,
 }
 
+/// `rules` as far as `context` can work by them.
+fn possible(rules: Rules, context: &Context) -> Rules {
+    Rules { reuse: rules.reuse && context.model().has_plain_cache(), ..rules }
+}
+
 /// The thread's state.
 pub struct Scheduler {
     context: Context,
@@ -76,7 +81,7 @@ impl Scheduler {
             )));
         }
         metrics.slots.set(u64::from(slots));
-        let rules = Rules { reuse: rules.reuse && context.model().has_plain_cache(), ..rules };
+        let rules = possible(rules, &context);
         Ok(Scheduler {
             slots: (0..slots).map(Slot::new).collect(),
             context,
@@ -101,6 +106,9 @@ impl Scheduler {
             let closing = self.inbox.closing();
             if closing == Closing::Now {
                 return self.end_all();
+            }
+            if let Some(rules) = self.inbox.new_rules() {
+                self.rules = possible(rules, &self.context);
             }
             self.look_at_readers();
             self.look_at_clocks();
@@ -252,14 +260,11 @@ impl Scheduler {
             if !self.may_take_more() {
                 break;
             }
-            let Some(job) = self.inbox.pop() else { break };
+            let fits = |job: &Job| job.is_abandoned() || self.has_room_for(job.prompt.len());
+            let Some(job) = self.inbox.pop(fits) else { break };
             if job.is_abandoned() {
                 self.metrics.abandoned.add(1);
                 continue;
-            }
-            if !self.has_room_for(job.prompt.len()) {
-                self.inbox.put_back(job);
-                break;
             }
             if let Some(job) = self.look_for(job) {
                 self.begin(job);
@@ -345,6 +350,8 @@ impl Scheduler {
         match decoded {
             Ok(Decoded::Done) => {}
             Ok(Decoded::NoRoom) => return self.make_room(),
+            // The end has come, and every request is told of that.
+            Err(Error::Interrupted) => return self.inbox.close(Closing::Now),
             Err(error) => return self.give_up(&parts, &error),
         }
         self.context.synchronize();

@@ -1,11 +1,14 @@
 //! What every connection shares: the way to the scheduler.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout_at;
 
-use super::job::{Client, Event, Job};
+use super::fields::Fields;
+use super::job::{Client, Event, Finish, Job};
 use super::metrics::Metrics;
 use super::queue::{Inbox, Refused};
 use super::refusal::{Kind, Refusal};
@@ -20,6 +23,18 @@ const EVENTS: usize = 64;
 
 /// A text of more bytes is cut into tokens beside, so that others' tokens do not wait for it.
 const LONG_TEXT: usize = 16 * 1024;
+
+/// A request of more bytes is read beside.
+const LONG_REQUEST: usize = 64 * 1024;
+
+/// Threads for what takes milliseconds: templates, long texts and requests.
+const LIGHT: usize = 2;
+
+/// Threads for grammars and schemas, which may take seconds: nothing else waits behind them.
+const GRAMMARS: usize = 2;
+
+/// Threads for all that.
+pub const BESIDE: usize = LIGHT + GRAMMARS;
 
 /// What may be asked of the server.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +51,59 @@ pub struct Limits {
     pub drain: Duration,
 }
 
+/// What can be changed while the server runs.
+#[derive(Clone, Debug)]
+pub struct Current {
+    /// What counts where a request says nothing.
+    pub defaults: Defaults,
+    /// What may be asked.
+    pub limits: Limits,
+    /// Keys for requests over TCP; none are needed where this is empty.
+    pub keys: Vec<String>,
+}
+
+/// Work beside the thread that all connections share.
+#[derive(Debug)]
+pub struct Beside {
+    light: Arc<Semaphore>,
+    grammars: Arc<Semaphore>,
+    /// Requests that are prepared.
+    requests: AtomicUsize,
+}
+
+impl Default for Beside {
+    fn default() -> Self {
+        Beside {
+            light: Arc::new(Semaphore::new(LIGHT)),
+            grammars: Arc::new(Semaphore::new(GRAMMARS)),
+            requests: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// Does `work` on a thread of `threads`, which stays taken until it is done, whether anyone waits for it or not.
+async fn beside<T: Send + 'static>(
+    threads: &Arc<Semaphore>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
+    let failed = |why: &dyn std::fmt::Display| Refusal::new(Kind::Failed, why.to_string());
+    let permit = Arc::clone(threads).acquire_owned().await.map_err(|why| failed(&why))?;
+    let work = move || {
+        let _permit = permit;
+        work()
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|why| failed(&why))
+}
+
+/// Counts a request while it is prepared.
+struct Preparing<'a>(&'a AtomicUsize);
+
+impl Drop for Preparing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The shared state.
 pub struct Server {
     /// Name of the model.
@@ -50,19 +118,27 @@ pub struct Server {
     pub slots: u32,
     /// When it was made, in seconds since 1970.
     pub created: u64,
-    /// What counts where a request says nothing.
-    pub defaults: Defaults,
-    /// What may be asked.
-    pub limits: Limits,
-    /// Keys for requests over TCP; none are needed where this is empty.
-    pub keys: Vec<String>,
+    /// What can be changed.
+    pub current: RwLock<Arc<Current>>,
     /// The way to the scheduler.
     pub inbox: Arc<Inbox>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// Work beside.
+    pub beside: Beside,
 }
 
 impl Server {
+    /// What counts now.
+    pub fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes what counts from now on.
+    pub fn change(&self, current: Current) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
+    }
+
     /// Hands `request` of `client` to the scheduler; its events come out of the receiver, which ends it when dropped.
     pub async fn submit(
         &self,
@@ -70,6 +146,34 @@ impl Server {
         client: Client,
         arrived: Instant,
     ) -> Result<mpsc::Receiver<Event>, Refusal> {
+        let deadline = arrived + request.deadline;
+        let prepared = timeout_at(deadline.into(), self.prepare(request, client, arrived)).await;
+        let (job, receiver) = prepared.unwrap_or_else(|_| {
+            self.metrics.count_end(Finish::Deadline);
+            let message = "the time of the request was over while it was prepared: its grammar or schema takes long, or \
+                           others' do";
+            Err(Refusal::new(Kind::Deadline, message))
+        })?;
+        match self.inbox.push(job) {
+            Ok(()) => Ok(receiver),
+            Err(refused) => Err(self.words(&refused)),
+        }
+    }
+
+    /// Makes a job of `request`: tokens, and what chooses those to come.
+    async fn prepare(
+        &self,
+        request: Generate,
+        client: Client,
+        arrived: Instant,
+    ) -> Result<(Job, mpsc::Receiver<Event>), Refusal> {
+        // As many as may wait and run, so that no more of them are kept than afterwards.
+        let most = self.inbox.bound() + self.slots as usize;
+        let before = self.beside.requests.fetch_add(1, Ordering::Relaxed);
+        let _preparing = Preparing(&self.beside.requests);
+        if before >= most {
+            return Err(self.words(&Refused::Busy { waiting: before }));
+        }
         let field = request.prompt.field();
         let prompt = self.tokens(request.prompt).await?;
         self.check(field, &prompt)?;
@@ -86,13 +190,16 @@ impl Server {
             arrived,
             deadline: arrived + request.deadline,
             events,
+            passed: None,
         };
-        match self.inbox.push(job) {
-            Ok(()) => Ok(receiver),
-            Err(refused) => {
-                self.metrics.refused.add(1);
-                Err(self.words(&refused))
-            }
+        Ok((job, receiver))
+    }
+
+    /// The fields of a request.
+    pub async fn fields(&self, bytes: impl AsRef<[u8]> + Send + 'static) -> Result<Fields, Refusal> {
+        match bytes.as_ref().len() > LONG_REQUEST {
+            true => beside(&self.beside.light, move || Fields::read(bytes.as_ref())).await?,
+            false => Fields::read(bytes.as_ref()),
         }
     }
 
@@ -103,15 +210,14 @@ impl Server {
         match prompt {
             Prompt::Text(text) if text.len() > LONG_TEXT => {
                 let model = Arc::clone(&self.model);
-                let cut = tokio::task::spawn_blocking(move || model.tokenize(&text)).await;
-                cut.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?.map_err(failed)
+                beside(&self.beside.light, move || model.tokenize(&text)).await?.map_err(failed)
             }
             Prompt::Text(text) => self.model.tokenize(&text).map_err(failed),
             // A template takes as long as its author likes.
             Prompt::Messages(conversation) => {
                 let (model, template) = (Arc::clone(&self.model), self.template()?);
-                let cut = tokio::task::spawn_blocking(move || conversation.tokens(&template, &model)).await;
-                cut.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?.map_err(failed)
+                let cut = beside(&self.beside.light, move || conversation.tokens(&template, &model)).await?;
+                cut.map_err(failed)
             }
             Prompt::Tokens(tokens) => match tokens.iter().find(|token| !self.model.has_token(**token)) {
                 None => Ok(tokens),
@@ -138,8 +244,7 @@ impl Server {
             // Some take long to be made ready.
             Some(_) => {
                 let model = Arc::clone(&self.model);
-                let made = tokio::task::spawn_blocking(move || Chain::new(&sampling, &model)).await;
-                made.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?
+                beside(&self.beside.grammars, move || Chain::new(&sampling, &model)).await?
             }
             None => Chain::new(&sampling, &self.model),
         };
@@ -167,8 +272,12 @@ impl Server {
 
     fn words(&self, refused: &Refused) -> Refusal {
         match refused {
-            Refused::Stopping => stopping(),
+            Refused::Stopping => {
+                self.metrics.refused.add(1);
+                stopping()
+            }
             Refused::Busy { waiting } => {
+                self.metrics.refused.add(1);
                 let message =
                     format!("{waiting} requests wait already, more than this server lets: try again later");
                 Refusal { retry_after: Some(self.retry_after(*waiting)), ..Refusal::new(Kind::Busy, message) }

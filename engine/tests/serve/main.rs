@@ -11,4 +11,6 @@ mod common;
 mod crowd;
 mod disk;
 mod end;
+mod hold;
 mod http;
+mod signals;

@@ -37,7 +37,7 @@ fn read(server: &Server, fields: &mut Fields) -> Result<(Generate, bool), Refusa
     // Its new name, which goes before the old one.
     let max_tokens = fields.whole("max_completion_tokens", 1..=u32::MAX)?;
     let format = response_format(fields.take("response_format"))?;
-    let mut generate = Generate::take(fields, prompt, &server.defaults)?;
+    let mut generate = Generate::take(fields, prompt, &server.current().defaults)?;
     generate.max_tokens = max_tokens.unwrap_or(generate.max_tokens);
     if let Some(format) = format {
         if generate.sampling.constraint.is_some() {

@@ -31,7 +31,7 @@ fn read(server: &Server, fields: &mut Fields) -> Result<(Generate, bool), Refusa
     }
     let include_usage = include_usage(fields)?;
     let prompt = prompt(fields.take("prompt"))?;
-    Ok((Generate::take(fields, prompt, &server.defaults)?, include_usage))
+    Ok((Generate::take(fields, prompt, &server.current().defaults)?, include_usage))
 }
 
 /// Refuses a value of `name` that asks for what is not offered.

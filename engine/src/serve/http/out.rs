@@ -52,8 +52,7 @@ async fn complete(
     let arrived = Instant::now();
     let client = request.extensions().get::<Client>().cloned().unwrap_or(Client::Unknown);
     let mut fields = fields(server, request).await?;
-    let read = read(server, &mut fields).inspect_err(|_| server.metrics.invalid.add(1));
-    let (generate, include_usage) = read?;
+    let (generate, include_usage) = read(server, &mut fields)?;
     let stream = generate.stream;
     let events = server.submit(generate, client, arrived).await?;
     let head = Head::new(server, shape);
