@@ -150,14 +150,11 @@ impl Store {
                     None
                 }
             },
-            Place::Folder { path, .. } => self.find_in(path, key, prompt, notes),
+            Place::Folder { path, .. } => self.find_in(path, key, prompt, n_ctx, notes),
         }?;
         let tokens = found.head.tokens.len();
         if tokens > n_ctx as usize {
-            // In a folder it is another server's with a larger context.
-            if let Place::File(path) = &self.place {
-                notes.push(self.not_used(path, &Unfit::TooLong { tokens, n_ctx }));
-            }
+            notes.push(self.not_used(&found.path, &Unfit::TooLong { tokens, n_ctx }));
             return None;
         }
         let gain = found.common.saturating_sub(have);
@@ -165,7 +162,15 @@ impl Store {
         (gain >= least && gain.saturating_mul(READ_FOR_ONE) >= tokens).then_some(found)
     }
 
-    fn find_in(&self, folder: &Path, key: &Key, prompt: &[Token], notes: &mut Vec<String>) -> Option<Found> {
+    /// The best in a folder, of those that fit.
+    fn find_in(
+        &self,
+        folder: &Path,
+        key: &Key,
+        prompt: &[Token],
+        n_ctx: u32,
+        notes: &mut Vec<String>,
+    ) -> Option<Found> {
         let mut best: Option<Found> = None;
         for path in alike(folder, key, prompt) {
             let found = match look(&path, key, prompt) {
@@ -177,6 +182,10 @@ impl Store {
                     continue;
                 }
             };
+            // Another server's, with a larger context.
+            if found.head.tokens.len() > n_ctx as usize {
+                continue;
+            }
             let rank = |found: &Found| (found.common, std::cmp::Reverse(found.head.tokens.len()));
             if best.as_ref().is_none_or(|best| rank(&found) > rank(best)) {
                 best = Some(found);
@@ -466,7 +475,8 @@ mod tests {
         let mut notes = Vec::new();
         assert!(store.find(&foreign, &tokens(400, 1, 600), 0, 100_000, &mut notes).is_none());
         // Not where a context is too small, or a slot has nearly as much.
-        assert!(store.find(&key(), &tokens(400, 1, 600), 0, 899, &mut notes).is_none());
+        let small = store.find(&key(), &tokens(400, 1, 600), 0, 899, &mut notes);
+        assert_eq!(small.map(|found| found.common), Some(300), "the one that fits");
         assert!(store.find(&key(), &tokens(400, 1, 600), 880, 100_000, &mut notes).is_none());
         assert_eq!(notes, Vec::<String>::new());
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::client::{Server, greedy};
+use crate::common::{ANNEAL, parts, tiny};
 
 /// About `count` tokens that begin like no other `seed`'s.
 fn prompt(seed: usize, count: usize) -> String {
@@ -120,6 +121,66 @@ fn several_slots_share_what_comes_from_the_disk() {
         assert!(cached(&found) > 400, "{found}");
     }
     assert_eq!(second.metric("anneal_prompt_cache_hits_total"), 1.0);
+}
+
+#[test]
+fn what_run_leaves_a_server_takes_and_the_other_way_round() {
+    let folder = Folder::new();
+    let path = folder.path();
+    let run = |text: &str| -> Value {
+        let mut command = std::process::Command::new(ANNEAL);
+        command.args(["run", "--greedy", "--ignore-eos", "--json", "-t", "1", "-n", "8", "-p", text, "-m"]);
+        command.arg(tiny()).arg("--prompt-cache").arg(&path).args(["--prompt-cache-size", "1GiB"]);
+        let (code, stdout, stderr) = parts(&command.output().expect("it runs"));
+        assert_eq!(code, Some(0), "{stderr}");
+        serde_json::from_str(&stdout).expect("JSON")
+    };
+    let texts = [prompt(7, 700), prompt(8, 700)];
+    let left = run(&texts[0]);
+    let mut server = folder.server(&[]);
+    let found = server.ask(&greedy(&texts[0], 8));
+    assert!(cached(&found) > 500, "{found}");
+    assert_eq!(found["tokens"], left["tokens"]);
+    let other = server.ask(&greedy(&texts[1], 8));
+    server.signal("TERM");
+    assert_eq!(server.code(), Some(0));
+    let taken = run(&texts[1]);
+    assert_eq!(taken["tokens"], other["tokens"]);
+    assert_eq!(taken["cached_tokens"].as_u64(), taken["prompt_tokens"].as_u64().map(|all| all - 1));
+}
+
+#[test]
+fn an_end_without_time_does_not_wait_for_the_disk() {
+    let folder = Folder::new();
+    let mut server = folder.server(&["--drain", "0"]);
+    let mut running = server.connect();
+    let mut request = greedy(&prompt(9, 700), 3000);
+    request["stream"] = json!(true);
+    running.send(request.to_string().as_bytes());
+    running.next().expect("a token");
+    server.signal("TERM");
+    assert_eq!(server.code(), Some(0));
+    // Nothing, or something whole: never a file that is not used.
+    let second = folder.server(&[]);
+    second.ask(&greedy(&prompt(9, 700), 2));
+    assert_eq!(second.metric("anneal_prompt_cache_failures_total"), 0.0);
+}
+
+#[test]
+fn a_configuration_names_the_folder_beside_it() {
+    let folder = Folder::new();
+    let config = folder.0.path().join("server_config.toml");
+    let text = "prompt_cache = \"cache\"\nprompt_cache_size = \"3MiB\"\nslots = 1\n";
+    std::fs::write(&config, text).expect("written");
+    let mut server = Server::start(&["--config", config.to_str().expect("UTF-8")]);
+    for seed in 1..=4 {
+        server.ask(&greedy(&prompt(seed, 400), 2));
+    }
+    server.signal("TERM");
+    assert_eq!(server.code(), Some(0));
+    let sizes: Vec<u64> =
+        files(&folder.path()).iter().map(|path| path.metadata().expect("a file").len()).collect();
+    assert!(!sizes.is_empty() && sizes.iter().sum::<u64>() <= 3 << 20, "{sizes:?}");
 }
 
 #[test]

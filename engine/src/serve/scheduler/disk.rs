@@ -193,6 +193,10 @@ impl Scheduler {
     fn hand_over(&mut self, at: usize) {
         let Some(disk) = &mut self.disk else { return };
         let slot = &mut self.slots[at];
+        // Nothing may be kept under tokens that are not its own.
+        if !self.context.holds(slot.sequence, slot.held.len()) {
+            return disk.failed("a prompt is not kept on the disk: the context holds something else");
+        }
         match self.context.save_sequence(slot.sequence) {
             Ok(state) => {
                 disk.save(slot.held.clone(), state);
