@@ -135,10 +135,12 @@ const float * anneal_logits(struct llama_context * ctx, char * err, size_t err_s
 // The same of the token at place `index` of the last anneal_decode_all.
 const float * anneal_logits_at(struct llama_context * ctx, int32_t index, char * err, size_t err_size);
 
-// Size of, save and restore the state of sequence 0; 0 on failure.
-size_t anneal_state_size(struct llama_context * ctx, char * err, size_t err_size);
-size_t anneal_state_get(struct llama_context * ctx, uint8_t * dst, size_t size, char * err, size_t err_size);
-size_t anneal_state_set(struct llama_context * ctx, const uint8_t * src, size_t size, char * err, size_t err_size);
+// Size of, save and restore the state of a sequence; 0 on failure. One that is restored replaces what the sequence held.
+size_t anneal_state_size(struct llama_context * ctx, llama_seq_id seq, char * err, size_t err_size);
+size_t anneal_state_get(
+        struct llama_context * ctx, llama_seq_id seq, uint8_t * dst, size_t size, char * err, size_t err_size);
+size_t anneal_state_set(
+        struct llama_context * ctx, llama_seq_id seq, const uint8_t * src, size_t size, char * err, size_t err_size);
 
 // 0 on success.
 int32_t anneal_quantize(
