@@ -76,8 +76,8 @@ fn sampling(facts: &Facts) -> Map<String, Value> {
     let bias = json!({ "anyOf": [{ "type": "number", "minimum": -1000, "maximum": 1000 }, { "const": false }] });
     let more = json!({
         "seed": {
-            "type": ["integer", "null"], "minimum": -1, "maximum": u32::MAX,
-            "description": "Of the random numbers; -1 and 4294967295 are none.",
+            "type": ["integer", "null"], "minimum": -1, "maximum": u32::MAX - 1,
+            "description": "Of the random numbers; -1 is none.",
         },
         "dry_sequence_breakers": {
             "type": ["array", "null"],
