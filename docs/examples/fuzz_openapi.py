@@ -1,7 +1,7 @@
 """What fuzz_openapi.sh has schemathesis know beyond the file: rules that no JSON schema can say.
 
 A grammar must be one, a schema too, the function of `tool_choice` must be among `tools`, and a call cannot be demanded
-beside another demand on the answer. Without this it would call the refusals wrong.
+beside another demand on the answer. Without this it would call the refusals wrong. Answers are kept short, too.
 """
 
 import schemathesis
@@ -11,9 +11,13 @@ FORMATS = ("text", "json_object")
 
 
 @schemathesis.hook
-def map_body(context, body):
-    if not isinstance(body, dict):
-        return body
+def before_call(context, case, kwargs):
+    # What the file forbids goes out as it is.
+    if case.meta is not None and case.meta.generation.mode.is_positive and isinstance(case.body, dict):
+        mend(case.body)
+
+
+def mend(body):
     # Texts that happen to be grammars, and schemas that somebody can fit, are tests of their own: engine/tests.
     if isinstance(body.get("grammar"), str):
         body["grammar"] = 'root ::= "a" | "b"'
@@ -41,9 +45,8 @@ def map_body(context, body):
         body["chat_template_kwargs"] = {}
     if isinstance(body.get("logit_bias"), dict):
         body["logit_bias"] = {key: bias for key, bias in body["logit_bias"].items() if not key.isdigit() or int(key) < 100}
-    # Time is not what is looked for.
-    body.update({"max_tokens": 4} if "max_tokens" not in body and ("prompt" in body or "messages" in body) else {})
-    return body
+    if "prompt" in body or "messages" in body:
+        body.update(max_tokens=4, max_completion_tokens=None, timeout_s=None)
 
 
 def name_of(tool):

@@ -121,7 +121,9 @@ impl CallReader {
         match calls {
             Some(calls) => parts.extend(calls),
             // White space after a call is between it and nothing.
-            None if !held.is_empty() && !(self.called && held.trim().is_empty()) => parts.push(Part::Text(held)),
+            None if !held.is_empty() && !(self.called && held.trim().is_empty()) => {
+                parts.push(Part::Text(held))
+            }
             None => {}
         }
         parts
@@ -267,7 +269,9 @@ fn call(value: &Value, names: &[String]) -> Option<[Part; 2]> {
     let arguments = match value.get("arguments").or_else(|| value.get("parameters")) {
         None | Some(Value::Null) => "{}".to_string(),
         Some(arguments @ Value::Object(_)) => arguments.to_string(),
-        Some(Value::String(text)) if serde_json::from_str::<Value>(text).is_ok_and(|value| value.is_object()) => {
+        Some(Value::String(text))
+            if serde_json::from_str::<Value>(text).is_ok_and(|value| value.is_object()) =>
+        {
             text.clone()
         }
         Some(_) => return None,

@@ -33,7 +33,8 @@ pub fn schema(functions: &[&Offered]) -> Value {
         }
     };
     // As Python writes JSON, and so as models were taught to.
-    schema["x-guidance"] = json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
+    schema["x-guidance"] =
+        json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
     schema
 }
 
@@ -60,7 +61,9 @@ fn move_references(schema: &mut Value, place: &str) {
             for (key, within) in map {
                 match within {
                     Value::String(to) if key == "$ref" => {
-                        if let Some(rest) = to.strip_prefix('#').filter(|rest| rest.is_empty() || rest.starts_with('/')) {
+                        if let Some(rest) =
+                            to.strip_prefix('#').filter(|rest| rest.is_empty() || rest.starts_with('/'))
+                        {
                             *to = format!("{place}{rest}");
                         }
                     }

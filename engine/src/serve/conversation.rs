@@ -113,13 +113,21 @@ fn offered((index, tool): (usize, &Value)) -> Result<Offered, Refusal> {
         Value::String(name) if !name.is_empty() => name.clone(),
         other => return Err(wrong(&format!("{at}.function.name"), "use a text that is not empty", other)),
     };
-    if let other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) = &function["description"] {
+    if let other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) =
+        &function["description"]
+    {
         return Err(wrong(&format!("{at}.function.description"), "use a text", other));
     }
     let parameters = match &function["parameters"] {
         Value::Null => None,
         Value::Object(schema) => Some(schema.clone()),
-        other => return Err(wrong(&format!("{at}.function.parameters"), "use a JSON schema that is an object", other)),
+        other => {
+            return Err(wrong(
+                &format!("{at}.function.parameters"),
+                "use a JSON schema that is an object",
+                other,
+            ));
+        }
     };
     Ok(Offered { name, parameters })
 }
@@ -127,7 +135,8 @@ fn offered((index, tool): (usize, &Value)) -> Result<Offered, Refusal> {
 /// Whether tools are wanted, and what the answer must be like where a call is demanded.
 fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Value>), Refusal> {
     const NAME: &str = "tool_choice";
-    const WORDS: &str = "use \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
+    const WORDS: &str =
+        "use \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
     let value = value.unwrap_or_else(|| "auto".into());
     let named = match (&value, value.as_str()) {
         (_, Some("auto")) => return Ok((true, None)),
@@ -135,7 +144,10 @@ fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Val
         (_, Some("required")) => None,
         (Value::Object(choice), _) if choice.get("type").is_some_and(|kind| kind == "function") => {
             let name = &value["function"]["name"];
-            Some(name.as_str().ok_or_else(|| wrong("tool_choice.function.name", "use the name of a tool", name))?)
+            Some(
+                name.as_str()
+                    .ok_or_else(|| wrong("tool_choice.function.name", "use the name of a tool", name))?,
+            )
         }
         _ => return Err(wrong(NAME, WORDS, &value)),
     };

@@ -182,7 +182,9 @@ fn with_forced(mut options: SamplingOptions, prompt: &Prompt) -> Result<Sampling
     let schema = Constraint::JsonSchema(schema.clone());
     match options.constraint.replace(schema) {
         None => Ok(options),
-        Some(_) => Err(Refusal::field("tool_choice", "demand a call, or give grammar or json_schema, not both")),
+        Some(_) => {
+            Err(Refusal::field("tool_choice", "demand a call, or give grammar or json_schema, not both"))
+        }
     }
 }
 
@@ -217,7 +219,8 @@ mod tests {
         let found = read(r#"{"prompt": "a"}"#).expect("a request");
         assert_eq!(found.sampling, defaults().sampling);
         assert_eq!((found.max_tokens, found.stream, found.cache_prompt), (64, false, true));
-        let hot = read(r#"{"prompt": [1, 2.0], "temperature": 1, "seed": 3, "stop": "x"}"#).expect("a request");
+        let hot =
+            read(r#"{"prompt": [1, 2.0], "temperature": 1, "seed": 3, "stop": "x"}"#).expect("a request");
         assert_eq!(hot.prompt, Prompt::Tokens(vec![1, 2]));
         assert_eq!((hot.sampling.top_p, hot.sampling.temperature, hot.sampling.seed), (0.9, 1.0, Some(3)));
         assert_eq!(hot.stop, ["x"]);

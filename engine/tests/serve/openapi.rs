@@ -32,8 +32,11 @@ fn the_file_is_of_this_server() {
         ("/tokenize", "Text", json!({ "content": "a", "zzz": 1 })),
         ("/detokenize", "Tokens", json!({ "tokens": [], "zzz": 1 })),
     ] {
-        let fields: Vec<&String> =
-            file["components"]["schemas"][schema]["properties"].as_object().expect("an object").keys().collect();
+        let fields: Vec<&String> = file["components"]["schemas"][schema]["properties"]
+            .as_object()
+            .expect("an object")
+            .keys()
+            .collect();
         let (_, answer) = post(&server, path, &body);
         assert_eq!(answer["error"]["message"], format!("zzz: unknown field; there are {}", fields[0]));
         assert_eq!(fields.len(), 1);
@@ -52,7 +55,11 @@ fn whole_numbers_may_have_a_point() {
         answer["choices"][0]["text"].clone()
     });
     assert_eq!(texts[0], texts[1]);
-    for body in [json!({ "prompt": [5.5] }), json!({ "prompt": "a", "seed": 1.5 }), json!({ "prompt": "a", "max_tokens": 1e300 })] {
+    for body in [
+        json!({ "prompt": [5.5] }),
+        json!({ "prompt": "a", "seed": 1.5 }),
+        json!({ "prompt": "a", "max_tokens": 1e300 }),
+    ] {
         assert_eq!(post(&server, "/v1/completions", &body).0, 400, "{body}");
     }
     assert_eq!(post(&server, "/detokenize", &json!({ "tokens": [447.0] })).0, 200);

@@ -26,7 +26,11 @@ fn streamed(server: &Server, mut body: Value) -> (String, Vec<(String, String)>,
         content.push_str(choice["delta"]["content"].as_str().unwrap_or_default());
         for call in choice["delta"]["tool_calls"].as_array().unwrap_or(&Vec::new()) {
             if let Some(name) = call["function"]["name"].as_str() {
-                assert_eq!((&call["index"], &call["type"]), (&json!(calls.len()), &json!("function")), "{call}");
+                assert_eq!(
+                    (&call["index"], &call["type"]),
+                    (&json!(calls.len()), &json!("function")),
+                    "{call}"
+                );
                 assert_eq!(call["id"].as_str().map(str::len), Some(9), "{call}");
                 calls.push((name.to_string(), String::new()));
             }
@@ -79,10 +83,12 @@ fn a_demanded_call_is_always_one() {
     let named = json!({ "type": "function", "function": { "name": "get_heat" } });
     for seed in 0..3 {
         for choice in [json!("required"), named.clone()] {
-            let body = ask(json!({ "tool_choice": choice, "temperature": 1, "seed": seed, "ignore_eos": true }));
+            let body =
+                ask(json!({ "tool_choice": choice, "temperature": 1, "seed": seed, "ignore_eos": true }));
             let (status, answer) = post(&server, &body);
             assert_eq!(status, 200, "{answer}");
-            let (message, finish) = (&answer["choices"][0]["message"], &answer["choices"][0]["finish_reason"]);
+            let (message, finish) =
+                (&answer["choices"][0]["message"], &answer["choices"][0]["finish_reason"]);
             assert_eq!((finish, &message["content"]), (&json!("tool_calls"), &Value::Null), "{answer}");
             let function = &message["tool_calls"][0]["function"];
             let name = function["name"].as_str().expect("a name");
@@ -97,7 +103,9 @@ fn a_demanded_call_is_always_one() {
     let (_, cut) = post(&server, &ask(json!({ "tool_choice": named, "max_tokens": 12, "temperature": 0 })));
     assert_eq!(cut["choices"][0]["finish_reason"], "length", "{cut}");
     // Another demand beside it.
-    for more in [json!({ "grammar": "root ::= \"a\"" }), json!({ "response_format": { "type": "json_object" } })] {
+    for more in
+        [json!({ "grammar": "root ::= \"a\"" }), json!({ "response_format": { "type": "json_object" } })]
+    {
         let mut body = ask(more);
         body["tool_choice"] = json!("required");
         assert_eq!(post(&server, &body).0, 400, "{body}");
@@ -116,7 +124,12 @@ fn calls_are_found_by_the_marks_of_the_models_template() {
     let heat = r#"{"name": "get_heat", "arguments": {"at": 1}}"#;
     let cases = [
         ("<tool_call>", format!("<tool_call>\n{heat}\n</tool_call>"), None, 1),
-        ("<tool_call>", format!("Look.\n<tool_call>{heat}</tool_call>\n<tool_call>{heat}</tool_call>"), Some("Look."), 2),
+        (
+            "<tool_call>",
+            format!("Look.\n<tool_call>{heat}</tool_call>\n<tool_call>{heat}</tool_call>"),
+            Some("Look."),
+            2,
+        ),
         ("<tool_call>", format!("<tool_call>{heat}, </tool_call>"), Some("<tool_call>"), 0),
         ("<|python_tag|>", heat.replace("arguments", "parameters"), None, 1),
         ("[TOOL_CALLS]", format!("[TOOL_CALLS][{heat}]"), None, 1),
@@ -134,18 +147,31 @@ fn calls_are_found_by_the_marks_of_the_models_template() {
         let message = &answer["choices"][0]["message"];
         let calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
         let finish = if n_calls > 0 { "tool_calls" } else { "stop" };
-        assert_eq!((calls.len(), &answer["choices"][0]["finish_reason"]), (n_calls, &json!(finish)), "{answer}");
+        assert_eq!(
+            (calls.len(), &answer["choices"][0]["finish_reason"]),
+            (n_calls, &json!(finish)),
+            "{answer}"
+        );
         match content {
-            Some(begin) => assert!(message["content"].as_str().is_some_and(|text| text.starts_with(begin)), "{answer}"),
+            Some(begin) => {
+                assert!(message["content"].as_str().is_some_and(|text| text.starts_with(begin)), "{answer}")
+            }
             None => assert_eq!(message["content"], Value::Null, "{answer}"),
         }
         for call in &calls {
-            assert_eq!(call["function"], json!({ "name": "get_heat", "arguments": "{\"at\":1}" }), "{answer}");
+            assert_eq!(
+                call["function"],
+                json!({ "name": "get_heat", "arguments": "{\"at\":1}" }),
+                "{answer}"
+            );
         }
         let (told, told_calls, told_finish) = streamed(&server, body);
         assert_eq!(told, message["content"].as_str().unwrap_or_default(), "{written}");
         assert_eq!((told_calls.len(), told_finish), (n_calls, json!(finish)), "{written}");
-        assert!(told_calls.iter().all(|(name, json)| name == "get_heat" && json == "{\"at\":1}"), "{told_calls:?}");
+        assert!(
+            told_calls.iter().all(|(name, json)| name == "get_heat" && json == "{\"at\":1}"),
+            "{told_calls:?}"
+        );
         // Unwanted, they are text.
         let mut body = ask(json!({ "grammar": text(&written), "temperature": 0, "max_tokens": 400 }));
         body["tool_choice"] = json!("none");

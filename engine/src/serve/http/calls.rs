@@ -55,9 +55,7 @@ impl Calls {
         let content = (calls.is_empty() || !content.is_empty()).then_some(content);
         let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
         if !calls.is_empty() {
-            let call = |(name, arguments)| {
-                json!({ "id": id(), "type": "function", "function": { "name": name, "arguments": arguments } })
-            };
+            let call = |(name, arguments)| json!({ "id": id(), "type": "function", "function": { "name": name, "arguments": arguments } });
             message["tool_calls"] = calls.into_iter().map(call).collect();
         }
         (message, self.finish_reason(finish))

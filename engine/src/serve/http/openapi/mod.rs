@@ -104,7 +104,12 @@ fn paths(facts: &Facts) -> Value {
         "503": ok("It is shutting down.", json("Health")),
     });
     health["security"] = json!([]);
-    let mut model = operation("model", "The model of this name.", json("Model"), &[Kind::Invalid, Kind::NoModel, Kind::NotFound]);
+    let mut model = operation(
+        "model",
+        "The model of this name.",
+        json("Model"),
+        &[Kind::Invalid, Kind::NoModel, Kind::NotFound],
+    );
     model["parameters"] = json!([{
         "name": "name", "in": "path", "required": true, "schema": { "type": "string", "enum": [facts.name] },
     }]);

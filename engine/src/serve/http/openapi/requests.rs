@@ -73,7 +73,8 @@ fn sampling(facts: &Facts) -> Map<String, Value> {
     };
     let mut all: Map<String, Value> =
         PARAMETERS.iter().map(|parameter| (parameter.name.to_string(), number(parameter))).collect();
-    let bias = json!({ "anyOf": [{ "type": "number", "minimum": -1000, "maximum": 1000 }, { "const": false }] });
+    let bias =
+        json!({ "anyOf": [{ "type": "number", "minimum": -1000, "maximum": 1000 }, { "const": false }] });
     let more = json!({
         "seed": {
             "type": ["integer", "null"], "minimum": -1, "maximum": u32::MAX - 1,

@@ -89,8 +89,14 @@ fn timings() -> Value {
 fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
     choice["index"] = json!({ "type": "integer", "minimum": 0 });
     choice["finish_reason"] = json!({ "enum": reasons });
-    let ends =
-        [Finish::End, Finish::StopString, Finish::Length, Finish::ContextFull, Finish::Deadline, Finish::Shutdown];
+    let ends = [
+        Finish::End,
+        Finish::StopString,
+        Finish::Length,
+        Finish::ContextFull,
+        Finish::Deadline,
+        Finish::Shutdown,
+    ];
     object(
         &[],
         json!({

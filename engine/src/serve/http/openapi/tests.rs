@@ -7,11 +7,8 @@ use crate::serve::fields::Fields;
 use crate::serve::http::{chat, completions};
 
 fn facts() -> Facts {
-    let defaults = Defaults {
-        sampling: SamplingOptions::default(),
-        max_tokens: 64,
-        deadline: Duration::from_secs(60),
-    };
+    let defaults =
+        Defaults { sampling: SamplingOptions::default(), max_tokens: 64, deadline: Duration::from_secs(60) };
     Facts { name: "m".to_string(), last_token: 99, n_ctx: 64, begins: true, has_keys: false, defaults }
 }
 
@@ -24,7 +21,8 @@ fn properties(schema: &str) -> BTreeSet<String> {
 #[test]
 fn every_field_that_is_read_is_in_the_file_and_no_other() {
     type Read = fn(&mut Fields, &Facts);
-    let chat: Read = |fields, facts| drop(chat::take(fields, &facts.name, &facts.defaults).expect("a request"));
+    let chat: Read =
+        |fields, facts| drop(chat::take(fields, &facts.name, &facts.defaults).expect("a request"));
     let completion: Read =
         |fields, facts| drop(completions::take(fields, &facts.name, &facts.defaults).expect("a request"));
     let cases = [
@@ -59,7 +57,9 @@ fn every_route_is_in_the_file_and_no_other() {
 
 #[test]
 fn every_code_is_in_the_file() {
-    for (has_keys, asks) in [(true, &["invalid_api_key"][..]), (false, &["forbidden_host", "forbidden_origin"])] {
+    for (has_keys, asks) in
+        [(true, &["invalid_api_key"][..]), (false, &["forbidden_host", "forbidden_origin"])]
+    {
         let text = document(&Facts { has_keys, ..facts() }).to_string();
         for kind in [&BODY[..], &GENERATE].concat() {
             assert!(text.contains(&format!("\"{}\"", kind.words().2)), "{kind:?}");
@@ -73,6 +73,7 @@ fn every_code_is_in_the_file() {
 fn every_reference_leads_somewhere() {
     let document = document(&facts());
     let text = document.to_string();
-    let mut references = text.split("\"$ref\":\"#").skip(1).map(|rest| rest.split('"').next().expect("a text"));
+    let mut references =
+        text.split("\"$ref\":\"#").skip(1).map(|rest| rest.split('"').next().expect("a text"));
     assert!(references.all(|reference| document.pointer(reference).is_some()));
 }
