@@ -5,6 +5,7 @@
 //! [`scheduler`], through [`queue`]. What comes of a request goes back through a channel of [`job`]'s events. All but the
 //! scheduler, and what may take long, runs on one thread.
 
+pub mod choices;
 pub mod config;
 pub mod connection;
 pub mod conversation;
@@ -13,6 +14,7 @@ pub mod http;
 pub mod job;
 pub mod keys;
 pub mod listen;
+pub mod logprobs;
 pub mod metrics;
 pub mod ndjson;
 pub mod plan;

@@ -276,11 +276,22 @@ struct Line<'a> {
     id: &'a Value,
     token: Token,
     text: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprob: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top: Option<Value>,
 }
 
 impl<'a> Line<'a> {
     fn new(id: &'a Value, piece: &'a Piece) -> Self {
-        Line { id, token: piece.token, text: &piece.text }
+        let likelihood = piece.likelihood.as_ref();
+        Line {
+            id,
+            token: piece.token,
+            text: &piece.text,
+            logprob: likelihood.map(|likelihood| likelihood.chosen.logprob),
+            top: likelihood.map(|likelihood| likelihood.top_json()),
+        }
     }
 }
 
@@ -289,12 +300,14 @@ impl<'a> Line<'a> {
 struct Whole {
     text: String,
     tokens: Vec<Token>,
+    logprobs: Vec<Value>,
 }
 
 impl Whole {
     fn add(&mut self, piece: &Piece) {
         self.text.push_str(&piece.text);
         self.tokens.push(piece.token);
+        self.logprobs.extend(piece.likelihood.as_ref().map(|likelihood| likelihood.to_json()));
     }
 }
 
@@ -328,6 +341,9 @@ fn last(id: &Value, done: &Done, whole: &Whole, stream: bool) -> Value {
     });
     if !stream {
         line["tokens"] = json!(whole.tokens);
+        if !whole.logprobs.is_empty() {
+            line["logprobs"] = json!(whole.logprobs);
+        }
     }
     with_id(id, line)
 }

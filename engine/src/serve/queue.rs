@@ -188,18 +188,26 @@ impl Inbox {
 
     /// Puts `job` in the queue.
     pub fn push(&self, job: Job) -> Result<(), Refused> {
+        self.push_all(vec![job])
+    }
+
+    /// Puts all of `jobs` in the queue, or none.
+    pub fn push_all(&self, jobs: Vec<Job>) -> Result<(), Refused> {
         let mut state = self.lock();
         if state.closing != Closing::Open {
             return Err(Refused::Stopping);
         }
-        if state.queue.len() >= state.bound {
+        let room = |state: &State| state.queue.len() + jobs.len() <= state.bound;
+        if !room(&state) {
             // Whoever is gone does not wait.
             drop(state.queue.take(Job::is_abandoned));
         }
-        if state.queue.len() >= state.bound {
+        if !room(&state) {
             return Err(Refused::Busy { waiting: state.queue.len() });
         }
-        state.queue.push(job.client.clone(), job);
+        for job in jobs {
+            state.queue.push(job.client.clone(), job);
+        }
         drop(state);
         self.arrived.notify_one();
         Ok(())
@@ -216,6 +224,10 @@ impl Inbox {
         let first = state.queue.first()?;
         if fits(first) {
             return state.queue.pop();
+        }
+        // One that waits for another of its own request is passed by all until then.
+        if first.waits() {
+            return state.queue.pop_where(fits);
         }
         let (passes, since) = *first.passed.get_or_insert((0, Instant::now()));
         if passes >= PASSES || since.elapsed() >= PASSING {

@@ -243,7 +243,8 @@ impl Scheduler {
                 self.resume(run);
                 continue;
             }
-            let fits = |job: &Job| job.is_abandoned() || self.has_room_for(job.prompt.len());
+            let fits =
+                |job: &Job| job.is_abandoned() || (!job.waits() && self.has_room_for(job.prompt.len()));
             let Some(job) = self.inbox.pop(fits) else { break };
             if job.is_abandoned() {
                 self.metrics.abandoned.add(1);

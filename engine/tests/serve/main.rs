@@ -12,4 +12,5 @@ mod crowd;
 mod end;
 mod hold;
 mod http;
+mod logprobs;
 mod signals;

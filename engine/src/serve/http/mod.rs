@@ -4,6 +4,7 @@ mod access;
 mod chat;
 mod completions;
 mod io;
+mod logprobs;
 mod other;
 mod out;
 
