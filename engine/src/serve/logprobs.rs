@@ -34,11 +34,11 @@ pub struct Likelihood {
 impl Likelihood {
     /// How likely `chosen` was by `logits`, one for each token of `model`'s vocabulary, and the `top` most likely ones.
     pub fn new(logits: &[f32], chosen: Token, top: u32, model: &Model) -> Result<Self> {
-        let norm = norm(logits);
+        let (greatest, rest) = norm(logits);
         let likely = |token: Token, logit: f32| -> Result<Likely> {
             let mut bytes = Vec::new();
             model.piece_with(token, true, &mut bytes)?;
-            Ok(Likely { token, bytes, logprob: (logit - norm).max(NEVER) })
+            Ok(Likely { token, bytes, logprob: (logit - greatest - rest).max(NEVER) })
         };
         let of_chosen = usize::try_from(chosen).ok().and_then(|at| logits.get(at)).copied();
         Ok(Likelihood {
@@ -65,15 +65,15 @@ impl Likelihood {
     }
 }
 
-/// The logarithm of the sum of what `logits` are logarithms of. The greatest goes before the sum, so that nothing is too
-/// large for a number.
-fn norm(logits: &[f32]) -> f32 {
+/// The greatest of `logits`, and what the logarithm of the sum of what they are logarithms of is above it: in two, so that
+/// nothing is too large for a number.
+fn norm(logits: &[f32]) -> (f32, f32) {
     let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if !greatest.is_finite() {
-        return greatest;
+        return (greatest, 0.0);
     }
     let sum: f64 = logits.iter().map(|logit| f64::from((logit - greatest).exp())).sum();
-    greatest + sum.ln() as f32
+    (greatest, sum.ln() as f32)
 }
 
 /// The greatest `most` of `logits`, the best first; of equals the first.
@@ -111,8 +111,8 @@ mod tests {
         let rows: [&[f32]; 4] =
             [&[0.0, 0.0], &[1000.0, 999.0, -1000.0], &[-3e38, -3e38], &[f32::NEG_INFINITY, 5.0]];
         for row in rows {
-            let norm = norm(row);
-            let sum: f32 = row.iter().map(|logit| (logit - norm).exp()).sum();
+            let (greatest, rest) = norm(row);
+            let sum: f32 = row.iter().map(|logit| (logit - greatest - rest).exp()).sum();
             assert!((sum - 1.0).abs() < 1e-4, "{row:?}: {sum}");
         }
     }

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
 
+use super::embed;
 use super::fields::Fields;
 use super::job::{Client, Done, Event, Piece};
 use super::refusal::{Kind, Refusal};
@@ -179,6 +180,10 @@ impl Connection {
             Ok(request) => request,
             Err(refusal) => return self.refuse(&id, &refusal).await,
         };
+        let request = match request {
+            Asked::Generate(request) => request,
+            Asked::Embed(request) => return self.embed(&id, request, arrived).await,
+        };
         let stream = request.stream;
         let submitted = tokio::select! {
             biased;
@@ -188,6 +193,33 @@ impl Connection {
         match submitted {
             Ok(events) => self.tell(&id, stream, events).await,
             Err(refusal) => self.refuse(&id, &refusal).await,
+        }
+    }
+
+    /// Writes embeddings.
+    async fn embed(&mut self, id: &Value, request: embed::Request, arrived: Instant) -> io::Result<()> {
+        let server = Arc::clone(&self.server);
+        let (encoding, client) = (request.encoding, self.client.clone());
+        let work = async {
+            let (found, tokens) = request.run(&server, client, arrived).await?;
+            let rendered = move || -> Vec<Value> {
+                found.iter().map(|embedding| embed::rendered(embedding, encoding)).collect()
+            };
+            let embeddings = server.aside(rendered).await?;
+            Ok(json!({ "done": true, "embeddings": embeddings, "usage": { "prompt_tokens": tokens } }))
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = work => answer,
+            () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        match answer {
+            Ok(line) => {
+                let mut out = Vec::new();
+                put(&mut out, &with_id(id, line));
+                self.write(&out).await
+            }
+            Err(refusal) => self.refuse(id, &refusal).await,
         }
     }
 
@@ -256,17 +288,28 @@ impl Connection {
     }
 }
 
+/// What is asked for.
+enum Asked {
+    Generate(Generate),
+    Embed(embed::Request),
+}
+
 /// The request in `fields`; its id first, which an error repeats.
-fn read(mut fields: Fields, server: &Server, id: &mut Value) -> Result<Generate, Refusal> {
+fn read(mut fields: Fields, server: &Server, id: &mut Value) -> Result<Asked, Refusal> {
     *id = match fields.take("id") {
         Some(given @ (Value::String(_) | Value::Number(_))) => given,
         Some(other) => return Err(super::fields::wrong("id", "use a text or a number", &other)),
         None => Value::Null,
     };
+    if fields.has("embed") {
+        let request = embed::Request::take(&mut fields, "embed", server)?;
+        fields.finish()?;
+        return Ok(Asked::Embed(request));
+    }
     let prompt = prompt_or_messages(&mut fields)?;
     let generate = Generate::take(&mut fields, prompt, &server.current().defaults)?;
     fields.finish()?;
-    Ok(generate)
+    Ok(Asked::Generate(generate))
 }
 
 /// A token's line.

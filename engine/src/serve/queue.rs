@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::job::{Client, Job};
 use super::scheduler::Rules;
+use super::turn::Turn;
 
 /// A queue in which each client has a line of its own; lines are served in turn.
 #[derive(Debug)]
@@ -127,6 +128,8 @@ pub enum Refused {
 
 /// The way of jobs from the transports to the scheduler.
 pub struct Inbox {
+    /// Whose turn it is to evaluate: the scheduler's, or that of whoever makes embeddings.
+    pub turn: Turn,
     state: Mutex<State>,
     arrived: Condvar,
 }
@@ -160,7 +163,7 @@ impl Inbox {
     /// An inbox for `bound` jobs that wait.
     pub fn new(bound: usize) -> Self {
         let state = State { bound, ..State::default() };
-        Inbox { state: Mutex::new(state), arrived: Condvar::new() }
+        Inbox { turn: Turn::default(), state: Mutex::new(state), arrived: Condvar::new() }
     }
 
     /// How many may wait.

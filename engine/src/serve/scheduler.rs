@@ -322,8 +322,11 @@ impl Scheduler {
         let beside = prefill_beside_decode(self.rules.step.as_secs_f64(), self.seconds_per_prompt_token);
         let parts = plan(active, self.budget, beside);
         let rows = self.fill(&parts);
+        let turn = self.inbox.turn.take();
         let start = Instant::now();
         let decoded = self.context.decode_batch(&mut self.batch);
+        self.context.synchronize();
+        drop(turn);
         match decoded {
             Ok(Decoded::Done) => {}
             Ok(Decoded::NoRoom) => return self.make_room(),
@@ -331,7 +334,6 @@ impl Scheduler {
             Err(Error::Interrupted) => return self.inbox.close(Closing::Now),
             Err(error) => return self.give_up(&parts, &error),
         }
-        self.context.synchronize();
         self.count(&parts, start.elapsed());
         for part in &parts {
             self.hold(part);

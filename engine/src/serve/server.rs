@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout_at;
 
+use super::embed::Embedder;
 use super::fields::Fields;
 use super::job::{Client, Event, Finish, Job};
 use super::metrics::Metrics;
@@ -122,6 +123,8 @@ pub struct Server {
     pub current: RwLock<Arc<Current>>,
     /// The way to the scheduler.
     pub inbox: Arc<Inbox>,
+    /// The way to whatever makes embeddings.
+    pub embedder: Arc<Embedder>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Work beside.
@@ -224,6 +227,14 @@ impl Server {
             });
         }
         Ok((jobs, receivers))
+    }
+
+    /// Does what may take milliseconds beside, so that others' tokens do not wait for it.
+    pub async fn aside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        beside(&self.beside.light, work).await
     }
 
     /// The fields of a request.

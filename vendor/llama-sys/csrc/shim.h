@@ -136,6 +136,10 @@ const float * anneal_logits(struct llama_context * ctx, char * err, size_t err_s
 // The same of the token at place `index` of the last anneal_decode_all.
 const float * anneal_logits_at(struct llama_context * ctx, int32_t index, char * err, size_t err_size);
 
+// What the model makes of the token at place `index` of the last batch, in a context for embeddings without pooling:
+// llama_model_n_embd_out values; NULL on failure.
+const float * anneal_embedding_at(struct llama_context * ctx, int32_t index, char * err, size_t err_size);
+
 // Size of, save and restore the state of sequence 0; 0 on failure.
 size_t anneal_state_size(struct llama_context * ctx, char * err, size_t err_size);
 size_t anneal_state_get(struct llama_context * ctx, uint8_t * dst, size_t size, char * err, size_t err_size);
