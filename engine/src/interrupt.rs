@@ -1,6 +1,8 @@
 //! Ctrl-C and SIGTERM.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -49,13 +51,39 @@ fn ending() -> Vec<i32> {
 }
 
 fn install(mut handler: impl FnMut(i32) + Send + 'static) {
-    let waiting = Signals::new(ending()).and_then(|mut signals| {
-        let listen = move || signals.forever().for_each(&mut handler);
+    let waiting = waiting().and_then(|(mut pipe, seen)| {
+        let listen = move || {
+            while pipe.read_exact(&mut [0]).is_ok() {
+                for (signal, seen) in &seen {
+                    if seen.swap(false, Ordering::SeqCst) {
+                        handler(*signal);
+                    }
+                }
+            }
+        };
         std::thread::Builder::new().name("signals".to_string()).spawn(listen)
     });
     if let Err(error) = waiting {
         let _ = writeln!(io::stderr(), "warning: ctrl-C will end the program without a summary: {error}");
     }
+}
+
+/// A signal, and whether it came.
+type Seen = (i32, Arc<AtomicBool>);
+
+/// A pipe with a byte for each signal that came, and which ones those are. signal-hook's own iterator waits at a socket,
+/// and a program that says that it opens none should not.
+fn waiting() -> io::Result<(io::PipeReader, Vec<Seen>)> {
+    let (reader, writer) = io::pipe()?;
+    let mut seen = Vec::new();
+    for signal in ending() {
+        let flag = Arc::new(AtomicBool::new(false));
+        // In this order: whoever reads the byte has to find the flag.
+        signal_hook::flag::register(signal, Arc::clone(&flag))?;
+        signal_hook::low_level::pipe::register(signal, OwnedFd::from(writer.try_clone()?))?;
+        seen.push((signal, flag));
+    }
+    Ok((reader, seen))
 }
 
 /// Signals that would end the process do nothing: whoever started it ends it.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use build_info::Bytes;
 use build_info::words::printable;
 use engine::ffi::start;
 use engine::sampling::SamplingOptions;
@@ -66,6 +67,15 @@ pub struct Args {
     /// Seconds for which requests may go on after SIGTERM [default: 30]
     #[arg(long, value_name = "S", value_parser = seconds)]
     drain: Option<f64>,
+    /// Folder that keeps prompts on the disk when no slot has room for them [default: none]
+    #[arg(long, value_name = "DIR")]
+    prompt_cache: Option<PathBuf>,
+    /// Most that it may take, as in 500MiB [default: 2GiB]
+    #[arg(long, value_name = "SIZE", value_parser = engine::size::parse)]
+    prompt_cache_size: Option<Bytes>,
+    /// Only read it
+    #[arg(long)]
+    prompt_cache_ro: bool,
     /// Print where it listens as one JSON object on stdout
     #[arg(long)]
     json: bool,
@@ -144,6 +154,9 @@ fn flags(args: &Args) -> Config {
         max_tokens: args.max_tokens,
         timeout_s: args.timeout,
         drain_s: args.drain,
+        prompt_cache: args.prompt_cache.clone(),
+        prompt_cache_size: args.prompt_cache_size,
+        prompt_cache_ro: args.prompt_cache_ro.then_some(true),
         ..Config::default()
     };
     args.sampling.ask(&mut config.engine);

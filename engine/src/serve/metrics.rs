@@ -65,6 +65,14 @@ pub struct Metrics {
     pub slots_busy: Number,
     pub waiting: Number,
     pub connections: Number,
+    pub cache_lookups: Number,
+    pub cache_hits: Number,
+    pub cache_tokens: Number,
+    pub cache_read_bytes: Number,
+    pub cache_writes: Number,
+    pub cache_written_bytes: Number,
+    pub cache_failures: Number,
+    pub cache_dropped: Number,
 }
 
 /// Every end there is, and its name.
@@ -141,6 +149,22 @@ impl Metrics {
             ("embeddings_total", "Texts that embeddings were made of.", &self.embeddings),
             ("embedding_tokens_total", "Tokens of these texts.", &self.embedding_tokens),
             ("first_tokens_total", "Requests that got a first token.", &self.first_tokens),
+            ("prompt_cache_lookups_total", "Prompts that were looked for on the disk.", &self.cache_lookups),
+            ("prompt_cache_hits_total", "Prompts that began with what was read.", &self.cache_hits),
+            ("prompt_cache_tokens_total", "Tokens of prompts that were read.", &self.cache_tokens),
+            ("prompt_cache_read_bytes_total", "Bytes read.", &self.cache_read_bytes),
+            ("prompt_cache_writes_total", "Prompts written to the disk.", &self.cache_writes),
+            ("prompt_cache_written_bytes_total", "Bytes written.", &self.cache_written_bytes),
+            (
+                "prompt_cache_failures_total",
+                "Files that were damaged or could not be written.",
+                &self.cache_failures,
+            ),
+            (
+                "prompt_cache_dropped_total",
+                "Prompts not written because too many waited.",
+                &self.cache_dropped,
+            ),
         ];
         for (name, help, number) in counters {
             head(name, "counter", help, &one(number.get()));

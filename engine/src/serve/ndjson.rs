@@ -77,16 +77,21 @@ impl Connection {
         let current = self.server.current();
         let limit = current.limits.request;
         let until = Time::now() + current.limits.idle;
-        let mut seen = 0;
+        // Blanks that the line began with, and bytes after them that hold no end of it.
+        let (mut lead, mut seen) = (0, 0);
         loop {
             if seen == 0 {
-                let is_blank = |byte: &&u8| byte.is_ascii_whitespace();
-                self.at += self.unread().iter().take_while(is_blank).count();
+                let blank = self.unread().iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+                lead = match self.unread()[..blank].iter().rposition(|byte| *byte == b'\n') {
+                    Some(end) => blank - end - 1,
+                    None => lead + blank,
+                };
+                self.at += blank;
             }
             let unread = self.unread();
             let found = unread[seen..].iter().position(|byte| *byte == b'\n').map(|at| seen + at);
             seen = unread.len();
-            if found.unwrap_or(seen) > limit {
+            if lead + found.unwrap_or(seen) > limit {
                 let message = format!("a line has at most {limit} bytes; the connection is closed");
                 self.refuse(&Value::Null, &Refusal::new(Kind::TooLarge, message)).await?;
                 self.swallow().await;

@@ -143,6 +143,7 @@ struct State {
     queue: FairQueue<Client, Job>,
     closing: Closing,
     bound: usize,
+    step: Option<Duration>,
     /// New ones, until the scheduler has taken them.
     rules: Option<Rules>,
 }
@@ -174,9 +175,14 @@ impl Inbox {
     /// Lets `bound` jobs wait from now on, and the scheduler work by `rules`.
     pub fn change(&self, bound: usize, rules: Rules) {
         let mut state = self.lock();
-        (state.bound, state.rules) = (bound, Some(rules));
+        (state.bound, state.step, state.rules) = (bound, Some(rules.step), Some(rules));
         drop(state);
         self.arrived.notify_one();
+    }
+
+    /// How long a batch may take in which anyone generates, where that was changed.
+    pub fn step(&self) -> Option<Duration> {
+        self.lock().step
     }
 
     /// Rules that are new.

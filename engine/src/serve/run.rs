@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock, mpsc as std_mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use build_info::Bytes;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -14,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::connection::{Shared, unix};
-use super::embed;
+use super::embed::{self, Pooling};
 use super::listen::{self, Socket};
 use super::metrics::Metrics;
 use super::queue::{Closing, Inbox};
@@ -22,6 +23,7 @@ use super::request::Defaults;
 use super::scheduler::{Rules, Scheduler};
 use super::server::{BESIDE, Beside, Current, Limits, Server};
 use super::starting::Starting;
+use crate::cache::{Store, Wanted};
 use crate::chat::Template;
 use crate::error::{Error, Result};
 use crate::ffi::{self, Model, Threads};
@@ -60,6 +62,27 @@ pub struct Options {
     pub limits: Limits,
     /// How the scheduler works.
     pub rules: Rules,
+    /// Where prompts are kept on the disk.
+    pub prompt_cache: Option<PromptCache>,
+    /// Which tokens' embeddings a text's is made of; without it what the model says.
+    pub embedding_pooling: Option<Pooling>,
+}
+
+/// A folder for prompts.
+#[derive(Clone, Debug)]
+pub struct PromptCache {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Most that it may take.
+    pub bound: Bytes,
+    /// Whether it is only read.
+    pub read_only: bool,
+}
+
+impl PromptCache {
+    fn wanted(&self, model: &Path) -> Result<Wanted> {
+        Wanted::new(Store::folder(&self.folder, self.bound, self.read_only)?, model)
+    }
 }
 
 /// Where a server can be reached.
@@ -123,17 +146,19 @@ pub fn run(options: &Options, settings: &Settings, live: Live, hooks: &mut Hooks
     }
     let listeners = usize::from(options.socket.is_some()) + usize::from(options.listen.is_some());
     allow_files(options.limits.connections * listeners);
+    let cache = options.prompt_cache.as_ref().map(|cache| cache.wanted(&options.model)).transpose()?;
     let model = model::open(&options.model, settings, &live)?;
     let template = template(options, &model)?;
     let inbox = Arc::new(Inbox::new(options.queue));
     let metrics = Arc::new(Metrics::default());
-    let mut scheduler = start_scheduler(options, settings, live, &model, &inbox, &metrics)?;
+    let mut scheduler = start_scheduler(options, settings, live, cache, &model, &inbox, &metrics)?;
     let (embedder, embedding) = embed::start(embed::Start {
         model: &model,
         settings,
         threads: scheduler.threads.clone(),
         n_ctx: scheduler.n_ctx,
         step: options.rules.step,
+        pooling: options.embedding_pooling,
         inbox: &inbox,
         metrics: &metrics,
     })?;
@@ -263,6 +288,7 @@ fn start_scheduler(
     options: &Options,
     settings: &Settings,
     live: Live,
+    cache: Option<Wanted>,
     model: &Arc<Model>,
     inbox: &Arc<Inbox>,
     metrics: &Arc<Metrics>,
@@ -278,7 +304,8 @@ fn start_scheduler(
         // On this thread: it is one of its pool's.
         let scheduler = model::shared_context(&model, &settings, &live, slots).and_then(|context| {
             let made = (context.n_ctx(), context.pools());
-            Ok((Scheduler::new(context, inbox, metrics, rules)?, made))
+            let scheduler = Scheduler::new(context, inbox, metrics, rules)?;
+            Ok((scheduler.with_disk(cache, &settings, &live)?, made))
         });
         match scheduler {
             Ok((scheduler, made)) => {

@@ -2,6 +2,9 @@
 //!
 //! Nothing here waits for a client: what a reader does not take stays in its slot, which rests meanwhile.
 
+mod disk;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +14,7 @@ use super::plan::{Active, Part, plan, prefill_beside_decode};
 use super::queue::{Closing, Inbox};
 use super::reuse::{Choice, Held, choose};
 use super::slot::{Outbox, Run, Slot, unstarted};
+use crate::cache::worker::{Answer, Disk};
 use crate::error::{Error, Result};
 use crate::ffi::{Batch, Context, Decoded};
 use crate::generate::has_nan;
@@ -56,6 +60,9 @@ pub struct Scheduler {
     parked: Vec<Run>,
     /// Ends that readers have yet to take, of runs that are over.
     leaving: Vec<Outbox>,
+    /// The prompt cache on the disk, if there is one, and what it has found.
+    disk: Option<Disk<Job>>,
+    found: VecDeque<Answer<Job>>,
     seconds_per_prompt_token: Option<f64>,
     looked_at_queue: Instant,
 }
@@ -86,6 +93,8 @@ impl Scheduler {
             admissions: 0,
             parked: Vec::new(),
             leaving: Vec::new(),
+            disk: None,
+            found: VecDeque::new(),
             seconds_per_prompt_token: None,
             looked_at_queue: Instant::now(),
         })
@@ -103,15 +112,17 @@ impl Scheduler {
             }
             self.look_at_readers();
             self.look_at_clocks();
+            self.look_at_disk();
             self.admit();
             let active = self.active();
-            self.metrics.waiting.set(self.inbox.len() as u64);
+            self.metrics.waiting.set((self.inbox.len() + self.looked_for()) as u64);
             if active.is_empty() {
                 let running = self.slots.iter().any(|slot| slot.run.is_some());
-                let busy = running || !self.leaving.is_empty() || !self.parked.is_empty();
+                let waiting = !self.leaving.is_empty() || !self.parked.is_empty() || self.looked_for() > 0;
+                let busy = running || waiting;
                 match (busy, closing) {
                     (true, _) => std::thread::sleep(STALLED),
-                    (false, Closing::Draining) if self.inbox.is_empty() => return,
+                    (false, Closing::Draining) if self.inbox.is_empty() => return self.save_all(),
                     (false, _) => self.inbox.wait(closing, IDLE),
                 }
                 continue;
@@ -227,7 +238,7 @@ impl Scheduler {
         for run in std::mem::take(&mut self.parked) {
             self.finish_run(run, Finish::Shutdown);
         }
-        for job in self.inbox.take(|_| true) {
+        for job in self.stop_looking().into_iter().chain(self.inbox.take(|_| true)) {
             self.tell_unstarted(&job, Finish::Shutdown);
         }
     }
@@ -243,6 +254,12 @@ impl Scheduler {
                 self.resume(run);
                 continue;
             }
+            if self.begin_found() {
+                continue;
+            }
+            if !self.may_take_more() {
+                break;
+            }
             let fits =
                 |job: &Job| job.is_abandoned() || (!job.waits() && self.has_room_for(job.prompt.len()));
             let Some(job) = self.inbox.pop(fits) else { break };
@@ -250,7 +267,9 @@ impl Scheduler {
                 self.metrics.abandoned.add(1);
                 continue;
             }
-            self.begin(job);
+            if let Some(job) = self.look_for(job) {
+                self.begin(job);
+            }
         }
         let busy = self.slots.iter().filter(|slot| slot.run.is_some()).count();
         self.metrics.slots_busy.set(busy as u64);
@@ -295,11 +314,13 @@ impl Scheduler {
     /// Makes a slot hold what a prompt shares; says how many tokens that are.
     fn prepare(&mut self, choice: &Choice) -> u32 {
         let sequence = self.slots[choice.slot].sequence;
+        self.keep_on_disk(choice.slot, if choice.from == choice.slot { choice.keep } else { 0 });
         let shared = match choice.from == choice.slot {
             true => choice.keep > 0 && self.context.forget(sequence, choice.keep as u32),
             false => {
                 let from = self.slots[choice.from].sequence;
                 self.slots[choice.slot].held = self.slots[choice.from].held[..choice.keep].to_vec();
+                self.slots[choice.slot].saved = self.slots[choice.from].saved;
                 self.context.share_prefix(from, sequence, choice.keep as u32)
             }
         };
@@ -307,7 +328,9 @@ impl Scheduler {
             self.empty(choice.slot);
             return 0;
         }
-        self.slots[choice.slot].held.truncate(choice.keep);
+        let slot = &mut self.slots[choice.slot];
+        slot.held.truncate(choice.keep);
+        slot.saved = slot.saved.min(choice.keep);
         choice.keep as u32
     }
 
@@ -315,6 +338,7 @@ impl Scheduler {
     fn empty(&mut self, at: usize) {
         self.context.forget(self.slots[at].sequence, 0);
         self.slots[at].held.clear();
+        self.slots[at].saved = 0;
     }
 
     /// One batch: evaluated, tokens chosen and told.
@@ -422,6 +446,7 @@ impl Scheduler {
         let idle = self.slots.iter().enumerate();
         let idle = idle.filter(|(_, slot)| slot.run.is_none() && !slot.held.is_empty());
         if let Some(at) = idle.min_by_key(|(_, slot)| slot.used).map(|(at, _)| at) {
+            self.keep_on_disk(at, 0);
             return self.empty(at);
         }
         let running = self.slots.iter().enumerate();

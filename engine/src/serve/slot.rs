@@ -21,6 +21,8 @@ pub struct Slot {
     pub sequence: SequenceId,
     /// The tokens that it holds: evaluated, in order.
     pub held: Vec<Token>,
+    /// How many of them are on the disk.
+    pub saved: usize,
     /// When it was taken last, as a number that grows; 0 for never.
     pub used: u64,
     /// What runs in it.
@@ -30,7 +32,7 @@ pub struct Slot {
 impl Slot {
     /// An empty one.
     pub fn new(sequence: SequenceId) -> Self {
-        Slot { sequence, held: Vec::new(), used: 0, run: None }
+        Slot { sequence, held: Vec::new(), saved: 0, used: 0, run: None }
     }
 
     /// What it wants of the next batch.

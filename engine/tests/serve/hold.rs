@@ -71,6 +71,33 @@ fn schemas_that_would_take_for_ever_are_refused_and_slow_ones_are_overdue() {
 }
 
 #[test]
+fn no_more_are_prepared_than_may_wait_and_run() {
+    let server = Server::start(&["--slots", "1", "--queue", "1"]);
+    let property = |at: u64| {
+        let range = json!({ "type": "integer", "multipleOf": 9973, "minimum": 123_456 + at, "maximum": 98_765_432_123_u64 + at });
+        (at.to_string(), range)
+    };
+    let mut slow = greedy("hello", 1);
+    slow["json_schema"] =
+        json!({ "type": "object", "properties": (0..5).map(property).collect::<serde_json::Map<_, _>>() });
+    let mut busy = false;
+    // They are over soon: where the third comes too late, all come once more.
+    for _ in 0..20 {
+        let mut first: Vec<_> = (0..2).map(|_| server.connect()).collect();
+        first.iter_mut().for_each(|lines| lines.send(slow.to_string().as_bytes()));
+        busy |= server.ask(&slow)["error"]["code"] == "busy";
+        for lines in &mut first {
+            lines.next().expect("an answer");
+        }
+        if busy {
+            break;
+        }
+    }
+    assert!(busy, "a third one was prepared beside two");
+    assert_eq!(server.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
+}
+
+#[test]
 fn a_short_request_goes_before_one_that_does_not_fit() {
     let server = Server::start(&["--slots", "4", "-c", "16384"]);
     let long = |tokens: usize, most: u32| {

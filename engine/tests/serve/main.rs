@@ -9,6 +9,7 @@ mod client;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowd;
+mod disk;
 mod embeddings;
 mod end;
 mod hold;

@@ -82,27 +82,37 @@ pub struct LongRun {
 pub struct Long {
     /// Tokens of each.
     pub tokens: u32,
-    /// A's run and B's, as far as they came.
+    /// A's run and B's, as far as they came; twice, where B failed in the first ones.
     pub runs: Vec<LongRun>,
 }
 
-/// Runs A, then B. What was measured is in `long` also when it fails.
+/// Runs A, then B; where B fails by that, B and A once more, since one run of minutes is one sample. What was measured
+/// is in `long` also when it fails. `tell` hears how many of how many runs are done.
 pub fn run(
     subjects: [&Subject; 2],
     model: &Path,
     prompt: (&Path, usize),
     tokens: u32,
     long: &mut Option<Long>,
-    mut tell: impl FnMut(usize),
+    mut tell: impl FnMut(u64, u64),
 ) -> Result<()> {
     let long = long.insert(Long { tokens, runs: Vec::new() });
-    let mut stay = Stay::forever();
-    for (number, subject) in subjects.into_iter().enumerate() {
-        tell(number);
-        let run = one(subject, model, prompt, tokens, stay)?;
-        stay = Stay::after(run.seconds);
-        long.runs.push(run);
+    let [a, b] = subjects;
+    tell(0, 2);
+    let first = one(a, model, prompt, tokens, Stay::forever())?;
+    let stay = |run: &LongRun| Stay::after(run.seconds);
+    long.runs.push(first);
+    tell(1, 2);
+    let second = one(b, model, prompt, tokens, stay(&long.runs[0]))?;
+    long.runs.push(second);
+    if !long.checks().iter().any(|check| check.state == State::Failed) {
+        return Ok(());
     }
+    tell(2, 4);
+    let of_b = one(b, model, prompt, tokens, stay(&long.runs[0]))?;
+    tell(3, 4);
+    let of_a = one(a, model, prompt, tokens, stay(&long.runs[0]))?;
+    long.runs.extend([of_a, of_b]);
     Ok(())
 }
 
@@ -256,7 +266,25 @@ fn cpu(pid: u32) -> Option<f64> {
 impl Long {
     /// What is to be said of it.
     pub fn checks(&self) -> Vec<Check> {
-        let [a, b] = &self.runs[..] else { return Vec::new() };
+        let mut pairs = self.runs.chunks_exact(2).map(|pair| self.of(&pair[0], &pair[1]));
+        let Some(mut checks) = pairs.next() else { return Vec::new() };
+        for again in pairs {
+            for check in checks.iter_mut().filter(|check| check.state == State::Failed) {
+                let confirmed =
+                    again.iter().any(|other| other.name == check.name && other.state == State::Failed);
+                if !confirmed {
+                    check.state = State::Unclear;
+                    let name = &check.name;
+                    check.reason =
+                        Some(format!("the {name} of one long run of B failed, and that of another did not"));
+                }
+            }
+        }
+        checks
+    }
+
+    /// The same of one pair.
+    fn of(&self, a: &LongRun, b: &LongRun) -> Vec<Check> {
         let title = format!("long run, {} tokens", self.tokens);
         let show =
             |run: &LongRun| format!("{:.1} t/s", f64::from(self.tokens) / run.seconds.max(f64::MIN_POSITIVE));
@@ -365,6 +393,18 @@ mod tests {
             let long = Long { tokens: 10_000, runs: vec![a, b] };
             let states: Vec<State> = long.checks().iter().skip(1).map(|check| check.state).collect();
             assert_eq!(states, expected, "{:#?}", long.checks());
+        }
+    }
+
+    #[test]
+    fn what_fails_once_is_unclear_and_what_fails_twice_is_a_failure() {
+        let (steady, slowing) = (run(0.9, 2.0, 0.0, 0.0), run(0.6, 2.0, 0.0, 0.0));
+        for (again, expected) in [(&steady, State::Unclear), (&slowing, State::Failed)] {
+            let runs = vec![steady.clone(), slowing.clone(), steady.clone(), again.clone()];
+            let checks = Long { tokens: 10_000, runs }.checks();
+            let drift = checks.iter().find(|check| check.name == "t/s drift").unwrap();
+            assert_eq!(drift.state, expected, "{checks:#?}");
+            assert!(drift.reason.is_some());
         }
     }
 

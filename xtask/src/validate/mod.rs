@@ -174,8 +174,8 @@ impl Validation<'_> {
         self.keep_or_warn(record, ui);
         let mut progress = ui.progress("long run");
         let prompt = (self.scratch.join("prompt.txt"), prompt_tokens);
-        let ran = long::run(subjects, model, (&prompt.0, prompt.1), tokens, &mut record.long, |done| {
-            progress.step(done as u64, 2, "runs");
+        let ran = long::run(subjects, model, (&prompt.0, prompt.1), tokens, &mut record.long, |done, all| {
+            progress.step(done, all, "runs");
         });
         progress.finish();
         ran

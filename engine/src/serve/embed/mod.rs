@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::job::Client;
 use super::queue::{Closing, FairQueue, Inbox};
 use super::refusal::Refusal;
-use crate::ffi::Token;
+use crate::ffi::{Model, Token};
 
 pub use pooling::Pooling;
 pub use request::{Encoding, Request, rendered};
@@ -124,10 +124,11 @@ impl Embedder {
 }
 
 /// How a text of `model` becomes one embedding, and how long one may be.
-fn embedder(model: &crate::ffi::Model, n_ctx: u32) -> Arc<Embedder> {
+fn embedder(model: &Model, n_ctx: u32, pooling: Option<Pooling>) -> Arc<Embedder> {
     let longest = evaluate::longest(model, n_ctx);
     Arc::new(Embedder {
-        pooling: Pooling::of(model),
+        // Whoever says how knows better; but a model that ranks has nothing to pool.
+        pooling: Pooling::of(model).map(|own| pooling.unwrap_or(own)),
         width: model.embedding_width(),
         longest,
         state: Mutex::default(),

@@ -1,5 +1,7 @@
 //! How the embeddings of a text's tokens become one.
 
+use std::str::FromStr;
+
 use crate::ffi::Model;
 
 /// Which tokens' embeddings a text's is made of.
@@ -11,6 +13,19 @@ pub enum Pooling {
     First,
     /// The last one's.
     Last,
+}
+
+impl FromStr for Pooling {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "mean" => Ok(Pooling::Mean),
+            "first" => Ok(Pooling::First),
+            "last" => Ok(Pooling::Last),
+            _ => Err(format!("{text:?} is no pooling: use mean, first or last")),
+        }
+    }
 }
 
 impl Pooling {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::evaluate::{BATCH, Evaluator};
-use super::{Embedder, Job, Next, embedder};
+use super::{Embedder, Job, Next, Pooling, embedder};
 use crate::error::{Error, Result};
 use crate::ffi::{Model, Threads};
 use crate::serve::metrics::Metrics;
@@ -35,6 +35,8 @@ pub struct Start<'a> {
     pub n_ctx: u32,
     /// How long a batch may take while others generate.
     pub step: Duration,
+    /// Which tokens' embeddings a text's is made of; without it what the model says.
+    pub pooling: Option<Pooling>,
     /// Says when the end is, and whose turn.
     pub inbox: &'a Arc<Inbox>,
     /// What is counted.
@@ -58,7 +60,7 @@ impl Ended {
 
 /// Starts the thread, which makes its context when it is first needed.
 pub fn start(start: Start<'_>) -> Result<(Arc<Embedder>, Ended)> {
-    let embedder = embedder(start.model, start.n_ctx);
+    let embedder = embedder(start.model, start.n_ctx, start.pooling);
     let (over, ended) = oneshot::channel::<()>();
     let mut worker = Worker {
         embedder: Arc::clone(&embedder),
@@ -153,7 +155,9 @@ impl Worker {
     ) -> std::result::Result<Vec<Vec<f32>>, Failed> {
         self.make(texts.iter().map(Vec::len).max().unwrap_or(0))?;
         let Some(evaluator) = &mut self.evaluator else { return Ok(Vec::new()) };
-        let (inbox, metrics, step) = (&self.inbox, &self.metrics, self.step.as_secs_f64());
+        let (inbox, metrics) = (&self.inbox, &self.metrics);
+        // As it is by now: a configuration can be read again.
+        let step = inbox.step().unwrap_or(self.step).as_secs_f64();
         let per_token = self.seconds_per_token;
         let begin = Instant::now();
         let limit = || {
