@@ -186,7 +186,7 @@ impl Connection {
             Err(refusal) => return self.refuse(&id, &refusal).await,
         };
         let request = match request {
-            Asked::Generate(request) => request,
+            Asked::Generate(request) => *request,
             Asked::Embed(request) => return self.embed(&id, request, arrived).await,
         };
         let stream = request.stream;
@@ -295,7 +295,7 @@ impl Connection {
 
 /// What is asked for.
 enum Asked {
-    Generate(Generate),
+    Generate(Box<Generate>),
     Embed(embed::Request),
 }
 
@@ -314,7 +314,7 @@ fn read(mut fields: Fields, server: &Server, id: &mut Value) -> Result<Asked, Re
     let prompt = prompt_or_messages(&mut fields)?;
     let generate = Generate::take(&mut fields, prompt, &server.current().defaults)?;
     fields.finish()?;
-    Ok(Asked::Generate(generate))
+    Ok(Asked::Generate(Box::new(generate)))
 }
 
 /// A token's line.
