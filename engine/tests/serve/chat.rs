@@ -183,7 +183,7 @@ fn what_cannot_be_meant_is_refused_with_its_place() {
             "messages[0]",
             "missing field `function`",
         ),
-        (more(json!({ "n": 2 })), "n", "only 1 is offered"),
+        (more(json!({ "n": 9 })), "n", "only 1 is offered"),
         (more(json!({ "logprobs": true })), "logprobs", "only false is offered"),
         (more(json!({ "max_completion_tokens": 0 })), "max_completion_tokens", "use a whole number"),
         (more(json!({ "temperature": -1 })), "temperature", "use 0"),

@@ -65,7 +65,7 @@ fn the_other_endpoints_answer() {
         ("/detokenize", json!({ "tokens": [-1] })),
         ("/detokenize", json!({ "tokens": [1e9] })),
         ("/detokenize", json!({ "tokens": "a" })),
-        ("/v1/completions", json!({ "prompt": "a", "n": 2 })),
+        ("/v1/completions", json!({ "prompt": "a", "n": 9 })),
         ("/v1/completions", json!({ "prompt": "a", "logprobs": 3 })),
         ("/v1/completions", json!({ "prompt": "a", "echo": true })),
     ] {

@@ -4,7 +4,9 @@ mod access;
 mod calls;
 mod chat;
 mod completions;
+mod embeddings;
 mod io;
+mod logprobs;
 mod openapi;
 mod other;
 mod out;
@@ -46,6 +48,7 @@ fn router(server: Arc<Server>) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat))
+        .route("/v1/embeddings", post(embeddings::embeddings))
         .route("/v1/models", get(other::models))
         .route("/v1/models/{*name}", get(other::model))
         .route("/tokenize", post(other::tokenize))

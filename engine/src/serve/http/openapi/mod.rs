@@ -120,6 +120,9 @@ fn paths(facts: &Facts) -> Value {
         "/v1/chat/completions": post(
             "chat", "Answers a conversation.", "ChatRequest", streamed("ChatCompletion"), &[&BODY, &GENERATE],
         ),
+        "/v1/embeddings": post(
+            "embeddings", "Makes numbers of texts.", "EmbeddingRequest", json("Embeddings"), &[&BODY, &GENERATE],
+        ),
         "/v1/models": { "get": operation("models", "The models.", json("Models"), &[]) },
         "/v1/models/{name}": { "get": model },
         "/tokenize": post("tokenize", "Cuts a text into tokens.", "Text", json("Tokens"), &[&BODY, &[Kind::Failed]]),

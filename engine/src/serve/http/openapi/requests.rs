@@ -4,6 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::Facts;
 use crate::sampling::{PARAMETERS, Parameter};
+use crate::serve::embed::TEXTS;
+use crate::serve::http::completions::CHOICES;
+use crate::serve::logprobs::MOST;
 use crate::serve::request::{STOP_CHARACTERS, STOPS};
 
 /// The schemas of requests, by name.
@@ -37,6 +40,7 @@ pub fn schemas(facts: &Facts) -> Map<String, Value> {
     let all = json!({
         "CompletionRequest": request(completion(facts), "prompt"),
         "ChatRequest": chat,
+        "EmbeddingRequest": embedding(facts),
         "Message": message(),
         "Tool": tool(),
         "Text": {
@@ -136,11 +140,14 @@ fn completion(facts: &Facts) -> Value {
             { "type": "array", "items": text, "minItems": 1, "maxItems": 1 },
             { "type": "array", "items": token(facts), "minItems": 1, "maxItems": facts.n_ctx },
         ]},
-        "n": { "enum": [1, null] },
-        "best_of": { "enum": [1, null] },
+        "n": choices(),
+        "best_of": { "type": ["integer", "null"], "minimum": 1, "maximum": CHOICES, "description": "As many as n." },
         "echo": { "enum": [false, null] },
         "suffix": { "enum": ["", null] },
-        "logprobs": { "type": "null" },
+        "logprobs": {
+            "type": ["integer", "null"], "minimum": 0, "maximum": MOST,
+            "description": "How many of the likeliest tokens are told of each place.",
+        },
     })
 }
 
@@ -185,9 +192,38 @@ fn chat(_: &Facts) -> Value {
             ],
         },
         "chat_template_kwargs": { "type": ["object", "null"] },
-        "n": { "enum": [1, null] },
-        "logprobs": { "enum": [false, null] },
-        "top_logprobs": { "enum": [0, null] },
+        "n": choices(),
+        "logprobs": { "type": ["boolean", "null"], "default": false },
+        "top_logprobs": {
+            "type": ["integer", "null"], "minimum": 0, "maximum": MOST, "description": "With logprobs.",
+        },
+    })
+}
+
+fn choices() -> Value {
+    json!({ "type": ["integer", "null"], "minimum": 1, "maximum": CHOICES, "default": 1, "description": "Answers." })
+}
+
+fn embedding(facts: &Facts) -> Value {
+    let text = json!({ "type": "string", "minLength": 1 });
+    let tokens = json!({ "type": "array", "items": token(facts), "minItems": 1 });
+    let most = facts.defaults.deadline.as_secs_f64();
+    json!({
+        "type": "object",
+        "properties": {
+            "input": { "anyOf": [
+                text,
+                { "type": "array", "items": text, "minItems": 1, "maxItems": TEXTS },
+                tokens,
+                { "type": "array", "items": tokens, "minItems": 1, "maxItems": TEXTS },
+            ]},
+            "model": { "enum": [facts.name, null] },
+            "encoding_format": { "enum": ["float", "base64", null], "default": "float" },
+            "dimensions": { "type": ["integer", "null"], "description": "As many as the model has, if any." },
+            "timeout_s": { "type": ["number", "null"], "minimum": 0.001, "maximum": most, "default": most },
+        },
+        "required": ["input"],
+        "additionalProperties": true,
     })
 }
 

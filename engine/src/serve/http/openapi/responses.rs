@@ -9,6 +9,7 @@ pub fn schemas() -> Map<String, Value> {
     let count = json!({ "type": "integer", "minimum": 0 });
     let text = json!({ "type": "string" });
     let nothing = json!({ "type": "null" });
+    let numbers = json!({ "type": "array", "items": { "type": "number" } });
     let all = json!({
         "Error": object(&["error"], json!({ "error": {
             "type": "object",
@@ -37,7 +38,7 @@ pub fn schemas() -> Map<String, Value> {
             "prompt_tokens_details": object(&[], json!({ "cached_tokens": count })),
         })),
         "Timings": timings(),
-        "Completion": answer("text_completion", json!({ "text": text, "logprobs": nothing }), &["stop", "length"]),
+        "Completion": answer("text_completion", json!({ "text": text, "logprobs": text_logprobs() }), &["stop", "length"]),
         "ChatCompletion": answer(
             "chat.completion",
             json!({
@@ -54,10 +55,20 @@ pub fn schemas() -> Map<String, Value> {
                         })),
                     }))},
                 })),
-                "logprobs": nothing,
+                "logprobs": chat_logprobs(),
             }),
             &["stop", "length", "tool_calls"],
         ),
+        "Embeddings": object(&[], json!({
+            "object": { "const": "list" },
+            "data": { "type": "array", "items": object(&[], json!({
+                "object": { "const": "embedding" },
+                "index": count,
+                "embedding": { "anyOf": [numbers, { "type": "string", "contentEncoding": "base64" }] },
+            }))},
+            "model": text,
+            "usage": object(&[], json!({ "prompt_tokens": count, "total_tokens": count })),
+        })),
     });
     all.as_object().cloned().unwrap_or_default()
 }
@@ -86,9 +97,39 @@ fn timings() -> Value {
     )
 }
 
+fn text_logprobs() -> Value {
+    let list = |items: Value| json!({ "type": "array", "items": items });
+    let mut all = object(
+        &[],
+        json!({
+            "tokens": list(json!({ "type": "string" })),
+            "token_logprobs": list(json!({ "type": ["number", "null"] })),
+            "top_logprobs": list(json!({ "type": ["object", "null"] })),
+            "text_offset": list(json!({ "type": "integer", "minimum": 0 })),
+        }),
+    );
+    all["type"] = json!(["object", "null"]);
+    all
+}
+
+fn chat_logprobs() -> Value {
+    let one = json!({
+        "token": { "type": "string" },
+        "logprob": { "type": ["number", "null"] },
+        "bytes": { "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": 255 } },
+    });
+    let mut place = one.clone();
+    place["top_logprobs"] = json!({ "type": "array", "items": object(&[], one) });
+    let content = json!({ "type": "array", "items": object(&[], place) });
+    let mut all = object(&[], json!({ "content": content, "refusal": { "type": "null" } }));
+    all["type"] = json!(["object", "null"]);
+    all
+}
+
 fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
     choice["index"] = json!({ "type": "integer", "minimum": 0 });
     choice["finish_reason"] = json!({ "enum": reasons });
+    let names: Vec<String> = choice.as_object().into_iter().flat_map(Map::keys).cloned().collect();
     let ends = [
         Finish::End,
         Finish::StopString,
@@ -97,6 +138,11 @@ fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
         Finish::Deadline,
         Finish::Shutdown,
     ];
+    // Of several choices each tells its own.
+    choice["stop"] = json!({ "enum": ends });
+    choice["stop_string"] = json!({ "type": ["string", "null"] });
+    choice["seed"] = json!({ "type": "integer", "minimum": 0 });
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     object(
         &[],
         json!({
@@ -104,7 +150,7 @@ fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
             "object": { "const": kind },
             "created": { "type": "integer", "minimum": 0 },
             "model": { "type": "string" },
-            "choices": { "type": "array", "items": object(&[], choice), "minItems": 1 },
+            "choices": { "type": "array", "items": object(&names, choice), "minItems": 1 },
             "usage": { "$ref": "#/components/schemas/Usage" },
             "stop": { "enum": ends, "description": "Why it ended, exactly." },
             "stop_string": { "type": ["string", "null"] },
