@@ -17,6 +17,7 @@ use crate::options::{ContextOptions, FlashAttention, KvType, LoadMode, ModelOpti
 mod batch;
 mod clock;
 mod collector;
+mod embedding;
 mod held;
 mod quantizer;
 mod sampler;
@@ -25,6 +26,8 @@ mod state;
 pub use batch::{Batch, Decoded, MAX_SEQUENCES, SequenceId};
 pub(crate) use clock::strftime_now;
 pub use collector::Collector;
+pub use embedding::Embedding;
+pub(crate) use embedding::Threads;
 pub(crate) use quantizer::{quantize, quantize_plan, quantize_progress};
 pub use sampler::{Candidate, RawChain};
 

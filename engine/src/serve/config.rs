@@ -10,6 +10,7 @@ use std::time::Duration;
 use build_info::Bytes;
 use toml::{Table, Value};
 
+use super::embed::Pooling;
 use super::fields::nearest;
 use super::keys;
 use super::listen;
@@ -43,6 +44,7 @@ pub struct Config {
     pub stall_s: Option<f64>,
     pub step_ms: Option<u32>,
     pub prompt_reuse: Option<bool>,
+    pub embedding_pooling: Option<Pooling>,
     pub prompt_cache: Option<PathBuf>,
     pub prompt_cache_size: Option<Bytes>,
     pub prompt_cache_ro: Option<bool>,
@@ -124,6 +126,8 @@ pub const KEYS: &[Key] = &[
           set: |config, value| put(&mut config.step_ms, whole(value, 1, 60_000)) },
     Key { name: "prompt_reuse", value: "true", help: "Keep what was evaluated, for prompts that begin the same.",
           set: |config, value| put(&mut config.prompt_reuse, truth(value)) },
+    Key { name: "embedding_pooling", value: "\"mean\"", help: "Which tokens an embedding is made of: mean, first or last. Default: what the model says, or mean.",
+          set: |config, value| put(&mut config.embedding_pooling, word(value)) },
     Key { name: "prompt_cache", value: "\"prompt-cache\"", help: "Folder that keeps on the disk what no slot has room for. Default: none.",
           set: |config, value| put(&mut config.prompt_cache, path(value)) },
     Key { name: "prompt_cache_size", value: "\"2GiB\"", help: "Most that the folder may take; what was used longest ago goes first.",
@@ -279,7 +283,7 @@ impl Config {
             };
         }
         or!(self, other, model name chat_template socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
-            idle_s stall_s step_ms prompt_reuse prompt_cache prompt_cache_size prompt_cache_ro max_request_bytes max_connections);
+            idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro max_request_bytes max_connections);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
             n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
             greedy temperature top_k top_p min_p seed);
@@ -354,6 +358,7 @@ impl Config {
                 step: Duration::from_millis(u64::from(self.step_ms.unwrap_or(250))),
                 stall,
             },
+            embedding_pooling: self.embedding_pooling,
             prompt_cache: self.prompt_cache.clone().map(|folder| PromptCache {
                 folder,
                 bound: self.prompt_cache_size.unwrap_or(DEFAULT_BOUND),
@@ -409,6 +414,7 @@ mod tests {
             socket: None,
             socket_group: None,
             api_key_file: None,
+            embedding_pooling: None,
             prompt_cache: None,
             ..read.clone()
         };
@@ -446,6 +452,10 @@ mod tests {
             ("queue = 99999999999999999", "queue: use a whole number"),
             ("timeout_s = -1.0", "timeout_s: use seconds"),
             ("timeout_s = nan", "timeout_s: use seconds"),
+            (
+                "embedding_pooling = \"cls\"",
+                "embedding_pooling: \"cls\" is no pooling: use mean, first or last",
+            ),
             ("prompt_cache_size = 2", "prompt_cache_size: use a text, not 2"),
             ("prompt_cache_size = \"2\"", "prompt_cache_size: \"2\" is no size"),
             ("repack = 1", "repack: use true or false, not 1"),

@@ -57,6 +57,10 @@ pub struct Metrics {
     pub first_token_time: Number,
     pub first_tokens: Number,
     pub decode_time: Number,
+    pub embeddings: Number,
+    pub embedding_tokens: Number,
+    pub embedding_waiting: Number,
+    pub embedding_cache: Number,
     pub slots: Number,
     pub slots_busy: Number,
     pub waiting: Number,
@@ -142,6 +146,8 @@ impl Metrics {
             ("generated_tokens_total", "Tokens generated.", &self.generated_tokens),
             ("batches_total", "Batches evaluated.", &self.batches),
             ("batch_tokens_total", "Tokens in these batches.", &self.batch_tokens),
+            ("embeddings_total", "Texts that embeddings were made of.", &self.embeddings),
+            ("embedding_tokens_total", "Tokens of these texts.", &self.embedding_tokens),
             ("first_tokens_total", "Requests that got a first token.", &self.first_tokens),
             ("prompt_cache_lookups_total", "Prompts that were looked for on the disk.", &self.cache_lookups),
             ("prompt_cache_hits_total", "Prompts that began with what was read.", &self.cache_hits),
@@ -176,6 +182,16 @@ impl Metrics {
             ("slots", "Slots.", &self.slots),
             ("slots_busy", "Slots with a request.", &self.slots_busy),
             ("requests_waiting", "Requests in the queue.", &self.waiting),
+            (
+                "embedding_requests_waiting",
+                "Requests for embeddings in their queue.",
+                &self.embedding_waiting,
+            ),
+            (
+                "embedding_cache_bytes",
+                "Keys and values of the context for embeddings; 0 while there is none.",
+                &self.embedding_cache,
+            ),
             ("connections", "Open connections.", &self.connections),
         ];
         for (name, help, number) in gauges {

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
 
+use super::embed;
 use super::fields::Fields;
 use super::job::{Client, Done, Event, Piece};
 use super::refusal::{Kind, Refusal};
@@ -184,6 +185,10 @@ impl Connection {
             Ok(request) => request,
             Err(refusal) => return self.refuse(&id, &refusal).await,
         };
+        let request = match request {
+            Asked::Generate(request) => *request,
+            Asked::Embed(request) => return self.embed(&id, request, arrived).await,
+        };
         let stream = request.stream;
         let submitted = tokio::select! {
             biased;
@@ -193,6 +198,33 @@ impl Connection {
         match submitted {
             Ok(events) => self.tell(&id, stream, events).await,
             Err(refusal) => self.refuse(&id, &refusal).await,
+        }
+    }
+
+    /// Writes embeddings.
+    async fn embed(&mut self, id: &Value, request: embed::Request, arrived: Instant) -> io::Result<()> {
+        let server = Arc::clone(&self.server);
+        let (encoding, client) = (request.encoding, self.client.clone());
+        let work = async {
+            let (found, tokens) = request.run(&server, client, arrived).await?;
+            let rendered = move || -> Vec<Value> {
+                found.iter().map(|embedding| embed::rendered(embedding, encoding)).collect()
+            };
+            let embeddings = server.aside(rendered).await?;
+            Ok(json!({ "done": true, "embeddings": embeddings, "usage": { "prompt_tokens": tokens } }))
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = work => answer,
+            () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        match answer {
+            Ok(line) => {
+                let mut out = Vec::new();
+                put(&mut out, &with_id(id, line));
+                self.write(&out).await
+            }
+            Err(refusal) => self.refuse(id, &refusal).await,
         }
     }
 
@@ -261,17 +293,28 @@ impl Connection {
     }
 }
 
+/// What is asked for.
+enum Asked {
+    Generate(Box<Generate>),
+    Embed(embed::Request),
+}
+
 /// The request in `fields`; its id first, which an error repeats.
-fn read(mut fields: Fields, server: &Server, id: &mut Value) -> Result<Generate, Refusal> {
+fn read(mut fields: Fields, server: &Server, id: &mut Value) -> Result<Asked, Refusal> {
     *id = match fields.take("id") {
         Some(given @ (Value::String(_) | Value::Number(_))) => given,
         Some(other) => return Err(super::fields::wrong("id", "use a text or a number", &other)),
         None => Value::Null,
     };
+    if fields.has("embed") {
+        let request = embed::Request::take(&mut fields, "embed", server)?;
+        fields.finish()?;
+        return Ok(Asked::Embed(request));
+    }
     let prompt = prompt_or_messages(&mut fields)?;
     let generate = Generate::take(&mut fields, prompt, &server.current().defaults)?;
     fields.finish()?;
-    Ok(generate)
+    Ok(Asked::Generate(Box::new(generate)))
 }
 
 /// A token's line.
@@ -281,11 +324,22 @@ struct Line<'a> {
     id: &'a Value,
     token: Token,
     text: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprob: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top: Option<Value>,
 }
 
 impl<'a> Line<'a> {
     fn new(id: &'a Value, piece: &'a Piece) -> Self {
-        Line { id, token: piece.token, text: &piece.text }
+        let likelihood = piece.likelihood.as_ref();
+        Line {
+            id,
+            token: piece.token,
+            text: &piece.text,
+            logprob: likelihood.map(|likelihood| likelihood.chosen.logprob),
+            top: likelihood.map(|likelihood| likelihood.top_json()),
+        }
     }
 }
 
@@ -294,12 +348,14 @@ impl<'a> Line<'a> {
 struct Whole {
     text: String,
     tokens: Vec<Token>,
+    logprobs: Vec<Value>,
 }
 
 impl Whole {
     fn add(&mut self, piece: &Piece) {
         self.text.push_str(&piece.text);
         self.tokens.push(piece.token);
+        self.logprobs.extend(piece.likelihood.as_ref().map(|likelihood| likelihood.to_json()));
     }
 }
 
@@ -333,6 +389,9 @@ fn last(id: &Value, done: &Done, whole: &Whole, stream: bool) -> Value {
     });
     if !stream {
         line["tokens"] = json!(whole.tokens);
+        if !whole.logprobs.is_empty() {
+            line["logprobs"] = json!(whole.logprobs);
+        }
     }
     with_id(id, line)
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::job::{Client, Job};
 use super::scheduler::Rules;
+use super::turn::Turn;
 
 /// A queue in which each client has a line of its own; lines are served in turn.
 #[derive(Debug)]
@@ -127,6 +128,8 @@ pub enum Refused {
 
 /// The way of jobs from the transports to the scheduler.
 pub struct Inbox {
+    /// Whose turn it is to evaluate: the scheduler's, or that of whoever makes embeddings.
+    pub turn: Turn,
     state: Mutex<State>,
     arrived: Condvar,
 }
@@ -140,6 +143,7 @@ struct State {
     queue: FairQueue<Client, Job>,
     closing: Closing,
     bound: usize,
+    step: Option<Duration>,
     /// New ones, until the scheduler has taken them.
     rules: Option<Rules>,
 }
@@ -160,7 +164,7 @@ impl Inbox {
     /// An inbox for `bound` jobs that wait.
     pub fn new(bound: usize) -> Self {
         let state = State { bound, ..State::default() };
-        Inbox { state: Mutex::new(state), arrived: Condvar::new() }
+        Inbox { turn: Turn::default(), state: Mutex::new(state), arrived: Condvar::new() }
     }
 
     /// How many may wait.
@@ -171,9 +175,14 @@ impl Inbox {
     /// Lets `bound` jobs wait from now on, and the scheduler work by `rules`.
     pub fn change(&self, bound: usize, rules: Rules) {
         let mut state = self.lock();
-        (state.bound, state.rules) = (bound, Some(rules));
+        (state.bound, state.step, state.rules) = (bound, Some(rules.step), Some(rules));
         drop(state);
         self.arrived.notify_one();
+    }
+
+    /// How long a batch may take in which anyone generates, where that was changed.
+    pub fn step(&self) -> Option<Duration> {
+        self.lock().step
     }
 
     /// Rules that are new.
@@ -188,18 +197,26 @@ impl Inbox {
 
     /// Puts `job` in the queue.
     pub fn push(&self, job: Job) -> Result<(), Refused> {
+        self.push_all(vec![job])
+    }
+
+    /// Puts all of `jobs` in the queue, or none.
+    pub fn push_all(&self, jobs: Vec<Job>) -> Result<(), Refused> {
         let mut state = self.lock();
         if state.closing != Closing::Open {
             return Err(Refused::Stopping);
         }
-        if state.queue.len() >= state.bound {
+        let room = |state: &State| state.queue.len() + jobs.len() <= state.bound;
+        if !room(&state) {
             // Whoever is gone does not wait.
             drop(state.queue.take(Job::is_abandoned));
         }
-        if state.queue.len() >= state.bound {
+        if !room(&state) {
             return Err(Refused::Busy { waiting: state.queue.len() });
         }
-        state.queue.push(job.client.clone(), job);
+        for job in jobs {
+            state.queue.push(job.client.clone(), job);
+        }
         drop(state);
         self.arrived.notify_one();
         Ok(())
@@ -216,6 +233,10 @@ impl Inbox {
         let first = state.queue.first()?;
         if fits(first) {
             return state.queue.pop();
+        }
+        // One that waits for another of its own request is passed by all until then.
+        if first.waits() {
+            return state.queue.pop_where(fits);
         }
         let (passes, since) = *first.passed.get_or_insert((0, Instant::now()));
         if passes >= PASSES || since.elapsed() >= PASSING {

@@ -15,6 +15,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::connection::{Shared, unix};
+use super::embed::{self, Pooling};
 use super::listen::{self, Socket};
 use super::metrics::Metrics;
 use super::queue::{Closing, Inbox};
@@ -25,7 +26,7 @@ use super::starting::Starting;
 use crate::cache::{Store, Wanted};
 use crate::chat::Template;
 use crate::error::{Error, Result};
-use crate::ffi::{self, Model};
+use crate::ffi::{self, Model, Threads};
 use crate::live::Live;
 use crate::model;
 use crate::sampling::SamplingOptions;
@@ -63,6 +64,8 @@ pub struct Options {
     pub rules: Rules,
     /// Where prompts are kept on the disk.
     pub prompt_cache: Option<PromptCache>,
+    /// Which tokens' embeddings a text's is made of; without it what the model says.
+    pub embedding_pooling: Option<Pooling>,
 }
 
 /// A folder for prompts.
@@ -149,6 +152,17 @@ pub fn run(options: &Options, settings: &Settings, live: Live, hooks: &mut Hooks
     let inbox = Arc::new(Inbox::new(options.queue));
     let metrics = Arc::new(Metrics::default());
     let mut scheduler = start_scheduler(options, settings, live, cache, &model, &inbox, &metrics)?;
+    let (embedder, embedding) = embed::start(embed::Start {
+        model: &model,
+        settings,
+        threads: scheduler.threads.clone(),
+        n_ctx: scheduler.n_ctx,
+        step: options.rules.step,
+        pooling: options.embedding_pooling,
+        inbox: &inbox,
+        metrics: &metrics,
+    })?;
+    scheduler.embedding = Some(embedding);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let server = Arc::new(Server {
         name: options.name.clone(),
@@ -159,6 +173,7 @@ pub fn run(options: &Options, settings: &Settings, live: Live, hooks: &mut Hooks
         model,
         template,
         inbox,
+        embedder,
         metrics,
         beside: Beside::default(),
     });
@@ -240,11 +255,31 @@ fn bind(options: &Options) -> Result<Bound> {
 struct Running {
     thread: JoinHandle<()>,
     ended: oneshot::Receiver<()>,
+    /// Whether it was waited for to the end: nobody is told twice.
+    is_over: bool,
     n_ctx: u32,
+    /// Its context's, which embeddings are made with too.
+    threads: Threads,
+    /// The thread that makes these.
+    embedding: Option<embed::Ended>,
 }
 
 impl Running {
+    /// Waits until both threads have ended.
+    async fn all_ended(&mut self) {
+        if !self.is_over {
+            let _ = (&mut self.ended).await;
+            self.is_over = true;
+        }
+        if let Some(embedding) = &mut self.embedding {
+            let _ = (&mut embedding.ended).await;
+        }
+    }
+
     fn join(self) -> Result<()> {
+        if let Some(embedding) = self.embedding {
+            embedding.join();
+        }
         self.thread.join().map_err(|_| Error::Serve("its scheduler panicked".to_string()))
     }
 }
@@ -268,13 +303,13 @@ fn start_scheduler(
         let _over = over;
         // On this thread: it is one of its pool's.
         let scheduler = model::shared_context(&model, &settings, &live, slots).and_then(|context| {
-            let n_ctx = context.n_ctx();
+            let made = (context.n_ctx(), context.pools());
             let scheduler = Scheduler::new(context, inbox, metrics, rules)?;
-            Ok((scheduler.with_disk(cache, &settings, &live)?, n_ctx))
+            Ok((scheduler.with_disk(cache, &settings, &live)?, made))
         });
         match scheduler {
-            Ok((scheduler, n_ctx)) => {
-                let _ = said.send(Ok(n_ctx));
+            Ok((scheduler, made)) => {
+                let _ = said.send(Ok(made));
                 scheduler.run();
             }
             Err(error) => drop(said.send(Err(error))),
@@ -283,7 +318,9 @@ fn start_scheduler(
     let thread = Builder::new().name("scheduler".to_string()).spawn(work);
     let thread = thread.map_err(|why| Error::Serve(format!("no thread for the scheduler: {why}")))?;
     match made.recv() {
-        Ok(Ok(n_ctx)) => Ok(Running { thread, ended, n_ctx }),
+        Ok(Ok((n_ctx, threads))) => {
+            Ok(Running { thread, ended, is_over: false, n_ctx, threads, embedding: None })
+        }
         Ok(Err(error)) => Err(error),
         Err(_) => Err(Error::Serve("its scheduler panicked".to_string())),
     }
@@ -347,10 +384,10 @@ async fn serve(
         ffi::exit_now(TWICE);
     };
     let drained = async {
-        if timeout(server.current().limits.drain, &mut scheduler.ended).await.is_err() {
+        if timeout(server.current().limits.drain, scheduler.all_ended()).await.is_err() {
             server.inbox.close(Closing::Now);
             ffi::interrupt(true);
-            if timeout(LAST_STEP, &mut scheduler.ended).await.is_err() {
+            if timeout(LAST_STEP, scheduler.all_ended()).await.is_err() {
                 let seconds = LAST_STEP.as_secs();
                 (hooks.warn)(&format!(
                     "what runs did not end within {seconds} seconds more: the server ends without it"

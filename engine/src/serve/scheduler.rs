@@ -260,7 +260,8 @@ impl Scheduler {
             if !self.may_take_more() {
                 break;
             }
-            let fits = |job: &Job| job.is_abandoned() || self.has_room_for(job.prompt.len());
+            let fits =
+                |job: &Job| job.is_abandoned() || (!job.waits() && self.has_room_for(job.prompt.len()));
             let Some(job) = self.inbox.pop(fits) else { break };
             if job.is_abandoned() {
                 self.metrics.abandoned.add(1);
@@ -345,8 +346,11 @@ impl Scheduler {
         let beside = prefill_beside_decode(self.rules.step.as_secs_f64(), self.seconds_per_prompt_token);
         let parts = plan(active, self.budget, beside);
         let rows = self.fill(&parts);
+        let turn = self.inbox.turn.take();
         let start = Instant::now();
         let decoded = self.context.decode_batch(&mut self.batch);
+        self.context.synchronize();
+        drop(turn);
         match decoded {
             Ok(Decoded::Done) => {}
             Ok(Decoded::NoRoom) => return self.make_room(),
@@ -354,7 +358,6 @@ impl Scheduler {
             Err(Error::Interrupted) => return self.inbox.close(Closing::Now),
             Err(error) => return self.give_up(&parts, &error),
         }
-        self.context.synchronize();
         self.count(&parts, start.elapsed());
         for part in &parts {
             self.hold(part);

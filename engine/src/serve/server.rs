@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout_at;
 
+use super::embed::Embedder;
 use super::fields::Fields;
 use super::job::{Client, Event, Finish, Job};
 use super::metrics::Metrics;
@@ -122,6 +123,8 @@ pub struct Server {
     pub current: RwLock<Arc<Current>>,
     /// The way to the scheduler.
     pub inbox: Arc<Inbox>,
+    /// The way to whatever makes embeddings.
+    pub embedder: Arc<Embedder>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// Work beside.
@@ -146,27 +149,47 @@ impl Server {
         client: Client,
         arrived: Instant,
     ) -> Result<mpsc::Receiver<Event>, Refusal> {
+        let mut receivers = self.submit_all(request, 1, client, arrived).await?;
+        receivers.pop().ok_or_else(|| Refusal::new(Kind::Failed, "a request without an answer"))
+    }
+
+    /// The same for `choices` answers, each with a seed of its own from the request's on. All of them are taken, or none.
+    pub async fn submit_all(
+        &self,
+        request: Generate,
+        choices: u32,
+        client: Client,
+        arrived: Instant,
+    ) -> Result<Vec<mpsc::Receiver<Event>>, Refusal> {
+        let bound = self.inbox.bound();
+        if choices as usize > bound.max(1) {
+            let what = format!(
+                "{choices} answers are more than the {bound} that may wait here (--queue): ask for fewer"
+            );
+            return Err(Refusal::field("n", what));
+        }
         let deadline = arrived + request.deadline;
-        let prepared = timeout_at(deadline.into(), self.prepare(request, client, arrived)).await;
-        let (job, receiver) = prepared.unwrap_or_else(|_| {
+        let prepared = timeout_at(deadline.into(), self.prepare(request, choices, client, arrived)).await;
+        let (jobs, receivers) = prepared.unwrap_or_else(|_| {
             self.metrics.count_end(Finish::Deadline);
             let message = "the time of the request was over while it was prepared: its grammar or schema takes long, or \
                            others' do";
             Err(Refusal::new(Kind::Deadline, message))
         })?;
-        match self.inbox.push(job) {
-            Ok(()) => Ok(receiver),
+        match self.inbox.push_all(jobs) {
+            Ok(()) => Ok(receivers),
             Err(refused) => Err(self.words(&refused)),
         }
     }
 
-    /// Makes a job of `request`: tokens, and what chooses those to come.
+    /// Makes jobs of `request`, one for each of `choices`: tokens, and what chooses those to come.
     async fn prepare(
         &self,
         request: Generate,
+        choices: u32,
         client: Client,
         arrived: Instant,
-    ) -> Result<(Job, mpsc::Receiver<Event>), Refusal> {
+    ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<Event>>), Refusal> {
         // As many as may wait and run, so that no more of them are kept than afterwards.
         let most = self.inbox.bound() + self.slots as usize;
         let before = self.beside.requests.fetch_add(1, Ordering::Relaxed);
@@ -177,22 +200,41 @@ impl Server {
         let field = request.prompt.field();
         let prompt = self.tokens(request.prompt).await?;
         self.check(field, &prompt)?;
-        let chain = self.chain(request.sampling, &prompt).await?;
-        let (events, receiver) = mpsc::channel(EVENTS);
-        let job = Job {
-            client,
-            prompt,
-            max_tokens: request.max_tokens,
-            ignore_end: request.ignore_end,
-            chain,
-            stop: request.stop,
-            cache_prompt: request.cache_prompt,
-            arrived,
-            deadline: arrived + request.deadline,
-            events,
-            passed: None,
-        };
-        Ok((job, receiver))
+        // The first evaluates the prompt, and the others share it, where that is wanted.
+        let leader = (choices > 1 && request.cache_prompt).then(|| Arc::new(()));
+        let (mut jobs, mut receivers) = (Vec::new(), Vec::new());
+        let mut sampling = request.sampling;
+        for choice in 0..choices {
+            let chain = self.chain(sampling.clone(), &prompt).await?;
+            sampling.seed = Some(next_seed(chain.seed()));
+            let (events, receiver) = mpsc::channel(EVENTS);
+            receivers.push(receiver);
+            jobs.push(Job {
+                client: client.clone(),
+                prompt: prompt.clone(),
+                max_tokens: request.max_tokens,
+                ignore_end: request.ignore_end,
+                chain,
+                stop: request.stop.clone(),
+                cache_prompt: request.cache_prompt,
+                logprobs: request.logprobs,
+                leads: leader.clone().filter(|_| choice == 0),
+                follows: leader.as_ref().filter(|_| choice > 0).map(Arc::downgrade),
+                arrived,
+                deadline: arrived + request.deadline,
+                events,
+                passed: None,
+            });
+        }
+        Ok((jobs, receivers))
+    }
+
+    /// Does what may take milliseconds beside, so that others' tokens do not wait for it.
+    pub async fn aside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        beside(&self.beside.light, work).await
     }
 
     /// The fields of a request.
@@ -297,6 +339,11 @@ impl Server {
         // Not all of the queue has to go.
         (average.saturating_mul(rounds) / 2).div_ceil(1_000_000_000).clamp(1, 60)
     }
+}
+
+/// The seed of a request's next choice. The greatest number is none to llama.cpp.
+fn next_seed(seed: u32) -> u32 {
+    if seed >= u32::MAX - 1 { 0 } else { seed + 1 }
 }
 
 fn invalid(error: &Error) -> Refusal {

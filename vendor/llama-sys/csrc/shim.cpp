@@ -458,6 +458,12 @@ const float * anneal_logits_at(llama_context * ctx, int32_t index, char * err, s
         [&] { return llama_get_logits_ith(ctx, index); });
 }
 
+const float * anneal_embedding_at(llama_context * ctx, int32_t index, char * err, size_t err_size) {
+    return logged<const float *>(
+        nullptr, [](const float * row) { return row == nullptr; }, err, err_size,
+        [&] { return llama_get_embeddings_ith(ctx, index); });
+}
+
 size_t anneal_state_size(llama_context * ctx, llama_seq_id seq, char * err, size_t err_size) {
     return guarded<size_t>(0, err, err_size, [&] { return llama_state_seq_get_size(ctx, seq); });
 }

@@ -135,6 +135,10 @@ const float * anneal_logits(struct llama_context * ctx, char * err, size_t err_s
 // The same of the token at place `index` of the last anneal_decode_all.
 const float * anneal_logits_at(struct llama_context * ctx, int32_t index, char * err, size_t err_size);
 
+// What the model makes of the token at place `index` of the last batch, in a context for embeddings without pooling:
+// llama_model_n_embd_out values; NULL on failure.
+const float * anneal_embedding_at(struct llama_context * ctx, int32_t index, char * err, size_t err_size);
+
 // Size of, save and restore the state of a sequence; 0 on failure. One that is restored replaces what the sequence held.
 size_t anneal_state_size(struct llama_context * ctx, llama_seq_id seq, char * err, size_t err_size);
 size_t anneal_state_get(

@@ -3,7 +3,9 @@
 mod access;
 mod chat;
 mod completions;
+mod embeddings;
 mod io;
+mod logprobs;
 mod other;
 mod out;
 
@@ -44,6 +46,7 @@ fn router(server: Arc<Server>) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat))
+        .route("/v1/embeddings", post(embeddings::embeddings))
         .route("/v1/models", get(other::models))
         .route("/v1/models/{*name}", get(other::model))
         .route("/tokenize", post(other::tokenize))
