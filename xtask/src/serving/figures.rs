@@ -422,7 +422,7 @@ mod tests {
         let read: Served = serde_json::from_str(&text).unwrap();
         assert_eq!(read.table().to_string(), served.table().to_string());
         let table = served.table().to_string();
-        for words in ["all clients", "120.1 t/s", "theirs", "too few pairs", "15.0 µs/token", "1.0 MiB"] {
+        for words in ["all clients", "120.2 t/s", "theirs", "too few pairs", "15.0 µs/token", "1 MiB"] {
             assert!(table.contains(words), "{words} is not in\n{table}");
         }
         let remarks = served.remarks().join("\n");
