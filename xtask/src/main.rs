@@ -15,6 +15,7 @@ mod process;
 mod profile;
 mod recommend;
 mod report;
+mod serving;
 mod stages;
 mod tools;
 mod ui;

@@ -7,6 +7,7 @@ mod overhead;
 mod page;
 #[cfg(test)]
 mod picture;
+mod serve;
 mod side_by_side;
 mod switches;
 
@@ -33,6 +34,8 @@ enum Command {
     Switches(switches::Args),
     /// How long detect, plan and a build with nothing to do take
     Overhead(overhead::Args),
+    /// Servers in turns, asked by many clients at a time: ours against llama-server, or by itself
+    Serve(serve::Args),
     /// Building llama.cpp by a stage against plain cmake and ninja
     Build(builds::Args),
 }
@@ -44,6 +47,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Some(Command::Compare(args)) => compare::run(args, ui),
         Some(Command::Switches(args)) => switches::run(args, ui),
         Some(Command::Overhead(args)) => overhead::run(args, ui),
+        Some(Command::Serve(args)) => serve::run(args, ui),
         Some(Command::Build(args)) => builds::run(args, ui),
     }
 }

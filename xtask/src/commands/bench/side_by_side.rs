@@ -90,7 +90,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     if let Some(word) = args.tests.first().filter(|word| !word.starts_with('-')) {
         return Err(crate::exit::usage(format!(
-            "bench has no subcommand {word:?}: there are compare, switches, overhead and build; arguments of \
+            "bench has no subcommand {word:?}: there are compare, switches, overhead, serve and build; arguments of \
              `anneal bench` begin with a hyphen"
         )));
     }

@@ -1,0 +1,238 @@
+//! As much of HTTP/1.1 (RFC 9112) as the answers of two servers need: a status line, headers, and a body by length, in
+//! chunks, or to the end of the connection. Fed in pieces of any size.
+
+/// Most bytes of a head: a server that says more is none that we know.
+const LONGEST_HEAD: usize = 64 << 10;
+
+/// What of an answer was read so far.
+#[derive(Debug)]
+pub struct Decoder {
+    state: State,
+    /// A head or a chunk's size that has not come whole.
+    part: Vec<u8>,
+    status: u16,
+}
+
+#[derive(Debug, PartialEq)]
+enum State {
+    Head,
+    /// So many bytes are missing.
+    Counted(u64),
+    /// Up to the end of the connection.
+    Open,
+    ChunkSize,
+    /// So many bytes of the chunk are missing.
+    Chunk(u64),
+    /// The line end behind a chunk.
+    ChunkEnd,
+    /// Fields behind the last chunk.
+    Trailer,
+    Over,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self { state: State::Head, part: Vec::new(), status: 0 }
+    }
+}
+
+impl Decoder {
+    /// The status, 0 before it came.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Whether the answer is complete.
+    pub fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    /// Whether it is complete when the connection ends now.
+    pub fn may_end(&self) -> bool {
+        matches!(self.state, State::Over | State::Open)
+    }
+
+    /// Takes `bytes` as they came; what is of the body is added to `body`.
+    ///
+    /// # Errors
+    /// What it does not understand, in words.
+    pub fn feed(&mut self, mut bytes: &[u8], body: &mut Vec<u8>) -> Result<(), String> {
+        while !bytes.is_empty() {
+            match &mut self.state {
+                State::Head => match self.line(&mut bytes, LONGEST_HEAD, b"\r\n\r\n")? {
+                    Some(head) => self.begin(&head)?,
+                    None => return Ok(()),
+                },
+                State::Counted(left) | State::Chunk(left) => {
+                    let take = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                    body.extend_from_slice(&bytes[..take]);
+                    bytes = &bytes[take..];
+                    *left -= take as u64;
+                    if *left == 0 {
+                        let chunk = matches!(self.state, State::Chunk(_));
+                        self.state = if chunk { State::ChunkEnd } else { State::Over };
+                    }
+                }
+                State::Open => {
+                    body.extend_from_slice(bytes);
+                    return Ok(());
+                }
+                State::ChunkEnd => match self.line(&mut bytes, 2, b"\r\n")? {
+                    Some(line) if line.is_empty() => self.state = State::ChunkSize,
+                    Some(_) => return Err("a chunk is longer than it says".to_string()),
+                    None => return Ok(()),
+                },
+                State::ChunkSize => match self.line(&mut bytes, 64, b"\r\n")? {
+                    Some(line) => {
+                        self.state = match size(&line)? {
+                            0 => State::Trailer,
+                            size => State::Chunk(size),
+                        }
+                    }
+                    None => return Ok(()),
+                },
+                State::Trailer => match self.line(&mut bytes, LONGEST_HEAD, b"\r\n")? {
+                    Some(line) if line.is_empty() => self.state = State::Over,
+                    Some(_) => {}
+                    None => return Ok(()),
+                },
+                State::Over => return Err("there is something behind the answer".to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// What is before `end`, when it has come whole.
+    fn line(&mut self, bytes: &mut &[u8], most: usize, end: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        while let Some((first, rest)) = bytes.split_first() {
+            *bytes = rest;
+            self.part.push(*first);
+            if self.part.ends_with(end) {
+                self.part.truncate(self.part.len() - end.len());
+                return Ok(Some(std::mem::take(&mut self.part)));
+            }
+            if self.part.len() > most {
+                return Err(format!("more than {most} bytes where a line should end"));
+            }
+        }
+        Ok(None)
+    }
+
+    fn begin(&mut self, head: &[u8]) -> Result<(), String> {
+        let head = std::str::from_utf8(head).map_err(|_| "a head that is not UTF-8".to_string())?;
+        let mut lines = head.split("\r\n");
+        let first = lines.next().unwrap_or_default();
+        let status = first.strip_prefix("HTTP/1.1 ").or_else(|| first.strip_prefix("HTTP/1.0 "));
+        let status = status.and_then(|rest| rest.get(..3)?.parse().ok());
+        self.status =
+            status.ok_or_else(|| format!("no HTTP/1.1: {:.60}", first.escape_debug().to_string()))?;
+        let mut state = State::Open;
+        for line in lines {
+            let Some((name, value)) = line.split_once(':') else {
+                return Err(format!("a header without a colon: {:.60}", line.escape_debug().to_string()));
+            };
+            let value = value.trim();
+            if name.eq_ignore_ascii_case("content-length") {
+                let length = value.parse().map_err(|_| format!("a length that is no number: {value:.60}"))?;
+                state = if length == 0 { State::Over } else { State::Counted(length) };
+            } else if name.eq_ignore_ascii_case("transfer-encoding") {
+                if !value.eq_ignore_ascii_case("chunked") {
+                    return Err(format!("a transfer encoding that is not known: {value:.60}"));
+                }
+                // Goes before a length (RFC 9112, 6.3).
+                self.state = State::ChunkSize;
+                return Ok(());
+            }
+        }
+        // 100 Continue, which is followed by the real head.
+        self.state = if self.status == 100 { State::Head } else { state };
+        Ok(())
+    }
+}
+
+/// A chunk's size in hexadecimal digits; extensions behind a semicolon mean nothing to us.
+fn size(line: &[u8]) -> Result<u64, String> {
+    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
+    let text = std::str::from_utf8(digits).unwrap_or_default().trim();
+    // `from_str_radix` takes a sign.
+    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let size = plain.then(|| u64::from_str_radix(text, 16).ok()).flatten();
+    size.ok_or_else(|| format!("a chunk's size that is no number: {:?}", String::from_utf8_lossy(line)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `text` in pieces of `step` bytes: status, body, whether it is over.
+    fn decode(text: &[u8], step: usize) -> Result<(u16, String, bool), String> {
+        let (mut decoder, mut body) = (Decoder::default(), Vec::new());
+        for piece in text.chunks(step) {
+            decoder.feed(piece, &mut body)?;
+        }
+        Ok((decoder.status(), String::from_utf8_lossy(&body).into_owned(), decoder.is_over()))
+    }
+
+    #[test]
+    fn answers_are_read_whole_whatever_pieces_they_come_in() {
+        let cases: [(&str, u16, &str, bool); 9] = [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", 200, "hello", true),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel", 200, "hel", false),
+            ("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", 204, "", true),
+            ("HTTP/1.0 404 Nope\r\nConnection: close\r\n\r\nall of it", 404, "all of it", false),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n3\r\nabc\r\n00a;x=y\r\n0123456789\r\n0\r\n\r\n",
+                200,
+                "abc0123456789",
+                true,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-Sum: 1\r\n\r\n",
+                200,
+                "a",
+                true,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n2\r\nab\r\n",
+                200,
+                "ab",
+                false,
+            ),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Made\r\nContent-Length: 1\r\n\r\nx", 201, "x", true),
+            ("HTTP/1.1 200 OK\r\nConte", 0, "", false),
+        ];
+        for (text, status, body, over) in cases {
+            for step in [1, 2, 3, 7, 1000] {
+                let expected = Ok((status, body.to_string(), over));
+                assert_eq!(decode(text.as_bytes(), step), expected, "{text:?} by {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        let cases = [
+            ("SSH-2.0-x\r\n\r\n", "no HTTP/1.1"),
+            ("HTTP/2 200\r\n\r\n", "no HTTP/1.1"),
+            ("HTTP/1.1 abc\r\n\r\n", "no HTTP/1.1"),
+            ("HTTP/1.1 2é0\r\n\r\n", "no HTTP/1.1"),
+            ("HTTP/1.1 200 OK\r\nno colon\r\n\r\n", "without a colon"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "no number"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "not known"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", "no number"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n+1\r\na\r\n", "no number"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n", "no number"),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabcdef\r\n",
+                "where a line should end",
+            ),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab", "behind the answer"),
+        ];
+        for (text, words) in cases {
+            let found = decode(text.as_bytes(), 4).err().unwrap_or_default();
+            assert!(found.contains(words), "{text:?}: {found:?}");
+        }
+        let endless = [b"HTTP/1.1 200 OK\r\n".as_slice(), &vec![b'a'; LONGEST_HEAD + 8]].concat();
+        assert!(decode(&endless, 999).is_err_and(|why| why.contains("where a line")));
+    }
+}

@@ -1,0 +1,192 @@
+//! One run of one server with so many clients.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use load::{Drive, Interface, Plan};
+use measure::{Round, Watch, median, quantile};
+use serde::{Deserialize, Serialize};
+
+use super::prompts::Prompts;
+use super::server::{Server, Settings, Subject};
+
+/// How long a client waits for a byte.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Tokens of a warm-up request.
+const WARM_UP: u32 = 8;
+
+/// What the clients ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Work<'a> {
+    /// Their prompts.
+    pub prompts: &'a Prompts,
+    /// Number of the round: prompts are others in each.
+    pub round: u64,
+    /// Clients at a time.
+    pub clients: u32,
+    /// Requests of each.
+    pub requests: u32,
+    /// Tokens to generate.
+    pub generate: u32,
+    /// How the server is spoken to, where it can be.
+    pub interface: Interface,
+}
+
+/// What one run told. Times are milliseconds but where a name says otherwise.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// From the server's start until it said that it is ready.
+    pub ready_ms: f64,
+    /// Resident memory then, in bytes.
+    pub idle_bytes: u64,
+    /// Resident memory after the last answer.
+    pub after_bytes: u64,
+    /// The most that was resident.
+    pub peak_bytes: u64,
+    /// Tokens of all clients per second, prompts included in the time.
+    pub tokens_per_second: f64,
+    /// Tokens of one stream per second, from its first piece to its last: the median of the streams.
+    pub stream_per_second: f64,
+    /// To the first piece: median and 99th percentile of the requests.
+    pub first_ms: [f64; 2],
+    /// Between two pieces: median and 99th percentile of all.
+    pub between_ms: [f64; 2],
+    /// Time in which no batch was evaluated for each token, in microseconds, where the server counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside_us: Option<f64>,
+    /// Cores that the clients took.
+    pub client_cores: f64,
+    /// Requests that went wrong.
+    pub failed: usize,
+    /// Some of their words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<String>,
+    /// What else ran on the machine.
+    pub machine: Round,
+    /// Every answer.
+    pub drive: Drive,
+}
+
+/// Starts a server, warms it up, lets the clients ask, looks at it, and stops it.
+pub fn sample(subject: &Subject, settings: &Settings, work: &Work<'_>) -> Result<Sample> {
+    let mut server = Server::start(subject, settings)?;
+    let idle = memory(server.pid()).map_or(0, |(resident, _)| resident);
+    let (address, interface) = server.address(work.interface);
+    let plan = |round: u64, requests: u32, tokens: u32| Plan {
+        address: address.clone(),
+        interface,
+        clients: work.prompts.clients(round, work.clients, requests, tokens),
+        patience: PATIENCE,
+    };
+    // Of a number of its own: what it leaves in the cache is no prompt of those that count.
+    server.drive(&plan(1 << 20 | work.round, 1, WARM_UP.min(work.generate)))?;
+    let batches = batch_seconds(&server);
+    let (watch, cpu, began) = (Watch::start(), own_cpu(), Instant::now());
+    let drive = server.drive(&plan(work.round, work.requests, work.generate))?;
+    let wall = began.elapsed().as_secs_f64();
+    let client_cores = (own_cpu() - cpu) / wall;
+    let machine = watch.stop();
+    let outside = batches.zip(batch_seconds(&server)).and_then(|(before, after)| {
+        (drive.tokens() > 0).then(|| 1e6 * (drive.seconds - (after - before)) / drive.tokens() as f64)
+    });
+    let (after, peak) = memory(server.pid()).unwrap_or_default();
+    let ready_ms = server.ready_ms;
+    server.stop().with_context(|| format!("{} does not end", subject.name()))?;
+    let (first, between) = (drive.first_ms(), drive.between_ms());
+    let errors = drive.errors();
+    Ok(Sample {
+        ready_ms,
+        idle_bytes: idle,
+        after_bytes: after,
+        peak_bytes: peak,
+        tokens_per_second: drive.tokens_per_second(),
+        stream_per_second: median(&drive.decode_speeds()),
+        first_ms: [median(&first), quantile(&first, 0.99)],
+        between_ms: [median(&between), quantile(&between, 0.99)],
+        outside_us: outside,
+        client_cores,
+        failed: errors.len(),
+        errors: distinct(&errors),
+        machine,
+        drive,
+    })
+}
+
+/// Some of the words, each once.
+fn distinct(errors: &[&str]) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for error in errors {
+        if found.len() < 5 && !found.iter().any(|known| known == error) {
+            found.push((*error).to_string());
+        }
+    }
+    found
+}
+
+/// Seconds in which `server` evaluated batches so far.
+fn batch_seconds(server: &Server) -> Option<f64> {
+    metric(&server.get("/metrics").ok()?, "anneal_batch_seconds_total")
+}
+
+/// The value of `name` in a page of Prometheus's text format.
+pub fn metric(page: &str, name: &str) -> Option<f64> {
+    page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// Bytes that are resident, and the most that were: `VmRSS` and `VmHWM` of proc_pid_status(5).
+pub fn memory(pid: u32) -> Option<(u64, u64)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    read_memory(&status)
+}
+
+fn read_memory(status: &str) -> Option<(u64, u64)> {
+    let field = |name: &str| -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
+    };
+    Some((field("VmRSS:")?, field("VmHWM:")?))
+}
+
+/// CPU seconds that this process took, without its children: fields 14 and 15 of proc_pid_stat(5).
+fn own_cpu() -> f64 {
+    // The kernel counts in ticks of USER_HZ, which is 100 on every Linux we build for.
+    const TICKS: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let times = fields.split_whitespace().skip(11).take(2);
+    times.filter_map(|word| word.parse::<f64>().ok()).sum::<f64>() / TICKS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_found_by_their_whole_name() {
+        let page = "# HELP anneal_batch_seconds_total Time.\n# TYPE anneal_batch_seconds_total counter\n\
+                    anneal_batch_seconds_total_more 7\nanneal_batch_seconds_total 1.5\nanneal_slots_busy 0\n";
+        for (name, expected) in [
+            ("anneal_batch_seconds_total", Some(1.5)),
+            ("anneal_slots_busy", Some(0.0)),
+            ("anneal_slots", None),
+            ("", None),
+        ] {
+            assert_eq!(metric(page, name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn memory_is_read_from_the_kernels_words() {
+        let text = "Name:\tanneal\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
+        assert_eq!(read_memory(text), Some((1 << 20, 2 << 20)));
+        assert_eq!(read_memory("VmRSS: many kB\n"), None);
+        assert!(memory(std::process::id()).is_some_and(|(now, most)| now > 0 && most >= now));
+        assert!(own_cpu() >= 0.0);
+    }
+
+    #[test]
+    fn words_are_told_once() {
+        assert_eq!(distinct(&["a", "b", "a", "c", "d", "e", "f"]), ["a", "b", "c", "d", "e"]);
+    }
+}

@@ -1,0 +1,145 @@
+//! One request of a client: good, given up, or bad.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use load::answer::fetch;
+use load::request::http;
+use load::{Address, Wire};
+use serde_json::Value;
+
+use super::known::{Answer, Known, LONG, SHORT, body, text_of};
+use super::mischief;
+use crate::serving::equal;
+use crate::serving::prompts::Random;
+use crate::serving::server::Server;
+
+/// How long an answer may take.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a client saw.
+#[derive(Debug)]
+pub enum Visit {
+    /// The known answer.
+    Right,
+    /// It did not ask for one, or its request was refused as it should be.
+    Nothing,
+    /// The server has no room now.
+    Busy,
+    /// Another answer than the known one of a prompt.
+    Doubtful(usize, Answer),
+    /// What must not be, in words.
+    Wrong(String),
+}
+
+/// A client's next request, by chance: its kind, and what came of it.
+pub fn visit(server: &Server, known: &[Known], random: &mut Random) -> (&'static str, Visit) {
+    let number = random.below(known.len());
+    let one = &known[number];
+    let cache = random.below(2) == 0;
+    let Some(socket) = &server.socket else { return ("none", Visit::Wrong("no socket".to_string())) };
+    let judged = |answer: Result<Told, String>| match answer {
+        Ok(Told::Busy) => Visit::Busy,
+        Ok(Told::Answer(answer)) if one.is(&answer) => Visit::Right,
+        Ok(Told::Answer(answer)) => Visit::Doubtful(number, answer),
+        Err(why) => Visit::Wrong(format!("prompt {number}: {why}")),
+    };
+    match random.below(20) {
+        0..=3 => ("line", judged(lines(socket, one, false, cache, false))),
+        4..=6 => ("streamed line", judged(lines(socket, one, true, cache, false))),
+        7 => ("half-closed line", judged(lines(socket, one, true, cache, true))),
+        8..=10 => ("HTTP", judged(over_http(&server.http, one, false, cache))),
+        11..=12 => ("streamed HTTP", judged(over_http(&server.http, one, true, cache))),
+        13..=14 => ("cancelled", quiet(mischief::cancel(server, one, random))),
+        15 => ("left at once", quiet(mischief::leave(server, one, random))),
+        16 => ("cut off", quiet(mischief::cut_off(server, one, random))),
+        17 => ("too long a prompt", refused(mischief::long_prompt(server, random))),
+        18 => ("too large", refused(mischief::too_large(server, random))),
+        _ => ("malformed", refused(mischief::malformed(server, random))),
+    }
+}
+
+fn quiet(done: Result<(), String>) -> Visit {
+    done.map_or_else(Visit::Wrong, |()| Visit::Nothing)
+}
+
+fn refused(refused: Result<(), String>) -> Visit {
+    quiet(refused)
+}
+
+/// What a server told to a request that it should answer.
+enum Told {
+    Answer(Answer),
+    Busy,
+}
+
+/// Over the socket.
+fn lines(socket: &Address, known: &Known, stream: bool, cache: bool, half: bool) -> Result<Told, String> {
+    let mut request = equal::request(&known.prompt, LONG);
+    request["stream"] = stream.into();
+    request["cache_prompt"] = cache.into();
+    let mut wire = Wire::open(socket, PATIENCE).map_err(|why| why.to_string())?;
+    wire.write_all(format!("{request}\n").as_bytes()).map_err(|why| why.to_string())?;
+    if half {
+        wire.finish_writing().map_err(|why| why.to_string())?;
+    }
+    let (mut text, mut tokens) = (Vec::new(), Vec::new());
+    let mut buffer = [0; 8 << 10];
+    loop {
+        while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = text.drain(..=end).collect();
+            let line: Value =
+                serde_json::from_slice(&line).map_err(|why| format!("a line that is no JSON: {why}"))?;
+            if let Some(error) = line.get("error") {
+                return busy(error);
+            }
+            if line.get("done") == Some(&true.into()) {
+                if !stream {
+                    tokens = equal::read_tokens(&line).map_err(|why| why.to_string())?;
+                }
+                return Ok(Told::Answer(Answer::Tokens(tokens)));
+            }
+            let token = line.get("token").and_then(Value::as_u64).and_then(|token| u32::try_from(token).ok());
+            tokens.push(token.ok_or_else(|| format!("a line without a token: {line:.200}"))?);
+        }
+        match wire.read(&mut buffer).map_err(|why| why.to_string())? {
+            0 => return Err("the connection ended within the answer".to_string()),
+            count => text.extend_from_slice(&buffer[..count]),
+        }
+    }
+}
+
+fn busy(error: &Value) -> Result<Told, String> {
+    let text = error.to_string();
+    if text.contains("busy") { Ok(Told::Busy) } else { Err(text.chars().take(300).collect()) }
+}
+
+/// Over TCP.
+fn over_http(address: &Address, known: &Known, stream: bool, cache: bool) -> Result<Told, String> {
+    let request = body(&known.prompt, SHORT, stream, cache).to_string();
+    let (status, body) = fetch(address, &http("POST", "/v1/completions", request.as_bytes()), PATIENCE)?;
+    let body = String::from_utf8(body).map_err(|_| "an answer that is not UTF-8".to_string())?;
+    match status {
+        200 => {}
+        429 => return Ok(Told::Busy),
+        _ => return Err(format!("status {status}: {body:.300}")),
+    }
+    let parse = |text: &str| serde_json::from_str::<Value>(text).map_err(|why| format!("no JSON: {why}"));
+    if !stream {
+        let answer = parse(&body)?;
+        let text = text_of(&answer).ok_or_else(|| format!("no text in {answer:.300}"))?;
+        return Ok(Told::Answer(Answer::Text(text)));
+    }
+    if !body.ends_with("data: [DONE]\n\n") {
+        return Err(format!("a stream without an end: {body:.300}"));
+    }
+    let mut text = String::new();
+    for data in body.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]") {
+        let part = parse(data)?;
+        if let Some(error) = part.get("error") {
+            return busy(error);
+        }
+        text.push_str(&text_of(&part).unwrap_or_default());
+    }
+    Ok(Told::Answer(Answer::Text(text)))
+}
