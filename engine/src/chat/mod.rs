@@ -2,14 +2,18 @@
 //! new.
 
 mod builtin;
+mod calls;
 mod conversation;
 mod environment;
+mod forced;
 mod json;
 mod message;
 mod stack;
 mod template;
 
 pub use builtin::NAMES as BUILTIN_NAMES;
+pub use calls::{CallFormat, CallReader, Part};
 pub use conversation::{Conversation, Turn};
+pub use forced::{ForcedReader, Offered, schema as forced_schema};
 pub use message::{Function, Json, Message, ToolCall};
 pub use template::{Inputs, Specials, Template};

@@ -9,6 +9,7 @@ use std::time::Duration;
 use minijinja::{Environment, ErrorKind, Value};
 
 use super::builtin;
+use super::calls::CallFormat;
 use super::environment::{self, NAME, RAISED};
 use super::message::{Json, Message, ToolStyle};
 use super::stack;
@@ -72,6 +73,8 @@ pub struct Template {
     main: Arc<Environment<'static>>,
     /// For conversations with tools, where the model has one of its own for them.
     tool_use: Option<Arc<Environment<'static>>>,
+    /// How calls of tools are written.
+    calls: Option<CallFormat>,
     origin: String,
     specials: Specials,
     styles: [OnceLock<ToolStyle>; 2],
@@ -92,6 +95,7 @@ impl Template {
         let key = format!("{KEY}.tool_use");
         if let Some(source) = model.metadata_text(&key) {
             template.tool_use = Some(compile(&source, &format!("{key} of {}", path.display()))?);
+            template.calls = CallFormat::of_template(&source).or(template.calls);
         }
         Ok(template)
     }
@@ -118,6 +122,7 @@ impl Template {
         Ok(Template {
             main: compile(source, origin)?,
             tool_use: None,
+            calls: CallFormat::of_template(source),
             origin: origin.to_string(),
             specials,
             styles: [OnceLock::new(), OnceLock::new()],
@@ -127,6 +132,11 @@ impl Template {
     /// Where it is from.
     pub fn origin(&self) -> &str {
         &self.origin
+    }
+
+    /// How it has a model write calls of tools, if that is known.
+    pub fn call_format(&self) -> Option<CallFormat> {
+        self.calls
     }
 
     /// The prompt for `messages`, which [`tokenize`](Self::tokenize) cuts into tokens.

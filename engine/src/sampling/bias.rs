@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::options::{refuse, shortened};
+use super::options::{refuse, shortened, whole};
 use crate::error::{Error, Result};
 use crate::ffi::Token;
 
@@ -54,7 +54,7 @@ pub(super) fn from_json(value: &Value) -> Result<Vec<Bias>> {
         Value::Array(biases) => biases
             .iter()
             .map(|pair| match pair.as_array().map(Vec::as_slice) {
-                Some([token, bias]) => one(token.as_i64().and_then(|token| token.try_into().ok())?, bias),
+                Some([token, bias]) => one(whole(token).and_then(|token| token.try_into().ok())?, bias),
                 _ => None,
             })
             .collect(),

@@ -17,6 +17,7 @@ use crate::ffi::{Candidate, Context, Model, RawChain, Token};
 use guide::Guide;
 
 pub use bias::Bias;
+pub(crate) use options::whole;
 pub use options::{Constraint, PARAMETERS, Parameter, SamplingOptions};
 
 /// Chooses the tokens of one text, one after the other.

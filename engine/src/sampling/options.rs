@@ -311,12 +311,20 @@ impl<'de> Deserialize<'de> for SamplingOptions {
     }
 }
 
+/// `value` where it is a whole number, written `7` or `7.0`: JSON schemas and JavaScript make no difference.
+pub(crate) fn whole(value: &Value) -> Option<i64> {
+    // Up to here every whole number is one of the floating-point ones.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let float = || value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() <= EXACT);
+    value.as_i64().or_else(|| float().map(|number| number as i64))
+}
+
 /// To llama.cpp the greatest number is none.
 const SEEDS: &str = "0 to 4294967294, or -1 in JSON for a random one";
 
 /// A seed; -1 is none.
 fn seed(value: &Value) -> Result<Option<u32>> {
-    match value.as_i64() {
+    match whole(value) {
         Some(-1) => Ok(None),
         Some(number) if u32::try_from(number).is_ok() => Ok(u32::try_from(number).ok()),
         _ => refuse("seed", &shortened(value), SEEDS),
@@ -441,7 +449,13 @@ mod tests {
 
     #[test]
     fn seeds_that_name_none_draw_one() {
-        let cases = [("-1", None), ("4294967294", Some(4_294_967_294)), ("0", Some(0)), ("7", Some(7))];
+        let cases = [
+            ("-1", None),
+            ("4294967294", Some(4_294_967_294)),
+            ("0", Some(0)),
+            ("7", Some(7)),
+            ("7.0", Some(7)),
+        ];
         for (json, seed) in cases {
             assert_eq!(read(&format!("{{\"seed\": {json}}}")).map(|options| options.seed), Ok(seed));
         }

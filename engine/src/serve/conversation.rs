@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::fields::{Fields, wrong};
 use super::refusal::Refusal;
-use crate::chat::{Inputs, Json, Message, Template};
+use crate::chat::{Inputs, Json, Message, Offered, Template, forced_schema};
 use crate::error::Result as EngineResult;
 use crate::ffi::{Model, Token};
 
@@ -14,6 +14,10 @@ pub struct Conversation {
     messages: Vec<Message>,
     /// OpenAI's list of tools.
     tools: Option<Json>,
+    /// The functions among them.
+    offered: Vec<Offered>,
+    /// What the answer must be like where a call is demanded.
+    forced: Option<Value>,
     /// Further variables of the template.
     more: Vec<(String, Json)>,
 }
@@ -28,15 +32,9 @@ impl Conversation {
             Value::Array(list) => list.into_iter().enumerate().map(message).collect::<Result<_, _>>()?,
             other => return Err(wrong("messages", "use a list of messages", &other)),
         };
-        let tools = tools(fields.take("tools"))?;
-        let tools = match fields.text("tool_choice")?.as_deref() {
-            None | Some("auto") => tools,
-            Some("none") => None,
-            Some(other) => {
-                let what = "only \"auto\" and \"none\" are offered: no call is forced";
-                return Err(wrong("tool_choice", what, &Value::from(other)));
-            }
-        };
+        let (tools, offered) = tools(fields.take("tools"))?;
+        let (is_wanted, forced) = choice(fields.take("tool_choice"), &offered)?;
+        let (tools, offered) = if is_wanted { (tools, offered) } else { (None, Vec::new()) };
         let more = match fields.take("chat_template_kwargs") {
             None => Vec::new(),
             Some(Value::Object(map)) => {
@@ -44,7 +42,17 @@ impl Conversation {
             }
             Some(other) => return Err(wrong("chat_template_kwargs", "use an object", &other)),
         };
-        Ok(Conversation { messages, tools, more })
+        Ok(Conversation { messages, tools, offered, forced, more })
+    }
+
+    /// The names of the functions that may be called.
+    pub fn names(&self) -> Vec<String> {
+        self.offered.iter().map(|function| function.name.clone()).collect()
+    }
+
+    /// What the answer must be like where a call is demanded.
+    pub fn forced(&self) -> Option<&Value> {
+        self.forced.as_ref()
     }
 
     /// Its tokens, up to where the answer begins.
@@ -75,16 +83,82 @@ fn message((index, value): (usize, Value)) -> Result<Message, Refusal> {
     serde_json::from_value(value).map_err(|error| Refusal::field(&at, error))
 }
 
-fn tools(value: Option<Value>) -> Result<Option<Json>, Refusal> {
+/// The list for the template, and the functions in it.
+fn tools(value: Option<Value>) -> Result<(Option<Json>, Vec<Offered>), Refusal> {
     match value {
-        None => Ok(None),
-        Some(Value::Array(list)) => match list.iter().find(|tool| !tool.is_object()) {
-            Some(other) => Err(wrong("tools", "a list holds objects", other)),
+        None => Ok((None, Vec::new())),
+        Some(Value::Array(list)) => {
+            let offered = list.iter().enumerate().map(offered).collect::<Result<Vec<_>, _>>()?;
             // Templates that ask only whether there is a list would announce tools.
-            None if list.is_empty() => Ok(None),
-            None => Ok(Some((&Value::Array(list)).into())),
-        },
+            let list = (!list.is_empty()).then(|| (&Value::Array(list)).into());
+            Ok((list, offered))
+        }
         Some(other) => Err(wrong("tools", "use a list of tools", &other)),
+    }
+}
+
+fn offered((index, tool): (usize, &Value)) -> Result<Offered, Refusal> {
+    let at = format!("tools[{index}]");
+    if !tool.is_object() {
+        return Err(wrong(&at, "use an object", tool));
+    }
+    if tool["type"] != "function" {
+        return Err(wrong(&format!("{at}.type"), "only \"function\" is offered", &tool["type"]));
+    }
+    let function = &tool["function"];
+    if !function.is_object() {
+        return Err(wrong(&format!("{at}.function"), "use an object", function));
+    }
+    let name = match &function["name"] {
+        Value::String(name) if !name.is_empty() => name.clone(),
+        other => return Err(wrong(&format!("{at}.function.name"), "use a text that is not empty", other)),
+    };
+    if let other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) =
+        &function["description"]
+    {
+        return Err(wrong(&format!("{at}.function.description"), "use a text", other));
+    }
+    let parameters = match &function["parameters"] {
+        Value::Null => None,
+        Value::Object(schema) => Some(schema.clone()),
+        other => {
+            return Err(wrong(
+                &format!("{at}.function.parameters"),
+                "use a JSON schema that is an object",
+                other,
+            ));
+        }
+    };
+    Ok(Offered { name, parameters })
+}
+
+/// Whether tools are wanted, and what the answer must be like where a call is demanded.
+fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Value>), Refusal> {
+    const NAME: &str = "tool_choice";
+    const WORDS: &str =
+        "use \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
+    let value = value.unwrap_or_else(|| "auto".into());
+    let named = match (&value, value.as_str()) {
+        (_, Some("auto")) => return Ok((true, None)),
+        (_, Some("none")) => return Ok((false, None)),
+        (_, Some("required")) => None,
+        (Value::Object(choice), _) if choice.get("type").is_some_and(|kind| kind == "function") => {
+            let name = &value["function"]["name"];
+            Some(
+                name.as_str()
+                    .ok_or_else(|| wrong("tool_choice.function.name", "use the name of a tool", name))?,
+            )
+        }
+        _ => return Err(wrong(NAME, WORDS, &value)),
+    };
+    let chosen: Vec<&Offered> =
+        offered.iter().filter(|function| named.is_none_or(|name| function.name == name)).collect();
+    match (chosen.as_slice(), named) {
+        ([], Some(name)) => {
+            Err(wrong("tool_choice.function.name", "there is no such function in tools", &Value::from(name)))
+        }
+        ([], None) => Err(Refusal::field(NAME, "\"required\" needs tools, and there are none")),
+        (chosen, _) => Ok((true, Some(forced_schema(chosen)))),
     }
 }
 
@@ -116,9 +190,29 @@ mod tests {
                 "messages[0]: invalid type: integer `7`",
             ),
             (with(r#""tools": "f""#), "tools: use a list of tools, not \"f\""),
-            (with(r#""tools": ["f"]"#), "tools: a list holds objects, not \"f\""),
-            (with(r#""tool_choice": "required""#), "tool_choice: only \"auto\" and \"none\""),
-            (with(r#""tool_choice": {}"#), "tool_choice: use a text, not an object"),
+            (with(r#""tools": ["f"]"#), "tools[0]: use an object, not \"f\""),
+            (with(r#""tools": [{}]"#), "tools[0].type: only \"function\" is offered, not null"),
+            (with(r#""tools": [{"type": "function"}]"#), "tools[0].function: use an object, not null"),
+            (
+                with(r#""tools": [{"type": "function", "function": {"name": ""}}]"#),
+                "tools[0].function.name: use a text that is not empty",
+            ),
+            (
+                with(r#""tools": [{"type": "function", "function": {"name": "f", "description": 1}}]"#),
+                "tools[0].function.description: use a text, not 1",
+            ),
+            (
+                with(r#""tools": [{"type": "function", "function": {"name": "f", "parameters": true}}]"#),
+                "tools[0].function.parameters: use a JSON schema",
+            ),
+            (with(r#""tool_choice": "required""#), "tool_choice: \"required\" needs tools"),
+            (with(r#""tool_choice": "f""#), "tool_choice: use \"auto\", \"none\", \"required\""),
+            (with(r#""tool_choice": {}"#), "tool_choice: use \"auto\""),
+            (with(r#""tool_choice": {"type": "function"}"#), "tool_choice.function.name: use the name"),
+            (
+                with(r#""tool_choice": {"type": "function", "function": {"name": "g"}}"#),
+                "tool_choice.function.name: there is no such function in tools, not \"g\"",
+            ),
             (with(r#""chat_template_kwargs": []"#), "chat_template_kwargs: use an object, not a list"),
         ];
         for (json, expected) in cases {

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value};
 
 use super::refusal::{Kind, Refusal};
+use crate::sampling::whole;
 
 /// Fields that nobody has taken yet.
 #[derive(Debug)]
@@ -38,6 +39,12 @@ impl Fields {
         self.map.remove(name).filter(|value| !value.is_null())
     }
 
+    /// The names that were asked for.
+    #[cfg(test)]
+    pub fn known(&self) -> &[&'static str] {
+        &self.known
+    }
+
     /// Whether there is a value of `name`.
     pub fn has(&mut self, name: &'static str) -> bool {
         self.known.push(name);
@@ -63,7 +70,7 @@ impl Fields {
     /// A whole number.
     pub fn whole(&mut self, name: &'static str, range: RangeInclusive<u32>) -> Result<Option<u32>, Refusal> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let number = whole(&value).and_then(|number| u32::try_from(number).ok());
         match number.filter(|number| range.contains(number)) {
             Some(number) => Ok(Some(number)),
             None => {
@@ -132,21 +139,22 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         type Take = fn(&mut Fields) -> Result<(), Refusal>;
-        let whole: Take = |fields| fields.whole("n", 1..=9).map(drop);
+        let count: Take = |fields| fields.whole("n", 1..=9).map(drop);
         let number: Take = |fields| fields.number("x", 0.0..=2.0).map(drop);
         let truth: Take = |fields| fields.bool("b").map(drop);
         let text: Take = |fields| fields.text("t").map(drop);
         let range = "use a whole number from 1 to 9, not";
-        let cases: [(&str, Take, &str); 17] = [
-            (r#"{"n": 3}"#, whole, ""),
-            (r#"{"n": null}"#, whole, ""),
-            (r#"{"n": 0}"#, whole, &format!("n: {range} 0")),
-            (r#"{"n": -1}"#, whole, &format!("n: {range} -1")),
-            (r#"{"n": 1.5}"#, whole, &format!("n: {range} 1.5")),
-            (r#"{"n": 4294967297}"#, whole, &format!("n: {range} 4294967297")),
-            (r#"{"n": 99999999999999999999999}"#, whole, &format!("n: {range} 1e+23")),
-            (r#"{"n": "3"}"#, whole, &format!("n: {range} \"3\"")),
-            (r#"{"n": [3]}"#, whole, &format!("n: {range} a list")),
+        let cases: [(&str, Take, &str); 18] = [
+            (r#"{"n": 3}"#, count, ""),
+            (r#"{"n": 3.0}"#, count, ""),
+            (r#"{"n": null}"#, count, ""),
+            (r#"{"n": 0}"#, count, &format!("n: {range} 0")),
+            (r#"{"n": -1}"#, count, &format!("n: {range} -1")),
+            (r#"{"n": 1.5}"#, count, &format!("n: {range} 1.5")),
+            (r#"{"n": 4294967297}"#, count, &format!("n: {range} 4294967297")),
+            (r#"{"n": 99999999999999999999999}"#, count, &format!("n: {range} 1e+23")),
+            (r#"{"n": "3"}"#, count, &format!("n: {range} \"3\"")),
+            (r#"{"n": [3]}"#, count, &format!("n: {range} a list")),
             (r#"{"x": 2}"#, number, ""),
             (r#"{"x": -0.1}"#, number, "x: use a number from 0 to 2, not -0.1"),
             (r#"{"x": 1e300}"#, number, "x: use a number from 0 to 2, not 1e+300"),

@@ -35,6 +35,8 @@ pub struct Job {
     pub chain: Chain,
     /// Texts that end it; not part of what is sent.
     pub stop: Vec<String>,
+    /// Control tokens that are shown by name: they mark calls of tools.
+    pub shown: Vec<Token>,
     /// Whether the prompt may begin with what an earlier request left in the cache.
     pub cache_prompt: bool,
     /// How many alternatives are told of each token, and how likely it was; nothing where not asked for.

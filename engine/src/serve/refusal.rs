@@ -37,7 +37,7 @@ pub enum Kind {
 
 impl Kind {
     /// HTTP status, `type` and `code`.
-    fn words(self) -> (u16, &'static str, &'static str) {
+    pub fn words(self) -> (u16, &'static str, &'static str) {
         const INVALID: &str = "invalid_request_error";
         match self {
             Kind::Invalid => (400, INVALID, "invalid_value"),

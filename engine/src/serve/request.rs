@@ -10,11 +10,12 @@ use super::logprobs;
 use super::refusal::Refusal;
 use crate::error::Error;
 use crate::ffi::Token;
-use crate::sampling::{PARAMETERS, SamplingOptions};
+use crate::sampling::{Constraint, PARAMETERS, SamplingOptions, whole};
 
-/// Most stop strings of a request, and most bytes of one.
-const STOPS: usize = 16;
-const STOP_BYTES: usize = 1024;
+/// Most stop strings of a request.
+pub const STOPS: usize = 16;
+/// Most characters of one.
+pub const STOP_CHARACTERS: usize = 1024;
 
 /// What counts where a request says nothing, and what it may ask for at most.
 #[derive(Clone, Debug)]
@@ -77,13 +78,14 @@ impl Generate {
         let max_tokens = fields.whole("max_tokens", 1..=u32::MAX)?.unwrap_or(defaults.max_tokens);
         let most = defaults.deadline.as_secs_f64();
         let deadline = fields.number("timeout_s", 0.001..=most)?;
+        let sampling = with_forced(sampling(fields, defaults)?, &prompt)?;
         Ok(Generate {
             prompt,
             stream: fields.bool("stream")?.unwrap_or(false),
             max_tokens,
             ignore_end: fields.bool("ignore_eos")?.unwrap_or(false),
             stop: stops(fields.take("stop"))?,
-            sampling: sampling(fields, defaults)?,
+            sampling,
             logprobs: fields.whole("logprobs", 0..=logprobs::MOST)?,
             cache_prompt: fields.bool("cache_prompt")?.unwrap_or(true),
             deadline: deadline.map_or(defaults.deadline, Duration::from_secs_f64),
@@ -111,7 +113,7 @@ pub fn prompt(value: Option<Value>) -> Result<Prompt, Refusal> {
                 Err(Refusal::field("prompt", "one text a request; send several requests"))
             }
             tokens => {
-                let token = |value: &Value| value.as_i64().and_then(|token| Token::try_from(token).ok());
+                let token = |value: &Value| whole(value).and_then(|token| Token::try_from(token).ok());
                 let tokens = tokens
                     .iter()
                     .map(|value| token(value).ok_or_else(|| wrong("prompt", "a list holds tokens", value)));
@@ -136,8 +138,9 @@ fn stops(value: Option<Value>) -> Result<Vec<String>, Refusal> {
         Value::String(text) if text.is_empty() => {
             Err(Refusal::field("stop", "a text that is empty is everywhere"))
         }
-        Value::String(text) if text.len() > STOP_BYTES => {
-            Err(Refusal::field("stop", format!("a text has at most {STOP_BYTES} bytes, not {}", text.len())))
+        // As JSON schemas count, so that one can say it.
+        Value::String(text) if text.chars().nth(STOP_CHARACTERS).is_some() => {
+            Err(Refusal::field("stop", format!("a text has at most {STOP_CHARACTERS} characters")))
         }
         Value::String(text) => Ok(text),
         other => Err(Refusal::field("stop", format!("a list holds texts, not {}", shown(&other)))),
@@ -176,6 +179,19 @@ fn sampling(fields: &mut Fields, defaults: &Defaults) -> Result<SamplingOptions,
     Ok(options)
 }
 
+/// `options` with what the answer must be like where a call of a tool is demanded.
+fn with_forced(mut options: SamplingOptions, prompt: &Prompt) -> Result<SamplingOptions, Refusal> {
+    let Prompt::Messages(conversation) = prompt else { return Ok(options) };
+    let Some(schema) = conversation.forced() else { return Ok(options) };
+    let schema = Constraint::JsonSchema(schema.clone());
+    match options.constraint.replace(schema) {
+        None => Ok(options),
+        Some(_) => {
+            Err(Refusal::field("tool_choice", "demand a call, or give grammar or json_schema, not both"))
+        }
+    }
+}
+
 /// An error of the field `name`, whose message may begin with it.
 fn named(name: &'static str, error: &Error) -> Refusal {
     let message = error.to_string();
@@ -207,7 +223,8 @@ mod tests {
         let found = read(r#"{"prompt": "a"}"#).expect("a request");
         assert_eq!(found.sampling, defaults().sampling);
         assert_eq!((found.max_tokens, found.stream, found.cache_prompt), (64, false, true));
-        let hot = read(r#"{"prompt": [1, 2], "temperature": 1, "seed": 3, "stop": "x"}"#).expect("a request");
+        let hot =
+            read(r#"{"prompt": [1, 2.0], "temperature": 1, "seed": 3, "stop": "x"}"#).expect("a request");
         assert_eq!(hot.prompt, Prompt::Tokens(vec![1, 2]));
         assert_eq!((hot.sampling.top_p, hot.sampling.temperature, hot.sampling.seed), (0.9, 1.0, Some(3)));
         assert_eq!(hot.stop, ["x"]);
@@ -220,7 +237,7 @@ mod tests {
             ("{}", "prompt: is missing"),
             (r#"{"prompt": 1}"#, "prompt: use a text or a list of tokens, not 1"),
             (r#"{"prompt": ["a", "b"]}"#, "prompt: one text"),
-            (r#"{"prompt": [1, 1e9]}"#, "prompt: a list holds tokens, not 1000000000.0"),
+            (r#"{"prompt": [1, 1.5]}"#, "prompt: a list holds tokens, not 1.5"),
             (r#"{"prompt": [99999999999]}"#, "prompt: a list holds tokens"),
             (r#"{"prompt": "a", "max_tokens": 0}"#, "max_tokens: use a whole number from 1"),
             (r#"{"prompt": "a", "max_tokens": -1}"#, "max_tokens: use a whole number from 1"),
@@ -232,7 +249,7 @@ mod tests {
             (r#"{"prompt": "a", "seed": -2}"#, "seed"),
             (r#"{"prompt": "a", "stop": [""]}"#, "stop: a text that is empty"),
             (r#"{"prompt": "a", "stop": [1]}"#, "stop: a list holds texts, not 1"),
-            (&long, "stop: a text has at most 1024 bytes"),
+            (&long, "stop: a text has at most 1024 characters"),
             (r#"{"prompt": "a", "max_token": 3}"#, "max_token: unknown field; did you mean max_tokens?"),
         ];
         for (json, expected) in cases {

@@ -198,6 +198,7 @@ impl Server {
             return Err(self.words(&Refused::Busy { waiting: before }));
         }
         let field = request.prompt.field();
+        let shown = self.marks(&request.prompt)?;
         let prompt = self.tokens(request.prompt).await?;
         self.check(field, &prompt)?;
         // The first evaluates the prompt, and the others share it, where that is wanted.
@@ -216,6 +217,7 @@ impl Server {
                 ignore_end: request.ignore_end,
                 chain,
                 stop: request.stop.clone(),
+                shown: shown.clone(),
                 cache_prompt: request.cache_prompt,
                 logprobs: request.logprobs,
                 leads: leader.clone().filter(|_| choice == 0),
@@ -272,6 +274,18 @@ impl Server {
                 }
             },
         }
+    }
+
+    /// Tokens that mark calls of tools and are shown where tools are offered.
+    fn marks(&self, prompt: &Prompt) -> Result<Vec<Token>, Refusal> {
+        let Prompt::Messages(conversation) = prompt else { return Ok(Vec::new()) };
+        let format = self.template()?.call_format();
+        let Some(format) = format.filter(|_| !conversation.names().is_empty()) else { return Ok(Vec::new()) };
+        let tokens = |mark: &&str| self.model.tokenize_with(mark, false);
+        let all = format.markers().iter().map(tokens).collect::<Result<Vec<_>, _>>();
+        let all = all.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
+        // Of more tokens it is text like any other.
+        Ok(all.into_iter().filter(|tokens| tokens.len() == 1).flatten().collect())
     }
 
     /// What makes a prompt of messages.

@@ -207,7 +207,7 @@ impl Run {
         }
         self.last = Some(now);
         self.generated += 1;
-        model.piece(token, self.stream.buffer())?;
+        model.piece_with(token, self.job.shown.contains(&token), self.stream.buffer())?;
         let found = self.stops.push(self.stream.take());
         self.outbox.send(Event::Token(Piece { token, text: found.text, likelihood: self.likelihood.take() }));
         let finish = match found.stop {

@@ -184,11 +184,11 @@ fn what_cannot_be_meant_is_refused_with_its_place() {
             "missing field `function`",
         ),
         (more(json!({ "n": 9 })), "n", "use a whole number from 1 to 8"),
-        (more(json!({ "logprobs": 2 })), "logprobs", "use true or false"),
+        (more(json!({ "logprobs": 1 })), "logprobs", "use true or false"),
         (more(json!({ "max_completion_tokens": 0 })), "max_completion_tokens", "use a whole number"),
         (more(json!({ "temperature": -1 })), "temperature", "use 0"),
         (more(json!({ "tools": {} })), "tools", "use a list of tools"),
-        (more(json!({ "tool_choice": "required" })), "tool_choice", "no call is forced"),
+        (more(json!({ "tool_choice": "required" })), "tool_choice", "needs tools"),
         (
             more(json!({ "response_format": { "type": "xml" } })),
             "response_format.type",

@@ -15,4 +15,6 @@ mod end;
 mod hold;
 mod http;
 mod logprobs;
+mod openapi;
 mod signals;
+mod tools;

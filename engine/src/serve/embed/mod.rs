@@ -19,7 +19,7 @@ use super::refusal::Refusal;
 use crate::ffi::{Model, Token};
 
 pub use pooling::Pooling;
-pub use request::{Encoding, Request, rendered};
+pub use request::{Encoding, Request, TEXTS, rendered};
 pub use worker::{Ended, Start, start};
 
 /// Texts whose embeddings are wanted.

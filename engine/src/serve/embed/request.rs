@@ -16,7 +16,7 @@ use crate::serve::request::Prompt;
 use crate::serve::server::{Server, stopping};
 
 /// Most texts of a request, and most tokens of all of them: OpenAI's.
-const TEXTS: usize = 2048;
+pub const TEXTS: usize = 2048;
 const TOKENS: usize = 300_000;
 
 /// How the numbers are written.

@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::App;
 use super::completions::{choices, include_usage};
-use super::other::named;
+use super::other::is_called;
 use super::out::{Asked, Shape, respond};
 use crate::sampling::Constraint;
 use crate::serve::conversation::Conversation;
 use crate::serve::fields::{Fields, wrong};
 use crate::serve::logprobs::MOST;
 use crate::serve::refusal::Refusal;
-use crate::serve::request::{Generate, Prompt};
+use crate::serve::request::{Defaults, Generate, Prompt};
 use crate::serve::server::Server;
 
 /// `POST /v1/chat/completions`
@@ -24,8 +24,13 @@ pub async fn chat(State(server): App, request: Request) -> Response {
 /// The request. Fields that nobody knows are ignored: clients send many.
 fn read(server: &Server, fields: &mut Fields) -> Result<Asked, Refusal> {
     server.template()?;
+    take(fields, &server.name, &server.current().defaults)
+}
+
+/// The same of a server whose model is called `name`.
+pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Result<Asked, Refusal> {
     if let Some(model) = fields.text("model")? {
-        named(server, &model)?;
+        is_called(name, &model)?;
     }
     let choices = choices(fields)?;
     let logprobs = logprobs(fields)?;
@@ -37,11 +42,11 @@ fn read(server: &Server, fields: &mut Fields) -> Result<Asked, Refusal> {
     // Its new name, which goes before the old one.
     let max_tokens = fields.whole("max_completion_tokens", 1..=u32::MAX)?;
     let format = response_format(fields.take("response_format"))?;
-    let mut generate = Generate::take(fields, prompt, &server.current().defaults)?;
+    let mut generate = Generate::take(fields, prompt, defaults)?;
     generate.max_tokens = max_tokens.unwrap_or(generate.max_tokens);
     if let Some(format) = format {
         if generate.sampling.constraint.is_some() {
-            let what = "give it, grammar or json_schema, not several";
+            let what = "give it, grammar, json_schema or a tool_choice that demands a call, not several";
             return Err(Refusal::field("response_format", what));
         }
         generate.sampling.constraint = Some(format);

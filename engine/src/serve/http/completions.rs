@@ -5,11 +5,11 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::App;
-use super::other::named;
+use super::other::is_called;
 use super::out::{Asked, Shape, respond};
 use crate::serve::fields::{Fields, shown, wrong};
 use crate::serve::refusal::Refusal;
-use crate::serve::request::{Generate, prompt};
+use crate::serve::request::{Defaults, Generate, prompt};
 use crate::serve::server::Server;
 
 /// `POST /v1/completions`
@@ -19,8 +19,13 @@ pub async fn completions(State(server): App, request: Request) -> Response {
 
 /// The request. Fields that nobody knows are ignored: clients send many.
 fn read(server: &Server, fields: &mut Fields) -> Result<Asked, Refusal> {
+    take(fields, &server.name, &server.current().defaults)
+}
+
+/// The same of a server whose model is called `name`.
+pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Result<Asked, Refusal> {
     if let Some(model) = fields.text("model")? {
-        named(server, &model)?;
+        is_called(name, &model)?;
     }
     let choices = choices(fields)?;
     // As many as there are choices, of which all are told.
@@ -29,12 +34,12 @@ fn read(server: &Server, fields: &mut Fields) -> Result<Asked, Refusal> {
     only(fields, "suffix", &json!(""))?;
     let include_usage = include_usage(fields)?;
     let prompt = prompt(fields.take("prompt"))?;
-    let generate = Generate::take(fields, prompt, &server.current().defaults)?;
+    let generate = Generate::take(fields, prompt, defaults)?;
     Ok(Asked { generate, choices, include_usage })
 }
 
 /// Most answers to one request.
-const CHOICES: u32 = 8;
+pub(super) const CHOICES: u32 = 8;
 
 /// How many answers are wanted.
 pub(super) fn choices(fields: &mut Fields) -> Result<u32, Refusal> {

@@ -1,11 +1,13 @@
 //! HTTP, as OpenAI's clients speak it, on the TCP address and on the Unix socket.
 
 mod access;
+mod calls;
 mod chat;
 mod completions;
 mod embeddings;
 mod io;
 mod logprobs;
+mod openapi;
 mod other;
 mod out;
 
@@ -53,6 +55,7 @@ fn router(server: Arc<Server>) -> Router {
         .route("/detokenize", post(other::detokenize))
         .route("/health", get(other::health))
         .route("/metrics", get(other::metrics))
+        .route("/openapi.json", get(openapi::openapi))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
         .with_state(server)

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{App, answer, fields, refuse, typed};
 use crate::ffi::Token;
+use crate::sampling::whole;
 use crate::serve::fields::wrong;
 use crate::serve::queue::Closing;
 use crate::serve::refusal::{Kind, Refusal};
@@ -18,7 +19,7 @@ use crate::serve::request::Prompt;
 use crate::serve::server::Server;
 
 /// Most tokens that are made text of at a time.
-const TOKENS: usize = 1 << 20;
+pub const TOKENS: usize = 1 << 20;
 
 /// `GET /v1/models`
 pub async fn models(State(server): App) -> Response {
@@ -36,11 +37,16 @@ pub async fn model(State(server): App, name: Result<Path<String>, PathRejection>
 
 /// Whether the model is called `name`.
 pub fn named(server: &Server, name: &str) -> Result<(), Refusal> {
-    if name == server.name {
+    is_called(&server.name, name)
+}
+
+/// Whether the model, which is called `known`, is called `name`.
+pub fn is_called(known: &str, name: &str) -> Result<(), Refusal> {
+    if name == known {
         return Ok(());
     }
     let short: String = name.chars().take(100).collect();
-    let message = format!("there is no model {short:?}; this server has {:?}", server.name);
+    let message = format!("there is no model {short:?}; this server has {known:?}");
     Err(Refusal { param: Some("model".to_string()), ..Refusal::new(Kind::NoModel, message) })
 }
 
@@ -111,7 +117,7 @@ async fn text(server: &Arc<Server>, request: Request) -> Result<String, Refusal>
     let last = server.model.n_vocab().saturating_sub(1);
     let mut bytes = Vec::new();
     for value in &list {
-        let token = value.as_i64().and_then(|token| Token::try_from(token).ok());
+        let token = whole(value).and_then(|token| Token::try_from(token).ok());
         let token = token.filter(|token| server.model.has_token(*token));
         let token = token.ok_or_else(|| wrong("tokens", format!("use tokens from 0 to {last}"), value))?;
         let put = server.model.piece(token, &mut bytes);

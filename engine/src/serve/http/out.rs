@@ -15,6 +15,7 @@ use axum::response::Response;
 use http_body::Frame;
 use serde_json::{Value, json};
 
+use super::calls::Calls;
 use super::logprobs::Logprobs;
 use super::{answer, fields, refuse, typed};
 use crate::serve::choices::{Choices, Told};
@@ -65,12 +66,13 @@ async fn complete(
     let mut fields = fields(server, request).await?;
     let Asked { generate, choices, include_usage } = read(server, &mut fields)?;
     let stream = generate.stream;
+    let calls = Calls::of(&generate, server)?;
     let choices = Choices::new(server.submit_all(generate, choices, client, arrived).await?);
     let head = Head::new(server, shape);
     if !stream {
-        return whole(&head, choices).await;
+        return whole(&head, calls, choices).await;
     }
-    let body = Body::new(Stream::new(head, choices, include_usage));
+    let body = Body::new(Stream::new(head, calls, choices, include_usage));
     let mut response = typed("text/event-stream", body);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(response)
@@ -119,14 +121,27 @@ impl Head {
     }
 
     /// One choice of it.
-    fn choice(&self, index: usize, text: &str, logprobs: Value, finish: Finish) -> Value {
-        let finish = finish_reason(finish);
+    fn choice(
+        &self,
+        index: usize,
+        text: &str,
+        calls: Option<&mut Calls>,
+        logprobs: Value,
+        finish: Finish,
+    ) -> Value {
         match self.shape {
             Shape::Text => {
+                let finish = finish_reason(finish);
                 json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
             }
             Shape::Chat => {
-                let message = json!({ "role": "assistant", "content": text, "refusal": null });
+                let (message, finish) = match calls {
+                    Some(calls) => calls.message(text, finish),
+                    None => {
+                        let message = json!({ "role": "assistant", "content": text, "refusal": null });
+                        (message, finish_reason(finish))
+                    }
+                };
                 json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish })
             }
         }
@@ -174,7 +189,7 @@ impl Head {
 }
 
 /// OpenAI knows no other.
-fn finish_reason(finish: Finish) -> &'static str {
+pub(super) fn finish_reason(finish: Finish) -> &'static str {
     match finish {
         Finish::End | Finish::StopString => "stop",
         Finish::Length | Finish::ContextFull | Finish::Deadline | Finish::Shutdown => "length",
@@ -227,20 +242,27 @@ fn unread() -> Refusal {
 struct Choice {
     /// Where it is told at once: the text so far.
     text: String,
+    /// What looks for calls of tools in it.
+    calls: Option<Calls>,
     logprobs: Logprobs,
     done: Option<Box<Done>>,
 }
 
 impl Choice {
-    fn several(head: &Head, choices: &Choices) -> Vec<Choice> {
-        let one = |_| Choice { text: String::new(), logprobs: Logprobs::new(head.shape), done: None };
+    fn several(head: &Head, calls: Option<&Calls>, choices: &Choices) -> Vec<Choice> {
+        let one = |_| Choice {
+            text: String::new(),
+            calls: calls.cloned(),
+            logprobs: Logprobs::new(head.shape),
+            done: None,
+        };
         (0..choices.len()).map(one).collect()
     }
 }
 
 /// All of the answer at once.
-async fn whole(head: &Head, mut events: Choices) -> Result<Response, Refusal> {
-    let mut choices = Choice::several(head, &events);
+async fn whole(head: &Head, calls: Option<Calls>, mut events: Choices) -> Result<Response, Refusal> {
+    let mut choices = Choice::several(head, calls.as_ref(), &events);
     while let Some((index, event)) = events.next().await {
         let choice = &mut choices[index];
         match event {
@@ -264,7 +286,8 @@ async fn whole(head: &Head, mut events: Choices) -> Result<Response, Refusal> {
     let several = choices.len() > 1;
     let told = choices.iter_mut().enumerate().filter_map(|(index, choice)| {
         let done = choice.done.as_ref()?;
-        let mut value = head.choice(index, &choice.text, choice.logprobs.take(), done.finish);
+        let mut value =
+            head.choice(index, &choice.text, choice.calls.as_mut(), choice.logprobs.take(), done.finish);
         if several {
             add_end(&mut value, done);
         }
@@ -289,8 +312,8 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(head: Head, events: Choices, include_usage: bool) -> Self {
-        let choices = Choice::several(&head, &events);
+    fn new(head: Head, calls: Option<Calls>, events: Choices, include_usage: bool) -> Self {
+        let choices = Choice::several(&head, calls.as_ref(), &events);
         let mut stream = Stream { head, events, choices, include_usage, over: false, ready: Vec::new() };
         if stream.head.shape == Shape::Chat {
             for index in 0..stream.choices.len() {
@@ -305,6 +328,22 @@ impl Stream {
         self.ready.extend_from_slice(format!("data: {object}\n\n").as_bytes());
     }
 
+    fn tell(&mut self, index: usize, text: &str, logprobs: Value) {
+        let deltas = match &mut self.choices[index].calls {
+            None => return self.put(&self.head.part(index, text, logprobs)),
+            Some(calls) => calls.deltas(text),
+        };
+        // Where text is held back, they go with none.
+        let deltas = if deltas.is_empty() && !logprobs.is_null() { vec![json!({})] } else { deltas };
+        self.put_deltas(index, deltas, logprobs);
+    }
+
+    fn put_deltas(&mut self, index: usize, deltas: Vec<Value>, mut logprobs: Value) {
+        for delta in deltas {
+            self.put(&self.head.delta(index, delta, logprobs.take(), None));
+        }
+    }
+
     fn take(&mut self, (index, event): Told) {
         let refusal = match event {
             Some(Event::Token(mut piece)) => {
@@ -312,7 +351,7 @@ impl Stream {
                 logprobs.add(&mut piece);
                 let logprobs = logprobs.take();
                 if !piece.text.is_empty() || !logprobs.is_null() {
-                    self.put(&self.head.part(index, &piece.text, logprobs));
+                    self.tell(index, &piece.text, logprobs);
                 }
                 return;
             }
@@ -328,7 +367,15 @@ impl Stream {
     }
 
     fn finish(&mut self, index: usize, done: Box<Done>) {
-        let (rest, mut last) = self.head.last(index, &done.rest, done.finish);
+        let (rest, mut last) = match &mut self.choices[index].calls {
+            None => self.head.last(index, &done.rest, done.finish),
+            Some(calls) => {
+                let deltas = [calls.deltas(&done.rest), calls.last()].concat();
+                let finish = calls.finish_reason(done.finish);
+                self.put_deltas(index, deltas, Value::Null);
+                (None, self.head.delta(index, json!({}), Value::Null, Some(finish)))
+            }
+        };
         if let Some(rest) = rest {
             self.put(&rest);
         }

@@ -1,0 +1,161 @@
+//! What is answered.
+
+use serde_json::{Map, Value, json};
+
+use crate::serve::job::Finish;
+
+/// The schemas of responses, by name.
+pub fn schemas() -> Map<String, Value> {
+    let count = json!({ "type": "integer", "minimum": 0 });
+    let text = json!({ "type": "string" });
+    let nothing = json!({ "type": "null" });
+    let numbers = json!({ "type": "array", "items": { "type": "number" } });
+    let all = json!({
+        "Error": object(&["error"], json!({ "error": {
+            "type": "object",
+            "properties": {
+                "message": text,
+                "type": text,
+                "param": { "type": ["string", "null"], "description": "The field that is wrong." },
+                "code": text,
+                "retry_after": { "type": "integer", "minimum": 1, "description": "Seconds." },
+            },
+            "required": ["message", "type", "param", "code"],
+        }})),
+        "Health": object(&[], json!({ "status": { "enum": ["ok", "stopping"] } })),
+        "Model": object(&[], json!({
+            "id": text, "object": { "const": "model" }, "created": count, "owned_by": text,
+            "description": text,
+            "context": { "type": "integer", "minimum": 1, "description": "Tokens, for all slots together." },
+            "slots": { "type": "integer", "minimum": 1 },
+        })),
+        "Models": object(&[], json!({
+            "object": { "const": "list" },
+            "data": { "type": "array", "items": { "$ref": "#/components/schemas/Model" } },
+        })),
+        "Usage": object(&[], json!({
+            "prompt_tokens": count, "completion_tokens": count, "total_tokens": count,
+            "prompt_tokens_details": object(&[], json!({ "cached_tokens": count })),
+        })),
+        "Timings": timings(),
+        "Completion": answer("text_completion", json!({ "text": text, "logprobs": text_logprobs() }), &["stop", "length"]),
+        "ChatCompletion": answer(
+            "chat.completion",
+            json!({
+                "message": object(&["role", "content", "refusal"], json!({
+                    "role": { "const": "assistant" },
+                    "content": { "type": ["string", "null"] },
+                    "refusal": nothing,
+                    "tool_calls": { "type": "array", "minItems": 1, "items": object(&[], json!({
+                        "id": text,
+                        "type": { "const": "function" },
+                        "function": object(&[], json!({
+                            "name": text,
+                            "arguments": { "type": "string", "description": "JSON, whole unless the answer was cut." },
+                        })),
+                    }))},
+                })),
+                "logprobs": chat_logprobs(),
+            }),
+            &["stop", "length", "tool_calls"],
+        ),
+        "Embeddings": object(&[], json!({
+            "object": { "const": "list" },
+            "data": { "type": "array", "items": object(&[], json!({
+                "object": { "const": "embedding" },
+                "index": count,
+                "embedding": { "anyOf": [numbers, { "type": "string", "contentEncoding": "base64" }] },
+            }))},
+            "model": text,
+            "usage": object(&[], json!({ "prompt_tokens": count, "total_tokens": count })),
+        })),
+    });
+    all.as_object().cloned().unwrap_or_default()
+}
+
+/// An object of these properties and no others; all are there where `required` names none.
+fn object(required: &[&str], properties: Value) -> Value {
+    let names = properties.as_object().into_iter().flat_map(Map::keys);
+    let required: Vec<&str> =
+        if required.is_empty() { names.map(String::as_str).collect() } else { required.to_vec() };
+    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}
+
+fn timings() -> Value {
+    let number = json!({ "type": "number", "minimum": 0 });
+    let maybe = json!({ "type": ["number", "null"], "minimum": 0 });
+    object(
+        &[],
+        json!({
+            "queue_ms": number,
+            "time_to_first_token_ms": maybe,
+            "prefill_ms": maybe,
+            "prefill_tokens_per_second": maybe,
+            "decode_ms": number,
+            "decode_tokens_per_second": maybe,
+        }),
+    )
+}
+
+fn text_logprobs() -> Value {
+    let list = |items: Value| json!({ "type": "array", "items": items });
+    let mut all = object(
+        &[],
+        json!({
+            "tokens": list(json!({ "type": "string" })),
+            "token_logprobs": list(json!({ "type": ["number", "null"] })),
+            "top_logprobs": list(json!({ "type": ["object", "null"] })),
+            "text_offset": list(json!({ "type": "integer", "minimum": 0 })),
+        }),
+    );
+    all["type"] = json!(["object", "null"]);
+    all
+}
+
+fn chat_logprobs() -> Value {
+    let one = json!({
+        "token": { "type": "string" },
+        "logprob": { "type": ["number", "null"] },
+        "bytes": { "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": 255 } },
+    });
+    let mut place = one.clone();
+    place["top_logprobs"] = json!({ "type": "array", "items": object(&[], one) });
+    let content = json!({ "type": "array", "items": object(&[], place) });
+    let mut all = object(&[], json!({ "content": content, "refusal": { "type": "null" } }));
+    all["type"] = json!(["object", "null"]);
+    all
+}
+
+fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
+    choice["index"] = json!({ "type": "integer", "minimum": 0 });
+    choice["finish_reason"] = json!({ "enum": reasons });
+    let names: Vec<String> = choice.as_object().into_iter().flat_map(Map::keys).cloned().collect();
+    let ends = [
+        Finish::End,
+        Finish::StopString,
+        Finish::Length,
+        Finish::ContextFull,
+        Finish::Deadline,
+        Finish::Shutdown,
+    ];
+    // Of several choices each tells its own.
+    choice["stop"] = json!({ "enum": ends });
+    choice["stop_string"] = json!({ "type": ["string", "null"] });
+    choice["seed"] = json!({ "type": "integer", "minimum": 0 });
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    object(
+        &[],
+        json!({
+            "id": { "type": "string" },
+            "object": { "const": kind },
+            "created": { "type": "integer", "minimum": 0 },
+            "model": { "type": "string" },
+            "choices": { "type": "array", "items": object(&names, choice), "minItems": 1 },
+            "usage": { "$ref": "#/components/schemas/Usage" },
+            "stop": { "enum": ends, "description": "Why it ended, exactly." },
+            "stop_string": { "type": ["string", "null"] },
+            "seed": { "type": "integer", "minimum": 0 },
+            "timings": { "$ref": "#/components/schemas/Timings" },
+        }),
+    )
+}

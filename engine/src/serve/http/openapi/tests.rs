@@ -1,0 +1,79 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::*;
+use crate::sampling::SamplingOptions;
+use crate::serve::fields::Fields;
+use crate::serve::http::{chat, completions};
+
+fn facts() -> Facts {
+    let defaults =
+        Defaults { sampling: SamplingOptions::default(), max_tokens: 64, deadline: Duration::from_secs(60) };
+    Facts { name: "m".to_string(), last_token: 99, n_ctx: 64, begins: true, has_keys: false, defaults }
+}
+
+fn properties(schema: &str) -> BTreeSet<String> {
+    let document = document(&facts());
+    let properties = document["components"]["schemas"][schema]["properties"].as_object();
+    properties.expect("an object").keys().cloned().collect()
+}
+
+#[test]
+fn every_field_that_is_read_is_in_the_file_and_no_other() {
+    type Read = fn(&mut Fields, &Facts);
+    let chat: Read =
+        |fields, facts| drop(chat::take(fields, &facts.name, &facts.defaults).expect("a request"));
+    let completion: Read =
+        |fields, facts| drop(completions::take(fields, &facts.name, &facts.defaults).expect("a request"));
+    let cases = [
+        ("ChatRequest", chat, r#"{"messages": [{"role": "user", "content": "a"}]}"#),
+        ("CompletionRequest", completion, r#"{"prompt": "a"}"#),
+    ];
+    for (schema, read, json) in cases {
+        let mut fields = Fields::read(json.as_bytes()).expect("an object");
+        read(&mut fields, &facts());
+        let known: BTreeSet<String> = fields.known().iter().map(ToString::to_string).collect();
+        assert_eq!(properties(schema), known, "{schema}");
+    }
+}
+
+#[test]
+fn every_route_is_in_the_file_and_no_other() {
+    let document = document(&facts());
+    let paths = document["paths"].as_object().expect("an object");
+    let told: BTreeSet<(String, String)> = paths
+        .iter()
+        .flat_map(|(path, methods)| {
+            let methods = methods.as_object().expect("methods");
+            methods.keys().map(|method| (path.clone(), method.clone()))
+        })
+        .collect();
+    let routes = include_str!("../mod.rs").lines().filter_map(|line| {
+        let (path, handler) = line.trim().strip_prefix(".route(\"")?.split_once("\", ")?;
+        Some((path.replace("{*", "{"), handler.split_once('(')?.0.to_string()))
+    });
+    assert_eq!(told, routes.collect::<BTreeSet<_>>());
+}
+
+#[test]
+fn every_code_is_in_the_file() {
+    for (has_keys, asks) in
+        [(true, &["invalid_api_key"][..]), (false, &["forbidden_host", "forbidden_origin"])]
+    {
+        let text = document(&Facts { has_keys, ..facts() }).to_string();
+        for kind in [&BODY[..], &GENERATE].concat() {
+            assert!(text.contains(&format!("\"{}\"", kind.words().2)), "{kind:?}");
+        }
+        asks.iter().for_each(|code| assert!(text.contains(code), "{code}"));
+    }
+}
+
+/// References that lead nowhere would be found by nobody else.
+#[test]
+fn every_reference_leads_somewhere() {
+    let document = document(&facts());
+    let text = document.to_string();
+    let mut references =
+        text.split("\"$ref\":\"#").skip(1).map(|rest| rest.split('"').next().expect("a text"));
+    assert!(references.all(|reference| document.pointer(reference).is_some()));
+}
