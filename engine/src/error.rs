@@ -177,6 +177,15 @@ pub enum Error {
         why: String,
     },
 
+    /// There can be no prompt cache.
+    #[error("cannot use the prompt cache {}: {why}", path.display())]
+    Cache {
+        /// Where it was to be, or what it is of.
+        path: PathBuf,
+        /// Why, and what to do.
+        why: String,
+    },
+
     /// A model could not be quantised.
     #[error("cannot quantize {} to {}: {why}", input.display(), output.display())]
     Quantize {

@@ -17,13 +17,17 @@ use crate::options::{ContextOptions, FlashAttention, KvType, LoadMode, ModelOpti
 mod batch;
 mod clock;
 mod collector;
+mod embedding;
 mod held;
 mod quantizer;
 mod sampler;
+mod state;
 
 pub use batch::{Batch, Decoded, MAX_SEQUENCES, SequenceId};
 pub(crate) use clock::strftime_now;
 pub use collector::Collector;
+pub use embedding::Embedding;
+pub(crate) use embedding::Threads;
 pub(crate) use quantizer::{quantize, quantize_plan, quantize_progress};
 pub use sampler::{Candidate, RawChain};
 
@@ -761,36 +765,6 @@ impl Context {
     pub fn clear(&mut self) {
         // SAFETY: the memory belongs to the context; null for models without one, which the call takes.
         unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.raw.as_ptr()), false) }
-    }
-
-    /// The state of the sequence, for [`restore`](Self::restore).
-    pub fn save(&mut self) -> Result<Vec<u8>> {
-        let (err, err_size) = self.message.parts();
-        // SAFETY: computes a size.
-        let size = unsafe { sys::anneal_state_size(self.raw.as_ptr(), err, err_size) };
-        let mut state = vec![0; size];
-        let (err, err_size) = self.message.parts();
-        // SAFETY: writes at most `size` bytes.
-        let written = unsafe {
-            sys::anneal_state_get(self.raw.as_ptr(), state.as_mut_ptr(), state.len(), err, err_size)
-        };
-        if written == 0 {
-            return Err(Error::State { what: "save", why: self.message.text() });
-        }
-        state.truncate(written);
-        Ok(state)
-    }
-
-    /// Puts back a state that [`save`](Self::save) took from a context of the same model and options.
-    pub fn restore(&mut self, state: &[u8]) -> Result<()> {
-        let (err, err_size) = self.message.parts();
-        // SAFETY: reads at most `state.len()` bytes.
-        let read =
-            unsafe { sys::anneal_state_set(self.raw.as_ptr(), state.as_ptr(), state.len(), err, err_size) };
-        match read {
-            0 => Err(Error::State { what: "restore", why: self.message.text() }),
-            _ => Ok(()),
-        }
     }
 }
 

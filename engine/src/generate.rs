@@ -43,6 +43,8 @@ pub enum Stop {
 pub struct Generation {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Of these, those that were not evaluated because a cache had them.
+    pub cached_tokens: usize,
     /// The tokens.
     pub tokens: Vec<Token>,
     /// Why it stopped.
@@ -60,9 +62,24 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Prompt tokens per second.
+    /// Nothing yet, after a prompt of `prompt_tokens` tokens.
+    pub(crate) fn new(prompt_tokens: usize, request: &Request<'_>, n_ctx: u32) -> Self {
+        Generation {
+            prompt_tokens,
+            cached_tokens: 0,
+            tokens: Vec::with_capacity(request.n_predict.min(n_ctx) as usize),
+            stop: Stop::Length,
+            time_to_first_token: None,
+            prefill: Duration::ZERO,
+            decode: Duration::ZERO,
+            token_times: Vec::new(),
+            hand_over: None,
+        }
+    }
+
+    /// Prompt tokens per second, of those that were evaluated.
     pub fn prefill_tokens_per_second(&self) -> Option<f64> {
-        rate(self.prompt_tokens, self.prefill)
+        rate(self.prompt_tokens - self.cached_tokens, self.prefill)
     }
 
     /// Generated tokens per second; the first one comes out of the prefill and does not count.
@@ -96,20 +113,24 @@ pub(crate) fn from_tokens(
     start: Instant,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation> {
+    let mut generation = prefill(sequence, prompt, request)?;
+    if generation.stop != Stop::Interrupted {
+        go_on(sequence, chain, prompt, None, &mut generation, request, start, on_text)?;
+    }
+    Ok(generation)
+}
+
+/// The first half of [`from_tokens`]: evaluates `prompt`, 1 token or more, after those that the sequence holds. Where it is
+/// interrupted the generation's `stop` says so.
+pub(crate) fn prefill(
+    sequence: &mut impl Sequence,
+    prompt: &[Token],
+    request: &Request<'_>,
+) -> Result<Generation> {
     let held = sequence.current().held();
     check_prompt(sequence.current(), held, prompt)?;
-    let n_ctx = sequence.current().n_ctx();
-    let mut generation = Generation {
-        prompt_tokens: prompt.len(),
-        tokens: Vec::with_capacity(request.n_predict.min(n_ctx) as usize),
-        stop: Stop::Length,
-        time_to_first_token: None,
-        prefill: Duration::ZERO,
-        decode: Duration::ZERO,
-        token_times: Vec::new(),
-        hand_over: None,
-    };
-    let prefill_start = Instant::now();
+    let mut generation = Generation::new(prompt.len(), request, sequence.current().n_ctx());
+    let start = Instant::now();
     let context = sequence.context_for(prompt.len())?;
     match context.decode(prompt) {
         Err(Error::Interrupted) => {
@@ -119,16 +140,32 @@ pub(crate) fn from_tokens(
         other => other?,
     }
     context.synchronize();
-    generation.prefill = prefill_start.elapsed();
+    generation.prefill = start.elapsed();
     // A sampler would choose something all the same. Once: what goes wrong later goes wrong in the first row, mostly.
     if request.n_predict > 0 && has_nan(context.logits()?) {
         return Err(Error::NotANumber);
     }
+    Ok(generation)
+}
 
+/// The second half: chooses tokens after `prompt`, the last that the sequence holds, and evaluates them. The first one is
+/// chosen by `row` where the context has no logits of its own.
+#[expect(clippy::too_many_arguments, reason = "both halves of one function")]
+pub(crate) fn go_on(
+    sequence: &mut impl Sequence,
+    chain: &mut Chain,
+    prompt: &[Token],
+    mut row: Option<&[f32]>,
+    generation: &mut Generation,
+    request: &Request<'_>,
+    start: Instant,
+    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+) -> Result<()> {
+    let context = sequence.current();
+    let room = (context.n_ctx() as usize).saturating_sub(context.held());
     let model = std::sync::Arc::clone(context.model());
     chain.accept_prompt(prompt)?;
     let mut stream = StreamUtf8::default();
-    let room = (n_ctx as usize).saturating_sub(held + prompt.len());
     // An earlier sequence's, or one on the way to this prompt: not between its tokens.
     sequence.take_hand_over();
     let mut first = None;
@@ -140,7 +177,14 @@ pub(crate) fn from_tokens(
         if interrupted() {
             break Stop::Interrupted;
         }
-        let token = chain.sample(sequence.current(), -1)?;
+        let token = match row.take() {
+            Some(row) => {
+                let token = chain.choose(row)?;
+                chain.accept_generated(token)?;
+                token
+            }
+            None => chain.sample(sequence.current(), -1)?,
+        };
         let now = Instant::now();
         let first = *first.get_or_insert(now);
         generation.time_to_first_token.get_or_insert(first - start);
@@ -176,7 +220,7 @@ pub(crate) fn from_tokens(
     if generation.stop != Stop::OutputClosed && !rest.is_empty() && on_text(rest).is_break() {
         generation.stop = Stop::OutputClosed;
     }
-    Ok(generation)
+    Ok(())
 }
 
 fn handed(hand_over: &Option<HandOver>) -> Duration {
@@ -188,7 +232,7 @@ pub(crate) fn has_nan(row: &[f32]) -> bool {
     row.iter().fold(false, |found, value| found | value.is_nan())
 }
 
-fn check_prompt(context: &Context, held: usize, prompt: &[Token]) -> Result<()> {
+pub(crate) fn check_prompt(context: &Context, held: usize, prompt: &[Token]) -> Result<()> {
     if prompt.is_empty() {
         return Err(Error::EmptyPrompt);
     }

@@ -1,6 +1,8 @@
 //! Ctrl-C and SIGTERM.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,11 +13,12 @@ use signal_hook::iterator::Signals;
 /// The exit code of a program that ctrl-C ended.
 pub const CODE: u8 = 130;
 
-/// The first signal sets the engine's flag, so that the work stops in order; the second ends the process.
+/// The first signal sets the engine's flag, so that the work stops in order; the second ends the process. A terminal that
+/// closes says so twice, by its shell and by the kernel: that is no second one.
 pub fn stop_in_order() {
     static SEEN: AtomicBool = AtomicBool::new(false);
-    install(|| {
-        if SEEN.swap(true, Ordering::Relaxed) {
+    install(|signal| {
+        if SEEN.swap(true, Ordering::Relaxed) && signal != SIGHUP {
             engine::ffi::exit_now(i32::from(CODE));
         }
         engine::ffi::interrupt(true);
@@ -27,7 +30,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The first signal ends the process, after `last_words`; what was printed stays.
 pub fn stop_after(last_words: fn()) {
-    install(move || {
+    install(move |_| {
         let begin = Instant::now();
         // Without a thread there are no last words.
         if let Ok(speaker) = std::thread::Builder::new().spawn(last_words) {
@@ -39,16 +42,53 @@ pub fn stop_after(last_words: fn()) {
     });
 }
 
-fn install(handler: impl FnMut() + Send + 'static) {
-    if let Err(error) = ctrlc::set_handler(handler) {
-        let _ =
-            writeln!(std::io::stderr(), "warning: ctrl-C will end the program without a summary: {error}");
+/// Signals that end a process; not SIGHUP where it was ignored from the start, as under nohup.
+fn ending() -> Vec<i32> {
+    match engine::signals::hang_up_is_ignored() {
+        true => vec![SIGINT, SIGTERM],
+        false => vec![SIGINT, SIGTERM, SIGHUP],
     }
+}
+
+fn install(mut handler: impl FnMut(i32) + Send + 'static) {
+    let waiting = waiting().and_then(|(mut pipe, seen)| {
+        let listen = move || {
+            while pipe.read_exact(&mut [0]).is_ok() {
+                for (signal, seen) in &seen {
+                    if seen.swap(false, Ordering::SeqCst) {
+                        handler(*signal);
+                    }
+                }
+            }
+        };
+        std::thread::Builder::new().name("signals".to_string()).spawn(listen)
+    });
+    if let Err(error) = waiting {
+        let _ = writeln!(io::stderr(), "warning: ctrl-C will end the program without a summary: {error}");
+    }
+}
+
+/// A signal, and whether it came.
+type Seen = (i32, Arc<AtomicBool>);
+
+/// A pipe with a byte for each signal that came, and which ones those are. signal-hook's own iterator waits at a socket,
+/// and a program that says that it opens none should not.
+fn waiting() -> io::Result<(io::PipeReader, Vec<Seen>)> {
+    let (reader, writer) = io::pipe()?;
+    let mut seen = Vec::new();
+    for signal in ending() {
+        let flag = Arc::new(AtomicBool::new(false));
+        // In this order: whoever reads the byte has to find the flag.
+        signal_hook::flag::register(signal, Arc::clone(&flag))?;
+        signal_hook::low_level::pipe::register(signal, OwnedFd::from(writer.try_clone()?))?;
+        seen.push((signal, flag));
+    }
+    Ok((reader, seen))
 }
 
 /// Signals that would end the process do nothing: whoever started it ends it.
 pub fn leave_to_the_driver() {
-    install(|| {});
+    install(|_| {});
 }
 
 /// What a conversation is at, for the thread that waits for signals.
@@ -78,7 +118,7 @@ impl Answers {
 pub fn stop_answers(typed: bool) -> Answers {
     static STATE: AtomicU8 = AtomicU8::new(STARTING);
     let before = typed.then(|| termios::tcgetattr(io::stdin()).ok()).flatten();
-    let waiting = Signals::new([SIGINT, SIGTERM, SIGHUP]).and_then(|mut signals| {
+    let waiting = Signals::new(ending()).and_then(|mut signals| {
         let listen = move || {
             for signal in &mut signals {
                 let state = STATE.load(Ordering::SeqCst);

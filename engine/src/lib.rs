@@ -7,6 +7,7 @@
 
 pub mod allocator;
 pub mod bench;
+pub mod cache;
 pub mod chat;
 pub mod error;
 pub mod eval;
@@ -24,6 +25,8 @@ pub mod roof;
 pub mod sampling;
 pub mod serve;
 pub mod settings;
+pub mod signals;
+pub mod size;
 pub mod split;
 pub mod stream_utf8;
 pub mod threads;

@@ -99,7 +99,8 @@ pub(crate) fn shared_context(
     live: &Live,
     sequences: u32,
 ) -> Result<Context> {
-    let options = context_options(model, settings, false);
+    // So that the end does not wait for a long step.
+    let options = context_options(model, settings, true);
     check_memory(model, &options, settings, live, LOWER_CTX)?;
     let mut context = Context::shared(model, &options, sequences)?;
     threads::attach(&mut context, settings, live.host.as_ref())?;

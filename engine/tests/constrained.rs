@@ -137,7 +137,7 @@ fn what_no_text_can_match_is_wrong_usage() {
         (&["--grammar", ""], "it is empty"),
         (&["--grammar", "root = \"a\""], "line 1, column 6: ::= is expected"),
         (&["--grammar", "other ::= \"a\""], "'root'"),
-        (&["--grammar", "root ::= root \"a\""], "left recursion"),
+        (&["--grammar", "root ::= root \"a\""], "no text matches it"),
         (&["--grammar", "root ::= \"a\"{5,2}"], "less than the first"),
         (&["--grammar", &deep], "more than 200 brackets"),
         (&["--grammar-file", long.to_str().expect("UTF-8")], "131072 are the most"),

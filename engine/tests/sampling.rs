@@ -365,6 +365,50 @@ fn a_chain_may_be_made_by_one_thread_and_used_by_another() {
 }
 
 #[test]
+fn temperatures_and_targets_at_their_ends_are_no_reason_for_nan() {
+    let mut row = Rows(31).row();
+    let best = softmax(&tokens(&row), 1.0)[0].0;
+    for temperature in [1e-45, 1e-38, 1e-30, 1e-7] {
+        for mirostat in [0, 1, 2] {
+            let mut chain = chain(SamplingOptions { temperature, mirostat, ..open() });
+            for _ in 0..3 {
+                assert_eq!(chain.choose(&row).expect("a token"), best, "{temperature} mirostat {mirostat}");
+            }
+        }
+    }
+    let n = row.len();
+    row[n - 1] = 3e38;
+    for temperature in [1e-45, 0.5, 100.0] {
+        assert_eq!(
+            chain(SamplingOptions { temperature, ..open() }).choose(&row).expect("a token"),
+            n as Token - 1
+        );
+    }
+    // A target that no token reaches: all are kept, not one.
+    let row = Rows(33).row();
+    for mirostat in [1, 2] {
+        let mut chain = chain(SamplingOptions { mirostat, mirostat_tau: 100.0, mirostat_eta: 1.0, ..open() });
+        for _ in 0..300 {
+            chain.choose(&row).expect("a token");
+        }
+        assert!(chain.candidates().len() > 100, "mirostat {mirostat}: {}", chain.candidates().len());
+    }
+}
+
+#[test]
+fn candidates_are_those_of_the_last_token() {
+    let row = Rows(35).row();
+    let mut drawn = chain(open());
+    drawn.choose(&row).expect("a token");
+    assert!(!drawn.candidates().is_empty());
+    drawn.choose(&vec![f32::NAN; row.len()]).expect_err("no numbers");
+    assert!(drawn.candidates().is_empty(), "of the token before");
+    let mut greedy = chain(SamplingOptions { temperature: 0.0, repeat_penalty: 1.5, ..open() });
+    greedy.choose(&row).expect("a token");
+    assert!(greedy.candidates().is_empty());
+}
+
+#[test]
 fn logits_that_are_no_numbers_are_an_error() {
     let n = the_model().n_vocab() as usize;
     for (bad, words) in [(f32::NAN, "no numbers"), (f32::INFINITY, "infinite")] {

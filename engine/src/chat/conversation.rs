@@ -201,7 +201,7 @@ impl Conversation {
     fn chain(&mut self) -> Result<Chain> {
         let sampling = SamplingOptions { seed: Some(self.seed), ..self.sampling.clone() };
         // To llama.cpp the greatest number is none.
-        self.seed = self.seed.wrapping_add(1).min(u32::MAX - 1);
+        self.seed = (self.seed % u32::MAX + 1) % u32::MAX;
         Chain::new(&sampling, self.session.current().model())
     }
 

@@ -11,7 +11,8 @@ use super::json;
 use crate::ffi;
 
 /// Steps that a rendering may take: two thousand for each of a thousand messages, where templates take about a hundred.
-/// One that never ends has used them up in a blink. What a template nests (a list in a list in a list) is bounded by it
+/// One that loops for ever has used them up in a blink, but a step on long texts takes long: [`super::template`] has a bound
+/// on time too. What a template nests (a list in a list in a list) is bounded by it
 /// too, at some eight steps a level; see [`super::stack`].
 pub(super) const FUEL: u64 = 2_000_000;
 
@@ -62,6 +63,10 @@ fn check_tags(source: &str) -> Result<(), Error> {
         match bytes.get(at) {
             Some(b'#') => at += source.get(at..).and_then(|rest| rest.find("#}")).unwrap_or(bytes.len() - at),
             Some(b'{' | b'%') => {
+                if let Some(len) = raw_len(&source[at - 1..]) {
+                    at += len - 1;
+                    continue;
+                }
                 let (end, code) = tag_end(bytes, at + 1);
                 if code > MAX_TAG {
                     let line = source.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1;
@@ -74,6 +79,21 @@ fn check_tags(source: &str) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// The length of the raw block that `source` begins with: what looks like a comment or a tag in it is text.
+fn raw_len(source: &str) -> Option<usize> {
+    let tag_len = |source: &str, name: &str| {
+        let inner = source.strip_prefix("{%")?;
+        let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner).trim_start().strip_prefix(name)?;
+        let inner = inner.trim_start();
+        let after = inner.strip_prefix(['-', '+']).unwrap_or(inner).strip_prefix("%}")?;
+        Some(source.len() - after.len())
+    };
+    let start = tag_len(source, "raw")?;
+    let ends = source[start..].match_indices("{%").map(|(at, _)| start + at);
+    let mut ends = ends.filter_map(|at| tag_len(&source[at..], "endraw").map(|len| at + len));
+    Some(ends.next().unwrap_or(source.len()))
 }
 
 /// Where the tag from `at` on ends, and how many of its bytes are in no text.
@@ -250,6 +270,11 @@ mod tests {
             (format!("{{{{ 1 }}}}{long}{{% if 1 %}}{long}{{% endif %}}"), true),
             (format!("{{{{ {long} }}}}"), false),
             (format!("a\n{{%- if '}}}}' == {long}"), false),
+            (format!("{{% raw %}}{{#{{% endraw %}}{{{{ {long} }}}}"), false),
+            (format!("{{%- raw -%}}{{# {{%+ endraw%}}a{{{{ {long} }}}}"), false),
+            (format!("{{% raw %}}{{{{ {long}{{% endraw %}}{{{{ 1 }}}}"), true),
+            (format!("{{% raw %}}{{{{ {long}"), true),
+            (format!("{{% rawer {long} %}}"), false),
             ("{{".to_string(), true),
             ("{".to_string(), true),
         ];

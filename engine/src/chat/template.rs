@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use minijinja::{Environment, ErrorKind, Value};
 
@@ -22,6 +23,13 @@ const MAX_SOURCE: usize = 128 << 10;
 
 /// Of a rendered conversation, in bytes: far more than a context holds.
 const MAX_OUTPUT: usize = 64 << 20;
+
+/// How long a rendering may take: real ones take milliseconds. Steps alone do not bound it, for one step can compare two
+/// texts of any length.
+const TIME: Duration = Duration::from_secs(10);
+
+/// The same for each of the calls that are tried, see [`Template::tool_style`].
+const TIME_OF_PROBE: Duration = Duration::from_secs(2);
 
 /// The special tokens that templates name, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,9 +69,9 @@ pub struct Inputs<'a> {
 /// A chat template, ready to render.
 #[derive(Debug)]
 pub struct Template {
-    main: Environment<'static>,
+    main: Arc<Environment<'static>>,
     /// For conversations with tools, where the model has one of its own for them.
-    tool_use: Option<Environment<'static>>,
+    tool_use: Option<Arc<Environment<'static>>>,
     origin: String,
     specials: Specials,
     styles: [OnceLock<ToolStyle>; 2],
@@ -146,24 +154,23 @@ impl Template {
             true => *self.styles[usize::from(with_tools)].get_or_init(|| self.tool_style(environment)),
             false => ToolStyle::default(),
         };
-        self.render_in(environment, inputs, style)
+        self.render_in(environment, inputs, style, TIME)
     }
 
     fn render_in(
         &self,
-        environment: &Environment<'_>,
+        environment: &Arc<Environment<'static>>,
         inputs: &Inputs<'_>,
         style: ToolStyle,
+        time: Duration,
     ) -> Result<String> {
-        stack::with_room(&self.origin, || self.render_here(environment, inputs, style))?
+        let variables = self.variables(inputs, style)?;
+        let (environment, origin) = (Arc::clone(environment), self.origin.clone());
+        stack::with_time(&self.origin, time, move || rendered(&environment, variables, &origin))?
     }
 
-    fn render_here(
-        &self,
-        environment: &Environment<'_>,
-        inputs: &Inputs<'_>,
-        style: ToolStyle,
-    ) -> Result<String> {
+    /// What the template finds.
+    fn variables(&self, inputs: &Inputs<'_>, style: ToolStyle) -> Result<Value> {
         let mut messages = Vec::with_capacity(inputs.messages.len());
         for (index, message) in inputs.messages.iter().enumerate() {
             let value = message.value(style);
@@ -178,21 +185,7 @@ impl Template {
             ("eos_token", Value::from(self.specials.end.as_str())),
         ];
         variables.extend(inputs.more.iter().map(|(name, value)| (name.as_str(), value.0.clone())));
-        let variables = Value::from_pairs(variables);
-        let mut output = Limited::default();
-        let rendered = environment
-            .get_template(NAME)
-            .and_then(|template| template.render_captured_to(variables, &mut output).map(|_| ()));
-        match rendered {
-            Err(_) if output.full => Err(Error::Template {
-                origin: self.origin.clone(),
-                why: format!("it wrote more than {MAX_OUTPUT} bytes"),
-                mend: MEND,
-            }),
-            Err(error) => Err(failed(&self.origin, &error)),
-            // Only whole texts were written.
-            Ok(()) => Ok(String::from_utf8_lossy(&output.bytes).into_owned()),
-        }
+        Ok(Value::from_pairs(variables))
     }
 
     /// `prompt` as tokens: special tokens in it are what they say, and a model that begins each text with a token gets
@@ -207,14 +200,14 @@ impl Template {
     }
 
     /// What it wants calls of tools to look like: tried, as llama.cpp does, with one whose argument can be found again.
-    fn tool_style(&self, environment: &Environment<'_>) -> ToolStyle {
+    fn tool_style(&self, environment: &Arc<Environment<'static>>) -> ToolStyle {
         let user = Message::new("user", "hello");
         let probe = |style: ToolStyle| -> Option<String> {
             let call = r#"{"role":"assistant","content":null,"tool_calls":[{"id":"call00001","type":"function",
                 "function":{"name":"f","arguments":"{\"needle\": \"x\"}"}}]}"#;
             let call: Message = serde_json::from_str(call).ok()?;
             let inputs = Inputs { messages: &[user.clone(), call], ..Inputs::default() };
-            self.render_in(environment, &inputs, style).ok()
+            self.render_in(environment, &inputs, style, TIME_OF_PROBE).ok()
         };
         let shows = |text: &Option<String>| {
             text.as_ref().is_some_and(|text| {
@@ -237,7 +230,25 @@ impl Template {
     }
 }
 
-fn compile(source: &str, origin: &str) -> Result<Environment<'static>> {
+/// What the template writes.
+fn rendered(environment: &Environment<'_>, variables: Value, origin: &str) -> Result<String> {
+    let mut output = Limited::default();
+    let rendered = environment
+        .get_template(NAME)
+        .and_then(|template| template.render_captured_to(variables, &mut output).map(|_| ()));
+    match rendered {
+        Err(_) if output.full => Err(Error::Template {
+            origin: origin.to_string(),
+            why: format!("it wrote more than {MAX_OUTPUT} bytes"),
+            mend: MEND,
+        }),
+        Err(error) => Err(failed(origin, &error)),
+        // Only whole texts were written.
+        Ok(()) => Ok(String::from_utf8_lossy(&output.bytes).into_owned()),
+    }
+}
+
+fn compile(source: &str, origin: &str) -> Result<Arc<Environment<'static>>> {
     if source.len() > MAX_SOURCE {
         return Err(Error::Template {
             origin: origin.to_string(),
@@ -246,7 +257,7 @@ fn compile(source: &str, origin: &str) -> Result<Environment<'static>> {
         });
     }
     stack::with_room(origin, || {
-        environment::with_template(NAME, source).map_err(|error| failed(origin, &error))
+        environment::with_template(NAME, source).map(Arc::new).map_err(|error| failed(origin, &error))
     })?
 }
 

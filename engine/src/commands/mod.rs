@@ -13,6 +13,7 @@ pub mod tune;
 pub mod worker;
 
 mod bar;
+mod cache;
 mod flags;
 mod sampling;
 mod sql;

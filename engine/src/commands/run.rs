@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use engine::cache::Report;
 use engine::ffi::start;
 use engine::generate::{Generation, Request, Stop, generate};
 use engine::options::SplitLayout;
@@ -16,6 +17,7 @@ use engine::settings::{Requested, Settings};
 use engine::split::{Layouts, Session};
 use serde_json::json;
 
+use super::cache::{self, CacheFlags};
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
 use super::sampling::ChainFlags;
 use crate::interrupt;
@@ -54,6 +56,8 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
+    cache: CacheFlags,
+    #[command(flatten)]
     split: SplitFlags,
     #[command(flatten)]
     tuning: TuningFlags,
@@ -76,16 +80,18 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     start(args.load.verbose);
     interrupt::stop_in_order();
     let loading = Instant::now();
+    let cache = args.cache.want(&args.model)?;
     let layouts = Layouts::open(&args.model, &settings, &live)?;
     let mut session = layouts.session(&settings, &live, true)?;
     let mut chain = Chain::new(&sampling, layouts.model())?;
+    let cache = cache.and_then(|wanted| cache::open(wanted, &layouts, &session, &settings, &live));
     let load = loading.elapsed();
 
     let request = Request { prompt: &prompt, n_predict: args.predict, ignore_end: args.ignore_eos };
     let mut stdout = io::stdout().lock();
     let mut text = String::new();
     let mut failure = None;
-    let generation = generate(&mut session, &mut chain, &request, &mut |piece| {
+    let mut on_text = |piece: &str| {
         if args.json {
             text.push_str(piece);
             return ControlFlow::Continue(());
@@ -97,28 +103,37 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 ControlFlow::Break(())
             }
         }
-    })?;
+    };
+    let (generation, report) = match &cache {
+        Some(cache) => engine::cache::generate(&mut session, &mut chain, &request, cache, &mut on_text)?,
+        None => (generate(&mut session, &mut chain, &request, &mut on_text)?, Report::default()),
+    };
     match failure {
         Some(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
         Some(error) => return Err(error).context("cannot write the text to stdout"),
         None => {}
     }
     if args.json {
-        let result = json!({
+        let mut result = json!({
             "text": text,
             "tokens": generation.tokens,
             "prompt_tokens": generation.prompt_tokens,
+            "cached_tokens": generation.cached_tokens,
             "context": session.n_ctx(),
             "stop": generation.stop,
             "seed": chain.seed(),
             "split_layout": session.is_split(),
             "timings": timings(&generation, load),
         });
+        if cache.is_some() {
+            result["prompt_cache"] = cache::to_json(&report);
+        }
         writeln!(stdout, "{result}").context("cannot write the result to stdout")?;
     } else {
         writeln!(stdout).context("cannot write to stdout")?;
     }
     say_speed(&generation, load, session.threads());
+    cache::say(&report, &generation);
     say_split(&generation, &session, &settings);
     Ok(match generation.stop {
         Stop::Interrupted => ExitCode::from(interrupt::CODE),
@@ -198,7 +213,7 @@ fn say_speed(generation: &Generation, load: Duration, (decode, prefill): (u32, u
         "load {:.0} ms, first token {first}\n\
          prefill {} tokens {} ({prefill} threads), decode {} tokens {} ({decode} threads), stopped: {why}\n",
         milliseconds(load),
-        generation.prompt_tokens,
+        generation.prompt_tokens - generation.cached_tokens,
         speed(generation.prefill_tokens_per_second()),
         generation.tokens.len(),
         speed(generation.decode_tokens_per_second()),
@@ -215,7 +230,7 @@ fn say_split(generation: &Generation, session: &Session, settings: &Settings) {
             milliseconds(handed.time)
         ),
         (true, None) => "prefill with the weights as in the file, nothing handed over".to_string(),
-        (false, _) if asked => match session.why_not(generation.prompt_tokens) {
+        (false, _) if asked => match session.why_not(generation.prompt_tokens - generation.cached_tokens) {
             Some(why) => format!("not used: {why}"),
             None => return,
         },

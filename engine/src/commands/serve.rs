@@ -6,9 +6,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use build_info::Bytes;
+use build_info::words::printable;
 use engine::ffi::start;
+use engine::sampling::SamplingOptions;
 use engine::serve::config::{self, Config};
-use engine::serve::run::Ready;
+use engine::serve::reload::Source;
+use engine::serve::run::{Hooks, Options, Ready};
 use engine::settings::Settings;
 use serde_json::json;
 
@@ -17,7 +21,7 @@ use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFl
 /// Serve a model to other programs
 ///
 /// Requests come as lines of JSON over a Unix socket, or over HTTP as OpenAI's clients send them. SIGTERM or ctrl-C ends
-/// it when what runs is done; a second one ends it at once.
+/// it when what runs is done; a second one ends it at once. SIGHUP reads --config again.
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
@@ -63,6 +67,15 @@ pub struct Args {
     /// Seconds for which requests may go on after SIGTERM [default: 30]
     #[arg(long, value_name = "S", value_parser = seconds)]
     drain: Option<f64>,
+    /// Folder that keeps prompts on the disk when no slot has room for them [default: none]
+    #[arg(long, value_name = "DIR")]
+    prompt_cache: Option<PathBuf>,
+    /// Most that it may take, as in 500MiB [default: 2GiB]
+    #[arg(long, value_name = "SIZE", value_parser = engine::size::parse)]
+    prompt_cache_size: Option<Bytes>,
+    /// Only read it
+    #[arg(long)]
+    prompt_cache_ro: bool,
     /// Print where it listens as one JSON object on stdout
     #[arg(long)]
     json: bool,
@@ -84,16 +97,46 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         stdout.write_all(config::printed().as_bytes()).context("cannot write to stdout")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let file = args.config.as_deref().map(Config::read).transpose()?;
-    let config = flags(args).or(file.unwrap_or_default());
+    let file = args.config.as_deref().map(|path| Source::read(path, flags(args))).transpose()?;
+    let (mut source, config) = match file {
+        Some((source, config)) => (Some(source), config),
+        None => (None, flags(args)),
+    };
     let options = config.options()?;
     let live = super::read_live();
     let tuned = args.tuning.look_up(&options.model, &live);
     let settings = Settings::resolve_tuned(&config.engine, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     start(args.load.verbose);
-    engine::serve::run::run(&options, &settings, live, &mut |ready| say_ready(ready, args.json))?;
+    let mut reload = source.as_mut().map(|source| || read_again(source));
+    let mut hooks = Hooks {
+        on_ready: &mut |ready| say_ready(ready, args.json),
+        reload: reload
+            .as_mut()
+            .map(|reload| reload as &mut dyn FnMut() -> Option<(Options, SamplingOptions)>),
+        warn: &mut |words| warn(words),
+    };
+    engine::serve::run::run(&options, &settings, live, &mut hooks)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A closed stderr is nobody's concern.
+fn warn(words: &str) {
+    let _ = writeln!(io::stderr(), "warning: {}", printable(words));
+}
+
+/// What the configuration asks for now; nothing changes where it is wrong.
+fn read_again(source: &mut Source) -> Option<(Options, SamplingOptions)> {
+    match source.again() {
+        Ok(change) => {
+            let _ = writeln!(io::stderr(), "{}", printable(&change.words));
+            Some((change.options, change.sampling))
+        }
+        Err(error) => {
+            warn(&format!("the configuration stays as it was: {error}"));
+            None
+        }
+    }
 }
 
 /// What the flags ask for.
@@ -111,6 +154,9 @@ fn flags(args: &Args) -> Config {
         max_tokens: args.max_tokens,
         timeout_s: args.timeout,
         drain_s: args.drain,
+        prompt_cache: args.prompt_cache.clone(),
+        prompt_cache_size: args.prompt_cache_size,
+        prompt_cache_ro: args.prompt_cache_ro.then_some(true),
         ..Config::default()
     };
     args.sampling.ask(&mut config.engine);

@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = duration)]
     budget: Duration,
     /// Memory that a run may take, as in 8GiB [default: no ceiling]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = engine::size::parse)]
     memory: Option<Bytes>,
     /// Also try settings that lose accuracy: quantised KV caches
     #[arg(long)]
@@ -384,23 +384,6 @@ fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
-fn size(text: &str) -> Result<Bytes, String> {
-    let wrong = || format!("{text:?} is no size: write it as 8GiB or 500MiB");
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let shift = match unit.trim() {
-        "GiB" | "G" => 30,
-        "MiB" | "M" => 20,
-        "KiB" | "K" => 10,
-        _ => return Err(wrong()),
-    };
-    let bytes = number.parse::<f64>().map_err(|_| wrong())? * f64::from(1u32 << shift);
-    if !(1.0..1e18).contains(&bytes) {
-        return Err(wrong());
-    }
-    Ok(Bytes(bytes as u64))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -419,20 +402,12 @@ mod tests {
     }
 
     #[test]
-    fn times_and_sizes_have_units() {
+    fn times_have_units() {
         for (text, expected) in [("90s", 90), ("3m", 180), ("1.5m", 90), ("1h", 3600)] {
             assert_eq!(duration(text), Ok(Duration::from_secs(expected)), "{text}");
         }
         for text in ["", "3", "m", "3d", "-3m", "1s", "99h", "1e9s", "..m", "NaNs"] {
             assert!(duration(text).is_err(), "{text:?} was taken");
-        }
-        for (text, expected) in
-            [("8GiB", 8 << 30), ("1.5G", 3 << 29), ("500MiB", 500 << 20), ("1 KiB", 1 << 10)]
-        {
-            assert_eq!(size(text), Ok(Bytes(expected)), "{text}");
-        }
-        for text in ["", "8", "GiB", "0GiB", "-1GiB", "8TB"] {
-            assert!(size(text).is_err(), "{text:?} was taken");
         }
     }
 }

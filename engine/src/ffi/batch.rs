@@ -107,8 +107,19 @@ impl Context {
     /// # Errors
     /// Where llama.cpp fails; what the sequences of the batch hold is unknown then.
     pub fn decode_batch(&mut self, batch: &mut Batch) -> Result<Decoded> {
+        // llama.cpp asserts this.
+        let rows = batch.wants_logits.iter().filter(|wanted| **wanted != 0).count();
+        if rows > self.sequences as usize {
+            let why = format!("{rows} rows of logits of {} sequences", self.sequences);
+            return Err(Error::Decode { tokens: batch.len(), why });
+        }
+        self.evaluate(batch)
+    }
+
+    /// The same for a context with room for as many rows as a batch has tokens.
+    pub(super) fn evaluate(&mut self, batch: &mut Batch) -> Result<Decoded> {
         let refused = |why: String| Err(Error::Decode { tokens: batch.len(), why });
-        // llama.cpp asserts all of these.
+        // llama.cpp asserts both of these.
         if batch.len() > self.n_batch() as usize {
             return refused(format!("a batch of this context has at most {} tokens", self.n_batch()));
         }
@@ -116,10 +127,6 @@ impl Context {
             batch.sequences.iter().find(|sequence| sequence.cast_unsigned() >= self.sequences)
         {
             return refused(format!("sequence {strange} is none of the context's {}", self.sequences));
-        }
-        let rows = batch.wants_logits.iter().filter(|wanted| **wanted != 0).count();
-        if rows > self.sequences as usize {
-            return refused(format!("{rows} rows of logits of {} sequences", self.sequences));
         }
         let tokens = batch.len();
         let raw = batch.raw();

@@ -31,14 +31,9 @@ impl Drop for RawChain {
 }
 
 impl RawChain {
-    /// A chain for `options`, which are checked and whose tokens are in the vocabulary, with `grammar` in GBNF. `model`
-    /// must outlive it: [`crate::sampling::Chain`] holds both.
-    pub(crate) fn new(
-        options: &SamplingOptions,
-        seed: u32,
-        grammar: Option<&str>,
-        model: &Model,
-    ) -> Result<Self> {
+    /// A chain for `options`, which are checked and whose tokens are in the vocabulary. `model` must outlive it:
+    /// [`crate::sampling::Chain`] holds both.
+    pub(crate) fn new(options: &SamplingOptions, seed: u32, model: &Model) -> Result<Self> {
         let c_text = |text: &str| {
             CString::new(text).map_err(|_| Error::Usage(format!("{text:?} holds a NUL byte: leave it out")))
         };
@@ -50,7 +45,6 @@ impl RawChain {
             .iter()
             .map(|bias| sys::llama_logit_bias { token: bias.token, bias: bias.bias })
             .collect();
-        let grammar = grammar.map(c_text).transpose()?;
         let whole = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
         let params = sys::anneal_chain_params {
             temperature: options.temperature,
@@ -77,7 +71,6 @@ impl RawChain {
             n_dry_breakers: breakers.len(),
             biases: biases.as_ptr(),
             n_biases: biases.len(),
-            grammar: grammar.as_ref().map_or(std::ptr::null(), |text| text.as_ptr()),
         };
         let mut message = Message::new();
         let (err, err_size) = message.parts();
@@ -85,7 +78,6 @@ impl RawChain {
         let raw = unsafe { sys::anneal_chain_new(model.vocab, &params, err, err_size) };
         match NonNull::new(raw) {
             Some(raw) => Ok(RawChain { raw, n_vocab: model.n_vocab() as usize, message }),
-            None if grammar.is_some() => Err(Error::Grammar { what: "GBNF grammar", why: message.text() }),
             None => Err(Error::Sampler(message.text())),
         }
     }

@@ -1,7 +1,14 @@
-//! Reads GBNF before llama.cpp does, whose parser tells what is wrong only on stderr, and which some grammars send into a
-//! loop or through all memory. The syntax is that of its src/llama-grammar.cpp.
+//! Reads GBNF as llama.cpp's src/llama-grammar.cpp does, and tells what is wrong and where. [`translate`] makes something of
+//! it that can be followed.
 
-use std::collections::{HashMap, HashSet};
+mod lexemes;
+mod regular;
+mod repeats;
+mod translate;
+
+use std::collections::HashMap;
+
+pub(super) use translate::translate;
 
 /// Brackets within brackets.
 const MAX_DEPTH: usize = 200;
@@ -9,38 +16,82 @@ const MAX_DEPTH: usize = 200;
 /// Repetitions of one thing, and rules that they become, with those of what is repeated: llama.cpp's own bound.
 const MAX_TIMES: u64 = 2000;
 
-/// Elements that repetitions may be written out to, 8 bytes each in llama.cpp and copied a few times.
+/// Elements that repetitions may be written out to.
 const MAX_ELEMENTS: u64 = 1 << 20;
 
-/// Sees that llama.cpp will take `text`. `is_token` tells whether a text like `<think>` is a token.
+/// The place of a part in [`Gbnf::nodes`].
+type Id = usize;
+
+/// A part of a rule. What it is made of comes before it in [`Gbnf::nodes`].
+#[derive(Clone, Debug, PartialEq)]
+enum Node {
+    /// One character of these ranges, which are sorted and apart.
+    Class(Vec<(char, char)>),
+    /// These characters, one after the other.
+    Text(String),
+    /// The token, or any other one.
+    Token { id: u32, not: bool },
+    /// The rule of this number.
+    Rule(usize),
+    /// One after the other.
+    Seq(Vec<Id>),
+    /// One of them; none matches nothing, not even the empty text.
+    Any(Vec<Id>),
+    /// So often at least, and at most where there is a bound.
+    Repeat(Id, u32, Option<u32>),
+}
+
+/// A grammar that was read.
+pub(super) struct Gbnf {
+    nodes: Vec<Node>,
+    /// What each rule is.
+    rules: Vec<Id>,
+    root: usize,
+}
+
+impl Gbnf {
+    fn add(&mut self, node: Node) -> Id {
+        self.nodes.push(node);
+        self.nodes.len() - 1
+    }
+}
+
+/// Reads `text`. `token` finds the token that a text like `<think>` is.
 ///
 /// # Errors
 /// What is wrong, and where.
-pub(super) fn check(text: &str, is_token: &dyn Fn(&str) -> bool) -> Result<(), String> {
+pub(super) fn read(text: &str, token: &dyn Fn(&str) -> Option<u32>) -> Result<Gbnf, String> {
     let mut reader = Reader {
         text,
         at: 0,
         depth: 0,
         elements: 0,
         made: 0,
-        symbols: HashSet::new(),
+        symbols: HashMap::new(),
         named: HashMap::new(),
-        is_token,
+        token,
+        grammar: Gbnf { nodes: Vec::new(), rules: Vec::new(), root: 0 },
     };
-    let mut rules = Vec::new();
+    let mut bodies = HashMap::new();
     reader.space(true);
     while !reader.rest().is_empty() {
-        rules.push(reader.rule()?);
+        let (name, body) = reader.rule()?;
+        // The last one counts, as in llama.cpp.
+        bodies.insert(name, body);
     }
-    if !rules.contains(&"root") {
+    let Some(root) = reader.symbols.get("root").copied().filter(|_| bodies.contains_key("root")) else {
         return Err("there is no rule 'root', which it begins with".to_string());
+    };
+    let missing =
+        reader.named.iter().filter(|(name, _)| !bodies.contains_key(*name)).min_by_key(|(_, at)| **at);
+    if let Some((name, at)) = missing {
+        return Err(reader.wrong_at(*at, &format!("there is no rule '{name}'")));
     }
-    let known: HashSet<&str> = rules.into_iter().collect();
-    let missing = reader.named.iter().filter(|(name, _)| !known.contains(*name)).min_by_key(|(_, at)| **at);
-    match missing {
-        Some((name, at)) => Err(reader.wrong_at(*at, &format!("there is no rule '{name}'"))),
-        None => Ok(()),
+    let mut rules = vec![0; reader.symbols.len()];
+    for (name, number) in &reader.symbols {
+        rules[*number] = bodies[name];
     }
+    Ok(Gbnf { rules, root, ..reader.grammar })
 }
 
 struct Reader<'a> {
@@ -51,11 +102,12 @@ struct Reader<'a> {
     elements: u64,
     /// Rules that groups and repetitions become.
     made: u64,
-    /// Names of rules so far, where they are made and where they are named.
-    symbols: HashSet<&'a str>,
+    /// Names of rules so far, where they are made and where they are named, with their numbers.
+    symbols: HashMap<&'a str, usize>,
     /// Rules that are named, and where first.
     named: HashMap<&'a str, usize>,
-    is_token: &'a dyn Fn(&str) -> bool,
+    token: &'a dyn Fn(&str) -> Option<u32>,
+    grammar: Gbnf,
 }
 
 impl<'a> Reader<'a> {
@@ -106,33 +158,41 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn rule(&mut self) -> Result<&'a str, String> {
+    fn symbol(&mut self, name: &'a str) -> usize {
+        let next = self.symbols.len();
+        *self.symbols.entry(name).or_insert(next)
+    }
+
+    fn rule(&mut self) -> Result<(&'a str, Id), String> {
         let name = self.name()?;
-        self.symbols.insert(name);
+        self.symbol(name);
         self.space(false);
         if !self.take("::=") {
             return Err(self.wrong("::= is expected"));
         }
         self.space(true);
-        self.alternatives(false)?;
+        let body = self.alternatives(false)?;
         if !self.rest().is_empty() && !self.rest().starts_with(['\r', '\n']) {
             return Err(self.wrong("the end of the rule is expected"));
         }
         self.space(true);
-        Ok(name)
+        Ok((name, body))
     }
 
-    fn alternatives(&mut self, nested: bool) -> Result<(), String> {
+    fn alternatives(&mut self, nested: bool) -> Result<Id, String> {
+        let mut all = Vec::new();
         loop {
-            self.sequence(nested)?;
+            all.push(self.sequence(nested)?);
             if !self.take("|") {
-                return Ok(());
+                break;
             }
             self.space(true);
         }
+        Ok(if let [one] = all[..] { one } else { self.grammar.add(Node::Any(all)) })
     }
 
-    fn sequence(&mut self, nested: bool) -> Result<(), String> {
+    fn sequence(&mut self, nested: bool) -> Result<Id, String> {
+        let mut items = Vec::new();
         // Elements of the last item, each time they are written out; an empty literal is none.
         let mut last: Option<u64> = None;
         // As llama.cpp counts the rules of the last item.
@@ -142,20 +202,24 @@ impl<'a> Reader<'a> {
             let rules_before = self.rules();
             let start = self.at;
             match self.rest().chars().next() {
-                Some('"') => (last, rules) = (Some(self.literal()?).filter(|len| *len > 0), 1),
-                Some('[') => (last, rules) = (Some(self.class()?).filter(|len| *len > 0), 1),
+                Some(quote @ ('"' | '[')) => {
+                    let (len, item) = if quote == '"' { self.literal()? } else { self.class()? };
+                    (last, rules) = (Some(len).filter(|len| *len > 0), 1);
+                    items.push(item);
+                }
                 Some('<' | '!') => {
-                    self.token()?;
+                    items.push(self.token()?);
                     (last, rules) = (Some(1), 1);
                 }
                 Some('(') => {
-                    self.group()?;
+                    items.push(self.group()?);
                     rules = (self.rules() - rules_before).max(1);
                     // Its content is a rule of its own, and what repeats is a reference to it.
                     last = Some(1);
                 }
                 Some('.') => {
                     self.at += 1;
+                    items.push(self.grammar.add(Node::Class(except(&[]))));
                     (last, rules) = (Some(1), 1);
                 }
                 Some('*' | '+' | '?' | '{') => {
@@ -173,14 +237,19 @@ impl<'a> Reader<'a> {
                     let grown = len.saturating_mul(times);
                     self.elements = self.elements.saturating_add(grown);
                     last = Some(grown.max(1));
+                    if let Some(item) = items.pop() {
+                        let most = most.map(|most| most as u32);
+                        items.push(self.grammar.add(Node::Repeat(item, least as u32, most)));
+                    }
                 }
                 Some(character) if character.is_ascii_alphanumeric() || character == '-' => {
                     let name = self.name()?;
                     self.named.entry(name).or_insert(start);
-                    self.symbols.insert(name);
+                    let rule = self.symbol(name);
+                    items.push(self.grammar.add(Node::Rule(rule)));
                     (last, rules) = (Some(1), 1);
                 }
-                _ => return Ok(()),
+                _ => return Ok(if let [one] = items[..] { one } else { self.grammar.add(Node::Seq(items)) }),
             }
             if self.elements == before {
                 self.elements += last.unwrap_or(0);
@@ -196,7 +265,7 @@ impl<'a> Reader<'a> {
         self.symbols.len() as u64 + self.made
     }
 
-    fn group(&mut self) -> Result<(), String> {
+    fn group(&mut self) -> Result<Id, String> {
         if self.depth == MAX_DEPTH {
             return Err(self.wrong(&format!(
                 "more than {MAX_DEPTH} brackets are open at once; give the inner ones rules of their own"
@@ -206,41 +275,64 @@ impl<'a> Reader<'a> {
         self.depth += 1;
         self.made += 1;
         self.space(true);
-        self.alternatives(true)?;
+        let inner = self.alternatives(true)?;
         self.depth -= 1;
         match self.take(")") {
-            true => Ok(()),
+            true => Ok(inner),
             false => Err(self.wrong("a ) is expected")),
         }
     }
 
-    fn literal(&mut self) -> Result<u64, String> {
+    /// How many characters it has, and what it is.
+    fn literal(&mut self) -> Result<(u64, Id), String> {
         self.at += 1;
-        let mut len = 0;
+        let (mut len, mut text, mut possible) = (0, String::new(), true);
         while !self.take("\"") {
-            self.character()?;
+            let character = self.character()?;
             len += 1;
+            match possible_character(character) {
+                Some(character) => text.push(character),
+                None => possible = false,
+            }
         }
-        Ok(len)
+        let node = match possible {
+            true if text.is_empty() => Node::Seq(Vec::new()),
+            true => Node::Text(text),
+            false => Node::Any(Vec::new()),
+        };
+        Ok((len, self.grammar.add(node)))
     }
 
-    fn class(&mut self) -> Result<u64, String> {
+    /// How many elements it has, and what it is: without any, it is the empty text.
+    fn class(&mut self) -> Result<(u64, Id), String> {
         self.at += 1;
-        self.take("^");
-        let mut len = 0;
+        let not = self.take("^");
+        let (mut len, mut ranges) = (0, Vec::new());
         while !self.take("]") {
-            self.character()?;
+            let first = self.character()?;
+            let mut last = first;
             len += 1;
             if self.rest().starts_with('-') && !self.rest().starts_with("-]") {
                 self.at += 1;
-                self.character()?;
+                last = self.character()?;
                 len += 1;
             }
+            ranges.push((first, last));
         }
-        Ok(len)
+        let node = match (len, not) {
+            (0, _) => Node::Seq(Vec::new()),
+            (_, true) => Node::Class(except(&ranges)),
+            // All but all others.
+            (_, false) => {
+                let others: Vec<_> = except(&ranges).iter().map(|(a, b)| (*a as u32, *b as u32)).collect();
+                Node::Class(except(&others))
+            }
+        };
+        Ok((len, self.grammar.add(node)))
     }
 
-    fn character(&mut self) -> Result<(), String> {
+    /// A character, by its number: those of escapes need not be one.
+    fn character(&mut self) -> Result<u32, String> {
         let start = self.at;
         let mut characters = self.rest().chars();
         let Some(first) = characters.next() else {
@@ -248,13 +340,16 @@ impl<'a> Reader<'a> {
         };
         self.at += first.len_utf8();
         if first != '\\' {
-            return Ok(());
+            return Ok(first as u32);
         }
-        let digits = match characters.next() {
-            Some('x') => 2,
-            Some('u') => 4,
-            Some('U') => 8,
-            Some('t' | 'r' | 'n' | '\\' | '"' | '[' | ']' | '-') => 0,
+        let (digits, character) = match characters.next() {
+            Some('x') => (2, '\0'),
+            Some('u') => (4, '\0'),
+            Some('U') => (8, '\0'),
+            Some('t') => (0, '\t'),
+            Some('r') => (0, '\r'),
+            Some('n') => (0, '\n'),
+            Some(itself @ ('\\' | '"' | '[' | ']' | '-')) => (0, itself),
             _ => {
                 let known = r#"an escape is one of \x \u \U \t \r \n \\ \" \[ \] \-"#;
                 return Err(self.wrong_at(start, known));
@@ -265,29 +360,30 @@ impl<'a> Reader<'a> {
         if hex < digits {
             return Err(self.wrong_at(start, &format!("{digits} hexadecimal digits are expected")));
         }
+        let number = u32::from_str_radix(&self.rest()[..digits], 16).unwrap_or(character as u32);
         self.at += digits;
-        Ok(())
+        Ok(number)
     }
 
-    fn token(&mut self) -> Result<(), String> {
-        self.take("!");
+    fn token(&mut self) -> Result<Id, String> {
+        let not = self.take("!");
         let start = self.at;
         let wrong = "a token is expected, as <[1000]> or <think>";
         if self.take("<[") {
             let number = self.take_while(|character| character.is_ascii_digit());
-            return match number.parse::<u32>().is_ok() && self.take("]>") {
-                true => Ok(()),
-                false => Err(self.wrong_at(start, wrong)),
+            return match number.parse::<u32>().ok().filter(|_| self.take("]>")) {
+                Some(id) => Ok(self.grammar.add(Node::Token { id, not })),
+                None => Err(self.wrong_at(start, wrong)),
             };
         }
         let end = self.rest().find('>').filter(|_| self.rest().starts_with('<'));
         let Some(end) = end else { return Err(self.wrong_at(start, wrong)) };
         let name = &self.rest()[..=end];
-        if !(self.is_token)(name) {
+        let Some(id) = (self.token)(name) else {
             return Err(self.wrong_at(start, &format!("the model has no token {name}")));
-        }
+        };
         self.at += name.len();
-        Ok(())
+        Ok(self.grammar.add(Node::Token { id, not }))
     }
 
     /// How often at least, and at most where there is a bound.
@@ -324,12 +420,59 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The character of this number. The end of a text in C is none that a grammar of llama.cpp can match.
+fn possible_character(number: u32) -> Option<char> {
+    char::from_u32(number).filter(|character| *character != '\0')
+}
+
+/// All characters that are not in `ranges`, sorted.
+fn except(ranges: &[(u32, u32)]) -> Vec<(char, char)> {
+    let mut taken: Vec<(u32, u32)> = ranges.iter().copied().filter(|(first, last)| first <= last).collect();
+    // What is between them is no character.
+    taken.extend([(0, 0), (0xD800, 0xDFFF), (0x11_0000, u32::MAX)]);
+    taken.sort_unstable();
+    let (mut left, mut next) = (Vec::new(), 0);
+    for (first, last) in taken {
+        if first > next
+            && let (Some(from), Some(to)) = (char::from_u32(next), char::from_u32(first - 1))
+        {
+            left.push((from, to));
+        }
+        next = next.max(last.saturating_add(1));
+    }
+    left
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<(), String> {
-        check(text, &|token| token == "<think>")
+        super::read(text, &|token| (token == "<think>").then_some(7)).map(|_| ())
+    }
+
+    #[test]
+    fn classes_are_ranges_of_characters() {
+        let all = |ranges: &[(char, char)]| Node::Class(ranges.to_vec());
+        let cases = [
+            ("[a-z]", all(&[('a', 'z')])),
+            ("[zb-ca]", all(&[('a', 'c'), ('z', 'z')])),
+            ("[a-cb-e]", all(&[('a', 'e')])),
+            ("[z-a]", all(&[])),
+            ("[a-]", all(&[('-', '-'), ('a', 'a')])),
+            ("[\\x41\\u00e4\\U0001F600]", all(&[('A', 'A'), ('ä', 'ä'), ('😀', '😀')])),
+            ("[^\\x01-\\U0010FFFE]", all(&[('\u{10FFFF}', '\u{10FFFF}')])),
+            ("[\\x00-\\x02]", all(&[('\u{1}', '\u{2}')])),
+            (".", all(&[('\u{1}', '\u{D7FF}'), ('\u{E000}', '\u{10FFFF}')])),
+            ("[]", Node::Seq(Vec::new())),
+            ("\"a\\n\\u00e4\"", Node::Text("a\nä".to_string())),
+            ("\"\\ud800\"", Node::Any(Vec::new())),
+            ("!<think>", Node::Token { id: 7, not: true }),
+        ];
+        for (text, node) in cases {
+            let grammar = super::read(&format!("root ::= {text}"), &|_| Some(7)).expect(text);
+            assert_eq!(grammar.nodes[grammar.rules[grammar.root]], node, "{text}");
+        }
     }
 
     #[test]

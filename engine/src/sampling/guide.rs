@@ -1,22 +1,24 @@
-//! Texts that a JSON schema or a Lark grammar allows, by llguidance: for each token to come, which ones are allowed.
+//! Texts that a JSON schema or a grammar allows, by llguidance: for each token to come, which ones are allowed.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use llguidance::api::TopLevelGrammar;
+use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory};
+use llguidance::{Logger, Matcher, ParserFactory};
 use serde_json::{Map, Value, json};
 
 use super::gbnf;
+use super::multiples;
 use super::options::Constraint;
+use super::watch::{self, watched};
 use crate::error::{Error, Result};
 use crate::ffi::{Model, Token};
 
 /// What of llguidance is kept for a model: its vocabulary as a tree of bytes.
 type Vocabularies = Mutex<Vec<(Weak<Model>, Arc<ParserFactory>)>>;
 
-/// Largest grammar and schema; llguidance's own limits are on what they become. Its Lark compiler and llama.cpp's look for
-/// left recursion call themselves for each rule that leads to another, so [`STACK`] has to do for as many rules as that.
+/// Largest grammar and schema; llguidance's own limits are on what they become. Its Lark compiler and
+/// [`gbnf::translate`] call themselves for each rule that leads to another, so [`STACK`] has to do for as many rules as that.
 const MAX_GRAMMAR_BYTES: usize = 128 << 10;
 const MAX_SCHEMA_BYTES: usize = 1 << 20;
 const MAX_SCHEMA_REFS: usize = 4000;
@@ -44,34 +46,47 @@ pub(super) struct Guide {
 }
 
 impl Guide {
-    /// A guide through what `constraint` allows; `None` for GBNF, which is llama.cpp's own.
-    pub(super) fn new(constraint: &Constraint, model: &Arc<Model>) -> Result<Option<Self>> {
+    /// A guide through what `constraint` allows.
+    pub(super) fn new(constraint: &Constraint, model: &Arc<Model>) -> Result<Self> {
         let what = what(constraint);
         check(constraint, what)?;
-        let grammar = match constraint {
-            Constraint::Grammar(text) if is_lark(text) => TopLevelGrammar::from_lark(text.clone()),
-            Constraint::Grammar(text) => {
-                let is_token = |name: &str| is_token(model, name);
-                gbnf::check(text, &is_token).map_err(|why| Error::Grammar { what, why })?;
-                return Ok(None);
+        let refused = |why: String| Error::Grammar { what, why };
+        let serialized = |grammar| Ok(GrammarInit::Serialized(grammar));
+        let read: Box<dyn FnOnce(&ParserLimits) -> _ + Send> = match constraint {
+            Constraint::Grammar(text) if is_lark(text) => {
+                let grammar = TopLevelGrammar::from_lark(text.clone());
+                Box::new(move |_| serialized(grammar))
             }
-            Constraint::JsonSchema(schema) => TopLevelGrammar::from_json_schema(with_bounds(schema)),
+            Constraint::Grammar(text) => {
+                let token = |name: &str| token_named(model, name);
+                let grammar = gbnf::read(text, &token).map_err(refused)?;
+                let (n_vocab, others) = (model.n_vocab(), never_named(model));
+                Box::new(move |limits| gbnf::translate(grammar, n_vocab, &others, limits))
+            }
+            Constraint::JsonSchema(schema) => {
+                let grammar = TopLevelGrammar::from_json_schema(with_bounds(schema));
+                Box::new(move |_| serialized(grammar))
+            }
         };
         let factory = factory(model)?;
-        let (matcher, first) = with_stack(move || {
-            let mut matcher = Matcher::new(factory.create_parser(grammar));
-            let first = matcher.compute_mask_or_eos();
-            (matcher, first)
+        let made = with_stack(move || {
+            let limits = factory.limits().clone();
+            let grammar = read(&limits)?;
+            let caps = InferenceCapabilities::default();
+            let parser = factory.create_parser_from_init_ext(grammar, Logger::new(0, 0), caps, limits);
+            let mut matcher = Matcher::new(parser).into_cancellable();
+            let first = watched(matcher.cancellation_handle(), || matcher.compute_mask_or_eos());
+            Ok((matcher, first))
         })?;
-        let refuse = |why: String| Err(Error::Grammar { what, why });
+        let (matcher, first) = made.map_err(refused)?;
         match first {
             // Rules that lead to themselves alone are found out only here.
-            Err(error) => refuse(match words(&error.to_string()) {
+            Err(error) => Err(refused(match words(&error.to_string()) {
                 name if name == "NoExtensionBias" => NO_TEXT.to_string(),
                 other => other,
-            }),
-            Ok(mask) if mask.is_zero() => refuse(NO_TEXT.to_string()),
-            Ok(mask) => Ok(Some(Guide { matcher, first: Some(mask.into()), what })),
+            })),
+            Ok(mask) if mask.is_zero() => Err(refused(NO_TEXT.to_string())),
+            Ok(mask) => Ok(Guide { matcher, first: Some(mask.into()), what }),
         }
     }
 
@@ -80,7 +95,7 @@ impl Guide {
         if let Some(first) = self.first.take() {
             return Ok(first);
         }
-        let mask = self.matcher.compute_mask_or_eos().map_err(|error| self.failed(&error))?;
+        let mask = self.step(Matcher::compute_mask_or_eos)?;
         Ok(mask.into())
     }
 
@@ -89,11 +104,10 @@ impl Guide {
         if self.matcher.is_stopped() {
             return Ok(is_end);
         }
-        let allowed = match is_end {
-            true => self.matcher.is_accepting(),
-            false => self.matcher.validate_tokens(&[token.cast_unsigned()]).map(|tokens| tokens == 1),
-        };
-        allowed.map_err(|error| self.failed(&error))
+        self.step(|matcher| match is_end {
+            true => matcher.is_accepting(),
+            false => matcher.validate_tokens(&[token.cast_unsigned()]).map(|tokens| tokens == 1),
+        })
     }
 
     /// Goes on with `token`.
@@ -101,7 +115,7 @@ impl Guide {
         self.first = None;
         match self.matcher.is_stopped() && !self.matcher.is_error() {
             true => Ok(()),
-            false => self.matcher.consume_token(token.cast_unsigned()).map_err(|error| self.failed(&error)),
+            false => self.step(|matcher| matcher.consume_token(token.cast_unsigned())),
         }
     }
 
@@ -110,8 +124,22 @@ impl Guide {
         self.matcher.is_stopped() && !self.matcher.is_error()
     }
 
-    fn failed(&self, error: &dyn std::fmt::Display) -> Error {
-        Error::Sampler(format!("the {} cannot be followed: {}", self.what, words(&error.to_string())))
+    /// Does something that takes time, but not too much.
+    fn step<T, E: std::fmt::Display>(
+        &mut self,
+        work: impl FnOnce(&mut Matcher) -> std::result::Result<T, E>,
+    ) -> Result<T> {
+        let matcher = &mut self.matcher;
+        let done = watched(matcher.cancellation_handle(), || work(matcher));
+        done.map_err(|error| {
+            let why = match self.matcher.is_cancelled() {
+                true => {
+                    format!("a token took more than {} ms; make it less ambiguous", watch::STEP.as_millis())
+                }
+                false => words(&error.to_string()),
+            };
+            Error::Sampler(format!("the {} cannot be followed: {why}", self.what))
+        })
     }
 }
 
@@ -137,13 +165,30 @@ fn with_bounds(schema: &Value) -> Value {
     Value::Object(fields)
 }
 
-/// Whether the model has the token that `name` is.
-fn is_token(model: &Model, name: &str) -> bool {
+/// The token that `name` is.
+fn token_named(model: &Model, name: &str) -> Option<u32> {
     let mut piece = Vec::new();
-    (0..model.n_vocab().cast_signed()).any(|token| {
+    (0..model.n_vocab()).find(|token| {
         piece.clear();
-        model.piece_with(token, true, &mut piece).is_ok() && piece == name.as_bytes()
+        model.piece_with(token.cast_signed(), true, &mut piece).is_ok() && piece == name.as_bytes()
     })
+}
+
+/// The tokens that a grammar cannot name: those that end a text, and those that are none.
+fn never_named(model: &Model) -> Vec<u32> {
+    let mut piece = Vec::new();
+    let mut is_text = |token: u32| {
+        piece.clear();
+        model.piece_with(token.cast_signed(), true, &mut piece).is_ok()
+            && piece.first().is_some_and(|byte| *byte != 0)
+            && !model.is_end(token.cast_signed())
+    };
+    (0..model.n_vocab()).filter(|token| !is_text(*token)).collect()
+}
+
+/// The tokens that end a text.
+fn ends_of(model: &Model) -> Vec<u32> {
+    (0..model.n_vocab()).filter(|token| model.is_end(token.cast_signed())).collect()
 }
 
 /// As llama.cpp tells its two kinds of grammars apart.
@@ -151,8 +196,8 @@ fn is_lark(text: &str) -> bool {
     text.trim_start().starts_with("%llguidance")
 }
 
-/// Runs `work` where there is much stack. GBNF is read here as well.
-pub(super) fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+/// Runs `work` where there is much stack.
+fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     let failed = |why: &dyn std::fmt::Display| Error::Sampler(format!("cannot read the grammar: {why}"));
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("grammar".to_string()).stack_size(STACK);
@@ -173,6 +218,9 @@ fn check(constraint: &Constraint, what: &'static str) -> Result<()> {
                     "it has {refs} $refs, and {MAX_SCHEMA_REFS} are the most: make it simpler"
                 ));
             }
+            if let Some(why) = multiples::refusal(schema) {
+                return refuse(why);
+            }
             (text.len(), MAX_SCHEMA_BYTES)
         }
     };
@@ -183,6 +231,9 @@ fn check(constraint: &Constraint, what: &'static str) -> Result<()> {
     let Constraint::Grammar(text) = constraint else { return Ok(()) };
     if text.trim().is_empty() {
         return refuse("it is empty".to_string());
+    }
+    if let Some(why) = multiples::refusal_in_lark(text).filter(|_| is_lark(text)) {
+        return refuse(why);
     }
     let mut depth = 0_usize;
     for byte in text.bytes() {
@@ -216,7 +267,7 @@ fn factory(model: &Arc<Model>) -> Result<Arc<ParserFactory>> {
 
 fn build(model: &Model) -> Result<ParserFactory> {
     let n_vocab = model.n_vocab();
-    let ends: Vec<u32> = (0..n_vocab).filter(|token| model.is_end(token.cast_signed())).collect();
+    let ends = ends_of(model);
     let Some(&end) = ends.first() else {
         return Err(Error::Sampler(
             "the model has no token that ends a text, so a grammar could never end; leave the grammar out"

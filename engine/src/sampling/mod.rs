@@ -6,7 +6,9 @@
 mod bias;
 mod gbnf;
 mod guide;
+mod multiples;
 mod options;
+mod watch;
 
 use std::sync::Arc;
 
@@ -48,16 +50,9 @@ impl Chain {
             )));
         }
         let constraint = options.constraint.as_ref();
-        let guide = constraint.map(|constraint| Guide::new(constraint, model)).transpose()?.flatten();
-        let gbnf = match constraint {
-            Some(Constraint::Grammar(text)) if guide.is_none() => Some(text.as_str()),
-            _ => None,
-        };
+        let guide = constraint.map(|constraint| Guide::new(constraint, model)).transpose()?;
         let seed = options.seed.unwrap_or_else(draw_seed);
-        let raw = match gbnf {
-            Some(_) => guide::with_stack(|| RawChain::new(options, seed, gbnf, model))??,
-            None => RawChain::new(options, seed, None, model)?,
-        };
+        let raw = RawChain::new(options, seed, model)?;
         Ok(Chain {
             raw,
             guide,

@@ -247,6 +247,9 @@ impl SamplingOptions {
                 return refuse(parameter.name, &value, parameter.range);
             }
         }
+        if self.seed == Some(u32::MAX) {
+            return refuse("seed", &u32::MAX, SEEDS);
+        }
         if self.dry_sequence_breakers.len() > MAX_BREAKERS {
             let n = self.dry_sequence_breakers.len();
             return refuse(
@@ -308,14 +311,15 @@ impl<'de> Deserialize<'de> for SamplingOptions {
     }
 }
 
-/// A seed; -1 and llama.cpp's own name for "any" are none.
+/// To llama.cpp the greatest number is none.
+const SEEDS: &str = "0 to 4294967294, or -1 in JSON for a random one";
+
+/// A seed; -1 is none.
 fn seed(value: &Value) -> Result<Option<u32>> {
     match value.as_i64() {
         Some(-1) => Ok(None),
-        Some(number) if u32::try_from(number).is_ok() => {
-            Ok(u32::try_from(number).ok().filter(|seed| *seed != u32::MAX))
-        }
-        _ => refuse("seed", &shortened(value), "0 to 4294967295, or -1 for a random one"),
+        Some(number) if u32::try_from(number).is_ok() => Ok(u32::try_from(number).ok()),
+        _ => refuse("seed", &shortened(value), SEEDS),
     }
 }
 
@@ -393,7 +397,8 @@ mod tests {
         let cases = [
             (r#"{"top_k": 1.5}"#, "top_k 1.5: use 0 (all)"),
             (r#"{"mirostat": 3}"#, "mirostat 3: use 0 (off), 1 or 2"),
-            (r#"{"seed": -2}"#, "seed -2: use 0 to 4294967295"),
+            (r#"{"seed": -2}"#, "seed -2: use 0 to 4294967294"),
+            (r#"{"seed": 4294967295}"#, "seed 4294967295: use 0 to 4294967294"),
             (r#"{"seed": 1.5}"#, "seed 1.5"),
             (r#"{"seed": 4294967296}"#, "seed 4294967296"),
             (r#"{"dry_sequence_breakers": "x"}"#, "a list of texts"),
@@ -436,7 +441,7 @@ mod tests {
 
     #[test]
     fn seeds_that_name_none_draw_one() {
-        let cases = [("-1", None), ("4294967295", None), ("0", Some(0)), ("7", Some(7))];
+        let cases = [("-1", None), ("4294967294", Some(4_294_967_294)), ("0", Some(0)), ("7", Some(7))];
         for (json, seed) in cases {
             assert_eq!(read(&format!("{{\"seed\": {json}}}")).map(|options| options.seed), Ok(seed));
         }

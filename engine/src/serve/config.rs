@@ -7,18 +7,22 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use toml::Value;
+use build_info::Bytes;
+use toml::{Table, Value};
 
+use super::embed::Pooling;
 use super::fields::nearest;
 use super::keys;
 use super::listen;
-use super::run::Options;
+use super::run::{Options, PromptCache};
 use super::scheduler::Rules;
 use super::server::Limits;
+use crate::cache::DEFAULT_BOUND;
 use crate::chat::BUILTIN_NAMES;
 use crate::error::{Error, Result};
 use crate::ffi::MAX_SEQUENCES;
 use crate::settings::Requested;
+use crate::size;
 
 /// What is asked for, in the file or by flags; `None` where nothing is.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,6 +44,10 @@ pub struct Config {
     pub stall_s: Option<f64>,
     pub step_ms: Option<u32>,
     pub prompt_reuse: Option<bool>,
+    pub embedding_pooling: Option<Pooling>,
+    pub prompt_cache: Option<PathBuf>,
+    pub prompt_cache_size: Option<Bytes>,
+    pub prompt_cache_ro: Option<bool>,
     pub max_request_bytes: Option<u32>,
     pub max_connections: Option<u32>,
     /// Settings of the engine.
@@ -94,11 +102,11 @@ pub const KEYS: &[Key] = &[
     Key { name: "api_key_file", value: "\"api-keys.txt\"",
           help: "File with a key in each line; every request over TCP needs one of them. Default: none.",
           set: |config, value| put(&mut config.api_key_file, path(value)) },
-    Key { name: "max_connections", value: "512", help: "Connections at a time; more wait to be taken.",
+    Key { name: "max_connections", value: "512", help: "Connections at a time, to the socket and to the address each; more wait to be taken.",
           set: |config, value| put(&mut config.max_connections, whole(value, 1, 65_536)) },
     Key { name: "max_request_bytes", value: "8388608", help: "Bytes of the longest request.",
           set: |config, value| put(&mut config.max_request_bytes, whole(value, 1024, 1 << 30)) },
-    Key { name: "idle_s", value: "300.0", help: "Seconds after which a connection that says nothing is closed.",
+    Key { name: "idle_s", value: "300.0", help: "Seconds after which a connection that says nothing is closed; the first request must begin within 10.",
           set: |config, value| put(&mut config.idle_s, seconds(value)) },
     Key { name: "stall_s", value: "30.0", help: "Seconds for which a client may leave its answer unread before it is ended.",
           set: |config, value| put(&mut config.stall_s, seconds(value)) },
@@ -118,6 +126,14 @@ pub const KEYS: &[Key] = &[
           set: |config, value| put(&mut config.step_ms, whole(value, 1, 60_000)) },
     Key { name: "prompt_reuse", value: "true", help: "Keep what was evaluated, for prompts that begin the same.",
           set: |config, value| put(&mut config.prompt_reuse, truth(value)) },
+    Key { name: "embedding_pooling", value: "\"mean\"", help: "Which tokens an embedding is made of: mean, first or last. Default: what the model says, or mean.",
+          set: |config, value| put(&mut config.embedding_pooling, word(value)) },
+    Key { name: "prompt_cache", value: "\"prompt-cache\"", help: "Folder that keeps on the disk what no slot has room for. Default: none.",
+          set: |config, value| put(&mut config.prompt_cache, path(value)) },
+    Key { name: "prompt_cache_size", value: "\"2GiB\"", help: "Most that the folder may take; what was used longest ago goes first.",
+          set: |config, value| put(&mut config.prompt_cache_size, text(value).and_then(|text| size::parse(&text))) },
+    Key { name: "prompt_cache_ro", value: "false", help: "Only read the folder.",
+          set: |config, value| put(&mut config.prompt_cache_ro, truth(value)) },
 
     Key { name: "ctx_size", value: "4096", help: "Tokens of the context, for all slots together; 0 takes what the model was trained for.",
           set: |config, value| put(&mut config.engine.n_ctx, whole(value, 0, u32::MAX)) },
@@ -151,7 +167,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "min_p", value: "0.05", help: "Keep tokens at least so many times as likely as the best.",
           set: |config, value| put(&mut config.engine.min_p, number(value).map(|number| number as f32)) },
     Key { name: "seed", value: "1", help: "Seed of the random numbers. Default: another for each request.",
-          set: |config, value| put(&mut config.engine.seed, whole(value, 0, u32::MAX)) },
+          set: |config, value| put(&mut config.engine.seed, whole(value, 0, u32::MAX - 1)) },
 ];
 
 fn put<T>(place: &mut Option<T>, value: std::result::Result<T, String>) -> std::result::Result<(), String> {
@@ -216,11 +232,24 @@ impl Config {
     /// # Errors
     /// Where it cannot be read, is no TOML, or a key is unknown or its value cannot be meant.
     pub fn read(path: &Path) -> Result<Self> {
+        Config::from_table(&Config::table(path)?, path)
+    }
+
+    /// The keys and values in the file at `path`.
+    pub(super) fn table(path: &Path) -> Result<Table> {
         let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
         let text = fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
-        let mut config = Config::parse(&text).map_err(wrong)?;
+        text.parse().map_err(|why: toml::de::Error| wrong(why.to_string()))
+    }
+
+    /// What `table`, of the file at `path`, asks for.
+    pub(super) fn from_table(table: &Table, path: &Path) -> Result<Self> {
+        let mut config =
+            Config::of(table).map_err(|why| Error::Usage(format!("{}: {why}", path.display())))?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        for file in [&mut config.model, &mut config.socket, &mut config.api_key_file].into_iter().flatten() {
+        let files =
+            [&mut config.model, &mut config.socket, &mut config.api_key_file, &mut config.prompt_cache];
+        for file in files.into_iter().flatten() {
             *file = folder.join(&file);
         }
         let template = config.chat_template.as_mut();
@@ -230,10 +259,9 @@ impl Config {
         Ok(config)
     }
 
-    fn parse(text: &str) -> std::result::Result<Self, String> {
-        let table: toml::Table = text.parse().map_err(|why: toml::de::Error| why.to_string())?;
+    fn of(table: &Table) -> std::result::Result<Self, String> {
         let mut config = Config::default();
-        for (name, value) in &table {
+        for (name, value) in table {
             let Some(key) = KEYS.iter().find(|key| key.name == name) else {
                 let mend = match nearest(name, KEYS.iter().map(|key| key.name)) {
                     Some(near) => format!("did you mean {near}?"),
@@ -255,11 +283,19 @@ impl Config {
             };
         }
         or!(self, other, model name chat_template socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
-            idle_s stall_s step_ms prompt_reuse max_request_bytes max_connections);
+            idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro max_request_bytes max_connections);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
             n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
             greedy temperature top_k top_p min_p seed);
         self
+    }
+
+    /// The keys for requests over TCP.
+    ///
+    /// # Errors
+    /// As [`keys::read`].
+    pub fn keys(&self) -> Result<Vec<String>> {
+        Ok(self.api_key_file.as_deref().map(keys::read).transpose()?.unwrap_or_default())
     }
 
     /// The server that is asked for.
@@ -283,12 +319,17 @@ impl Config {
                  with --socket PATH",
             ));
         }
-        let keys = self.api_key_file.as_deref().map(keys::read).transpose()?.unwrap_or_default();
+        let keys = self.keys()?;
         if let Some(address) = self.listen.filter(|address| !address.ip().is_loopback() && keys.is_empty()) {
             return Err(Error::Usage(format!(
                 "--listen {address}: others can reach this address, so a key is needed: name a file with one in each line \
                  by --api-key-file, or listen on 127.0.0.1"
             )));
+        }
+        if self.prompt_cache.is_some() && self.prompt_reuse == Some(false) {
+            return Err(usage(
+                "prompt_cache with prompt_reuse = false: nothing would be read; leave one of them out",
+            ));
         }
         let stem = model.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let seconds = |given: Option<f64>, default: f64| Duration::from_secs_f64(given.unwrap_or(default));
@@ -317,6 +358,12 @@ impl Config {
                 step: Duration::from_millis(u64::from(self.step_ms.unwrap_or(250))),
                 stall,
             },
+            embedding_pooling: self.embedding_pooling,
+            prompt_cache: self.prompt_cache.clone().map(|folder| PromptCache {
+                folder,
+                bound: self.prompt_cache_size.unwrap_or(DEFAULT_BOUND),
+                read_only: self.prompt_cache_ro.unwrap_or(false),
+            }),
         })
     }
 }
@@ -339,6 +386,13 @@ pub fn rows() -> impl Iterator<Item = String> {
 mod tests {
     use super::*;
 
+    impl Config {
+        fn parse(text: &str) -> std::result::Result<Self, String> {
+            let table: Table = text.parse().map_err(|why: toml::de::Error| why.to_string())?;
+            Config::of(&table)
+        }
+    }
+
     /// The printed file with its keys no longer commented out.
     fn uncommented() -> String {
         let is_key = |line: &str| KEYS.iter().any(|key| line.starts_with(&format!("# {} = ", key.name)));
@@ -360,6 +414,8 @@ mod tests {
             socket: None,
             socket_group: None,
             api_key_file: None,
+            embedding_pooling: None,
+            prompt_cache: None,
             ..read.clone()
         };
         let none = Config { model: read.model.clone(), listen: read.listen, ..Config::default() };
@@ -396,6 +452,12 @@ mod tests {
             ("queue = 99999999999999999", "queue: use a whole number"),
             ("timeout_s = -1.0", "timeout_s: use seconds"),
             ("timeout_s = nan", "timeout_s: use seconds"),
+            (
+                "embedding_pooling = \"cls\"",
+                "embedding_pooling: \"cls\" is no pooling: use mean, first or last",
+            ),
+            ("prompt_cache_size = 2", "prompt_cache_size: use a text, not 2"),
+            ("prompt_cache_size = \"2\"", "prompt_cache_size: \"2\" is no size"),
             ("repack = 1", "repack: use true or false, not 1"),
             ("listen = \"localhost\"", "listen: invalid socket address"),
             ("cache_type_k = \"q3\"", "cache_type_k: unknown cache type"),
@@ -419,6 +481,10 @@ mod tests {
             (Config { listen: open, ..base() }, "a key is needed"),
             (Config { listen: local, socket_group: group, ..base() }, "--socket-group"),
             (Config { listen: local, slots: Some(0), ..base() }, "--slots 0"),
+            (
+                Config { listen: local, prompt_cache: Some("c".into()), prompt_reuse: Some(false), ..base() },
+                "prompt_reuse = false",
+            ),
         ];
         for (config, expected) in cases {
             let found = config.options().err().map(|error| error.to_string()).unwrap_or_default();

@@ -18,7 +18,7 @@ use super::server::Server;
 pub struct Shared {
     /// The server.
     pub server: Arc<Server>,
-    /// One permit a connection.
+    /// One permit a connection. Each listener has its own, so that many at one leave room at the other.
     pub permits: Arc<Semaphore>,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
@@ -95,6 +95,10 @@ pub async fn pause(error: &io::Error) {
     }
 }
 
+/// How long a client may take to say what it wants, from when it is connected; over HTTP also from the first byte of a
+/// request to the end of its head.
+pub const FIRST: Duration = Duration::from_secs(10);
+
 /// Serves a connection to the Unix socket: methods of HTTP begin with a capital letter, lines of JSON never do.
 async fn speak(mut stream: UnixStream, shared: Shared) {
     let client = stream.peer_cred().ok().and_then(|peer| peer.pid());
@@ -102,7 +106,7 @@ async fn speak(mut stream: UnixStream, shared: Shared) {
     let Shared { server, mut stopping, .. } = shared;
     let mut read = Vec::with_capacity(4096);
     let first = tokio::select! {
-        first = timeout(server.limits.idle, stream.read_buf(&mut read)) => first,
+        first = timeout(server.current().limits.idle.min(FIRST), stream.read_buf(&mut read)) => first,
         _ = stopping.wait_for(|stopping| *stopping) => return,
     };
     if !matches!(first, Ok(Ok(1..))) {

@@ -38,6 +38,12 @@ impl Fields {
         self.map.remove(name).filter(|value| !value.is_null())
     }
 
+    /// Whether there is a value of `name`.
+    pub fn has(&mut self, name: &'static str) -> bool {
+        self.known.push(name);
+        self.map.get(name).is_some_and(|value| !value.is_null())
+    }
+
     /// A truth value.
     pub fn bool(&mut self, name: &'static str) -> Result<Option<bool>, Refusal> {
         self.take(name)

@@ -1,10 +1,12 @@
 //! What goes to the scheduler, and what comes back.
 
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use super::logprobs::Likelihood;
 use crate::ffi::Token;
 use crate::sampling::Chain;
 
@@ -35,18 +37,31 @@ pub struct Job {
     pub stop: Vec<String>,
     /// Whether the prompt may begin with what an earlier request left in the cache.
     pub cache_prompt: bool,
+    /// How many alternatives are told of each token, and how likely it was; nothing where not asked for.
+    pub logprobs: Option<u32>,
+    /// Held until its first token is chosen, where others wait for its prompt.
+    pub leads: Option<Arc<()>>,
+    /// The one with the same prompt that goes before it: what that has evaluated need not be evaluated again.
+    pub follows: Option<Weak<()>>,
     /// When it came.
     pub arrived: Instant,
     /// When it must be done.
     pub deadline: Instant,
     /// Where its events go. Closed by the reader when nobody wants them any more.
     pub events: mpsc::Sender<Event>,
+    /// While it was the next one and did not fit: how many others went before it, and since when.
+    pub passed: Option<(u32, Instant)>,
 }
 
 impl Job {
     /// Whether nobody waits for it any more.
     pub fn is_abandoned(&self) -> bool {
         self.events.is_closed()
+    }
+
+    /// Whether another evaluates its prompt, or is going to.
+    pub fn waits(&self) -> bool {
+        self.follows.as_ref().is_some_and(|leader| leader.strong_count() > 0)
     }
 }
 
@@ -63,12 +78,14 @@ pub enum Event {
 }
 
 /// A token and the text that can be shown now: none while a character is not complete or could begin a stop string.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
     /// The token.
     pub token: Token,
     /// The text.
     pub text: String,
+    /// How likely it was, where asked for.
+    pub likelihood: Option<Box<Likelihood>>,
 }
 
 /// Why a generation ended.

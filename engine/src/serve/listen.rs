@@ -33,9 +33,16 @@ pub fn default_path() -> Result<PathBuf> {
 /// A socket that is listened on; the file goes when this does, which should be before the listener.
 #[derive(Debug)]
 pub struct Socket {
+    trace: Trace,
+    /// What of its folder the user should know.
+    pub warning: Option<String>,
+}
+
+/// The file of a socket, which goes when this does. Another server's file of the same name is not ours to remove.
+#[derive(Clone, Debug)]
+pub struct Trace {
     path: PathBuf,
-    /// Another server's file of the same name is not ours to remove.
-    file: Identity,
+    file: Option<Identity>,
 }
 
 /// Device, inode, and the time it was made where the file system knows it: numbers of inodes are used again.
@@ -46,19 +53,45 @@ fn identity(path: &Path) -> io::Result<Identity> {
     Ok((found.dev(), found.ino(), found.created().ok()))
 }
 
-impl Drop for Socket {
+impl Drop for Trace {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|found| found == self.file) {
+        if self.file.is_some() && identity(&self.path).ok() == self.file {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+impl Trace {
+    /// Leaves the file where it is.
+    pub fn keep(mut self) {
+        self.file = None;
     }
 }
 
 impl Socket {
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.trace.path
     }
+
+    /// Its file, for whoever has to remove it as well.
+    pub fn trace(&self) -> Trace {
+        self.trace.clone()
+    }
+}
+
+/// What is wrong with `folder`: who may write to it may put a socket of theirs in this one's place.
+fn warning(folder: &Path) -> Option<String> {
+    const OTHERS: u32 = 0o002;
+    const STICKY: u32 = 0o1000;
+    let mode = fs::metadata(folder).ok()?.permissions().mode() & 0o7777;
+    (mode & OTHERS != 0 && mode & STICKY == 0).then(|| {
+        format!(
+            "everybody may write to {} (mode {mode:04o}), and so put another socket in the place of this one: close the \
+             folder with chmod o-w, or choose another with --socket",
+            folder.display()
+        )
+    })
 }
 
 /// Listens at `path`, for this user, or for `group` as well. Makes the folder of the default path.
@@ -87,7 +120,8 @@ pub fn bind(path: &Path, group: Option<u32>) -> Result<(Socket, UnixListener)> {
     clear(path).map_err(failed)?;
     let listener = private(|| UnixListener::bind(path)).map_err(|why| failed(advice(&why)))?;
     let file = identity(path).map_err(|why| failed(why.to_string()))?;
-    let socket = Socket { path: path.to_path_buf(), file };
+    let trace = Trace { path: path.to_path_buf(), file: Some(file) };
+    let socket = Socket { trace, warning: warning(folder) };
     let mode = if group.is_some() { 0o660 } else { 0o600 };
     if let Some(group) = group {
         std::os::unix::fs::chown(path, None, Some(group)).map_err(|why| {
@@ -187,6 +221,23 @@ mod tests {
         assert_eq!(fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o600);
         drop(socket);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_folder_that_everybody_may_write_to_is_named() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for (mode, expected) in
+            [(0o700, false), (0o755, false), (0o770, false), (0o1777, false), (0o777, true)]
+        {
+            fs::set_permissions(folder.path(), Permissions::from_mode(mode)).expect("a mode");
+            let (socket, _listener) = bind(&folder.path().join("a.sock"), None).expect("it is bound");
+            let words = socket.warning.clone().unwrap_or_default();
+            assert_eq!(
+                words.contains("everybody may write to") && words.contains("0777"),
+                expected,
+                "{words}"
+            );
+        }
     }
 
     #[test]

@@ -57,10 +57,22 @@ pub struct Metrics {
     pub first_token_time: Number,
     pub first_tokens: Number,
     pub decode_time: Number,
+    pub embeddings: Number,
+    pub embedding_tokens: Number,
+    pub embedding_waiting: Number,
+    pub embedding_cache: Number,
     pub slots: Number,
     pub slots_busy: Number,
     pub waiting: Number,
     pub connections: Number,
+    pub cache_lookups: Number,
+    pub cache_hits: Number,
+    pub cache_tokens: Number,
+    pub cache_read_bytes: Number,
+    pub cache_writes: Number,
+    pub cache_written_bytes: Number,
+    pub cache_failures: Number,
+    pub cache_dropped: Number,
 }
 
 /// Every end there is, and its name.
@@ -74,11 +86,24 @@ const FINISHES: [(Finish, &str); 6] = [
 ];
 
 impl Metrics {
-    /// Counts a request that ended.
-    pub fn count(&self, done: &Done) {
-        if let Some(at) = FINISHES.iter().position(|(finish, _)| *finish == done.finish) {
+    /// Counts a request that ended so.
+    pub fn count_end(&self, end: Finish) {
+        if let Some(at) = FINISHES.iter().position(|(finish, _)| *finish == end) {
             self.finished[at].add(1);
         }
+    }
+
+    /// Counts a request that was refused with this status of HTTP, for what it is; those that are too many are counted
+    /// elsewhere.
+    pub fn count_refusal(&self, status: u16) {
+        if (400..500).contains(&status) && status != 429 {
+            self.invalid.add(1);
+        }
+    }
+
+    /// Counts a request that ended.
+    pub fn count(&self, done: &Done) {
+        self.count_end(done.finish);
         self.prompt_tokens.add(u64::from(done.usage.prompt_tokens));
         self.cached_tokens.add(u64::from(done.usage.cached_tokens));
         self.generated_tokens.add(u64::from(done.usage.completion_tokens));
@@ -121,7 +146,25 @@ impl Metrics {
             ("generated_tokens_total", "Tokens generated.", &self.generated_tokens),
             ("batches_total", "Batches evaluated.", &self.batches),
             ("batch_tokens_total", "Tokens in these batches.", &self.batch_tokens),
+            ("embeddings_total", "Texts that embeddings were made of.", &self.embeddings),
+            ("embedding_tokens_total", "Tokens of these texts.", &self.embedding_tokens),
             ("first_tokens_total", "Requests that got a first token.", &self.first_tokens),
+            ("prompt_cache_lookups_total", "Prompts that were looked for on the disk.", &self.cache_lookups),
+            ("prompt_cache_hits_total", "Prompts that began with what was read.", &self.cache_hits),
+            ("prompt_cache_tokens_total", "Tokens of prompts that were read.", &self.cache_tokens),
+            ("prompt_cache_read_bytes_total", "Bytes read.", &self.cache_read_bytes),
+            ("prompt_cache_writes_total", "Prompts written to the disk.", &self.cache_writes),
+            ("prompt_cache_written_bytes_total", "Bytes written.", &self.cache_written_bytes),
+            (
+                "prompt_cache_failures_total",
+                "Files that were damaged or could not be written.",
+                &self.cache_failures,
+            ),
+            (
+                "prompt_cache_dropped_total",
+                "Prompts not written because too many waited.",
+                &self.cache_dropped,
+            ),
         ];
         for (name, help, number) in counters {
             head(name, "counter", help, &one(number.get()));
@@ -139,6 +182,16 @@ impl Metrics {
             ("slots", "Slots.", &self.slots),
             ("slots_busy", "Slots with a request.", &self.slots_busy),
             ("requests_waiting", "Requests in the queue.", &self.waiting),
+            (
+                "embedding_requests_waiting",
+                "Requests for embeddings in their queue.",
+                &self.embedding_waiting,
+            ),
+            (
+                "embedding_cache_bytes",
+                "Keys and values of the context for embeddings; 0 while there is none.",
+                &self.embedding_cache,
+            ),
             ("connections", "Open connections.", &self.connections),
         ];
         for (name, help, number) in gauges {

@@ -5,23 +5,29 @@
 //! [`scheduler`], through [`queue`]. What comes of a request goes back through a channel of [`job`]'s events. All but the
 //! scheduler, and what may take long, runs on one thread.
 
+pub mod choices;
 pub mod config;
 pub mod connection;
 pub mod conversation;
+pub mod embed;
 pub mod fields;
 pub mod http;
 pub mod job;
 pub mod keys;
 pub mod listen;
+pub mod logprobs;
 pub mod metrics;
 pub mod ndjson;
 pub mod plan;
 pub mod queue;
 pub mod refusal;
+pub mod reload;
 pub mod request;
 pub mod reuse;
 pub mod run;
 pub mod scheduler;
 pub mod server;
 pub mod slot;
+pub mod starting;
 pub mod stops;
+pub mod turn;

@@ -12,8 +12,10 @@ use serde_json::{Value, json};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::task::yield_now;
+use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
 
+use super::embed;
 use super::fields::Fields;
 use super::job::{Client, Done, Event, Piece};
 use super::refusal::{Kind, Refusal};
@@ -27,8 +29,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A connection.
 struct Connection {
     stream: UnixStream,
-    /// What was read and is no line yet.
+    /// What was read; of it, what comes before `at` was taken.
     buffer: Vec<u8>,
+    at: usize,
     /// Whether nothing more will come.
     end: bool,
     server: Arc<Server>,
@@ -43,7 +46,7 @@ pub async fn serve(
     client: Client,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let mut connection = Connection { stream, buffer: read, end: false, server, client };
+    let mut connection = Connection { stream, buffer: read, at: 0, end: false, server, client };
     loop {
         let line = tokio::select! {
             biased;
@@ -52,44 +55,59 @@ pub async fn serve(
         };
         let Ok(Some(line)) = line else { return };
         // A client that is gone is nobody's concern.
-        if connection.answer(&line).await.is_err() {
+        if connection.answer(line).await.is_err() {
             return;
+        }
+        // Lines that came together would be answered without a look at anyone else.
+        if !connection.unread().is_empty() {
+            yield_now().await;
         }
     }
 }
 
+/// A buffer of more bytes is given back when it is empty.
+const BUFFER: usize = 64 << 10;
+
+/// Bytes that there is room for in a read.
+const READ: usize = 4 << 10;
+
 impl Connection {
-    /// The next line that is not empty; `None` where the client has said all it had to say.
+    /// The next line that is not empty; `None` where the client has said all it had to say, or says nothing for long.
     async fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
-        let limit = self.server.limits.request;
-        let idle = self.server.limits.idle;
-        let mut seen = 0;
+        let current = self.server.current();
+        let limit = current.limits.request;
+        let until = Time::now() + current.limits.idle;
+        // Blanks that the line began with, and bytes after them that hold no end of it.
+        let (mut lead, mut seen) = (0, 0);
         loop {
-            let found = self.buffer[seen..].iter().position(|byte| *byte == b'\n');
-            if let Some(length) = found {
-                let mut line: Vec<u8> = self.buffer.drain(..seen + length + 1).collect();
-                line.pop();
-                seen = 0;
-                if line.iter().any(|byte| !byte.is_ascii_whitespace()) && line.len() <= limit {
-                    return Ok(Some(line));
-                }
-                if line.len() <= limit {
-                    continue;
-                }
-                self.buffer = line;
+            if seen == 0 {
+                let blank = self.unread().iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+                lead = match self.unread()[..blank].iter().rposition(|byte| *byte == b'\n') {
+                    Some(end) => blank - end - 1,
+                    None => lead + blank,
+                };
+                self.at += blank;
             }
-            seen = self.buffer.len();
-            if seen > limit {
+            let unread = self.unread();
+            let found = unread[seen..].iter().position(|byte| *byte == b'\n').map(|at| seen + at);
+            seen = unread.len();
+            if lead + found.unwrap_or(seen) > limit {
                 let message = format!("a line has at most {limit} bytes; the connection is closed");
                 self.refuse(&Value::Null, &Refusal::new(Kind::TooLarge, message)).await?;
                 self.swallow().await;
                 return Ok(None);
             }
-            if self.end {
-                let last = std::mem::take(&mut self.buffer);
-                return Ok(last.iter().any(|byte| !byte.is_ascii_whitespace()).then_some(last));
+            if let Some(length) = found {
+                let line = unread[..length].to_vec();
+                self.at += length + 1;
+                return Ok(Some(line));
             }
-            match timeout(idle, self.stream.readable()).await {
+            if self.end {
+                let last = unread.to_vec();
+                self.at = self.buffer.len();
+                return Ok((!last.is_empty()).then_some(last));
+            }
+            match timeout_at(until, self.stream.readable()).await {
                 Ok(readable) => readable?,
                 Err(_) => return Ok(None),
             }
@@ -97,8 +115,21 @@ impl Connection {
         }
     }
 
+    /// What was read and not taken.
+    fn unread(&self) -> &[u8] {
+        &self.buffer[self.at..]
+    }
+
     /// Reads what is there.
     fn read(&mut self) -> io::Result<()> {
+        // What was taken goes when it is the greater part: moving the rest each time would take long.
+        if self.at == self.buffer.len() && self.buffer.capacity() > BUFFER {
+            (self.buffer, self.at) = (Vec::new(), 0);
+        } else if self.at * 2 >= self.buffer.len() {
+            self.buffer.drain(..self.at);
+            self.at = 0;
+        }
+        self.buffer.reserve(READ);
         match self.stream.try_read_buf(&mut self.buffer) {
             Ok(0) => self.end = true,
             Ok(_) => {}
@@ -113,6 +144,7 @@ impl Connection {
         let begin = Instant::now();
         while !self.end && begin.elapsed() < Duration::from_secs(2) {
             self.buffer.clear();
+            self.at = 0;
             if timeout(LOOK, self.stream.readable()).await.is_ok_and(|ready| ready.is_err())
                 || self.read().is_err()
             {
@@ -123,9 +155,10 @@ impl Connection {
 
     /// Returns when the client is gone. One that has only closed its writing side is not.
     async fn gone(&mut self) {
+        let most = self.server.current().limits.request;
         loop {
             // What comes meanwhile is the next request: read, so that the end behind it is seen.
-            while !self.end && self.buffer.len() <= self.server.limits.request {
+            while !self.end && self.unread().len() <= most {
                 match self.stream.ready(Interest::READABLE).await {
                     Ok(ready) if ready.is_read_closed() && ready.is_write_closed() => return,
                     Ok(_) if self.read().is_ok() => {}
@@ -140,21 +173,58 @@ impl Connection {
         }
     }
 
-    async fn answer(&mut self, line: &[u8]) -> io::Result<()> {
+    async fn answer(&mut self, line: Vec<u8>) -> io::Result<()> {
         let arrived = Instant::now();
         let mut id = Value::Null;
-        let request = match read(line, &self.server, &mut id) {
+        let server = Arc::clone(&self.server);
+        let request = match server.fields(line).await {
+            Ok(fields) => read(fields, &server, &mut id),
+            Err(refusal) => Err(refusal),
+        };
+        let request = match request {
             Ok(request) => request,
-            Err(refusal) => {
-                self.server.metrics.invalid.add(1);
-                return self.refuse(&id, &refusal).await;
-            }
+            Err(refusal) => return self.refuse(&id, &refusal).await,
+        };
+        let request = match request {
+            Asked::Generate(request) => *request,
+            Asked::Embed(request) => return self.embed(&id, request, arrived).await,
         };
         let stream = request.stream;
-        let server = Arc::clone(&self.server);
-        match server.submit(request, self.client.clone(), arrived).await {
+        let submitted = tokio::select! {
+            biased;
+            submitted = server.submit(request, self.client.clone(), arrived) => submitted,
+            () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        match submitted {
             Ok(events) => self.tell(&id, stream, events).await,
             Err(refusal) => self.refuse(&id, &refusal).await,
+        }
+    }
+
+    /// Writes embeddings.
+    async fn embed(&mut self, id: &Value, request: embed::Request, arrived: Instant) -> io::Result<()> {
+        let server = Arc::clone(&self.server);
+        let (encoding, client) = (request.encoding, self.client.clone());
+        let work = async {
+            let (found, tokens) = request.run(&server, client, arrived).await?;
+            let rendered = move || -> Vec<Value> {
+                found.iter().map(|embedding| embed::rendered(embedding, encoding)).collect()
+            };
+            let embeddings = server.aside(rendered).await?;
+            Ok(json!({ "done": true, "embeddings": embeddings, "usage": { "prompt_tokens": tokens } }))
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = work => answer,
+            () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        match answer {
+            Ok(line) => {
+                let mut out = Vec::new();
+                put(&mut out, &with_id(id, line));
+                self.write(&out).await
+            }
+            Err(refusal) => self.refuse(id, &refusal).await,
         }
     }
 
@@ -202,17 +272,18 @@ impl Connection {
     }
 
     async fn refuse(&self, id: &Value, refusal: &Refusal) -> io::Result<()> {
+        self.server.metrics.count_refusal(refusal.status());
         let mut out = Vec::new();
         put(&mut out, &refused(id, refusal));
         self.write(&out).await
     }
 
     async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
+        let stall = self.server.current().limits.stall;
         while !bytes.is_empty() {
             match self.stream.try_write(bytes) {
                 Ok(written) => bytes = &bytes[written..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let stall = self.server.limits.stall;
                     timeout(stall, self.stream.writable()).await.map_err(|_| io::ErrorKind::TimedOut)??;
                 }
                 Err(error) => return Err(error),
@@ -222,18 +293,28 @@ impl Connection {
     }
 }
 
-/// The request in `line`; its id first, which an error repeats.
-fn read(line: &[u8], server: &Server, id: &mut Value) -> Result<Generate, Refusal> {
-    let mut fields = Fields::read(line)?;
+/// What is asked for.
+enum Asked {
+    Generate(Box<Generate>),
+    Embed(embed::Request),
+}
+
+/// The request in `fields`; its id first, which an error repeats.
+fn read(mut fields: Fields, server: &Server, id: &mut Value) -> Result<Asked, Refusal> {
     *id = match fields.take("id") {
         Some(given @ (Value::String(_) | Value::Number(_))) => given,
         Some(other) => return Err(super::fields::wrong("id", "use a text or a number", &other)),
         None => Value::Null,
     };
+    if fields.has("embed") {
+        let request = embed::Request::take(&mut fields, "embed", server)?;
+        fields.finish()?;
+        return Ok(Asked::Embed(request));
+    }
     let prompt = prompt_or_messages(&mut fields)?;
-    let generate = Generate::take(&mut fields, prompt, &server.defaults)?;
+    let generate = Generate::take(&mut fields, prompt, &server.current().defaults)?;
     fields.finish()?;
-    Ok(generate)
+    Ok(Asked::Generate(Box::new(generate)))
 }
 
 /// A token's line.
@@ -243,11 +324,22 @@ struct Line<'a> {
     id: &'a Value,
     token: Token,
     text: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprob: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top: Option<Value>,
 }
 
 impl<'a> Line<'a> {
     fn new(id: &'a Value, piece: &'a Piece) -> Self {
-        Line { id, token: piece.token, text: &piece.text }
+        let likelihood = piece.likelihood.as_ref();
+        Line {
+            id,
+            token: piece.token,
+            text: &piece.text,
+            logprob: likelihood.map(|likelihood| likelihood.chosen.logprob),
+            top: likelihood.map(|likelihood| likelihood.top_json()),
+        }
     }
 }
 
@@ -256,12 +348,14 @@ impl<'a> Line<'a> {
 struct Whole {
     text: String,
     tokens: Vec<Token>,
+    logprobs: Vec<Value>,
 }
 
 impl Whole {
     fn add(&mut self, piece: &Piece) {
         self.text.push_str(&piece.text);
         self.tokens.push(piece.token);
+        self.logprobs.extend(piece.likelihood.as_ref().map(|likelihood| likelihood.to_json()));
     }
 }
 
@@ -295,6 +389,9 @@ fn last(id: &Value, done: &Done, whole: &Whole, stream: bool) -> Value {
     });
     if !stream {
         line["tokens"] = json!(whole.tokens);
+        if !whole.logprobs.is_empty() {
+            line["logprobs"] = json!(whole.logprobs);
+        }
     }
     with_id(id, line)
 }

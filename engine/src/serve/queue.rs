@@ -3,9 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::job::{Client, Job};
+use super::scheduler::Rules;
+use super::turn::Turn;
 
 /// A queue in which each client has a line of its own; lines are served in turn.
 #[derive(Debug)]
@@ -64,6 +66,39 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         Some(item)
     }
 
+    /// The next one, where it stays.
+    pub fn first(&mut self) -> Option<&mut T> {
+        self.lines.get_mut(self.turns.front()?)?.front_mut()
+    }
+
+    /// The first one that `wanted` says, line after line; a line from which one was taken comes last, but for the next
+    /// one's own.
+    pub fn pop_where(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
+        let found = self.turns.iter().enumerate().find_map(|(turn, client)| {
+            let at = self.lines.get(client)?.iter().position(&wanted)?;
+            Some((turn, at))
+        });
+        let (turn, at) = found?;
+        if (turn, at) == (0, 0) {
+            return self.pop();
+        }
+        let client = self.turns.get(turn)?.clone();
+        let line = self.lines.get_mut(&client)?;
+        let item = line.remove(at)?;
+        let is_over = line.is_empty();
+        if is_over {
+            self.lines.remove(&client);
+        }
+        if turn > 0 {
+            self.turns.remove(turn);
+            if !is_over {
+                self.turns.push_back(client);
+            }
+        }
+        self.len -= 1;
+        Some(item)
+    }
+
     /// Takes out all that `wanted` says.
     pub fn take(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
@@ -93,15 +128,24 @@ pub enum Refused {
 
 /// The way of jobs from the transports to the scheduler.
 pub struct Inbox {
+    /// Whose turn it is to evaluate: the scheduler's, or that of whoever makes embeddings.
+    pub turn: Turn,
     state: Mutex<State>,
     arrived: Condvar,
-    bound: usize,
 }
+
+/// How many may go before one that does not fit, and how long it is passed: then the others wait until it fits.
+const PASSES: u32 = 16;
+const PASSING: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 struct State {
     queue: FairQueue<Client, Job>,
     closing: Closing,
+    bound: usize,
+    step: Option<Duration>,
+    /// New ones, until the scheduler has taken them.
+    rules: Option<Rules>,
 }
 
 /// How far the end is.
@@ -119,7 +163,31 @@ pub enum Closing {
 impl Inbox {
     /// An inbox for `bound` jobs that wait.
     pub fn new(bound: usize) -> Self {
-        Inbox { state: Mutex::default(), arrived: Condvar::new(), bound }
+        let state = State { bound, ..State::default() };
+        Inbox { turn: Turn::default(), state: Mutex::new(state), arrived: Condvar::new() }
+    }
+
+    /// How many may wait.
+    pub fn bound(&self) -> usize {
+        self.lock().bound
+    }
+
+    /// Lets `bound` jobs wait from now on, and the scheduler work by `rules`.
+    pub fn change(&self, bound: usize, rules: Rules) {
+        let mut state = self.lock();
+        (state.bound, state.step, state.rules) = (bound, Some(rules.step), Some(rules));
+        drop(state);
+        self.arrived.notify_one();
+    }
+
+    /// How long a batch may take in which anyone generates, where that was changed.
+    pub fn step(&self) -> Option<Duration> {
+        self.lock().step
+    }
+
+    /// Rules that are new.
+    pub fn new_rules(&self) -> Option<Rules> {
+        self.lock().rules.take()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -129,18 +197,26 @@ impl Inbox {
 
     /// Puts `job` in the queue.
     pub fn push(&self, job: Job) -> Result<(), Refused> {
+        self.push_all(vec![job])
+    }
+
+    /// Puts all of `jobs` in the queue, or none.
+    pub fn push_all(&self, jobs: Vec<Job>) -> Result<(), Refused> {
         let mut state = self.lock();
         if state.closing != Closing::Open {
             return Err(Refused::Stopping);
         }
-        if state.queue.len() >= self.bound {
+        let room = |state: &State| state.queue.len() + jobs.len() <= state.bound;
+        if !room(&state) {
             // Whoever is gone does not wait.
             drop(state.queue.take(Job::is_abandoned));
         }
-        if state.queue.len() >= self.bound {
+        if !room(&state) {
             return Err(Refused::Busy { waiting: state.queue.len() });
         }
-        state.queue.push(job.client.clone(), job);
+        for job in jobs {
+            state.queue.push(job.client.clone(), job);
+        }
         drop(state);
         self.arrived.notify_one();
         Ok(())
@@ -151,9 +227,26 @@ impl Inbox {
         self.lock().queue.push_front(job.client.clone(), job);
     }
 
-    /// The next job.
-    pub fn pop(&self) -> Option<Job> {
-        self.lock().queue.pop()
+    /// The next job that `fits`. One that does not is passed, but not for ever.
+    pub fn pop(&self, fits: impl Fn(&Job) -> bool) -> Option<Job> {
+        let mut state = self.lock();
+        let first = state.queue.first()?;
+        if fits(first) {
+            return state.queue.pop();
+        }
+        // One that waits for another of its own request is passed by all until then.
+        if first.waits() {
+            return state.queue.pop_where(fits);
+        }
+        let (passes, since) = *first.passed.get_or_insert((0, Instant::now()));
+        if passes >= PASSES || since.elapsed() >= PASSING {
+            return None;
+        }
+        let job = state.queue.pop_where(fits)?;
+        if let Some(passed) = state.queue.first().and_then(|first| first.passed.as_mut()) {
+            passed.0 += 1;
+        }
+        Some(job)
     }
 
     /// Takes out the jobs that `wanted` says.
@@ -218,6 +311,21 @@ mod tests {
         queue.push_front("d", 9);
         let order: Vec<i32> = std::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, [9, 0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn others_pass_one_that_does_not_fit() {
+        let mut queue = FairQueue::default();
+        for (client, item) in [("a", 100), ("a", 1), ("b", 101), ("b", 2), ("b", 3), ("c", 4)] {
+            queue.push(client, item);
+        }
+        let order: Vec<i32> = std::iter::from_fn(|| queue.pop_where(|item| *item < 100)).collect();
+        // The next one keeps its place; the others take turns.
+        assert_eq!((order, queue.len()), (vec![1, 2, 4, 3], 2));
+        assert_eq!(queue.first(), Some(&mut 100));
+        let order: Vec<i32> = std::iter::from_fn(|| queue.pop_where(|_| true)).collect();
+        assert_eq!(order, [100, 101]);
+        assert!(queue.is_empty() && queue.first().is_none());
     }
 
     #[test]

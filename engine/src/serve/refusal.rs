@@ -13,8 +13,10 @@ pub enum Kind {
     TooLarge,
     /// No key, or a wrong one.
     Unauthorized,
-    /// A web page asks, perhaps.
+    /// A web page asks by a name of its own, perhaps.
     Forbidden,
+    /// A web page of another place asks.
+    Origin,
     /// There is no such thing here.
     NotFound,
     /// There is no such model.
@@ -43,6 +45,7 @@ impl Kind {
             Kind::TooLarge => (413, INVALID, "request_too_large"),
             Kind::Unauthorized => (401, "authentication_error", "invalid_api_key"),
             Kind::Forbidden => (403, "permission_error", "forbidden_host"),
+            Kind::Origin => (403, "permission_error", "forbidden_origin"),
             Kind::NoModel => (404, INVALID, "model_not_found"),
             Kind::NotFound => (404, INVALID, "not_found"),
             Kind::Method => (405, INVALID, "method_not_allowed"),

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::conversation::Conversation;
 use super::fields::{Fields, shown, wrong};
+use super::logprobs;
 use super::refusal::Refusal;
 use crate::error::Error;
 use crate::ffi::Token;
@@ -64,6 +65,8 @@ pub struct Generate {
     pub sampling: SamplingOptions,
     /// Whether the prompt may begin with what is in the cache.
     pub cache_prompt: bool,
+    /// How many alternatives are told of each token, and how likely it was; nothing where not asked for.
+    pub logprobs: Option<u32>,
     /// How long it may take.
     pub deadline: Duration,
 }
@@ -81,6 +84,7 @@ impl Generate {
             ignore_end: fields.bool("ignore_eos")?.unwrap_or(false),
             stop: stops(fields.take("stop"))?,
             sampling: sampling(fields, defaults)?,
+            logprobs: fields.whole("logprobs", 0..=logprobs::MOST)?,
             cache_prompt: fields.bool("cache_prompt")?.unwrap_or(true),
             deadline: deadline.map_or(defaults.deadline, Duration::from_secs_f64),
         })
@@ -220,6 +224,8 @@ mod tests {
             (r#"{"prompt": [99999999999]}"#, "prompt: a list holds tokens"),
             (r#"{"prompt": "a", "max_tokens": 0}"#, "max_tokens: use a whole number from 1"),
             (r#"{"prompt": "a", "max_tokens": -1}"#, "max_tokens: use a whole number from 1"),
+            (r#"{"prompt": "a", "logprobs": 21}"#, "logprobs: use a whole number from 0 to 20, not 21"),
+            (r#"{"prompt": "a", "logprobs": true}"#, "logprobs: use a whole number from 0 to 20, not true"),
             (r#"{"prompt": "a", "timeout_s": 61}"#, "timeout_s: use a number from 0.001 to 60"),
             (r#"{"prompt": "a", "temperature": -1}"#, "temperature: use 0 (most likely token) to 100"),
             (r#"{"prompt": "a", "top_p": 1.1}"#, "top_p: use 0 to 1"),

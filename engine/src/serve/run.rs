@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
-use std::sync::{Arc, mpsc as std_mpsc};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock, mpsc as std_mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use build_info::Bytes;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -14,18 +15,23 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::connection::{Shared, unix};
+use super::embed::{self, Pooling};
 use super::listen::{self, Socket};
 use super::metrics::Metrics;
 use super::queue::{Closing, Inbox};
 use super::request::Defaults;
 use super::scheduler::{Rules, Scheduler};
-use super::server::{Limits, Server};
+use super::server::{BESIDE, Beside, Current, Limits, Server};
+use super::starting::Starting;
+use crate::cache::{Store, Wanted};
 use crate::chat::Template;
 use crate::error::{Error, Result};
-use crate::ffi::{self, Model};
+use crate::ffi::{self, Model, Threads};
 use crate::live::Live;
 use crate::model;
+use crate::sampling::SamplingOptions;
 use crate::settings::Settings;
+use crate::signals::hang_up_is_ignored;
 
 /// How a server is made.
 #[derive(Clone, Debug)]
@@ -56,6 +62,27 @@ pub struct Options {
     pub limits: Limits,
     /// How the scheduler works.
     pub rules: Rules,
+    /// Where prompts are kept on the disk.
+    pub prompt_cache: Option<PromptCache>,
+    /// Which tokens' embeddings a text's is made of; without it what the model says.
+    pub embedding_pooling: Option<Pooling>,
+}
+
+/// A folder for prompts.
+#[derive(Clone, Debug)]
+pub struct PromptCache {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Most that it may take.
+    pub bound: Bytes,
+    /// Whether it is only read.
+    pub read_only: bool,
+}
+
+impl PromptCache {
+    fn wanted(&self, model: &Path) -> Result<Wanted> {
+        Wanted::new(Store::folder(&self.folder, self.bound, self.read_only)?, model)
+    }
 }
 
 /// Where a server can be reached.
@@ -71,6 +98,16 @@ pub struct Ready {
     pub name: String,
 }
 
+/// What a server tells whoever started it, and asks.
+pub struct Hooks<'a> {
+    /// Called when requests are answered.
+    pub on_ready: &'a mut dyn FnMut(&Ready),
+    /// Called on SIGHUP: what is in force from then on, if anything changes. Without it SIGHUP ends the server.
+    pub reload: Option<&'a mut dyn FnMut() -> Option<(Options, SamplingOptions)>>,
+    /// Called with what the user should know.
+    pub warn: &'a mut dyn FnMut(&str),
+}
+
 /// What was bound; the socket's file goes with it.
 struct Bound {
     unix: Option<(Socket, UnixListener)>,
@@ -80,51 +117,92 @@ struct Bound {
 /// Exit code of a server that was told twice to end.
 const TWICE: i32 = 130;
 
-/// Serves until it is told to end. `on_ready` is called when requests are answered.
+/// Exit code of one that could not be ended in order.
+const STUCK: i32 = 1;
+
+/// How long the last step may take once everything has to end now.
+const LAST_STEP: Duration = Duration::from_secs(5);
+
+/// Serves until it is told to end.
 ///
 /// # Errors
 /// Where it cannot listen, the model or the context cannot be had, or the scheduler ended by itself.
-pub fn run(
-    options: &Options,
-    settings: &Settings,
-    live: Live,
-    on_ready: &mut dyn FnMut(&Ready),
-) -> Result<()> {
-    let bound = bind(options)?;
-    allow_files(options.limits.connections);
+pub fn run(options: &Options, settings: &Settings, live: Live, hooks: &mut Hooks<'_>) -> Result<()> {
+    // Before anything waits for it.
+    let hang_up = match (hang_up_is_ignored(), &hooks.reload) {
+        (true, _) => HangUp::Ignored,
+        (false, Some(_)) => HangUp::Reloads,
+        (false, None) => HangUp::Ends,
+    };
+    let starting = Starting::new(hang_up == HangUp::Ends);
+    let bound = {
+        let mut file = starting.file();
+        let bound = bind(options)?;
+        *file = bound.unix.as_ref().map(|(socket, _)| socket.trace());
+        bound
+    };
+    if let Some(warning) = bound.unix.as_ref().and_then(|(socket, _)| socket.warning.as_ref()) {
+        (hooks.warn)(warning);
+    }
+    let listeners = usize::from(options.socket.is_some()) + usize::from(options.listen.is_some());
+    allow_files(options.limits.connections * listeners);
+    let cache = options.prompt_cache.as_ref().map(|cache| cache.wanted(&options.model)).transpose()?;
     let model = model::open(&options.model, settings, &live)?;
     let template = template(options, &model)?;
     let inbox = Arc::new(Inbox::new(options.queue));
     let metrics = Arc::new(Metrics::default());
-    let mut scheduler = start_scheduler(options, settings, live, &model, &inbox, &metrics)?;
+    let mut scheduler = start_scheduler(options, settings, live, cache, &model, &inbox, &metrics)?;
+    let (embedder, embedding) = embed::start(embed::Start {
+        model: &model,
+        settings,
+        threads: scheduler.threads.clone(),
+        n_ctx: scheduler.n_ctx,
+        step: options.rules.step,
+        pooling: options.embedding_pooling,
+        inbox: &inbox,
+        metrics: &metrics,
+    })?;
+    scheduler.embedding = Some(embedding);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let server = Arc::new(Server {
         name: options.name.clone(),
         n_ctx: scheduler.n_ctx,
         slots: options.slots,
         created: now.map_or(0, |now| now.as_secs()),
-        defaults: Defaults {
-            sampling: settings.sampling_options(),
-            max_tokens: options.max_tokens,
-            deadline: options.deadline,
-        },
-        limits: options.limits,
-        keys: options.keys.clone(),
+        current: RwLock::new(Arc::new(options.current(settings.sampling_options()))),
         model,
         template,
         inbox,
+        embedder,
         metrics,
+        beside: Beside::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(2)
+        .max_blocking_threads(BESIDE)
         .build()
         .map_err(|why| Error::Serve(format!("no asynchronous runtime: {why}")))?;
-    let ended = runtime.block_on(serve(&server, &mut scheduler, bound, on_ready));
+    let ended = runtime.block_on(async {
+        // From here on they are waited for there.
+        let signals = Signals::new(hang_up).map_err(|why| Error::Serve(why.to_string()))?;
+        drop(starting);
+        serve(&server, &mut scheduler, bound, signals, hooks).await
+    });
     // What still runs there is of clients that are gone.
     runtime.shutdown_background();
     ended?;
     scheduler.join()
+}
+
+impl Options {
+    /// What of it can be changed while the server runs.
+    fn current(&self, sampling: SamplingOptions) -> Current {
+        Current {
+            defaults: Defaults { sampling, max_tokens: self.max_tokens, deadline: self.deadline },
+            limits: self.limits,
+            keys: self.keys.clone(),
+        }
+    }
 }
 
 /// The template; a model without one can still go on with texts.
@@ -177,11 +255,31 @@ fn bind(options: &Options) -> Result<Bound> {
 struct Running {
     thread: JoinHandle<()>,
     ended: oneshot::Receiver<()>,
+    /// Whether it was waited for to the end: nobody is told twice.
+    is_over: bool,
     n_ctx: u32,
+    /// Its context's, which embeddings are made with too.
+    threads: Threads,
+    /// The thread that makes these.
+    embedding: Option<embed::Ended>,
 }
 
 impl Running {
+    /// Waits until both threads have ended.
+    async fn all_ended(&mut self) {
+        if !self.is_over {
+            let _ = (&mut self.ended).await;
+            self.is_over = true;
+        }
+        if let Some(embedding) = &mut self.embedding {
+            let _ = (&mut embedding.ended).await;
+        }
+    }
+
     fn join(self) -> Result<()> {
+        if let Some(embedding) = self.embedding {
+            embedding.join();
+        }
         self.thread.join().map_err(|_| Error::Serve("its scheduler panicked".to_string()))
     }
 }
@@ -190,6 +288,7 @@ fn start_scheduler(
     options: &Options,
     settings: &Settings,
     live: Live,
+    cache: Option<Wanted>,
     model: &Arc<Model>,
     inbox: &Arc<Inbox>,
     metrics: &Arc<Metrics>,
@@ -204,12 +303,13 @@ fn start_scheduler(
         let _over = over;
         // On this thread: it is one of its pool's.
         let scheduler = model::shared_context(&model, &settings, &live, slots).and_then(|context| {
-            let n_ctx = context.n_ctx();
-            Ok((Scheduler::new(context, inbox, metrics, rules)?, n_ctx))
+            let made = (context.n_ctx(), context.pools());
+            let scheduler = Scheduler::new(context, inbox, metrics, rules)?;
+            Ok((scheduler.with_disk(cache, &settings, &live)?, made))
         });
         match scheduler {
-            Ok((scheduler, n_ctx)) => {
-                let _ = said.send(Ok(n_ctx));
+            Ok((scheduler, made)) => {
+                let _ = said.send(Ok(made));
                 scheduler.run();
             }
             Err(error) => drop(said.send(Err(error))),
@@ -218,7 +318,9 @@ fn start_scheduler(
     let thread = Builder::new().name("scheduler".to_string()).spawn(work);
     let thread = thread.map_err(|why| Error::Serve(format!("no thread for the scheduler: {why}")))?;
     match made.recv() {
-        Ok(Ok(n_ctx)) => Ok(Running { thread, ended, n_ctx }),
+        Ok(Ok((n_ctx, threads))) => {
+            Ok(Running { thread, ended, is_over: false, n_ctx, threads, embedding: None })
+        }
         Ok(Err(error)) => Err(error),
         Err(_) => Err(Error::Serve("its scheduler panicked".to_string())),
     }
@@ -228,46 +330,70 @@ async fn serve(
     server: &Arc<Server>,
     scheduler: &mut Running,
     bound: Bound,
-    on_ready: &mut dyn FnMut(&Ready),
+    mut signals: Signals,
+    hooks: &mut Hooks<'_>,
 ) -> Result<()> {
     let failed = |why: std::io::Error| Error::Serve(why.to_string());
-    let mut signals = Signals::new().map_err(failed)?;
     let (stop, stopping) = watch::channel(false);
     let (open, mut closed) = mpsc::channel::<()>(1);
-    let permits = Arc::new(Semaphore::new(server.limits.connections));
-    let shared = Shared { server: Arc::clone(server), permits, stopping, open };
+    let connections = server.current().limits.connections;
+    let shared = || Shared {
+        server: Arc::clone(server),
+        permits: Arc::new(Semaphore::new(connections)),
+        stopping: stopping.clone(),
+        open: open.clone(),
+    };
     let mut ready = Ready { socket: None, listen: None, n_ctx: server.n_ctx, name: server.name.clone() };
     let mut socket = None;
     if let Some((file, listener)) = bound.unix {
         ready.socket = Some(file.path().to_path_buf());
         socket = Some(file);
         let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
-        tokio::spawn(unix(listener, shared.clone()));
+        tokio::spawn(unix(listener, shared()));
     }
     if let Some(listener) = bound.tcp {
         let listener = TcpListener::from_std(listener).map_err(failed)?;
         ready.listen = Some(listener.local_addr().map_err(failed)?);
-        tokio::spawn(super::http::tcp(listener, shared.clone()));
+        tokio::spawn(super::http::tcp(listener, shared()));
     }
-    drop(shared);
-    on_ready(&ready);
+    drop((open, stopping));
+    (hooks.on_ready)(&ready);
 
-    tokio::select! {
-        () = signals.next() => {}
-        _ = &mut scheduler.ended => return Err(Error::Serve("its scheduler ended".to_string())),
+    loop {
+        let told = tokio::select! {
+            told = signals.next() => told,
+            _ = &mut scheduler.ended => return Err(Error::Serve("its scheduler ended".to_string())),
+        };
+        match (told, &mut hooks.reload) {
+            (Told::HangUp, Some(reload)) => {
+                if let Some((options, sampling)) = reload() {
+                    server.change(options.current(sampling));
+                    server.inbox.change(options.queue, options.rules);
+                }
+            }
+            _ => break,
+        }
     }
     // No more connections, no more requests. The file first: whoever starts now can have its place.
     drop(socket);
     server.inbox.close(Closing::Draining);
     let _ = stop.send(true);
     let told_twice = async {
-        signals.next().await;
+        // A terminal that closes is no one who insists.
+        while signals.next().await == Told::HangUp {}
         ffi::exit_now(TWICE);
     };
     let drained = async {
-        if timeout(server.limits.drain, &mut scheduler.ended).await.is_err() {
+        if timeout(server.current().limits.drain, scheduler.all_ended()).await.is_err() {
             server.inbox.close(Closing::Now);
-            let _ = (&mut scheduler.ended).await;
+            ffi::interrupt(true);
+            if timeout(LAST_STEP, scheduler.all_ended()).await.is_err() {
+                let seconds = LAST_STEP.as_secs();
+                (hooks.warn)(&format!(
+                    "what runs did not end within {seconds} seconds more: the server ends without it"
+                ));
+                ffi::exit_now(STUCK);
+            }
         }
         // The last answers are on their way.
         let _ = timeout(LAST_ANSWERS, closed.recv()).await;
@@ -282,27 +408,50 @@ async fn serve(
 /// How long clients may take to read the end of their answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
-/// What asks the server to end.
+/// What SIGHUP does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HangUp {
+    /// Nothing, as it was when the program started.
+    Ignored,
+    Reloads,
+    Ends,
+}
+
+/// What a signal says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    End,
+    HangUp,
+}
+
+/// What asks the server to end, or to read its configuration again.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    hang_up: Signal,
+    hang_up: Option<Signal>,
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    fn new(hang_up: HangUp) -> std::io::Result<Self> {
+        let hang_up = (hang_up != HangUp::Ignored).then(|| signal(SignalKind::hangup()));
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
+            hang_up: hang_up.transpose()?,
         })
     }
 
-    async fn next(&mut self) {
+    async fn next(&mut self) -> Told {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(signal) => signal.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-            _ = self.hang_up.recv() => {}
+            _ = self.terminate.recv() => Told::End,
+            _ = self.interrupt.recv() => Told::End,
+            _ = hang_up => Told::HangUp,
         }
     }
 }

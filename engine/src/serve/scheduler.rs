@@ -2,6 +2,9 @@
 //!
 //! Nothing here waits for a client: what a reader does not take stays in its slot, which rests meanwhile.
 
+mod disk;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +14,7 @@ use super::plan::{Active, Part, plan, prefill_beside_decode};
 use super::queue::{Closing, Inbox};
 use super::reuse::{Choice, Held, choose};
 use super::slot::{Outbox, Run, Slot, unstarted};
+use crate::cache::worker::{Answer, Disk};
 use crate::error::{Error, Result};
 use crate::ffi::{Batch, Context, Decoded};
 use crate::generate::has_nan;
@@ -35,6 +39,11 @@ pub struct Rules {
     pub stall: Duration,
 }
 
+/// `rules` as far as `context` can work by them.
+fn possible(rules: Rules, context: &Context) -> Rules {
+    Rules { reuse: rules.reuse && context.model().has_plain_cache(), ..rules }
+}
+
 /// The thread's state.
 pub struct Scheduler {
     context: Context,
@@ -51,6 +60,9 @@ pub struct Scheduler {
     parked: Vec<Run>,
     /// Ends that readers have yet to take, of runs that are over.
     leaving: Vec<Outbox>,
+    /// The prompt cache on the disk, if there is one, and what it has found.
+    disk: Option<Disk<Job>>,
+    found: VecDeque<Answer<Job>>,
     seconds_per_prompt_token: Option<f64>,
     looked_at_queue: Instant,
 }
@@ -69,7 +81,7 @@ impl Scheduler {
             )));
         }
         metrics.slots.set(u64::from(slots));
-        let rules = Rules { reuse: rules.reuse && context.model().has_plain_cache(), ..rules };
+        let rules = possible(rules, &context);
         Ok(Scheduler {
             slots: (0..slots).map(Slot::new).collect(),
             context,
@@ -81,6 +93,8 @@ impl Scheduler {
             admissions: 0,
             parked: Vec::new(),
             leaving: Vec::new(),
+            disk: None,
+            found: VecDeque::new(),
             seconds_per_prompt_token: None,
             looked_at_queue: Instant::now(),
         })
@@ -93,17 +107,22 @@ impl Scheduler {
             if closing == Closing::Now {
                 return self.end_all();
             }
+            if let Some(rules) = self.inbox.new_rules() {
+                self.rules = possible(rules, &self.context);
+            }
             self.look_at_readers();
             self.look_at_clocks();
+            self.look_at_disk();
             self.admit();
             let active = self.active();
-            self.metrics.waiting.set(self.inbox.len() as u64);
+            self.metrics.waiting.set((self.inbox.len() + self.looked_for()) as u64);
             if active.is_empty() {
                 let running = self.slots.iter().any(|slot| slot.run.is_some());
-                let busy = running || !self.leaving.is_empty() || !self.parked.is_empty();
+                let waiting = !self.leaving.is_empty() || !self.parked.is_empty() || self.looked_for() > 0;
+                let busy = running || waiting;
                 match (busy, closing) {
                     (true, _) => std::thread::sleep(STALLED),
-                    (false, Closing::Draining) if self.inbox.is_empty() => return,
+                    (false, Closing::Draining) if self.inbox.is_empty() => return self.save_all(),
                     (false, _) => self.inbox.wait(closing, IDLE),
                 }
                 continue;
@@ -219,7 +238,7 @@ impl Scheduler {
         for run in std::mem::take(&mut self.parked) {
             self.finish_run(run, Finish::Shutdown);
         }
-        for job in self.inbox.take(|_| true) {
+        for job in self.stop_looking().into_iter().chain(self.inbox.take(|_| true)) {
             self.tell_unstarted(&job, Finish::Shutdown);
         }
     }
@@ -235,16 +254,22 @@ impl Scheduler {
                 self.resume(run);
                 continue;
             }
-            let Some(job) = self.inbox.pop() else { break };
+            if self.begin_found() {
+                continue;
+            }
+            if !self.may_take_more() {
+                break;
+            }
+            let fits =
+                |job: &Job| job.is_abandoned() || (!job.waits() && self.has_room_for(job.prompt.len()));
+            let Some(job) = self.inbox.pop(fits) else { break };
             if job.is_abandoned() {
                 self.metrics.abandoned.add(1);
                 continue;
             }
-            if !self.has_room_for(job.prompt.len()) {
-                self.inbox.put_back(job);
-                break;
+            if let Some(job) = self.look_for(job) {
+                self.begin(job);
             }
-            self.begin(job);
         }
         let busy = self.slots.iter().filter(|slot| slot.run.is_some()).count();
         self.metrics.slots_busy.set(busy as u64);
@@ -289,11 +314,13 @@ impl Scheduler {
     /// Makes a slot hold what a prompt shares; says how many tokens that are.
     fn prepare(&mut self, choice: &Choice) -> u32 {
         let sequence = self.slots[choice.slot].sequence;
+        self.keep_on_disk(choice.slot, if choice.from == choice.slot { choice.keep } else { 0 });
         let shared = match choice.from == choice.slot {
             true => choice.keep > 0 && self.context.forget(sequence, choice.keep as u32),
             false => {
                 let from = self.slots[choice.from].sequence;
                 self.slots[choice.slot].held = self.slots[choice.from].held[..choice.keep].to_vec();
+                self.slots[choice.slot].saved = self.slots[choice.from].saved;
                 self.context.share_prefix(from, sequence, choice.keep as u32)
             }
         };
@@ -301,7 +328,9 @@ impl Scheduler {
             self.empty(choice.slot);
             return 0;
         }
-        self.slots[choice.slot].held.truncate(choice.keep);
+        let slot = &mut self.slots[choice.slot];
+        slot.held.truncate(choice.keep);
+        slot.saved = slot.saved.min(choice.keep);
         choice.keep as u32
     }
 
@@ -309,6 +338,7 @@ impl Scheduler {
     fn empty(&mut self, at: usize) {
         self.context.forget(self.slots[at].sequence, 0);
         self.slots[at].held.clear();
+        self.slots[at].saved = 0;
     }
 
     /// One batch: evaluated, tokens chosen and told.
@@ -316,14 +346,18 @@ impl Scheduler {
         let beside = prefill_beside_decode(self.rules.step.as_secs_f64(), self.seconds_per_prompt_token);
         let parts = plan(active, self.budget, beside);
         let rows = self.fill(&parts);
+        let turn = self.inbox.turn.take();
         let start = Instant::now();
         let decoded = self.context.decode_batch(&mut self.batch);
+        self.context.synchronize();
+        drop(turn);
         match decoded {
             Ok(Decoded::Done) => {}
             Ok(Decoded::NoRoom) => return self.make_room(),
+            // The end has come, and every request is told of that.
+            Err(Error::Interrupted) => return self.inbox.close(Closing::Now),
             Err(error) => return self.give_up(&parts, &error),
         }
-        self.context.synchronize();
         self.count(&parts, start.elapsed());
         for part in &parts {
             self.hold(part);
@@ -412,6 +446,7 @@ impl Scheduler {
         let idle = self.slots.iter().enumerate();
         let idle = idle.filter(|(_, slot)| slot.run.is_none() && !slot.held.is_empty());
         if let Some(at) = idle.min_by_key(|(_, slot)| slot.used).map(|(at, _)| at) {
+            self.keep_on_disk(at, 0);
             return self.empty(at);
         }
         let running = self.slots.iter().enumerate();

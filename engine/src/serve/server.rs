@@ -1,11 +1,15 @@
 //! What every connection shares: the way to the scheduler.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout_at;
 
-use super::job::{Client, Event, Job};
+use super::embed::Embedder;
+use super::fields::Fields;
+use super::job::{Client, Event, Finish, Job};
 use super::metrics::Metrics;
 use super::queue::{Inbox, Refused};
 use super::refusal::{Kind, Refusal};
@@ -20,6 +24,18 @@ const EVENTS: usize = 64;
 
 /// A text of more bytes is cut into tokens beside, so that others' tokens do not wait for it.
 const LONG_TEXT: usize = 16 * 1024;
+
+/// A request of more bytes is read beside.
+const LONG_REQUEST: usize = 64 * 1024;
+
+/// Threads for what takes milliseconds: templates, long texts and requests.
+const LIGHT: usize = 2;
+
+/// Threads for grammars and schemas, which may take seconds: nothing else waits behind them.
+const GRAMMARS: usize = 2;
+
+/// Threads for all that.
+pub const BESIDE: usize = LIGHT + GRAMMARS;
 
 /// What may be asked of the server.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +52,59 @@ pub struct Limits {
     pub drain: Duration,
 }
 
+/// What can be changed while the server runs.
+#[derive(Clone, Debug)]
+pub struct Current {
+    /// What counts where a request says nothing.
+    pub defaults: Defaults,
+    /// What may be asked.
+    pub limits: Limits,
+    /// Keys for requests over TCP; none are needed where this is empty.
+    pub keys: Vec<String>,
+}
+
+/// Work beside the thread that all connections share.
+#[derive(Debug)]
+pub struct Beside {
+    light: Arc<Semaphore>,
+    grammars: Arc<Semaphore>,
+    /// Requests that are prepared.
+    requests: AtomicUsize,
+}
+
+impl Default for Beside {
+    fn default() -> Self {
+        Beside {
+            light: Arc::new(Semaphore::new(LIGHT)),
+            grammars: Arc::new(Semaphore::new(GRAMMARS)),
+            requests: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// Does `work` on a thread of `threads`, which stays taken until it is done, whether anyone waits for it or not.
+async fn beside<T: Send + 'static>(
+    threads: &Arc<Semaphore>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
+    let failed = |why: &dyn std::fmt::Display| Refusal::new(Kind::Failed, why.to_string());
+    let permit = Arc::clone(threads).acquire_owned().await.map_err(|why| failed(&why))?;
+    let work = move || {
+        let _permit = permit;
+        work()
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|why| failed(&why))
+}
+
+/// Counts a request while it is prepared.
+struct Preparing<'a>(&'a AtomicUsize);
+
+impl Drop for Preparing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The shared state.
 pub struct Server {
     /// Name of the model.
@@ -50,19 +119,29 @@ pub struct Server {
     pub slots: u32,
     /// When it was made, in seconds since 1970.
     pub created: u64,
-    /// What counts where a request says nothing.
-    pub defaults: Defaults,
-    /// What may be asked.
-    pub limits: Limits,
-    /// Keys for requests over TCP; none are needed where this is empty.
-    pub keys: Vec<String>,
+    /// What can be changed.
+    pub current: RwLock<Arc<Current>>,
     /// The way to the scheduler.
     pub inbox: Arc<Inbox>,
+    /// The way to whatever makes embeddings.
+    pub embedder: Arc<Embedder>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// Work beside.
+    pub beside: Beside,
 }
 
 impl Server {
+    /// What counts now.
+    pub fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes what counts from now on.
+    pub fn change(&self, current: Current) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
+    }
+
     /// Hands `request` of `client` to the scheduler; its events come out of the receiver, which ends it when dropped.
     pub async fn submit(
         &self,
@@ -70,29 +149,99 @@ impl Server {
         client: Client,
         arrived: Instant,
     ) -> Result<mpsc::Receiver<Event>, Refusal> {
+        let mut receivers = self.submit_all(request, 1, client, arrived).await?;
+        receivers.pop().ok_or_else(|| Refusal::new(Kind::Failed, "a request without an answer"))
+    }
+
+    /// The same for `choices` answers, each with a seed of its own from the request's on. All of them are taken, or none.
+    pub async fn submit_all(
+        &self,
+        request: Generate,
+        choices: u32,
+        client: Client,
+        arrived: Instant,
+    ) -> Result<Vec<mpsc::Receiver<Event>>, Refusal> {
+        let bound = self.inbox.bound();
+        if choices as usize > bound.max(1) {
+            let what = format!(
+                "{choices} answers are more than the {bound} that may wait here (--queue): ask for fewer"
+            );
+            return Err(Refusal::field("n", what));
+        }
+        let deadline = arrived + request.deadline;
+        let prepared = timeout_at(deadline.into(), self.prepare(request, choices, client, arrived)).await;
+        let (jobs, receivers) = prepared.unwrap_or_else(|_| {
+            self.metrics.count_end(Finish::Deadline);
+            let message = "the time of the request was over while it was prepared: its grammar or schema takes long, or \
+                           others' do";
+            Err(Refusal::new(Kind::Deadline, message))
+        })?;
+        match self.inbox.push_all(jobs) {
+            Ok(()) => Ok(receivers),
+            Err(refused) => Err(self.words(&refused)),
+        }
+    }
+
+    /// Makes jobs of `request`, one for each of `choices`: tokens, and what chooses those to come.
+    async fn prepare(
+        &self,
+        request: Generate,
+        choices: u32,
+        client: Client,
+        arrived: Instant,
+    ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<Event>>), Refusal> {
+        // As many as may wait and run, so that no more of them are kept than afterwards.
+        let most = self.inbox.bound() + self.slots as usize;
+        let before = self.beside.requests.fetch_add(1, Ordering::Relaxed);
+        let _preparing = Preparing(&self.beside.requests);
+        if before >= most {
+            return Err(self.words(&Refused::Busy { waiting: before }));
+        }
         let field = request.prompt.field();
         let prompt = self.tokens(request.prompt).await?;
         self.check(field, &prompt)?;
-        let chain = self.chain(request.sampling, &prompt).await?;
-        let (events, receiver) = mpsc::channel(EVENTS);
-        let job = Job {
-            client,
-            prompt,
-            max_tokens: request.max_tokens,
-            ignore_end: request.ignore_end,
-            chain,
-            stop: request.stop,
-            cache_prompt: request.cache_prompt,
-            arrived,
-            deadline: arrived + request.deadline,
-            events,
-        };
-        match self.inbox.push(job) {
-            Ok(()) => Ok(receiver),
-            Err(refused) => {
-                self.metrics.refused.add(1);
-                Err(self.words(&refused))
-            }
+        // The first evaluates the prompt, and the others share it, where that is wanted.
+        let leader = (choices > 1 && request.cache_prompt).then(|| Arc::new(()));
+        let (mut jobs, mut receivers) = (Vec::new(), Vec::new());
+        let mut sampling = request.sampling;
+        for choice in 0..choices {
+            let chain = self.chain(sampling.clone(), &prompt).await?;
+            sampling.seed = Some(next_seed(chain.seed()));
+            let (events, receiver) = mpsc::channel(EVENTS);
+            receivers.push(receiver);
+            jobs.push(Job {
+                client: client.clone(),
+                prompt: prompt.clone(),
+                max_tokens: request.max_tokens,
+                ignore_end: request.ignore_end,
+                chain,
+                stop: request.stop.clone(),
+                cache_prompt: request.cache_prompt,
+                logprobs: request.logprobs,
+                leads: leader.clone().filter(|_| choice == 0),
+                follows: leader.as_ref().filter(|_| choice > 0).map(Arc::downgrade),
+                arrived,
+                deadline: arrived + request.deadline,
+                events,
+                passed: None,
+            });
+        }
+        Ok((jobs, receivers))
+    }
+
+    /// Does what may take milliseconds beside, so that others' tokens do not wait for it.
+    pub async fn aside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        beside(&self.beside.light, work).await
+    }
+
+    /// The fields of a request.
+    pub async fn fields(&self, bytes: impl AsRef<[u8]> + Send + 'static) -> Result<Fields, Refusal> {
+        match bytes.as_ref().len() > LONG_REQUEST {
+            true => beside(&self.beside.light, move || Fields::read(bytes.as_ref())).await?,
+            false => Fields::read(bytes.as_ref()),
         }
     }
 
@@ -103,15 +252,14 @@ impl Server {
         match prompt {
             Prompt::Text(text) if text.len() > LONG_TEXT => {
                 let model = Arc::clone(&self.model);
-                let cut = tokio::task::spawn_blocking(move || model.tokenize(&text)).await;
-                cut.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?.map_err(failed)
+                beside(&self.beside.light, move || model.tokenize(&text)).await?.map_err(failed)
             }
             Prompt::Text(text) => self.model.tokenize(&text).map_err(failed),
             // A template takes as long as its author likes.
             Prompt::Messages(conversation) => {
                 let (model, template) = (Arc::clone(&self.model), self.template()?);
-                let cut = tokio::task::spawn_blocking(move || conversation.tokens(&template, &model)).await;
-                cut.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?.map_err(failed)
+                let cut = beside(&self.beside.light, move || conversation.tokens(&template, &model)).await?;
+                cut.map_err(failed)
             }
             Prompt::Tokens(tokens) => match tokens.iter().find(|token| !self.model.has_token(**token)) {
                 None => Ok(tokens),
@@ -138,8 +286,7 @@ impl Server {
             // Some take long to be made ready.
             Some(_) => {
                 let model = Arc::clone(&self.model);
-                let made = tokio::task::spawn_blocking(move || Chain::new(&sampling, &model)).await;
-                made.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?
+                beside(&self.beside.grammars, move || Chain::new(&sampling, &model)).await?
             }
             None => Chain::new(&sampling, &self.model),
         };
@@ -167,8 +314,12 @@ impl Server {
 
     fn words(&self, refused: &Refused) -> Refusal {
         match refused {
-            Refused::Stopping => stopping(),
+            Refused::Stopping => {
+                self.metrics.refused.add(1);
+                stopping()
+            }
             Refused::Busy { waiting } => {
+                self.metrics.refused.add(1);
                 let message =
                     format!("{waiting} requests wait already, more than this server lets: try again later");
                 Refusal { retry_after: Some(self.retry_after(*waiting)), ..Refusal::new(Kind::Busy, message) }
@@ -188,6 +339,11 @@ impl Server {
         // Not all of the queue has to go.
         (average.saturating_mul(rounds) / 2).div_ceil(1_000_000_000).clamp(1, 60)
     }
+}
+
+/// The seed of a request's next choice. The greatest number is none to llama.cpp.
+fn next_seed(seed: u32) -> u32 {
+    if seed >= u32::MAX - 1 { 0 } else { seed + 1 }
 }
 
 fn invalid(error: &Error) -> Refusal {

@@ -1,12 +1,14 @@
 //! A slot: a sequence of the context, and the request that runs in it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::job::{Done, Event, Finish, Job, Piece, Timings, Usage};
+use super::logprobs::Likelihood;
 use super::plan::Want;
 use super::stops::StopStrings;
 use crate::error::Result;
@@ -19,6 +21,8 @@ pub struct Slot {
     pub sequence: SequenceId,
     /// The tokens that it holds: evaluated, in order.
     pub held: Vec<Token>,
+    /// How many of them are on the disk.
+    pub saved: usize,
     /// When it was taken last, as a number that grows; 0 for never.
     pub used: u64,
     /// What runs in it.
@@ -28,7 +32,7 @@ pub struct Slot {
 impl Slot {
     /// An empty one.
     pub fn new(sequence: SequenceId) -> Self {
-        Slot { sequence, held: Vec::new(), used: 0, run: None }
+        Slot { sequence, held: Vec::new(), saved: 0, used: 0, run: None }
     }
 
     /// What it wants of the next batch.
@@ -96,6 +100,8 @@ pub struct Run {
     pub outbox: Outbox,
     /// The token that was chosen last, if it is to be evaluated.
     pub next: Option<Token>,
+    /// How likely the token was that was chosen last, where asked for.
+    likelihood: Option<Box<Likelihood>>,
     stream: StreamUtf8,
     stops: StopStrings,
     cached: u32,
@@ -115,6 +121,7 @@ impl Run {
             number,
             outbox: Outbox::new(job.events.clone()),
             next: None,
+            likelihood: None,
             stream: StreamUtf8::default(),
             stops: StopStrings::new(job.stop.clone()),
             cached,
@@ -130,7 +137,14 @@ impl Run {
 
     /// Chooses the next token by the logits in row `row` of `context`.
     pub fn choose(&mut self, context: &mut Context, row: i32) -> Result<Token> {
-        self.job.chain.sample(context, row)
+        let token = self.job.chain.sample(context, row)?;
+        if let Some(top) = self.job.logprobs {
+            let model = Arc::clone(context.model());
+            self.likelihood = Some(Box::new(Likelihood::new(context.logits_at(row)?, token, top, &model)?));
+        }
+        // Its prompt is evaluated: others can share it.
+        self.job.leads = None;
+        Ok(token)
     }
 
     /// Notes that `next` was evaluated.
@@ -195,7 +209,7 @@ impl Run {
         self.generated += 1;
         model.piece(token, self.stream.buffer())?;
         let found = self.stops.push(self.stream.take());
-        self.outbox.send(Event::Token(Piece { token, text: found.text }));
+        self.outbox.send(Event::Token(Piece { token, text: found.text, likelihood: self.likelihood.take() }));
         let finish = match found.stop {
             Some(stop) => return Ok(Some(self.done(Finish::StopString, Some(stop)))),
             // All that could follow is the end.

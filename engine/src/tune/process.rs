@@ -17,8 +17,8 @@ use build_info::tuning::{Chosen, CpuKey, ModelShape};
 use build_info::{Bytes, Logits};
 use measure::Watch;
 
-use super::check::{Comparison, compare};
-use super::space::memory;
+use super::check::{Comparison, Rounding, compare};
+use super::space::{changes_numerics, memory};
 use super::worker::{Answer, Request, lead};
 use super::{Event, Failure, Measured, Runner, Work};
 use crate::ffi;
@@ -45,6 +45,8 @@ pub struct Processes<'a> {
     workers: Vec<Worker>,
     /// The output without tuning, after so many tokens.
     reference: Option<(u32, Logits)>,
+    /// What rounding does to the output after so many tokens.
+    rounding: Option<(u32, Rounding)>,
     folder: PathBuf,
     started: Instant,
     watch: Option<(Watch, f64)>,
@@ -117,6 +119,7 @@ impl<'a> Processes<'a> {
             patience,
             workers: Vec::new(),
             reference: None,
+            rounding: None,
             folder,
             started: Instant::now(),
             watch: None,
@@ -205,6 +208,21 @@ impl<'a> Processes<'a> {
         let _ = fs::remove_file(&out);
         let logits = Logits::parse(&bytes).map_err(|error| failed(error.to_string()))?;
         Ok((logits, text))
+    }
+
+    /// How far `reference`, the output without tuning after `lead` tokens, is from what smaller graphs give.
+    fn rounding(&mut self, reference: &Logits, lead: u32) -> Result<Rounding, Failure> {
+        /// Smaller than the text, so that there are several graphs.
+        const GRAPH: u32 = 32;
+        if let Some((_, rounding)) = self.rounding.filter(|(tokens, _)| *tokens == lead) {
+            return Ok(rounding);
+        }
+        let smaller = Chosen { n_ubatch: Some(GRAPH), ..Chosen::default() };
+        let (logits, text) = self.logits(&smaller, lead)?;
+        let found = compare(reference, &logits, text);
+        let rounding = Rounding { mean_kld: found.mean_kld, top1: found.top1 };
+        self.rounding = Some((lead, rounding));
+        Ok(rounding)
     }
 
     /// Seconds of CPU that the processes have taken.
@@ -373,6 +391,12 @@ impl Runner for Processes<'_> {
             None => self.logits(&Chosen::default(), lead)?.0,
         };
         let found = self.logits(settings, lead).map(|(logits, text)| compare(&reference, &logits, text));
+        let found = match found {
+            Ok(found) if changes_numerics(settings) && !found.is_exact() => self
+                .rounding(&reference, lead)
+                .map(|rounding| Comparison { rounding: Some(rounding), ..found }),
+            found => found,
+        };
         self.reference = Some((lead, reference));
         found
     }

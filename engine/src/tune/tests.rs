@@ -81,7 +81,7 @@ impl Runner for Planted {
         self.clock += self.look;
         let mean_kld = (self.kld)(settings);
         let equal = if mean_kld > 0.0 { 3 } else { 16 };
-        Ok(Comparison { positions: 80, mean_kld, top1: 1.0, greedy: 16, equal })
+        Ok(Comparison { positions: 80, mean_kld, top1: 1.0, greedy: 16, equal, rounding: None })
     }
 
     fn elapsed(&self) -> Duration {

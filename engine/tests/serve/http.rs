@@ -65,8 +65,8 @@ fn the_other_endpoints_answer() {
         ("/detokenize", json!({ "tokens": [-1] })),
         ("/detokenize", json!({ "tokens": [1e9] })),
         ("/detokenize", json!({ "tokens": "a" })),
-        ("/v1/completions", json!({ "prompt": "a", "n": 2 })),
-        ("/v1/completions", json!({ "prompt": "a", "logprobs": 3 })),
+        ("/v1/completions", json!({ "prompt": "a", "n": 9 })),
+        ("/v1/completions", json!({ "prompt": "a", "logprobs": 21 })),
         ("/v1/completions", json!({ "prompt": "a", "echo": true })),
     ] {
         let (status, answer) = post(&server, path, &body);

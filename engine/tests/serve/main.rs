@@ -9,5 +9,10 @@ mod client;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowd;
+mod disk;
+mod embeddings;
 mod end;
+mod hold;
 mod http;
+mod logprobs;
+mod signals;

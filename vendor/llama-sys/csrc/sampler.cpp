@@ -1,4 +1,4 @@
-// A chain of llama.cpp's samplers that works on a row of logits: what is impossible (banned, or against a grammar) is
+// A chain of llama.cpp's samplers that works on a row of logits: what is impossible (banned, or not in the mask) is
 // left out before the chain sees it, so that no sampler computes with it.
 #include "sampler.hpp"
 
@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <limits>
+#include <random>
 #include <stdexcept>
 #include <unordered_map>
 #include <vector>
@@ -68,6 +68,128 @@ llama_sampler_i possible_interface = {
     /* .copy_state        = */ nullptr,
 };
 
+// Below it the best token is as good as sure, and logits divided by less are no numbers any more.
+constexpr float LEAST_TEMPERATURE = 1e-6f;
+
+// Brings logits to where dividing them by any temperature leaves the best finite. Others may become -inf, which has no
+// probability.
+void make_finite(llama_sampler * /* sampler */, llama_token_data_array * tokens) {
+    constexpr float GREAT = 1e6f;
+    float           best  = -INFINITY;
+    for (size_t i = 0; i < tokens->size; ++i) {
+        best = std::max(best, tokens->data[i].logit);
+    }
+    if (std::abs(best) < GREAT || best == -INFINITY) {
+        return;
+    }
+    for (size_t i = 0; i < tokens->size; ++i) {
+        tokens->data[i].logit -= best;
+    }
+}
+
+const char * finite_name(const llama_sampler * /* sampler */) {
+    return "finite";
+}
+
+llama_sampler_i finite_interface = {
+    /* .name              = */ finite_name,
+    /* .accept            = */ nullptr,
+    /* .apply             = */ make_finite,
+    /* .reset             = */ nullptr,
+    /* .clone             = */ nullptr,
+    /* .free              = */ nullptr,
+    /* .backend_init      = */ nullptr,
+    /* .backend_accept    = */ nullptr,
+    /* .backend_apply     = */ nullptr,
+    /* .backend_set_input = */ nullptr,
+    /* .backend_reset     = */ nullptr,
+    /* .copy_state        = */ nullptr,
+};
+
+// Mirostat, version 1. llama.cpp's makes an int of its k, which has no bound: mu grows with each token that surprises less
+// than tau, and so no tau is small enough to be safe.
+struct Mirostat {
+    float        n_vocab;
+    float        tau;
+    float        eta;
+    float        mu;
+    std::mt19937 rng;
+};
+
+void mirostat_apply(llama_sampler * sampler, llama_token_data_array * tokens) {
+    constexpr size_t LOOKED_AT = 100;
+    auto *           state     = static_cast<Mirostat *>(sampler->ctx);
+    llama_token_data * const data = tokens->data;
+    std::sort(data, data + tokens->size, is_better);
+    tokens->sorted = true;
+    const auto weight = [data](size_t i) { return std::exp(double(data[i].logit) - data[0].logit); };
+
+    // How fast probabilities fall, by the most likely ones.
+    double ti_bi = 0.0;
+    double ti_ti = 0.0;
+    for (size_t i = 0; i + 1 < std::min(LOOKED_AT, tokens->size); ++i) {
+        const double t = std::log(double(i + 2) / double(i + 1));
+        ti_bi += t * (double(data[i].logit) - data[i + 1].logit);
+        ti_ti += t * t;
+    }
+    if (ti_ti > 0.0) {
+        const double s       = ti_bi / ti_ti;
+        const double epsilon = s - 1.0;
+        const double k = std::pow(epsilon * std::exp2(state->mu) / (1.0 - std::pow(state->n_vocab, -epsilon)), 1.0 / s);
+        // False where it is no number.
+        if (k < double(tokens->size)) {
+            tokens->size = std::max<size_t>(1, size_t(k));
+        }
+    }
+    double sum = 0.0;
+    for (size_t i = 0; i < tokens->size; ++i) {
+        sum += weight(i);
+    }
+    for (size_t i = 0; i < tokens->size; ++i) {
+        data[i].p = float(weight(i) / sum);
+    }
+    const double drawn = std::uniform_real_distribution<double>(0.0, 1.0)(state->rng);
+    double       up_to = 0.0;
+    size_t       i     = 0;
+    for (; i + 1 < tokens->size; ++i) {
+        up_to += data[i].p;
+        if (drawn < up_to) {
+            break;
+        }
+    }
+    tokens->selected = int64_t(i);
+    state->mu -= state->eta * (-std::log2(data[i].p) - state->tau);
+}
+
+const char * mirostat_name(const llama_sampler * /* sampler */) {
+    return "mirostat";
+}
+
+void mirostat_free(llama_sampler * sampler) {
+    delete static_cast<Mirostat *>(sampler->ctx);
+}
+
+llama_sampler_i mirostat_interface = {
+    /* .name              = */ mirostat_name,
+    /* .accept            = */ nullptr,
+    /* .apply             = */ mirostat_apply,
+    /* .reset             = */ nullptr,
+    /* .clone             = */ nullptr,
+    /* .free              = */ mirostat_free,
+    /* .backend_init      = */ nullptr,
+    /* .backend_accept    = */ nullptr,
+    /* .backend_apply     = */ nullptr,
+    /* .backend_set_input = */ nullptr,
+    /* .backend_reset     = */ nullptr,
+    /* .copy_state        = */ nullptr,
+};
+
+llama_sampler * mirostat_of(const anneal_chain_params & params, int32_t n_vocab) {
+    auto * state = new Mirostat{ float(n_vocab), params.mirostat_tau, params.mirostat_eta, 2.0f * params.mirostat_tau,
+                                 std::mt19937(params.seed) };
+    return llama_sampler_init(&mirostat_interface, state);
+}
+
 // The last tokens, and how often each is among them.
 struct Window {
     std::vector<llama_token>             ring;
@@ -98,7 +220,6 @@ struct Window {
 struct anneal_chain {
     llama_sampler * repeats = nullptr;  // penalties and DRY
     llama_sampler * rest    = nullptr;  // all that cuts, and what chooses; null where the best one is chosen
-    llama_sampler * grammar = nullptr;  // GBNF
     size_t          needed  = 0;        // the best so many tokens, if the chain keeps no others; 0: all
 
     std::vector<llama_logit_bias> biases;  // by token
@@ -110,7 +231,6 @@ struct anneal_chain {
     ~anneal_chain() {
         llama_sampler_free(repeats);
         llama_sampler_free(rest);
-        llama_sampler_free(grammar);
     }
 
     // Candidates are by token until something sorts them.
@@ -145,8 +265,7 @@ struct anneal_chain {
 
     // Whether the best `needed` ones of the row are those that the chain keeps: nothing changes their order before.
     bool only_best(size_t n_vocab, const uint32_t * mask) const {
-        return needed > 0 && needed < n_vocab / 16 && mask == nullptr && biases.empty() && window.counts.empty() &&
-               grammar == nullptr;
+        return needed > 0 && needed < n_vocab / 16 && mask == nullptr && biases.empty() && window.counts.empty();
     }
 
     // The best `needed` ones and a few more, without a list of all.
@@ -221,32 +340,6 @@ struct anneal_chain {
         tokens.erase(std::remove_if(tokens.begin(), tokens.end(), banned), tokens.end());
     }
 
-    // llama.cpp's grammars look at each token by itself, which takes long: the likely ones come first, and once there are
-    // as many as the chain keeps, the others do not matter.
-    void apply_grammar() {
-        if (grammar == nullptr) {
-            return;
-        }
-        Tokens       allowed;
-        const size_t wanted = needed == 0 ? tokens.size() : needed;
-        size_t       from   = 0;
-        size_t       step   = needed == 0 ? tokens.size() : std::max<size_t>(64, 2 * needed);
-        while (from < tokens.size() && allowed.size() < wanted) {
-            const size_t to = std::min(tokens.size(), from + step);
-            if (to < tokens.size()) {
-                std::partial_sort(tokens.begin() + from, tokens.begin() + to, tokens.end(), is_better);
-            }
-            llama_token_data_array array = { tokens.data() + from, to - from, -1, false };
-            llama_sampler_apply(grammar, &array);
-            std::copy_if(
-                tokens.begin() + from, tokens.begin() + to, std::back_inserter(allowed),
-                [](const llama_token_data & data) { return data.logit != -INFINITY; });
-            from = to;
-            step *= 4;
-        }
-        tokens.swap(allowed);
-    }
-
     llama_token choose() {
         if (tokens.empty()) {
             throw std::runtime_error("no token is left to choose from: the grammar and the banned tokens exclude each other");
@@ -307,6 +400,7 @@ llama_sampler * rest_of(const anneal_chain_params & params, int32_t n_vocab) {
     const bool greedy = params.temperature <= 0.0f;
     const bool xtc    = params.xtc_probability > 0.0f && params.xtc_threshold <= 0.5f;
     const bool plain  = params.typical_p >= 1.0f && !xtc;
+    const float temperature = std::max(params.temperature, LEAST_TEMPERATURE);
     if (greedy && plain) {
         return nullptr;
     }
@@ -319,9 +413,10 @@ llama_sampler * rest_of(const anneal_chain_params & params, int32_t n_vocab) {
         add(llama_sampler_init(&possible_interface, nullptr));
     }
     if (params.mirostat != 0 && !greedy) {
-        add(llama_sampler_init_temp(params.temperature));
+        add(llama_sampler_init(&finite_interface, nullptr));
+        add(llama_sampler_init_temp(temperature));
         add(params.mirostat == 1
-                ? llama_sampler_init_mirostat(n_vocab, params.seed, params.mirostat_tau, params.mirostat_eta, 100)
+                ? mirostat_of(params, n_vocab)
                 : llama_sampler_init_mirostat_v2(params.seed, params.mirostat_tau, params.mirostat_eta));
         return chain;
     }
@@ -348,7 +443,8 @@ llama_sampler * rest_of(const anneal_chain_params & params, int32_t n_vocab) {
     if (greedy) {
         add(llama_sampler_init_greedy());
     } else {
-        add(llama_sampler_init_temp(params.temperature));
+        add(llama_sampler_init(&finite_interface, nullptr));
+        add(llama_sampler_init_temp(temperature));
         add(llama_sampler_init_dist(params.seed));
     }
     return chain;
@@ -389,13 +485,6 @@ anneal_chain * anneal_chain_make(const llama_vocab * vocab, const anneal_chain_p
         } else if (params->top_k > 0 && params->top_n_sigma <= 0.0f && (params->mirostat == 0 || params->temperature <= 0.0f)) {
             chain->needed = size_t(params->top_k);
         }
-        if (params->grammar != nullptr) {
-            chain->grammar = llama_sampler_init_grammar(vocab, params->grammar, "root");
-            if (chain->grammar == nullptr) {
-                delete chain;
-                return nullptr;
-            }
-        }
     } catch (...) {
         delete chain;
         throw;
@@ -404,8 +493,10 @@ anneal_chain * anneal_chain_make(const llama_vocab * vocab, const anneal_chain_p
 }
 
 llama_token anneal_chain_pick(anneal_chain * chain, const float * logits, size_t n_vocab, const uint32_t * mask) {
+    // What the last call left: another token's, or of tokens that are no more.
+    chain->candidates = { nullptr, 0, -1, false };
     const bool plain = chain->rest == nullptr && chain->window.counts.empty() && chain->biases.empty() && mask == nullptr;
-    if (plain && chain->grammar == nullptr) {
+    if (plain) {
         const llama_token best = anneal_chain::best(logits, n_vocab);
         if (best < 0) {
             throw std::runtime_error(NO_NUMBERS);
@@ -418,7 +509,6 @@ llama_token anneal_chain_pick(anneal_chain * chain, const float * logits, size_t
     }
     chain->take(logits, n_vocab, mask);
     chain->apply_repeats();
-    chain->apply_grammar();
     return chain->choose();
 }
 
@@ -429,9 +519,6 @@ void anneal_chain_take(anneal_chain * chain, llama_token token, bool generated) 
     }
     if (generated && chain->rest != nullptr) {
         llama_sampler_accept(chain->rest, token);
-    }
-    if (generated && chain->grammar != nullptr) {
-        llama_sampler_accept(chain->grammar, token);
     }
 }
 

@@ -458,20 +458,28 @@ const float * anneal_logits_at(llama_context * ctx, int32_t index, char * err, s
         [&] { return llama_get_logits_ith(ctx, index); });
 }
 
-size_t anneal_state_size(llama_context * ctx, char * err, size_t err_size) {
-    return guarded<size_t>(0, err, err_size, [&] { return llama_state_seq_get_size(ctx, 0); });
+const float * anneal_embedding_at(llama_context * ctx, int32_t index, char * err, size_t err_size) {
+    return logged<const float *>(
+        nullptr, [](const float * row) { return row == nullptr; }, err, err_size,
+        [&] { return llama_get_embeddings_ith(ctx, index); });
 }
 
-size_t anneal_state_get(llama_context * ctx, uint8_t * dst, size_t size, char * err, size_t err_size) {
+size_t anneal_state_size(llama_context * ctx, llama_seq_id seq, char * err, size_t err_size) {
+    return guarded<size_t>(0, err, err_size, [&] { return llama_state_seq_get_size(ctx, seq); });
+}
+
+size_t anneal_state_get(
+        llama_context * ctx, llama_seq_id seq, uint8_t * dst, size_t size, char * err, size_t err_size) {
     return logged<size_t>(
         0, [](size_t written) { return written == 0; }, err, err_size,
-        [&] { return llama_state_seq_get_data(ctx, dst, size, 0); });
+        [&] { return llama_state_seq_get_data(ctx, dst, size, seq); });
 }
 
-size_t anneal_state_set(llama_context * ctx, const uint8_t * src, size_t size, char * err, size_t err_size) {
+size_t anneal_state_set(
+        llama_context * ctx, llama_seq_id seq, const uint8_t * src, size_t size, char * err, size_t err_size) {
     return logged<size_t>(
         0, [](size_t read) { return read == 0; }, err, err_size,
-        [&] { return llama_state_seq_set_data(ctx, src, size, 0); });
+        [&] { return llama_state_seq_set_data(ctx, src, size, seq); });
 }
 
 int32_t anneal_quantize(

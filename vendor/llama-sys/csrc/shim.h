@@ -107,10 +107,9 @@ struct anneal_chain_params {
     size_t                          n_dry_breakers;
     const struct llama_logit_bias * biases;
     size_t                          n_biases;
-    const char *                    grammar;  // GBNF; NULL for none
 };
 
-// NULL on failure, with llama.cpp's reasons to refuse the grammar.
+// NULL on failure.
 struct anneal_chain * anneal_chain_new(
         const struct llama_vocab * vocab, const struct anneal_chain_params * params, char * err, size_t err_size);
 void anneal_chain_free(struct anneal_chain * chain);
@@ -121,7 +120,7 @@ bool anneal_chain_sample(
         struct anneal_chain * chain, const float * logits, size_t n_vocab, const uint32_t * mask, llama_token * token,
         char * err, size_t err_size);
 
-// Tells the chain that `token` is now a part of the text: `generated`, or of the prompt, which grammars do not see.
+// Tells the chain that `token` is now a part of the text: `generated`, or of the prompt.
 bool anneal_chain_accept(struct anneal_chain * chain, llama_token token, bool generated, char * err, size_t err_size);
 
 // How many tokens of the text penalties look at.
@@ -136,10 +135,16 @@ const float * anneal_logits(struct llama_context * ctx, char * err, size_t err_s
 // The same of the token at place `index` of the last anneal_decode_all.
 const float * anneal_logits_at(struct llama_context * ctx, int32_t index, char * err, size_t err_size);
 
-// Size of, save and restore the state of sequence 0; 0 on failure.
-size_t anneal_state_size(struct llama_context * ctx, char * err, size_t err_size);
-size_t anneal_state_get(struct llama_context * ctx, uint8_t * dst, size_t size, char * err, size_t err_size);
-size_t anneal_state_set(struct llama_context * ctx, const uint8_t * src, size_t size, char * err, size_t err_size);
+// What the model makes of the token at place `index` of the last batch, in a context for embeddings without pooling:
+// llama_model_n_embd_out values; NULL on failure.
+const float * anneal_embedding_at(struct llama_context * ctx, int32_t index, char * err, size_t err_size);
+
+// Size of, save and restore the state of a sequence; 0 on failure. One that is restored replaces what the sequence held.
+size_t anneal_state_size(struct llama_context * ctx, llama_seq_id seq, char * err, size_t err_size);
+size_t anneal_state_get(
+        struct llama_context * ctx, llama_seq_id seq, uint8_t * dst, size_t size, char * err, size_t err_size);
+size_t anneal_state_set(
+        struct llama_context * ctx, llama_seq_id seq, const uint8_t * src, size_t size, char * err, size_t err_size);
 
 // 0 on success.
 int32_t anneal_quantize(

@@ -3,8 +3,8 @@
 use std::hint::black_box;
 use std::net::IpAddr;
 
-use axum::http::Request;
-use axum::http::header::{AUTHORIZATION, HOST};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
 
 use crate::serve::job::Client;
 use crate::serve::refusal::{Kind, Refusal};
@@ -24,21 +24,14 @@ pub fn check<B>(server: &Server, peer: &Peer, request: &Request<B>) -> Result<()
     if peer.by_file || request.uri().path() == "/health" {
         return Ok(());
     }
-    let header = |name| request.headers().get(name).map(axum::http::HeaderValue::as_bytes);
-    if server.keys.is_empty() {
-        let mut hosts = request.headers().get_all(HOST).iter();
-        return match hosts.all(|host| host.to_str().is_ok_and(is_own)) {
-            true => Ok(()),
-            false => Err(Refusal::new(
-                Kind::Forbidden,
-                "the header Host names neither an address nor localhost: without a key only those are answered, so that \
-                 no web page reaches this server by a name of its own",
-            )),
-        };
+    let keys = &server.current().keys;
+    if keys.is_empty() {
+        return from_here(request);
     }
-    let given = header(AUTHORIZATION).and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
+    let given = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
+    let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
     // All of them, whichever it is.
-    let known = server.keys.iter().fold(false, |known, key| known | same(key.as_bytes(), given));
+    let known = keys.iter().fold(false, |known, key| known | same(key.as_bytes(), given));
     match known {
         true => Ok(()),
         false => Err(Refusal::new(
@@ -46,6 +39,40 @@ pub fn check<B>(server: &Server, peer: &Peer, request: &Request<B>) -> Result<()
             "no key, or not one of this server's: send the header Authorization: Bearer KEY",
         )),
     }
+}
+
+/// Whether no web page of another place can have sent this `request`, which brings no key.
+fn from_here<B>(request: &Request<B>) -> Result<(), Refusal> {
+    const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+    let headers = request.headers();
+    if !headers.get_all(HOST).iter().all(|host| host.to_str().is_ok_and(is_own)) {
+        return Err(Refusal::new(
+            Kind::Forbidden,
+            "the header Host names neither an address nor localhost: without a key only those are answered, so that no web \
+             page reaches this server by a name of its own",
+        ));
+    }
+    // Browsers add both, and no page can leave them out.
+    let foreign = headers.get_all(ORIGIN).iter().any(|origin| !is_origin(origin, headers))
+        || headers.get_all(SITE).iter().any(|site| site == "cross-site");
+    match foreign {
+        false => Ok(()),
+        true => Err(Refusal::new(
+            Kind::Origin,
+            "a web page of another place asks (Origin, Sec-Fetch-Site): without a key no browser is answered there; start \
+             the server with --api-key-file, or put a proxy before it",
+        )),
+    }
+}
+
+/// Whether `origin` is the place that the request goes to.
+fn is_origin(origin: &HeaderValue, headers: &HeaderMap) -> bool {
+    let place = origin
+        .to_str()
+        .ok()
+        .and_then(|origin| origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://")));
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    matches!((place, host), (Some(place), Some(host)) if place.eq_ignore_ascii_case(host))
 }
 
 /// Whether a web page of another name cannot have sent this: names can be made to lead anywhere.
@@ -79,6 +106,30 @@ mod tests {
         ];
         for (key, given, expected) in cases {
             assert_eq!(same(key.as_bytes(), given.as_bytes()), expected, "{key} and {given}");
+        }
+    }
+
+    #[test]
+    fn only_pages_of_the_server_itself_are_answered_without_a_key() {
+        type Headers = &'static [(&'static str, &'static str)];
+        let cases: [(Headers, Option<Kind>); 10] = [
+            (&[("host", "localhost:8080")], None),
+            (&[("host", "evil.example")], Some(Kind::Forbidden)),
+            (&[("host", "localhost:8080"), ("host", "evil.example")], Some(Kind::Forbidden)),
+            (&[("host", "localhost:8080"), ("origin", "http://localhost:8080")], None),
+            (&[("host", "127.0.0.1"), ("origin", "https://127.0.0.1")], None),
+            (&[("host", "localhost:8080"), ("origin", "http://localhost:3000")], Some(Kind::Origin)),
+            (&[("host", "localhost:8080"), ("origin", "https://evil.example")], Some(Kind::Origin)),
+            (&[("host", "localhost:8080"), ("origin", "null")], Some(Kind::Origin)),
+            (&[("host", "localhost:8080"), ("sec-fetch-site", "cross-site")], Some(Kind::Origin)),
+            (&[("host", "localhost:8080"), ("sec-fetch-site", "none")], None),
+        ];
+        for (headers, expected) in cases {
+            let request = headers
+                .iter()
+                .fold(Request::get("/v1/models"), |request, (name, value)| request.header(*name, *value));
+            let found = from_here(&request.body(()).expect("a request"));
+            assert_eq!(found.err().map(|refusal| refusal.kind), expected, "{headers:?}");
         }
     }
 

@@ -5,12 +5,13 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::App;
-use super::completions::{include_usage, only};
+use super::completions::{choices, include_usage};
 use super::other::named;
-use super::out::{Shape, respond};
+use super::out::{Asked, Shape, respond};
 use crate::sampling::Constraint;
 use crate::serve::conversation::Conversation;
 use crate::serve::fields::{Fields, wrong};
+use crate::serve::logprobs::MOST;
 use crate::serve::refusal::Refusal;
 use crate::serve::request::{Generate, Prompt};
 use crate::serve::server::Server;
@@ -20,15 +21,14 @@ pub async fn chat(State(server): App, request: Request) -> Response {
     respond(&server, request, Shape::Chat, read).await
 }
 
-/// The request, and whether a stream ends with the usage. Fields that nobody knows are ignored: clients send many.
-fn read(server: &Server, fields: &mut Fields) -> Result<(Generate, bool), Refusal> {
+/// The request. Fields that nobody knows are ignored: clients send many.
+fn read(server: &Server, fields: &mut Fields) -> Result<Asked, Refusal> {
     server.template()?;
     if let Some(model) = fields.text("model")? {
         named(server, &model)?;
     }
-    only(fields, "n", &json!(1))?;
-    only(fields, "logprobs", &json!(false))?;
-    only(fields, "top_logprobs", &json!(0))?;
+    let choices = choices(fields)?;
+    let logprobs = logprobs(fields)?;
     let include_usage = include_usage(fields)?;
     let messages = fields.take("messages");
     let messages =
@@ -37,7 +37,7 @@ fn read(server: &Server, fields: &mut Fields) -> Result<(Generate, bool), Refusa
     // Its new name, which goes before the old one.
     let max_tokens = fields.whole("max_completion_tokens", 1..=u32::MAX)?;
     let format = response_format(fields.take("response_format"))?;
-    let mut generate = Generate::take(fields, prompt, &server.defaults)?;
+    let mut generate = Generate::take(fields, prompt, &server.current().defaults)?;
     generate.max_tokens = max_tokens.unwrap_or(generate.max_tokens);
     if let Some(format) = format {
         if generate.sampling.constraint.is_some() {
@@ -46,7 +46,19 @@ fn read(server: &Server, fields: &mut Fields) -> Result<(Generate, bool), Refusa
         }
         generate.sampling.constraint = Some(format);
     }
-    Ok((generate, include_usage))
+    generate.logprobs = logprobs;
+    Ok(Asked { generate, choices, include_usage })
+}
+
+/// How many alternatives are told of each token, where log-probabilities are asked for.
+fn logprobs(fields: &mut Fields) -> Result<Option<u32>, Refusal> {
+    let wanted = fields.bool("logprobs")?.unwrap_or(false);
+    let top = fields.whole("top_logprobs", 0..=MOST)?;
+    match (wanted, top) {
+        (true, top) => Ok(Some(top.unwrap_or(0))),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => Err(Refusal::field("top_logprobs", "give \"logprobs\": true with it")),
+    }
 }
 
 /// What the answer must be like.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::App;
 use super::other::named;
-use super::out::{Shape, respond};
+use super::out::{Asked, Shape, respond};
 use crate::serve::fields::{Fields, shown, wrong};
 use crate::serve::refusal::Refusal;
 use crate::serve::request::{Generate, prompt};
@@ -17,21 +17,28 @@ pub async fn completions(State(server): App, request: Request) -> Response {
     respond(&server, request, Shape::Text, read).await
 }
 
-/// The request, and whether a stream ends with the usage. Fields that nobody knows are ignored: clients send many.
-fn read(server: &Server, fields: &mut Fields) -> Result<(Generate, bool), Refusal> {
+/// The request. Fields that nobody knows are ignored: clients send many.
+fn read(server: &Server, fields: &mut Fields) -> Result<Asked, Refusal> {
     if let Some(model) = fields.text("model")? {
         named(server, &model)?;
     }
-    only(fields, "n", &json!(1))?;
-    only(fields, "best_of", &json!(1))?;
+    let choices = choices(fields)?;
+    // As many as there are choices, of which all are told.
+    only(fields, "best_of", &json!(choices))?;
     only(fields, "echo", &json!(false))?;
     only(fields, "suffix", &json!(""))?;
-    if let Some(value) = fields.take("logprobs") {
-        return Err(wrong("logprobs", "is not offered yet; leave it out", &value));
-    }
     let include_usage = include_usage(fields)?;
     let prompt = prompt(fields.take("prompt"))?;
-    Ok((Generate::take(fields, prompt, &server.defaults)?, include_usage))
+    let generate = Generate::take(fields, prompt, &server.current().defaults)?;
+    Ok(Asked { generate, choices, include_usage })
+}
+
+/// Most answers to one request.
+const CHOICES: u32 = 8;
+
+/// How many answers are wanted.
+pub(super) fn choices(fields: &mut Fields) -> Result<u32, Refusal> {
+    Ok(fields.whole("n", 1..=CHOICES)?.unwrap_or(1))
 }
 
 /// Refuses a value of `name` that asks for what is not offered.

@@ -3,7 +3,9 @@
 mod access;
 mod chat;
 mod completions;
+mod embeddings;
 mod io;
+mod logprobs;
 mod other;
 mod out;
 
@@ -30,7 +32,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use self::access::Peer;
-use self::io::Patient;
+use self::io::{Line, Pace, Patient};
 use super::connection::{Shared, pause};
 use super::fields::Fields;
 use super::job::Client;
@@ -44,8 +46,9 @@ fn router(server: Arc<Server>) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat))
+        .route("/v1/embeddings", post(embeddings::embeddings))
         .route("/v1/models", get(other::models))
-        .route("/v1/models/{name}", get(other::model))
+        .route("/v1/models/{*name}", get(other::model))
         .route("/tokenize", post(other::tokenize))
         .route("/detokenize", post(other::detokenize))
         .route("/health", get(other::health))
@@ -73,7 +76,7 @@ pub async fn unix(
     client: Client,
     stopping: watch::Receiver<bool>,
 ) {
-    let io = Patient::new(stream, read, server.limits.stall);
+    let io = Patient::new(stream, read, server.current().limits.stall);
     serve(io, server, Peer { client, by_file: true }, stopping).await;
 }
 
@@ -95,7 +98,7 @@ pub async fn tcp(listener: TcpListener, shared: Shared) {
                 // A token is less than a packet.
                 let _ = stream.set_nodelay(true);
                 let Shared { server, stopping, .. } = shared.clone();
-                let io = Patient::new(stream, Vec::new(), server.limits.stall);
+                let io = Patient::new(stream, Vec::new(), server.current().limits.stall);
                 let peer = Peer { client: Client::Machine(address.ip()), by_file: false };
                 tokio::spawn(async move {
                     let _open = open;
@@ -108,32 +111,47 @@ pub async fn tcp(listener: TcpListener, shared: Shared) {
     }
 }
 
-async fn serve<I>(io: I, server: Arc<Server>, peer: Peer, mut stopping: watch::Receiver<bool>)
+async fn serve<I>(io: Patient<I>, server: Arc<Server>, peer: Peer, mut stopping: watch::Receiver<bool>)
 where
-    I: AsyncRead + AsyncWrite + Unpin + 'static,
+    I: AsyncRead + AsyncWrite + Line + Unpin + Send + 'static,
 {
-    let idle = server.limits.idle;
-    let app = TowerToHyperService::new(router(Arc::clone(&server)));
+    let idle = server.current().limits.idle;
+    let (app, pace) = (TowerToHyperService::new(router(Arc::clone(&server))), io.pace());
+    let counting = Arc::clone(&server);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        pace.set(Pace::Working);
         let allowed = access::check(&server, &peer, &request);
         request.extensions_mut().insert(peer.client.clone());
         let answer = app.call(request);
+        let (server, pace) = (Arc::clone(&server), pace.clone());
         async move {
-            match allowed {
+            let response = match allowed {
                 Ok(()) => answer.await,
                 Err(refusal) => Ok::<Response, Infallible>(refuse(&refusal)),
-            }
+            };
+            pace.set(Pace::Resting);
+            response.inspect(|response| server.metrics.count_refusal(response.status().as_u16()))
         }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(idle);
+    let client = io.line();
+    let gone = client.gone();
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
     // What goes wrong with a connection is between it and its client.
+    let work = async {
+        tokio::select! {
+            ended = connection.as_mut() => return ended,
+            _ = stopping.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
+        }
+        connection.await
+    };
     tokio::select! {
-        _ = connection.as_mut() => return,
-        _ = stopping.wait_for(|stopping| *stopping) => connection.as_mut().graceful_shutdown(),
+        ended = work => if ended.is_err_and(|error| error.is_parse()) {
+            counting.metrics.invalid.add(1);
+        },
+        () = gone => {}
     }
-    let _ = connection.await;
 }
 
 /// How long the body of a request may take.
@@ -141,10 +159,10 @@ const BODY: Duration = Duration::from_secs(60);
 
 /// The fields in the body of `request`.
 async fn fields(server: &Server, request: Request) -> Result<Fields, Refusal> {
-    let limit = server.limits.request;
+    let limit = server.current().limits.request;
     check_head(&request, limit)?;
     match timeout(BODY, to_bytes(request.into_body(), limit)).await {
-        Ok(Ok(bytes)) => Fields::read(&bytes),
+        Ok(Ok(bytes)) => server.fields(bytes).await,
         Ok(Err(error)) if format!("{error:?}").contains("LengthLimit") => Err(too_large(limit)),
         Ok(Err(error)) => Err(Refusal::new(Kind::Invalid, format!("the body cannot be read: {error}"))),
         Err(_) => {
@@ -157,8 +175,8 @@ async fn fields(server: &Server, request: Request) -> Result<Fields, Refusal> {
 /// Whether a body is worth reading.
 fn check_head(request: &Request, limit: usize) -> Result<(), Refusal> {
     let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
-    let is_json = header(CONTENT_TYPE).is_some_and(|kind| kind.to_ascii_lowercase().contains("json"));
-    if !is_json {
+    let is_one = request.headers().get_all(CONTENT_TYPE).iter().count() == 1;
+    if !is_one || !header(CONTENT_TYPE).is_some_and(is_json) {
         // Also what keeps a web page from having a browser send requests here in secret.
         let message = "the body must be JSON and say so: send the header Content-Type: application/json";
         return Err(Refusal::new(Kind::MediaType, message));
@@ -168,6 +186,14 @@ fn check_head(request: &Request, limit: usize) -> Result<(), Refusal> {
         true => Err(too_large(limit)),
         false => Ok(()),
     }
+}
+
+/// Whether a media type is JSON's. Browsers send some types, whatever their parameters, without asking the server first.
+fn is_json(kind: &str) -> bool {
+    let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let Some(subtype) = essence.strip_prefix("application/") else { return false };
+    let is_word = subtype.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.!#$&^_".contains(&byte));
+    is_word && (subtype == "json" || subtype.strip_suffix("+json").is_some_and(|name| !name.is_empty()))
 }
 
 fn too_large(limit: usize) -> Refusal {
@@ -194,4 +220,30 @@ fn typed(kind: &'static str, body: Body) -> Response {
     let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_what_says_so_in_its_essence() {
+        let cases = [
+            ("application/json", true),
+            ("Application/JSON; charset=utf-8", true),
+            (" application/json ", true),
+            ("application/ld+json", true),
+            ("text/plain; x=json", false),
+            ("text/plain;application/json", false),
+            ("text/json", false),
+            ("application/jsonp", false),
+            ("application/+json", false),
+            ("application/x-www-form-urlencoded, application/json", false),
+            ("multipart/form-data; boundary=json", false),
+            ("", false),
+        ];
+        for (kind, expected) in cases {
+            assert_eq!(is_json(kind), expected, "{kind:?}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -25,8 +26,9 @@ pub async fn models(State(server): App) -> Response {
 }
 
 /// `GET /v1/models/NAME`
-pub async fn model(State(server): App, Path(name): Path<String>) -> Response {
-    match named(&server, &name) {
+pub async fn model(State(server): App, name: Result<Path<String>, PathRejection>) -> Response {
+    let name = name.map_err(|_| Refusal::new(Kind::Invalid, "the name in the path is not UTF-8"));
+    match name.and_then(|Path(name)| named(&server, &name)) {
         Ok(()) => answer(&described(&server)),
         Err(refusal) => refuse(&refusal),
     }

@@ -14,9 +14,10 @@ use axum::http::header::CACHE_CONTROL;
 use axum::response::Response;
 use http_body::Frame;
 use serde_json::{Value, json};
-use tokio::sync::mpsc::Receiver;
 
+use super::logprobs::Logprobs;
 use super::{answer, fields, refuse, typed};
+use crate::serve::choices::{Choices, Told};
 use crate::serve::fields::Fields;
 use crate::serve::job::{Client, Done, Event, Finish};
 use crate::serve::refusal::{Kind, Refusal};
@@ -32,8 +33,18 @@ pub enum Shape {
     Chat,
 }
 
-/// Reads a request: what to generate, and whether a stream ends with the usage.
-type Read = fn(&Server, &mut Fields) -> Result<(Generate, bool), Refusal>;
+/// What a request asks for.
+pub struct Asked {
+    /// What to generate.
+    pub generate: Generate,
+    /// How many answers.
+    pub choices: u32,
+    /// Whether a stream ends with the usage.
+    pub include_usage: bool,
+}
+
+/// Reads a request.
+type Read = fn(&Server, &mut Fields) -> Result<Asked, Refusal>;
 
 /// Answers `request`, which `read` understands.
 pub async fn respond(server: &Arc<Server>, request: Request, shape: Shape, read: Read) -> Response {
@@ -52,15 +63,14 @@ async fn complete(
     let arrived = Instant::now();
     let client = request.extensions().get::<Client>().cloned().unwrap_or(Client::Unknown);
     let mut fields = fields(server, request).await?;
-    let read = read(server, &mut fields).inspect_err(|_| server.metrics.invalid.add(1));
-    let (generate, include_usage) = read?;
+    let Asked { generate, choices, include_usage } = read(server, &mut fields)?;
     let stream = generate.stream;
-    let events = server.submit(generate, client, arrived).await?;
+    let choices = Choices::new(server.submit_all(generate, choices, client, arrived).await?);
     let head = Head::new(server, shape);
     if !stream {
-        return whole(&head, events).await;
+        return whole(&head, choices).await;
     }
-    let body = Body::new(Stream::new(head, events, include_usage));
+    let body = Body::new(Stream::new(head, choices, include_usage));
     let mut response = typed("text/event-stream", body);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(response)
@@ -101,34 +111,45 @@ impl Head {
     }
 
     /// All of the answer.
-    fn whole(&self, text: &str, finish: Finish) -> Value {
+    fn whole(&self, choices: Vec<Value>) -> Value {
+        match self.shape {
+            Shape::Text => self.object("text_completion", choices.into()),
+            Shape::Chat => self.object("chat.completion", choices.into()),
+        }
+    }
+
+    /// One choice of it.
+    fn choice(&self, index: usize, text: &str, logprobs: Value, finish: Finish) -> Value {
         let finish = finish_reason(finish);
         match self.shape {
-            Shape::Text => self.text(text, Some(finish)),
+            Shape::Text => {
+                json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
+            }
             Shape::Chat => {
                 let message = json!({ "role": "assistant", "content": text, "refusal": null });
-                let choice =
-                    json!({ "index": 0, "message": message, "logprobs": null, "finish_reason": finish });
-                self.object("chat.completion", json!([choice]))
+                json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish })
             }
         }
     }
 
     /// A part of a stream.
-    fn part(&self, text: &str) -> Value {
+    fn part(&self, index: usize, text: &str, logprobs: Value) -> Value {
         match self.shape {
-            Shape::Text => self.text(text, None),
-            Shape::Chat => self.delta(json!({ "content": text }), None),
+            Shape::Text => self.text(index, text, logprobs, None),
+            Shape::Chat => self.delta(index, json!({ "content": text }), logprobs, None),
         }
     }
 
-    /// The last parts of a stream, of which `rest` was not told yet.
-    fn last(&self, rest: &str, finish: Finish) -> (Option<Value>, Value) {
+    /// The last parts of a choice in a stream, of which `rest` was not told yet.
+    fn last(&self, index: usize, rest: &str, finish: Finish) -> (Option<Value>, Value) {
         let finish = Some(finish_reason(finish));
         match self.shape {
-            Shape::Text => (None, self.text(rest, finish)),
+            Shape::Text => (None, self.text(index, rest, Value::Null, finish)),
             // Clients look for text where there is no reason yet.
-            Shape::Chat => ((!rest.is_empty()).then(|| self.part(rest)), self.delta(json!({}), finish)),
+            Shape::Chat => (
+                (!rest.is_empty()).then(|| self.part(index, rest, Value::Null)),
+                self.delta(index, json!({}), Value::Null, finish),
+            ),
         }
     }
 
@@ -141,13 +162,13 @@ impl Head {
         self.object(kind, json!([]))
     }
 
-    fn text(&self, text: &str, finish: Option<&str>) -> Value {
-        let choice = json!({ "index": 0, "text": text, "logprobs": null, "finish_reason": finish });
+    fn text(&self, index: usize, text: &str, logprobs: Value, finish: Option<&str>) -> Value {
+        let choice = json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish });
         self.object("text_completion", json!([choice]))
     }
 
-    fn delta(&self, delta: Value, finish: Option<&str>) -> Value {
-        let choice = json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish });
+    fn delta(&self, index: usize, delta: Value, logprobs: Value, finish: Option<&str>) -> Value {
+        let choice = json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish });
         self.object("chat.completion.chunk", json!([choice]))
     }
 }
@@ -160,22 +181,29 @@ fn finish_reason(finish: Finish) -> &'static str {
     }
 }
 
-fn usage(done: &Done) -> Value {
-    let usage = done.usage;
+/// What all choices took: the prompt, as the first one found it, counts once.
+fn usage(choices: &[Choice]) -> Value {
+    let ends = || choices.iter().filter_map(|choice| choice.done.as_ref()).map(|done| done.usage);
+    let prompt = ends().next().unwrap_or_default();
+    let completion: u32 = ends().map(|usage| usage.completion_tokens).sum();
     json!({
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
+        "prompt_tokens": prompt.prompt_tokens,
+        "completion_tokens": completion,
+        "total_tokens": prompt.prompt_tokens + completion,
+        "prompt_tokens_details": { "cached_tokens": prompt.cached_tokens },
     })
 }
 
 /// Adds what OpenAI does not have: the exact stop reason, the seed, the times.
 fn add_ours(object: &mut Value, done: &Done) {
+    add_end(object, done);
+    object["timings"] = done.timings.to_json(&done.usage);
+}
+
+fn add_end(object: &mut Value, done: &Done) {
     object["stop"] = json!(done.finish);
     object["stop_string"] = json!(done.stop_string);
     object["seed"] = json!(done.seed);
-    object["timings"] = done.timings.to_json(&done.usage);
 }
 
 /// Why there is not a single token, where there should be some.
@@ -195,43 +223,80 @@ fn unread() -> Refusal {
     Refusal::new(Kind::Failed, "the request was ended: its answer was not read in time")
 }
 
+/// One answer of several, usually the only one.
+struct Choice {
+    /// Where it is told at once: the text so far.
+    text: String,
+    logprobs: Logprobs,
+    done: Option<Box<Done>>,
+}
+
+impl Choice {
+    fn several(head: &Head, choices: &Choices) -> Vec<Choice> {
+        let one = |_| Choice { text: String::new(), logprobs: Logprobs::new(head.shape), done: None };
+        (0..choices.len()).map(one).collect()
+    }
+}
+
 /// All of the answer at once.
-async fn whole(head: &Head, mut events: Receiver<Event>) -> Result<Response, Refusal> {
-    let mut text = String::new();
-    loop {
-        match events.recv().await {
-            Some(Event::Token(piece)) => text.push_str(&piece.text),
+async fn whole(head: &Head, mut events: Choices) -> Result<Response, Refusal> {
+    let mut choices = Choice::several(head, &events);
+    while let Some((index, event)) = events.next().await {
+        let choice = &mut choices[index];
+        match event {
+            Some(Event::Token(mut piece)) => {
+                choice.logprobs.add(&mut piece);
+                choice.text.push_str(&piece.text);
+            }
             Some(Event::Done(done)) => {
-                if let Some(refusal) = without_tokens(&done) {
-                    return Err(refusal);
-                }
-                text.push_str(&done.rest);
-                let mut object = head.whole(&text, done.finish);
-                object["usage"] = usage(&done);
-                add_ours(&mut object, &done);
-                return Ok(answer(&object));
+                choice.text.push_str(&done.rest);
+                choice.done = Some(done);
             }
             Some(Event::Failed(message)) => return Err(Refusal::new(Kind::Failed, message)),
             None => return Err(unread()),
         }
     }
+    // Of several, those that have something are told.
+    let none = |choice: &Choice| choice.done.as_ref().and_then(|done| without_tokens(done));
+    if let Some(refusal) = choices.iter().map(none).reduce(Option::and).flatten() {
+        return Err(refusal);
+    }
+    let several = choices.len() > 1;
+    let told = choices.iter_mut().enumerate().filter_map(|(index, choice)| {
+        let done = choice.done.as_ref()?;
+        let mut value = head.choice(index, &choice.text, choice.logprobs.take(), done.finish);
+        if several {
+            add_end(&mut value, done);
+        }
+        Some(value)
+    });
+    let mut object = head.whole(told.collect());
+    object["usage"] = usage(&choices);
+    if let Some(done) = choices.first().and_then(|choice| choice.done.as_ref()) {
+        add_ours(&mut object, done);
+    }
+    Ok(answer(&object))
 }
 
 /// The answer as it comes, as server-sent events. Dropped with the connection, and the request ends with it.
 struct Stream {
     head: Head,
-    events: Receiver<Event>,
+    events: Choices,
+    choices: Vec<Choice>,
     include_usage: bool,
     over: bool,
     ready: Vec<u8>,
 }
 
 impl Stream {
-    fn new(head: Head, events: Receiver<Event>, include_usage: bool) -> Self {
-        let mut stream = Stream { head, events, include_usage, over: false, ready: Vec::new() };
+    fn new(head: Head, events: Choices, include_usage: bool) -> Self {
+        let choices = Choice::several(&head, &events);
+        let mut stream = Stream { head, events, choices, include_usage, over: false, ready: Vec::new() };
         if stream.head.shape == Shape::Chat {
-            let begin = json!({ "role": "assistant", "content": "" });
-            stream.put(&stream.head.delta(begin, None));
+            for index in 0..stream.choices.len() {
+                let begin = json!({ "role": "assistant", "content": "" });
+                stream.put(&stream.head.delta(index, begin, Value::Null, None));
+            }
         }
         stream
     }
@@ -240,12 +305,19 @@ impl Stream {
         self.ready.extend_from_slice(format!("data: {object}\n\n").as_bytes());
     }
 
-    fn take(&mut self, event: Option<Event>) {
+    fn take(&mut self, (index, event): Told) {
         let refusal = match event {
-            Some(Event::Token(piece)) if piece.text.is_empty() => return,
-            Some(Event::Token(piece)) => return self.put(&self.head.part(&piece.text)),
-            Some(Event::Done(done)) => match without_tokens(&done) {
-                None => return self.finish(&done),
+            Some(Event::Token(mut piece)) => {
+                let logprobs = &mut self.choices[index].logprobs;
+                logprobs.add(&mut piece);
+                let logprobs = logprobs.take();
+                if !piece.text.is_empty() || !logprobs.is_null() {
+                    self.put(&self.head.part(index, &piece.text, logprobs));
+                }
+                return;
+            }
+            Some(Event::Done(done)) => match without_tokens(&done).filter(|_| self.choices.len() == 1) {
+                None => return self.finish(index, done),
                 Some(refusal) => refusal,
             },
             Some(Event::Failed(message)) => Refusal::new(Kind::Failed, message),
@@ -255,16 +327,20 @@ impl Stream {
         self.over = true;
     }
 
-    fn finish(&mut self, done: &Done) {
-        let (rest, mut last) = self.head.last(&done.rest, done.finish);
+    fn finish(&mut self, index: usize, done: Box<Done>) {
+        let (rest, mut last) = self.head.last(index, &done.rest, done.finish);
         if let Some(rest) = rest {
             self.put(&rest);
         }
-        add_ours(&mut last, done);
+        add_ours(&mut last, &done);
         self.put(&last);
+        self.choices[index].done = Some(done);
+        if self.choices.iter().any(|choice| choice.done.is_none()) {
+            return;
+        }
         if self.include_usage {
             let mut object = self.head.empty();
-            object["usage"] = usage(done);
+            object["usage"] = usage(&self.choices);
             self.put(&object);
         }
         self.ready.extend_from_slice(b"data: [DONE]\n\n");
@@ -281,11 +357,13 @@ impl HttpBody for Stream {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         while self.ready.is_empty() && !self.over {
-            let event = ready!(self.events.poll_recv(cx));
-            self.take(event);
+            let Some(told) = ready!(self.events.poll_next(cx)) else { break };
+            self.take(told);
             // What came together goes together.
-            while let (false, Ok(event)) = (self.over, self.events.try_recv()) {
-                self.take(Some(event));
+            while !self.over
+                && let Some(told) = self.events.try_next()
+            {
+                self.take(told);
             }
         }
         if self.ready.is_empty() {

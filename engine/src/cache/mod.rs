@@ -1,0 +1,18 @@
+//! The prompt cache on the disk: what a context held of a prompt, for the next start.
+//!
+//! [`Store`] keeps files and finds them again, [`Key`] says what they are of, [`generate`] is what `anneal run` does with
+//! them, and [`worker`] what a server does. See docs/src/guide/prompt-cache.md.
+
+mod entry;
+mod key;
+mod place;
+mod prompt;
+mod store;
+mod wanted;
+pub mod worker;
+
+pub use entry::{Content, Unfit};
+pub use key::{Key, ModelDigest};
+pub use prompt::{PromptCache, Report, generate};
+pub use store::{BLOCK, DEFAULT_BOUND, Loaded, Saved, Store};
+pub use wanted::Wanted;

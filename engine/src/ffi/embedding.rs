@@ -1,0 +1,124 @@
+//! Contexts that tell what a model makes of each token of a text.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use llama_sys as sys;
+
+use super::{Batch, Context, Decoded, Message, Model, Threadpool, flash_attention, kv_type};
+use crate::error::{Error, Result};
+use crate::options::ContextOptions;
+
+/// The threads of a context, for another that never evaluates at the same time.
+#[derive(Clone)]
+pub(crate) struct Threads {
+    decode: Option<Arc<Threadpool>>,
+    prefill: Option<Arc<Threadpool>>,
+    counts: (u32, u32),
+}
+
+impl Context {
+    /// Its threads.
+    pub(crate) fn pools(&self) -> Threads {
+        let (decode, prefill) = (self.decode_pool.clone(), self.prefill_pool.clone());
+        Threads { decode, prefill, counts: self.threads() }
+    }
+}
+
+/// A context whose rows are embeddings, one for each token, before any pooling.
+pub struct Embedding {
+    context: Context,
+    width: usize,
+}
+
+impl Embedding {
+    /// One of `model` for `sequences` texts at a time, with the threads of another context.
+    pub(crate) fn new(
+        model: &Arc<Model>,
+        options: &ContextOptions,
+        sequences: u32,
+        threads: &Threads,
+    ) -> Result<Self> {
+        let mut message = Message::new();
+        let (err, err_size) = message.parts();
+        // SAFETY: `params` is only read; the callback is the shim's, ignores its data and cannot unwind.
+        let raw = unsafe {
+            let mut params = sys::llama_context_default_params();
+            params.n_ctx = options.n_ctx;
+            params.n_batch = options.n_batch;
+            params.n_ubatch = options.n_ubatch;
+            params.type_k = kv_type(options.type_k);
+            params.type_v = kv_type(options.type_v);
+            params.flash_attn_type = flash_attention(options.flash_attention);
+            if options.interruptible {
+                params.abort_callback = Some(sys::anneal_interrupted);
+            }
+            params.n_seq_max = sequences.max(1);
+            params.kv_unified = true;
+            params.embeddings = true;
+            // A row for each token: a text may be longer than a batch.
+            params.pooling_type = sys::LLAMA_POOLING_TYPE_NONE;
+            sys::anneal_context_new(model.raw.as_ptr(), &params, err, err_size)
+        };
+        let raw =
+            NonNull::new(raw).ok_or_else(|| Error::Context { n_ctx: options.n_ctx, why: message.text() })?;
+        let mut context = Context {
+            raw,
+            model: Arc::clone(model),
+            decode_pool: None,
+            prefill_pool: None,
+            _collector: None,
+            sequences: sequences.max(1),
+            message,
+        };
+        if let Some(decode) = &threads.decode {
+            context.attach_shared(Arc::clone(decode), threads.prefill.clone());
+        }
+        context.set_threads(threads.counts.0, threads.counts.1);
+        Ok(Embedding { context, width: model.embedding_width() })
+    }
+
+    /// Tokens it holds.
+    pub fn n_ctx(&self) -> u32 {
+        self.context.n_ctx()
+    }
+
+    /// Tokens of a batch.
+    pub fn n_batch(&self) -> u32 {
+        self.context.n_batch().min(self.context.n_ubatch())
+    }
+
+    /// Evaluates `batch`, of whose tokens every one wants its row; rows are there when it returns.
+    pub fn evaluate(&mut self, batch: &mut Batch) -> Result<Decoded> {
+        let decoded = self.context.evaluate(batch);
+        self.context.synchronize();
+        self.context.rest_prefill_threads();
+        decoded
+    }
+
+    /// What the model makes of the token in row `row` of the last batch.
+    pub fn row(&mut self, row: i32) -> Result<&[f32]> {
+        let (err, err_size) = self.context.message.parts();
+        // SAFETY: returns null where there is no such row.
+        let values = unsafe { sys::anneal_embedding_at(self.context.raw.as_ptr(), row, err, err_size) };
+        if values.is_null() {
+            return Err(Error::Logits(self.context.message.text()));
+        }
+        // SAFETY: without pooling a row has as many values as the model's output is wide. It lies in the context's
+        // buffer until the next call that evaluates, which borrows this mutably.
+        Ok(unsafe { std::slice::from_raw_parts(values, self.width) })
+    }
+
+    /// Forgets every token.
+    pub fn clear(&mut self) {
+        self.context.clear();
+    }
+}
+
+impl Model {
+    /// Numbers of an embedding.
+    pub fn embedding_width(&self) -> usize {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_model_n_embd_out(self.raw.as_ptr()) }.max(0).cast_unsigned() as usize
+    }
+}

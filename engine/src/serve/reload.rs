@@ -1,0 +1,192 @@
+//! The file of `--config`, read again while the server runs.
+
+use std::path::{Path, PathBuf};
+
+use toml::Table;
+
+use super::config::{Config, KEYS};
+use super::run::Options;
+use crate::error::Result;
+use crate::live::Live;
+use crate::sampling::SamplingOptions;
+use crate::settings::Settings;
+
+/// Keys that count as soon as they are changed; all others need the model, the context or the sockets anew.
+const AT_ONCE: [&str; 15] = [
+    "api_key_file",
+    "max_request_bytes",
+    "idle_s",
+    "stall_s",
+    "queue",
+    "max_tokens",
+    "timeout_s",
+    "drain_s",
+    "step_ms",
+    "prompt_reuse",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+];
+
+/// A configuration's file, the flags that go before it, and what of it is in force.
+pub struct Source {
+    path: PathBuf,
+    flags: Config,
+    table: Table,
+    keys: Vec<String>,
+}
+
+/// What a new configuration changes.
+pub struct Change {
+    /// What is in force from now on.
+    pub options: Options,
+    /// How tokens are chosen where a request does not say.
+    pub sampling: SamplingOptions,
+    /// What to tell the user.
+    pub words: String,
+}
+
+impl Source {
+    /// The file at `path`, for a server of `flags`; and all that is asked for.
+    ///
+    /// # Errors
+    /// As [`Config::read`].
+    pub fn read(path: &Path, flags: Config) -> Result<(Self, Config)> {
+        let table = Config::table(path)?;
+        let config = flags.clone().or(Config::from_table(&table, path)?);
+        let keys = config.keys()?;
+        Ok((Source { path: path.to_path_buf(), flags, table, keys }, config))
+    }
+
+    /// Reads it again. What is in force stays where anything is wrong.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or meant, or does not go together, keys that cannot be changed included.
+    pub fn again(&mut self) -> Result<Change> {
+        let new = Config::table(&self.path)?;
+        // As a whole: the next start would fail as well.
+        self.flags.clone().or(Config::from_table(&new, &self.path)?).options()?;
+        let (mut table, mut changed, mut later) = (Table::new(), Vec::new(), Vec::new());
+        for name in KEYS.iter().map(|key| key.name) {
+            let at_once = AT_ONCE.contains(&name);
+            if self.differ(name, &self.table, &new)? {
+                match at_once {
+                    true => changed.push(shown(name, &new)),
+                    false => later.push(name),
+                }
+            }
+            let from = if at_once { &new } else { &self.table };
+            if let Some(value) = from.get(name) {
+                table.insert(name.to_string(), value.clone());
+            }
+        }
+        let config = self.flags.clone().or(Config::from_table(&table, &self.path)?);
+        let options = config.options()?;
+        // Of the machine nothing is asked.
+        let sampling = Settings::resolve(&config.engine, &Live::default())?.sampling_options();
+        if options.keys != self.keys && !changed.iter().any(|words| words.starts_with("api_key_file")) {
+            changed.push("the keys in api_key_file".to_string());
+        }
+        self.keys.clone_from(&options.keys);
+        self.table = table;
+        Ok(Change { options, sampling, words: words(&self.path, &changed, &later) })
+    }
+
+    /// Whether another value of `name` changes anything: a flag goes before it.
+    fn differ(&self, name: &str, one: &Table, other: &Table) -> Result<bool> {
+        if one.get(name) == other.get(name) {
+            return Ok(false);
+        }
+        let alone = |table: &Table| {
+            let table = table.get(name).map(|value| (name.to_string(), value.clone())).into_iter().collect();
+            Ok::<_, crate::Error>(self.flags.clone().or(Config::from_table(&table, &self.path)?))
+        };
+        Ok(alone(one)? != alone(other)?)
+    }
+}
+
+/// A key and its value; that of one that is not set any more is its default.
+fn shown(name: &str, table: &Table) -> String {
+    match table.get(name) {
+        Some(value) => format!("{name} = {value}"),
+        None => format!("{name} (not set)"),
+    }
+}
+
+fn words(path: &Path, changed: &[String], later: &[&str]) -> String {
+    let mut words = format!("{} was read again: ", path.display());
+    match changed {
+        [] => words.push_str("nothing changes now"),
+        _ => words.push_str(&format!("changed now: {}", changed.join(", "))),
+    }
+    if !later.is_empty() {
+        words.push_str(&format!("; at the next start: {}", later.join(", ")));
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_key_that_changes_at_once_is_one() {
+        for name in AT_ONCE {
+            assert!(KEYS.iter().any(|key| key.name == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_changed_is_and_the_rest_is_named() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("server_config.toml");
+        let write = |text: &str| fs::write(&path, text).expect("written");
+        let flags = Config {
+            model: Some("m.gguf".into()),
+            listen: Some("127.0.0.1:0".parse().expect("an address")),
+            max_tokens: Some(9),
+            ..Config::default()
+        };
+        write("queue = 3\nslots = 2\ntemperature = 0.5\n");
+        let (mut source, config) = Source::read(&path, flags).expect("a configuration");
+        assert_eq!((config.queue, config.slots), (Some(3), Some(2)));
+
+        let said = |source: &mut Source| match source.again() {
+            Ok(change) => {
+                change.words.split_once(": ").map(|(_, words)| words.to_string()).unwrap_or_default()
+            }
+            Err(error) => format!("no: {error}"),
+        };
+        assert_eq!(said(&mut source), "nothing changes now");
+        write("queue = 4\nslots = 3\ntimeout_s = 2.5\nmax_tokens = 7\n");
+        let change = source.again().expect("a change");
+        let expected =
+            "changed now: queue = 4, timeout_s = 2.5, temperature (not set); at the next start: slots";
+        assert!(change.words.ends_with(expected), "{}", change.words);
+        let options = change.options;
+        assert_eq!((options.queue, options.slots, options.max_tokens), (4, 2, 9));
+        assert_eq!(options.deadline, Duration::from_millis(2500));
+        assert_eq!(change.sampling, SamplingOptions::default());
+        // What needs a new start is said again, until it is undone.
+        assert_eq!(said(&mut source), "nothing changes now; at the next start: slots");
+        for (text, expected) in [
+            ("queue = 4\nslots = 0\n", "slots: use a whole number"),
+            ("queue = -4\n", "queue: use a whole number"),
+            ("qeue = 4\n", "did you mean queue?"),
+            ("queue = \n", "TOML parse error"),
+            ("listen = \"0.0.0.0:1\"\nsocket_group = \"root\"\n", "--socket-group"),
+            ("api_key_file = \"none\"\n", "No such file"),
+            ("temperature = -1.0\n", "--temp -1"),
+        ] {
+            write(text);
+            assert!(said(&mut source).contains(expected), "{text}: {}", said(&mut source));
+        }
+        write("queue = 4\nslots = 2\ntimeout_s = 2.5\n");
+        assert_eq!(said(&mut source), "nothing changes now");
+    }
+}
