@@ -109,6 +109,9 @@ struct Shared<'a> {
     tally: Mutex<Tally>,
 }
 
+/// Requests that were sent, and resident bytes then.
+type Memory = Vec<(u64, u64)>;
+
 #[derive(Default)]
 struct Tally {
     kinds: BTreeMap<String, u64>,
@@ -152,7 +155,7 @@ impl Soak {
     }
 
     /// Lets the clients come; what they saw, how memory went, and how many requests there were.
-    fn visits(&self, server: &mut Server, known: &[Known], ui: &Ui) -> Result<(Tally, Vec<(u64, u64)>, u64)> {
+    fn visits(&self, server: &mut Server, known: &[Known], ui: &Ui) -> Result<(Tally, Memory, u64)> {
         let (mut samples, mut progress) = (Vec::new(), ui.progress("soak"));
         let shared = Shared {
             server,
@@ -310,7 +313,8 @@ fn complaints(soaked: &Soaked) -> Vec<String> {
         complaints.push(format!("{} connections were open when nobody asked any more", soaked.connections));
     }
     let growth = soaked.growth();
-    if !(growth <= GROWTH) {
+    // Not a number where nothing is known of it.
+    if growth.is_nan() || growth > GROWTH {
         complaints.push(format!("memory grew by {:.1} % after the warm-up", 100.0 * growth));
     }
     if soaked.end != "exit code 0" {
