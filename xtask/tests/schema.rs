@@ -5,7 +5,7 @@ use build_info::{BuildInfo, TuningRecord};
 fn check(name: &str, schema: schemars::Schema) {
     let path = format!("{}/../docs/src/reference/{name}", env!("CARGO_MANIFEST_DIR"));
     // Whoever else is built along decides whether serde_json sorts keys: as values they are equal either way.
-    let now = schema.to_value();
+    let now = schema.clone().to_value();
     if std::env::var_os("UPDATE_SCHEMA").is_some() {
         std::fs::write(&path, serde_json::to_string_pretty(&schema).unwrap() + "\n").unwrap();
     }
