@@ -121,7 +121,7 @@ impl CallReader {
         match calls {
             Some(calls) => parts.extend(calls),
             // White space after a call is between it and nothing.
-            None if !held.is_empty() && !(self.called && held.trim().is_empty()) => {
+            None if !(held.is_empty() || self.called && held.trim().is_empty()) => {
                 parts.push(Part::Text(held))
             }
             None => {}
