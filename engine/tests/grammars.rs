@@ -188,8 +188,11 @@ fn no_grammar_takes_for_ever() {
         "root ::= root root | [a-z ]",
         "root ::= (x* y*)* \"0\"\nx ::= [a-z ] | \"(\" root \")\"\ny ::= [a-z ] | \"[\" root \"]\"",
     ];
+    // Many parts within parts, and many names of one token.
+    let deep = format!("root ::= \"a\"{}", "?".repeat(100_000));
+    let named = format!("root ::= [a-z ] | {}", "<|im_end|> ".repeat(8000));
     let [singles, _] = ways("the quick brown fox jumps over the lazy dog");
-    for grammar in grammars {
+    for grammar in grammars.into_iter().chain([deep.as_str(), named.as_str()]) {
         let followed = chain(grammar).and_then(|mut chain| {
             singles.iter().try_for_each(|token| {
                 takes(&mut chain, *token)?;
@@ -197,7 +200,7 @@ fn no_grammar_takes_for_ever() {
             })
         });
         if let Err(why) = followed {
-            assert!(why.to_string().contains("GBNF grammar"), "{grammar}: {why}");
+            assert!(why.to_string().contains("GBNF grammar"), "{grammar:.80}: {why}");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Texts that a JSON schema or a grammar allows, by llguidance: for each token to come, which ones are allowed.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
@@ -58,7 +60,11 @@ impl Guide {
                 Box::new(move |_| serialized(grammar))
             }
             Constraint::Grammar(text) => {
-                let token = |name: &str| token_named(model, name);
+                // Each name once: the whole vocabulary is looked at.
+                let named = RefCell::new(HashMap::new());
+                let token = |name: &str| {
+                    *named.borrow_mut().entry(name.to_string()).or_insert_with(|| token_named(model, name))
+                };
                 let grammar = gbnf::read(text, &token).map_err(refused)?;
                 let (n_vocab, others) = (model.n_vocab(), never_named(model));
                 Box::new(move |limits| gbnf::translate(grammar, n_vocab, &others, limits))

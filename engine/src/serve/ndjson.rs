@@ -26,6 +26,12 @@ use crate::ffi::Token;
 /// How often a client that has said all it had to say is looked at: whether it still reads.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Bytes of a request's `id`.
+const MAX_ID: usize = 1024;
+
+/// Bytes that are gathered before they are written.
+const TOGETHER: usize = 64 << 10;
+
 /// A connection.
 struct Connection {
     stream: UnixStream,
@@ -259,9 +265,9 @@ impl Connection {
                         break true;
                     }
                 }
-                match events.try_recv() {
-                    Ok(next) => event = Some(next),
-                    Err(_) => break false,
+                match (out.len() < TOGETHER).then(|| events.try_recv().ok()).flatten() {
+                    Some(next) => event = Some(next),
+                    None => break false,
                 }
             };
             self.write(&out).await?;
@@ -302,6 +308,10 @@ enum Asked {
 /// The request in `fields`; its id first, which an error repeats.
 fn read(mut fields: Fields, server: &Server, id: &mut Value) -> Result<Asked, Refusal> {
     *id = match fields.take("id") {
+        Some(Value::String(long)) if long.len() > MAX_ID => {
+            let message = format!("has at most {MAX_ID} bytes: every line of the answer repeats it");
+            return Err(Refusal::field("id", message));
+        }
         Some(given @ (Value::String(_) | Value::Number(_))) => given,
         Some(other) => return Err(super::fields::wrong("id", "use a text or a number", &other)),
         None => Value::Null,

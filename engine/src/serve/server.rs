@@ -68,7 +68,7 @@ pub struct Current {
 pub struct Beside {
     light: Arc<Semaphore>,
     grammars: Arc<Semaphore>,
-    /// Requests that are prepared.
+    /// Requests that are prepared, each as often as answers are asked for.
     requests: AtomicUsize,
 }
 
@@ -96,12 +96,12 @@ async fn beside<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|why| failed(&why))
 }
 
-/// Counts a request while it is prepared.
-struct Preparing<'a>(&'a AtomicUsize);
+/// Counts the answers to a request while it is prepared.
+struct Preparing<'a>(&'a AtomicUsize, usize);
 
 impl Drop for Preparing<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 
@@ -192,8 +192,8 @@ impl Server {
     ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<Event>>), Refusal> {
         // As many as may wait and run, so that no more of them are kept than afterwards.
         let most = self.inbox.bound() + self.slots as usize;
-        let before = self.beside.requests.fetch_add(1, Ordering::Relaxed);
-        let _preparing = Preparing(&self.beside.requests);
+        let before = self.beside.requests.fetch_add(choices as usize, Ordering::Relaxed);
+        let _preparing = Preparing(&self.beside.requests, choices as usize);
         if before >= most {
             return Err(self.words(&Refused::Busy { waiting: before }));
         }
@@ -205,6 +205,9 @@ impl Server {
         let leader = (choices > 1 && request.cache_prompt).then(|| Arc::new(()));
         let (mut jobs, mut receivers) = (Vec::new(), Vec::new());
         let mut sampling = request.sampling;
+        // Nothing is further back; memory for it is taken at once.
+        sampling.repeat_last_n = sampling.repeat_last_n.min(self.n_ctx);
+        sampling.dry_penalty_last_n = sampling.dry_penalty_last_n.min(self.n_ctx);
         for choice in 0..choices {
             let chain = self.chain(sampling.clone(), &prompt).await?;
             sampling.seed = Some(next_seed(chain.seed()));
@@ -296,11 +299,16 @@ impl Server {
 
     /// What chooses the tokens after `prompt`.
     async fn chain(&self, sampling: SamplingOptions, prompt: &[Token]) -> Result<Chain, Refusal> {
-        let chain = match sampling.constraint {
-            // Some take long to be made ready.
-            Some(_) => {
+        // Some take long to be made ready; DRY looks for its breakers in the whole vocabulary.
+        let beside_whom = match (&sampling.constraint, sampling.dry_multiplier > 0.0) {
+            (Some(_), _) => Some(&self.beside.grammars),
+            (None, true) => Some(&self.beside.light),
+            (None, false) => None,
+        };
+        let chain = match beside_whom {
+            Some(others) => {
                 let model = Arc::clone(&self.model);
-                beside(&self.beside.grammars, move || Chain::new(&sampling, &model)).await?
+                beside(others, move || Chain::new(&sampling, &model)).await?
             }
             None => Chain::new(&sampling, &self.model),
         };

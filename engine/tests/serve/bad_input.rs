@@ -74,6 +74,10 @@ fn lines_that_are_wrong_are_refused_and_the_next_is_answered() {
     let answer = lines.next().expect("an answer");
     assert_eq!(answer["id"], "mine");
     assert_eq!(answer["error"]["message"], "max_token: unknown field; did you mean max_tokens?");
+    let mut request = greedy("hello", 2);
+    request["id"] = "x".repeat(1025).into();
+    let message = lines.ask(&request)["error"]["message"].to_string();
+    assert!(message.contains("id: has at most 1024 bytes"), "{message}");
     assert_eq!(lines.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
 }
 

@@ -25,9 +25,10 @@ impl Gbnf {
         }
         // Rules that lead to themselves wait for ever.
         let mut rules = vec![None; self.rules.len()];
+        let mut known = vec![None; self.nodes.len()];
         let mut ready: Vec<usize> = (0..rules.len()).filter(|rule| waits_for[*rule] == 0).collect();
         while let Some(rule) = ready.pop() {
-            rules[rule] = self.size(self.rules[rule], &rules);
+            rules[rule] = self.size(self.rules[rule], &rules, &mut known);
             for other in &named_by[rule] {
                 waits_for[*other] -= 1;
                 if waits_for[*other] == 0 {
@@ -35,7 +36,7 @@ impl Gbnf {
                 }
             }
         }
-        (0..self.nodes.len()).map(|id| self.size(id, &rules)).collect()
+        (0..self.nodes.len()).map(|id| self.size(id, &rules, &mut known)).collect()
     }
 
     /// The rules that are named in a part.
@@ -48,7 +49,17 @@ impl Gbnf {
         }
     }
 
-    fn size(&self, id: Id, rules: &[Option<u64>]) -> Option<u64> {
+    /// The size of one part, which is looked at once.
+    fn size(&self, id: Id, rules: &[Option<u64>], known: &mut [Option<Option<u64>>]) -> Option<u64> {
+        if let Some(size) = known[id] {
+            return size;
+        }
+        let size = self.count(id, rules, known);
+        known[id] = Some(size);
+        size
+    }
+
+    fn count(&self, id: Id, rules: &[Option<u64>], known: &mut [Option<Option<u64>>]) -> Option<u64> {
         let size = match &self.nodes[id] {
             Node::Class(_) => 1,
             Node::Text(text) => 1 + (text.len() / TEXT) as u64,
@@ -57,13 +68,13 @@ impl Gbnf {
             Node::Seq(items) | Node::Any(items) => {
                 let mut sum = 1_u64;
                 for item in items {
-                    sum = sum.saturating_add(self.size(*item, rules)?);
+                    sum = sum.saturating_add(self.size(*item, rules, known)?);
                 }
                 sum
             }
             Node::Repeat(item, least, most) => {
                 let times = u64::from(most.unwrap_or(0).max(*least)).max(1);
-                self.size(*item, rules)?.saturating_mul(times)
+                self.size(*item, rules, known)?.saturating_mul(times)
             }
         };
         (size <= MAX_SIZE).then_some(size)

@@ -108,6 +108,8 @@ impl Evaluator {
         turn: &Turn,
         mut limit: impl FnMut() -> std::result::Result<u32, E>,
     ) -> std::result::Result<Vec<Vec<f32>>, E> {
+        // A request that ended in the middle left its tokens there.
+        self.embedding.clear();
         let most = self.embedding.n_batch();
         let mut found = Vec::with_capacity(texts.len());
         while found.len() < texts.len() {

@@ -214,6 +214,8 @@ impl Scheduler {
         let stop = || inbox.closing() == Closing::Now;
         for at in order {
             if self.worth_keeping(at, 0) == 0 {
+                // Or each of two that share a prefix would rely on the other.
+                self.slots[at].held.clear();
                 continue;
             }
             if !self.disk.as_ref().is_some_and(|disk| disk.wait_for_room(stop)) {
