@@ -29,7 +29,7 @@ pub struct Divergence {
 impl Divergence {
     /// Whether B is as near to A as a build must be to the gate's reference.
     pub fn is_inside(&self, limits: &Limits) -> bool {
-        self.mean_kld.is_some_and(|kld| kld <= limits.mean_kld) && self.top1 >= limits.top1
+        self.mean_kld.is_some_and(|kld| limits.hold(kld, self.top1))
     }
 }
 

@@ -11,7 +11,6 @@ use super::divergence::{self, Divergence};
 use super::engine::{self, Broken, Stay};
 use super::subject::{Side, Subject};
 use super::verdict::{Check, State};
-use crate::stages::gate::LIMITS;
 
 /// What the engines go on from, and whose logits are compared: prose, code, numbers and other scripts.
 pub const TEXT: &str = include_str!("text.txt");
@@ -193,13 +192,14 @@ impl Output {
         vec![self.same(), self.repeats(), self.numbers()]
     }
 
-    /// How near B's logits have to be to A's. The gate's limits, which are those of small models that rounding hardly
-    /// moves; or, where rounding moves this model further, as near as A is to itself when it adds in another order. Of
-    /// top-1 that is known to two standard errors of a share.
+    /// How near B's logits have to be to A's.
     fn limits(&self) -> Limits {
-        let Some(Divergence { mean_kld: Some(kld), top1, positions, .. }) = self.own else { return LIMITS };
-        let error = (top1 * (1.0 - top1) / f64::from(positions.max(1))).sqrt();
-        Limits { mean_kld: LIMITS.mean_kld.max(kld), top1: LIMITS.top1.min(top1 - 2.0 * error) }
+        match self.own {
+            Some(Divergence { mean_kld: Some(kld), top1, positions, .. }) => {
+                Limits::GATE.or_as_near_as(kld, top1, positions)
+            }
+            _ => Limits::GATE,
+        }
     }
 
     /// Whether B's output may stand for A's.
@@ -221,7 +221,7 @@ impl Output {
         let limits = self.limits();
         let inside =
             !self.divergence.is_empty() && self.divergence.iter().all(|found| found.is_inside(&limits));
-        let by_itself = limits != LIMITS;
+        let by_itself = limits != Limits::GATE;
         if inside {
             let measure = if by_itself { "as near as A to itself" } else { "inside the gate" };
             return row(State::Passed, format!("{measure}: {figures}"));

@@ -18,7 +18,7 @@ use super::Build;
 use crate::fs;
 use crate::ui::{self, Progress};
 pub use reference::Reference;
-pub use run::{Engine, LIMITS};
+pub use run::Engine;
 
 /// The profile that the reference is made of. Its builds do not go through the gate: they would be compared with
 /// themselves.
