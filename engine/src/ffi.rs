@@ -540,15 +540,16 @@ impl Context {
         options: &ContextOptions,
         collector: Option<Arc<Collector>>,
     ) -> Result<Self> {
-        Self::for_sequences(model, options, 1, collector)
+        Self::for_sequences(model, options, 1, collector, |_| ())
     }
 
-    /// The same for several sequences, which share its cells.
+    /// The same for several sequences, which share its cells; `more` sets what else it is to be.
     fn for_sequences(
         model: &Arc<Model>,
         options: &ContextOptions,
         sequences: u32,
         collector: Option<Arc<Collector>>,
+        more: impl FnOnce(&mut sys::llama_context_params),
     ) -> Result<Self> {
         let mut message = Message::new();
         let (err, err_size) = message.parts();
@@ -575,6 +576,7 @@ impl Context {
                 params.cb_eval = Some(sys::anneal_collect);
                 params.cb_eval_user_data = collector.data();
             }
+            more(&mut params);
             sys::anneal_context_new(model.raw.as_ptr(), &params, err, err_size)
         };
         let raw =

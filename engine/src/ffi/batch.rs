@@ -93,7 +93,7 @@ impl Context {
                 "{sequences} sequences: llama.cpp keeps 1 to {MAX_SEQUENCES} in a context"
             )));
         }
-        Self::for_sequences(model, options, sequences, None)
+        Self::for_sequences(model, options, sequences, None, |_| ())
     }
 
     /// How many sequences it keeps.

@@ -1,11 +1,10 @@
 //! Contexts that tell what a model makes of each token of a text.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use llama_sys as sys;
 
-use super::{Batch, Context, Decoded, Message, Model, Threadpool, flash_attention, kv_type};
+use super::{Batch, Context, Decoded, Model, Threadpool};
 use crate::error::{Error, Result};
 use crate::options::ContextOptions;
 
@@ -39,38 +38,15 @@ impl Embedding {
         sequences: u32,
         threads: &Threads,
     ) -> Result<Self> {
-        let mut message = Message::new();
-        let (err, err_size) = message.parts();
-        // SAFETY: `params` is only read; the callback is the shim's, ignores its data and cannot unwind.
-        let raw = unsafe {
-            let mut params = sys::llama_context_default_params();
-            params.n_ctx = options.n_ctx;
-            params.n_batch = options.n_batch;
-            params.n_ubatch = options.n_ubatch;
-            params.type_k = kv_type(options.type_k);
-            params.type_v = kv_type(options.type_v);
-            params.flash_attn_type = flash_attention(options.flash_attention);
-            if options.interruptible {
-                params.abort_callback = Some(sys::anneal_interrupted);
-            }
-            params.n_seq_max = sequences.max(1);
+        let sequences = sequences.max(1);
+        let mut context = Context::for_sequences(model, options, sequences, None, |params| {
+            params.n_seq_max = sequences;
             params.kv_unified = true;
-            params.embeddings = true;
             // A row for each token: a text may be longer than a batch.
+            params.n_outputs_max = 0;
             params.pooling_type = sys::LLAMA_POOLING_TYPE_NONE;
-            sys::anneal_context_new(model.raw.as_ptr(), &params, err, err_size)
-        };
-        let raw =
-            NonNull::new(raw).ok_or_else(|| Error::Context { n_ctx: options.n_ctx, why: message.text() })?;
-        let mut context = Context {
-            raw,
-            model: Arc::clone(model),
-            decode_pool: None,
-            prefill_pool: None,
-            _collector: None,
-            sequences: sequences.max(1),
-            message,
-        };
+            params.embeddings = true;
+        })?;
         if let Some(decode) = &threads.decode {
             context.attach_shared(Arc::clone(decode), threads.prefill.clone());
         }

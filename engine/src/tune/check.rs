@@ -7,18 +7,15 @@
 use std::fmt;
 
 use build_info::Logits;
+use build_info::gate::Limits;
 use build_info::tuning::Chosen;
 
 use super::space::{changes_numerics, is_lossy};
 
-/// Greatest mean KL divergence, in nats, of settings that only add in another order.
-const EXACT_KLD: f64 = 5e-5;
-/// Least share of positions with the same most likely token.
-const EXACT_TOP1: f64 = 0.998;
-/// The same of settings that lose accuracy by intent: between Q8_0 (2.4e-4) and a 5-bit quantisation.
-const LOSSY_KLD: f64 = 5e-3;
-/// Least share of the same.
-const LOSSY_TOP1: f64 = 0.97;
+/// Of settings that only add in another order.
+const EXACT: Limits = Limits::GATE;
+/// Of settings that lose accuracy by intent: between Q8_0 (2.4e-4) and a 5-bit quantisation.
+const LOSSY: Limits = Limits { mean_kld: 5e-3, top1: 0.97 };
 /// Two tokens whose logits differ by less are equally likely: which of them is first says nothing.
 const TIE: f32 = 0.02;
 
@@ -51,18 +48,14 @@ pub struct Rounding {
 impl Comparison {
     /// Whether it is inside the gate's limits.
     pub fn is_exact(&self) -> bool {
-        self.mean_kld <= EXACT_KLD && self.top1 >= EXACT_TOP1
+        EXACT.hold(self.mean_kld, self.top1)
     }
 
-    /// The greatest divergence and the least top-1 of settings that only add in another order. The latter is known to two
-    /// standard errors of a share.
-    fn limits(&self) -> (f64, f64) {
-        match self.rounding.filter(|rounding| rounding.mean_kld.is_finite()) {
-            Some(Rounding { mean_kld, top1 }) => {
-                let error = (top1 * (1.0 - top1) / f64::from(self.positions.max(1))).sqrt();
-                (mean_kld.max(EXACT_KLD), EXACT_TOP1.min(top1 - 2.0 * error))
-            }
-            None => (EXACT_KLD, EXACT_TOP1),
+    /// What holds for settings that only add in another order.
+    fn limits(&self) -> Limits {
+        match self.rounding {
+            Some(Rounding { mean_kld, top1 }) => EXACT.or_as_near_as(mean_kld, top1, self.positions),
+            None => EXACT,
         }
     }
 }
@@ -99,19 +92,20 @@ pub fn compare(reference: &Logits, other: &Logits, text: usize) -> Comparison {
 
 /// Whether `candidate` may be used, in words either way.
 pub fn judge(candidate: &Chosen, found: &Comparison) -> Result<String, String> {
-    let (kld, top1) = match is_lossy(candidate) {
-        true => (LOSSY_KLD, LOSSY_TOP1),
-        false => found.limits(),
-    };
-    let within = found.mean_kld <= kld && found.top1 >= top1;
+    let limits = if is_lossy(candidate) { LOSSY } else { found.limits() };
+    let within = limits.hold(found.mean_kld, found.top1);
     // Greedy tokens say nothing where logits are no numbers: the first token is chosen then, always.
     let equal = found.positions > 0 && found.equal == found.greedy && !found.mean_kld.is_nan();
     // Kernels that round their inputs otherwise (AMX's tiles, say) diverge more and choose the same tokens all the same.
-    let same = equal && found.top1 >= EXACT_TOP1 && found.mean_kld <= LOSSY_KLD;
+    let same = equal && found.top1 >= EXACT.top1 && found.mean_kld <= LOSSY.mean_kld;
     match (changes_numerics(candidate), equal, within || same) {
         (true, _, true) | (false, true, _) => Ok(found.to_string()),
         (true, ..) => {
-            Err(format!("its output is another: {found}, where {kld:.0e} and {:.1} % are due", 100.0 * top1))
+            let Limits { mean_kld, top1 } = limits;
+            Err(format!(
+                "its output is another: {found}, where {mean_kld:.0e} and {:.1} % are due",
+                100.0 * top1
+            ))
         }
         (false, ..) => Err(format!("its output is another, and should not be: {found}")),
     }
