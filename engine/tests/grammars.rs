@@ -2,23 +2,9 @@
 
 mod common;
 
-use std::sync::{Arc, OnceLock};
-
-use common::tiny;
-use engine::ffi::{Model, Token};
-use engine::live::Live;
-use engine::model;
+use common::the_model;
+use engine::ffi::Token;
 use engine::sampling::{Chain, Constraint, SamplingOptions};
-use engine::settings::{Requested, Settings};
-
-fn the_model() -> &'static Arc<Model> {
-    static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
-    MODEL.get_or_init(|| {
-        let live = Live::read();
-        let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
-        model::open(tiny(), &settings, &live).expect("the tiny model")
-    })
-}
 
 fn chain(grammar: &str) -> engine::Result<Chain> {
     let options = SamplingOptions {

@@ -2,24 +2,10 @@
 
 mod common;
 
-use std::sync::{Arc, OnceLock};
-
-use common::tiny;
+use common::the_model;
 use engine::Error;
-use engine::ffi::{Model, Token};
-use engine::live::Live;
-use engine::model;
+use engine::ffi::Token;
 use engine::sampling::{Bias, Chain, Constraint, SamplingOptions};
-use engine::settings::{Requested, Settings};
-
-fn the_model() -> &'static Arc<Model> {
-    static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
-    MODEL.get_or_init(|| {
-        let live = Live::read();
-        let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
-        model::open(tiny(), &settings, &live).expect("the tiny model")
-    })
-}
 
 /// Nothing is cut, and the temperature is 1.
 fn open() -> SamplingOptions {

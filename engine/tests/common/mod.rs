@@ -3,7 +3,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+
+use engine::ffi::Model;
+use engine::live::Live;
+use engine::settings::{Requested, Settings};
 
 /// The executable under test.
 pub const ANNEAL: &str = env!("CARGO_BIN_EXE_anneal");
@@ -19,6 +23,16 @@ pub fn tiny() -> &'static Path {
         (folder, path)
     });
     path
+}
+
+/// The tiny model, loaded once a process.
+pub fn the_model() -> &'static Arc<Model> {
+    static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
+    MODEL.get_or_init(|| {
+        let live = Live::read();
+        let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
+        engine::model::open(tiny(), &settings, &live).expect("the tiny model")
+    })
 }
 
 /// The tiny model with a last norm so large that the logits are sums of infinities of both signs, in `folder`. Its own
