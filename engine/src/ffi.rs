@@ -647,6 +647,16 @@ impl Context {
         }
     }
 
+    /// Lets all its threads sleep, where other contexts compute on the same cores: they would poll beside theirs. The next
+    /// graph wakes them.
+    pub(crate) fn rest_threads(&mut self) {
+        self.rest_prefill_threads();
+        if let Some(pool) = &self.decode_pool {
+            // SAFETY: as in `rest_prefill_threads`.
+            unsafe { sys::anneal_threadpool_pause(pool.0.as_ptr()) }
+        }
+    }
+
     /// How many threads of the pools single tokens and batches use.
     pub fn set_threads(&mut self, decode: u32, prefill: u32) {
         // SAFETY: stores two numbers; the graph takes no more threads than its pool has.

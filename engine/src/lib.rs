@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod allocator;
+pub mod asked_threads;
 pub mod bench;
 pub mod cache;
 pub mod chat;

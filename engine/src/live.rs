@@ -16,6 +16,8 @@ pub struct Live {
     pub build: Option<(PathBuf, BuildInfo)>,
     /// The BLAS library that is linked, if one is.
     pub blas: Option<Blas>,
+    /// What `ANNEAL_THREADS` says, see [`crate::asked_threads`].
+    pub threads: Option<String>,
     /// One sentence for each thing that could not be read.
     pub warnings: Vec<String>,
 }
@@ -37,7 +39,9 @@ impl Live {
         let readable = !detected.host.limits.affinity.is_empty() || !detected.host.topology.cores.is_empty();
         let blas =
             ffi::blas_library().map(|library| Blas { library, threads_obeyed: ffi::blas_threads_obeyed() });
-        let mut live = Live { host: readable.then_some(detected.host), blas, ..Live::default() };
+        let threads = std::env::var_os(crate::asked_threads::VARIABLE);
+        let threads = threads.map(|value| value.to_string_lossy().into_owned());
+        let mut live = Live { host: readable.then_some(detected.host), blas, threads, ..Live::default() };
         if live.host.is_none() {
             live.warnings.extend(detected.warnings);
         }

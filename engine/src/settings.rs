@@ -6,6 +6,7 @@ use std::fmt;
 use build_info::{Policy, ThreadBudget, threads};
 use serde::Serialize;
 
+use crate::asked_threads::{self, Asked};
 use crate::error::{Error, Result};
 use crate::ffi::{MAX_THREADS, TILED};
 use crate::live::{Blas, Live};
@@ -214,7 +215,13 @@ impl Settings {
                 &none
             }
         });
-        let policy = Setting::or_default(requested.policy, Policy::default());
+        // A policy or a number that was asked for goes before the environment.
+        let asked_threads = asked_threads::read(live.threads.as_deref())?
+            .filter(|_| requested.policy.is_none() && requested.decode_threads.is_none());
+        let policy = match asked_threads {
+            Some(Asked::Share(policy)) => Setting::new(policy, Source::Environment),
+            _ => Setting::or_default(requested.policy, Policy::default()),
+        };
         let (budget, budget_source) = budget(live, policy.value);
         let (decode, prefill, record) = match recorded_threads(live, policy.value, &budget) {
             Some((decode, prefill)) => (decode, prefill, Source::BuildInfo),
@@ -225,17 +232,24 @@ impl Settings {
         let (decode, prefill) = (decode.min(room), prefill.min(room));
         // A policy that was asked for is a number of threads that was asked for.
         let tuned_threads = |threads: Option<u32>| {
-            threads.filter(|_| requested.policy.is_none()).map(|threads| threads.min(room))
+            let is_free = requested.policy.is_none() && policy.source != Source::Environment;
+            threads.filter(|_| is_free).map(|threads| threads.min(room))
         };
-        let decode_threads = match (requested.decode_threads, tuned_threads(tuned.decode_threads)) {
-            (Some(threads), _) => Setting::new(threads, Source::Flag),
+        let (number, source) = match asked_threads {
+            Some(Asked::Number(threads)) => (Some(threads), Source::Environment),
+            _ => (None, Source::Flag),
+        };
+        let decode_threads = match (requested.decode_threads.or(number), tuned_threads(tuned.decode_threads))
+        {
+            (Some(threads), _) => Setting::new(threads, source),
             (None, Some(threads)) => Setting::new(threads, Source::TuningRecord),
             (None, None) => Setting::new(decode, record),
         };
         // As in llama.cpp, one number of threads counts for both phases.
         let asked = requested.prefill_threads.or(requested.decode_threads);
-        let prefill_threads = match (asked, tuned_threads(tuned.prefill_threads)) {
-            (Some(threads), _) => Setting::new(threads, Source::Flag),
+        let source = if asked.is_some() { Source::Flag } else { source };
+        let prefill_threads = match (asked.or(number), tuned_threads(tuned.prefill_threads)) {
+            (Some(threads), _) => Setting::new(threads, source),
             (None, Some(threads)) => Setting::new(threads, Source::TuningRecord),
             (None, None) => Setting::new(prefill, record),
         };

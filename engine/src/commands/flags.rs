@@ -69,7 +69,7 @@ pub struct PlacingFlags {
 }
 
 /// What `anneal tune` found.
-#[derive(clap::Args, Debug, Default)]
+#[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Tuning")]
 pub struct TuningFlags {
     /// Tuning record [default: $ANNEAL_TUNING, else tuning.json in the state folder]

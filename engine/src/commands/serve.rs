@@ -4,15 +4,17 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use build_info::Bytes;
 use build_info::words::printable;
 use engine::ffi::start;
-use engine::sampling::SamplingOptions;
 use engine::serve::config::{self, Config};
+use engine::serve::models::{Resolve, Served};
 use engine::serve::reload::Source;
-use engine::serve::run::{Hooks, Options, Ready};
+use engine::serve::run::{Hooks, Ready};
+use engine::serve::workloads::Workloads;
 use engine::settings::Settings;
 use serde_json::json;
 
@@ -100,23 +102,28 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let file = args.config.as_deref().map(|path| Source::read(path, flags(args))).transpose()?;
     let (mut source, config) = match file {
         Some((source, config)) => (Some(source), config),
-        None => (None, flags(args)),
+        None => (None, flags(args).or(Config::default().under_environment(config::variables())?)),
     };
-    let options = config.options()?;
+    let served = config.served()?;
+    let strange = Workloads::default().with_environment(config::variables());
+    strange.iter().flat_map(|(_, strange)| strange).for_each(|words| warn(words));
     let live = super::read_live();
-    let tuned = args.tuning.look_up(&options.model, &live);
-    let settings = Settings::resolve_tuned(&config.engine, tuned.as_ref(), &live)?;
-    super::warn_of(&settings);
+    let tuning = args.tuning.clone();
+    let resolve: Resolve = Arc::new(move |named, live| {
+        let tuned = tuning.look_up(&named.options.model, live);
+        let settings = Settings::resolve_tuned(&named.engine, tuned.as_ref(), live)?;
+        super::warn_of(&settings);
+        Ok(settings)
+    });
     start(args.load.verbose);
     let mut reload = source.as_mut().map(|source| || read_again(source));
     let mut hooks = Hooks {
         on_ready: &mut |ready| say_ready(ready, args.json),
-        reload: reload
-            .as_mut()
-            .map(|reload| reload as &mut dyn FnMut() -> Option<(Options, SamplingOptions)>),
-        warn: &mut |words| warn(words),
+        reload: reload.as_mut().map(|reload| reload as &mut dyn FnMut() -> Option<Served>),
+        warn: Arc::new(warn),
+        resolve,
     };
-    engine::serve::run::run(&options, &settings, live, &mut hooks)?;
+    engine::serve::run::run(&served, live, &mut hooks)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -126,11 +133,11 @@ fn warn(words: &str) {
 }
 
 /// What the configuration asks for now; nothing changes where it is wrong.
-fn read_again(source: &mut Source) -> Option<(Options, SamplingOptions)> {
+fn read_again(source: &mut Source) -> Option<Served> {
     match source.again() {
         Ok(change) => {
             let _ = writeln!(io::stderr(), "{}", printable(&change.words));
-            Some((change.options, change.sampling))
+            Some(change.served)
         }
         Err(error) => {
             warn(&format!("the configuration stays as it was: {error}"));
@@ -176,11 +183,15 @@ fn say_ready(ready: &Ready, as_json: bool) {
     let socket = ready.socket.as_ref().map(|path| path.display().to_string());
     let listen = ready.listen.map(|address| format!("http://{address}"));
     if as_json {
-        let line = json!({ "model": ready.name, "context": ready.n_ctx, "socket": socket, "listen": listen });
+        let mut line = json!({ "model": ready.names.first(), "context": ready.n_ctx, "socket": socket, "listen": listen });
+        if ready.names.len() > 1 {
+            line["models"] = json!(ready.names);
+        }
         let mut stdout = io::stdout().lock();
         let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
         return;
     }
+    let are = if ready.names.len() == 1 { "is" } else { "are" };
     let places: Vec<String> = [socket, listen].into_iter().flatten().collect();
-    let _ = writeln!(io::stderr(), "{} is served at {}", ready.name, places.join(" and "));
+    let _ = writeln!(io::stderr(), "{} {} served at {}", ready.names.join(", "), are, places.join(" and "));
 }

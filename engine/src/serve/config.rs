@@ -1,5 +1,8 @@
 //! `server_config.toml`, and what becomes of it together with the flags.
 
+mod models;
+
+use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::fs;
 use std::net::SocketAddr;
@@ -17,12 +20,15 @@ use super::listen;
 use super::run::{Options, PromptCache};
 use super::scheduler::Rules;
 use super::server::Limits;
+use super::workloads::Workloads;
 use crate::cache::DEFAULT_BOUND;
 use crate::chat::BUILTIN_NAMES;
 use crate::error::{Error, Result};
 use crate::ffi::MAX_SEQUENCES;
 use crate::settings::Requested;
 use crate::size;
+
+pub use models::variables;
 
 /// What is asked for, in the file or by flags; `None` where nothing is.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -50,6 +56,15 @@ pub struct Config {
     pub prompt_cache_ro: Option<bool>,
     pub max_request_bytes: Option<u32>,
     pub max_connections: Option<u32>,
+    pub default_model: Option<String>,
+    pub memory_limit: Option<Bytes>,
+    pub pools: Option<u32>,
+    /// Whether a model of `models` is loaded at the start.
+    pub preload: Option<bool>,
+    /// Models by name.
+    pub models: BTreeMap<String, Config>,
+    /// Threads by name.
+    pub workloads: Workloads,
     /// Settings of the engine.
     pub engine: Requested,
 }
@@ -87,6 +102,12 @@ pub const KEYS: &[Key] = &[
     Key { name: "chat_template", value: "\"chatml\"",
           help: "What makes a prompt of messages: chatml, gemma, llama3, mistral, plain, or a Jinja file. Default: the model's own.",
           set: |config, value| put(&mut config.chat_template, text(value)) },
+    Key { name: "default_model", value: "\"model\"",
+          help: "The model of requests that name none, where there are several. Default: that of model; else every request must name one.",
+          set: |config, value| put(&mut config.default_model, text(value)) },
+    Key { name: "memory_limit", value: "\"24GiB\"",
+          help: "Most that all loaded models may take, by an estimate of weights and contexts. Default: what is free, where there are several.",
+          set: |config, value| put(&mut config.memory_limit, text(value).and_then(|text| size::parse(&text))) },
     Key { name: "load_mode", value: "\"auto\"", help: "auto, none, mmap, mlock, mmap_mlock or direct_io.",
           set: |config, value| put(&mut config.engine.load_mode, word(value)) },
     Key { name: "repack", value: "true", help: "Rearrange weights for the CPU's kernels.",
@@ -113,6 +134,9 @@ pub const KEYS: &[Key] = &[
 
     Key { name: "slots", value: "4", help: "Requests that run at a time. They share the context.",
           set: |config, value| put(&mut config.slots, whole(value, 1, MAX_SEQUENCES)) },
+    Key { name: "pools", value: "1",
+          help: "Contexts of the model, each with slots, a context and cores of its own; the weights are shared.",
+          set: |config, value| put(&mut config.pools, whole(value, 1, MAX_POOLS)) },
     Key { name: "queue", value: "64", help: "Requests that wait at most; the next one is told to come back later.",
           set: |config, value| put(&mut config.queue, whole(value, 0, 1 << 20)) },
     Key { name: "max_tokens", value: "512", help: "Most tokens of an answer where a request does not say.",
@@ -170,6 +194,9 @@ pub const KEYS: &[Key] = &[
           set: |config, value| put(&mut config.engine.seed, whole(value, 0, u32::MAX - 1)) },
 ];
 
+/// Most contexts of a model.
+const MAX_POOLS: u32 = 64;
+
 fn put<T>(place: &mut Option<T>, value: std::result::Result<T, String>) -> std::result::Result<(), String> {
     *place = Some(value?);
     Ok(())
@@ -223,7 +250,7 @@ pub fn printed() -> String {
         }
         let _ = writeln!(text, "\n# {}\n# {} = {}", key.help, key.name, key.value);
     }
-    text
+    text + models::PRINTED
 }
 
 impl Config {
@@ -247,6 +274,14 @@ impl Config {
         let mut config =
             Config::of(table).map_err(|why| Error::Usage(format!("{}: {why}", path.display())))?;
         let folder = path.parent().unwrap_or(Path::new(""));
+        config.models.values_mut().for_each(|model| model.look_in(folder));
+        config.look_in(folder);
+        config.under_environment(variables())
+    }
+
+    /// Looks for files in `folder`.
+    fn look_in(&mut self, folder: &Path) {
+        let config = self;
         let files =
             [&mut config.model, &mut config.socket, &mut config.api_key_file, &mut config.prompt_cache];
         for file in files.into_iter().flatten() {
@@ -256,14 +291,23 @@ impl Config {
         if let Some(file) = template.filter(|name| !BUILTIN_NAMES.contains(&name.as_str())) {
             *file = folder.join(&file).to_string_lossy().into_owned();
         }
-        Ok(config)
     }
 
     fn of(table: &Table) -> std::result::Result<Self, String> {
         let mut config = Config::default();
         for (name, value) in table {
+            let tables = match name.as_str() {
+                "models" => Some(models::read(value).map(|read| config.models = read)),
+                "workloads" => Some(models::workloads(value).map(|read| config.workloads = read)),
+                _ => None,
+            };
+            if let Some(read) = tables {
+                read.map_err(|why| format!("{name}: {why}"))?;
+                continue;
+            }
             let Some(key) = KEYS.iter().find(|key| key.name == name) else {
-                let mend = match nearest(name, KEYS.iter().map(|key| key.name)) {
+                let mend = match nearest(name, KEYS.iter().map(|key| key.name).chain(["models", "workloads"]))
+                {
                     Some(near) => format!("did you mean {near}?"),
                     None => "see --print-config for those there are".to_string(),
                 };
@@ -282,6 +326,9 @@ impl Config {
                 $($one.$field = $one.$field.or($other.$field);)*
             };
         }
+        self.models = if self.models.is_empty() { self.before(other.models) } else { self.models };
+        self.workloads = if self.workloads.is_empty() { other.workloads } else { self.workloads };
+        or!(self, other, default_model memory_limit pools preload);
         or!(self, other, model name chat_template socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
             idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro max_request_bytes max_connections);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
@@ -343,6 +390,8 @@ impl Config {
             listen: self.listen,
             keys,
             slots: checked("--slots", self.slots.unwrap_or(4), 1, MAX_SEQUENCES)?,
+            pools: checked("pools", self.pools.unwrap_or(1), 1, MAX_POOLS)?,
+            workloads: self.workloads.clone(),
             queue: self.queue.unwrap_or(64) as usize,
             max_tokens: checked("max_tokens", self.max_tokens.unwrap_or(512), 1, u32::MAX)?,
             deadline: seconds(self.timeout_s, 600.0),
@@ -416,6 +465,7 @@ mod tests {
             api_key_file: None,
             embedding_pooling: None,
             prompt_cache: None,
+            memory_limit: None,
             ..read.clone()
         };
         let none = Config { model: read.model.clone(), listen: read.listen, ..Config::default() };

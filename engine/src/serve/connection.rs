@@ -10,14 +10,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::job::Client;
+use super::models::Front;
 use super::ndjson;
-use super::server::Server;
 
 /// What a connection needs besides itself.
 #[derive(Clone)]
 pub struct Shared {
-    /// The server.
-    pub server: Arc<Server>,
+    /// The way to the models.
+    pub front: Arc<Front>,
     /// One permit a connection. Each listener has its own, so that many at one leave room at the other.
     pub permits: Arc<Semaphore>,
     /// Becomes true when the server stops.
@@ -28,21 +28,21 @@ pub struct Shared {
 
 /// A place for a connection.
 pub struct Place {
-    server: Arc<Server>,
+    front: Arc<Front>,
     permit: OwnedSemaphorePermit,
     open: mpsc::Sender<()>,
 }
 
 /// Counts a connection as long as it lives.
 pub struct Open {
-    server: Arc<Server>,
+    front: Arc<Front>,
     _permit: OwnedSemaphorePermit,
     _open: mpsc::Sender<()>,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.server.metrics.connections.sub_one();
+        self.front.metrics.connections.sub_one();
     }
 }
 
@@ -50,15 +50,15 @@ impl Shared {
     /// A place for another connection, as soon as there is one.
     pub async fn place(&self) -> Option<Place> {
         let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
-        Some(Place { server: Arc::clone(&self.server), permit, open: self.open.clone() })
+        Some(Place { front: Arc::clone(&self.front), permit, open: self.open.clone() })
     }
 }
 
 impl Place {
     /// Somebody takes it.
     pub fn enter(self) -> Open {
-        self.server.metrics.connections.add(1);
-        Open { server: self.server, _permit: self.permit, _open: self.open }
+        self.front.metrics.connections.add(1);
+        Open { front: self.front, _permit: self.permit, _open: self.open }
     }
 }
 
@@ -103,10 +103,10 @@ pub const FIRST: Duration = Duration::from_secs(10);
 async fn speak(mut stream: UnixStream, shared: Shared) {
     let client = stream.peer_cred().ok().and_then(|peer| peer.pid());
     let client = client.map_or(Client::Unknown, Client::Process);
-    let Shared { server, mut stopping, .. } = shared;
+    let Shared { front, mut stopping, .. } = shared;
     let mut read = Vec::with_capacity(4096);
     let first = tokio::select! {
-        first = timeout(server.current().limits.idle.min(FIRST), stream.read_buf(&mut read)) => first,
+        first = timeout(front.current().limits.idle.min(FIRST), stream.read_buf(&mut read)) => first,
         _ = stopping.wait_for(|stopping| *stopping) => return,
     };
     if !matches!(first, Ok(Ok(1..))) {
@@ -114,8 +114,8 @@ async fn speak(mut stream: UnixStream, shared: Shared) {
     }
     match read.first() {
         Some(byte) if byte.is_ascii_uppercase() => {
-            super::http::unix(stream, read, server, client, stopping).await;
+            super::http::unix(stream, read, front, client, stopping).await;
         }
-        _ => ndjson::serve(stream, read, server, client, stopping).await,
+        _ => ndjson::serve(stream, read, front, client, stopping).await,
     }
 }

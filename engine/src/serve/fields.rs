@@ -45,6 +45,11 @@ impl Fields {
         &self.known
     }
 
+    /// The value of `name`, which stays.
+    pub fn peek(&self, name: &str) -> Option<&Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
+
     /// Whether there is a value of `name`.
     pub fn has(&mut self, name: &'static str) -> bool {
         self.known.push(name);

@@ -7,6 +7,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::logprobs::Likelihood;
+use super::workloads::Threads;
 use crate::ffi::Token;
 use crate::sampling::Chain;
 
@@ -45,6 +46,8 @@ pub struct Job {
     pub leads: Option<Arc<()>>,
     /// The one with the same prompt that goes before it: what that has evaluated need not be evaluated again.
     pub follows: Option<Weak<()>>,
+    /// The threads that its workload may have.
+    pub threads: Threads,
     /// When it came.
     pub arrived: Instant,
     /// When it must be done.

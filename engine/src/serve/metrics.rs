@@ -21,6 +21,11 @@ impl Number {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Is `to` where it was `from`, beside what others have added.
+    pub fn change(&self, from: u64, to: u64) {
+        self.0.fetch_add(to.wrapping_sub(from), Ordering::Relaxed);
+    }
+
     /// Adds a time.
     pub fn add_time(&self, time: Duration) {
         self.add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
@@ -115,6 +120,13 @@ impl Metrics {
         }
     }
 
+    /// Its model is not loaded any more: nothing runs, nothing waits.
+    pub fn let_go(&self) {
+        let now =
+            [&self.slots, &self.slots_busy, &self.waiting, &self.embedding_waiting, &self.embedding_cache];
+        now.into_iter().for_each(|number| number.set(0));
+    }
+
     /// Requests that ran to an end of their own.
     pub fn finished(&self) -> u64 {
         self.finished.iter().map(Number::get).sum()
@@ -122,12 +134,19 @@ impl Metrics {
 
     /// In the text format of Prometheus.
     pub fn to_prometheus(&self) -> String {
-        let mut text = String::new();
-        let mut head = |name: &str, kind: &str, help: &str, values: &[(String, String)]| {
-            let _ = writeln!(text, "# HELP anneal_{name} {help}\n# TYPE anneal_{name} {kind}");
-            for (labels, value) in values {
-                let _ = writeln!(text, "anneal_{name}{labels} {value}");
-            }
+        written(&self.families())
+    }
+
+    /// Every number under its name.
+    pub fn families(&self) -> Vec<Family> {
+        let mut families = Vec::new();
+        let mut head = |name: &str, kind: &'static str, help: &str, values: &[(String, String)]| {
+            families.push(Family {
+                name: name.to_string(),
+                kind,
+                help: help.to_string(),
+                values: values.to_vec(),
+            });
         };
         let label = |end: &str, number: &Number| (format!("{{end=\"{end}\"}}"), number.get().to_string());
         let mut ends: Vec<(String, String)> =
@@ -197,13 +216,75 @@ impl Metrics {
         for (name, help, number) in gauges {
             head(name, "gauge", help, &one(number.get()));
         }
-        text
+        families
     }
+}
+
+/// Numbers of one name.
+#[derive(Clone, Debug)]
+pub struct Family {
+    /// The name, without the program's.
+    pub name: String,
+    /// `counter` or `gauge`.
+    pub kind: &'static str,
+    /// What it is.
+    pub help: String,
+    /// Labels, with their braces, and value.
+    pub values: Vec<(String, String)>,
+}
+
+impl Family {
+    /// Says of every value which model's it is.
+    pub fn label(&mut self, model: &str) {
+        let model = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        for (labels, _) in &mut self.values {
+            let rest = labels.strip_prefix('{').map_or("}".to_string(), |rest| format!(",{rest}"));
+            *labels = format!("{{model=\"{model}\"{rest}");
+        }
+    }
+}
+
+/// `families` in the text format of Prometheus; those of the same name are told together.
+pub fn written(families: &[Family]) -> String {
+    let mut text = String::new();
+    let mut names: Vec<&str> = Vec::new();
+    for family in families {
+        let Family { name, kind, help, .. } = family;
+        if names.contains(&name.as_str()) {
+            continue;
+        }
+        names.push(name);
+        let _ = writeln!(text, "# HELP anneal_{name} {help}\n# TYPE anneal_{name} {kind}");
+        for (labels, value) in
+            families.iter().filter(|other| other.name == *name).flat_map(|other| &other.values)
+        {
+            let _ = writeln!(text, "anneal_{name}{labels} {value}");
+        }
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn models_are_told_apart_by_a_label() {
+        let (one, other) = (Metrics::default(), Metrics::default());
+        one.slots.set(4);
+        let mut families = one.families();
+        families.iter_mut().for_each(|family| family.label("a \"b\""));
+        families.extend(other.families().into_iter().map(|mut family| {
+            family.label("c");
+            family
+        }));
+        let text = written(&families);
+        let expected =
+            "# TYPE anneal_slots gauge\nanneal_slots{model=\"a \\\"b\\\"\"} 4\nanneal_slots{model=\"c\"} 0\n";
+        assert!(text.contains(expected), "{text}");
+        assert!(text.contains("anneal_requests_total{model=\"c\",end=\"length\"} 0\n"), "{text}");
+        assert_eq!(text.matches("# HELP anneal_slots ").count(), 1);
+    }
 
     #[test]
     fn every_line_is_a_comment_or_a_number() {

@@ -18,6 +18,7 @@ use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
 use super::embed;
 use super::fields::Fields;
 use super::job::{Client, Done, Event, Piece};
+use super::models::{Front, Held};
 use super::refusal::{Kind, Refusal};
 use super::request::{Generate, prompt_or_messages};
 use super::server::Server;
@@ -40,7 +41,7 @@ struct Connection {
     at: usize,
     /// Whether nothing more will come.
     end: bool,
-    server: Arc<Server>,
+    front: Arc<Front>,
     client: Client,
 }
 
@@ -48,11 +49,11 @@ struct Connection {
 pub async fn serve(
     stream: UnixStream,
     read: Vec<u8>,
-    server: Arc<Server>,
+    front: Arc<Front>,
     client: Client,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let mut connection = Connection { stream, buffer: read, at: 0, end: false, server, client };
+    let mut connection = Connection { stream, buffer: read, at: 0, end: false, front, client };
     loop {
         let line = tokio::select! {
             biased;
@@ -80,7 +81,7 @@ const READ: usize = 4 << 10;
 impl Connection {
     /// The next line that is not empty; `None` where the client has said all it had to say, or says nothing for long.
     async fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
-        let current = self.server.current();
+        let current = self.front.current();
         let limit = current.limits.request;
         let until = Time::now() + current.limits.idle;
         // Blanks that the line began with, and bytes after them that hold no end of it.
@@ -161,7 +162,7 @@ impl Connection {
 
     /// Returns when the client is gone. One that has only closed its writing side is not.
     async fn gone(&mut self) {
-        let most = self.server.current().limits.request;
+        let most = self.front.current().limits.request;
         loop {
             // What comes meanwhile is the next request: read, so that the end behind it is seen.
             while !self.end && self.unread().len() <= most {
@@ -182,18 +183,26 @@ impl Connection {
     async fn answer(&mut self, line: Vec<u8>) -> io::Result<()> {
         let arrived = Instant::now();
         let mut id = Value::Null;
-        let server = Arc::clone(&self.server);
-        let request = match server.fields(line).await {
-            Ok(fields) => read(fields, &server, &mut id),
-            Err(refusal) => Err(refusal),
+        let front = Arc::clone(&self.front);
+        let asked = async {
+            let mut fields = front.fields(line).await?;
+            id = take_id(&mut fields)?;
+            let server = front.choose(&mut fields, arrived).await?;
+            Ok((read(fields, &server)?, server))
         };
-        let request = match request {
-            Ok(request) => request,
+        let asked: Result<(Asked, Held), Refusal> = tokio::select! {
+            biased;
+            asked = asked => asked,
+            () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        // Held as long as it is answered.
+        let (request, server) = match asked {
+            Ok(asked) => asked,
             Err(refusal) => return self.refuse(&id, &refusal).await,
         };
         let request = match request {
             Asked::Generate(request) => *request,
-            Asked::Embed(request) => return self.embed(&id, request, arrived).await,
+            Asked::Embed(request) => return self.embed(&id, request, &server, arrived).await,
         };
         let stream = request.stream;
         let submitted = tokio::select! {
@@ -208,11 +217,16 @@ impl Connection {
     }
 
     /// Writes embeddings.
-    async fn embed(&mut self, id: &Value, request: embed::Request, arrived: Instant) -> io::Result<()> {
-        let server = Arc::clone(&self.server);
+    async fn embed(
+        &mut self,
+        id: &Value,
+        request: embed::Request,
+        server: &Server,
+        arrived: Instant,
+    ) -> io::Result<()> {
         let (encoding, client) = (request.encoding, self.client.clone());
         let work = async {
-            let (found, tokens) = request.run(&server, client, arrived).await?;
+            let (found, tokens) = request.run(server, client, arrived).await?;
             let rendered = move || -> Vec<Value> {
                 found.iter().map(|embedding| embed::rendered(embedding, encoding)).collect()
             };
@@ -278,14 +292,14 @@ impl Connection {
     }
 
     async fn refuse(&self, id: &Value, refusal: &Refusal) -> io::Result<()> {
-        self.server.metrics.count_refusal(refusal.status());
+        self.front.metrics.count_refusal(refusal.status());
         let mut out = Vec::new();
         put(&mut out, &refused(id, refusal));
         self.write(&out).await
     }
 
     async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
-        let stall = self.server.current().limits.stall;
+        let stall = self.front.current().limits.stall;
         while !bytes.is_empty() {
             match self.stream.try_write(bytes) {
                 Ok(written) => bytes = &bytes[written..],
@@ -305,17 +319,21 @@ enum Asked {
     Embed(embed::Request),
 }
 
-/// The request in `fields`; its id first, which an error repeats.
-fn read(mut fields: Fields, server: &Server, id: &mut Value) -> Result<Asked, Refusal> {
-    *id = match fields.take("id") {
+/// The id of the request in `fields`, taken first: an error repeats it.
+fn take_id(fields: &mut Fields) -> Result<Value, Refusal> {
+    match fields.take("id") {
         Some(Value::String(long)) if long.len() > MAX_ID => {
             let message = format!("has at most {MAX_ID} bytes: every line of the answer repeats it");
-            return Err(Refusal::field("id", message));
+            Err(Refusal::field("id", message))
         }
-        Some(given @ (Value::String(_) | Value::Number(_))) => given,
-        Some(other) => return Err(super::fields::wrong("id", "use a text or a number", &other)),
-        None => Value::Null,
-    };
+        Some(given @ (Value::String(_) | Value::Number(_))) => Ok(given),
+        Some(other) => Err(super::fields::wrong("id", "use a text or a number", &other)),
+        None => Ok(Value::Null),
+    }
+}
+
+/// The rest of the request in `fields`.
+fn read(mut fields: Fields, server: &Server) -> Result<Asked, Refusal> {
     if fields.has("embed") {
         let request = embed::Request::take(&mut fields, "embed", server)?;
         fields.finish()?;

@@ -6,8 +6,9 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::job::{Client, Job};
+use super::pools::{Board, Notice};
 use super::scheduler::Rules;
-use super::turn::Turn;
+use super::turn::Seat;
 
 /// A queue in which each client has a line of its own; lines are served in turn.
 #[derive(Debug)]
@@ -99,6 +100,11 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         Some(item)
     }
 
+    /// Whether there is one that `wanted` says.
+    pub fn any(&self, wanted: impl Fn(&T) -> bool) -> bool {
+        self.lines.values().flatten().any(wanted)
+    }
+
     /// Takes out all that `wanted` says.
     pub fn take(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
@@ -128,8 +134,8 @@ pub enum Refused {
 
 /// The way of jobs from the transports to the scheduler.
 pub struct Inbox {
-    /// Whose turn it is to evaluate: the scheduler's, or that of whoever makes embeddings.
-    pub turn: Turn,
+    /// Whose turn it is to evaluate, for each pool: its scheduler's, or, in the first, that of whoever makes embeddings.
+    pub seats: Vec<Seat>,
     state: Mutex<State>,
     arrived: Condvar,
 }
@@ -144,8 +150,10 @@ struct State {
     closing: Closing,
     bound: usize,
     step: Option<Duration>,
-    /// New ones, until the scheduler has taken them.
-    rules: Option<Rules>,
+    /// New ones, and how often there were any.
+    rules: Option<(u64, Rules)>,
+    /// What the pools tell each other; nothing where there is one.
+    board: Board,
 }
 
 /// How far the end is.
@@ -161,10 +169,10 @@ pub enum Closing {
 }
 
 impl Inbox {
-    /// An inbox for `bound` jobs that wait.
-    pub fn new(bound: usize) -> Self {
-        let state = State { bound, ..State::default() };
-        Inbox { turn: Turn::default(), state: Mutex::new(state), arrived: Condvar::new() }
+    /// An inbox for `bound` jobs that wait, and for a scheduler in each of `seats`.
+    pub fn new(bound: usize, seats: Vec<Seat>) -> Self {
+        let state = State { bound, board: Board::new(seats.len()), ..State::default() };
+        Inbox { seats, state: Mutex::new(state), arrived: Condvar::new() }
     }
 
     /// How many may wait.
@@ -175,9 +183,10 @@ impl Inbox {
     /// Lets `bound` jobs wait from now on, and the scheduler work by `rules`.
     pub fn change(&self, bound: usize, rules: Rules) {
         let mut state = self.lock();
-        (state.bound, state.step, state.rules) = (bound, Some(rules.step), Some(rules));
+        let version = state.rules.map_or(0, |(version, _)| version) + 1;
+        (state.bound, state.step, state.rules) = (bound, Some(rules.step), Some((version, rules)));
         drop(state);
-        self.arrived.notify_one();
+        self.arrived.notify_all();
     }
 
     /// How long a batch may take in which anyone generates, where that was changed.
@@ -185,9 +194,23 @@ impl Inbox {
         self.lock().step
     }
 
-    /// Rules that are new.
-    pub fn new_rules(&self) -> Option<Rules> {
-        self.lock().rules.take()
+    /// Rules that are new to a scheduler that has `seen` so many.
+    pub fn new_rules(&self, seen: &mut u64) -> Option<Rules> {
+        let (version, rules) = self.lock().rules.filter(|(version, _)| version > seen)?;
+        *seen = version;
+        Some(rules)
+    }
+
+    /// Whether there are several pools.
+    pub fn has_pools(&self) -> bool {
+        self.seats.len() > 1
+    }
+
+    /// Tells the other pools of `pool`.
+    pub fn post(&self, pool: usize, notice: Notice) {
+        if self.lock().board.post(pool, notice) {
+            self.arrived.notify_all();
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -218,7 +241,7 @@ impl Inbox {
             state.queue.push(job.client.clone(), job);
         }
         drop(state);
-        self.arrived.notify_one();
+        self.arrived.notify_all();
         Ok(())
     }
 
@@ -227,9 +250,17 @@ impl Inbox {
         self.lock().queue.push_front(job.client.clone(), job);
     }
 
-    /// The next job that `fits`. One that does not is passed, but not for ever.
-    pub fn pop(&self, fits: impl Fn(&Job) -> bool) -> Option<Job> {
-        let mut state = self.lock();
+    /// The next job that `fits` in `pool`. One that does not is passed, but not for ever.
+    pub fn pop(&self, pool: usize, fits: impl Fn(&Job) -> bool) -> Option<Job> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        if self.has_pools() {
+            // What another pool is better for waits until that takes it.
+            let board = &state.board;
+            let job = state.queue.pop_where(|job| fits(job) && board.is_best(pool, &job.prompt))?;
+            state.board.took(pool);
+            return Some(job);
+        }
         let first = state.queue.first()?;
         if fits(first) {
             return state.queue.pop();
@@ -269,7 +300,7 @@ impl Inbox {
         let mut state = self.lock();
         state.closing = state.closing.max(closing);
         drop(state);
-        self.arrived.notify_one();
+        self.arrived.notify_all();
     }
 
     /// How far the end is.
@@ -277,10 +308,14 @@ impl Inbox {
         self.lock().closing
     }
 
-    /// Sleeps until a job waits, the end comes nearer than `closing`, or `most` is over.
-    pub fn wait(&self, closing: Closing, most: Duration) {
+    /// Sleeps until a job for `pool` waits, the end comes nearer than `closing`, or `most` is over.
+    pub fn wait(&self, pool: usize, closing: Closing, most: Duration) {
         let state = self.lock();
-        let nothing = |state: &mut State| state.queue.is_empty() && state.closing == closing;
+        let for_it = |state: &State| {
+            !self.has_pools() || state.queue.any(|job| state.board.is_best(pool, &job.prompt))
+        };
+        let nothing =
+            |state: &mut State| state.closing == closing && (state.queue.is_empty() || !for_it(state));
         drop(self.arrived.wait_timeout_while(state, most, nothing));
     }
 }

@@ -21,6 +21,8 @@ pub enum Kind {
     NotFound,
     /// There is no such model.
     NoModel,
+    /// The model cannot be had now.
+    NoRoom,
     /// Not with this method.
     Method,
     /// No JSON.
@@ -47,6 +49,7 @@ impl Kind {
             Kind::Forbidden => (403, "permission_error", "forbidden_host"),
             Kind::Origin => (403, "permission_error", "forbidden_origin"),
             Kind::NoModel => (404, INVALID, "model_not_found"),
+            Kind::NoRoom => (503, "server_error", "model_unavailable"),
             Kind::NotFound => (404, INVALID, "not_found"),
             Kind::Method => (405, INVALID, "method_not_allowed"),
             Kind::MediaType => (415, INVALID, "unsupported_media_type"),

@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 use super::config::{Config, KEYS};
-use super::run::Options;
+use super::models::Served;
 use crate::error::Result;
 use crate::live::Live;
-use crate::sampling::SamplingOptions;
 use crate::settings::Settings;
 
 /// Keys that count as soon as they are changed; all others need the model, the context or the sockets anew.
-const AT_ONCE: [&str; 15] = [
+const AT_ONCE: [&str; 18] = [
+    "default_model",
+    "memory_limit",
+    "models",
     "api_key_file",
     "max_request_bytes",
     "idle_s",
@@ -41,9 +43,7 @@ pub struct Source {
 /// What a new configuration changes.
 pub struct Change {
     /// What is in force from now on.
-    pub options: Options,
-    /// How tokens are chosen where a request does not say.
-    pub sampling: SamplingOptions,
+    pub served: Served,
     /// What to tell the user.
     pub words: String,
 }
@@ -67,9 +67,9 @@ impl Source {
     pub fn again(&mut self) -> Result<Change> {
         let new = Config::table(&self.path)?;
         // As a whole: the next start would fail as well.
-        self.flags.clone().or(Config::from_table(&new, &self.path)?).options()?;
+        self.flags.clone().or(Config::from_table(&new, &self.path)?).served()?;
         let (mut table, mut changed, mut later) = (Table::new(), Vec::new(), Vec::new());
-        for name in KEYS.iter().map(|key| key.name) {
+        for name in KEYS.iter().map(|key| key.name).chain(["models", "workloads"]) {
             let at_once = AT_ONCE.contains(&name);
             if self.differ(name, &self.table, &new)? {
                 match at_once {
@@ -83,15 +83,18 @@ impl Source {
             }
         }
         let config = self.flags.clone().or(Config::from_table(&table, &self.path)?);
-        let options = config.options()?;
+        let served = config.served()?;
         // Of the machine nothing is asked.
-        let sampling = Settings::resolve(&config.engine, &Live::default())?.sampling_options();
-        if options.keys != self.keys && !changed.iter().any(|words| words.starts_with("api_key_file")) {
+        for named in &served.models {
+            Settings::resolve(&named.engine, &Live::default())?;
+        }
+        let keys = config.keys()?;
+        if keys != self.keys && !changed.iter().any(|words| words.starts_with("api_key_file")) {
             changed.push("the keys in api_key_file".to_string());
         }
-        self.keys.clone_from(&options.keys);
+        self.keys = keys;
         self.table = table;
-        Ok(Change { options, sampling, words: words(&self.path, &changed, &later) })
+        Ok(Change { served, words: words(&self.path, &changed, &later) })
     }
 
     /// Whether another value of `name` changes anything: a flag goes before it.
@@ -110,6 +113,10 @@ impl Source {
 /// A key and its value; that of one that is not set any more is its default.
 fn shown(name: &str, table: &Table) -> String {
     match table.get(name) {
+        Some(toml::Value::Table(table)) => {
+            let names: Vec<&str> = table.keys().map(String::as_str).collect();
+            format!("{name} (now {})", names.join(", "))
+        }
         Some(value) => format!("{name} = {value}"),
         None => format!("{name} (not set)"),
     }
@@ -133,11 +140,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::sampling::SamplingOptions;
 
     #[test]
     fn every_key_that_changes_at_once_is_one() {
         for name in AT_ONCE {
-            assert!(KEYS.iter().any(|key| key.name == name), "{name}");
+            assert!(name == "models" || KEYS.iter().any(|key| key.name == name), "{name}");
         }
     }
 
@@ -168,10 +176,11 @@ mod tests {
         let expected =
             "changed now: queue = 4, timeout_s = 2.5, temperature (not set); at the next start: slots";
         assert!(change.words.ends_with(expected), "{}", change.words);
-        let options = change.options;
+        let sampling = Settings::resolve(&change.served.models[0].engine, &Live::default());
+        let options = change.served.models[0].options.clone();
         assert_eq!((options.queue, options.slots, options.max_tokens), (4, 2, 9));
         assert_eq!(options.deadline, Duration::from_millis(2500));
-        assert_eq!(change.sampling, SamplingOptions::default());
+        assert_eq!(sampling.expect("valid").sampling_options(), SamplingOptions::default());
         // What needs a new start is said again, until it is undone.
         assert_eq!(said(&mut source), "nothing changes now; at the next start: slots");
         for (text, expected) in [

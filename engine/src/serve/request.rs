@@ -8,6 +8,7 @@ use super::conversation::Conversation;
 use super::fields::{Fields, shown, wrong};
 use super::logprobs;
 use super::refusal::Refusal;
+use super::workloads::{Threads, Workloads};
 use crate::error::Error;
 use crate::ffi::Token;
 use crate::sampling::{Constraint, PARAMETERS, SamplingOptions, whole};
@@ -26,6 +27,8 @@ pub struct Defaults {
     pub max_tokens: u32,
     /// How long a request may take, queue included.
     pub deadline: Duration,
+    /// The workloads that it may name.
+    pub workloads: Workloads,
 }
 
 /// The text to go on from.
@@ -70,6 +73,8 @@ pub struct Generate {
     pub logprobs: Option<u32>,
     /// How long it may take.
     pub deadline: Duration,
+    /// The threads that its workload may have.
+    pub threads: Threads,
 }
 
 impl Generate {
@@ -89,6 +94,7 @@ impl Generate {
             logprobs: fields.whole("logprobs", 0..=logprobs::MOST)?,
             cache_prompt: fields.bool("cache_prompt")?.unwrap_or(true),
             deadline: deadline.map_or(defaults.deadline, Duration::from_secs_f64),
+            threads: defaults.workloads.take(fields)?,
         })
     }
 }
@@ -207,7 +213,12 @@ mod tests {
     fn defaults() -> Defaults {
         let sampling =
             SamplingOptions { top_p: 0.9, temperature: 0.0, seed: Some(7), ..SamplingOptions::default() };
-        Defaults { sampling, max_tokens: 64, deadline: Duration::from_secs(60) }
+        Defaults {
+            sampling,
+            max_tokens: 64,
+            deadline: Duration::from_secs(60),
+            workloads: Workloads::default(),
+        }
     }
 
     fn read(json: &str) -> Result<Generate, Refusal> {

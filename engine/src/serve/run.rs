@@ -3,37 +3,35 @@
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock, mpsc as std_mpsc};
-use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::Duration;
 
 use build_info::Bytes;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
 use super::connection::{Shared, unix};
-use super::embed::{self, Pooling};
+use super::embed::Pooling;
 use super::listen::{self, Socket};
-use super::metrics::Metrics;
-use super::queue::{Closing, Inbox};
+use super::models::{Front, Loader, Named, Resolve, Say, Served};
+use super::queue::Closing;
 use super::request::Defaults;
-use super::scheduler::{Rules, Scheduler};
-use super::server::{BESIDE, Beside, Current, Limits, Server};
+use super::scheduler::Rules;
+use super::server::{BESIDE, Current, Limits};
 use super::starting::Starting;
+use super::turn::Turns;
+use super::workloads::Workloads;
 use crate::cache::{Store, Wanted};
-use crate::chat::Template;
 use crate::error::{Error, Result};
-use crate::ffi::{self, Model, Threads};
+use crate::ffi;
 use crate::live::Live;
-use crate::model;
-use crate::sampling::SamplingOptions;
-use crate::settings::Settings;
+use crate::settings::{Requested, Settings};
 use crate::signals::hang_up_is_ignored;
 
-/// How a server is made.
+/// How a model is served; what is of the server is the same for all models of it.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The model's file.
@@ -50,8 +48,12 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// Keys for requests over TCP.
     pub keys: Vec<String>,
-    /// Requests that run at a time.
+    /// Requests that run at a time in each pool.
     pub slots: u32,
+    /// Contexts, each on cores of its own.
+    pub pools: u32,
+    /// Threads by the names of what they are for.
+    pub workloads: Workloads,
     /// Requests that wait.
     pub queue: usize,
     /// Most tokens to generate where a request says nothing.
@@ -80,7 +82,7 @@ pub struct PromptCache {
 }
 
 impl PromptCache {
-    fn wanted(&self, model: &Path) -> Result<Wanted> {
+    pub(super) fn wanted(&self, model: &Path) -> Result<Wanted> {
         Wanted::new(Store::folder(&self.folder, self.bound, self.read_only)?, model)
     }
 }
@@ -92,10 +94,10 @@ pub struct Ready {
     pub socket: Option<PathBuf>,
     /// The TCP address, with the port that the system chose where 0 was asked for.
     pub listen: Option<SocketAddr>,
-    /// Tokens of the context.
-    pub n_ctx: u32,
-    /// The model's name.
-    pub name: String,
+    /// Tokens of the first model's context, if it is loaded.
+    pub n_ctx: Option<u32>,
+    /// The models' names, the default one first.
+    pub names: Vec<String>,
 }
 
 /// What a server tells whoever started it, and asks.
@@ -103,9 +105,11 @@ pub struct Hooks<'a> {
     /// Called when requests are answered.
     pub on_ready: &'a mut dyn FnMut(&Ready),
     /// Called on SIGHUP: what is in force from then on, if anything changes. Without it SIGHUP ends the server.
-    pub reload: Option<&'a mut dyn FnMut() -> Option<(Options, SamplingOptions)>>,
+    pub reload: Option<&'a mut dyn FnMut() -> Option<Served>>,
     /// Called with what the user should know.
-    pub warn: &'a mut dyn FnMut(&str),
+    pub warn: Say,
+    /// Makes the settings of a model before it is loaded.
+    pub resolve: Resolve,
 }
 
 /// What was bound; the socket's file goes with it.
@@ -126,14 +130,17 @@ const LAST_STEP: Duration = Duration::from_secs(5);
 /// Serves until it is told to end.
 ///
 /// # Errors
-/// Where it cannot listen, the model or the context cannot be had, or the scheduler ended by itself.
-pub fn run(options: &Options, settings: &Settings, live: Live, hooks: &mut Hooks<'_>) -> Result<()> {
+/// Where it cannot listen, a model that is to be there from the start or its context cannot be had, or the scheduler of the
+/// only one ended by itself.
+pub fn run(served: &Served, live: Live, hooks: &mut Hooks<'_>) -> Result<()> {
     // Before anything waits for it.
     let hang_up = match (hang_up_is_ignored(), &hooks.reload) {
         (true, _) => HangUp::Ignored,
         (false, Some(_)) => HangUp::Reloads,
         (false, None) => HangUp::Ends,
     };
+    let first = served.models.first().ok_or_else(|| Error::Usage("no model".to_string()))?;
+    let options = &first.options;
     let starting = Starting::new(hang_up == HangUp::Ends);
     let bound = {
         let mut file = starting.file();
@@ -146,37 +153,13 @@ pub fn run(options: &Options, settings: &Settings, live: Live, hooks: &mut Hooks
     }
     let listeners = usize::from(options.socket.is_some()) + usize::from(options.listen.is_some());
     allow_files(options.limits.connections * listeners);
-    let cache = options.prompt_cache.as_ref().map(|cache| cache.wanted(&options.model)).transpose()?;
-    let model = model::open(&options.model, settings, &live)?;
-    let template = template(options, &model)?;
-    let inbox = Arc::new(Inbox::new(options.queue));
-    let metrics = Arc::new(Metrics::default());
-    let mut scheduler = start_scheduler(options, settings, live, cache, &model, &inbox, &metrics)?;
-    let (embedder, embedding) = embed::start(embed::Start {
-        model: &model,
-        settings,
-        threads: scheduler.threads.clone(),
-        n_ctx: scheduler.n_ctx,
-        step: options.rules.step,
-        pooling: options.embedding_pooling,
-        inbox: &inbox,
-        metrics: &metrics,
-    })?;
-    scheduler.embedding = Some(embedding);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let server = Arc::new(Server {
-        name: options.name.clone(),
-        n_ctx: scheduler.n_ctx,
-        slots: options.slots,
-        created: now.map_or(0, |now| now.as_secs()),
-        current: RwLock::new(Arc::new(options.current(settings.sampling_options()))),
-        model,
-        template,
-        inbox,
-        embedder,
-        metrics,
-        beside: Beside::default(),
-    });
+    let loader = Loader {
+        resolve: Arc::clone(&hooks.resolve),
+        say: Arc::clone(&hooks.warn),
+        turns: Arc::new(Turns::default()),
+    };
+    let front = Arc::new(Front::new(served, options.current(&first.engine), loader));
+    front.preload(&Arc::new(live))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BESIDE)
@@ -186,31 +169,29 @@ pub fn run(options: &Options, settings: &Settings, live: Live, hooks: &mut Hooks
         // From here on they are waited for there.
         let signals = Signals::new(hang_up).map_err(|why| Error::Serve(why.to_string()))?;
         drop(starting);
-        serve(&server, &mut scheduler, bound, signals, hooks).await
+        serve(&front, bound, signals, hooks).await
     });
     // What still runs there is of clients that are gone.
     runtime.shutdown_background();
     ended?;
-    scheduler.join()
+    front.join()
 }
 
 impl Options {
     /// What of it can be changed while the server runs.
-    fn current(&self, sampling: SamplingOptions) -> Current {
+    pub fn current(&self, engine: &Requested) -> Current {
+        // Of the machine nothing is asked; what cannot be meant was refused before.
+        let settings = Settings::resolve(engine, &Live::default());
         Current {
-            defaults: Defaults { sampling, max_tokens: self.max_tokens, deadline: self.deadline },
+            defaults: Defaults {
+                sampling: settings.map(|settings| settings.sampling_options()).unwrap_or_default(),
+                max_tokens: self.max_tokens,
+                deadline: self.deadline,
+                workloads: self.workloads.clone(),
+            },
             limits: self.limits,
             keys: self.keys.clone(),
         }
-    }
-}
-
-/// The template; a model without one can still go on with texts.
-fn template(options: &Options, model: &Model) -> Result<std::result::Result<Arc<Template>, String>> {
-    match Template::choose(options.chat_template.as_deref(), model) {
-        Ok(template) => Ok(Ok(Arc::new(template))),
-        Err(error) if options.chat_template.is_some() => Err(error),
-        Err(error) => Ok(Err(error.to_string())),
     }
 }
 
@@ -251,99 +232,21 @@ fn bind(options: &Options) -> Result<Bound> {
     Ok(Bound { unix: unix.transpose()?, tcp })
 }
 
-/// The scheduler's thread.
-struct Running {
-    thread: JoinHandle<()>,
-    ended: oneshot::Receiver<()>,
-    /// Whether it was waited for to the end: nobody is told twice.
-    is_over: bool,
-    n_ctx: u32,
-    /// Its context's, which embeddings are made with too.
-    threads: Threads,
-    /// The thread that makes these.
-    embedding: Option<embed::Ended>,
-}
-
-impl Running {
-    /// Waits until both threads have ended.
-    async fn all_ended(&mut self) {
-        if !self.is_over {
-            let _ = (&mut self.ended).await;
-            self.is_over = true;
-        }
-        if let Some(embedding) = &mut self.embedding {
-            let _ = (&mut embedding.ended).await;
-        }
-    }
-
-    fn join(self) -> Result<()> {
-        if let Some(embedding) = self.embedding {
-            embedding.join();
-        }
-        self.thread.join().map_err(|_| Error::Serve("its scheduler panicked".to_string()))
-    }
-}
-
-fn start_scheduler(
-    options: &Options,
-    settings: &Settings,
-    live: Live,
-    cache: Option<Wanted>,
-    model: &Arc<Model>,
-    inbox: &Arc<Inbox>,
-    metrics: &Arc<Metrics>,
-) -> Result<Running> {
-    let (said, made) = std_mpsc::channel();
-    let (over, ended) = oneshot::channel::<()>();
-    let (settings, model, inbox, metrics) =
-        (settings.clone(), Arc::clone(model), Arc::clone(inbox), Arc::clone(metrics));
-    let (slots, rules) = (options.slots, options.rules);
-    let work = move || {
-        // Its sender is dropped at the end, whatever that is.
-        let _over = over;
-        // On this thread: it is one of its pool's.
-        let scheduler = model::shared_context(&model, &settings, &live, slots).and_then(|context| {
-            let made = (context.n_ctx(), context.pools());
-            let scheduler = Scheduler::new(context, inbox, metrics, rules)?;
-            Ok((scheduler.with_disk(cache, &settings, &live)?, made))
-        });
-        match scheduler {
-            Ok((scheduler, made)) => {
-                let _ = said.send(Ok(made));
-                scheduler.run();
-            }
-            Err(error) => drop(said.send(Err(error))),
-        }
-    };
-    let thread = Builder::new().name("scheduler".to_string()).spawn(work);
-    let thread = thread.map_err(|why| Error::Serve(format!("no thread for the scheduler: {why}")))?;
-    match made.recv() {
-        Ok(Ok((n_ctx, threads))) => {
-            Ok(Running { thread, ended, is_over: false, n_ctx, threads, embedding: None })
-        }
-        Ok(Err(error)) => Err(error),
-        Err(_) => Err(Error::Serve("its scheduler panicked".to_string())),
-    }
-}
-
-async fn serve(
-    server: &Arc<Server>,
-    scheduler: &mut Running,
-    bound: Bound,
-    mut signals: Signals,
-    hooks: &mut Hooks<'_>,
-) -> Result<()> {
+async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &mut Hooks<'_>) -> Result<()> {
     let failed = |why: std::io::Error| Error::Serve(why.to_string());
     let (stop, stopping) = watch::channel(false);
     let (open, mut closed) = mpsc::channel::<()>(1);
-    let connections = server.current().limits.connections;
+    let connections = front.current().limits.connections;
     let shared = || Shared {
-        server: Arc::clone(server),
+        front: Arc::clone(front),
         permits: Arc::new(Semaphore::new(connections)),
         stopping: stopping.clone(),
         open: open.clone(),
     };
-    let mut ready = Ready { socket: None, listen: None, n_ctx: server.n_ctx, name: server.name.clone() };
+    let known = front.known();
+    let n_ctx = known.server.map(|server| server.n_ctx);
+    let mut ready = Ready { socket: None, listen: None, n_ctx, names: known.names };
+    tokio::spawn(Arc::clone(front).tidy());
     let mut socket = None;
     if let Some((file, listener)) = bound.unix {
         ready.socket = Some(file.path().to_path_buf());
@@ -362,13 +265,14 @@ async fn serve(
     loop {
         let told = tokio::select! {
             told = signals.next() => told,
-            _ = &mut scheduler.ended => return Err(Error::Serve("its scheduler ended".to_string())),
+            () = front.broke() => return Err(Error::Serve("its scheduler ended".to_string())),
         };
         match (told, &mut hooks.reload) {
             (Told::HangUp, Some(reload)) => {
-                if let Some((options, sampling)) = reload() {
-                    server.change(options.current(sampling));
-                    server.inbox.change(options.queue, options.rules);
+                if let Some(served) = reload()
+                    && let Some(Named { options, engine, .. }) = served.models.first()
+                {
+                    front.change(&served, options.current(engine));
                 }
             }
             _ => break,
@@ -376,7 +280,7 @@ async fn serve(
     }
     // No more connections, no more requests. The file first: whoever starts now can have its place.
     drop(socket);
-    server.inbox.close(Closing::Draining);
+    front.close(Closing::Draining);
     let _ = stop.send(true);
     let told_twice = async {
         // A terminal that closes is no one who insists.
@@ -384,10 +288,10 @@ async fn serve(
         ffi::exit_now(TWICE);
     };
     let drained = async {
-        if timeout(server.current().limits.drain, scheduler.all_ended()).await.is_err() {
-            server.inbox.close(Closing::Now);
+        if timeout(front.current().limits.drain, front.all_ended()).await.is_err() {
+            front.close(Closing::Now);
             ffi::interrupt(true);
-            if timeout(LAST_STEP, scheduler.all_ended()).await.is_err() {
+            if timeout(LAST_STEP, front.all_ended()).await.is_err() {
                 let seconds = LAST_STEP.as_secs();
                 (hooks.warn)(&format!(
                     "what runs did not end within {seconds} seconds more: the server ends without it"

@@ -3,6 +3,7 @@
 //! Nothing here waits for a client: what a reader does not take stays in its slot, which rests meanwhile.
 
 mod disk;
+mod pool;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -65,6 +66,8 @@ pub struct Scheduler {
     found: VecDeque<Answer<Job>>,
     seconds_per_prompt_token: Option<f64>,
     looked_at_queue: Instant,
+    /// What several contexts of a model, and several workloads, need.
+    pool: pool::Pool,
 }
 
 impl Scheduler {
@@ -80,7 +83,7 @@ impl Scheduler {
                 context.n_batch()
             )));
         }
-        metrics.slots.set(u64::from(slots));
+        metrics.slots.add(u64::from(slots));
         let rules = possible(rules, &context);
         Ok(Scheduler {
             slots: (0..slots).map(Slot::new).collect(),
@@ -97,6 +100,7 @@ impl Scheduler {
             found: VecDeque::new(),
             seconds_per_prompt_token: None,
             looked_at_queue: Instant::now(),
+            pool: pool::Pool::default(),
         })
     }
 
@@ -107,7 +111,7 @@ impl Scheduler {
             if closing == Closing::Now {
                 return self.end_all();
             }
-            if let Some(rules) = self.inbox.new_rules() {
+            if let Some(rules) = self.inbox.new_rules(&mut self.pool.rules_seen) {
                 self.rules = possible(rules, &self.context);
             }
             self.look_at_readers();
@@ -123,7 +127,7 @@ impl Scheduler {
                 match (busy, closing) {
                     (true, _) => std::thread::sleep(STALLED),
                     (false, Closing::Draining) if self.inbox.is_empty() => return self.save_all(),
-                    (false, _) => self.inbox.wait(closing, IDLE),
+                    (false, _) => self.inbox.wait(self.pool.index, closing, IDLE),
                 }
                 continue;
             }
@@ -245,6 +249,7 @@ impl Scheduler {
 
     /// Gives free slots to runs that had to leave theirs, then to jobs that wait.
     fn admit(&mut self) {
+        self.post_notice();
         while self.slots.iter().any(|slot| slot.run.is_none()) {
             if let Some(run) = self.parked.first() {
                 if !self.has_room_for(run.job.prompt.len()) {
@@ -262,7 +267,7 @@ impl Scheduler {
             }
             let fits =
                 |job: &Job| job.is_abandoned() || (!job.waits() && self.has_room_for(job.prompt.len()));
-            let Some(job) = self.inbox.pop(fits) else { break };
+            let Some(job) = self.inbox.pop(self.pool.index, fits) else { break };
             if job.is_abandoned() {
                 self.metrics.abandoned.add(1);
                 continue;
@@ -271,8 +276,7 @@ impl Scheduler {
                 self.begin(job);
             }
         }
-        let busy = self.slots.iter().filter(|slot| slot.run.is_some()).count();
-        self.metrics.slots_busy.set(busy as u64);
+        self.count_busy();
     }
 
     /// Whether the cells that no running request has will do for `prompt` tokens and some more. Cells that are shared
@@ -289,6 +293,7 @@ impl Scheduler {
     fn begin(&mut self, job: Job) {
         let Some((at, keep)) = self.slot_for(&job) else { return self.inbox.put_back(job) };
         self.admissions += 1;
+        self.show_prompt(at, &job.prompt);
         self.slots[at].used = self.admissions;
         self.slots[at].run = Some(Run::new(job, self.admissions, keep));
     }
@@ -346,10 +351,15 @@ impl Scheduler {
         let beside = prefill_beside_decode(self.rules.step.as_secs_f64(), self.seconds_per_prompt_token);
         let parts = plan(active, self.budget, beside);
         let rows = self.fill(&parts);
-        let turn = self.inbox.turn.take();
+        self.take_threads(&parts);
+        let inbox = Arc::clone(&self.inbox);
+        let turn = inbox.seats[self.pool.index].take();
         let start = Instant::now();
         let decoded = self.context.decode_batch(&mut self.batch);
         self.context.synchronize();
+        if turn.is_shared {
+            self.context.rest_threads();
+        }
         drop(turn);
         match decoded {
             Ok(Decoded::Done) => {}

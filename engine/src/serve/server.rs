@@ -96,6 +96,16 @@ async fn beside<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|why| failed(&why))
 }
 
+impl Beside {
+    /// The fields of a request.
+    pub async fn fields(&self, bytes: impl AsRef<[u8]> + Send + 'static) -> Result<Fields, Refusal> {
+        match bytes.as_ref().len() > LONG_REQUEST {
+            true => beside(&self.light, move || Fields::read(bytes.as_ref())).await?,
+            false => Fields::read(bytes.as_ref()),
+        }
+    }
+}
+
 /// Counts the answers to a request while it is prepared.
 struct Preparing<'a>(&'a AtomicUsize, usize);
 
@@ -127,8 +137,8 @@ pub struct Server {
     pub embedder: Arc<Embedder>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// Work beside.
-    pub beside: Beside,
+    /// Work beside, of all models.
+    pub beside: Arc<Beside>,
 }
 
 impl Server {
@@ -223,6 +233,7 @@ impl Server {
                 shown: shown.clone(),
                 cache_prompt: request.cache_prompt,
                 logprobs: request.logprobs,
+                threads: request.threads,
                 leads: leader.clone().filter(|_| choice == 0),
                 follows: leader.as_ref().filter(|_| choice > 0).map(Arc::downgrade),
                 arrived,
@@ -240,14 +251,6 @@ impl Server {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
         beside(&self.beside.light, work).await
-    }
-
-    /// The fields of a request.
-    pub async fn fields(&self, bytes: impl AsRef<[u8]> + Send + 'static) -> Result<Fields, Refusal> {
-        match bytes.as_ref().len() > LONG_REQUEST {
-            true => beside(&self.beside.light, move || Fields::read(bytes.as_ref())).await?,
-            false => Fields::read(bytes.as_ref()),
-        }
     }
 
     /// `prompt` as tokens of the vocabulary.

@@ -1,10 +1,33 @@
-//! Turns to evaluate: two contexts share the threads, and the cores are one's at a time.
+//! Turns to evaluate: contexts that share cores use them one at a time.
+//!
+//! A seat is a context's right to ask; it names the cores that the context computes on. Contexts on other cores do not wait
+//! for each other.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A lock that is given in the order in which it is asked for: who lets go and asks again at once waits behind the other.
+/// The cores of a context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cores {
+    /// Any of them.
+    All,
+    /// The CPUs with these numbers.
+    These(Vec<u32>),
+}
+
+impl Cores {
+    fn meet(&self, other: &Cores) -> bool {
+        match (self, other) {
+            (Cores::These(one), Cores::These(other)) => one.iter().any(|cpu| other.contains(cpu)),
+            _ => true,
+        }
+    }
+}
+
+/// All turns of a machine. They are given in the order in which they are asked for: who lets go and asks again at once waits
+/// behind the others.
 #[derive(Debug, Default)]
-pub struct Turn {
+pub struct Turns {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -13,61 +36,96 @@ pub struct Turn {
 struct State {
     /// The number that the next one gets.
     next: u64,
-    /// Whose turn it is.
-    now: u64,
+    /// Those who have a turn or wait for one, in the order in which they came.
+    line: VecDeque<(u64, Arc<Cores>)>,
+    seats: Vec<Arc<Cores>>,
+}
+
+/// Whoever takes turns on some cores.
+#[derive(Debug)]
+pub struct Seat {
+    turns: Arc<Turns>,
+    cores: Arc<Cores>,
 }
 
 /// A turn, until it is dropped.
 #[derive(Debug)]
-pub struct Taken<'a>(&'a Turn);
+pub struct Taken<'a> {
+    turns: &'a Turns,
+    number: u64,
+    /// Whether another seat wants the same cores, if not now.
+    pub is_shared: bool,
+}
 
-impl Turn {
-    /// Waits for a turn.
-    pub fn take(&self) -> Taken<'_> {
-        let mut state = self.lock();
-        let mine = state.next;
-        state.next += 1;
-        while state.now != mine {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        Taken(self)
+impl Turns {
+    /// A seat for a context on `cores`.
+    pub fn seat(self: &Arc<Self>, cores: Cores) -> Seat {
+        let cores = Arc::new(cores);
+        self.lock().seats.push(Arc::clone(&cores));
+        Seat { turns: Arc::clone(self), cores }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Two numbers are whole between two calls.
+        // A list and a number are whole between two calls.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seat {
+    /// Waits for a turn.
+    pub fn take(&self) -> Taken<'_> {
+        let mut state = self.turns.lock();
+        let number = state.next;
+        state.next += 1;
+        state.line.push_back((number, Arc::clone(&self.cores)));
+        let waits = |state: &State| {
+            let before = state.line.iter().take_while(|(other, _)| *other != number);
+            before.into_iter().any(|(_, cores)| cores.meet(&self.cores))
+        };
+        while waits(&state) {
+            state = self.turns.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let others = state.seats.iter().filter(|cores| !Arc::ptr_eq(cores, &self.cores));
+        let is_shared = others.into_iter().any(|cores| cores.meet(&self.cores));
+        Taken { turns: &self.turns, number, is_shared }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.turns.lock().seats.retain(|cores| !Arc::ptr_eq(cores, &self.cores));
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.now += 1;
-        let somebody_waits = state.now != state.next;
+        let mut state = self.turns.lock();
+        state.line.retain(|(number, _)| *number != self.number);
+        let somebody_waits = !state.line.is_empty();
         drop(state);
         if somebody_waits {
-            self.0.changed.notify_all();
+            self.turns.changed.notify_all();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
 
     #[test]
     fn one_at_a_time_and_whoever_waits_is_next() {
-        let (turn, inside) = (Arc::new(Turn::default()), Arc::new(AtomicU32::new(0)));
-        let first = turn.take();
+        let turns = Arc::new(Turns::default());
+        let (seat, inside) = (Arc::new(turns.seat(Cores::All)), Arc::new(AtomicU32::new(0)));
+        let first = seat.take();
         let threads: Vec<_> = (0..3)
             .map(|_| {
-                let (turn, inside) = (Arc::clone(&turn), Arc::clone(&inside));
+                let (seat, inside) = (Arc::clone(&seat), Arc::clone(&inside));
                 std::thread::spawn(move || {
                     for _ in 0..200 {
-                        let taken = turn.take();
+                        let taken = seat.take();
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         std::thread::yield_now();
                         assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
@@ -77,15 +135,32 @@ mod tests {
             })
             .collect();
         // All three wait; who lets go and asks again comes after them.
-        while turn.lock().next < 4 {
+        while turns.lock().next < 4 {
             std::thread::yield_now();
         }
         drop(first);
-        let again = turn.take();
-        assert!(turn.lock().now >= 4, "others were first");
+        let again = seat.take();
+        assert!(turns.lock().line.iter().all(|(number, _)| *number > 3), "others were first");
         drop(again);
         for thread in threads {
             thread.join().expect("no panic");
         }
+    }
+
+    #[test]
+    fn only_those_on_the_same_cores_wait() {
+        let turns = Arc::new(Turns::default());
+        let (one, other) = (turns.seat(Cores::These(vec![0, 1])), turns.seat(Cores::These(vec![2, 3])));
+        let held = one.take();
+        // On another thread this would be a test of patience: here it would wait for ever.
+        let beside = other.take();
+        assert!(!held.is_shared && !beside.is_shared);
+        let both = turns.seat(Cores::These(vec![1, 2]));
+        drop((held, beside));
+        assert!(one.take().is_shared && other.take().is_shared && both.take().is_shared);
+        drop(both);
+        assert!(!one.take().is_shared);
+        let all = turns.seat(Cores::All);
+        assert!(one.take().is_shared && all.take().is_shared);
     }
 }

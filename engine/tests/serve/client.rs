@@ -214,3 +214,34 @@ pub fn tcp(
     stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
     http(stream, method, path, headers, body)
 }
+
+/// A server of this configuration, which lies in its folder beside links to the tiny model called `a.gguf` and so on.
+pub fn configured(text: &str, links: &[&str]) -> Server {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for link in links {
+        std::os::unix::fs::symlink(tiny(), folder.path().join(link)).expect("a link");
+    }
+    let config = folder.path().join("server_config.toml");
+    std::fs::write(&config, text).expect("written");
+    let mut command = Command::new(ANNEAL);
+    command.args(["serve", "--json", "-t", "1", "--config"]).arg(&config);
+    command.arg("--socket").arg(folder.path().join("a.sock"));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    Server::with(command, folder)
+}
+
+impl Server {
+    /// The JSON at `path` over HTTP, and its status.
+    pub fn get(&self, path: &str) -> (u16, Value) {
+        let stream = UnixStream::connect(self.socket()).expect("it listens");
+        let (status, _, body) = http(stream, "GET", path, &[], b"");
+        (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}")))
+    }
+
+    /// The answer to `body` over HTTP, and its status.
+    pub fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let stream = UnixStream::connect(self.socket()).expect("it listens");
+        let (status, _, body) = http(stream, "POST", path, &[], body.to_string().as_bytes());
+        (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}")))
+    }
+}

@@ -10,7 +10,7 @@ use crate::ffi::{Batch, Decoded, Embedding, Model, Threads, Token};
 use crate::live::Live;
 use crate::model::{cache_size, context_options};
 use crate::options::ContextOptions;
-use crate::serve::turn::Turn;
+use crate::serve::turn::Seat;
 use crate::settings::Settings;
 
 /// Most tokens of a batch. llama.cpp keeps a row of logits, as long as the vocabulary, for each of them.
@@ -105,7 +105,7 @@ impl Evaluator {
     pub fn embed<E: From<Error>>(
         &mut self,
         texts: &[Vec<Token>],
-        turn: &Turn,
+        turn: &Seat,
         mut limit: impl FnMut() -> std::result::Result<u32, E>,
     ) -> std::result::Result<Vec<Vec<f32>>, E> {
         // A request that ended in the middle left its tokens there.
@@ -125,7 +125,7 @@ impl Evaluator {
     }
 
     /// Short texts in one batch.
-    fn several(&mut self, texts: &[Vec<Token>], turn: &Turn) -> Result<Vec<Vec<f32>>> {
+    fn several(&mut self, texts: &[Vec<Token>], turn: &Seat) -> Result<Vec<Vec<f32>>> {
         self.batch.clear();
         for (sequence, text) in texts.iter().enumerate() {
             for (position, token) in text.iter().enumerate() {
@@ -151,7 +151,7 @@ impl Evaluator {
     fn alone<E: From<Error>>(
         &mut self,
         text: &[Token],
-        turn: &Turn,
+        turn: &Seat,
         first: u32,
         limit: &mut impl FnMut() -> std::result::Result<u32, E>,
     ) -> std::result::Result<Vec<f32>, E> {
@@ -176,7 +176,7 @@ impl Evaluator {
         Ok(pool.finish().ok_or(Error::NotANumber)?)
     }
 
-    fn evaluate(&mut self, turn: &Turn) -> Result<()> {
+    fn evaluate(&mut self, turn: &Seat) -> Result<()> {
         let turn = turn.take();
         let decoded = self.embedding.evaluate(&mut self.batch);
         drop(turn);

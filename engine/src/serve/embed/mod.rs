@@ -94,6 +94,12 @@ impl Embedder {
         Ok(())
     }
 
+    /// Lets the thread see that the end has come nearer.
+    pub fn wake(&self) {
+        drop(self.lock());
+        self.arrived.notify_all();
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.lock().queue.len()
@@ -107,7 +113,7 @@ impl Embedder {
     /// The next job; waits for `most` at most.
     fn next(&self, inbox: &Inbox, most: Duration) -> Next {
         let mut state = self.lock();
-        let nothing = |state: &mut State| state.queue.is_empty();
+        let nothing = |state: &mut State| state.queue.is_empty() && inbox.closing() == Closing::Open;
         if inbox.closing() == Closing::Open {
             let waited = self.arrived.wait_timeout_while(state, most, nothing);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;

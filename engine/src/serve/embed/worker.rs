@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::evaluate::{BATCH, Evaluator};
 use super::{Embedder, Job, Next, Pooling, embedder};
@@ -46,8 +46,8 @@ pub struct Start<'a> {
 /// The end of the thread.
 pub struct Ended {
     thread: JoinHandle<()>,
-    /// Told when it ends.
-    pub ended: oneshot::Receiver<()>,
+    /// Closed when it ends.
+    pub ended: watch::Receiver<()>,
 }
 
 impl Ended {
@@ -61,7 +61,7 @@ impl Ended {
 /// Starts the thread, which makes its context when it is first needed.
 pub fn start(start: Start<'_>) -> Result<(Arc<Embedder>, Ended)> {
     let embedder = embedder(start.model, start.n_ctx, start.pooling);
-    let (over, ended) = oneshot::channel::<()>();
+    let (over, ended) = watch::channel(());
     let mut worker = Worker {
         embedder: Arc::clone(&embedder),
         model: Arc::clone(start.model),
@@ -176,7 +176,7 @@ impl Worker {
                 _ => prefill_beside_decode(step, per_token).min(BATCH),
             })
         };
-        let found = evaluator.embed(texts, &inbox.turn, limit);
+        let found = evaluator.embed(texts, &inbox.seats[0], limit);
         let tokens: usize = texts.iter().map(Vec::len).sum();
         if found.is_ok() && tokens >= 16 {
             self.seconds_per_token = Some(begin.elapsed().as_secs_f64() / tokens as f64);

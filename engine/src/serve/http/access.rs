@@ -7,8 +7,8 @@ use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
 
 use crate::serve::job::Client;
+use crate::serve::models::Front;
 use crate::serve::refusal::{Kind, Refusal};
-use crate::serve::server::Server;
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
@@ -20,11 +20,11 @@ pub struct Peer {
 }
 
 /// Whether `request` of `peer` may be answered.
-pub fn check<B>(server: &Server, peer: &Peer, request: &Request<B>) -> Result<(), Refusal> {
+pub fn check<B>(front: &Front, peer: &Peer, request: &Request<B>) -> Result<(), Refusal> {
     if peer.by_file || request.uri().path() == "/health" {
         return Ok(());
     }
-    let keys = &server.current().keys;
+    let keys = &front.current().keys;
     if keys.is_empty() {
         return from_here(request);
     }

@@ -7,31 +7,28 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::other::named;
 use super::{App, answer, fields, refuse};
 use crate::serve::embed;
 use crate::serve::job::Client;
+use crate::serve::models::Front;
 use crate::serve::refusal::Refusal;
-use crate::serve::server::Server;
 
 /// `POST /v1/embeddings`
-pub async fn embeddings(State(server): App, request: Request) -> Response {
-    match embedded(&server, request).await {
+pub async fn embeddings(State(front): App, request: Request) -> Response {
+    match embedded(&front, request).await {
         Ok(value) => answer(&value),
         Err(refusal) => refuse(&refusal),
     }
 }
 
-async fn embedded(server: &Arc<Server>, request: Request) -> Result<Value, Refusal> {
+async fn embedded(front: &Arc<Front>, request: Request) -> Result<Value, Refusal> {
     let arrived = Instant::now();
     let client = request.extensions().get::<Client>().cloned().unwrap_or(Client::Unknown);
-    let mut fields = fields(server, request).await?;
-    if let Some(model) = fields.text("model")? {
-        named(server, &model)?;
-    }
-    let request = embed::Request::take(&mut fields, "input", server)?;
+    let mut fields = fields(front, request).await?;
+    let server = front.choose(&mut fields, arrived).await?;
+    let request = embed::Request::take(&mut fields, "input", &server)?;
     let encoding = request.encoding;
-    let (found, tokens) = request.run(server, client, arrived).await?;
+    let (found, tokens) = request.run(&server, client, arrived).await?;
     let name = server.name.clone();
     server
         .aside(move || {

@@ -38,13 +38,13 @@ use self::io::{Line, Pace, Patient};
 use super::connection::{Shared, pause};
 use super::fields::Fields;
 use super::job::Client;
+use super::models::Front;
 use super::refusal::{Kind, Refusal};
-use super::server::Server;
 
-type App = State<Arc<Server>>;
+type App = State<Arc<Front>>;
 
 /// Every path there is.
-fn router(server: Arc<Server>) -> Router {
+fn router(front: Arc<Front>) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat))
@@ -58,7 +58,7 @@ fn router(server: Arc<Server>) -> Router {
         .route("/openapi.json", get(openapi::openapi))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
-        .with_state(server)
+        .with_state(front)
 }
 
 async fn nothing_here(request: Request) -> Response {
@@ -75,12 +75,12 @@ async fn wrong_method(request: Request) -> Response {
 pub async fn unix(
     stream: UnixStream,
     read: Vec<u8>,
-    server: Arc<Server>,
+    front: Arc<Front>,
     client: Client,
     stopping: watch::Receiver<bool>,
 ) {
-    let io = Patient::new(stream, read, server.current().limits.stall);
-    serve(io, server, Peer { client, by_file: true }, stopping).await;
+    let io = Patient::new(stream, read, front.current().limits.stall);
+    serve(io, front, Peer { client, by_file: true }, stopping).await;
 }
 
 /// Takes connections from the TCP address until the server stops.
@@ -100,12 +100,12 @@ pub async fn tcp(listener: TcpListener, shared: Shared) {
                 let open = place.enter();
                 // A token is less than a packet.
                 let _ = stream.set_nodelay(true);
-                let Shared { server, stopping, .. } = shared.clone();
-                let io = Patient::new(stream, Vec::new(), server.current().limits.stall);
+                let Shared { front, stopping, .. } = shared.clone();
+                let io = Patient::new(stream, Vec::new(), front.current().limits.stall);
                 let peer = Peer { client: Client::Machine(address.ip()), by_file: false };
                 tokio::spawn(async move {
                     let _open = open;
-                    serve(io, server, peer, stopping).await;
+                    serve(io, front, peer, stopping).await;
                 });
             }
             Some((_, Err(error))) => pause(&error).await,
@@ -114,26 +114,26 @@ pub async fn tcp(listener: TcpListener, shared: Shared) {
     }
 }
 
-async fn serve<I>(io: Patient<I>, server: Arc<Server>, peer: Peer, mut stopping: watch::Receiver<bool>)
+async fn serve<I>(io: Patient<I>, front: Arc<Front>, peer: Peer, mut stopping: watch::Receiver<bool>)
 where
     I: AsyncRead + AsyncWrite + Line + Unpin + Send + 'static,
 {
-    let idle = server.current().limits.idle;
-    let (app, pace) = (TowerToHyperService::new(router(Arc::clone(&server))), io.pace());
-    let counting = Arc::clone(&server);
+    let idle = front.current().limits.idle;
+    let (app, pace) = (TowerToHyperService::new(router(Arc::clone(&front))), io.pace());
+    let counting = Arc::clone(&front);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         pace.set(Pace::Working);
-        let allowed = access::check(&server, &peer, &request);
+        let allowed = access::check(&front, &peer, &request);
         request.extensions_mut().insert(peer.client.clone());
         let answer = app.call(request);
-        let (server, pace) = (Arc::clone(&server), pace.clone());
+        let (front, pace) = (Arc::clone(&front), pace.clone());
         async move {
             let response = match allowed {
                 Ok(()) => answer.await,
                 Err(refusal) => Ok::<Response, Infallible>(refuse(&refusal)),
             };
             pace.set(Pace::Resting);
-            response.inspect(|response| server.metrics.count_refusal(response.status().as_u16()))
+            response.inspect(|response| front.metrics.count_refusal(response.status().as_u16()))
         }
     });
     let mut builder = http1::Builder::new();
@@ -161,11 +161,11 @@ where
 const BODY: Duration = Duration::from_secs(60);
 
 /// The fields in the body of `request`.
-async fn fields(server: &Server, request: Request) -> Result<Fields, Refusal> {
-    let limit = server.current().limits.request;
+async fn fields(front: &Front, request: Request) -> Result<Fields, Refusal> {
+    let limit = front.current().limits.request;
     check_head(&request, limit)?;
     match timeout(BODY, to_bytes(request.into_body(), limit)).await {
-        Ok(Ok(bytes)) => server.fields(bytes).await,
+        Ok(Ok(bytes)) => front.fields(bytes).await,
         Ok(Err(error)) if format!("{error:?}").contains("LengthLimit") => Err(too_large(limit)),
         Ok(Err(error)) => Err(Refusal::new(Kind::Invalid, format!("the body cannot be read: {error}"))),
         Err(_) => {

@@ -1,6 +1,7 @@
 //! Everything but generating.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
@@ -13,31 +14,26 @@ use super::{App, answer, fields, refuse, typed};
 use crate::ffi::Token;
 use crate::sampling::whole;
 use crate::serve::fields::wrong;
+use crate::serve::models::Front;
 use crate::serve::queue::Closing;
 use crate::serve::refusal::{Kind, Refusal};
 use crate::serve::request::Prompt;
-use crate::serve::server::Server;
 
 /// Most tokens that are made text of at a time.
 pub const TOKENS: usize = 1 << 20;
 
 /// `GET /v1/models`
-pub async fn models(State(server): App) -> Response {
-    answer(&json!({ "object": "list", "data": [described(&server)] }))
+pub async fn models(State(front): App) -> Response {
+    answer(&json!({ "object": "list", "data": front.described() }))
 }
 
 /// `GET /v1/models/NAME`
-pub async fn model(State(server): App, name: Result<Path<String>, PathRejection>) -> Response {
+pub async fn model(State(front): App, name: Result<Path<String>, PathRejection>) -> Response {
     let name = name.map_err(|_| Refusal::new(Kind::Invalid, "the name in the path is not UTF-8"));
-    match name.and_then(|Path(name)| named(&server, &name)) {
-        Ok(()) => answer(&described(&server)),
+    match name.and_then(|Path(name)| front.described_by_name(&name)) {
+        Ok(model) => answer(&model),
         Err(refusal) => refuse(&refusal),
     }
-}
-
-/// Whether the model is called `name`.
-pub fn named(server: &Server, name: &str) -> Result<(), Refusal> {
-    is_called(&server.name, name)
 }
 
 /// Whether the model, which is called `known`, is called `name`.
@@ -50,21 +46,9 @@ pub fn is_called(known: &str, name: &str) -> Result<(), Refusal> {
     Err(Refusal { param: Some("model".to_string()), ..Refusal::new(Kind::NoModel, message) })
 }
 
-fn described(server: &Server) -> Value {
-    json!({
-        "id": server.name,
-        "object": "model",
-        "created": server.created,
-        "owned_by": "anneal",
-        "description": server.model.description(),
-        "context": server.n_ctx,
-        "slots": server.slots,
-    })
-}
-
 /// `GET /health`
-pub async fn health(State(server): App) -> Response {
-    match server.inbox.closing() {
+pub async fn health(State(front): App) -> Response {
+    match front.closing() {
         Closing::Open => answer(&json!({ "status": "ok" })),
         _ => {
             let mut response = answer(&json!({ "status": "stopping" }));
@@ -75,14 +59,16 @@ pub async fn health(State(server): App) -> Response {
 }
 
 /// `GET /metrics`
-pub async fn metrics(State(server): App) -> Response {
-    typed("text/plain; version=0.0.4", Body::from(server.metrics.to_prometheus()))
+pub async fn metrics(State(front): App) -> Response {
+    typed("text/plain; version=0.0.4", Body::from(front.to_prometheus()))
 }
 
 /// `POST /tokenize`
-pub async fn tokenize(State(server): App, request: Request) -> Response {
+pub async fn tokenize(State(front): App, request: Request) -> Response {
     let tokens = async {
-        let mut fields = fields(&server, request).await?;
+        let arrived = Instant::now();
+        let mut fields = fields(&front, request).await?;
+        let server = front.choose(&mut fields, arrived).await?;
         let text = fields.text("content")?;
         let text =
             text.ok_or_else(|| Refusal::field("content", "is missing: the text to cut into tokens"))?;
@@ -96,15 +82,17 @@ pub async fn tokenize(State(server): App, request: Request) -> Response {
 }
 
 /// `POST /detokenize`
-pub async fn detokenize(State(server): App, request: Request) -> Response {
-    match text(&server, request).await {
+pub async fn detokenize(State(front): App, request: Request) -> Response {
+    match text(&front, request).await {
         Ok(text) => answer(&json!({ "content": text })),
         Err(refusal) => refuse(&refusal),
     }
 }
 
-async fn text(server: &Arc<Server>, request: Request) -> Result<String, Refusal> {
-    let mut fields = fields(server, request).await?;
+async fn text(front: &Arc<Front>, request: Request) -> Result<String, Refusal> {
+    let arrived = Instant::now();
+    let mut fields = fields(front, request).await?;
+    let server = front.choose(&mut fields, arrived).await?;
     let list = match fields.take("tokens") {
         Some(Value::Array(list)) if list.len() <= TOKENS => list,
         Some(Value::Array(list)) => {

@@ -21,6 +21,7 @@ use super::{answer, fields, refuse, typed};
 use crate::serve::choices::{Choices, Told};
 use crate::serve::fields::Fields;
 use crate::serve::job::{Client, Done, Event, Finish};
+use crate::serve::models::{Front, Held};
 use crate::serve::refusal::{Kind, Refusal};
 use crate::serve::request::Generate;
 use crate::serve::server::Server;
@@ -48,31 +49,32 @@ pub struct Asked {
 type Read = fn(&Server, &mut Fields) -> Result<Asked, Refusal>;
 
 /// Answers `request`, which `read` understands.
-pub async fn respond(server: &Arc<Server>, request: Request, shape: Shape, read: Read) -> Response {
-    match complete(server, request, shape, read).await {
+pub async fn respond(front: &Arc<Front>, request: Request, shape: Shape, read: Read) -> Response {
+    match complete(front, request, shape, read).await {
         Ok(response) => response,
         Err(refusal) => refuse(&refusal),
     }
 }
 
 async fn complete(
-    server: &Arc<Server>,
+    front: &Arc<Front>,
     request: Request,
     shape: Shape,
     read: Read,
 ) -> Result<Response, Refusal> {
     let arrived = Instant::now();
     let client = request.extensions().get::<Client>().cloned().unwrap_or(Client::Unknown);
-    let mut fields = fields(server, request).await?;
-    let Asked { generate, choices, include_usage } = read(server, &mut fields)?;
+    let mut fields = fields(front, request).await?;
+    let server = front.choose(&mut fields, arrived).await?;
+    let Asked { generate, choices, include_usage } = read(&server, &mut fields)?;
     let stream = generate.stream;
-    let calls = Calls::of(&generate, server)?;
+    let calls = Calls::of(&generate, &server)?;
     let choices = Choices::new(server.submit_all(generate, choices, client, arrived).await?);
-    let head = Head::new(server, shape);
+    let head = Head::new(&server, shape);
     if !stream {
         return whole(&head, calls, choices).await;
     }
-    let body = Body::new(Stream::new(head, calls, choices, include_usage));
+    let body = Body::new(Stream::new(server, head, calls, choices, include_usage));
     let mut response = typed("text/event-stream", body);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(response)
@@ -303,6 +305,8 @@ async fn whole(head: &Head, calls: Option<Calls>, mut events: Choices) -> Result
 
 /// The answer as it comes, as server-sent events. Dropped with the connection, and the request ends with it.
 struct Stream {
+    /// The model stays as long as this is answered.
+    _held: Held,
     head: Head,
     events: Choices,
     choices: Vec<Choice>,
@@ -312,9 +316,10 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(head: Head, calls: Option<Calls>, events: Choices, include_usage: bool) -> Self {
+    fn new(held: Held, head: Head, calls: Option<Calls>, events: Choices, include_usage: bool) -> Self {
         let choices = Choice::several(&head, calls.as_ref(), &events);
-        let mut stream = Stream { head, events, choices, include_usage, over: false, ready: Vec::new() };
+        let (over, ready) = (false, Vec::new());
+        let mut stream = Stream { _held: held, head, events, choices, include_usage, over, ready };
         if stream.head.shape == Shape::Chat {
             for index in 0..stream.choices.len() {
                 let begin = json!({ "role": "assistant", "content": "" });

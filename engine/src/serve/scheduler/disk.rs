@@ -137,6 +137,7 @@ impl Scheduler {
         self.metrics.cache_hits.add(1);
         self.metrics.cache_tokens.add(keep as u64);
         self.admissions += 1;
+        self.show_prompt(at, &job.prompt);
         let slot = &mut self.slots[at];
         (slot.held, slot.saved) = (loaded.tokens, keep);
         slot.held.truncate(keep);

@@ -11,18 +11,20 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::{App, answer};
+use crate::serve::models::{Front, Known};
 use crate::serve::refusal::Kind;
 use crate::serve::request::Defaults;
-use crate::serve::server::Server;
+use crate::settings::MAX_CTX;
 
 /// `GET /openapi.json`
-pub async fn openapi(State(server): App) -> Response {
-    answer(&document(&Facts::of(&server)))
+pub async fn openapi(State(front): App) -> Response {
+    answer(&document(&Facts::of(&front)))
 }
 
 /// What differs from server to server.
 struct Facts {
-    name: String,
+    /// The models' names, the one first whose tokens and limits these are.
+    names: Vec<String>,
     last_token: u32,
     n_ctx: u32,
     /// Whether a prompt may be empty: the model begins a text with a token of its own.
@@ -32,16 +34,28 @@ struct Facts {
 }
 
 impl Facts {
-    fn of(server: &Server) -> Self {
-        let current = server.current();
+    fn of(front: &Front) -> Self {
+        let Known { names, server, defaults } = front.known();
+        let model = server.as_ref().map(|server| &server.model);
         Facts {
-            name: server.name.clone(),
-            last_token: server.model.n_vocab().saturating_sub(1),
-            n_ctx: server.n_ctx,
-            begins: server.model.begin_token().is_some(),
-            has_keys: !current.keys.is_empty(),
-            defaults: current.defaults.clone(),
+            names,
+            // Of a model that is not loaded nobody knows.
+            last_token: model.map_or(i32::MAX as u32, |model| model.n_vocab().saturating_sub(1)),
+            n_ctx: server.as_ref().map_or(MAX_CTX, |server| server.n_ctx),
+            begins: model.is_none_or(|model| model.begin_token().is_some()),
+            has_keys: !front.current().keys.is_empty(),
+            defaults,
         }
+    }
+
+    /// What the field `model` may be.
+    fn models(&self) -> Value {
+        self.names.iter().map(|name| Value::from(name.as_str())).chain([Value::Null]).collect()
+    }
+
+    /// What the field `workload` may be.
+    fn workloads(&self) -> Value {
+        self.defaults.workloads.names().map(Value::from).chain([Value::Null]).collect()
     }
 }
 
@@ -71,8 +85,19 @@ fn document(facts: &Facts) -> Value {
 const BODY: [Kind; 3] = [Kind::Invalid, Kind::TooLarge, Kind::MediaType];
 
 /// What every request for text may be refused for besides.
-const GENERATE: [Kind; 6] =
-    [Kind::PromptTooLong, Kind::NoModel, Kind::Busy, Kind::Failed, Kind::Stopping, Kind::Deadline];
+const GENERATE: [Kind; 7] = [
+    Kind::PromptTooLong,
+    Kind::NoModel,
+    Kind::NoRoom,
+    Kind::Busy,
+    Kind::Failed,
+    Kind::Stopping,
+    Kind::Deadline,
+];
+
+/// The same of what only needs the model's vocabulary.
+const MODEL: [Kind; 6] =
+    [Kind::NoModel, Kind::NoRoom, Kind::Busy, Kind::Failed, Kind::Stopping, Kind::Deadline];
 
 fn paths(facts: &Facts) -> Value {
     let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
@@ -111,7 +136,7 @@ fn paths(facts: &Facts) -> Value {
         &[Kind::Invalid, Kind::NoModel, Kind::NotFound],
     );
     model["parameters"] = json!([{
-        "name": "name", "in": "path", "required": true, "schema": { "type": "string", "enum": [facts.name] },
+        "name": "name", "in": "path", "required": true, "schema": { "type": "string", "enum": facts.names },
     }]);
     json!({
         "/v1/completions": post(
@@ -125,9 +150,9 @@ fn paths(facts: &Facts) -> Value {
         ),
         "/v1/models": { "get": operation("models", "The models.", json("Models"), &[]) },
         "/v1/models/{name}": { "get": model },
-        "/tokenize": post("tokenize", "Cuts a text into tokens.", "Text", json("Tokens"), &[&BODY, &[Kind::Failed]]),
+        "/tokenize": post("tokenize", "Cuts a text into tokens.", "Text", json("Tokens"), &[&BODY, &MODEL]),
         "/detokenize":
-            post("detokenize", "Makes a text of tokens.", "Tokens", json("Text"), &[&BODY, &[Kind::Failed]]),
+            post("detokenize", "Makes a text of tokens.", "Tokens", json("Text"), &[&BODY, &MODEL]),
         "/health": { "get": health },
         "/metrics": { "get": operation("metrics", "Counters and gauges for Prometheus.", text, &[]) },
         "/openapi.json": {

@@ -23,8 +23,10 @@ pub fn schemas() -> Map<String, Value> {
             "required": ["message", "type", "param", "code"],
         }})),
         "Health": object(&[], json!({ "status": { "enum": ["ok", "stopping"] } })),
-        "Model": object(&[], json!({
+        "Model": object(&["id", "object", "created", "owned_by", "state"], json!({
             "id": text, "object": { "const": "model" }, "created": count, "owned_by": text,
+            "state": { "enum": ["unloaded", "loading", "loaded", "leaving", "failed"] },
+            "error": { "type": "string", "description": "Why it could not be loaded." },
             "description": text,
             "context": { "type": "integer", "minimum": 1, "description": "Tokens, for all slots together." },
             "slots": { "type": "integer", "minimum": 1 },

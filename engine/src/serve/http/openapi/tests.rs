@@ -5,11 +5,16 @@ use super::*;
 use crate::sampling::SamplingOptions;
 use crate::serve::fields::Fields;
 use crate::serve::http::{chat, completions};
+use crate::serve::workloads::Workloads;
 
 fn facts() -> Facts {
-    let defaults =
-        Defaults { sampling: SamplingOptions::default(), max_tokens: 64, deadline: Duration::from_secs(60) };
-    Facts { name: "m".to_string(), last_token: 99, n_ctx: 64, begins: true, has_keys: false, defaults }
+    let defaults = Defaults {
+        sampling: SamplingOptions::default(),
+        max_tokens: 64,
+        deadline: Duration::from_secs(60),
+        workloads: Workloads::default(),
+    };
+    Facts { names: vec!["m".to_string()], last_token: 99, n_ctx: 64, begins: true, has_keys: false, defaults }
 }
 
 fn properties(schema: &str) -> BTreeSet<String> {
@@ -22,9 +27,9 @@ fn properties(schema: &str) -> BTreeSet<String> {
 fn every_field_that_is_read_is_in_the_file_and_no_other() {
     type Read = fn(&mut Fields, &Facts);
     let chat: Read =
-        |fields, facts| drop(chat::take(fields, &facts.name, &facts.defaults).expect("a request"));
+        |fields, facts| drop(chat::take(fields, &facts.names[0], &facts.defaults).expect("a request"));
     let completion: Read =
-        |fields, facts| drop(completions::take(fields, &facts.name, &facts.defaults).expect("a request"));
+        |fields, facts| drop(completions::take(fields, &facts.names[0], &facts.defaults).expect("a request"));
     let cases = [
         ("ChatRequest", chat, r#"{"messages": [{"role": "user", "content": "a"}]}"#),
         ("CompletionRequest", completion, r#"{"prompt": "a"}"#),

@@ -1,0 +1,220 @@
+//! A model, its contexts and their threads.
+
+use std::sync::{Arc, RwLock, mpsc};
+use std::thread::{Builder, JoinHandle};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use tokio::sync::watch;
+
+use super::{Here, Named};
+use crate::cache::Wanted;
+use crate::chat::Template;
+use crate::error::{Error, Result};
+use crate::ffi::{MAX_THREADS, Model, Threads};
+use crate::live::Live;
+use crate::model;
+use crate::serve::embed;
+use crate::serve::metrics::Metrics;
+use crate::serve::pools;
+use crate::serve::queue::Inbox;
+use crate::serve::run::Options;
+use crate::serve::scheduler::Scheduler;
+use crate::serve::server::{Beside, Server};
+use crate::serve::turn::{Cores, Turns};
+use crate::settings::Settings;
+
+/// The threads of a model.
+pub struct Running {
+    schedulers: Vec<JoinHandle<()>>,
+    embedding: embed::Ended,
+    /// One for each thread, the schedulers' first; closed when it ends.
+    ended: Vec<watch::Receiver<()>>,
+}
+
+impl Running {
+    /// One for each thread, closed when it ends.
+    pub fn ended(&self) -> Vec<watch::Receiver<()>> {
+        self.ended.clone()
+    }
+
+    /// Those of the schedulers.
+    pub fn schedulers(&self) -> Vec<watch::Receiver<()>> {
+        self.ended[..self.schedulers.len()].to_vec()
+    }
+
+    /// Waits for all threads.
+    ///
+    /// # Errors
+    /// Where a scheduler panicked.
+    pub fn join(self) -> Result<()> {
+        self.embedding.join();
+        let ends: Vec<_> = self.schedulers.into_iter().map(JoinHandle::join).collect();
+        match ends.iter().all(std::result::Result::is_ok) {
+            true => Ok(()),
+            false => Err(Error::Serve("its scheduler panicked".to_string())),
+        }
+    }
+}
+
+/// What a model shares with the others.
+pub(super) struct Common {
+    pub turns: Arc<Turns>,
+    pub beside: Arc<Beside>,
+    pub metrics: Arc<Metrics>,
+    pub created: u64,
+}
+
+/// A scheduler that is ready.
+struct Made {
+    thread: JoinHandle<()>,
+    ended: watch::Receiver<()>,
+    n_ctx: u32,
+    threads: Threads,
+}
+
+/// Loads `named` and makes its contexts.
+///
+/// # Errors
+/// Where the model, a context or a thread cannot be had.
+pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common: Common) -> Result<Here> {
+    let options = &named.options;
+    let cores = match options.pools {
+        0 | 1 => vec![None],
+        pools => pools::cores(pools, settings, live.host.as_ref())?.into_iter().map(Some).collect(),
+    };
+    let wanted = || options.prompt_cache.as_ref().map(|cache| cache.wanted(&options.model)).transpose();
+    let caches = cores.iter().map(|_| wanted()).collect::<Result<Vec<_>>>()?;
+    let model = model::open(&options.model, settings, live)?;
+    let template = template(options, &model)?;
+    let seat = |cpus: &Option<Vec<u32>>| {
+        let cores = cpus.as_ref().map_or(Cores::All, |cpus| Cores::These(cpus.clone()));
+        common.turns.seat(cores)
+    };
+    let inbox = Arc::new(Inbox::new(options.queue, cores.iter().map(seat).collect()));
+    let metrics = common.metrics;
+    let mut made = Vec::new();
+    for ((index, cpus), cache) in cores.iter().enumerate().zip(caches) {
+        let start = Start {
+            index,
+            cpus: cpus.clone(),
+            options: options.clone(),
+            settings: cpus.as_ref().map_or_else(|| settings.clone(), |cpus| pools::settings(settings, cpus)),
+            live: Arc::clone(live),
+            cache,
+            model: Arc::clone(&model),
+            inbox: Arc::clone(&inbox),
+            metrics: Arc::clone(&metrics),
+        };
+        match start.scheduler() {
+            Ok(scheduler) => made.push(scheduler),
+            Err(error) => {
+                // Those that were made have nothing to do.
+                inbox.close(crate::serve::queue::Closing::Now);
+                made.into_iter().for_each(|made: Made| drop(made.thread.join()));
+                metrics.slots.set(0);
+                return Err(error);
+            }
+        }
+    }
+    let n_ctx = made.iter().map(|made| made.n_ctx).min().unwrap_or(0);
+    let (embedder, embedding) = embed::start(embed::Start {
+        model: &model,
+        settings,
+        threads: made[0].threads.clone(),
+        n_ctx,
+        step: options.rules.step,
+        pooling: options.embedding_pooling,
+        inbox: &inbox,
+        metrics: &metrics,
+    })?;
+    let ended = made.iter().map(|made| made.ended.clone()).chain([embedding.ended.clone()]).collect();
+    let server = Arc::new(Server {
+        name: options.name.clone(),
+        n_ctx,
+        slots: options.slots * u32::try_from(made.len()).unwrap_or(1),
+        created: common.created,
+        current: RwLock::new(Arc::new(options.current(&named.engine))),
+        model,
+        template,
+        inbox,
+        embedder,
+        metrics,
+        beside: common.beside,
+    });
+    let schedulers = made.into_iter().map(|made| made.thread).collect();
+    Ok(Here { server, running: Running { schedulers, embedding, ended } })
+}
+
+/// The template; a model without one can still go on with texts.
+fn template(options: &Options, model: &Model) -> Result<std::result::Result<Arc<Template>, String>> {
+    match Template::choose(options.chat_template.as_deref(), model) {
+        Ok(template) => Ok(Ok(Arc::new(template))),
+        Err(error) if options.chat_template.is_some() => Err(error),
+        Err(error) => Ok(Err(error.to_string())),
+    }
+}
+
+/// What a scheduler is made of.
+struct Start {
+    index: usize,
+    /// The CPUs of its pool, where there are several.
+    cpus: Option<Vec<u32>>,
+    options: Options,
+    settings: Settings,
+    live: Arc<Live>,
+    cache: Option<Wanted>,
+    model: Arc<Model>,
+    inbox: Arc<Inbox>,
+    metrics: Arc<Metrics>,
+}
+
+impl Start {
+    fn scheduler(self) -> Result<Made> {
+        let (said, made) = mpsc::channel();
+        let (over, ended) = watch::channel(());
+        let work = move || {
+            // Dropped at the end, whatever that is.
+            let _over = over;
+            match self.make() {
+                Ok((scheduler, made)) => {
+                    let _ = said.send(Ok(made));
+                    scheduler.run();
+                }
+                Err(error) => drop(said.send(Err(error))),
+            }
+        };
+        let thread = Builder::new().name("scheduler".to_string()).spawn(work);
+        let thread = thread.map_err(|why| Error::Serve(format!("no thread for the scheduler: {why}")))?;
+        match made.recv() {
+            Ok(Ok((n_ctx, threads))) => Ok(Made { thread, ended, n_ctx, threads }),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(Error::Serve("its scheduler panicked".to_string())),
+        }
+    }
+
+    /// On the scheduler's thread: it is one of its pool's.
+    fn make(self) -> Result<(Scheduler, (u32, Threads))> {
+        let Start { index, cpus, options, settings, live, cache, model, inbox, metrics } = self;
+        if let Some(cpus) = &cpus {
+            // Before the context is made, whose memory is then taken from this node.
+            bind(cpus);
+        }
+        let own = (settings.decode_threads.value, settings.prefill_threads.value);
+        let most = cpus.as_ref().map_or(MAX_THREADS, |cpus| u32::try_from(cpus.len()).unwrap_or(MAX_THREADS));
+        let roomy = options.workloads.room(&settings, most);
+        let context = model::shared_context(&model, &roomy, &live, options.slots)?;
+        let made = (context.n_ctx(), context.pools());
+        let own = (!options.workloads.is_empty()).then_some(own);
+        let scheduler = Scheduler::new(context, inbox, metrics, options.rules)?.in_pool(index, own);
+        Ok((scheduler.with_disk(cache, &settings, &live)?, made))
+    }
+}
+
+/// Keeps this thread on `cpus`; where the system does not let it, it runs wherever.
+fn bind(cpus: &[u32]) {
+    let mut set = CpuSet::new();
+    for cpu in cpus.iter().map(|cpu| *cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU) {
+        set.set(cpu);
+    }
+    let _ = sched_setaffinity(None, &set);
+}

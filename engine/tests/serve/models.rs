@@ -1,0 +1,236 @@
+//! Several models by their names: loaded when they are asked for, unloaded when another needs the memory.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::client::{PATIENCE, Server, configured, greedy};
+use crate::common::tiny;
+
+/// Three models, none loaded at the start.
+const THREE: &str = "slots = 2\nctx_size = 512\n[models.a]\npath = \"a.gguf\"\n[models.b]\npath = \"b.gguf\"\n\
+                     [models.c]\npath = \"c.gguf\"\nslots = 3\nmax_tokens = 2\n";
+const FILES: [&str; 3] = ["a.gguf", "b.gguf", "c.gguf"];
+
+/// What a model with a context of 512 tokens takes by the estimate: the file's weights, and K and V in half precision of 2
+/// heads of 64 values in 4 layers.
+fn one() -> u64 {
+    let file = gguf::GgufFile::open(tiny()).expect("a model");
+    file.weights().expect("weights").0 + 512 * 4 * 2 * 2 * 64 * 2
+}
+
+fn of(model: &str, max_tokens: u32) -> Value {
+    let mut request = greedy("hello", max_tokens);
+    request["model"] = model.into();
+    request
+}
+
+fn states(server: &Server) -> Vec<(String, String)> {
+    let (status, list) = server.get("/v1/models");
+    assert_eq!(status, 200, "{list}");
+    let text = |value: &Value| value.as_str().expect("a text").to_string();
+    let data = list["data"].as_array().expect("a list");
+    data.iter().map(|model| (text(&model["id"]), text(&model["state"]))).collect()
+}
+
+fn state(server: &Server, name: &str) -> String {
+    states(server).into_iter().find(|(id, _)| id == name).expect("the model").1
+}
+
+fn wait_for_state(server: &Server, name: &str, expected: &str) {
+    let begin = std::time::Instant::now();
+    while state(server, name) != expected {
+        assert!(begin.elapsed() < PATIENCE, "{name} is {} and not {expected}", state(server, name));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The value of a metric of one model.
+fn metric(server: &Server, name: &str, model: &str) -> f64 {
+    server.metric(&format!("{name}{{model=\"{model}\"}}"))
+}
+
+#[test]
+fn each_is_loaded_when_it_is_asked_for_and_answers_as_its_own() {
+    let server = configured(THREE, &FILES);
+    assert!(states(&server).iter().all(|(_, state)| state == "unloaded"), "{:?}", states(&server));
+    assert_eq!(
+        (&server.ready["context"], server.ready["models"].as_array().map(Vec::len)),
+        (&Value::Null, Some(3))
+    );
+
+    let refused = server.ask(&greedy("hello", 2));
+    let message = refused["error"]["message"].as_str().expect("an error");
+    assert!(message.starts_with("model: is missing: this server has \"a\", \"b\", \"c\""), "{message}");
+    let refused = server.ask(&of("model-a", 2));
+    assert_eq!(refused["error"]["code"], "model_not_found", "{refused}");
+    let (status, refused) = server.post("/v1/completions", &of("bb", 2));
+    assert!(status == 404 && refused["error"]["message"].to_string().contains("did you mean"), "{refused}");
+
+    let answer = server.ask(&of("a", 3));
+    assert_eq!(answer["usage"]["completion_tokens"], 3, "{answer}");
+    assert_eq!((state(&server, "a"), state(&server, "b")), ("loaded".to_string(), "unloaded".to_string()));
+    let (status, answer) =
+        server.post("/v1/completions", &json!({ "model": "c", "prompt": "hello", "ignore_eos": true }));
+    assert_eq!(
+        (status, &answer["model"], &answer["usage"]["completion_tokens"]),
+        (200, &json!("c"), &json!(2))
+    );
+    let (_, described) = server.get("/v1/models/c");
+    assert_eq!((&described["slots"], &described["context"]), (&json!(3), &json!(512)));
+    // What needs only the vocabulary, and embeddings.
+    let (status, tokens) = server.post("/tokenize", &json!({ "content": "hello", "model": "b" }));
+    assert_eq!(status, 200, "{tokens}");
+    let (status, embedding) = server.post("/v1/embeddings", &json!({ "input": "hello", "model": "b" }));
+    assert_eq!((status, &embedding["model"]), (200, &json!("b")), "{embedding}");
+    assert_eq!(metric(&server, "anneal_generated_tokens_total", "a"), 3.0);
+    assert_eq!(metric(&server, "anneal_generated_tokens_total", "c"), 2.0);
+    assert_eq!(metric(&server, "anneal_model_loads_total", "b"), 1.0);
+}
+
+#[test]
+fn what_was_used_longest_ago_goes_for_want_of_memory_and_comes_back() {
+    let server = configured(&format!("memory_limit = \"{}KiB\"\n{THREE}", (2 * one() + 4096) / 1024), &FILES);
+    let first = server.ask(&of("a", 4));
+    server.ask(&of("b", 1));
+    server.ask(&of("a", 1));
+    // There is room for two: b was used longest ago.
+    assert_eq!(server.ask(&of("c", 1))["usage"]["completion_tokens"], 1);
+    let all = states(&server);
+    let expected = [("a", "loaded"), ("b", "unloaded"), ("c", "loaded")];
+    assert_eq!(all, expected.map(|(name, state)| (name.to_string(), state.to_string())));
+    assert_eq!((metric(&server, "anneal_slots", "b"), metric(&server, "anneal_slots", "c")), (0.0, 3.0));
+    assert_eq!(server.ask(&of("b", 1))["usage"]["completion_tokens"], 1);
+    assert_eq!(state(&server, "a"), "unloaded");
+    assert_eq!(server.ask(&of("a", 4))["text"], first["text"]);
+    assert_eq!(metric(&server, "anneal_model_loads_total", "a"), 2.0);
+    assert!(metric(&server, "anneal_model_memory_bytes", "a") as u64 == one());
+}
+
+#[test]
+fn one_that_is_in_use_stays_until_its_answers_are_done() {
+    let server = configured(&format!("memory_limit = \"{}KiB\"\n{THREE}", (one() + 4096) / 1024), &FILES);
+    let mut long = of("a", 400);
+    long["stream"] = true.into();
+    let mut running = server.connect();
+    running.send(long.to_string().as_bytes());
+    running.next().expect("a token");
+    // Waits for room, for as long as it may.
+    let mut short = of("b", 1);
+    short["timeout_s"] = 0.1.into();
+    let late = server.ask(&short);
+    assert_eq!(late["error"]["code"], "deadline", "{late}");
+    assert_eq!(state(&server, "a"), "loaded");
+    let other = {
+        let socket = server.socket();
+        std::thread::spawn(move || crate::client::Lines::new(&socket).ask(&of("b", 2)))
+    };
+    let last = loop {
+        let line = running.next().expect("the rest");
+        if line.get("done").is_some() || line.get("error").is_some() {
+            break line;
+        }
+    };
+    assert_eq!(
+        (&last["stop"], &last["usage"]["completion_tokens"]),
+        (&json!("length"), &json!(400)),
+        "{last}"
+    );
+    assert_eq!(other.join().expect("an answer")["usage"]["completion_tokens"], 2);
+    assert_eq!(state(&server, "a"), "unloaded");
+}
+
+#[test]
+fn one_that_does_not_fit_is_refused_with_what_would() {
+    let limit = one() - 512 * 1024;
+    let text = format!("memory_limit = \"{}KiB\"\n{THREE}", limit / 1024);
+    let server = configured(&text.replace("ctx_size = 512", "ctx_size = 4096"), &FILES);
+    let refused = server.ask(&of("a", 1));
+    assert_eq!(refused["error"]["code"], "model_unavailable", "{refused}");
+    let message = refused["error"]["message"].as_str().expect("an error");
+    assert!(message.contains("memory_limit") && message.contains("would fit"), "{message}");
+    assert!(refused["error"]["retry_after"].as_u64().is_some_and(|seconds| seconds >= 1), "{refused}");
+}
+
+#[test]
+fn one_that_cannot_be_loaded_is_told_and_tried_again() {
+    let server = configured(THREE, &["b.gguf", "c.gguf"]);
+    let asked = server.ask(&of("a", 1));
+    assert_eq!(asked["error"]["code"], "model_unavailable", "{asked}");
+    assert!(asked["error"]["message"].to_string().contains("a.gguf"), "{asked}");
+    let (status, _) = server.post("/v1/completions", &of("a", 1));
+    assert!(status == 503, "{status}");
+    assert_eq!(state(&server, "a"), "failed");
+    assert_eq!(server.ask(&of("b", 1))["usage"]["completion_tokens"], 1);
+    std::os::unix::fs::symlink(tiny(), server.folder.path().join("a.gguf")).expect("a link");
+    let begin = std::time::Instant::now();
+    while server.ask(&of("a", 1)).get("error").is_some() {
+        assert!(begin.elapsed() < PATIENCE, "it is not tried again");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(metric(&server, "anneal_model_load_failures_total", "a") >= 1.0);
+}
+
+#[test]
+fn a_crowd_gets_what_it_asked_for_whichever_model_goes() {
+    let server = configured(&format!("memory_limit = \"{}KiB\"\n{THREE}", (2 * one() + 4096) / 1024), &FILES);
+    let expected = server.ask(&of("a", 3))["text"].clone();
+    std::thread::scope(|scope| {
+        for client in 0..6 {
+            let (server, expected) = (&server, &expected);
+            scope.spawn(move || {
+                for turn in 0..4 {
+                    let model = ["a", "b", "c"][(client + turn) % 3];
+                    let answer = server.ask(&of(model, 3));
+                    assert_eq!(&answer["text"], expected, "{model}: {answer}");
+                }
+            });
+        }
+    });
+    let loads: f64 =
+        ["a", "b", "c"].iter().map(|name| metric(&server, "anneal_model_loads_total", name)).sum();
+    assert!(loads >= 3.0, "{loads}");
+}
+
+#[test]
+fn a_configuration_that_is_read_again_adds_and_removes_models() {
+    let mut server = configured(THREE, &FILES);
+    server.ask(&of("a", 1));
+    server.ask(&of("b", 1));
+    let text = "slots = 2\nctx_size = 512\n[models.a]\npath = \"a.gguf\"\nmax_tokens = 5\n[models.new]\npath = \"c.gguf\"\n";
+    std::fs::write(server.folder.path().join("server_config.toml"), text).expect("written");
+    server.signal("HUP");
+    let begin = std::time::Instant::now();
+    while server.get("/v1/models/new").0 != 200 {
+        assert!(begin.elapsed() < PATIENCE, "it is not there");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(server.ask(&of("b", 1))["error"]["code"], "model_not_found");
+    assert_eq!(server.ask(&of("new", 1))["usage"]["completion_tokens"], 1);
+    let answer = server.ask(&json!({ "model": "a", "prompt": "hello", "ignore_eos": true }));
+    assert_eq!(answer["usage"]["completion_tokens"], 5);
+    // Only what is loaded counted at once: nothing was loaded anew.
+    assert_eq!(metric(&server, "anneal_model_loads_total", "a"), 1.0);
+    // Another context is.
+    std::fs::write(server.folder.path().join("server_config.toml"), text.replace("512", "1024"))
+        .expect("written");
+    server.signal("HUP");
+    wait_for_state(&server, "a", "unloaded");
+    assert_eq!(server.ask(&of("a", 1))["usage"]["completion_tokens"], 1);
+    assert_eq!(server.get("/v1/models/a").1["context"], 1024);
+    server.signal("TERM");
+    assert_eq!(server.code(), Some(0));
+}
+
+#[test]
+fn the_first_one_is_the_default_and_there_from_the_start() {
+    let server = configured(
+        "model = \"a.gguf\"\nctx_size = 512\n[models.b]\npath = \"b.gguf\"\n[models.c]\npath = \"c.gguf\"\npreload = true\n",
+        &FILES,
+    );
+    let all: Vec<String> = states(&server).into_iter().map(|(_, state)| state).collect();
+    assert_eq!(all, ["loaded", "unloaded", "loaded"]);
+    let (_, answer) = server.post("/v1/completions", &greedy("hello", 1));
+    assert_eq!(answer["model"], "a");
+    assert_eq!(server.ready["context"], 512);
+}
