@@ -5,6 +5,11 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long after its last turn a seat counts as one that wants the cores: those who wait for work by polling have given up
+/// by then.
+const RECENT: Duration = Duration::from_secs(1);
 
 /// The cores of a context.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +43,8 @@ struct State {
     next: u64,
     /// Those who have a turn or wait for one, in the order in which they came.
     line: VecDeque<(u64, Arc<Cores>)>,
-    seats: Vec<Arc<Cores>>,
+    /// All seats, and when each had its last turn.
+    seats: Vec<(Arc<Cores>, Option<Instant>)>,
 }
 
 /// Whoever takes turns on some cores.
@@ -53,7 +59,7 @@ pub struct Seat {
 pub struct Taken<'a> {
     turns: &'a Turns,
     number: u64,
-    /// Whether another seat wants the same cores, if not now.
+    /// Whether another seat had the same cores a short while ago.
     pub is_shared: bool,
 }
 
@@ -61,7 +67,7 @@ impl Turns {
     /// A seat for a context on `cores`.
     pub fn seat(self: &Arc<Self>, cores: Cores) -> Seat {
         let cores = Arc::new(cores);
-        self.lock().seats.push(Arc::clone(&cores));
+        self.lock().seats.push((Arc::clone(&cores), None));
         Seat { turns: Arc::clone(self), cores }
     }
 
@@ -85,15 +91,23 @@ impl Seat {
         while waits(&state) {
             state = self.turns.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let others = state.seats.iter().filter(|cores| !Arc::ptr_eq(cores, &self.cores));
-        let is_shared = others.into_iter().any(|cores| cores.meet(&self.cores));
+        let (now, mut is_shared) = (Instant::now(), false);
+        for (cores, last) in &mut state.seats {
+            match Arc::ptr_eq(cores, &self.cores) {
+                true => *last = Some(now),
+                false => {
+                    let is_recent = last.is_some_and(|last| now.saturating_duration_since(last) < RECENT);
+                    is_shared |= is_recent && cores.meet(&self.cores);
+                }
+            }
+        }
         Taken { turns: &self.turns, number, is_shared }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.turns.lock().seats.retain(|cores| !Arc::ptr_eq(cores, &self.cores));
+        self.turns.lock().seats.retain(|(cores, _)| !Arc::ptr_eq(cores, &self.cores));
     }
 }
 
@@ -157,10 +171,11 @@ mod tests {
         assert!(!held.is_shared && !beside.is_shared);
         let both = turns.seat(Cores::These(vec![1, 2]));
         drop((held, beside));
-        assert!(one.take().is_shared && other.take().is_shared && both.take().is_shared);
+        assert!(!one.take().is_shared, "the third had no turn yet");
+        assert!(both.take().is_shared && one.take().is_shared && other.take().is_shared);
         drop(both);
         assert!(!one.take().is_shared);
         let all = turns.seat(Cores::All);
-        assert!(one.take().is_shared && all.take().is_shared);
+        assert!(all.take().is_shared && one.take().is_shared);
     }
 }

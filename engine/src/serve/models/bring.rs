@@ -63,7 +63,7 @@ impl Front {
                 as_they_are(&mut settings);
             }
             let mut memory = Bytes(0);
-            if is_bounded {
+            if is_bounded || named.options.pools > 1 {
                 let estimate = estimate(&named, &settings)?;
                 self.check(&estimate, live)?;
                 memory = estimate.total();
@@ -346,7 +346,7 @@ fn failed(entry: &mut Entry, why: String) {
     let wait = RETRY.saturating_mul(1 << entry.tries.min(6)).min(LONGEST_RETRY);
     entry.tries += 1;
     entry.failures += 1;
-    entry.memory = Bytes(0);
+    (entry.memory, entry.leaves) = (Bytes(0), false);
     entry.place = Place::Failed { why, until: Instant::now() + wait };
 }
 

@@ -358,6 +358,7 @@ impl Front {
     ) -> Result<Option<Held>, Refusal> {
         let mut state = self.lock();
         if state.closing != Closing::Open {
+            self.metrics.refused.add(1);
             return Err(stopping());
         }
         let at = state.find(name)?;
