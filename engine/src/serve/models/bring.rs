@@ -51,6 +51,7 @@ impl Front {
             if state.entries.iter().any(|entry| entry.named.engine.tiled == Some(false)) {
                 // For all of them, and before there are threads.
                 ffi::turn_off_tiled();
+                let _ = self.tiled.set(false);
             }
             let ids =
                 state.entries.iter().filter(|entry| entry.named.preload).map(|entry| entry.id).collect();
@@ -60,7 +61,9 @@ impl Front {
             let Some((named, metrics)) = self.named(id) else { continue };
             let mut settings = (self.loader.resolve)(&named, live)?;
             if at > 0 {
-                as_they_are(&mut settings);
+                self.as_they_are(&mut settings);
+            } else {
+                let _ = self.tiled.set(settings.tiled.value);
             }
             let mut memory = Bytes(0);
             if is_bounded || named.options.pools > 1 {
@@ -113,6 +116,15 @@ impl Front {
         Some((entry.named.clone(), Arc::clone(&entry.metrics)))
     }
 
+    /// ggml has looked at the switch of its tiled kernels with the first model, and the environment must not be written
+    /// while others read it: so they stay as they are.
+    fn as_they_are(&self, settings: &mut Settings) {
+        if settings.tiled.source != Source::Environment {
+            settings.tiled.value = *self.tiled.get().unwrap_or(&true);
+            settings.tiled.source = Source::Environment;
+        }
+    }
+
     /// Whether the model can be loaded at all.
     fn check(&self, estimate: &Estimate, live: &Live) -> Result<()> {
         let limit = self.lock().limit.or(live.memory());
@@ -132,7 +144,7 @@ impl Front {
             Ok((estimate(&wanted, &settings)?, settings, live.memory()))
         })
         .await?;
-        as_they_are(&mut settings);
+        self.as_they_are(&mut settings);
         // What is loaded counts as well where nothing is said of a limit.
         let taken = self.lock().entries.iter().map(|entry| entry.memory.0).sum::<u64>();
         let limit = self.lock().limit.or(limit.map(|free| Bytes(free.0.saturating_add(taken))));
@@ -334,12 +346,6 @@ impl Front {
         }
         ends
     }
-}
-
-/// ggml has looked at the switch of its tiled kernels with the first model; the environment must not be written while others
-/// read it.
-fn as_they_are(settings: &mut Settings) {
-    settings.tiled.source = Source::Environment;
 }
 
 fn failed(entry: &mut Entry, why: String) {

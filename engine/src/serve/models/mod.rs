@@ -11,7 +11,7 @@ mod start;
 mod told;
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use build_info::Bytes;
@@ -86,6 +86,8 @@ pub struct Front {
     changed: watch::Sender<()>,
     /// Held while a model is loaded: one at a time.
     loading: tokio::sync::Mutex<()>,
+    /// Whether ggml's tiled kernels run, once that is decided.
+    tiled: OnceLock<bool>,
     /// Becomes true when the only model there is has broken.
     broken: watch::Sender<bool>,
 }
@@ -277,6 +279,7 @@ impl Front {
             }),
             changed: watch::Sender::new(()),
             loading: tokio::sync::Mutex::new(()),
+            tiled: OnceLock::new(),
             broken: watch::Sender::new(false),
             metrics,
         }
