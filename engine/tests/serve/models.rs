@@ -197,7 +197,7 @@ fn a_configuration_that_is_read_again_adds_and_removes_models() {
     let mut server = configured(THREE, &FILES);
     server.ask(&of("a", 1));
     server.ask(&of("b", 1));
-    let text = "slots = 2\nctx_size = 512\n[models.a]\npath = \"a.gguf\"\nmax_tokens = 5\n[models.new]\npath = \"c.gguf\"\n";
+    let text = "slots = 2\nctx_size = 512\n[models.a]\npath = \"a.gguf\"\nmax_tokens = 5\nctx_size = 512\n[models.new]\npath = \"c.gguf\"\n";
     std::fs::write(server.folder.path().join("server_config.toml"), text).expect("written");
     server.signal("HUP");
     let begin = std::time::Instant::now();
@@ -209,10 +209,10 @@ fn a_configuration_that_is_read_again_adds_and_removes_models() {
     assert_eq!(server.ask(&of("new", 1))["usage"]["completion_tokens"], 1);
     let answer = server.ask(&json!({ "model": "a", "prompt": "hello", "ignore_eos": true }));
     assert_eq!(answer["usage"]["completion_tokens"], 5);
-    // Only what is loaded counted at once: nothing was loaded anew.
+    // What counts at once needs nothing loaded anew.
     assert_eq!(metric(&server, "anneal_model_loads_total", "a"), 1.0);
     // Another context is.
-    std::fs::write(server.folder.path().join("server_config.toml"), text.replace("512", "1024"))
+    std::fs::write(server.folder.path().join("server_config.toml"), text.replace("5\nctx_size = 512", "5\nctx_size = 1024"))
         .expect("written");
     server.signal("HUP");
     wait_for_state(&server, "a", "unloaded");

@@ -38,8 +38,8 @@ fn the_file_is_of_this_server() {
             .keys()
             .collect();
         let (_, answer) = post(&server, path, &body);
-        assert_eq!(answer["error"]["message"], format!("zzz: unknown field; there are {}", fields[0]));
-        assert_eq!(fields.len(), 1);
+        assert_eq!(answer["error"]["message"], format!("zzz: unknown field; there are model, {}", fields[0]));
+        assert_eq!((fields.len(), fields[1].as_str()), (2, "model"));
     }
 }
 
