@@ -377,8 +377,8 @@ impl Front {
             Place::Failed { why, until } if *until > Instant::now() => {
                 let seconds = until.saturating_duration_since(Instant::now()).as_secs() + 1;
                 let message = format!(
-                    "the model {:?} cannot be loaded now: {why}; it is tried again with the first request in {seconds} \
-                     seconds",
+                    "the model {:?} cannot be loaded now: {why}; it is tried again with the first request after {seconds} \
+                     s",
                     entry.name()
                 );
                 return Err(Refusal { retry_after: Some(seconds), ..Refusal::new(Kind::NoRoom, message) });
