@@ -85,8 +85,8 @@ impl Seat {
         state.next += 1;
         state.line.push_back((number, Arc::clone(&self.cores)));
         let waits = |state: &State| {
-            let before = state.line.iter().take_while(|(other, _)| *other != number);
-            before.into_iter().any(|(_, cores)| cores.meet(&self.cores))
+            let mut before = state.line.iter().take_while(|(other, _)| *other != number);
+            before.any(|(_, cores)| cores.meet(&self.cores))
         };
         while waits(&state) {
             state = self.turns.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

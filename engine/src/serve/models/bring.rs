@@ -100,7 +100,9 @@ impl Front {
             changed.borrow_and_update();
             match self.next_to_go() {
                 Some((id, here)) => self.let_go(id, *here).await,
-                None => drop(changed.changed().await),
+                None => {
+                    let _ = changed.changed().await;
+                }
             }
         }
     }
