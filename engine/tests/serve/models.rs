@@ -212,8 +212,11 @@ fn a_configuration_that_is_read_again_adds_and_removes_models() {
     // What counts at once needs nothing loaded anew.
     assert_eq!(metric(&server, "anneal_model_loads_total", "a"), 1.0);
     // Another context is.
-    std::fs::write(server.folder.path().join("server_config.toml"), text.replace("5\nctx_size = 512", "5\nctx_size = 1024"))
-        .expect("written");
+    std::fs::write(
+        server.folder.path().join("server_config.toml"),
+        text.replace("5\nctx_size = 512", "5\nctx_size = 1024"),
+    )
+    .expect("written");
     server.signal("HUP");
     wait_for_state(&server, "a", "unloaded");
     assert_eq!(server.ask(&of("a", 1))["usage"]["completion_tokens"], 1);
