@@ -4,6 +4,7 @@
 pub mod anchor;
 pub mod conditions;
 pub mod disturbance;
+pub mod gpu;
 pub mod objective;
 pub mod race;
 pub mod schedule;
@@ -14,6 +15,7 @@ pub mod usage;
 
 pub use anchor::{Anchor, Judgement, floor};
 pub use disturbance::{Round, Watch};
+pub use gpu::{GpuUse, GpuWatch};
 pub use objective::Objective;
 pub use race::Race;
 pub use stats::{FEWEST_PAIRS, Ratio, median, quantile, ratio};
