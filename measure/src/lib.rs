@@ -3,6 +3,7 @@
 
 pub mod anchor;
 pub mod conditions;
+pub mod cpu_time;
 pub mod disturbance;
 pub mod gpu;
 pub mod objective;
@@ -14,6 +15,7 @@ pub mod throttling;
 pub mod usage;
 
 pub use anchor::{Anchor, Judgement, floor};
+pub use cpu_time::CpuTime;
 pub use disturbance::{Round, Watch};
 pub use gpu::{GpuUse, GpuWatch};
 pub use objective::Objective;

@@ -506,7 +506,7 @@ mod tests {
             let gpu = found.iter().find(|check| check.name == "GPU, decode");
             assert_eq!(gpu.map(|check| check.state), expected, "{a:?} {b:?}");
             assert!(
-                found.iter().any(|check| check.name == "GPU memory" && check.a == "4.0 GiB"),
+                found.iter().any(|check| check.name == "GPU memory" && check.a == "4 GiB"),
                 "{found:?}"
             );
         }
