@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use build_info::host::Gpu;
 use build_info::optimized::Pgo;
 use build_info::{Bytes, Host};
 use engine::allocator::Memory;
@@ -51,7 +52,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
     args.split.ask(&mut requested);
-    let live = super::read_live();
+    let live = super::read_live_with_gpus();
     let tuned = args.model.as_deref().and_then(|model| args.tuning.look_up(model, &live));
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
@@ -144,6 +145,7 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
     if let Some(host) = &live.host {
         lines.push(("cpu", cpu(host)));
         lines.push(("memory", format!("{} of {} available", host.memory.available, host.memory.total)));
+        lines.extend(host.gpus.iter().map(|gpu| ("gpu", gpu_line(gpu))));
     }
     lines.push((
         "threads",
@@ -226,6 +228,11 @@ fn pages(huge: bool) -> String {
         }
         Err(_) => ask.to_string(),
     }
+}
+
+fn gpu_line(gpu: &Gpu) -> String {
+    let Gpu { name, compute_capability, memory, driver } = gpu;
+    format!("{name} ({memory}, compute capability {compute_capability}, driver {driver})")
 }
 
 fn cpu(host: &Host) -> String {

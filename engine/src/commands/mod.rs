@@ -61,7 +61,17 @@ fn warn_of_one_layout(layouts: &Layouts) {
 
 /// What every command looks at first; warnings go to stderr once.
 fn read_live() -> Live {
-    let live = Live::read();
+    tell(Live::read())
+}
+
+/// The same with the NVIDIA GPUs that the driver shows, for a command that shows the machine.
+fn read_live_with_gpus() -> Live {
+    let mut live = Live::read();
+    live.ask_for_gpus();
+    tell(live)
+}
+
+fn tell(live: Live) -> Live {
     for warning in &live.warnings {
         let _ = writeln!(std::io::stderr(), "warning: {}", words::printable(warning));
     }
