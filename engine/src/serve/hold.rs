@@ -55,10 +55,10 @@ impl Held {
 /// Why a request ended that held others up for `held`.
 pub fn why(held: Duration) -> String {
     format!(
-        "its grammar or schema kept other requests waiting for {:.1} s, and this client's may for {} s at once and a fifth \
-         of the time in the long run: make it less ambiguous",
-        held.as_secs_f64(),
-        AT_ONCE.as_secs()
+        "grammars and schemas of this client kept other requests waiting for longer than they may ({} s at once, a fifth of \
+         the time in the long run), and this request's the most: {:.1} s. Make it less ambiguous",
+        AT_ONCE.as_secs(),
+        held.as_secs_f64()
     )
 }
 

@@ -382,14 +382,14 @@ impl<'a> Line<'a> {
 struct Whole {
     text: String,
     tokens: Vec<Token>,
-    logprobs: Vec<Box<Likelihood>>,
+    logprobs: Vec<Likelihood>,
 }
 
 impl Whole {
     fn add(&mut self, piece: Piece) {
         self.text.push_str(&piece.text);
         self.tokens.push(piece.token);
-        self.logprobs.extend(piece.likelihood);
+        self.logprobs.extend(piece.likelihood.map(|likelihood| *likelihood));
     }
 }
 
@@ -424,7 +424,7 @@ fn last(id: &Value, done: &Done, whole: &Whole, stream: bool) -> Value {
     if !stream {
         line["tokens"] = json!(whole.tokens);
         if !whole.logprobs.is_empty() {
-            line["logprobs"] = whole.logprobs.iter().map(|likelihood| likelihood.to_json()).collect();
+            line["logprobs"] = whole.logprobs.iter().map(Likelihood::to_json).collect();
         }
     }
     with_id(id, line)

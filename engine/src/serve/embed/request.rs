@@ -10,6 +10,7 @@ use tokio::time::timeout_at;
 use super::worker::late;
 use super::{Job, Refused};
 use crate::ffi::{Model, Token};
+use crate::sampling::whole;
 use crate::serve::fields::{Fields, shown, wrong};
 use crate::serve::job::Client;
 use crate::serve::refusal::{Kind, Refusal};
@@ -53,7 +54,7 @@ impl Request {
             Some(other) => return Err(wrong("encoding_format", "use float or base64", &other.into())),
         };
         if let Some(value) = fields.take("dimensions")
-            && value.as_u64() != Some(embedder.width as u64)
+            && whole(&value) != i64::try_from(embedder.width).ok()
         {
             let what =
                 format!("this model's embeddings have {} and are not cut, leave it out", embedder.width);
@@ -177,7 +178,7 @@ fn texts(name: &'static str, value: Option<Value>) -> Result<Vec<Prompt>, Refusa
         Value::Array(tokens) if tokens.is_empty() => Err(Refusal::field(name, "a text is empty")),
         Value::Array(tokens) => {
             let token = |value: &Value| {
-                let token = value.as_i64().and_then(|token| Token::try_from(token).ok());
+                let token = whole(value).and_then(|token| Token::try_from(token).ok());
                 token.ok_or_else(|| wrong(name, "a list of tokens holds tokens", value))
             };
             tokens.iter().map(token).collect::<Result<_, _>>().map(Prompt::Tokens)
@@ -248,7 +249,7 @@ mod tests {
         let cases = [
             (json!("a"), Ok(vec![text("a")])),
             (json!(["a", "b"]), Ok(vec![text("a"), text("b")])),
-            (json!([1, 2]), Ok(vec![Prompt::Tokens(vec![1, 2])])),
+            (json!([1, 2.0]), Ok(vec![Prompt::Tokens(vec![1, 2])])),
             (json!([[1], [2, 3]]), Ok(vec![Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2, 3])])),
             (json!(["a", [1]]), Ok(vec![text("a"), Prompt::Tokens(vec![1])])),
             (json!(""), Err("input: a text is empty")),
