@@ -24,7 +24,7 @@ mod sampler;
 mod state;
 
 pub use batch::{Batch, Decoded, MAX_SEQUENCES, SequenceId};
-pub(crate) use clock::strftime_now;
+pub(crate) use clock::{strftime_now, thread_time};
 pub use collector::Collector;
 pub use embedding::Embedding;
 pub(crate) use embedding::Threads;

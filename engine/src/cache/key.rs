@@ -43,7 +43,7 @@ impl Key {
     ) -> Self {
         Key {
             model: digest.digest,
-            build: of(&tuning::build_of(live)),
+            build: of(&build(live)),
             settings: of(&words(model, n_ctx, split, settings)),
         }
     }
@@ -59,6 +59,15 @@ impl Key {
 /// The first `digits` digits of `digest`.
 pub(super) fn hex(digest: &Digest, digits: usize) -> String {
     Hex::from_bytes(digest).as_str()[..digits].to_string()
+}
+
+/// The build: the plan it was built by, or else the program itself, since other programs have the same versions.
+fn build(live: &Live) -> String {
+    let build = tuning::build_of(live);
+    match &live.build {
+        Some(_) => build,
+        None => format!("{build}, program {}", super::program::digest()),
+    }
 }
 
 fn of(text: &str) -> Digest {

@@ -47,6 +47,7 @@ pub struct Metrics {
     pub refused: Number,
     pub invalid: Number,
     pub parked: Number,
+    pub panics: Number,
     pub prompt_tokens: Number,
     pub cached_tokens: Number,
     pub generated_tokens: Number,
@@ -141,6 +142,7 @@ impl Metrics {
         let seconds = |number: &Number| [(String::new(), format!("{}", number.get() as f64 / 1e9))];
         let counters = [
             ("requests_parked_total", "Times that a request left its slot for want of cells.", &self.parked),
+            ("panics_total", "Panics of a part of the server; what was asked of it failed.", &self.panics),
             ("prompt_tokens_total", "Tokens of prompts.", &self.prompt_tokens),
             ("prompt_tokens_cached_total", "Tokens of prompts found in the cache.", &self.cached_tokens),
             ("generated_tokens_total", "Tokens generated.", &self.generated_tokens),

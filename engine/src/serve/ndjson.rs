@@ -18,6 +18,7 @@ use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
 use super::embed;
 use super::fields::Fields;
 use super::job::{Client, Done, Event, Piece};
+use super::logprobs::Likelihood;
 use super::refusal::{Kind, Refusal};
 use super::request::{Generate, prompt_or_messages};
 use super::server::Server;
@@ -183,7 +184,7 @@ impl Connection {
         let arrived = Instant::now();
         let mut id = Value::Null;
         let server = Arc::clone(&self.server);
-        let request = match server.fields(line).await {
+        let request = match server.fields(line, &self.client).await {
             Ok(fields) => read(fields, &server, &mut id),
             Err(refusal) => Err(refusal),
         };
@@ -212,12 +213,20 @@ impl Connection {
         let server = Arc::clone(&self.server);
         let (encoding, client) = (request.encoding, self.client.clone());
         let work = async {
-            let (found, tokens) = request.run(&server, client, arrived).await?;
-            let rendered = move || -> Vec<Value> {
-                found.iter().map(|embedding| embed::rendered(embedding, encoding)).collect()
+            let (found, tokens) = request.run(&server, client.clone(), arrived).await?;
+            let id = id.clone();
+            let line = move || {
+                let embeddings: Vec<Value> =
+                    found.iter().map(|embedding| embed::rendered(embedding, encoding)).collect();
+                let usage = json!({ "prompt_tokens": tokens });
+                let mut out = Vec::new();
+                put(
+                    &mut out,
+                    &with_id(&id, json!({ "done": true, "embeddings": embeddings, "usage": usage })),
+                );
+                out
             };
-            let embeddings = server.aside(rendered).await?;
-            Ok(json!({ "done": true, "embeddings": embeddings, "usage": { "prompt_tokens": tokens } }))
+            server.aside(&client, line).await
         };
         let answer = tokio::select! {
             biased;
@@ -225,11 +234,7 @@ impl Connection {
             () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
         };
         match answer {
-            Ok(line) => {
-                let mut out = Vec::new();
-                put(&mut out, &with_id(id, line));
-                self.write(&out).await
-            }
+            Ok(line) => self.write(&line).await,
             Err(refusal) => self.refuse(id, &refusal).await,
         }
     }
@@ -250,9 +255,10 @@ impl Connection {
             let over = loop {
                 match event {
                     Some(Event::Token(piece)) if stream => put(&mut out, &Line::new(id, &piece)),
-                    Some(Event::Token(piece)) => whole.add(&piece),
+                    Some(Event::Token(piece)) => whole.add(piece),
                     Some(Event::Done(done)) => {
-                        put(&mut out, &last(id, &done, &whole, stream));
+                        let line = self.last(id, done, std::mem::take(&mut whole), stream).await;
+                        out.extend(line);
                         break true;
                     }
                     Some(Event::Failed(message)) => {
@@ -260,8 +266,7 @@ impl Connection {
                         break true;
                     }
                     None => {
-                        let why = "the request was ended: its answer was not read in time";
-                        put(&mut out, &refused(id, &Refusal::new(Kind::Failed, why)));
+                        put(&mut out, &refused(id, &self.server.unread()));
                         break true;
                     }
                 }
@@ -275,6 +280,25 @@ impl Connection {
                 return Ok(());
             }
         }
+    }
+
+    /// The last line; a long one is written beside.
+    async fn last(&self, id: &Value, done: Box<Done>, whole: Whole, stream: bool) -> Vec<u8> {
+        let is_long = !whole.logprobs.is_empty() || whole.text.len() > TOGETHER;
+        let given = id.clone();
+        let line = move || {
+            let mut out = Vec::new();
+            put(&mut out, &last(&given, &done, &whole, stream));
+            out
+        };
+        if !is_long {
+            return line();
+        }
+        self.server.aside(&self.client, line).await.unwrap_or_else(|refusal| {
+            let mut out = Vec::new();
+            put(&mut out, &refused(id, &refusal));
+            out
+        })
     }
 
     async fn refuse(&self, id: &Value, refusal: &Refusal) -> io::Result<()> {
@@ -358,14 +382,14 @@ impl<'a> Line<'a> {
 struct Whole {
     text: String,
     tokens: Vec<Token>,
-    logprobs: Vec<Value>,
+    logprobs: Vec<Likelihood>,
 }
 
 impl Whole {
-    fn add(&mut self, piece: &Piece) {
+    fn add(&mut self, piece: Piece) {
         self.text.push_str(&piece.text);
         self.tokens.push(piece.token);
-        self.logprobs.extend(piece.likelihood.as_ref().map(|likelihood| likelihood.to_json()));
+        self.logprobs.extend(piece.likelihood.map(|likelihood| *likelihood));
     }
 }
 
@@ -400,7 +424,7 @@ fn last(id: &Value, done: &Done, whole: &Whole, stream: bool) -> Value {
     if !stream {
         line["tokens"] = json!(whole.tokens);
         if !whole.logprobs.is_empty() {
-            line["logprobs"] = json!(whole.logprobs);
+            line["logprobs"] = whole.logprobs.iter().map(Likelihood::to_json).collect();
         }
     }
     with_id(id, line)

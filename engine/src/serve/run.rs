@@ -14,6 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
+use super::beside::{self, Beside};
 use super::connection::{Shared, unix};
 use super::embed::{self, Pooling};
 use super::listen::{self, Socket};
@@ -21,7 +22,7 @@ use super::metrics::Metrics;
 use super::queue::{Closing, Inbox};
 use super::request::Defaults;
 use super::scheduler::{Rules, Scheduler};
-use super::server::{BESIDE, Beside, Current, Limits, Server};
+use super::server::{Current, Limits, Server};
 use super::starting::Starting;
 use crate::cache::{Store, Wanted};
 use crate::chat::Template;
@@ -179,7 +180,7 @@ pub fn run(options: &Options, settings: &Settings, live: Live, hooks: &mut Hooks
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(BESIDE)
+        .max_blocking_threads(beside::THREADS)
         .build()
         .map_err(|why| Error::Serve(format!("no asynchronous runtime: {why}")))?;
     let ended = runtime.block_on(async {

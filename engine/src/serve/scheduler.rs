@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::job::{Done, Event, Finish, Job};
+use super::hold::{self, Holds};
+use super::job::{Client, Done, Event, Finish, Job};
 use super::metrics::Metrics;
 use super::plan::{Active, Part, plan, prefill_beside_decode};
 use super::queue::{Closing, Inbox};
@@ -16,7 +17,7 @@ use super::reuse::{Choice, Held, choose};
 use super::slot::{Outbox, Run, Slot, unstarted};
 use crate::cache::worker::{Answer, Disk};
 use crate::error::{Error, Result};
-use crate::ffi::{Batch, Context, Decoded};
+use crate::ffi::{Batch, Context, Decoded, thread_time};
 use crate::generate::has_nan;
 
 /// How often a reader that is behind is looked at while there is nothing else to do.
@@ -63,6 +64,8 @@ pub struct Scheduler {
     /// The prompt cache on the disk, if there is one, and what it has found.
     disk: Option<Disk<Job>>,
     found: VecDeque<Answer<Job>>,
+    /// What clients' grammars have held others up for.
+    holds: Holds,
     seconds_per_prompt_token: Option<f64>,
     looked_at_queue: Instant,
 }
@@ -95,6 +98,7 @@ impl Scheduler {
             leaving: Vec::new(),
             disk: None,
             found: VecDeque::new(),
+            holds: Holds::default(),
             seconds_per_prompt_token: None,
             looked_at_queue: Instant::now(),
         })
@@ -416,15 +420,39 @@ impl Scheduler {
         if run.is_fresh() && has_nan(self.context.logits_at(row)?) {
             return Err(Error::NotANumber);
         }
-        let token = run.choose(&mut self.context, row)?;
+        let constrained = run.job.chain.is_constrained().then(thread_time);
+        let chosen = run.choose(&mut self.context, row);
+        let took = constrained.map(|begun| hold::counted(thread_time().saturating_sub(begun)));
+        let client = run.job.client.clone();
         let room = slot.held.len() < self.context.n_ctx() as usize;
         let model = Arc::clone(self.context.model());
-        if let Some(done) = run.take(token, &model, room)?
+        let done = chosen.and_then(|token| run.take(token, &model, room));
+        // A run that fails has held others up all the same.
+        if let Some(took) = took.filter(|took| !took.is_zero()) {
+            run.held += took;
+            self.count_hold(&client, took);
+        }
+        if let Some(done) = done?
             && let Some(run) = self.slots[at].run.take()
         {
             self.end(run, done);
         }
         Ok(())
+    }
+
+    /// Notes that a grammar of `client` took so long, if anybody else waited for it; where it was too much, the request of
+    /// this client that has held the others up for the longest ends.
+    fn count_hold(&mut self, client: &Client, time: Duration) {
+        let runs = || self.slots.iter().filter_map(|slot| slot.run.as_ref()).chain(&self.parked);
+        let others = runs().any(|run| run.job.client != *client) || self.inbox.has_others(client);
+        if !others || !self.holds.add(client, time, Instant::now()) {
+            return;
+        }
+        let its = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.run.as_ref()?)));
+        let worst = its.filter(|(_, run)| run.job.client == *client).max_by_key(|(_, run)| run.held);
+        if let Some((at, held)) = worst.map(|(at, run)| (at, run.held)) {
+            self.fail(at, &Error::Sampler(hold::why(held)));
+        }
     }
 
     fn count(&mut self, parts: &[Part], time: Duration) {

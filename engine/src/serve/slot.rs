@@ -112,6 +112,8 @@ pub struct Run {
     admitted: Instant,
     first: Option<Instant>,
     last: Option<Instant>,
+    /// How long its grammar has held others up.
+    pub held: Duration,
 }
 
 impl Run {
@@ -131,6 +133,7 @@ impl Run {
             admitted: Instant::now(),
             first: None,
             last: None,
+            held: Duration::ZERO,
             job,
         }
     }

@@ -28,6 +28,8 @@ pub struct Job {
     pub client: Client,
     /// Each as tokens: 1 to as many as are taken.
     pub texts: Vec<Vec<Token>>,
+    /// The embeddings of the first ones, where it had to let others go before.
+    pub found: Vec<Vec<f32>>,
     /// When they must be done.
     pub deadline: Instant,
     /// Where the embeddings go. Closed by the reader when nobody wants them any more.
@@ -92,6 +94,11 @@ impl Embedder {
         drop(state);
         self.arrived.notify_one();
         Ok(())
+    }
+
+    /// Puts back a job that is not done, behind those of others.
+    fn put_back(&self, job: Job) {
+        self.lock().queue.push(job.client.clone(), job);
     }
 
     /// How many wait.

@@ -1,6 +1,7 @@
 //! HTTP, as OpenAI's clients speak it, on the TCP address and on the Unix socket.
 
 mod access;
+mod beside;
 mod calls;
 mod chat;
 mod completions;
@@ -164,8 +165,9 @@ const BODY: Duration = Duration::from_secs(60);
 async fn fields(server: &Server, request: Request) -> Result<Fields, Refusal> {
     let limit = server.current().limits.request;
     check_head(&request, limit)?;
+    let client = client_of(&request);
     match timeout(BODY, to_bytes(request.into_body(), limit)).await {
-        Ok(Ok(bytes)) => server.fields(bytes).await,
+        Ok(Ok(bytes)) => server.fields(bytes, &client).await,
         Ok(Err(error)) if format!("{error:?}").contains("LengthLimit") => Err(too_large(limit)),
         Ok(Err(error)) => Err(Refusal::new(Kind::Invalid, format!("the body cannot be read: {error}"))),
         Err(_) => {
@@ -173,6 +175,11 @@ async fn fields(server: &Server, request: Request) -> Result<Fields, Refusal> {
             Err(Refusal::new(Kind::Invalid, message))
         }
     }
+}
+
+/// Who asks.
+fn client_of(request: &Request) -> Client {
+    request.extensions().get::<Client>().cloned().unwrap_or(Client::Unknown)
 }
 
 /// Whether a body is worth reading.
@@ -217,6 +224,16 @@ fn refuse(refusal: &Refusal) -> Response {
 /// JSON as a response.
 fn answer(value: &Value) -> Response {
     typed("application/json", Body::from(value.to_string()))
+}
+
+/// The JSON that `make` makes for `client`, which is long: beside.
+async fn long_answer(
+    server: &Server,
+    client: &Client,
+    make: impl FnOnce() -> Value + Send + 'static,
+) -> Result<Response, Refusal> {
+    let text = server.aside(client, move || make().to_string()).await?;
+    Ok(typed("application/json", Body::from(text)))
 }
 
 fn typed(kind: &'static str, body: Body) -> Response {

@@ -101,7 +101,7 @@ impl Scheduler {
         if !self.has_room_for(next.job.prompt.len()) {
             return false;
         }
-        let Some(Answer { job, loaded }) = self.found.pop_front() else { return false };
+        let Some(Answer { job, loaded, .. }) = self.found.pop_front() else { return false };
         match loaded {
             Some(loaded) => self.begin_with(job, loaded),
             None => self.begin(job),

@@ -3,6 +3,7 @@
 
 mod requests;
 mod responses;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,8 @@ struct Facts {
     n_ctx: u32,
     /// Whether a prompt may be empty: the model begins a text with a token of its own.
     begins: bool,
+    /// Numbers of an embedding.
+    width: usize,
     has_keys: bool,
     defaults: Defaults,
 }
@@ -39,6 +42,7 @@ impl Facts {
             last_token: server.model.n_vocab().saturating_sub(1),
             n_ctx: server.n_ctx,
             begins: server.model.begin_token().is_some(),
+            width: server.embedder.width,
             has_keys: !current.keys.is_empty(),
             defaults: current.defaults.clone(),
         }
@@ -47,7 +51,7 @@ impl Facts {
 
 fn document(facts: &Facts) -> Value {
     let schemas: Map<String, Value> =
-        [requests::schemas(facts), responses::schemas()].into_iter().flatten().collect();
+        [requests::schemas(facts), responses::schemas(), streams::schemas()].into_iter().flatten().collect();
     let mut document = json!({
         "openapi": "3.1.0",
         "info": {
@@ -79,12 +83,9 @@ fn paths(facts: &Facts) -> Value {
     let json = |name: &str| json!({ "application/json": { "schema": reference(name) } });
     let body = |name: &str| json!({ "required": true, "content": json(name) });
     let ok = |description: &str, content: Value| json!({ "description": description, "content": content });
-    let streamed = |name: &str| {
+    let streamed = |name: &str, chunk: &str| {
         let mut content = json(name);
-        content["text/event-stream"] = json!({ "schema": {
-            "type": "string",
-            "description": "With `stream`: events whose data is a chunk or an error, the last one `[DONE]`.",
-        }});
+        content["text/event-stream"] = streams::events(chunk);
         content
     };
     let operation = |id: &str, summary: &str, content: Value, kinds: &[Kind]| {
@@ -115,10 +116,10 @@ fn paths(facts: &Facts) -> Value {
     }]);
     json!({
         "/v1/completions": post(
-            "completions", "Goes on with a text.", "CompletionRequest", streamed("Completion"), &[&BODY, &GENERATE],
+            "completions", "Goes on with a text.", "CompletionRequest", streamed("Completion", "CompletionChunk"), &[&BODY, &GENERATE],
         ),
         "/v1/chat/completions": post(
-            "chat", "Answers a conversation.", "ChatRequest", streamed("ChatCompletion"), &[&BODY, &GENERATE],
+            "chat", "Answers a conversation.", "ChatRequest", streamed("ChatCompletion", "ChatChunk"), &[&BODY, &GENERATE],
         ),
         "/v1/embeddings": post(
             "embeddings", "Makes numbers of texts.", "EmbeddingRequest", json("Embeddings"), &[&BODY, &GENERATE],

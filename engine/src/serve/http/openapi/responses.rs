@@ -22,7 +22,7 @@ pub fn schemas() -> Map<String, Value> {
             },
             "required": ["message", "type", "param", "code"],
         }})),
-        "Health": object(&[], json!({ "status": { "enum": ["ok", "stopping"] } })),
+        "Health": object(&[], json!({ "status": { "enum": ["ok", "degraded", "stopping"] } })),
         "Model": object(&[], json!({
             "id": text, "object": { "const": "model" }, "created": count, "owned_by": text,
             "description": text,
@@ -74,7 +74,7 @@ pub fn schemas() -> Map<String, Value> {
 }
 
 /// An object of these properties and no others; all are there where `required` names none.
-fn object(required: &[&str], properties: Value) -> Value {
+pub(super) fn object(required: &[&str], properties: Value) -> Value {
     let names = properties.as_object().into_iter().flat_map(Map::keys);
     let required: Vec<&str> =
         if required.is_empty() { names.map(String::as_str).collect() } else { required.to_vec() };
@@ -97,7 +97,7 @@ fn timings() -> Value {
     )
 }
 
-fn text_logprobs() -> Value {
+pub(super) fn text_logprobs() -> Value {
     let list = |items: Value| json!({ "type": "array", "items": items });
     let mut all = object(
         &[],
@@ -112,7 +112,7 @@ fn text_logprobs() -> Value {
     all
 }
 
-fn chat_logprobs() -> Value {
+pub(super) fn chat_logprobs() -> Value {
     let one = json!({
         "token": { "type": "string" },
         "logprob": { "type": ["number", "null"] },
@@ -126,10 +126,13 @@ fn chat_logprobs() -> Value {
     all
 }
 
-fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
-    choice["index"] = json!({ "type": "integer", "minimum": 0 });
-    choice["finish_reason"] = json!({ "enum": reasons });
-    let names: Vec<String> = choice.as_object().into_iter().flat_map(Map::keys).cloned().collect();
+/// Numbers of tokens, where `return_tokens` asks for them.
+pub(super) fn tokens() -> Value {
+    json!({ "type": "array", "items": { "type": "integer", "minimum": 0 } })
+}
+
+/// What is told of the end besides OpenAI's reason.
+pub(super) fn ends() -> Value {
     let ends = [
         Finish::End,
         Finish::StopString,
@@ -138,10 +141,23 @@ fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
         Finish::Deadline,
         Finish::Shutdown,
     ];
+    json!({
+        "stop": { "enum": ends, "description": "Why it ended, exactly." },
+        "stop_string": { "type": ["string", "null"] },
+        "seed": { "type": "integer", "minimum": 0 },
+    })
+}
+
+fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
+    choice["index"] = json!({ "type": "integer", "minimum": 0 });
+    choice["finish_reason"] = json!({ "enum": reasons });
+    let names: Vec<String> = choice.as_object().into_iter().flat_map(Map::keys).cloned().collect();
+    let end = ends();
     // Of several choices each tells its own.
-    choice["stop"] = json!({ "enum": ends });
-    choice["stop_string"] = json!({ "type": ["string", "null"] });
-    choice["seed"] = json!({ "type": "integer", "minimum": 0 });
+    for (name, schema) in end.as_object().into_iter().flatten() {
+        choice[name] = schema.clone();
+    }
+    choice["tokens"] = tokens();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     object(
         &[],
@@ -152,9 +168,9 @@ fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
             "model": { "type": "string" },
             "choices": { "type": "array", "items": object(&names, choice), "minItems": 1 },
             "usage": { "$ref": "#/components/schemas/Usage" },
-            "stop": { "enum": ends, "description": "Why it ended, exactly." },
-            "stop_string": { "type": ["string", "null"] },
-            "seed": { "type": "integer", "minimum": 0 },
+            "stop": end["stop"],
+            "stop_string": end["stop_string"],
+            "seed": end["seed"],
             "timings": { "$ref": "#/components/schemas/Timings" },
         }),
     )

@@ -9,7 +9,15 @@ use crate::serve::http::{chat, completions};
 fn facts() -> Facts {
     let defaults =
         Defaults { sampling: SamplingOptions::default(), max_tokens: 64, deadline: Duration::from_secs(60) };
-    Facts { name: "m".to_string(), last_token: 99, n_ctx: 64, begins: true, has_keys: false, defaults }
+    Facts {
+        name: "m".to_string(),
+        last_token: 99,
+        n_ctx: 64,
+        begins: true,
+        width: 64,
+        has_keys: false,
+        defaults,
+    }
 }
 
 fn properties(schema: &str) -> BTreeSet<String> {
@@ -76,4 +84,25 @@ fn every_reference_leads_somewhere() {
     let mut references =
         text.split("\"$ref\":\"#").skip(1).map(|rest| rest.split('"').next().expect("a text"));
     assert!(references.all(|reference| document.pointer(reference).is_some()));
+}
+
+/// What a schema can say of two fields, it says: the server refuses any other.
+#[test]
+fn best_of_is_n_and_dimensions_are_the_models() {
+    let document = document(&facts());
+    let schemas = &document["components"]["schemas"];
+    assert_eq!(schemas["EmbeddingRequest"]["properties"]["dimensions"]["enum"], json!([64, null]));
+    let ways = schemas["CompletionRequest"]["anyOf"].as_array().expect("a list");
+    let pairs: Vec<(&Value, &Value)> = ways
+        .iter()
+        .map(|way| (&way["properties"]["n"]["enum"][0], &way["properties"]["best_of"]["enum"][0]))
+        .collect();
+    assert_eq!(pairs.len(), 8);
+    for (number, (n, best_of)) in (1..).zip(pairs) {
+        assert_eq!((n, best_of), (&json!(number), &json!(number)));
+    }
+    // Nothing is 1, and only that.
+    assert_eq!(ways[0]["properties"]["n"]["enum"], json!([1, null]));
+    assert!(ways[0].get("required").is_none());
+    assert!(ways[1..].iter().all(|way| way["required"] == json!(["n"])));
 }
