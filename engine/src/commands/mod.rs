@@ -15,6 +15,7 @@ pub mod worker;
 mod bar;
 mod cache;
 mod flags;
+mod hub;
 mod sampling;
 mod sql;
 mod table;
@@ -46,9 +47,7 @@ pub fn long_form(argument: OsString) -> OsString {
 
 /// Says what the user should know before `settings` run.
 fn warn_of(settings: &Settings) {
-    for warning in &settings.warnings {
-        let _ = writeln!(std::io::stderr(), "warning: {}", words::printable(warning));
-    }
+    settings.warnings.iter().for_each(|warning| engine::log::warn(warning));
 }
 
 /// Says why weights are not there in two layouts, where that was asked for.
@@ -62,9 +61,7 @@ fn warn_of_one_layout(layouts: &Layouts) {
 /// What every command looks at first; warnings go to stderr once.
 fn read_live() -> Live {
     let live = Live::read();
-    for warning in &live.warnings {
-        let _ = writeln!(std::io::stderr(), "warning: {}", words::printable(warning));
-    }
+    live.warnings.iter().for_each(|warning| engine::log::warn(warning));
     live
 }
 

@@ -21,6 +21,7 @@ use super::job::{Client, Done, Event, Piece};
 use super::refusal::{Kind, Refusal};
 use super::request::{Generate, prompt_or_messages};
 use super::server::Server;
+use super::ticket::{LINES, Ticket};
 use crate::ffi::Token;
 
 /// How often a client that has said all it had to say is looked at: whether it still reads.
@@ -61,7 +62,8 @@ pub async fn serve(
         };
         let Ok(Some(line)) = line else { return };
         // A client that is gone is nobody's concern.
-        if connection.answer(line).await.is_err() {
+        let ticket = Ticket::new("LINE", LINES, &connection.client);
+        if ticket.during(connection.answer(line)).await.is_err() {
             return;
         }
         // Lines that came together would be answered without a look at anyone else.
@@ -213,6 +215,8 @@ impl Connection {
         let (encoding, client) = (request.encoding, self.client.clone());
         let work = async {
             let (found, tokens) = request.run(&server, client, arrived).await?;
+            Ticket::current().embedded(tokens);
+            Ticket::current().status(200);
             let rendered = move || -> Vec<Value> {
                 found.iter().map(|embedding| embed::rendered(embedding, encoding)).collect()
             };
@@ -279,6 +283,7 @@ impl Connection {
 
     async fn refuse(&self, id: &Value, refusal: &Refusal) -> io::Result<()> {
         self.server.metrics.count_refusal(refusal.status());
+        Ticket::current().refused(refusal);
         let mut out = Vec::new();
         put(&mut out, &refused(id, refusal));
         self.write(&out).await

@@ -147,6 +147,20 @@ impl Run {
         Ok(token)
     }
 
+    /// The prompt and what was chosen after it, as texts with all their tokens.
+    pub fn texts(&self, model: &Model) -> (String, String) {
+        let text = |tokens: &[Token]| {
+            let mut bytes = Vec::new();
+            // A token that cannot be shown is left out.
+            tokens.iter().for_each(|token| drop(model.piece_with(*token, true, &mut bytes)));
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let (prompt, before) =
+            self.job.prompt.split_at((self.prompt_tokens as usize).min(self.job.prompt.len()));
+        let answer: Vec<Token> = before.iter().chain(&self.evaluated).chain(&self.next).copied().collect();
+        (text(prompt), text(&answer))
+    }
+
     /// Notes that `next` was evaluated.
     pub fn evaluated(&mut self, token: Token) {
         self.evaluated.push(token);

@@ -13,6 +13,7 @@ use crate::serve::embed;
 use crate::serve::job::Client;
 use crate::serve::refusal::Refusal;
 use crate::serve::server::Server;
+use crate::serve::ticket::Ticket;
 
 /// `POST /v1/embeddings`
 pub async fn embeddings(State(server): App, request: Request) -> Response {
@@ -32,6 +33,7 @@ async fn embedded(server: &Arc<Server>, request: Request) -> Result<Value, Refus
     let request = embed::Request::take(&mut fields, "input", server)?;
     let encoding = request.encoding;
     let (found, tokens) = request.run(server, client, arrived).await?;
+    Ticket::current().embedded(tokens);
     let name = server.name.clone();
     server
         .aside(move || {
