@@ -50,7 +50,13 @@ impl HubFlags {
 }
 
 fn fetch(name: &Name, offline: bool) -> engine::Result<PathBuf> {
-    let hub = Hub::new(Options::from_env(offline)?)?;
+    let options = Options::from_env(offline)?;
+    if options.token_withheld && !options.offline {
+        engine::log::warn(
+            "the token stays here: HF_ENDPOINT is not https, and everyone on the way could read it",
+        );
+    }
+    let hub = Hub::new(options)?;
     let mut line = Line::default();
     let found = hub.get(name, &mut line);
     line.leave();

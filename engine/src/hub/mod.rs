@@ -71,6 +71,8 @@ pub struct Options {
     pub folder: PathBuf,
     /// The user's token, for models that not everyone may have.
     pub token: Option<String>,
+    /// Whether there is a token that would go over a network unencrypted, and so is not used.
+    pub token_withheld: bool,
     /// Whether only what is there is used.
     pub offline: bool,
     /// How long is waited.

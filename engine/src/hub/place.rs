@@ -10,6 +10,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use build_info::Bytes;
 use hf_hub::{Cache, Repo, RepoType};
@@ -50,8 +51,10 @@ impl Options {
         let token = set("HF_TOKEN").or_else(|| set("HUGGING_FACE_HUB_TOKEN"));
         let token = token.or_else(|| if is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN") { None } else { file() });
         let token = token.map(|token| token.trim().to_string()).filter(|token| is_token(token));
+        let may = may_see_token(&endpoint);
         Ok(Options {
-            token: token.filter(|_| may_see_token(&endpoint)),
+            token_withheld: token.is_some() && !may,
+            token: token.filter(|_| may),
             endpoint,
             folder: std::path::absolute(&folder).unwrap_or(folder),
             offline: offline || is_on("HF_HUB_OFFLINE"),
@@ -193,7 +196,9 @@ impl Place {
 
     /// What `write` makes beside gets the name `path` at once.
     fn replace(&self, path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-        let beside = self.0.repo.join(format!(".anneal-{}", std::process::id()));
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let beside = self.0.repo.join(format!(".anneal-{}-{number}", std::process::id()));
         match fs::remove_file(&beside) {
             Err(why) if why.kind() != ErrorKind::NotFound => return Err(why),
             _ => {}

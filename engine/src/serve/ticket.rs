@@ -12,17 +12,17 @@ use super::job::{Client, Done, Finish};
 use super::refusal::Refusal;
 use crate::error::Error;
 use crate::log;
+use crate::sampling::PARAMETERS;
 
-/// Fields of requests that are told where one of them is wrong.
-const FIELDS: [&str; 42] = [
-    "add_special",
+/// Fields of requests that are told where one of them is wrong, beside the parameters of sampling.
+const FIELDS: [&str; 32] = [
     "cache_prompt",
+    "chat_template_kwargs",
     "content",
     "dimensions",
-    "documents",
+    "dry_sequence_breakers",
     "embed",
     "encoding_format",
-    "frequency_penalty",
     "grammar",
     "id",
     "ignore_eos",
@@ -33,28 +33,19 @@ const FIELDS: [&str; 42] = [
     "max_completion_tokens",
     "max_tokens",
     "messages",
-    "min_p",
     "model",
     "n",
-    "presence_penalty",
-    "priority",
     "prompt",
-    "regex",
-    "repeat_penalty",
     "response_format",
     "seed",
     "stop",
     "stream",
     "stream_options",
-    "temperature",
     "timeout_s",
     "tokens",
     "tool_choice",
     "tools",
-    "top_k",
     "top_logprobs",
-    "top_p",
-    "typical_p",
     "user",
     "workload",
 ];
@@ -244,7 +235,9 @@ fn route(path: &str) -> &'static str {
 /// The beginning of `param`, where that is a name of ours.
 fn field(param: &str) -> Option<&'static str> {
     let end = param.find(|letter: char| !letter.is_ascii_lowercase() && letter != '_').unwrap_or(param.len());
-    FIELDS.into_iter().find(|known| *known == &param[..end])
+    let name = &param[..end];
+    let known = FIELDS.into_iter().find(|known| *known == name);
+    known.or_else(|| PARAMETERS.iter().map(|parameter| parameter.name).find(|known| *known == name))
 }
 
 impl Drop for Shared {
@@ -311,6 +304,7 @@ mod tests {
         for (param, expected) in [
             ("prompt", Some("prompt")),
             ("messages[3].content", Some("messages")),
+            ("top_k", Some("top_k")),
             ("logit_bias.secret", Some("logit_bias")),
             ("secret", None),
             ("promptsecret", None),

@@ -59,6 +59,7 @@ impl Case {
             endpoint: self.server.endpoint(),
             folder: self.folder.path().join("hub"),
             token: None,
+            token_withheld: false,
             offline: false,
             patience: Patience { tries: 3, wait: Duration::from_millis(1), silence: Duration::from_secs(30) },
         }
