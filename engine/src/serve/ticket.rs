@@ -69,6 +69,9 @@ pub const LINES: &str = "lines";
 /// Where texts are generated.
 const GENERATING: [&str; 3] = [ROUTES[0], ROUTES[1], LINES];
 
+/// What is asked by those who watch.
+const QUIET: [&str; 2] = [ROUTES[6], ROUTES[7]];
+
 /// Numbers of requests.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
 
@@ -255,6 +258,15 @@ impl Drop for Shared {
             (_, None, None, Some(300..)) => "refused",
             _ => "abandoned",
         };
+        // Whoever watches asks every few seconds.
+        if QUIET.contains(&entry.route) && matches!(entry.status, Some(200..300)) {
+            return tracing::debug!(
+                request = entry.number,
+                route = entry.route,
+                status = entry.status,
+                "request"
+            );
+        }
         let client = match entry.client {
             Client::Process(process) => format!("process {process}"),
             Client::Machine(address) => address.to_string(),
