@@ -33,6 +33,9 @@ pub use name::Name;
 /// Where models are fetched from where nothing else is said.
 pub const ENDPOINT: &str = "https://huggingface.co";
 
+/// How long the hub may say nothing where there is something to do without it.
+const SHORT: Duration = Duration::from_secs(5);
+
 /// What is told while files are fetched.
 pub trait Watch {
     /// A file of `total` bytes is about to be fetched, of which `there` bytes were fetched before.
@@ -122,10 +125,11 @@ impl Hub {
         let found = if self.options.offline {
             self.in_cache(name, &place)?
         } else {
-            match self.list(name) {
+            let cached = self.in_cache(name, &place);
+            match self.list(name, cached.is_ok()) {
                 Ok(listing) => self.fetch(name, &place, &listing, watch)?,
                 // Better an older one than none; what is refused is refused.
-                Err(error) if error.is_temporary() => match self.in_cache(name, &place) {
+                Err(error) if error.is_temporary() => match cached {
                     Ok(found) => {
                         watch.say(&format!("{error}; what is in the cache is used"));
                         found
@@ -143,8 +147,14 @@ impl Hub {
         self.api.repo(Repo::with_revision(name.repo(), RepoType::Model, name.revision().to_string()))
     }
 
-    fn list(&self, name: &Name) -> Result<Listing, Error> {
-        request::list(&self.repo(name), name, &self.options)
+    /// What the hub has; nobody waits long for it who has a model already.
+    fn list(&self, name: &Name, is_cached: bool) -> Result<Listing, Error> {
+        let mut options = self.options.clone();
+        if is_cached {
+            options.patience.tries = 1;
+            options.patience.silence = options.patience.silence.min(SHORT);
+        }
+        request::list(&self.repo(name), name, &options)
     }
 
     /// The files that `name` says, out of those in the hub's `listing`.
