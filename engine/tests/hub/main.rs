@@ -346,6 +346,8 @@ fn an_older_one_does_where_the_hub_cannot_be_reached() {
     assert!(
         told.said.join("").contains("answers 500") && told.said.join("").contains("in the cache is used")
     );
+    // It is asked once: whoever has a model does not wait.
+    assert_eq!(case.server.log().iter().filter(|request| request.is_listing()).count(), 2);
 }
 
 #[test]
@@ -353,7 +355,7 @@ fn the_token_goes_to_the_hub_and_nowhere_else() {
     let model = tiny();
     let case = Case::new(&[(Q4, &model)], |request| {
         let is_known = request.headers.get("authorization").is_some_and(|key| key == "Bearer hf_secret");
-        match is_known == !request.is_content() {
+        match is_known != request.is_content() {
             true => Act::Well,
             false => Act::Status(401, "", ""),
         }
