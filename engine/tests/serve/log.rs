@@ -51,8 +51,11 @@ fn lines(text: &str) -> Vec<Value> {
         .collect()
 }
 
+/// The requests in it, as they came: a line is written when the last of its request goes.
 fn requests(text: &str) -> Vec<Value> {
-    lines(text).into_iter().filter(|line| line["message"] == "request").collect()
+    let mut found: Vec<Value> = lines(text).into_iter().filter(|line| line["message"] == "request").collect();
+    found.sort_by_key(|line| line["request"].as_u64());
+    found
 }
 
 /// Every body that says the secret, for every endpoint.
