@@ -336,6 +336,10 @@ pub enum Error {
     #[error("{0}")]
     Messages(String),
 
+    /// The model cannot be had from the hub.
+    #[error(transparent)]
+    Hub(#[from] crate::hub::Error),
+
     /// The output file cannot be put in its place.
     #[error(transparent)]
     Place(Box<gguf::partial::PlaceError>),

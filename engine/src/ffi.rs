@@ -19,6 +19,7 @@ mod clock;
 mod collector;
 mod embedding;
 mod held;
+mod log;
 mod quantizer;
 mod sampler;
 mod state;
@@ -28,6 +29,7 @@ pub(crate) use clock::{strftime_now, thread_time};
 pub use collector::Collector;
 pub use embedding::Embedding;
 pub(crate) use embedding::Threads;
+pub use log::{LogLevel, log_to};
 pub(crate) use quantizer::{quantize, quantize_plan, quantize_progress};
 pub use sampler::{Candidate, RawChain};
 

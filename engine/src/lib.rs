@@ -14,8 +14,10 @@ pub mod eval;
 #[allow(unsafe_code)]
 pub mod ffi;
 pub mod generate;
+pub mod hub;
 pub mod imatrix;
 pub mod live;
+pub mod log;
 pub mod logits;
 pub mod model;
 pub mod openmp;

@@ -47,6 +47,9 @@ enum Command {
 /// Wrong usage.
 const USAGE: u8 = 2;
 
+/// The same may do at another time.
+const AGAIN: u8 = 75;
+
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
         // Not `eprintln!`: a panic in the hook aborts.
@@ -89,6 +92,7 @@ fn run() -> ExitCode {
             }
             match error.downcast_ref::<engine::Error>() {
                 Some(engine::Error::Usage(_) | engine::Error::Grammar { .. }) => ExitCode::from(USAGE),
+                Some(engine::Error::Hub(error)) if error.is_temporary() => ExitCode::from(AGAIN),
                 _ => ExitCode::FAILURE,
             }
         }

@@ -4,14 +4,11 @@
 //! free for them, what they have read by [`READ`], states to be written by [`SAVES`]; a state that comes when so many wait
 //! is let go.
 
-use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
-
-use build_info::words::printable;
 
 use super::entry::Unfit;
 use super::key::Key;
@@ -92,7 +89,7 @@ impl Shared {
     fn warn(&self, text: &str) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if *said != text {
-            let _ = writeln!(std::io::stderr(), "warning: {}", printable(text));
+            crate::log::warn(text);
             *said = text.to_string();
         }
     }

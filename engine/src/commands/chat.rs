@@ -15,6 +15,7 @@ use engine::settings::{Requested, Settings};
 use engine::split::Layouts;
 
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags};
+use super::hub::HubFlags;
 use super::run::predict;
 use super::sampling::ChainFlags;
 use crate::interrupt;
@@ -30,8 +31,10 @@ use talk::{Next, Talk};
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
     /// GGUF model
-    #[arg(short, long, value_name = "FILE")]
-    model: PathBuf,
+    #[arg(short, long, value_name = "FILE", required_unless_present = "hf")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
     /// What the model is told before everything else
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
@@ -72,7 +75,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.load.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live();
-    let tuned = args.tuning.look_up(&args.model, &live);
+    let model = args.hub.one(args.model.as_deref())?;
+    let tuned = args.tuning.look_up(&model, &live);
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     let sampling = args.sampling.options(&settings)?;
@@ -80,7 +84,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     start(args.load.verbose);
     let typed = io::stdin().is_terminal();
     let signals = interrupt::stop_answers(typed);
-    let layouts = Layouts::open(&args.model, &settings, &live)?;
+    let layouts = Layouts::open(&model, &settings, &live)?;
     super::warn_of_one_layout(&layouts);
     let template = Template::choose(args.chat_template.as_deref(), layouts.model())?;
     let session = layouts.session(&settings, &live, true)?;

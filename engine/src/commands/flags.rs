@@ -1,9 +1,8 @@
 //! Flags that several commands share, and what they ask of the settings.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use build_info::{Policy, words};
+use build_info::Policy;
 use engine::live::Live;
 use engine::options::{Affinity, FlashAttention, KvType, LoadMode, SplitLayout};
 use engine::settings::Requested;
@@ -92,9 +91,7 @@ impl TuningFlags {
         }
         let objective = self.objective.as_ref().map(ToString::to_string);
         let found = tuning::look_up(self.tuning.as_deref(), path, objective.as_deref(), live);
-        for warning in &found.warnings {
-            let _ = writeln!(std::io::stderr(), "warning: {}", words::printable(warning));
-        }
+        found.warnings.iter().for_each(|warning| engine::log::warn(warning));
         found.tuned
     }
 }

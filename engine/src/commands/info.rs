@@ -16,6 +16,7 @@ use engine::settings::{Explained, Requested, Settings};
 use serde_json::{Value, json};
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags};
+use super::hub::HubFlags;
 
 /// Show the build, the machine, what the CPU guard asks for, and every setting with its source
 #[derive(clap::Args, Debug)]
@@ -24,6 +25,8 @@ pub struct Args {
     /// Also load this model and describe it
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
     /// Print every setting with its value and where it came from: flag, environment, tuning record (with -m), build
     /// info, live host or default
     #[arg(long)]
@@ -53,11 +56,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.load.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live_with_gpus();
-    let tuned = args.model.as_deref().and_then(|model| args.tuning.look_up(model, &live));
+    let model = args.hub.any(args.model.as_deref())?;
+    let tuned = model.as_deref().and_then(|model| args.tuning.look_up(model, &live));
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     engine::ffi::start(args.load.verbose);
-    let model = match &args.model {
+    let model = match &model {
         Some(path) => Some(describe(path, &settings, &live)?),
         None => None,
     };

@@ -15,6 +15,7 @@ pub mod worker;
 mod bar;
 mod cache;
 mod flags;
+mod hub;
 mod sampling;
 mod sql;
 mod table;
@@ -46,9 +47,7 @@ pub fn long_form(argument: OsString) -> OsString {
 
 /// Says what the user should know before `settings` run.
 fn warn_of(settings: &Settings) {
-    for warning in &settings.warnings {
-        let _ = writeln!(std::io::stderr(), "warning: {}", words::printable(warning));
-    }
+    settings.warnings.iter().for_each(|warning| engine::log::warn(warning));
 }
 
 /// Says why weights are not there in two layouts, where that was asked for.
@@ -72,9 +71,7 @@ fn read_live_with_gpus() -> Live {
 }
 
 fn tell(live: Live) -> Live {
-    for warning in &live.warnings {
-        let _ = writeln!(std::io::stderr(), "warning: {}", words::printable(warning));
-    }
+    live.warnings.iter().for_each(|warning| engine::log::warn(warning));
     live
 }
 

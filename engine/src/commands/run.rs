@@ -19,6 +19,7 @@ use serde_json::json;
 
 use super::cache::{self, CacheFlags};
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
+use super::hub::HubFlags;
 use super::sampling::ChainFlags;
 use crate::interrupt;
 
@@ -30,8 +31,10 @@ use crate::interrupt;
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
     /// GGUF model
-    #[arg(short, long, value_name = "FILE")]
-    model: PathBuf,
+    #[arg(short, long, value_name = "FILE", required_unless_present = "hf")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
     /// Text to go on from
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
     prompt: Option<String>,
@@ -71,7 +74,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.load.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live();
-    let tuned = args.tuning.look_up(&args.model, &live);
+    let model = args.hub.one(args.model.as_deref())?;
+    let tuned = args.tuning.look_up(&model, &live);
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     let sampling = args.sampling.options(&settings)?;
@@ -80,8 +84,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     start(args.load.verbose);
     interrupt::stop_in_order();
     let loading = Instant::now();
-    let cache = args.cache.want(&args.model)?;
-    let layouts = Layouts::open(&args.model, &settings, &live)?;
+    let cache = args.cache.want(&model)?;
+    let layouts = Layouts::open(&model, &settings, &live)?;
     let mut session = layouts.session(&settings, &live, true)?;
     let mut chain = Chain::new(&sampling, layouts.model())?;
     let cache = cache.and_then(|wanted| cache::open(wanted, &layouts, &session, &settings, &live));

@@ -4,11 +4,13 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use build_info::Bytes;
 use build_info::words::printable;
 use engine::ffi::start;
+use engine::log;
 use engine::sampling::SamplingOptions;
 use engine::serve::config::{self, Config};
 use engine::serve::reload::Source;
@@ -17,6 +19,7 @@ use engine::settings::Settings;
 use serde_json::json;
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
+use super::hub::HubFlags;
 
 /// Serve a model to other programs
 ///
@@ -28,6 +31,8 @@ pub struct Args {
     /// GGUF model
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
     /// Configuration: what no flag says is taken from here
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -76,6 +81,13 @@ pub struct Args {
     /// Only read it
     #[arg(long)]
     prompt_cache_ro: bool,
+    /// Log to stderr in this form: text or json [default: no log, unless --log-level is given]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<log::Format>,
+    /// Log to stderr what is as important as this: error, warn, info, debug (with llama.cpp's messages) or trace
+    /// [default: info, where --log-format is given]. Prompts and answers are never part of it, see log_prompts
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<log::Level>,
     /// Print where it listens as one JSON object on stdout
     #[arg(long)]
     json: bool,
@@ -97,43 +109,54 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         stdout.write_all(config::printed().as_bytes()).context("cannot write to stdout")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let file = args.config.as_deref().map(|path| Source::read(path, flags(args))).transpose()?;
+    let flags = Config { model: args.hub.any(args.model.as_deref())?, ..flags(args) };
+    let file = args.config.as_deref().map(|path| Source::read(path, flags.clone())).transpose()?;
     let (mut source, config) = match file {
         Some((source, config)) => (Some(source), config),
-        None => (None, flags(args)),
+        None => (None, flags),
     };
     let options = config.options()?;
+    if let Some(wanted) = config.log() {
+        log::start(wanted);
+    }
+    let ended = serve(args, &options, &config, source.as_mut());
+    if let (Err(error), true) = (&ended, log::is_on()) {
+        tracing::error!("{}", printable(&build_info::words::chain(error.as_ref()).join(": ")));
+    }
+    log::flush(LAST_LINES);
+    ended
+}
+
+/// How long the last lines of the log may take.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+fn serve(args: &Args, options: &Options, config: &Config, source: Option<&mut Source>) -> Result<ExitCode> {
     let live = super::read_live();
     let tuned = args.tuning.look_up(&options.model, &live);
     let settings = Settings::resolve_tuned(&config.engine, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     start(args.load.verbose);
-    let mut reload = source.as_mut().map(|source| || read_again(source));
+    let mut reload = source.map(|source| || read_again(source));
     let mut hooks = Hooks {
         on_ready: &mut |ready| say_ready(ready, args.json),
         reload: reload
             .as_mut()
             .map(|reload| reload as &mut dyn FnMut() -> Option<(Options, SamplingOptions)>),
-        warn: &mut |words| warn(words),
+        warn: &mut |words| log::warn(words),
     };
-    engine::serve::run::run(&options, &settings, live, &mut hooks)?;
+    engine::serve::run::run(options, &settings, live, &mut hooks)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A closed stderr is nobody's concern.
-fn warn(words: &str) {
-    let _ = writeln!(io::stderr(), "warning: {}", printable(words));
 }
 
 /// What the configuration asks for now; nothing changes where it is wrong.
 fn read_again(source: &mut Source) -> Option<(Options, SamplingOptions)> {
     match source.again() {
         Ok(change) => {
-            let _ = writeln!(io::stderr(), "{}", printable(&change.words));
+            log::note(&change.words);
             Some((change.options, change.sampling))
         }
         Err(error) => {
-            warn(&format!("the configuration stays as it was: {error}"));
+            log::warn(&format!("the configuration stays as it was: {error}"));
             None
         }
     }
@@ -142,7 +165,6 @@ fn read_again(source: &mut Source) -> Option<(Options, SamplingOptions)> {
 /// What the flags ask for.
 fn flags(args: &Args) -> Config {
     let mut config = Config {
-        model: args.model.clone(),
         name: args.name.clone(),
         chat_template: args.chat_template.clone(),
         socket: args.socket.clone(),
@@ -157,6 +179,8 @@ fn flags(args: &Args) -> Config {
         prompt_cache: args.prompt_cache.clone(),
         prompt_cache_size: args.prompt_cache_size,
         prompt_cache_ro: args.prompt_cache_ro.then_some(true),
+        log_format: args.log_format,
+        log_level: args.log_level,
         ..Config::default()
     };
     args.sampling.ask(&mut config.engine);
@@ -175,10 +199,15 @@ fn seconds(text: &str) -> Result<f64, String> {
 fn say_ready(ready: &Ready, as_json: bool) {
     let socket = ready.socket.as_ref().map(|path| path.display().to_string());
     let listen = ready.listen.map(|address| format!("http://{address}"));
+    let (model, context) = (&ready.name, ready.n_ctx);
+    tracing::info!(model, context, socket, listen, "ready");
     if as_json {
         let line = json!({ "model": ready.name, "context": ready.n_ctx, "socket": socket, "listen": listen });
         let mut stdout = io::stdout().lock();
         let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+        return;
+    }
+    if log::is_on() {
         return;
     }
     let places: Vec<String> = [socket, listen].into_iter().flatten().collect();

@@ -204,7 +204,7 @@ fn is_lark(text: &str) -> bool {
 }
 
 /// Runs `work` where there is much stack.
-fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+pub(super) fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     let failed = |why: &dyn std::fmt::Display| Error::Sampler(format!("cannot read the grammar: {why}"));
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("grammar".to_string()).stack_size(STACK);

@@ -21,6 +21,7 @@ use crate::cache::DEFAULT_BOUND;
 use crate::chat::BUILTIN_NAMES;
 use crate::error::{Error, Result};
 use crate::ffi::MAX_SEQUENCES;
+use crate::log;
 use crate::settings::Requested;
 use crate::size;
 
@@ -50,6 +51,9 @@ pub struct Config {
     pub prompt_cache_ro: Option<bool>,
     pub max_request_bytes: Option<u32>,
     pub max_connections: Option<u32>,
+    pub log_format: Option<log::Format>,
+    pub log_level: Option<log::Level>,
+    pub log_prompts: Option<bool>,
     /// Settings of the engine.
     pub engine: Requested,
 }
@@ -69,11 +73,12 @@ pub struct Key {
 type Set = fn(&mut Config, &Value) -> std::result::Result<(), String>;
 
 /// Where a part of the file begins.
-const PARTS: [(&str, &str); 5] = [
+const PARTS: [(&str, &str); 6] = [
     ("model", "The model"),
     ("socket", "Where requests come from"),
     ("slots", "Requests"),
     ("ctx_size", "The context, and how it is computed"),
+    ("log_format", "The log"),
     ("temperature", "How tokens are chosen where a request does not say"),
 ];
 
@@ -157,6 +162,13 @@ pub const KEYS: &[Key] = &[
           set: |config, value| put(&mut config.engine.affinity, word(value)) },
     Key { name: "poll", value: "50", help: "How eagerly threads wait for work, 0 (sleep) to 100 (spin).",
           set: |config, value| put(&mut config.engine.poll, whole(value, 0, 100)) },
+
+    Key { name: "log_format", value: "\"text\"", help: "Lines of the log on stderr: text or json. Where neither this nor log_level is set there is no log, only plain words.",
+          set: |config, value| put(&mut config.log_format, word(value)) },
+    Key { name: "log_level", value: "\"info\"", help: "error, warn, info (each request when it is over), debug (llama.cpp's messages as well) or trace.",
+          set: |config, value| put(&mut config.log_level, word(value)) },
+    Key { name: "log_prompts", value: "false", help: "Write prompts and answers into the log. Without it nothing that a client says is in there.",
+          set: |config, value| put(&mut config.log_prompts, truth(value)) },
 
     Key { name: "temperature", value: "0.8", help: "0 always takes the most likely token.",
           set: |config, value| put(&mut config.engine.temperature, number(value).map(|number| number as f32)) },
@@ -283,7 +295,8 @@ impl Config {
             };
         }
         or!(self, other, model name chat_template socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
-            idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro max_request_bytes max_connections);
+            idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro max_request_bytes max_connections
+            log_format log_level log_prompts);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
             n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
             greedy temperature top_k top_p min_p seed);
@@ -296,6 +309,16 @@ impl Config {
     /// As [`keys::read`].
     pub fn keys(&self) -> Result<Vec<String>> {
         Ok(self.api_key_file.as_deref().map(keys::read).transpose()?.unwrap_or_default())
+    }
+
+    /// The log that is asked for, if any is.
+    pub fn log(&self) -> Option<log::Wanted> {
+        let asked = self.log_format.is_some() || self.log_level.is_some() || self.log_prompts == Some(true);
+        asked.then(|| log::Wanted {
+            format: self.log_format.unwrap_or_default(),
+            level: self.log_level.unwrap_or_default(),
+            prompts: self.log_prompts.unwrap_or(false),
+        })
     }
 
     /// The server that is asked for.

@@ -7,6 +7,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::logprobs::Likelihood;
+use super::ticket::Ticket;
 use crate::ffi::Token;
 use crate::sampling::Chain;
 
@@ -49,6 +50,8 @@ pub struct Job {
     pub arrived: Instant,
     /// When it must be done.
     pub deadline: Instant,
+    /// What the log tells of it.
+    pub ticket: Ticket,
     /// Where its events go. Closed by the reader when nobody wants them any more.
     pub events: mpsc::Sender<Event>,
     /// While it was the next one and did not fit: how many others went before it, and since when.
@@ -106,6 +109,20 @@ pub enum Finish {
     Deadline,
     /// The server stops.
     Shutdown,
+}
+
+impl Finish {
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Finish::End => "end",
+            Finish::StopString => "stop_string",
+            Finish::Length => "length",
+            Finish::ContextFull => "context_full",
+            Finish::Deadline => "deadline",
+            Finish::Shutdown => "shutdown",
+        }
+    }
 }
 
 /// The end of a generation.

@@ -33,4 +33,5 @@ pub mod server;
 pub mod slot;
 pub mod starting;
 pub mod stops;
+pub mod ticket;
 pub mod turn;

@@ -22,6 +22,7 @@ use super::logprobs::Likelihood;
 use super::refusal::{Kind, Refusal};
 use super::request::{Generate, prompt_or_messages};
 use super::server::Server;
+use super::ticket::{LINES, Ticket};
 use crate::ffi::Token;
 
 /// How often a client that has said all it had to say is looked at: whether it still reads.
@@ -62,7 +63,8 @@ pub async fn serve(
         };
         let Ok(Some(line)) = line else { return };
         // A client that is gone is nobody's concern.
-        if connection.answer(line).await.is_err() {
+        let ticket = Ticket::new("LINE", LINES, &connection.client);
+        if ticket.during(connection.answer(line)).await.is_err() {
             return;
         }
         // Lines that came together would be answered without a look at anyone else.
@@ -214,6 +216,8 @@ impl Connection {
         let (encoding, client) = (request.encoding, self.client.clone());
         let work = async {
             let (found, tokens) = request.run(&server, client.clone(), arrived).await?;
+            Ticket::current().embedded(tokens);
+            Ticket::current().status(200);
             let id = id.clone();
             let line = move || {
                 let embeddings: Vec<Value> =
@@ -303,6 +307,7 @@ impl Connection {
 
     async fn refuse(&self, id: &Value, refusal: &Refusal) -> io::Result<()> {
         self.server.metrics.count_refusal(refusal.status());
+        Ticket::current().refused(refusal);
         let mut out = Vec::new();
         put(&mut out, &refused(id, refusal));
         self.write(&out).await

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock, mpsc as std_mpsc};
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use build_info::Bytes;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -148,7 +148,10 @@ pub fn run(options: &Options, settings: &Settings, live: Live, hooks: &mut Hooks
     let listeners = usize::from(options.socket.is_some()) + usize::from(options.listen.is_some());
     allow_files(options.limits.connections * listeners);
     let cache = options.prompt_cache.as_ref().map(|cache| cache.wanted(&options.model)).transpose()?;
+    let loading = Instant::now();
     let model = model::open(&options.model, settings, &live)?;
+    let (path, milliseconds) = (options.model.display().to_string(), loading.elapsed().as_millis() as u64);
+    tracing::info!(model = options.name, path, bytes = model.size(), milliseconds, "loaded");
     let template = template(options, &model)?;
     let inbox = Arc::new(Inbox::new(options.queue));
     let metrics = Arc::new(Metrics::default());
@@ -375,6 +378,7 @@ async fn serve(
             _ => break,
         }
     }
+    tracing::info!("ending: what runs may go on for a while");
     // No more connections, no more requests. The file first: whoever starts now can have its place.
     drop(socket);
     server.inbox.close(Closing::Draining);
@@ -403,6 +407,7 @@ async fn serve(
         () = drained => {}
         () = told_twice => {}
     }
+    tracing::info!("ended");
     Ok(())
 }
 

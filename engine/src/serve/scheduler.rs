@@ -19,6 +19,7 @@ use crate::cache::worker::{Answer, Disk};
 use crate::error::{Error, Result};
 use crate::ffi::{Batch, Context, Decoded, thread_time};
 use crate::generate::has_nan;
+use crate::log;
 
 /// How often a reader that is behind is looked at while there is nothing else to do.
 const STALLED: Duration = Duration::from_millis(2);
@@ -200,6 +201,7 @@ impl Scheduler {
     fn tell_unstarted(&self, job: &Job, finish: Finish) {
         let done = unstarted(job, finish);
         self.metrics.count(&done);
+        job.ticket.done(&done);
         // Its channel is empty.
         let _ = job.events.try_send(Event::Done(Box::new(done)));
     }
@@ -218,12 +220,18 @@ impl Scheduler {
 
     fn end(&mut self, run: Run, done: Done) {
         self.metrics.count(&done);
+        run.job.ticket.done(&done);
+        if run.job.ticket.is_on() && log::has_prompts() {
+            let (prompt, answer) = run.texts(self.context.model());
+            run.job.ticket.said(&prompt, &answer);
+        }
         self.say_last(run, Event::Done(Box::new(done)));
     }
 
     fn fail(&mut self, at: usize, error: &Error) {
         if let Some(run) = self.slots[at].run.take() {
             self.metrics.failed.add(1);
+            run.job.ticket.failed(error);
             self.say_last(run, Event::Failed(error.to_string()));
         }
     }
@@ -294,6 +302,7 @@ impl Scheduler {
         let Some((at, keep)) = self.slot_for(&job) else { return self.inbox.put_back(job) };
         self.admissions += 1;
         self.slots[at].used = self.admissions;
+        job.ticket.began(at, keep);
         self.slots[at].run = Some(Run::new(job, self.admissions, keep));
     }
 
@@ -487,6 +496,7 @@ impl Scheduler {
             _ => {
                 if let Some(mut run) = self.slots[at].run.take() {
                     run.park();
+                    run.job.ticket.parked();
                     self.metrics.parked.add(1);
                     let place = self.parked.partition_point(|other| other.number < number);
                     self.parked.insert(place, run);

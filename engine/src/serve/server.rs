@@ -14,6 +14,7 @@ use super::metrics::Metrics;
 use super::queue::{Closing, Inbox, Refused};
 use super::refusal::{Kind, Refusal};
 use super::request::{Defaults, Generate, Prompt};
+use super::ticket::Ticket;
 use crate::chat::Template;
 use crate::error::Error;
 use crate::ffi::{Model, Token};
@@ -174,6 +175,7 @@ impl Server {
                 follows: leader.as_ref().filter(|_| choice > 0).map(Arc::downgrade),
                 arrived,
                 deadline: arrived + request.deadline,
+                ticket: Ticket::current(),
                 events,
                 passed: None,
             });

@@ -108,6 +108,8 @@ pub struct Run {
     prompt_tokens: u32,
     /// What was chosen so far, but for `next`, since the prompt began to be evaluated.
     evaluated: Vec<Token>,
+    /// The token that it ended with, which is not evaluated.
+    last_token: Option<Token>,
     generated: u32,
     admitted: Instant,
     first: Option<Instant>,
@@ -129,6 +131,7 @@ impl Run {
             cached,
             prompt_tokens: job.prompt.len() as u32,
             evaluated: Vec::new(),
+            last_token: None,
             generated: 0,
             admitted: Instant::now(),
             first: None,
@@ -148,6 +151,21 @@ impl Run {
         // Its prompt is evaluated: others can share it.
         self.job.leads = None;
         Ok(token)
+    }
+
+    /// The prompt and what was chosen after it, as texts with all their tokens.
+    pub fn texts(&self, model: &Model) -> (String, String) {
+        let text = |tokens: &[Token]| {
+            let mut bytes = Vec::new();
+            // A token that cannot be shown is left out.
+            tokens.iter().for_each(|token| drop(model.piece_with(*token, true, &mut bytes)));
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let (prompt, before) =
+            self.job.prompt.split_at((self.prompt_tokens as usize).min(self.job.prompt.len()));
+        let answer: Vec<Token> =
+            before.iter().chain(&self.evaluated).chain(&self.next).chain(&self.last_token).copied().collect();
+        (text(prompt), text(&answer))
     }
 
     /// Notes that `next` was evaluated.
@@ -214,7 +232,10 @@ impl Run {
         let found = self.stops.push(self.stream.take());
         self.outbox.send(Event::Token(Piece { token, text: found.text, likelihood: self.likelihood.take() }));
         let finish = match found.stop {
-            Some(stop) => return Ok(Some(self.done(Finish::StopString, Some(stop)))),
+            Some(stop) => {
+                self.last_token = Some(token);
+                return Ok(Some(self.done(Finish::StopString, Some(stop))));
+            }
             // All that could follow is the end.
             None if self.job.chain.is_complete() => Finish::End,
             None if self.generated >= self.job.max_tokens => Finish::Length,
@@ -224,6 +245,7 @@ impl Run {
                 return Ok(None);
             }
         };
+        self.last_token = Some(token);
         Ok(Some(self.done(finish, None)))
     }
 }

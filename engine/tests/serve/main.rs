@@ -14,6 +14,7 @@ mod embeddings;
 mod end;
 mod hold;
 mod http;
+mod log;
 mod logprobs;
 mod openapi;
 mod signals;

@@ -32,7 +32,25 @@ struct Log {
     std::string             plan;              // of anneal_quantize_plan
     bool                    planning = false;
     bool                    verbose = false;
+    anneal_log_fn           sink = nullptr;
+    std::string             line;              // of the sink: what has no end yet
+    int32_t                 line_level = GGML_LOG_LEVEL_INFO;
 };
+
+// Hands whole lines to the sink.
+void to_sink(Log & log, ggml_log_level level, const char * text) {
+    if (level != GGML_LOG_LEVEL_CONT) {
+        log.line_level = level;
+    }
+    log.line += text;
+    for (size_t end = 0; (end = log.line.find('\n')) != std::string::npos;) {
+        const std::string line = log.line.substr(0, end);
+        log.line.erase(0, end + 1);
+        if (!line.empty()) {
+            log.sink(log.line_level, line.c_str());
+        }
+    }
+}
 
 // Never destroyed: threads may log while the process ends.
 Log & the_log() {
@@ -74,7 +92,9 @@ void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
     }
     Log & log = the_log();
     std::lock_guard<std::mutex> lock(log.mutex);
-    if (log.verbose) {
+    if (log.sink != nullptr) {
+        to_sink(log, level, text);
+    } else if (log.verbose) {
         std::fputs(text, stderr);
     }
     if (log.planning) {
@@ -295,6 +315,12 @@ RepackedCount::~RepackedCount() {
 }
 
 }  // namespace
+
+void anneal_log_to(anneal_log_fn sink) {
+    Log & log = the_log();
+    std::lock_guard<std::mutex> lock(log.mutex);
+    log.sink = sink;
+}
 
 void anneal_start(bool verbose) {
     static std::once_flag once;

@@ -23,6 +23,12 @@ extern "C" {
 // mapped file that became shorter ends the process with a message and exit code 1.
 void anneal_start(bool verbose);
 
+// Called with each line that llama.cpp logs, without its end, and ggml's level of it. It must neither throw nor log.
+typedef void (*anneal_log_fn)(int32_t level, const char * line);
+
+// From now on lines go to `sink` in place of stderr.
+void anneal_log_to(anneal_log_fn sink);
+
 // Ends the process at once, without destructors: other threads may be inside llama.cpp.
 void anneal_exit_now(int32_t code);
 

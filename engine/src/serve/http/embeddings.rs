@@ -12,6 +12,7 @@ use super::{App, client_of, fields, long_answer, refuse};
 use crate::serve::embed;
 use crate::serve::refusal::Refusal;
 use crate::serve::server::Server;
+use crate::serve::ticket::Ticket;
 
 /// `POST /v1/embeddings`
 pub async fn embeddings(State(server): App, request: Request) -> Response {
@@ -31,6 +32,7 @@ async fn embedded(server: &Arc<Server>, request: Request) -> Result<Response, Re
     let request = embed::Request::take(&mut fields, "input", server)?;
     let encoding = request.encoding;
     let (found, tokens) = request.run(server, client.clone(), arrived).await?;
+    Ticket::current().embedded(tokens);
     let name = server.name.clone();
     let make = move || {
         let embeddings = found.iter().map(|embedding| embed::rendered(embedding, encoding));

@@ -41,6 +41,7 @@ use super::fields::Fields;
 use super::job::Client;
 use super::refusal::{Kind, Refusal};
 use super::server::Server;
+use super::ticket::Ticket;
 
 type App = State<Arc<Server>>;
 
@@ -126,13 +127,18 @@ where
         pace.set(Pace::Working);
         let allowed = access::check(&server, &peer, &request);
         request.extensions_mut().insert(peer.client.clone());
+        let ticket = Ticket::new(request.method().as_str(), request.uri().path(), &peer.client);
         let answer = app.call(request);
         let (server, pace) = (Arc::clone(&server), pace.clone());
         async move {
-            let response = match allowed {
-                Ok(()) => answer.await,
-                Err(refusal) => Ok::<Response, Infallible>(refuse(&refusal)),
+            let work = async {
+                match allowed {
+                    Ok(()) => answer.await,
+                    Err(refusal) => Ok::<Response, Infallible>(refuse(&refusal)),
+                }
             };
+            let response = ticket.clone().during(work).await;
+            let _ = response.as_ref().inspect(|response| ticket.status(response.status().as_u16()));
             pace.set(Pace::Resting);
             response.inspect(|response| server.metrics.count_refusal(response.status().as_u16()))
         }
@@ -212,6 +218,7 @@ fn too_large(limit: usize) -> Refusal {
 
 /// A refusal as a response.
 fn refuse(refusal: &Refusal) -> Response {
+    Ticket::current().refused(refusal);
     let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = answer(&json!({ "error": refusal.error() }));
     *response.status_mut() = status;

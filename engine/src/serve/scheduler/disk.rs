@@ -35,9 +35,7 @@ impl Scheduler {
         match cache.open(self.context.model(), n_ctx, false, settings, live) {
             Ok((store, key)) => self.disk = Some(Disk::start(store, key, n_ctx, self.metrics.clone())?),
             Err(error) => {
-                use std::io::Write as _;
-                let error = error.to_string();
-                let _ = writeln!(std::io::stderr(), "warning: {}", build_info::words::printable(&error));
+                crate::log::warn(&error.to_string());
             }
         }
         Ok(self)
@@ -141,6 +139,7 @@ impl Scheduler {
         (slot.held, slot.saved) = (loaded.tokens, keep);
         slot.held.truncate(keep);
         slot.used = self.admissions;
+        job.ticket.began(at, keep as u32);
         slot.run = Some(Run::new(job, self.admissions, keep as u32));
     }
 
