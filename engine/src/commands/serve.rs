@@ -115,6 +115,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             .as_mut()
             .map(|reload| reload as &mut dyn FnMut() -> Option<(Options, SamplingOptions)>),
         warn: &mut |words| warn(words),
+        inside: None,
     };
     engine::serve::run::run(&options, &settings, live, &mut hooks)?;
     Ok(ExitCode::SUCCESS)

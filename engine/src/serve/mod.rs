@@ -5,6 +5,7 @@
 //! [`scheduler`], through [`queue`]. What comes of a request goes back through a channel of [`job`]'s events. All but the
 //! scheduler, and what may take long, runs on one thread.
 
+pub mod board;
 pub mod choices;
 pub mod config;
 pub mod connection;
@@ -29,5 +30,6 @@ pub mod scheduler;
 pub mod server;
 pub mod slot;
 pub mod starting;
+pub mod status;
 pub mod stops;
 pub mod turn;

@@ -81,6 +81,9 @@ impl Scheduler {
             )));
         }
         metrics.slots.set(u64::from(slots));
+        let (decode, prefill) = context.threads();
+        metrics.decode_threads.set(u64::from(decode));
+        metrics.prefill_threads.set(u64::from(prefill));
         let rules = possible(rules, &context);
         Ok(Scheduler {
             slots: (0..slots).map(Slot::new).collect(),
@@ -114,6 +117,7 @@ impl Scheduler {
             self.look_at_clocks();
             self.look_at_disk();
             self.admit();
+            self.metrics.board.show(self.slots.iter().map(Slot::shown));
             let active = self.active();
             self.metrics.waiting.set((self.inbox.len() + self.looked_for()) as u64);
             if active.is_empty() {
@@ -403,6 +407,7 @@ impl Scheduler {
                 run.evaluated(token);
             }
             None => {
+                self.metrics.prefill_tokens.add(u64::from(part.tokens));
                 let held = slot.held.len();
                 slot.held.extend(&run.job.prompt[held..held + part.tokens as usize]);
             }
@@ -417,6 +422,7 @@ impl Scheduler {
             return Err(Error::NotANumber);
         }
         let token = run.choose(&mut self.context, row)?;
+        self.metrics.decode_tokens.add(1);
         let room = slot.held.len() < self.context.n_ctx() as usize;
         let model = Arc::clone(self.context.model());
         if let Some(done) = run.take(token, &model, room)?
