@@ -77,6 +77,9 @@ impl Handler {
             let piece = line["text"].as_str().unwrap_or_default();
             text.push_str(piece);
             if line["done"] == true {
+                if let Some(progress) = &mut progress {
+                    progress.finish().await;
+                }
                 line["text"] = text.clone().into();
                 return Ok(Answer { text: Some(text), value: only(&line, &GENERATED) });
             }
@@ -166,6 +169,17 @@ impl Progress {
         if self.last.is_some_and(|last| last.elapsed() < PROGRESS) {
             return;
         }
+        self.send().await;
+    }
+
+    /// All are there: what was not told yet.
+    async fn finish(&mut self) {
+        if !self.new.is_empty() {
+            self.send().await;
+        }
+    }
+
+    async fn send(&mut self) {
         self.last = Some(Instant::now());
         self.told.message = Some(std::mem::take(&mut self.new));
         // A client that is gone is seen elsewhere.

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use rmcp::service::{ServerInitializeError, serve_server};
 use tokio::runtime::Runtime;
@@ -27,6 +28,9 @@ use crate::remote::Place;
 use crate::serve::run::{Hooks, Options, Ready, run};
 use crate::settings::Settings;
 use crate::signals::hang_up_is_ignored;
+
+/// How long a model may still be loaded when stdin has ended.
+const LOADING: Duration = Duration::from_secs(1);
 
 /// Offers the model of `options`, loaded into this process, until stdin ends or a signal comes. `on_ready` is called when
 /// it is loaded, `warn` with what the user should know.
@@ -110,9 +114,12 @@ fn offer_beside(
     let work = move || {
         let ended = runtime.block_on(offer(place, protocol, stopping));
         runtime.shutdown_background();
-        // Nobody waits for the model that is being loaded, and loading cannot be stopped.
+        // Nobody waits for the model any more, and loading cannot be stopped. But one that cannot be had is told of.
         if ended.is_ok() && !is_ready.load(Ordering::Relaxed) {
-            ffi::exit_now(0);
+            std::thread::sleep(LOADING);
+            if !is_ready.load(Ordering::Relaxed) {
+                ffi::exit_now(0);
+            }
         }
         ended
     };

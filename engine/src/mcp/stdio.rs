@@ -70,7 +70,7 @@ impl Stdio {
     /// What to make of `line`: a message, nothing, or an error for its sender.
     fn read(&mut self, line: Line) -> Read {
         let wrong = |code: ErrorCode, id: Option<&Value>, message: String| {
-            let id = id.filter(|id| id.is_string() || id.is_i64() || id.is_u64());
+            let id = id.filter(|id| is_id(id));
             let error = json!({ "code": code.0, "message": message });
             Read::Wrong(json!({ "jsonrpc": "2.0", "id": id, "error": error }))
         };
@@ -89,16 +89,22 @@ impl Stdio {
             Err(why) => return wrong(ErrorCode::PARSE_ERROR, None, format!("this is not JSON: {why}")),
         };
         let (id, method) = (value.get("id").cloned(), value.get("method").cloned());
+        let is_request = value.get("jsonrpc").is_some_and(|version| version == "2.0")
+            && id.as_ref().is_some_and(is_id)
+            && method.as_ref().is_some_and(Value::is_string);
         let message: RxJsonRpcMessage<RoleServer> = match serde_json::from_value(value) {
             Ok(message) => message,
             // A notification is never answered.
             Err(_) if id.is_none() && method.as_ref().is_some_and(Value::is_string) => return Read::Nothing,
-            Err(why) => {
-                let what = match method.as_ref().and_then(Value::as_str) {
-                    Some(method) => format!("a request {:?} that the protocol does not know", short(method)),
-                    None => "no message of JSON-RPC 2.0 (one request or notification a line)".to_string(),
-                };
-                return wrong(ErrorCode::INVALID_REQUEST, id.as_ref(), format!("this is {what}: {why}"));
+            Err(_) if is_request => {
+                let method = method.as_ref().and_then(Value::as_str).unwrap_or_default();
+                let method: String = method.chars().take(60).collect();
+                let message = format!("the parameters of {method:?} are not as the protocol has them");
+                return wrong(ErrorCode::INVALID_PARAMS, id.as_ref(), message);
+            }
+            Err(_) => {
+                let message = "this is no message of JSON-RPC 2.0: one request or notification in a line";
+                return wrong(ErrorCode::INVALID_REQUEST, id.as_ref(), message.to_string());
             }
         };
         match &message {
@@ -141,8 +147,9 @@ enum Read {
     Nothing,
 }
 
-fn short(text: &str) -> String {
-    text.chars().take(60).collect()
+/// What a request may be called.
+fn is_id(id: &Value) -> bool {
+    id.is_string() || id.is_i64() || id.is_u64()
 }
 
 impl Transport<RoleServer> for Stdio {
@@ -263,16 +270,22 @@ mod tests {
     #[test]
     fn what_is_no_message_is_answered_with_an_error() {
         let deep = format!("{{\"a\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
-        let cases: [(&[u8], i64, Value, &str); 9] = [
+        let cases: [(&[u8], i64, Value, &str); 10] = [
             (b"x", -32700, Value::Null, "not JSON"),
             (b"{\"jsonrpc\":\"2.0\"", -32700, Value::Null, "not JSON"),
             (b"\xff\xfe", -32700, Value::Null, "not JSON"),
             (deep.as_bytes(), -32700, Value::Null, "recursion limit"),
             (b"7", -32600, Value::Null, "no message"),
             (b"[]", -32600, Value::Null, "no message"),
-            (br#"{"jsonrpc":"1.0","id":3,"method":"ping"}"#, -32600, json!(3), "\"ping\""),
+            (br#"{"jsonrpc":"1.0","id":3,"method":"ping"}"#, -32600, json!(3), "no message"),
             (br#"{"jsonrpc":"2.0","id":"a"}"#, -32600, json!("a"), "no message"),
-            (br#"{"jsonrpc":"2.0","id":{"a":1},"method":"ping"}"#, -32600, Value::Null, "\"ping\""),
+            (br#"{"jsonrpc":"2.0","id":{"a":1},"method":"ping"}"#, -32600, Value::Null, "no message"),
+            (
+                br#"{"jsonrpc":"2.0","id":4,"method":"tools/call","params":7}"#,
+                -32602,
+                json!(4),
+                "\"tools/call\"",
+            ),
         ];
         for (bytes, code, id, words) in cases {
             let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();

@@ -18,3 +18,4 @@ mod logprobs;
 mod openapi;
 mod signals;
 mod tools;
+mod top;

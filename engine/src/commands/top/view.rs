@@ -82,7 +82,8 @@ fn state(state: State) -> &'static str {
 /// Seconds as people say them.
 fn age(seconds: f64) -> String {
     match seconds {
-        seconds if seconds < 60.0 => format!("{seconds:.1} s"),
+        seconds if seconds < 10.0 => format!("{seconds:.1} s"),
+        seconds if seconds < 60.0 => format!("{seconds:.0} s"),
         seconds if seconds < 3600.0 => format!("{:.0} min", (seconds / 60.0).floor()),
         seconds if seconds < 172_800.0 => format!("{:.0} h", (seconds / 3600.0).floor()),
         seconds => format!("{:.0} d", (seconds / 86_400.0).floor()),
@@ -136,7 +137,11 @@ impl View {
 
     /// Draws as much of it as `area` has room for.
     pub fn draw(&self, area: Rect, buffer: &mut Buffer) {
-        let head = self.head(area.width);
+        let mut head = self.head(area.width);
+        // Where there is little room some slots are worth more than all of the numbers.
+        let slots = self.seen.iter().flat_map(|seen| &seen.status.models).map(|model| model.slots.len());
+        let others = 3 + (slots.sum::<usize>() + 1).min(4);
+        head.truncate((area.height as usize).saturating_sub(others).max(2));
         let mut rest = area;
         let mut take = |height: u16| {
             let height = height.min(rest.height);
@@ -147,7 +152,7 @@ impl View {
         let lines = head.len() as u16;
         Paragraph::new(head).render(take(lines), buffer);
         let Some(seen) = &self.seen else { return };
-        let rates = seen.rates;
+        let rates = seen.rates.filter(|_| self.trouble.is_none());
         self.curve(
             "decode ",
             rates.map(|rates| rates.decode_tokens_per_second),
@@ -323,7 +328,7 @@ fn facts(status: &Status, rates: Option<Rates>) -> Vec<String> {
     }
     facts.push(format!("threads {} decode, {} prefill", threads.decode, threads.prefill));
     if let Some(rates) = rates {
-        facts.push(format!("cpu {:.0} % of {}", rates.cpus * 100.0, status.cpu.cores * 100));
+        facts.push(format!("cpu {:.0} of {} %", rates.cpus * 100.0, status.cpu.cores * 100));
     }
     let memory = Bytes(status.memory.resident_bytes);
     facts.push(match status.memory.limit_bytes {
@@ -440,7 +445,7 @@ mod tests {
 /run/a.sock   up 3 min   anneal 0.1.0   ok
 qwen   qwen2 1.5B Q4_K - Medium   context 1943 of 4096 (47 %)
 slots 2 of 4 busy   queue 2 of 64   connections 5   answered 123
-cache hits 45 % of prompts   threads 2 decode, 2 prefill   cpu 198 % of 200
+cache hits 45 % of prompts   threads 2 decode, 2 prefill   cpu 198 of 200 %
 memory 1.5 GiB of 24 GiB   throttled 0 periods
 decode       61.3 t/s ██
 prefill     812.0 t/s ██
@@ -460,6 +465,8 @@ SLOT STATE    PROMPT  CACHED  ANSWER     T/S     AGE   HOLDS
             let text = drawn(&view, width, height);
             assert!(text.lines().all(|line| line.chars().count() <= width as usize), "{text}");
         }
+        let text = drawn(&view, 40, 10);
+        assert!(text.contains("   0 decode") && text.contains("t/s"), "{text}");
         let text = drawn(&view, 80, 14);
         assert!(text.contains("   0 decode") && text.contains("   1 prefill"), "{text}");
         assert!(text.trim_end().ends_with("more, 0 of them busy"), "{text}");
@@ -500,8 +507,14 @@ SLOT STATE    PROMPT  CACHED  ANSWER     T/S     AGE   HOLDS
 
     #[test]
     fn ages_are_as_people_say_them() {
-        let cases =
-            [(0.04, "0.0 s"), (59.94, "59.9 s"), (60.0, "1 min"), (7199.0, "1 h"), (200_000.0, "2 d")];
+        let cases = [
+            (0.04, "0.0 s"),
+            (9.94, "9.9 s"),
+            (59.0, "59 s"),
+            (60.0, "1 min"),
+            (7199.0, "1 h"),
+            (200_000.0, "2 d"),
+        ];
         for (seconds, expected) in cases {
             assert_eq!(age(seconds), expected);
         }
