@@ -308,7 +308,7 @@ mod tests {
         let cases: [(&[u8], &str); 5] = [
             (b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{\"a\":1}", "{\"a\":1}"),
             (
-                b"HTTP/1.1 401 No\r\nContent-Length: 37\r\n\r\n{\"error\":{\"code\":\"c\",\"message\":\"why\"}}",
+                b"HTTP/1.1 401 No\r\nContent-Length: 38\r\n\r\n{\"error\":{\"code\":\"c\",\"message\":\"why\"}}",
                 "why",
             ),
             (b"HTTP/1.1 404 No\r\nContent-Length: 4\r\n\r\nnope", "does not understand: 404 Not Found, without JSON"),

@@ -136,7 +136,7 @@ pub fn run(options: &Options, settings: &Settings, live: Live, hooks: &mut Hooks
         (false, Some(_)) => HangUp::Reloads,
         (false, None) => HangUp::Ends,
     };
-    let starting = Starting::new(hang_up == HangUp::Ends);
+    let starting = Starting::new(hang_up == HangUp::Ends, hooks.inside.is_some());
     let bound = {
         let mut file = starting.file();
         let bound = bind(options)?;
