@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, Implementation,
-    JsonObject, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities,
-    ServerConfig,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest, CustomResult,
+    ErrorCode, ErrorData, Implementation, JsonObject, ListToolsResult, PaginatedRequestParams,
+    ProgressNotificationParam, ServerCapabilities, ServerConfig,
 };
 use rmcp::service::RequestContext;
 use rmcp::{Peer, RoleServer};
@@ -217,6 +217,23 @@ impl ServerHandler for Handler {
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         Ok(ListToolsResult::with_all_items(TOOLS.iter().map(|(_, tool)| tool.clone()).collect()))
+    }
+
+    /// Whatever the protocol does not know, and calls without parameters.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let method: String = request.method.chars().take(60).collect();
+        Err(match method.as_str() {
+            "tools/call" => ErrorData::invalid_params("the parameters are missing: name a tool", None),
+            _ => ErrorData::new(
+                ErrorCode::METHOD_NOT_FOUND,
+                format!("there is no method {method:?} here"),
+                None,
+            ),
+        })
     }
 
     async fn call_tool(
