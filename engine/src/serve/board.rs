@@ -50,20 +50,29 @@ pub struct ShownRun {
     pub first: Option<Instant>,
 }
 
-/// The slots as they were before the last batch.
+/// The slots as they were before the last batch, those of each scheduler in its place.
 #[derive(Debug, Default)]
-pub struct Board(Mutex<Vec<Shown>>);
+pub struct Board(Mutex<Vec<Vec<Shown>>>);
 
 impl Board {
-    /// Shows these.
-    pub fn show(&self, slots: impl Iterator<Item = Shown>) {
-        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        shown.clear();
-        shown.extend(slots);
+    /// A place for another scheduler.
+    pub fn place(&self) -> usize {
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        places.push(Vec::new());
+        places.len() - 1
+    }
+
+    /// Shows these in `place`.
+    pub fn show(&self, place: usize, slots: impl Iterator<Item = Shown>) {
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shown) = places.get_mut(place) {
+            shown.clear();
+            shown.extend(slots);
+        }
     }
 
     /// What is shown.
     pub fn read(&self) -> Vec<Shown> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).concat()
     }
 }

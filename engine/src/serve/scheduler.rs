@@ -65,6 +65,8 @@ pub struct Scheduler {
     found: VecDeque<Answer<Job>>,
     seconds_per_prompt_token: Option<f64>,
     looked_at_queue: Instant,
+    /// Where it shows its slots.
+    place: usize,
 }
 
 impl Scheduler {
@@ -87,6 +89,7 @@ impl Scheduler {
         let rules = possible(rules, &context);
         Ok(Scheduler {
             slots: (0..slots).map(Slot::new).collect(),
+            place: metrics.board.place(),
             context,
             inbox,
             metrics,
@@ -117,7 +120,7 @@ impl Scheduler {
             self.look_at_clocks();
             self.look_at_disk();
             self.admit();
-            self.metrics.board.show(self.slots.iter().map(Slot::shown));
+            self.metrics.board.show(self.place, self.slots.iter().map(Slot::shown));
             let active = self.active();
             self.metrics.waiting.set((self.inbox.len() + self.looked_for()) as u64);
             if active.is_empty() {
