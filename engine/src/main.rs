@@ -31,6 +31,8 @@ enum Command {
     // By far the largest.
     Bench(Box<commands::bench::Args>),
     Serve(Box<commands::serve::Args>),
+    Mcp(Box<commands::mcp::Args>),
+    Top(commands::top::Args),
     Info(commands::info::Args),
     Quantize(commands::quantize::Args),
     Tune(commands::tune::Args),
@@ -72,6 +74,8 @@ fn run() -> ExitCode {
         Command::Chat(args) => commands::chat::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Serve(args) => commands::serve::run(&args),
+        Command::Mcp(args) => commands::mcp::run(&args),
+        Command::Top(args) => commands::top::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
         Command::Eval(args) => commands::eval::run(&args),

@@ -6,9 +6,11 @@ pub mod eval;
 pub mod imatrix;
 pub mod info;
 pub mod logits;
+pub mod mcp;
 pub mod quantize;
 pub mod run;
 pub mod serve;
+pub mod top;
 pub mod tune;
 pub mod worker;
 

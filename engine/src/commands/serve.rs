@@ -143,6 +143,7 @@ fn serve(args: &Args, options: &Options, config: &Config, source: Option<&mut So
             .as_mut()
             .map(|reload| reload as &mut dyn FnMut() -> Option<(Options, SamplingOptions)>),
         warn: &mut |words| log::warn(words),
+        inside: None,
     };
     engine::serve::run::run(options, &settings, live, &mut hooks)?;
     Ok(ExitCode::SUCCESS)

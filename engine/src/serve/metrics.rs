@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::board::Board;
 use super::job::{Done, Finish};
+use crate::live::Live;
 
 /// A number that grows, or goes up and down.
 #[derive(Debug, Default)]
@@ -74,6 +76,12 @@ pub struct Metrics {
     pub cache_written_bytes: Number,
     pub cache_failures: Number,
     pub cache_dropped: Number,
+    pub prefill_tokens: Number,
+    pub decode_tokens: Number,
+    pub decode_threads: Number,
+    pub prefill_threads: Number,
+    pub memory_limit: Number,
+    pub board: Board,
 }
 
 /// Every end there is, and its name.
@@ -116,6 +124,13 @@ impl Metrics {
         }
     }
 
+    /// Notes what the machine has to give.
+    pub fn note(&self, live: &Live) {
+        let host = live.host.as_ref();
+        let limit = host.map(|host| host.limits.memory.unwrap_or(host.memory.total));
+        self.memory_limit.set(limit.map_or(0, |limit| limit.0));
+    }
+
     /// Requests that ran to an end of their own.
     pub fn finished(&self) -> u64 {
         self.finished.iter().map(Number::get).sum()
@@ -148,6 +163,8 @@ impl Metrics {
             ("generated_tokens_total", "Tokens generated.", &self.generated_tokens),
             ("batches_total", "Batches evaluated.", &self.batches),
             ("batch_tokens_total", "Tokens in these batches.", &self.batch_tokens),
+            ("prefill_tokens_total", "Tokens of prompts evaluated, as it goes.", &self.prefill_tokens),
+            ("decode_tokens_total", "Tokens chosen, as it goes.", &self.decode_tokens),
             ("embeddings_total", "Texts that embeddings were made of.", &self.embeddings),
             ("embedding_tokens_total", "Tokens of these texts.", &self.embedding_tokens),
             ("first_tokens_total", "Requests that got a first token.", &self.first_tokens),
@@ -195,6 +212,8 @@ impl Metrics {
                 &self.embedding_cache,
             ),
             ("connections", "Open connections.", &self.connections),
+            ("decode_threads", "Threads that generate.", &self.decode_threads),
+            ("prefill_threads", "Threads that evaluate prompts.", &self.prefill_threads),
         ];
         for (name, help, number) in gauges {
             head(name, "gauge", help, &one(number.get()));

@@ -6,6 +6,7 @@
 //! scheduler, and what may take long, runs on one thread.
 
 pub mod beside;
+pub mod board;
 pub mod caught;
 pub mod choices;
 pub mod config;
@@ -32,6 +33,7 @@ pub mod scheduler;
 pub mod server;
 pub mod slot;
 pub mod starting;
+pub mod status;
 pub mod stops;
 pub mod ticket;
 pub mod turn;

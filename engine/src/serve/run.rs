@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::beside::{self, Beside};
-use super::connection::{Shared, unix};
+use super::connection::{Inside, Shared, inside, unix};
 use super::embed::{self, Pooling};
 use super::listen::{self, Socket};
 use super::metrics::Metrics;
@@ -107,6 +107,8 @@ pub struct Hooks<'a> {
     pub reload: Option<&'a mut dyn FnMut() -> Option<(Options, SamplingOptions)>>,
     /// Called with what the user should know.
     pub warn: &'a mut dyn FnMut(&str),
+    /// Where connections come from inside the process. The server ends when no more can come.
+    pub inside: Option<Inside>,
 }
 
 /// What was bound; the socket's file goes with it.
@@ -135,7 +137,7 @@ pub fn run(options: &Options, settings: &Settings, live: Live, hooks: &mut Hooks
         (false, Some(_)) => HangUp::Reloads,
         (false, None) => HangUp::Ends,
     };
-    let starting = Starting::new(hang_up == HangUp::Ends);
+    let starting = Starting::new(hang_up == HangUp::Ends, hooks.inside.is_some());
     let bound = {
         let mut file = starting.file();
         let bound = bind(options)?;
@@ -145,7 +147,10 @@ pub fn run(options: &Options, settings: &Settings, live: Live, hooks: &mut Hooks
     if let Some(warning) = bound.unix.as_ref().and_then(|(socket, _)| socket.warning.as_ref()) {
         (hooks.warn)(warning);
     }
-    let listeners = usize::from(options.socket.is_some()) + usize::from(options.listen.is_some());
+    // One from inside has both its ends here.
+    let listeners = usize::from(options.socket.is_some())
+        + usize::from(options.listen.is_some())
+        + 2 * usize::from(hooks.inside.is_some());
     allow_files(options.limits.connections * listeners);
     let cache = options.prompt_cache.as_ref().map(|cache| cache.wanted(&options.model)).transpose()?;
     let loading = Instant::now();
@@ -155,6 +160,7 @@ pub fn run(options: &Options, settings: &Settings, live: Live, hooks: &mut Hooks
     let template = template(options, &model)?;
     let inbox = Arc::new(Inbox::new(options.queue));
     let metrics = Arc::new(Metrics::default());
+    metrics.note(&live);
     let mut scheduler = start_scheduler(options, settings, live, cache, &model, &inbox, &metrics)?;
     let (embedder, embedding) = embed::start(embed::Start {
         model: &model,
@@ -360,12 +366,20 @@ async fn serve(
         ready.listen = Some(listener.local_addr().map_err(failed)?);
         tokio::spawn(super::http::tcp(listener, shared()));
     }
+    let (over, mut inside_over) = oneshot::channel::<()>();
+    // Held where nobody is inside: then it is never over.
+    let mut _held = None;
+    match hooks.inside.take() {
+        Some(streams) => drop(tokio::spawn(inside(streams, shared(), over))),
+        None => _held = Some(over),
+    }
     drop((open, stopping));
     (hooks.on_ready)(&ready);
 
     loop {
         let told = tokio::select! {
             told = signals.next() => told,
+            _ = &mut inside_over => Told::End,
             _ = &mut scheduler.ended => return Err(Error::Serve("its scheduler ended".to_string())),
         };
         match (told, &mut hooks.reload) {

@@ -69,6 +69,8 @@ pub struct Scheduler {
     holds: Holds,
     seconds_per_prompt_token: Option<f64>,
     looked_at_queue: Instant,
+    /// Where it shows its slots.
+    place: usize,
 }
 
 impl Scheduler {
@@ -85,9 +87,13 @@ impl Scheduler {
             )));
         }
         metrics.slots.set(u64::from(slots));
+        let (decode, prefill) = context.threads();
+        metrics.decode_threads.set(u64::from(decode));
+        metrics.prefill_threads.set(u64::from(prefill));
         let rules = possible(rules, &context);
         Ok(Scheduler {
             slots: (0..slots).map(Slot::new).collect(),
+            place: metrics.board.place(),
             context,
             inbox,
             metrics,
@@ -119,6 +125,7 @@ impl Scheduler {
             self.look_at_clocks();
             self.look_at_disk();
             self.admit();
+            self.metrics.board.show(self.place, self.slots.iter().map(Slot::shown));
             let active = self.active();
             self.metrics.waiting.set((self.inbox.len() + self.looked_for()) as u64);
             if active.is_empty() {
@@ -416,6 +423,7 @@ impl Scheduler {
                 run.evaluated(token);
             }
             None => {
+                self.metrics.prefill_tokens.add(u64::from(part.tokens));
                 let held = slot.held.len();
                 slot.held.extend(&run.job.prompt[held..held + part.tokens as usize]);
             }
@@ -433,6 +441,7 @@ impl Scheduler {
         let chosen = run.choose(&mut self.context, row);
         let took = constrained.map(|begun| hold::counted(thread_time().saturating_sub(begun)));
         let client = run.job.client.clone();
+        self.metrics.decode_tokens.add(u64::from(chosen.is_ok()));
         let room = slot.held.len() < self.context.n_ctx() as usize;
         let model = Arc::clone(self.context.model());
         let done = chosen.and_then(|token| run.take(token, &model, room));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
+use super::board::{Shown, ShownRun, State};
 use super::job::{Done, Event, Finish, Job, Piece, Timings, Usage};
 use super::logprobs::Likelihood;
 use super::plan::Want;
@@ -33,6 +34,17 @@ impl Slot {
     /// An empty one.
     pub fn new(sequence: SequenceId) -> Self {
         Slot { sequence, held: Vec::new(), saved: 0, used: 0, run: None }
+    }
+
+    /// What there is to see of it.
+    pub fn shown(&self) -> Shown {
+        let state = match &self.run {
+            None => State::Idle,
+            Some(run) if run.outbox.is_stalled() => State::Waiting,
+            Some(run) if run.next.is_some() => State::Decode,
+            Some(_) => State::Prefill,
+        };
+        Shown { state, held: self.held.len() as u32, run: self.run.as_ref().map(Run::shown) }
     }
 
     /// What it wants of the next batch.
@@ -138,6 +150,16 @@ impl Run {
             last: None,
             held: Duration::ZERO,
             job,
+        }
+    }
+
+    fn shown(&self) -> ShownRun {
+        ShownRun {
+            prompt: self.prompt_tokens,
+            cached: self.cached,
+            generated: self.generated,
+            arrived: self.job.arrived,
+            first: self.first,
         }
     }
 

@@ -19,3 +19,4 @@ mod logprobs;
 mod openapi;
 mod signals;
 mod tools;
+mod top;

@@ -11,6 +11,7 @@ mod logprobs;
 mod openapi;
 mod other;
 mod out;
+mod status;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -57,6 +58,7 @@ fn router(server: Arc<Server>) -> Router {
         .route("/detokenize", post(other::detokenize))
         .route("/health", get(other::health))
         .route("/metrics", get(other::metrics))
+        .route("/status", get(status::status))
         .route("/openapi.json", get(openapi::openapi))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)

@@ -131,6 +131,7 @@ fn paths(facts: &Facts) -> Value {
             post("detokenize", "Makes a text of tokens.", "Tokens", json("Text"), &[&BODY, &[Kind::Failed]]),
         "/health": { "get": health },
         "/metrics": { "get": operation("metrics", "Counters and gauges for Prometheus.", text, &[]) },
+        "/status": { "get": operation("status", "Slots, queue, speed, memory: what `anneal top` shows.", json("Status"), &[]) },
         "/openapi.json": {
             "get": operation("openapi", "This file.", json!({ "application/json": { "schema": { "type": "object" } } }), &[]),
         },

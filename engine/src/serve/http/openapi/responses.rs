@@ -22,6 +22,7 @@ pub fn schemas() -> Map<String, Value> {
             },
             "required": ["message", "type", "param", "code"],
         }})),
+        "Status": status(&count),
         "Health": object(&[], json!({ "status": { "enum": ["ok", "degraded", "stopping"] } })),
         "Model": object(&[], json!({
             "id": text, "object": { "const": "model" }, "created": count, "owned_by": text,
@@ -79,6 +80,48 @@ pub(super) fn object(required: &[&str], properties: Value) -> Value {
     let required: Vec<&str> =
         if required.is_empty() { names.map(String::as_str).collect() } else { required.to_vec() };
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}
+
+/// What [`Status`](crate::serve::status::Status) is written as.
+fn status(count: &Value) -> Value {
+    let text = json!({ "type": "string" });
+    let seconds = json!({ "type": "number", "minimum": 0 });
+    let maybe =
+        json!({ "type": ["integer", "null"], "minimum": 0, "description": "Of the request in it, if any." });
+    let slot = object(
+        &[],
+        json!({
+            "id": count,
+            "state": { "enum": ["idle", "prefill", "decode", "waiting"], "description": "waiting: for its client to read." },
+            "held_tokens": count,
+            "prompt_tokens": maybe, "cached_tokens": maybe, "generated_tokens": maybe,
+            "age_s": { "type": ["number", "null"], "minimum": 0 },
+            "tokens_per_second": { "type": ["number", "null"], "minimum": 0 },
+        }),
+    );
+    let list = |items: Value| json!({ "type": "array", "items": items });
+    object(
+        &[],
+        json!({
+            "status": { "enum": ["ok", "stopping"] },
+            "version": text, "llama_version": text, "pid": count, "uptime_s": count, "connections": count,
+            "models": list(object(&[], json!({
+                "id": text, "description": text, "context": count, "slots": list(slot),
+            }))),
+            "queue": object(&[], json!({ "waiting": count, "bound": count, "embeddings_waiting": count })),
+            "totals": object(&[], json!({
+                "requests": count, "refused": count, "prefill_tokens": count, "decode_tokens": count,
+                "prompt_tokens": count, "cached_tokens": count, "batches": count, "batch_s": seconds,
+                "disk_lookups": count, "disk_hits": count,
+            })),
+            "threads": object(&[], json!({ "decode": count, "prefill": count, "process": count })),
+            "memory": object(&[], json!({ "resident_bytes": count, "limit_bytes": count })),
+            "cpu": object(&[], json!({
+                "seconds": seconds, "cores": count,
+                "throttled_periods": { "type": ["integer", "null"], "minimum": 0 },
+            })),
+        }),
+    )
 }
 
 fn timings() -> Value {

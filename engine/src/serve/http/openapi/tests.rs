@@ -63,6 +63,42 @@ fn every_route_is_in_the_file_and_no_other() {
     assert_eq!(told, routes.collect::<BTreeSet<_>>());
 }
 
+/// Names of `value` and of all that is in it, as paths.
+fn names(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map {
+                let path = format!("{path}/{name}");
+                names(value, &path, found);
+                found.insert(path);
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| names(value, path, found)),
+        _ => {}
+    }
+}
+
+/// The same of the properties of `schema`.
+fn described(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{path}/{name}");
+        described(schema, &path, found);
+        described(&schema["items"], &path, found);
+        found.insert(path);
+    }
+}
+
+#[test]
+fn the_status_is_in_the_file_as_it_is_written() {
+    use crate::serve::status::{ModelStatus, SlotStatus, Status};
+    let model = ModelStatus { slots: vec![SlotStatus::default()], ..ModelStatus::default() };
+    let status = Status { models: vec![model], ..Status::default() };
+    let (mut written, mut told) = (BTreeSet::new(), BTreeSet::new());
+    names(&serde_json::to_value(status).expect("JSON"), "", &mut written);
+    described(&document(&facts())["components"]["schemas"]["Status"], "", &mut told);
+    assert_eq!(told, written);
+}
+
 #[test]
 fn every_code_is_in_the_file() {
     for (has_keys, asks) in
