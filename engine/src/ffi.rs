@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use llama_sys as sys;
 
@@ -22,6 +23,7 @@ mod held;
 mod quantizer;
 mod sampler;
 mod state;
+mod stop;
 
 pub use batch::{Batch, Decoded, MAX_SEQUENCES, SequenceId};
 pub(crate) use clock::strftime_now;
@@ -516,6 +518,7 @@ pub struct Context {
     _collector: Option<Arc<Collector>>,
     sequences: u32,
     message: Message,
+    stop: Option<Arc<AtomicBool>>,
 }
 
 // SAFETY: see above; the model is shared by `Arc` and is `Sync`.
@@ -589,6 +592,7 @@ impl Context {
             _collector: collector,
             sequences,
             message,
+            stop: None,
         })
     }
 
@@ -679,7 +683,7 @@ impl Context {
             };
             match code {
                 0 => {}
-                2 if interrupted() => return Err(Error::Interrupted),
+                2 if self.was_stopped() => return Err(Error::Interrupted),
                 code => return Err(self.decode_error(code, chunk.len())),
             }
         }
@@ -705,7 +709,7 @@ impl Context {
             };
             match code {
                 0 => {}
-                2 if interrupted() => return Err(Error::Interrupted.into()),
+                2 if self.was_stopped() => return Err(Error::Interrupted.into()),
                 code => return Err(self.decode_error(code, chunk.len()).into()),
             }
             for index in 0..chunk.len() as i32 {

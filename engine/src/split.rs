@@ -7,6 +7,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use build_info::Bytes;
@@ -240,6 +241,14 @@ impl Session {
     /// Threads for single tokens and for batches.
     pub fn threads(&self) -> (u32, u32) {
         self.decode.threads()
+    }
+
+    /// From now on `flag` ends an evaluation, in place of the whole process's.
+    pub(crate) fn stop_by(&mut self, flag: &Arc<AtomicBool>) {
+        self.decode.stop_by(flag);
+        if let Some(prefill) = &mut self.prefill {
+            prefill.context.stop_by(flag);
+        }
     }
 
     /// Forgets every token.
