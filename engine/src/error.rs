@@ -19,6 +19,15 @@ pub enum Error {
     #[error(transparent)]
     BadModel(#[from] gguf::ReadError),
 
+    /// A LoRA adapter that is none, or another model's.
+    #[error("cannot use the adapter {}: {why}", path.display())]
+    Adapter {
+        /// The adapter.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+
     /// llama.cpp refused the model.
     #[error("cannot load {}: {why}{}", path.display(), memory_advice(why))]
     Load {

@@ -83,6 +83,8 @@ pub mod quantize;
 #[doc(hidden)]
 pub mod roof;
 #[doc(hidden)]
+pub mod rope;
+#[doc(hidden)]
 pub mod sampling;
 #[doc(hidden)]
 pub mod serve;
@@ -102,6 +104,8 @@ pub mod threads;
 pub mod tune;
 #[doc(hidden)]
 pub mod tuning;
+#[doc(hidden)]
+pub mod variant;
 
 pub use api::{
     Canceller, ChatTemplate, Embedder, Estimate, Finished, Model, Piece, Sampler, Session, TokenStream,
@@ -112,5 +116,8 @@ pub use chat::{Inputs, Json, Message};
 pub use error::{Error, Result};
 pub use ffi::Token;
 pub use generate::Stop;
+pub use options::RopeScaling;
+pub use rope::Rope;
 pub use sampling::{Bias, Constraint, SamplingOptions};
 pub use settings::Requested as Options;
+pub use variant::{Adapter, Variant};

@@ -13,6 +13,7 @@ use crate::live::Live;
 use crate::options::{ContextOptions, LoadMode};
 use crate::settings::{Settings, Source};
 use crate::threads;
+use crate::variant::Variant;
 
 /// Loads the model at `path`.
 ///
@@ -20,7 +21,8 @@ use crate::threads;
 /// model larger than the memory is refused unless it is mapped and not repacked, so that the kernel can drop
 /// its pages: the alternative is the out-of-memory killer.
 pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>> {
-    let size = GgufFile::open(path)?.weights()?;
+    let file = GgufFile::open(path)?;
+    let size = Bytes(file.weights()?.0.saturating_add(adapters_size(&file, settings)?.0));
     let pageable = is_pageable(settings);
     if let Some(available) = live.memory().filter(|available| size > *available && !pageable) {
         return Err(Error::TooLarge {
@@ -36,12 +38,22 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
         ffi::turn_off_tiled();
     }
     ffi::ask_huge_pages(settings.huge_pages.value);
-    let model = Model::load(path, &settings.model_options())?;
+    let model = Model::load_as(path, &settings.model_options(), &settings.variant)?;
     if !model.is_decoder_only() {
         let what = "has an encoder: this program runs models that generate text with a decoder alone";
         return Err(Error::NotGenerative { path: path.to_path_buf(), what });
     }
     Ok(model)
+}
+
+/// Size of the weights of the adapters that `settings` want of the model that begins with `file`, which go with it.
+pub(crate) fn adapters_size(file: &GgufFile, settings: &Settings) -> Result<Bytes> {
+    if settings.variant == Variant::default() {
+        return Ok(Bytes(0));
+    }
+    let others = file.other_parts()?;
+    let parts: Vec<&GgufFile> = std::iter::once(file).chain(&others).collect();
+    settings.variant.check_model(&parts)
 }
 
 /// Makes a context of `model` with threads of its own.

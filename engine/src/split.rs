@@ -191,7 +191,8 @@ fn fits(model: &Model, options: Option<&ContextOptions>, settings: &Settings, li
 
 /// The model at `path`, which is `other`, as it is in the file.
 fn as_in_file(path: &Path, other: &Model, settings: &Settings) -> Result<Arc<Model>> {
-    let model = Model::load(path, &ModelOptions { repack: false, ..settings.model_options() })?;
+    let options = ModelOptions { repack: false, ..settings.model_options() };
+    let model = Model::load_as(path, &options, &settings.variant)?;
     let looks = |model: &Model| (model.description(), model.size(), model.n_params(), model.n_vocab());
     match looks(&model) == looks(other) {
         true => Ok(model),

@@ -7,6 +7,7 @@ use gguf::{GgufFile, Scalar, Value};
 
 use crate::error::Result;
 use crate::live::Live;
+use crate::model;
 use crate::settings::{Settings, Source};
 
 /// What a model and one context of it take of the memory, by the file's header. Without what llama.cpp needs besides for
@@ -29,7 +30,8 @@ pub struct Estimate {
 impl Estimate {
     pub(super) fn new(path: &Path, settings: &Settings, live: &Live) -> Result<Self> {
         let file = GgufFile::open(path)?;
-        let weights = file.weights()?;
+        let adapters = model::adapters_size(&file, settings)?;
+        let weights = Bytes(file.weights()?.0.saturating_add(adapters.0));
         let architecture = match file.get("general.architecture") {
             Some(Value::Scalar(Scalar::String(name))) => name.clone(),
             _ => String::new(),

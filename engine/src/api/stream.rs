@@ -1,6 +1,6 @@
 //! Generated tokens as an async stream.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -74,8 +74,8 @@ impl TokenStream {
     }
 
     /// The next token; `None` where there is nothing more. The same as of the [`Stream`].
-    pub fn next(&mut self) -> impl Future<Output = Option<Result<Piece>>> + '_ {
-        poll_fn(|context| self.pieces.poll_recv(context))
+    pub async fn next(&mut self) -> Option<Result<Piece>> {
+        poll_fn(|context| self.pieces.poll_recv(context)).await
     }
 
     /// Stops it, if it has not, and gives the session back. Tokens that were generated and not read are in its text.

@@ -17,6 +17,7 @@ use engine::split::Layouts;
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags};
 use super::run::predict;
 use super::sampling::ChainFlags;
+use super::variant::{VariantFlags, warn_of_context};
 use crate::interrupt;
 use input::{Input, Read};
 use talk::{Next, Talk};
@@ -57,6 +58,8 @@ pub struct Args {
     #[command(flatten)]
     threads: ThreadFlags,
     #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
     split: SplitFlags,
@@ -70,11 +73,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live();
-    let tuned = args.tuning.look_up(&args.model, &live);
+    let tuned = args.tuning.look_up(&args.model, &requested.variant, &live);
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
+    warn_of_context(&args.model, &settings);
     let sampling = args.sampling.options(&settings)?;
 
     start(args.load.verbose);

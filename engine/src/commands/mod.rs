@@ -18,6 +18,7 @@ mod flags;
 mod sampling;
 mod sql;
 mod table;
+mod variant;
 
 use std::ffi::OsString;
 use std::io::Write;

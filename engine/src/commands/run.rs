@@ -20,6 +20,7 @@ use serde_json::json;
 use super::cache::{self, CacheFlags};
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
 use super::sampling::ChainFlags;
+use super::variant::{VariantFlags, warn_of_context};
 use crate::interrupt;
 
 /// Generate text from a prompt
@@ -54,6 +55,8 @@ pub struct Args {
     #[command(flatten)]
     threads: ThreadFlags,
     #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
     cache: CacheFlags,
@@ -69,11 +72,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live();
-    let tuned = args.tuning.look_up(&args.model, &live);
+    let tuned = args.tuning.look_up(&args.model, &requested.variant, &live);
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
+    warn_of_context(&args.model, &settings);
     let sampling = args.sampling.options(&settings)?;
     let prompt = prompt(args)?;
 

@@ -17,6 +17,7 @@ use engine::settings::Settings;
 use serde_json::json;
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
+use super::variant::{VariantFlags, warn_of_context};
 
 /// Serve a model to other programs
 ///
@@ -86,6 +87,8 @@ pub struct Args {
     #[command(flatten)]
     threads: ThreadFlags,
     #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
     tuning: TuningFlags,
@@ -104,9 +107,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let options = config.options()?;
     let live = super::read_live();
-    let tuned = args.tuning.look_up(&options.model, &live);
+    let tuned = args.tuning.look_up(&options.model, &config.engine.variant, &live);
     let settings = Settings::resolve_tuned(&config.engine, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
+    warn_of_context(&options.model, &settings);
     start(args.load.verbose);
     let mut reload = source.as_mut().map(|source| || read_again(source));
     let mut hooks = Hooks {
@@ -163,6 +167,7 @@ fn flags(args: &Args) -> Config {
     args.context.ask(&mut config.engine);
     args.threads.ask(&mut config.engine);
     args.load.ask(&mut config.engine);
+    args.variant.ask(&mut config.engine);
     config
 }
 
