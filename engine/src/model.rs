@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{self, Collector, Context, Model};
 use crate::live::Live;
 use crate::options::{ContextOptions, LoadMode};
+use crate::serve::embed::is_causal;
 use crate::settings::{Settings, Source};
 use crate::threads;
 use crate::variant::Variant;
@@ -98,6 +99,7 @@ pub(crate) fn context_collecting(
     mend: &'static str,
     collector: Option<Arc<Collector>>,
 ) -> Result<Context> {
+    check_generates(model)?;
     check_memory(model, options, settings, live, mend)?;
     let mut context = Context::with(model, options, collector)?;
     threads::attach(&mut context, settings, live.host.as_ref())?;
@@ -117,6 +119,17 @@ pub(crate) fn shared_context(
     let mut context = Context::shared(model, &options, sequences)?;
     threads::attach(&mut context, settings, live.host.as_ref())?;
     Ok(context)
+}
+
+/// Refuses a model whose tokens look at what comes after them: it makes embeddings, and llama.cpp would have no logits.
+pub(crate) fn check_generates(model: &Model) -> Result<()> {
+    match is_causal(model) {
+        true => Ok(()),
+        false => Err(Error::NotGenerative {
+            path: model.path().to_path_buf(),
+            what: "makes embeddings and no text: ask `anneal serve` for them at /v1/embeddings",
+        }),
+    }
 }
 
 /// Whether the cache of a context fits into what the weights leave.

@@ -16,5 +16,6 @@ mod hold;
 mod http;
 mod logprobs;
 mod openapi;
+mod shapes;
 mod signals;
 mod tools;
