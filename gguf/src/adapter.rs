@@ -40,10 +40,9 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
             ));
         }
         (other, _) => {
-            let what = other.map_or("no type".to_string(), |other| format!("the type {other:?}"));
-            return Err(format!(
-                "it is no adapter (its general.type is {what}): name a LoRA adapter in GGUF form"
-            ));
+            let what = other
+                .map_or("it has no general.type".to_string(), |is| format!("its general.type is {is:?}"));
+            return Err(format!("it is no adapter ({what}): name a LoRA adapter in GGUF form"));
         }
     }
     let architecture = |file: &GgufFile| text(file, "general.architecture").unwrap_or("none").to_string();
