@@ -240,7 +240,7 @@ fn a_cancelled_session_goes_on_as_if_nothing_had_happened() {
         let prompt = session.tokens().len();
         let mut sampler = Sampler::greedy(&model()).expect("a sampler");
         let mut tokens = session.generate(&mut sampler, usize::MAX).ignore_end();
-        while let Some(piece) = tokens.next() {
+        for piece in tokens.by_ref() {
             piece.expect("a token");
         }
         let stop = tokens.stop();
