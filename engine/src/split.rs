@@ -7,6 +7,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use build_info::Bytes;
@@ -190,7 +191,8 @@ fn fits(model: &Model, options: Option<&ContextOptions>, settings: &Settings, li
 
 /// The model at `path`, which is `other`, as it is in the file.
 fn as_in_file(path: &Path, other: &Model, settings: &Settings) -> Result<Arc<Model>> {
-    let model = Model::load(path, &ModelOptions { repack: false, ..settings.model_options() })?;
+    let options = ModelOptions { repack: false, ..settings.model_options() };
+    let model = Model::load_as(path, &options, &settings.variant)?;
     let looks = |model: &Model| (model.description(), model.size(), model.n_params(), model.n_vocab());
     match looks(&model) == looks(other) {
         true => Ok(model),
@@ -240,6 +242,14 @@ impl Session {
     /// Threads for single tokens and for batches.
     pub fn threads(&self) -> (u32, u32) {
         self.decode.threads()
+    }
+
+    /// From now on `flag` ends an evaluation, in place of the whole process's.
+    pub(crate) fn stop_by(&mut self, flag: &Arc<AtomicBool>) {
+        self.decode.stop_by(flag);
+        if let Some(prefill) = &mut self.prefill {
+            prefill.context.stop_by(flag);
+        }
     }
 
     /// Forgets every token.

@@ -32,6 +32,7 @@ use self::varied::Varied;
 use super::flags::{BATCH, LoadFlags, POLL, PlacingFlags, SplitFlags, THREADS};
 use super::hub::HubFlags;
 use super::table::{self, Format, Table};
+use super::variant::VariantFlags;
 use crate::interrupt;
 
 /// What can be given for the tokens of a test.
@@ -142,6 +143,8 @@ pub struct Args {
     #[command(flatten)]
     placing: PlacingFlags,
     #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
     split: SplitFlags,
@@ -214,7 +217,11 @@ fn tuned(args: &Args, models: &[PathBuf], live: &Live) -> engine::Result<Option<
     let [model] = models else {
         return Err(engine::Error::Usage("--tuned takes one model: give -m once".to_string()));
     };
-    let found = tuning::look_up(args.tuning.as_deref(), model, Some(&objective.to_string()), live);
+    let mut requested = Requested::default();
+    args.variant.ask(&mut requested);
+    let objective_name = objective.to_string();
+    let given = args.tuning.as_deref();
+    let found = tuning::look_up(given, model, &requested.variant, Some(&objective_name), live);
     match found.tuned {
         Some(tuned) => Ok(Some(tuned)),
         None => Err(engine::Error::Tune(match found.warnings.first() {

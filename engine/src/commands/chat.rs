@@ -18,6 +18,7 @@ use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags
 use super::hub::HubFlags;
 use super::run::predict;
 use super::sampling::ChainFlags;
+use super::variant::{VariantFlags, warn_of_context};
 use crate::interrupt;
 use input::{Input, Read};
 use talk::{Next, Talk};
@@ -60,6 +61,8 @@ pub struct Args {
     #[command(flatten)]
     threads: ThreadFlags,
     #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
     split: SplitFlags,
@@ -73,12 +76,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live();
     let model = args.hub.one(args.model.as_deref())?;
-    let tuned = args.tuning.look_up(&model, &live);
+    let tuned = args.tuning.look_up(&model, &requested.variant, &live);
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
+    warn_of_context(&model, &settings);
     let sampling = args.sampling.options(&settings)?;
 
     start(args.load.verbose);

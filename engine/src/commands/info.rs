@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags};
 use super::hub::HubFlags;
+use super::variant::VariantFlags;
 
 /// Show the build, the machine, what the CPU guard asks for, and every setting with its source
 #[derive(clap::Args, Debug)]
@@ -41,6 +42,8 @@ pub struct Args {
     #[command(flatten)]
     threads: ThreadFlags,
     #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
     split: SplitFlags,
@@ -54,10 +57,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live_with_gpus();
     let model = args.hub.any(args.model.as_deref())?;
-    let tuned = model.as_deref().and_then(|model| args.tuning.look_up(model, &live));
+    let tuned = model.as_deref().and_then(|model| args.tuning.look_up(model, &requested.variant, &live));
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     engine::ffi::start(args.load.verbose);

@@ -21,6 +21,7 @@ mod hub;
 mod sampling;
 mod sql;
 mod table;
+mod variant;
 
 use std::ffi::OsString;
 use std::io::Write;

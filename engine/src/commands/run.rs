@@ -21,6 +21,7 @@ use super::cache::{self, CacheFlags};
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
 use super::hub::HubFlags;
 use super::sampling::ChainFlags;
+use super::variant::{VariantFlags, warn_of_context};
 use crate::interrupt;
 
 /// Generate text from a prompt
@@ -57,6 +58,8 @@ pub struct Args {
     #[command(flatten)]
     threads: ThreadFlags,
     #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
     cache: CacheFlags,
@@ -72,12 +75,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live();
     let model = args.hub.one(args.model.as_deref())?;
-    let tuned = args.tuning.look_up(&model, &live);
+    let tuned = args.tuning.look_up(&model, &requested.variant, &live);
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
+    warn_of_context(&model, &settings);
     let sampling = args.sampling.options(&settings)?;
     let prompt = prompt(args)?;
 

@@ -20,6 +20,7 @@ use serde_json::json;
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
 use super::hub::HubFlags;
+use super::variant::{VariantFlags, warn_of_context};
 
 /// Serve a model to other programs
 ///
@@ -98,6 +99,8 @@ pub struct Args {
     #[command(flatten)]
     threads: ThreadFlags,
     #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
     tuning: TuningFlags,
@@ -132,9 +135,10 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 
 fn serve(args: &Args, options: &Options, config: &Config, source: Option<&mut Source>) -> Result<ExitCode> {
     let live = super::read_live();
-    let tuned = args.tuning.look_up(&options.model, &live);
+    let tuned = args.tuning.look_up(&options.model, &config.engine.variant, &live);
     let settings = Settings::resolve_tuned(&config.engine, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
+    warn_of_context(&options.model, &settings);
     start(args.load.verbose);
     let mut reload = source.map(|source| || read_again(source));
     let mut hooks = Hooks {
@@ -188,6 +192,7 @@ fn flags(args: &Args) -> Config {
     args.context.ask(&mut config.engine);
     args.threads.ask(&mut config.engine);
     args.load.ask(&mut config.engine);
+    args.variant.ask(&mut config.engine);
     config
 }
 

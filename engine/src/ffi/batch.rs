@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use llama_sys as sys;
 
-use super::{Context, Model, Token, interrupted};
+use super::{Context, Model, Token};
 use crate::error::{Error, Result};
 use crate::options::ContextOptions;
 
@@ -136,7 +136,7 @@ impl Context {
         match code {
             0 => Ok(Decoded::Done),
             1 => Ok(Decoded::NoRoom),
-            2 if interrupted() => Err(Error::Interrupted),
+            2 if self.was_stopped() => Err(Error::Interrupted),
             code => Err(self.decode_error(code, tokens)),
         }
     }

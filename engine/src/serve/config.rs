@@ -24,6 +24,9 @@ use crate::ffi::MAX_SEQUENCES;
 use crate::log;
 use crate::settings::Requested;
 use crate::size;
+use crate::variant::Adapter;
+#[cfg(test)]
+use crate::variant::Variant;
 
 /// What is asked for, in the file or by flags; `None` where nothing is.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -96,6 +99,27 @@ pub const KEYS: &[Key] = &[
           set: |config, value| put(&mut config.engine.load_mode, word(value)) },
     Key { name: "repack", value: "true", help: "Rearrange weights for the CPU's kernels.",
           set: |config, value| put(&mut config.engine.repack, truth(value)) },
+
+    Key { name: "lora", value: "[\"adapter.gguf:1.0\"]", help: "LoRA adapters, each with how much it counts. Default: none.",
+          set: |config, value| adapters(value).map(|adapters| config.engine.variant.adapters = adapters) },
+    Key { name: "rope_scaling", value: "\"yarn\"", help: "How positions are scaled: none, linear or yarn. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.scaling, word(value)) },
+    Key { name: "rope_scale", value: "2.0", help: "By how much the context is longer than the one that the model was trained for. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.scale, float(value)) },
+    Key { name: "rope_freq_base", value: "10000.0", help: "Base of RoPE's frequencies. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.freq_base, float(value)) },
+    Key { name: "rope_freq_scale", value: "0.5", help: "What positions are multiplied with, 1 / rope_scale: give one of them. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.freq_scale, float(value)) },
+    Key { name: "yarn_orig_ctx", value: "4096", help: "YaRN: tokens that the model was trained for. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.yarn_orig_ctx, whole(value, 1, u32::MAX)) },
+    Key { name: "yarn_ext_factor", value: "1.0", help: "YaRN: how much is extrapolated, 0 to 1. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.yarn_ext_factor, float(value)) },
+    Key { name: "yarn_attn_factor", value: "1.0", help: "YaRN: what attention is multiplied with; only with yarn_ext_factor = 0. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.yarn_attn_factor, float(value)) },
+    Key { name: "yarn_beta_fast", value: "32.0", help: "YaRN: turns above which a frequency stays as it is. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.yarn_beta_fast, float(value)) },
+    Key { name: "yarn_beta_slow", value: "1.0", help: "YaRN: turns below which a frequency is scaled in full. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.yarn_beta_slow, float(value)) },
 
     Key { name: "socket", value: "\"/run/user/1000/anneal/anneal.sock\"",
           help: "Unix socket, for lines of JSON and for HTTP. Default: $XDG_RUNTIME_DIR/anneal/anneal.sock where listen is not set.",
@@ -214,6 +238,16 @@ fn number(value: &Value) -> std::result::Result<f64, String> {
     number.ok_or_else(|| format!("use a number, not {value}"))
 }
 
+fn float(value: &Value) -> std::result::Result<f32, String> {
+    number(value).map(|number| number as f32)
+}
+
+fn adapters(value: &Value) -> std::result::Result<Vec<Adapter>, String> {
+    let list =
+        value.as_array().ok_or_else(|| format!("use a list of files, as [\"adapter.gguf\"], not {value}"))?;
+    list.iter().map(word).collect()
+}
+
 /// A time in seconds: up to a week.
 fn seconds(value: &Value) -> std::result::Result<f64, String> {
     const WEEK: f64 = 7.0 * 86_400.0;
@@ -261,7 +295,8 @@ impl Config {
         let folder = path.parent().unwrap_or(Path::new(""));
         let files =
             [&mut config.model, &mut config.socket, &mut config.api_key_file, &mut config.prompt_cache];
-        for file in files.into_iter().flatten() {
+        let adapters = config.engine.variant.adapters.iter_mut().map(|adapter| &mut adapter.path);
+        for file in files.into_iter().flatten().chain(adapters) {
             *file = folder.join(&file);
         }
         let template = config.chat_template.as_mut();
@@ -300,6 +335,7 @@ impl Config {
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
             n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
             greedy temperature top_k top_p min_p seed);
+        self.engine.variant = self.engine.variant.or(other.engine.variant);
         self
     }
 
@@ -439,13 +475,14 @@ mod tests {
             api_key_file: None,
             embedding_pooling: None,
             prompt_cache: None,
+            engine: Requested { variant: Variant::default(), ..read.engine.clone() },
             ..read.clone()
         };
         let none = Config { model: read.model.clone(), listen: read.listen, ..Config::default() };
         let (found, expected) = (examples.options().expect("valid"), none.options().expect("valid"));
         assert_eq!(format!("{found:?}"), format!("{expected:?}"));
-        let engine =
-            crate::settings::Settings::resolve(&read.engine, &crate::live::Live::default()).expect("valid");
+        let engine = crate::settings::Settings::resolve(&examples.engine, &crate::live::Live::default())
+            .expect("valid");
         let default =
             crate::settings::Settings::resolve(&Requested::default(), &crate::live::Live::default())
                 .expect("valid");

@@ -18,6 +18,7 @@ use super::ticket::Ticket;
 use crate::chat::Template;
 use crate::error::Error;
 use crate::ffi::{Model, Token};
+use crate::model::check_generates;
 use crate::sampling::{Chain, SamplingOptions};
 
 /// Events that wait for a reader before its slot rests.
@@ -111,6 +112,7 @@ impl Server {
         client: Client,
         arrived: Instant,
     ) -> Result<Vec<mpsc::Receiver<Event>>, Refusal> {
+        check_generates(&self.model).map_err(|error| invalid(&error))?;
         let bound = self.inbox.bound();
         if choices as usize > bound.max(1) {
             let what = format!(

@@ -17,6 +17,7 @@ mod http;
 mod log;
 mod logprobs;
 mod openapi;
+mod shapes;
 mod signals;
 mod tools;
 mod top;

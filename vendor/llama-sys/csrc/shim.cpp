@@ -359,6 +359,20 @@ uint64_t anneal_repacked_bytes(void) {
     return repacked_bytes;
 }
 
+llama_adapter_lora * anneal_adapter_load(llama_model * model, const char * path, char * err, size_t err_size) {
+    return logged<llama_adapter_lora *>(
+        nullptr, [](llama_adapter_lora * adapter) { return adapter == nullptr; }, err, err_size,
+        [&] { return llama_adapter_lora_init(model, path); });
+}
+
+bool anneal_adapters_set(
+        llama_context * ctx, llama_adapter_lora ** adapters, size_t n_adapters, float * scales, char * err,
+        size_t err_size) {
+    return logged<bool>(
+        false, [](bool taken) { return !taken; }, err, err_size,
+        [&] { return llama_set_adapters_lora(ctx, adapters, n_adapters, scales) == 0; });
+}
+
 llama_context * anneal_context_new(
         llama_model * model, const llama_context_params * params, char * err, size_t err_size) {
     return logged<llama_context *>(

@@ -43,6 +43,15 @@ struct llama_model * anneal_model_load(
 // AMX): llama.cpp tells it only in its log, rounded to 0.01 MiB.
 uint64_t anneal_repacked_bytes(void);
 
+// A LoRA adapter for `model`, which frees it; NULL on failure.
+struct llama_adapter_lora * anneal_adapter_load(
+        struct llama_model * model, const char * path, char * err, size_t err_size);
+
+// Makes `adapters` those of a context; false on failure.
+bool anneal_adapters_set(
+        struct llama_context * ctx, struct llama_adapter_lora ** adapters, size_t n_adapters, float * scales, char * err,
+        size_t err_size);
+
 struct llama_context * anneal_context_new(
         struct llama_model * model, const struct llama_context_params * params, char * err, size_t err_size);
 

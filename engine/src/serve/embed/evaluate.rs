@@ -26,7 +26,7 @@ const TEXTS: u32 = 16;
 const LEAST: u32 = 512;
 
 /// Whether tokens of `model` look only at what comes before them.
-fn is_causal(model: &Model) -> bool {
+pub(crate) fn is_causal(model: &Model) -> bool {
     let architecture = model.metadata("general.architecture").unwrap_or_default();
     let says = model.metadata(&format!("{architecture}.attention.causal"));
     // Some are what they are without saying so.

@@ -18,6 +18,7 @@ use super::queue::{Closing, FairQueue, Inbox};
 use super::refusal::Refusal;
 use crate::ffi::{Model, Token};
 
+pub(crate) use evaluate::{Evaluator, is_causal, longest};
 pub use pooling::Pooling;
 pub use request::{Encoding, Request, TEXTS, rendered};
 pub use worker::{Ended, Start, start};
