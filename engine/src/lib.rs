@@ -27,6 +27,7 @@ pub mod serve;
 pub mod settings;
 pub mod signals;
 pub mod size;
+pub mod speculative;
 pub mod split;
 pub mod stream_utf8;
 pub mod threads;

@@ -17,6 +17,7 @@ use engine::split::Layouts;
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags};
 use super::run::predict;
 use super::sampling::ChainFlags;
+use super::speculative::SpeculativeFlags;
 use crate::interrupt;
 use input::{Input, Read};
 use talk::{Next, Talk};
@@ -61,6 +62,8 @@ pub struct Args {
     #[command(flatten)]
     split: SplitFlags,
     #[command(flatten)]
+    speculative: SpeculativeFlags,
+    #[command(flatten)]
     tuning: TuningFlags,
 }
 
@@ -76,6 +79,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     let sampling = args.sampling.options(&settings)?;
+    let speculation = args.speculative.options()?;
 
     start(args.load.verbose);
     let typed = io::stdin().is_terminal();
@@ -83,7 +87,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let layouts = Layouts::open(&args.model, &settings, &live)?;
     super::warn_of_one_layout(&layouts);
     let template = Template::choose(args.chat_template.as_deref(), layouts.model())?;
-    let session = layouts.session(&settings, &live, true)?;
+    let mut session = layouts.session(&settings, &live, true)?;
+    session.speculate(&speculation, &settings, &live)?;
     let mut conversation = Conversation::new(session, sampling, template)?;
     conversation.set_system(args.system.clone());
     // Before anything is typed: a template that cannot be used, or a system prompt that it refuses.

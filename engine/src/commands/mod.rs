@@ -16,6 +16,7 @@ mod bar;
 mod cache;
 mod flags;
 mod sampling;
+mod speculative;
 mod sql;
 mod table;
 

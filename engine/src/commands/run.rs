@@ -20,6 +20,7 @@ use serde_json::json;
 use super::cache::{self, CacheFlags};
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
 use super::sampling::ChainFlags;
+use super::speculative::{self, SpeculativeFlags};
 use crate::interrupt;
 
 /// Generate text from a prompt
@@ -60,6 +61,8 @@ pub struct Args {
     #[command(flatten)]
     split: SplitFlags,
     #[command(flatten)]
+    speculative: SpeculativeFlags,
+    #[command(flatten)]
     tuning: TuningFlags,
 }
 
@@ -75,6 +78,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     let sampling = args.sampling.options(&settings)?;
+    let speculation = args.speculative.options()?;
     let prompt = prompt(args)?;
 
     start(args.load.verbose);
@@ -83,6 +87,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let cache = args.cache.want(&args.model)?;
     let layouts = Layouts::open(&args.model, &settings, &live)?;
     let mut session = layouts.session(&settings, &live, true)?;
+    session.speculate(&speculation, &settings, &live)?;
     let mut chain = Chain::new(&sampling, layouts.model())?;
     let cache = cache.and_then(|wanted| cache::open(wanted, &layouts, &session, &settings, &live));
     let load = loading.elapsed();
@@ -125,6 +130,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "split_layout": session.is_split(),
             "timings": timings(&generation, load),
         });
+        if let Some(report) = &generation.speculation {
+            result["speculative"] = report.to_json();
+        }
         if cache.is_some() {
             result["prompt_cache"] = cache::to_json(&report);
         }
@@ -135,6 +143,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     say_speed(&generation, load, session.threads());
     cache::say(&report, &generation);
     say_split(&generation, &session, &settings);
+    speculative::say(&generation);
     Ok(match generation.stop {
         Stop::Interrupted => ExitCode::from(interrupt::CODE),
         _ => ExitCode::SUCCESS,
