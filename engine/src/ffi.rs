@@ -515,6 +515,8 @@ pub struct Context {
     prefill_pool: Option<Arc<Threadpool>>,
     _collector: Option<Arc<Collector>>,
     sequences: u32,
+    /// Rows of logits that a batch may ask for.
+    rows: u32,
     message: Message,
 }
 
@@ -588,6 +590,7 @@ impl Context {
             prefill_pool: None,
             _collector: collector,
             sequences,
+            rows: sequences,
             message,
         })
     }

@@ -68,6 +68,27 @@ impl SpeculativeFlags {
     }
 }
 
+/// The same for commands that compare builds and settings: known only to be refused in words.
+#[derive(clap::Args, Debug, Default)]
+pub struct Refused {
+    #[arg(long, hide = true, num_args = 0..=1)]
+    speculative: Option<Option<String>>,
+    #[arg(long, visible_alias = "model-draft", hide = true, num_args = 0..=1)]
+    draft_model: Option<Option<PathBuf>>,
+}
+
+impl Refused {
+    /// An error where any of them is given.
+    pub fn refuse(&self) -> Result<()> {
+        if self.speculative.is_none() && self.draft_model.is_none() {
+            return Ok(());
+        }
+        let why = "speculative decoding is not measured here: how fast it is depends on the text, and what is compared are \
+                   builds and settings; measure it on your own text with anneal run --speculative";
+        Err(engine::Error::Usage(why.to_string()).into())
+    }
+}
+
 /// A line on stderr on what drafts brought. A closed stderr is nobody's concern.
 pub fn say(generation: &Generation) {
     if let Some(report) = &generation.speculation {

@@ -38,7 +38,8 @@ impl Model {
     pub fn can_take_back(&self) -> bool {
         // SAFETY: reads fields.
         unsafe {
-            !sys::llama_model_is_recurrent(self.raw.as_ptr()) && !sys::llama_model_is_hybrid(self.raw.as_ptr())
+            !sys::llama_model_is_recurrent(self.raw.as_ptr())
+                && !sys::llama_model_is_hybrid(self.raw.as_ptr())
         }
     }
 

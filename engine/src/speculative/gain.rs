@@ -20,7 +20,7 @@ const WINDOW: usize = 32;
 const LOSSES: u32 = 2;
 
 /// Tells the time.
-pub(super) type Clock = Box<dyn Fn() -> Instant + Send>;
+pub(crate) type Clock = Box<dyn Fn() -> Instant + Send>;
 
 /// Why there are no more drafts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,7 +41,7 @@ impl fmt::Display for Loss {
 }
 
 /// What was measured.
-pub(super) struct Gain {
+pub(crate) struct Gain {
     clock: Clock,
     began: Option<Instant>,
     recent: VecDeque<Duration>,
@@ -56,7 +56,7 @@ pub(super) struct Gain {
 }
 
 impl Gain {
-    pub(super) fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: Clock) -> Self {
         Gain {
             clock,
             began: None,
@@ -72,30 +72,36 @@ impl Gain {
     }
 
     /// Whether the next step may have a draft.
-    pub(super) fn lets_draft(&self) -> bool {
+    pub(crate) fn lets_draft(&self) -> bool {
         self.loss.is_none() && self.recent.len() >= FIRST && self.since < AGAIN
     }
 
     /// Why there are no more drafts, if there are none.
-    pub(super) fn loss(&self) -> Option<Loss> {
+    pub(crate) fn loss(&self) -> Option<Loss> {
         self.loss
     }
 
     /// Tokens a second of all steps without a draft.
-    pub(super) fn without(&self) -> Option<f64> {
+    pub(crate) fn without(&self) -> Option<f64> {
         (self.plain_steps > 0 && !self.plain_time.is_zero())
             .then(|| f64::from(self.plain_steps) / self.plain_time.as_secs_f64())
     }
 
     /// A step begins.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.began = Some((self.clock)());
     }
 
     /// It has no draft, and looking for one took no time.
-    pub(super) fn end_plain(&mut self) {
+    pub(crate) fn end_plain(&mut self) {
+        self.end_plain_of(1);
+    }
+
+    /// The same of a step that gave `tokens` tokens, one for each of several texts.
+    pub(crate) fn end_plain_of(&mut self, tokens: usize) {
         let Some(time) = self.took() else { return };
-        self.tokens += 1;
+        let time = time / u32::try_from(tokens.max(1)).unwrap_or(u32::MAX);
+        self.tokens += tokens;
         self.since = 0;
         self.plain_steps += 1;
         self.plain_time += time;
@@ -106,7 +112,7 @@ impl Gain {
     }
 
     /// It had one, or looking for one took time, and gave `tokens` tokens.
-    pub(super) fn end_drafted(&mut self, tokens: usize) {
+    pub(crate) fn end_drafted(&mut self, tokens: usize) {
         let Some(time) = self.took() else { return };
         self.tokens += tokens;
         self.since += tokens;

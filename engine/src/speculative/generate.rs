@@ -218,7 +218,9 @@ impl Speculator {
         if draft.len() + 1 == width {
             return (draft, found);
         }
-        let (width, found) = self.width(held, 0, draft.len() + 1).and_then(|(width, found)| Some((width, found?)))
+        let (width, found) = self
+            .width(held, 0, draft.len() + 1)
+            .and_then(|(width, found)| Some((width, found?)))
             .unwrap_or((1, Found::Same));
         draft.truncate(width - 1);
         (draft, found)

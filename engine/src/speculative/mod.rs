@@ -33,8 +33,10 @@ pub(crate) use generate::go_on;
 pub use lookup::Lookup;
 pub use report::Report;
 
-use gain::{Clock, Gain};
-use sameness::{Found, Sameness, WIDTHS};
+pub(crate) use gain::Gain;
+pub(crate) use sameness::{Found, Sameness, WIDTHS};
+
+use gain::Clock;
 
 /// Most tokens of a draft.
 pub const MOST: u32 = WIDTHS[WIDTHS.len() - 1] as u32 - 1;
@@ -187,16 +189,21 @@ impl Speculator {
         self.report.steps += 1;
         self.report.drafted += drafted;
         self.report.accepted += accepted;
-        if accepted == drafted {
-            self.reach = (self.reach + 1).min(WIDTHS.len() - 1);
-        } else if accepted * 2 < drafted {
-            self.reach = self.reach.saturating_sub(1);
-        }
+        self.reach = reach_after(self.reach, drafted, accepted);
+    }
+}
+
+/// Which of [`WIDTHS`] comes after a draft of `drafted` tokens of which `accepted` were chosen.
+pub(crate) fn reach_after(reach: usize, drafted: usize, accepted: usize) -> usize {
+    match (accepted == drafted, accepted * 2 < drafted) {
+        (true, _) => (reach + 1).min(WIDTHS.len() - 1),
+        (_, true) => reach.saturating_sub(1),
+        _ => reach,
     }
 }
 
 /// Whether the model chooses among several matrices for each token.
-fn is_mixture(context: &Context) -> bool {
+pub(crate) fn is_mixture(context: &Context) -> bool {
     let model = context.model();
     let experts = model
         .metadata("general.architecture")

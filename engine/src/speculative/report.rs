@@ -40,8 +40,7 @@ pub(super) const DIFFERS: &str = "here a batch of tokens rounds otherwise than s
      does: -ctk bf16 -ctv bf16 often mends that, and --draft-near drafts all the same";
 
 /// Said of a mixture of experts.
-pub(super) const MIXTURE: &str =
-    "in a mixture of experts a batch may round otherwise than single tokens do, and nothing was drafted: \
+pub(super) const MIXTURE: &str = "in a mixture of experts a batch may round otherwise than single tokens do, and nothing was drafted: \
      --draft-near drafts all the same";
 
 impl Report {

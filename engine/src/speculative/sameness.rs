@@ -11,14 +11,14 @@ use crate::error::Result;
 use crate::ffi::{Context, Token};
 
 /// Tokens of a batch that verifies a draft, the draft's and the one before it. Few widths, since each is looked at.
-pub(super) const WIDTHS: [usize; 4] = [2, 4, 8, 16];
+pub(crate) const WIDTHS: [usize; 4] = [2, 4, 8, 16];
 
 /// Cells of the smallest graph: llama.cpp's steps.
 const CELLS: usize = 256;
 
 /// What a look at a batch found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Found {
+pub(crate) enum Found {
     /// The same bits.
     Same,
     /// Others; how far the logits were from each other at most.
@@ -27,19 +27,19 @@ pub(super) enum Found {
 
 /// What is known of each width at each length of the context.
 #[derive(Debug, Default)]
-pub(super) struct Sameness {
+pub(crate) struct Sameness {
     known: HashMap<(usize, u32), Found>,
 }
 
 impl Sameness {
     /// What is known of batches of `width` tokens after `held` others.
-    pub(super) fn of(&self, width: usize, held: usize) -> Option<Found> {
+    pub(crate) fn of(&self, width: usize, held: usize) -> Option<Found> {
         self.known.get(&(width, length(held + width))).copied()
     }
 
     /// Looks at it by the last tokens that `context` holds, `tokens`, which were evaluated one by one, and are again
     /// afterwards.
-    pub(super) fn look(&mut self, context: &mut Context, tokens: &[Token]) -> Result<Found> {
+    pub(crate) fn look(&mut self, context: &mut Context, tokens: &[Token]) -> Result<Found> {
         let (width, held) = (tokens.len(), context.held());
         let before = held - width;
         context.keep(before);
@@ -58,8 +58,15 @@ impl Sameness {
         Ok(found)
     }
 
+    /// Notes what `rows` say of batches of `width` tokens after `held` others: each as a part of a batch and alone.
+    pub(crate) fn learn(&mut self, width: usize, held: usize, rows: Vec<(Vec<f32>, Vec<f32>)>) -> Found {
+        let found = rows.iter().map(|(one, other)| compare(one, other)).fold(Found::Same, worse);
+        self.known.insert((width, length(held + width)), found);
+        found
+    }
+
     /// Whether anything was found to differ.
-    pub(super) fn any_differs(&self) -> bool {
+    pub(crate) fn any_differs(&self) -> bool {
         self.known.values().any(|found| matches!(found, Found::Differs(_)))
     }
 }

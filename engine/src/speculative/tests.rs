@@ -75,12 +75,7 @@ fn never_losing(options: &Options, session: &mut Session, settings: &Settings) {
     session.put_speculator(speculator);
 }
 
-fn generated(
-    session: &mut Session,
-    sampling: &SamplingOptions,
-    prompt: &str,
-    n: u32,
-) -> (Generation, usize) {
+fn generated(session: &mut Session, sampling: &SamplingOptions, prompt: &str, n: u32) -> (Generation, usize) {
     session.clear();
     let mut chain = Chain::new(sampling, the_model()).expect("a chain");
     let request = Request { prompt, n_predict: n, ignore_end: true };
@@ -104,7 +99,10 @@ fn ways() -> Vec<(&'static str, SamplingOptions)> {
         ("grammar", SamplingOptions { constraint: Some(Constraint::Grammar(grammar.into())), ..greedy() }),
         ("drawn", drawn()),
         ("drawn with penalties", SamplingOptions { frequency_penalty: 0.7, ..drawn() }),
-        ("drawn by a schema", SamplingOptions { constraint: Some(Constraint::JsonSchema(schema)), ..drawn() }),
+        (
+            "drawn by a schema",
+            SamplingOptions { constraint: Some(Constraint::JsonSchema(schema)), ..drawn() },
+        ),
         ("mirostat", SamplingOptions { mirostat: 2, ..drawn() }),
         ("xtc", SamplingOptions { xtc_probability: 0.5, xtc_threshold: 0.01, ..drawn() }),
         ("cold", SamplingOptions { temperature: 0.1, ..drawn() }),

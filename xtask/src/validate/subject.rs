@@ -203,7 +203,9 @@ mod tests {
 
     #[test]
     fn drafts_are_known_by_their_flags() {
-        for flag in ["--speculative", "--speculative=lookup", "--draft-model", "--draft-near", "--model-draft=x"] {
+        for flag in
+            ["--speculative", "--speculative=lookup", "--draft-model", "--draft-near", "--model-draft=x"]
+        {
             assert!(is_of_drafts(flag), "{flag}");
         }
         for flag in ["-t", "--no-repack", "lookup", "--drain"] {
