@@ -205,7 +205,7 @@ mod tests {
         let (mut gain, wait) = gain();
         run(&mut gain, &wait, 100, 4, 200);
         for _ in 0..5 {
-            run(&mut gain, &wait, WINDOW, 1, 300);
+            run(&mut gain, &wait, 10, 1, 300);
             run(&mut gain, &wait, 3 * WINDOW, 4, 200);
         }
         assert_eq!(gain.loss(), None);
