@@ -534,6 +534,8 @@ pub struct Context {
     prefill_pool: Option<Arc<Threadpool>>,
     _collector: Option<Arc<Collector>>,
     sequences: u32,
+    /// Rows of logits that a batch may ask for.
+    rows: u32,
     message: Message,
     stop: Option<Arc<AtomicBool>>,
 }
@@ -609,6 +611,7 @@ impl Context {
             prefill_pool: None,
             _collector: collector,
             sequences,
+            rows: sequences,
             message,
             stop: None,
         };

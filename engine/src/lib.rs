@@ -103,6 +103,8 @@ pub mod signals;
 #[doc(hidden)]
 pub mod size;
 #[doc(hidden)]
+pub mod speculative;
+#[doc(hidden)]
 pub mod split;
 #[doc(hidden)]
 pub mod stream_utf8;

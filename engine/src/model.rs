@@ -106,17 +106,19 @@ pub(crate) fn context_collecting(
     Ok(context)
 }
 
-/// Makes a context as the settings want it, of `sequences` sequences that share its cells.
+/// Makes a context as the settings want it, of `sequences` sequences that share its cells, with room for `rows` rows of
+/// logits in a batch.
 pub(crate) fn shared_context(
     model: &Arc<Model>,
     settings: &Settings,
     live: &Live,
     sequences: u32,
+    rows: u32,
 ) -> Result<Context> {
     // So that the end does not wait for a long step.
     let options = context_options(model, settings, true);
     check_memory(model, &options, settings, live, LOWER_CTX)?;
-    let mut context = Context::shared(model, &options, sequences)?;
+    let mut context = Context::shared_with_rows(model, &options, sequences, rows)?;
     threads::attach(&mut context, settings, live.host.as_ref())?;
     Ok(context)
 }

@@ -130,6 +130,17 @@ choice! {
     Off = "off",
 }
 
+choice! {
+    /// Where drafts of coming tokens come from: see [`crate::speculative`].
+    Drafts, "speculative mode", Off:
+    /// Nowhere: every token is evaluated alone.
+    Off = "off",
+    /// From the text itself: what followed when its last tokens stood there before.
+    Lookup = "lookup",
+    /// From a smaller model.
+    Model = "model",
+}
+
 impl KvType {
     /// Whether values are kept in blocks, with fewer bits than a float has.
     pub fn is_quantised(self) -> bool {

@@ -148,9 +148,12 @@ pub struct Args {
     load: LoadFlags,
     #[command(flatten)]
     split: SplitFlags,
+    #[command(flatten)]
+    drafts: super::speculative::Refused,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
+    args.drafts.refuse()?;
     let live = super::read_live();
     if args.roofline {
         interrupt::stop_after(table::interrupt);

@@ -18,6 +18,7 @@ use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags
 use super::hub::HubFlags;
 use super::run::predict;
 use super::sampling::ChainFlags;
+use super::speculative::SpeculativeFlags;
 use super::variant::{VariantFlags, warn_of_context};
 use crate::interrupt;
 use input::{Input, Read};
@@ -67,6 +68,8 @@ pub struct Args {
     #[command(flatten)]
     split: SplitFlags,
     #[command(flatten)]
+    speculative: SpeculativeFlags,
+    #[command(flatten)]
     tuning: TuningFlags,
 }
 
@@ -85,6 +88,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     super::warn_of(&settings);
     warn_of_context(&model, &settings);
     let sampling = args.sampling.options(&settings)?;
+    let speculation = args.speculative.options()?;
 
     start(args.load.verbose);
     let typed = io::stdin().is_terminal();
@@ -92,7 +96,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let layouts = Layouts::open(&model, &settings, &live)?;
     super::warn_of_one_layout(&layouts);
     let template = Template::choose(args.chat_template.as_deref(), layouts.model())?;
-    let session = layouts.session(&settings, &live, true)?;
+    let mut session = layouts.session(&settings, &live, true)?;
+    session.speculate(&speculation, &settings, &live)?;
     let mut conversation = Conversation::new(session, sampling, template)?;
     conversation.set_system(args.system.clone());
     // Before anything is typed: a template that cannot be used, or a system prompt that it refuses.

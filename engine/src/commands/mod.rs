@@ -19,6 +19,7 @@ mod cache;
 mod flags;
 mod hub;
 mod sampling;
+mod speculative;
 mod sql;
 mod table;
 mod variant;

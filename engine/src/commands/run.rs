@@ -21,6 +21,7 @@ use super::cache::{self, CacheFlags};
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
 use super::hub::HubFlags;
 use super::sampling::ChainFlags;
+use super::speculative::{self, SpeculativeFlags};
 use super::variant::{VariantFlags, warn_of_context};
 use crate::interrupt;
 
@@ -66,6 +67,8 @@ pub struct Args {
     #[command(flatten)]
     split: SplitFlags,
     #[command(flatten)]
+    speculative: SpeculativeFlags,
+    #[command(flatten)]
     tuning: TuningFlags,
 }
 
@@ -84,6 +87,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     super::warn_of(&settings);
     warn_of_context(&model, &settings);
     let sampling = args.sampling.options(&settings)?;
+    let speculation = args.speculative.options()?;
     let prompt = prompt(args)?;
 
     start(args.load.verbose);
@@ -92,6 +96,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let cache = args.cache.want(&model)?;
     let layouts = Layouts::open(&model, &settings, &live)?;
     let mut session = layouts.session(&settings, &live, true)?;
+    session.speculate(&speculation, &settings, &live)?;
     let mut chain = Chain::new(&sampling, layouts.model())?;
     let cache = cache.and_then(|wanted| cache::open(wanted, &layouts, &session, &settings, &live));
     let load = loading.elapsed();
@@ -134,6 +139,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "split_layout": session.is_split(),
             "timings": timings(&generation, load),
         });
+        if let Some(report) = &generation.speculation {
+            result["speculative"] = report.to_json();
+        }
         if cache.is_some() {
             result["prompt_cache"] = cache::to_json(&report);
         }
@@ -144,6 +152,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     say_speed(&generation, load, session.threads());
     cache::say(&report, &generation);
     say_split(&generation, &session, &settings);
+    speculative::say(&generation);
     Ok(match generation.stop {
         Stop::Interrupted => ExitCode::from(interrupt::CODE),
         _ => ExitCode::SUCCESS,

@@ -89,6 +89,16 @@ pub struct Args {
     /// [default: info, where --log-format is given]. Prompts and answers are never part of it, see log_prompts
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<log::Level>,
+    /// Speculative decoding by what the text itself repeats: off, asked (requests that ask for it) or lookup (all that do
+    /// not say otherwise) [default: off]
+    #[arg(long, value_name = "WHO")]
+    speculative: Option<engine::serve::drafts::Who>,
+    /// Most tokens of a draft, 1 to 15 [default: 7]
+    #[arg(long, value_name = "N", value_parser = whole("1 to 15"))]
+    draft_max: Option<u32>,
+    /// Draft also where a batch of tokens rounds otherwise than single tokens
+    #[arg(long)]
+    draft_near: bool,
     /// Print where it listens as one JSON object on stdout
     #[arg(long)]
     json: bool,
@@ -186,6 +196,9 @@ fn flags(args: &Args) -> Config {
         prompt_cache_ro: args.prompt_cache_ro.then_some(true),
         log_format: args.log_format,
         log_level: args.log_level,
+        speculative: args.speculative,
+        draft_max: args.draft_max,
+        draft_near: args.draft_near.then_some(true),
         ..Config::default()
     };
     args.sampling.ask(&mut config.engine);

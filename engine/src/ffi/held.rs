@@ -45,6 +45,15 @@ impl Context {
 }
 
 impl Model {
+    /// Whether its memory can forget the last tokens alone: not where a state is changed by every token.
+    pub fn can_take_back(&self) -> bool {
+        // SAFETY: reads fields.
+        unsafe {
+            !sys::llama_model_is_recurrent(self.raw.as_ptr())
+                && !sys::llama_model_is_hybrid(self.raw.as_ptr())
+        }
+    }
+
     /// Value of a metadata key that is a text, whole.
     pub fn metadata_text(&self, key: &str) -> Option<String> {
         let key = CString::new(key).ok()?;

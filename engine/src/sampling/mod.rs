@@ -103,6 +103,11 @@ impl Chain {
         self.is_constrained
     }
 
+    /// Whether the best token is taken, whatever is drawn.
+    pub(crate) fn takes_best(&self) -> bool {
+        self.takes_best
+    }
+
     /// The seed that was asked for or drawn.
     pub fn seed(&self) -> u32 {
         self.seed

@@ -10,6 +10,7 @@ use std::time::Duration;
 use build_info::Bytes;
 use toml::{Table, Value};
 
+use super::drafts::{Drafting, Who};
 use super::embed::Pooling;
 use super::fields::nearest;
 use super::keys;
@@ -24,6 +25,7 @@ use crate::ffi::MAX_SEQUENCES;
 use crate::log;
 use crate::settings::Requested;
 use crate::size;
+use crate::speculative::MOST;
 use crate::variant::Adapter;
 #[cfg(test)]
 use crate::variant::Variant;
@@ -52,6 +54,9 @@ pub struct Config {
     pub prompt_cache: Option<PathBuf>,
     pub prompt_cache_size: Option<Bytes>,
     pub prompt_cache_ro: Option<bool>,
+    pub speculative: Option<Who>,
+    pub draft_max: Option<u32>,
+    pub draft_near: Option<bool>,
     pub max_request_bytes: Option<u32>,
     pub max_connections: Option<u32>,
     pub log_format: Option<log::Format>,
@@ -163,6 +168,14 @@ pub const KEYS: &[Key] = &[
           set: |config, value| put(&mut config.prompt_cache_size, text(value).and_then(|text| size::parse(&text))) },
     Key { name: "prompt_cache_ro", value: "false", help: "Only read the folder.",
           set: |config, value| put(&mut config.prompt_cache_ro, truth(value)) },
+    Key { name: "speculative", value: "\"off\"",
+          help: "Speculative decoding by what the text itself repeats: off, asked (requests that ask for it) or lookup (all that do not say otherwise).",
+          set: |config, value| put(&mut config.speculative, word(value)) },
+    Key { name: "draft_max", value: "7", help: "Most tokens of a draft.",
+          set: |config, value| put(&mut config.draft_max, whole(value, 1, MOST)) },
+    Key { name: "draft_near", value: "false",
+          help: "Draft also where a batch of tokens rounds otherwise than single tokens: a text may differ from one without drafts where two tokens are nearly as likely.",
+          set: |config, value| put(&mut config.draft_near, truth(value)) },
 
     Key { name: "ctx_size", value: "4096", help: "Tokens of the context, for all slots together; 0 takes what the model was trained for.",
           set: |config, value| put(&mut config.engine.n_ctx, whole(value, 0, u32::MAX)) },
@@ -330,8 +343,8 @@ impl Config {
             };
         }
         or!(self, other, model name chat_template socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
-            idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro max_request_bytes max_connections
-            log_format log_level log_prompts);
+            idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro speculative
+            draft_max draft_near max_request_bytes max_connections log_format log_level log_prompts);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
             n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
             greedy temperature top_k top_p min_p seed);
@@ -416,6 +429,16 @@ impl Config {
                 reuse: self.prompt_reuse.unwrap_or(true),
                 step: Duration::from_millis(u64::from(self.step_ms.unwrap_or(250))),
                 stall,
+                drafts: Drafting {
+                    who: self.speculative.unwrap_or_default(),
+                    most: checked(
+                        "--draft-max",
+                        self.draft_max.unwrap_or(Drafting::default().most),
+                        1,
+                        MOST,
+                    )?,
+                    near: self.draft_near.unwrap_or(false),
+                },
             },
             embedding_pooling: self.embedding_pooling,
             prompt_cache: self.prompt_cache.clone().map(|folder| PromptCache {

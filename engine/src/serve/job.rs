@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use super::drafts::{Drafted, Wish};
 use super::logprobs::Likelihood;
 use super::ticket::Ticket;
 use crate::ffi::Token;
@@ -42,6 +43,8 @@ pub struct Job {
     pub cache_prompt: bool,
     /// How many alternatives are told of each token, and how likely it was; nothing where not asked for.
     pub logprobs: Option<u32>,
+    /// Drafts, where it is to have any.
+    pub drafts: Option<Wish>,
     /// Held until its first token is chosen, where others wait for its prompt.
     pub leads: Option<Arc<()>>,
     /// The one with the same prompt that goes before it: what that has evaluated need not be evaluated again.
@@ -164,6 +167,8 @@ pub struct Timings {
     pub prefill: Option<Duration>,
     /// From the first token to the last.
     pub decode: Duration,
+    /// What became of drafts.
+    pub drafted: Drafted,
 }
 
 impl Timings {
@@ -180,6 +185,9 @@ impl Timings {
             "prefill_ms": self.prefill.map(milliseconds),
             "prefill_tokens_per_second": self.prefill.and_then(|time| rate(evaluated, time)),
             "decode_ms": milliseconds(self.decode),
+            "drafted_tokens": self.drafted.drafted,
+            "accepted_tokens": self.drafted.accepted,
+            "drafts_turned_off": self.drafted.turned_off,
             // The first token comes out of the prefill.
             "decode_tokens_per_second": rate(usage.completion_tokens.saturating_sub(1), self.decode),
         })

@@ -12,6 +12,7 @@ pub mod choices;
 pub mod config;
 pub mod connection;
 pub mod conversation;
+pub mod drafts;
 pub mod embed;
 pub mod fields;
 pub mod hold;

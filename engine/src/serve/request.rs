@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::conversation::Conversation;
+use super::drafts::{self, Drafting, Wish};
 use super::fields::{Fields, shown, wrong};
 use super::logprobs;
 use super::refusal::Refusal;
@@ -26,6 +27,8 @@ pub struct Defaults {
     pub max_tokens: u32,
     /// How long a request may take, queue included.
     pub deadline: Duration,
+    /// Speculative decoding.
+    pub drafts: Drafting,
 }
 
 /// The text to go on from.
@@ -66,6 +69,8 @@ pub struct Generate {
     pub sampling: SamplingOptions,
     /// Whether the prompt may begin with what is in the cache.
     pub cache_prompt: bool,
+    /// Drafts, where it is to have any.
+    pub drafts: Option<Wish>,
     /// How many alternatives are told of each token, and how likely it was; nothing where not asked for.
     pub logprobs: Option<u32>,
     /// How long it may take.
@@ -88,6 +93,7 @@ impl Generate {
             sampling,
             logprobs: fields.whole("logprobs", 0..=logprobs::MOST)?,
             cache_prompt: fields.bool("cache_prompt")?.unwrap_or(true),
+            drafts: drafts::take(fields, defaults.drafts)?,
             deadline: deadline.map_or(defaults.deadline, Duration::from_secs_f64),
         })
     }
@@ -207,7 +213,7 @@ mod tests {
     fn defaults() -> Defaults {
         let sampling =
             SamplingOptions { top_p: 0.9, temperature: 0.0, seed: Some(7), ..SamplingOptions::default() };
-        Defaults { sampling, max_tokens: 64, deadline: Duration::from_secs(60) }
+        Defaults { sampling, max_tokens: 64, deadline: Duration::from_secs(60), drafts: Drafting::default() }
     }
 
     fn read(json: &str) -> Result<Generate, Refusal> {

@@ -208,7 +208,12 @@ impl Options {
     /// What of it can be changed while the server runs.
     fn current(&self, sampling: SamplingOptions) -> Current {
         Current {
-            defaults: Defaults { sampling, max_tokens: self.max_tokens, deadline: self.deadline },
+            defaults: Defaults {
+                sampling,
+                max_tokens: self.max_tokens,
+                deadline: self.deadline,
+                drafts: self.rules.drafts,
+            },
             limits: self.limits,
             keys: self.keys.clone(),
         }
@@ -312,11 +317,12 @@ fn start_scheduler(
         // Its sender is dropped at the end, whatever that is.
         let _over = over;
         // On this thread: it is one of its pool's.
-        let scheduler = model::shared_context(&model, &settings, &live, slots).and_then(|context| {
-            let made = (context.n_ctx(), context.pools());
-            let scheduler = Scheduler::new(context, inbox, metrics, rules)?;
-            Ok((scheduler.with_disk(cache, &settings, &live)?, made))
-        });
+        let scheduler =
+            model::shared_context(&model, &settings, &live, slots, rules.rows(slots)).and_then(|context| {
+                let made = (context.n_ctx(), context.pools());
+                let scheduler = Scheduler::new(context, inbox, metrics, rules)?;
+                Ok((scheduler.with_disk(cache, &settings, &live)?, made))
+            });
         match scheduler {
             Ok((scheduler, made)) => {
                 let _ = said.send(Ok(made));

@@ -3,11 +3,13 @@
 //! Nothing here waits for a client: what a reader does not take stays in its slot, which rests meanwhile.
 
 mod disk;
+mod drafts;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::drafts::Drafting;
 use super::hold::{self, Holds};
 use super::job::{Client, Done, Event, Finish, Job};
 use super::metrics::Metrics;
@@ -39,6 +41,15 @@ pub struct Rules {
     pub step: Duration,
     /// How long a reader may be behind before its request ends.
     pub stall: Duration,
+    /// Speculative decoding.
+    pub drafts: Drafting,
+}
+
+impl Rules {
+    /// Rows of logits that a batch of `slots` slots may ask for.
+    pub fn rows(&self, slots: u32) -> u32 {
+        self.drafts.rows(slots)
+    }
 }
 
 /// `rules` as far as `context` can work by them.
@@ -71,6 +82,7 @@ pub struct Scheduler {
     looked_at_queue: Instant,
     /// Where it shows its slots.
     place: usize,
+    drafts: drafts::Drafts,
 }
 
 impl Scheduler {
@@ -94,6 +106,7 @@ impl Scheduler {
         Ok(Scheduler {
             slots: (0..slots).map(Slot::new).collect(),
             place: metrics.board.place(),
+            drafts: drafts::Drafts::new(&context, &rules),
             context,
             inbox,
             metrics,
@@ -365,14 +378,20 @@ impl Scheduler {
     fn step(&mut self, active: &[Active]) {
         let beside = prefill_beside_decode(self.rules.step.as_secs_f64(), self.seconds_per_prompt_token);
         let parts = plan(active, self.budget, beside);
+        let inbox = Arc::clone(&self.inbox);
+        let turn = inbox.turn.take();
+        if let Err(error) = self.draft(&parts) {
+            drop(turn);
+            return self.give_up(&parts, &error);
+        }
         let rows = self.fill(&parts);
-        let turn = self.inbox.turn.take();
         let start = Instant::now();
         let decoded = self.context.decode_batch(&mut self.batch);
         self.context.synchronize();
         drop(turn);
         match decoded {
             Ok(Decoded::Done) => {}
+            Ok(Decoded::NoRoom) if self.drop_drafts() => return,
             Ok(Decoded::NoRoom) => return self.make_room(),
             // The end has come, and every request is told of that.
             Err(Error::Interrupted) => return self.inbox.close(Closing::Now),
@@ -382,11 +401,19 @@ impl Scheduler {
         for part in &parts {
             self.hold(part);
         }
+        let drafted = self.batch.len() > parts.iter().map(|part| part.tokens as usize).sum();
+        let mut made = 0;
         for (at, row) in rows {
-            if let Err(error) = self.choose_token(at, row) {
-                self.fail(at, &error);
+            match self.choose_tokens(at, row) {
+                Ok(tokens) => made += tokens,
+                Err(error) => {
+                    // Drafts may be left of what was evaluated.
+                    self.context.forget(self.slots[at].sequence, self.slots[at].held.len() as u32);
+                    self.fail(at, &error);
+                }
             }
         }
+        self.measure_step(made, drafted);
     }
 
     /// Puts `parts` into the batch; returns the slots that choose a token, and by which row.
@@ -399,6 +426,9 @@ impl Scheduler {
             let held = slot.held.len();
             if let Some(token) = run.next {
                 rows.push((part.slot, self.batch.push(token, held as u32, slot.sequence, true)));
+                for (after, token) in run.draft.tokens.iter().enumerate() {
+                    self.batch.push(*token, (held + 1 + after) as u32, slot.sequence, true);
+                }
                 continue;
             }
             let end = held + part.tokens as usize;

@@ -172,6 +172,7 @@ impl Server {
                 stop: request.stop.clone(),
                 shown: shown.clone(),
                 cache_prompt: request.cache_prompt,
+                drafts: request.drafts,
                 logprobs: request.logprobs,
                 leads: leader.clone().filter(|_| choice == 0),
                 follows: leader.as_ref().filter(|_| choice > 0).map(Arc::downgrade),

@@ -8,6 +8,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::board::{Shown, ShownRun, State};
+use super::drafts::Draft;
 use super::job::{Done, Event, Finish, Job, Piece, Timings, Usage};
 use super::logprobs::Likelihood;
 use super::plan::Want;
@@ -112,6 +113,8 @@ pub struct Run {
     pub outbox: Outbox,
     /// The token that was chosen last, if it is to be evaluated.
     pub next: Option<Token>,
+    /// Tokens that may follow it.
+    pub draft: Draft,
     /// How likely the token was that was chosen last, where asked for.
     likelihood: Option<Box<Likelihood>>,
     stream: StreamUtf8,
@@ -137,6 +140,7 @@ impl Run {
             number,
             outbox: Outbox::new(job.events.clone()),
             next: None,
+            draft: Draft::new(job.drafts),
             likelihood: None,
             stream: StreamUtf8::default(),
             stops: StopStrings::new(job.stop.clone()),
@@ -201,6 +205,21 @@ impl Run {
         self.job.prompt.extend(self.next.take());
     }
 
+    /// How many tokens it may still generate.
+    pub fn left(&self) -> u32 {
+        self.job.max_tokens.saturating_sub(self.generated)
+    }
+
+    /// The last `count` tokens that were chosen and evaluated, if there are as many.
+    pub fn last_made(&self, count: usize) -> Option<&[Token]> {
+        Some(&self.evaluated[self.evaluated.len().checked_sub(count)?..])
+    }
+
+    /// All of the text so far, with `next` at its end.
+    pub fn text_with(&self, next: Token) -> Vec<Token> {
+        [&self.job.prompt, &self.evaluated[..], &[next]].concat()
+    }
+
     /// Whether nothing was chosen yet.
     pub fn is_fresh(&self) -> bool {
         self.first.is_none()
@@ -234,6 +253,7 @@ impl Run {
                 first_token: since(self.job.arrived, self.first),
                 prefill: since(self.admitted, self.first),
                 decode: self.first.and_then(|first| since(first, self.last)).unwrap_or_default(),
+                drafted: self.draft.drafted,
             },
         }
     }

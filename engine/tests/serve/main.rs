@@ -10,6 +10,7 @@ mod client;
 mod common;
 mod crowd;
 mod disk;
+mod drafts;
 mod embeddings;
 mod end;
 mod hold;

@@ -128,6 +128,7 @@ fn limits(facts: &Facts) -> Map<String, Value> {
         },
         "ignore_eos": { "type": ["boolean", "null"], "default": false },
         "cache_prompt": { "type": ["boolean", "null"], "default": true },
+        "speculative": crate::serve::drafts::schema(facts.defaults.drafts),
         "stop": { "anyOf": [stop, { "type": "array", "items": stop, "maxItems": STOPS }, { "type": "null" }] },
         "model": { "enum": [facts.name, null] },
         "stream_options": {

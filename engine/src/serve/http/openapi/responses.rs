@@ -135,6 +135,9 @@ fn timings() -> Value {
             "prefill_ms": maybe,
             "prefill_tokens_per_second": maybe,
             "decode_ms": number,
+            "drafted_tokens": { "type": "integer", "minimum": 0 },
+            "accepted_tokens": { "type": "integer", "minimum": 0 },
+            "drafts_turned_off": { "type": "boolean" },
             "decode_tokens_per_second": maybe,
         }),
     )

@@ -7,8 +7,12 @@ use crate::serve::fields::Fields;
 use crate::serve::http::{chat, completions};
 
 fn facts() -> Facts {
-    let defaults =
-        Defaults { sampling: SamplingOptions::default(), max_tokens: 64, deadline: Duration::from_secs(60) };
+    let defaults = Defaults {
+        sampling: SamplingOptions::default(),
+        max_tokens: 64,
+        deadline: Duration::from_secs(60),
+        drafts: Default::default(),
+    };
     Facts {
         name: "m".to_string(),
         last_token: 99,
