@@ -111,7 +111,7 @@ impl Embedder {
             }
         };
         // Nobody else has these threads, and nothing is to wait for a batch.
-        self.evaluator.insert(evaluator).embed(texts, &Turn::default(), || Ok(u32::MAX))
+        self.evaluator.insert(evaluator).embed(texts, &Turn::default(), || Ok(u32::MAX), || false)
     }
 }
 

@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut options = config.options()?;
     options.socket = None;
     let live = super::read_live();
-    let tuned = args.tuning.look_up(&options.model, &live);
+    let tuned = args.tuning.look_up(&options.model, &config.engine.variant, &live);
     let settings = Settings::resolve_tuned(&config.engine, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     start(args.load.verbose);
