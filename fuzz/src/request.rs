@@ -12,6 +12,7 @@ pub fn check(bytes: &[u8]) {
         sampling: SamplingOptions::default(),
         max_tokens: 512,
         deadline: Duration::from_secs(600),
+        drafts: Default::default(),
     };
     let read = || {
         let mut fields = Fields::read(bytes)?;
