@@ -15,8 +15,8 @@ use crate::workspace::Workspace;
 /// Options of `model synth`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Shape: tiny, moe-tiny, bert-tiny, swa-tiny, small-qwen2, small-llama, llama-1b, qwen2.5-1.5b, or the last two with four layers alone:
-    /// llama-1b-4l, qwen2.5-1.5b-4l
+    /// Shape: tiny, moe-tiny, bert-tiny (embeddings alone), swa-tiny (a sliding window), small-qwen2, small-llama,
+    /// llama-1b, qwen2.5-1.5b, or the last two with four layers alone: llama-1b-4l, qwen2.5-1.5b-4l
     #[arg(long, required_unless_present = "lora_of")]
     preset: Option<String>,
     /// A LoRA adapter for this model, in place of a model
