@@ -24,7 +24,7 @@ const LONG: &str = "root ::= p p p p p p p p p p\np ::= [a-z]{2000}";
 fn command(more: &[&str]) -> Command {
     let mut command = Command::new(ANNEAL);
     command.args(["mcp", "-t", "1", "--chat-template", "chatml", "-m"]).arg(tiny()).args(more);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     command
 }
 
@@ -344,7 +344,7 @@ fn several_clients_share_a_server() {
     let connect = || {
         let mut command = Command::new(ANNEAL);
         command.args(["mcp", "--connect"]).arg(&socket);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         command
     };
     // A client may be there first.
