@@ -12,6 +12,10 @@ pub struct Switches {
     pub repack: bool,
     /// Whether llamafile's matrix kernels are compiled in (`GGML_LLAMAFILE`).
     pub llamafile: bool,
+    /// Whether kernels ask for weights ahead of their use (`GGML_CPU_PREFETCH`, of our patch). Absent in the records of
+    /// builds before there was one.
+    #[serde(default)]
+    pub prefetch: bool,
     /// Who serves the engine's memory, C++'s included.
     pub allocator: Allocator,
     /// Whether large buffers ask the kernel for huge pages.

@@ -186,6 +186,7 @@ struct File {
     lto: Option<Lto>,
     repack: Option<bool>,
     llamafile: Option<bool>,
+    prefetch: Option<bool>,
     allocator: Option<Allocator>,
     huge_pages: Option<bool>,
     extra_flags: Option<Vec<String>>,
@@ -301,6 +302,7 @@ fn resolve(name: String, description: String, files: &[File]) -> Result<Profile>
         switches: Switches {
             repack: resolve!(repack),
             llamafile: resolve!(llamafile),
+            prefetch: resolve!(prefetch),
             allocator: resolve!(allocator),
             huge_pages: resolve!(huge_pages),
             extra_flags: resolve!(extra_flags),
@@ -332,6 +334,7 @@ mod tests {
         lto = "off"
         repack = true
         llamafile = true
+        prefetch = true
         allocator = "system"
         huge_pages = false
         extra_flags = []

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use build_info::Sha256;
 
+use crate::Progress;
 use crate::digest::{self, Listing};
 use crate::tools::{Tools, run};
 
@@ -14,6 +15,8 @@ use crate::tools::{Tools, run};
 pub(crate) struct Patch {
     pub(crate) name: String,
     pub(crate) digest: Sha256,
+    /// What is lost where it does not apply; a patch without one has to apply.
+    optional: Option<String>,
     path: PathBuf,
 }
 
@@ -31,36 +34,60 @@ pub(crate) fn load(dir: &Path) -> Result<Vec<Patch>> {
         let name =
             path.file_name().and_then(|name| name.to_str()).context("a patch whose name is not UTF-8")?;
         ensure!(
-            says_why(&text),
+            header(&text, "Why").is_some(),
             "the patch {name} does not say why it is there: put a line `Why: …` above its first diff (see {})",
             dir.join("README.md").display()
         );
-        patches.push(Patch { name: name.to_string(), digest: digest::of_bytes(&text), path });
+        let optional = header(&text, "Optional");
+        patches.push(Patch { name: name.to_string(), digest: digest::of_bytes(&text), optional, path });
     }
     patches.sort_by(|one, other| one.name.as_bytes().cmp(other.name.as_bytes()));
     Ok(patches)
 }
 
-/// Whether `Why: …` stands above the first diff.
-fn says_why(patch: &[u8]) -> bool {
+/// What stands after `key:` above the first diff.
+fn header(patch: &[u8], key: &str) -> Option<String> {
     String::from_utf8_lossy(patch)
         .lines()
         .take_while(|line| !line.starts_with("diff ") && !line.starts_with("--- "))
-        .any(|line| line.strip_prefix("Why:").is_some_and(|reason| !reason.trim().is_empty()))
+        .filter_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
+        .map(|text| text.trim().to_string())
+        .find(|text| !text.is_empty())
 }
 
-/// Applies `patch` to `tree`, which has the listing `before`; returns the listing after it.
-pub(crate) fn apply(patch: &Patch, tree: &Path, before: &Listing, tools: &Tools) -> Result<Listing> {
+/// Applies `patch` to `tree`, which has the listing `before`; returns the listing after it, or nothing for an optional
+/// patch that does not fit this tree.
+pub(crate) fn apply(
+    patch: &Patch,
+    tree: &Path,
+    before: &Listing,
+    tools: &Tools,
+    progress: Progress<'_>,
+) -> Result<Option<Listing>> {
     let tree = tree.canonicalize().with_context(|| format!("cannot open {}", tree.display()))?;
     let above = tree.parent().context("the tree has no parent folder")?;
-    let mut git = tools.git();
-    git.args(["-c", "apply.ignoreWhitespace=no", "apply", "--verbose", "--whitespace=nowarn", "-p1", "--"])
-        .arg(&patch.path)
-        .current_dir(&tree)
-        // The store lies in a repository's target folder. Were git to find that repository, it would take
-        // the patch's paths from the top of it, find none below this folder, and succeed without a change.
-        .env("GIT_CEILING_DIRECTORIES", above);
-    run(&mut git, "patches need it; install git").with_context(|| {
+    let git = |further: &[&str]| {
+        let mut git = tools.git();
+        git.args(["-c", "apply.ignoreWhitespace=no", "apply", "--verbose", "--whitespace=nowarn", "-p1"])
+            .args(further)
+            .arg("--")
+            .arg(&patch.path)
+            .current_dir(&tree)
+            // The store lies in a repository's target folder. Were git to find that repository, it would take
+            // the patch's paths from the top of it, find none below this folder, and succeed without a change.
+            .env("GIT_CEILING_DIRECTORIES", above);
+        git
+    };
+    const HINT: &str = "patches need it; install git";
+    if let Some(lost) = &patch.optional
+        && run(&mut git(&["--check"]), HINT).is_err()
+    {
+        // A missing git is an error still: the tree would be another one on a machine that has it.
+        run(tools.git().arg("--version"), HINT)?;
+        progress(&format!("the patch {} does not fit this llama.cpp and is left out: {lost}", patch.name));
+        return Ok(None);
+    }
+    run(&mut git(&[]), HINT).with_context(|| {
         format!(
             "the patch {} does not apply to this llama.cpp: make it anew for it, or remove it if upstream has the \
              change by now",
@@ -72,7 +99,7 @@ pub(crate) fn apply(patch: &Patch, tree: &Path, before: &Listing, tools: &Tools)
     if after == *before {
         bail!("the patch {} changes nothing in this llama.cpp: remove it", patch.name);
     }
-    Ok(after)
+    Ok(Some(after))
 }
 
 #[cfg(test)]
@@ -91,7 +118,7 @@ mod tests {
             ("", false),
         ];
         for (text, expected) in cases {
-            assert_eq!(says_why(text.as_bytes()), expected, "{text:?}");
+            assert_eq!(header(text.as_bytes(), "Why").is_some(), expected, "{text:?}");
         }
     }
 }

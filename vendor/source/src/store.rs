@@ -167,9 +167,16 @@ impl Store {
         if let Some(expected) = &wanted.digest {
             verify(&digest, expected, &fetched)?;
         }
+        let (mut patches, mut left_out) = (Vec::new(), Vec::new());
         for patch in &wanted.patches {
             progress(&format!("applying {}", patch.name));
-            listing = patch::apply(patch, &path, &listing, &self.tools)?;
+            match patch::apply(patch, &path, &listing, &self.tools, progress)? {
+                Some(after) => {
+                    listing = after;
+                    patches.push(patch.name.clone());
+                }
+                None => left_out.push(patch.name.clone()),
+            }
         }
         let mut tree = Tree {
             path,
@@ -178,7 +185,8 @@ impl Store {
             build_commit: fetched.build_commit.unwrap_or_else(|| tree_version(&digest)),
             digest,
             patched_digest: listing.digest(),
-            patches: wanted.patches.iter().map(|patch| patch.name.clone()).collect(),
+            patches,
+            left_out,
             llama_version,
             ggml_version,
         };
@@ -199,7 +207,7 @@ fn tree_version(digest: &Sha256) -> String {
 fn find(wanted: &Wanted, origin: &Origin) -> Option<Tree> {
     let tree = Tree::read(&wanted.home)?;
     let is_wanted = wanted.digest.as_ref().is_none_or(|digest| *digest == tree.digest)
-        && tree.patches.iter().eq(wanted.patches.iter().map(|patch| &patch.name));
+        && tree.tried().into_iter().eq(wanted.patches.iter().map(|patch| patch.name.as_str()));
     // Two folders with the same files share one tree.
     is_wanted.then(|| Tree { origin: origin.clone(), ..tree })
 }

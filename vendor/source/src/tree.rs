@@ -31,6 +31,9 @@ pub struct Tree {
     pub patched_digest: Sha256,
     /// Names of the patches applied, in order.
     pub patches: Vec<String>,
+    /// Names of the optional patches that do not fit this tree.
+    #[serde(default)]
+    pub left_out: Vec<String>,
     /// llama.cpp's version from its CMakeLists.txt, `0.6.0`; `unknown` in older trees.
     pub llama_version: String,
     /// ggml's version from its CMakeLists.txt, `0.26.0`; `unknown` in older trees.
@@ -41,6 +44,13 @@ pub struct Tree {
 }
 
 impl Tree {
+    /// Names of all patches that there were, in order.
+    pub(crate) fn tried(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.patches.iter().chain(&self.left_out).map(String::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// CMake definitions without which llama.cpp asks the git repository around its folder, which is ours, for
     /// its own version. The number of commits is known to no origin; 0 is what llama.cpp itself takes then.
     ///

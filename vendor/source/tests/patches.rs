@@ -38,6 +38,29 @@ fn patches_are_applied_in_order_and_recorded() -> Result<()> {
     Ok(())
 }
 
+/// Another version of llama.cpp, a user's own tree: what a patch of ours brings is not worth refusing it for.
+#[test]
+fn an_optional_patch_that_does_not_fit_is_left_out_and_told() -> Result<()> {
+    let bench = Bench::new()?;
+    let optional = "Why: faster\nOptional: slower without it\n";
+    bench.patch("0001-a.patch", &format!("{optional}{}", diff("zwei", "2")))?;
+    bench.patch("0002-b.patch", &format!("{optional}{}", diff("two", "2")))?;
+    let mut said = Vec::new();
+    let tree = bench.store.ensure(&Origin::Crate, &mut |line| said.push(line.to_string()))?;
+    assert_eq!(
+        (&tree.patches[..], &tree.left_out[..]),
+        (&["0002-b.patch".to_string()][..], &["0001-a.patch".to_string()][..])
+    );
+    let told = |line: &String| {
+        line.contains("0001-a.patch does not fit") && line.ends_with("left out: slower without it")
+    };
+    assert!(said.iter().any(told), "{said:?}");
+    // It is found again, not made again.
+    let again = bench.store.ensure(&Origin::Crate, &mut |line| panic!("{line}"))?;
+    assert_eq!(again, tree);
+    Ok(())
+}
+
 /// In a subfolder of a repository `git apply` skips the files of a patch in git's format, in silence; the store
 /// lies in one.
 #[test]

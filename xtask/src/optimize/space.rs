@@ -88,6 +88,7 @@ pub fn space(
     ideas.extend(compilers(host, toolchain, base));
     ideas.extend(vectors(host, base));
     ideas.extend(libraries(host, toolchain, base, work));
+    ideas.extend(memory(host, base, work));
     // A stable sort: equals stay in the order in which they were thought of.
     ideas.sort_by_key(|idea| std::cmp::Reverse(idea.rank));
 
@@ -203,6 +204,15 @@ fn vectors(host: &Host, base: &Profile) -> Vec<Idea> {
         ideas.push(Idea::new("no-avx512", &["isa=x86-64-v3"], 60, why));
     }
     ideas
+}
+
+/// What kernels ask of memory ahead.
+fn memory(host: &Host, base: &Profile, work: &Work) -> Vec<Idea> {
+    if host.arch != "x86_64" || !base.switches.prefetch || work.objective.generate == 0 {
+        return Vec::new();
+    }
+    let why = "where the hardware fetches well by itself, asking ahead is work for nothing";
+    vec![Idea::new("no-prefetch", &["prefetch=false"], 15, why)]
 }
 
 /// BLAS libraries and llamafile's kernels, which take large multiplications of prefill.

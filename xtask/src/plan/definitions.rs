@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use build_info::record::Source;
+use build_info::switches::Switches;
 
 use super::blas;
 use super::choose::Tools;
@@ -12,6 +13,7 @@ use crate::profile::{Blas, Linkage, Profile, Threading};
 /// All definitions of one build but the install prefix, which is the build folder's.
 pub fn definitions(
     profile: &Profile,
+    switches: &Switches,
     source: &Source,
     tools: &Tools,
     isa: &IsaPlan,
@@ -76,12 +78,14 @@ pub fn definitions(
         set(name, &value);
     }
     // Both are on by default.
-    for (name, on) in
-        [("GGML_CPU_REPACK", profile.switches.repack), ("GGML_LLAMAFILE", profile.switches.llamafile)]
-    {
+    for (name, on) in [("GGML_CPU_REPACK", switches.repack), ("GGML_LLAMAFILE", switches.llamafile)] {
         if !on {
             set(name, "OFF");
         }
+    }
+    // Our patch's, off by default: llama.cpp's own default build stays its own.
+    if switches.prefetch {
+        set("GGML_CPU_PREFETCH", "ON");
     }
     for (name, value) in isa.definitions.iter().chain(&profile.definitions) {
         set(name, value);

@@ -102,8 +102,11 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
     let tools = choose::choose(profile, toolchain, &mut notes)?;
     let isa = isa::plan(profile.isa, host, &tools.compiler, &mut notes)?;
     let lto = lto::plan(profile.lto, &tools, toolchain, &mut notes)?;
-    let switches = switches::plan(profile, &tools, toolchain, &mut notes)?;
-    let definitions = definitions::definitions(profile, source, &tools, &isa, &lto);
+    let of_switches = switches::plan(profile, &tools, toolchain, &mut notes)?;
+    // Our patch knows x86 kernels only.
+    let prefetch = profile.switches.prefetch && host.arch == "x86_64";
+    let switches = Switches { prefetch, ..profile.switches.clone() };
+    let definitions = definitions::definitions(profile, &switches, source, &tools, &isa, &lto);
     Ok(Plan {
         profile: profile.name.clone(),
         variant: None,
@@ -113,11 +116,11 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
         targets: profile.targets.clone(),
         linkage: profile.linkage,
         threading: profile.threading,
-        switches: profile.switches.clone(),
+        switches,
         blas: profile.blas,
         blas_library: tools.blas,
         cargo_profile: profile.cargo_profile.clone(),
-        codegen: isa.codegen.clone().and(lto.codegen.clone()).and(switches),
+        codegen: isa.codegen.clone().and(lto.codegen.clone()).and(of_switches),
         lto,
         environment: CLEARED
             .iter()

@@ -72,9 +72,10 @@ impl fmt::Display for Plan {
         let on = |on: bool| if on { "on" } else { "off" };
         writeln!(
             f,
-            "  switches   repack {}, llamafile {}, allocator {}, huge pages {}, fast-math {}",
+            "  switches   repack {}, llamafile {}, prefetch {}, allocator {}, huge pages {}, fast-math {}",
             on(self.switches.repack),
             on(self.switches.llamafile),
+            on(self.switches.prefetch),
             self.switches.allocator,
             on(self.switches.huge_pages),
             on(self.switches.fast_math)

@@ -201,15 +201,34 @@ fn another_content_of_a_patch_is_another_plan() {
 }
 
 #[test]
+fn only_upstreams_own_build_and_the_reference_ask_for_no_weights_ahead() {
+    let host = host("zen5-vm");
+    let asks = |profile: &str| {
+        plan_for(profile, &host).unwrap().cmake_flags().iter().any(|flag| flag == "-DGGML_CPU_PREFETCH=ON")
+    };
+    for (profile, expected) in [
+        ("native", true),
+        ("portable", true),
+        ("native+prefetch:false", false),
+        ("upstream-default", false),
+        ("reference", false),
+    ] {
+        assert_eq!(asks(profile), expected, "{profile}");
+    }
+}
+
+#[test]
 fn switches_reach_cmake_the_compilers_and_the_linker() {
     let host = host("zen5-vm");
     let plain = plan_for("native", &host).unwrap();
     /// Key and value, what CMake is told, a flag for C++, one for the linker.
     type Case = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'static str>);
-    let cases: [Case; 8] = [
+    let cases: [Case; 9] = [
         ("threading=openmp", Some("-DGGML_OPENMP=ON"), None, None),
         ("repack=false", Some("-DGGML_CPU_REPACK=OFF"), None, None),
         ("llamafile=false", Some("-DGGML_LLAMAFILE=OFF"), None, None),
+        // Its own test says that it is on otherwise.
+        ("prefetch=false", None, None, None),
         ("allocator=mimalloc", None, None, None),
         ("allocator=jemalloc", None, None, None),
         ("huge_pages=true", None, None, Some("-Wl,--wrap=ggml_aligned_malloc")),

@@ -12,6 +12,7 @@ use crate::profile::Threading;
 const OPENMP: &str = "-DGGML_USE_OPENMP";
 const REPACK: &str = "-DGGML_USE_CPU_REPACK";
 const LLAMAFILE: &str = "-DGGML_USE_LLAMAFILE";
+const PREFETCH: &str = "-DGGML_USE_CPU_PREFETCH";
 
 /// Holds the definitions that ggml-cpu is compiled with against the plan.
 ///
@@ -22,6 +23,8 @@ pub fn check_definitions(plan: &Plan, flags: &EffectiveFlags) -> Result<()> {
         ("threading", OPENMP, plan.threading == Threading::Threadpool, plan.threading == Threading::Openmp),
         ("repack", REPACK, !plan.switches.repack, false),
         ("llamafile", LLAMAFILE, !plan.switches.llamafile, false),
+        // That it is there cannot be asked for: the patch is left out of trees that it does not fit.
+        ("prefetch", PREFETCH, !plan.switches.prefetch, false),
     ];
     for (key, definition, must_not, must) in asked {
         let there = defines(flags, definition);
@@ -43,7 +46,12 @@ fn defines(flags: &EffectiveFlags, definition: &str) -> bool {
 
 /// The switches as they were found; those of the finished program have been checked.
 pub fn found(plan: &Plan, flags: &EffectiveFlags) -> Switches {
-    Switches { repack: defines(flags, REPACK), llamafile: defines(flags, LLAMAFILE), ..plan.switches.clone() }
+    Switches {
+        repack: defines(flags, REPACK),
+        llamafile: defines(flags, LLAMAFILE),
+        prefetch: defines(flags, PREFETCH),
+        ..plan.switches.clone()
+    }
 }
 
 /// What the finished program tells of itself; a program that tells nothing has nothing of it.
@@ -114,6 +122,7 @@ mod tests {
         Switches {
             repack: true,
             llamafile: true,
+            prefetch: true,
             allocator: Allocator::System,
             huge_pages: false,
             extra_flags: vec![],

@@ -32,10 +32,11 @@ pub struct Args {
 }
 
 /// What is tried where nothing is named.
-const EACH: [&str; 8] = [
+const EACH: [&str; 9] = [
     "threading=openmp",
     "repack=false",
     "llamafile=false",
+    "prefetch=false",
     "allocator=mimalloc",
     "allocator=jemalloc",
     "huge_pages=true",
