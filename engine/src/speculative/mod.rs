@@ -175,7 +175,8 @@ impl Speculator {
     /// first. `None` where there is none.
     fn width(&self, held: usize, pure: usize, room: usize) -> Option<(usize, Option<Found>)> {
         let widths = WIDTHS[..=self.reach].iter().rev().copied();
-        widths.filter(|width| *width <= room.min(self.most + 1)).find_map(|width| {
+        let fits = |width: &usize| *width <= room.min(self.most + 1) && !Sameness::is_between(*width, held);
+        widths.filter(fits).find_map(|width| {
             match self.sameness.of(width, held) {
                 Some(Found::Differs(_)) if !self.near => None,
                 Some(found) => Some((width, Some(found))),

@@ -37,6 +37,12 @@ impl Sameness {
         self.known.get(&(width, length(held + width))).copied()
     }
 
+    /// Whether a batch of `width` tokens after `held` others makes the context one of another length. What is known of
+    /// one length says nothing of the other, and it cannot be looked at before it is there.
+    pub(crate) fn is_between(width: usize, held: usize) -> bool {
+        length(held) != length(held + width)
+    }
+
     /// Looks at it by the last tokens that `context` holds, `tokens`, which were evaluated one by one, and are again
     /// afterwards.
     pub(crate) fn look(&mut self, context: &mut Context, tokens: &[Token]) -> Result<Found> {
@@ -107,6 +113,14 @@ mod tests {
         ];
         for (one, other, expected) in cases {
             assert_eq!((worse(one, other), worse(other, one)), (expected, expected));
+        }
+    }
+
+    #[test]
+    fn what_is_between_two_lengths_is_of_neither() {
+        let cases = [(240, false), (241, true), (256, true), (257, false), (496, false), (497, true)];
+        for (held, expected) in cases {
+            assert_eq!(Sameness::is_between(16, held), expected, "{held}");
         }
     }
 

@@ -87,7 +87,8 @@ impl Scheduler {
         let reach = run.draft.reach.min(WIDTHS.len() - 1);
         let (sequence, held) = (slot.sequence, slot.held.len());
         let mut width = None;
-        for candidate in WIDTHS[..=reach].iter().copied().rev().filter(|width| *width <= most + 1) {
+        let fits = |width: &usize| *width <= most + 1 && !Sameness::is_between(*width, cells);
+        for candidate in WIDTHS[..=reach].iter().copied().rev().filter(fits) {
             let found = match self.drafts.sameness.of(candidate, cells) {
                 Some(found) => found,
                 None => {
