@@ -253,7 +253,9 @@ fn a_slow_grammar_ends_alone() {
     others.send(other.to_string().as_bytes());
     assert!(others.next().is_some_and(|line| line.get("token").is_some()));
     let (status, _, text) = tcp(&server, "POST", "/v1/completions", &[], asked.to_string().as_bytes());
-    assert!(status == 500 && text.contains("kept other requests waiting for longer"), "{status}: {text}");
+    // On a machine that does much else a single token may be too late before the sum of all is too much.
+    let reasons = ["kept other requests waiting for longer", "a token took more than"];
+    assert!(status == 500 && reasons.iter().any(|reason| text.contains(reason)), "{status}: {text}");
     // The other goes on: what it was told meanwhile, and more.
     let line = std::iter::from_fn(|| others.next()).nth(500);
     assert!(line.as_ref().is_some_and(|line| line.get("token").is_some()), "{line:?}");
