@@ -213,6 +213,10 @@ pub struct StageTime {
     pub name: String,
     /// Wall-clock seconds.
     pub seconds: f64,
+    /// CPU seconds of all that it ran. Absent where they are not known: of older builds, and where a compiler cache
+    /// compiled, whose server is not among the programs that were run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<f64>,
 }
 
 /// What the smoke test saw: two greedy runs on a tiny synthetic model gave equal tokens.

@@ -45,6 +45,9 @@ def mend(body):
         body["chat_template_kwargs"] = {}
     if isinstance(body.get("logit_bias"), dict):
         body["logit_bias"] = {key: bias for key, bias in body["logit_bias"].items() if not key.isdigit() or int(key) < 100}
+    if "input" in body:
+        # A thousandth of a second may be too little, which is an answer, too.
+        body.update(timeout_s=None)
     if "prompt" in body or "messages" in body:
         body.update(max_tokens=4, max_completion_tokens=None, timeout_s=None)
 

@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use build_info::Bytes;
 
 /// An error of the engine. Its text says what was tried, on what, why it failed and what to do.
+///
+/// [`Usage`](Error::Usage) and [`Grammar`](Error::Grammar) are what the caller can mend by asking for something else;
+/// [`Interrupted`](Error::Interrupted) is what a [`Canceller`](crate::Canceller) brings about. Variants will be added.
+#[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A setting that cannot be meant: exit code 2.
@@ -14,6 +18,15 @@ pub enum Error {
     /// The file is no model that can be loaded; found before llama.cpp saw it.
     #[error(transparent)]
     BadModel(#[from] gguf::ReadError),
+
+    /// A LoRA adapter that is none, or another model's.
+    #[error("cannot use the adapter {}: {why}", path.display())]
+    Adapter {
+        /// The adapter.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        why: String,
+    },
 
     /// llama.cpp refused the model.
     #[error("cannot load {}: {why}{}", path.display(), memory_advice(why))]
@@ -335,6 +348,18 @@ pub enum Error {
     /// Messages that no prompt can be made of.
     #[error("{0}")]
     Messages(String),
+
+    /// The model cannot be had from the hub.
+    #[error(transparent)]
+    Hub(#[from] crate::hub::Error),
+    /// A panic in this crate, caught before it reached who called.
+    #[error("anneal made a mistake while it was to {what}: {why}; please report it with what was called")]
+    Internal {
+        /// What was asked for.
+        what: &'static str,
+        /// The panic's message.
+        why: String,
+    },
 
     /// The output file cannot be put in its place.
     #[error(transparent)]

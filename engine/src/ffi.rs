@@ -8,26 +8,32 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use llama_sys as sys;
 
 use crate::error::{Error, Result, readable};
 use crate::options::{ContextOptions, FlashAttention, KvType, LoadMode, ModelOptions};
+use crate::variant::Variant;
 
 mod batch;
 mod clock;
 mod collector;
 mod embedding;
 mod held;
+mod log;
 mod quantizer;
 mod sampler;
 mod state;
+mod stop;
+mod variant;
 
 pub use batch::{Batch, Decoded, MAX_SEQUENCES, SequenceId};
-pub(crate) use clock::strftime_now;
+pub(crate) use clock::{strftime_now, thread_time};
 pub use collector::Collector;
 pub use embedding::Embedding;
 pub(crate) use embedding::Threads;
+pub use log::{LogLevel, log_to};
 pub(crate) use quantizer::{quantize, quantize_plan, quantize_progress};
 pub use sampler::{Candidate, RawChain};
 
@@ -228,6 +234,8 @@ pub struct Model {
     vocab: *const sys::llama_vocab,
     path: PathBuf,
     repacked: u64,
+    n_ctx_train: u32,
+    variant: variant::Applied,
 }
 
 // SAFETY: llama.cpp never changes a model after loading; its vocabulary is documented as thread-safe, and
@@ -246,6 +254,11 @@ impl Drop for Model {
 impl Model {
     /// Loads `path` with no checks of its own: [`crate::model::open`] makes them first.
     pub fn load(path: &Path, options: &ModelOptions) -> Result<Arc<Model>> {
+        Self::load_as(path, options, &Variant::default())
+    }
+
+    /// The same, as `variant` wants it.
+    pub(crate) fn load_as(path: &Path, options: &ModelOptions, variant: &Variant) -> Result<Arc<Model>> {
         start(false);
         let file = c_path(path)?;
         let mut message = Message::new();
@@ -264,7 +277,13 @@ impl Model {
         let vocab = unsafe { sys::llama_model_get_vocab(raw.as_ptr()) };
         // SAFETY: reads a number of this thread.
         let repacked = unsafe { sys::anneal_repacked_bytes() };
-        Ok(Arc::new(Model { raw, vocab, path: path.to_path_buf(), repacked }))
+        // SAFETY: reads a field.
+        let n_ctx_train = unsafe { sys::llama_model_n_ctx_train(raw.as_ptr()) }.max(0).cast_unsigned();
+        let applied = variant::Applied::default();
+        let path = path.to_path_buf();
+        let mut model = Model { raw, vocab, path, repacked, n_ctx_train, variant: applied };
+        model.apply(variant)?;
+        Ok(Arc::new(model))
     }
 
     /// The file it came from.
@@ -317,8 +336,8 @@ impl Model {
 
     /// Context it was trained for.
     pub fn n_ctx_train(&self) -> u32 {
-        // SAFETY: reads a field.
-        unsafe { sys::llama_model_n_ctx_train(self.raw.as_ptr()) }.max(0).cast_unsigned()
+        // As it was loaded: contexts with YaRN change it.
+        self.n_ctx_train
     }
 
     /// Number of layers.
@@ -515,7 +534,10 @@ pub struct Context {
     prefill_pool: Option<Arc<Threadpool>>,
     _collector: Option<Arc<Collector>>,
     sequences: u32,
+    /// Rows of logits that a batch may ask for.
+    rows: u32,
     message: Message,
+    stop: Option<Arc<AtomicBool>>,
 }
 
 // SAFETY: see above; the model is shared by `Arc` and is `Sync`.
@@ -563,6 +585,7 @@ impl Context {
             params.type_k = kv_type(options.type_k);
             params.type_v = kv_type(options.type_v);
             params.flash_attn_type = flash_attention(options.flash_attention);
+            model.put_rope(&mut params);
             if options.interruptible {
                 params.abort_callback = Some(sys::anneal_interrupted);
             }
@@ -581,15 +604,19 @@ impl Context {
         };
         let raw =
             NonNull::new(raw).ok_or_else(|| Error::Context { n_ctx: options.n_ctx, why: message.text() })?;
-        Ok(Context {
+        let mut context = Context {
             raw,
             model: Arc::clone(model),
             decode_pool: None,
             prefill_pool: None,
             _collector: collector,
             sequences,
+            rows: sequences,
             message,
-        })
+            stop: None,
+        };
+        context.adapt()?;
+        Ok(context)
     }
 
     /// The model.
@@ -689,7 +716,7 @@ impl Context {
             };
             match code {
                 0 => {}
-                2 if interrupted() => return Err(Error::Interrupted),
+                2 if self.was_stopped() => return Err(Error::Interrupted),
                 code => return Err(self.decode_error(code, chunk.len())),
             }
         }
@@ -715,7 +742,7 @@ impl Context {
             };
             match code {
                 0 => {}
-                2 if interrupted() => return Err(Error::Interrupted.into()),
+                2 if self.was_stopped() => return Err(Error::Interrupted.into()),
                 code => return Err(self.decode_error(code, chunk.len()).into()),
             }
             for index in 0..chunk.len() as i32 {

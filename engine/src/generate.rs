@@ -1,13 +1,15 @@
 //! Text in, text out: tokenise, prefill, then sample and decode one token at a time, in one context or in two.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::ffi::{Context, Token, interrupted};
+use crate::ffi::{Context, Model, Token, interrupted};
 use crate::sampling::Chain;
+use crate::speculative::{self, Report};
 use crate::split::{HandOver, Sequence};
 use crate::stream_utf8::StreamUtf8;
 
@@ -59,6 +61,8 @@ pub struct Generation {
     pub token_times: Vec<Duration>,
     /// Handing the sequence over from the weights of prefill to those of decode, where they are not the same.
     pub hand_over: Option<HandOver>,
+    /// What drafts brought, where there were to be any.
+    pub speculation: Option<Report>,
 }
 
 impl Generation {
@@ -74,6 +78,7 @@ impl Generation {
             decode: Duration::ZERO,
             token_times: Vec::new(),
             hand_over: None,
+            speculation: None,
         }
     }
 
@@ -161,15 +166,10 @@ pub(crate) fn go_on(
     start: Instant,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<()> {
-    let context = sequence.current();
-    let room = (context.n_ctx() as usize).saturating_sub(context.held());
-    let model = std::sync::Arc::clone(context.model());
+    let mut teller = Teller::new(sequence.current(), request, start, on_text);
     chain.accept_prompt(prompt)?;
-    let mut stream = StreamUtf8::default();
     // An earlier sequence's, or one on the way to this prompt: not between its tokens.
     sequence.take_hand_over();
-    let mut first = None;
-    let mut before = None;
     generation.stop = loop {
         if generation.tokens.len() >= request.n_predict as usize {
             break Stop::Length;
@@ -185,29 +185,15 @@ pub(crate) fn go_on(
             }
             None => chain.sample(sequence.current(), -1)?,
         };
-        let now = Instant::now();
-        let first = *first.get_or_insert(now);
-        generation.time_to_first_token.get_or_insert(first - start);
-        if model.is_end(token) && (!request.ignore_end || chain.is_constrained()) {
-            break Stop::End;
+        if let Some(mut speculator) = sequence.take_speculator() {
+            let teller = &mut teller;
+            let stop =
+                speculative::go_on(sequence, chain, &mut speculator, prompt, token, generation, teller);
+            sequence.put_speculator(speculator);
+            break stop?;
         }
-        generation.tokens.push(token);
-        generation.token_times.extend(before.replace(now).map(|before| now - before));
-        generation.decode = first.elapsed().saturating_sub(handed(&generation.hand_over));
-        model.piece(token, stream.buffer())?;
-        let text = stream.take();
-        if !text.is_empty() && on_text(text).is_break() {
-            break Stop::OutputClosed;
-        }
-        // All that could follow is the end, so there is no need to evaluate anything for it.
-        if chain.is_complete() {
-            break Stop::End;
-        }
-        if generation.tokens.len() >= request.n_predict as usize {
-            break Stop::Length;
-        }
-        if generation.tokens.len() > room {
-            break Stop::ContextFull;
+        if let Some(stop) = teller.take(token, chain, generation)? {
+            break stop;
         }
         let context = sequence.context_for(1)?;
         match context.decode(&[token]) {
@@ -216,11 +202,85 @@ pub(crate) fn go_on(
         }
         generation.hand_over = generation.hand_over.or_else(|| sequence.take_hand_over());
     };
-    let rest = stream.finish();
-    if generation.stop != Stop::OutputClosed && !rest.is_empty() && on_text(rest).is_break() {
-        generation.stop = Stop::OutputClosed;
-    }
+    teller.finish(generation);
     Ok(())
+}
+
+/// Tells the tokens of a generation as they are chosen, and knows when it ends.
+pub(crate) struct Teller<'a> {
+    request: Request<'a>,
+    model: Arc<Model>,
+    /// Tokens that the context has room for.
+    room: usize,
+    start: Instant,
+    first: Option<Instant>,
+    before: Option<Instant>,
+    stream: StreamUtf8,
+    on_text: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
+}
+
+impl<'a> Teller<'a> {
+    fn new(
+        context: &Context,
+        request: &Request<'a>,
+        start: Instant,
+        on_text: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Self {
+        Teller {
+            request: *request,
+            model: Arc::clone(context.model()),
+            room: (context.n_ctx() as usize).saturating_sub(context.held()),
+            start,
+            first: None,
+            before: None,
+            stream: StreamUtf8::default(),
+            on_text,
+        }
+    }
+
+    /// Most tokens of the generation.
+    pub(crate) fn most(&self) -> usize {
+        self.request.n_predict as usize
+    }
+
+    /// Takes `token`, which `chain` chose and accepted; says why it is the last, if it is.
+    pub(crate) fn take(
+        &mut self,
+        token: Token,
+        chain: &Chain,
+        generation: &mut Generation,
+    ) -> Result<Option<Stop>> {
+        let now = Instant::now();
+        let first = *self.first.get_or_insert(now);
+        generation.time_to_first_token.get_or_insert(first - self.start);
+        if self.model.is_end(token) && (!self.request.ignore_end || chain.is_constrained()) {
+            return Ok(Some(Stop::End));
+        }
+        generation.tokens.push(token);
+        generation.token_times.extend(self.before.replace(now).map(|before| now - before));
+        generation.decode = first.elapsed().saturating_sub(handed(&generation.hand_over));
+        self.model.piece(token, self.stream.buffer())?;
+        let text = self.stream.take();
+        if !text.is_empty() && (self.on_text)(text).is_break() {
+            return Ok(Some(Stop::OutputClosed));
+        }
+        // All that could follow is the end, so there is no need to evaluate anything for it.
+        if chain.is_complete() {
+            return Ok(Some(Stop::End));
+        }
+        if generation.tokens.len() >= self.most() {
+            return Ok(Some(Stop::Length));
+        }
+        Ok((generation.tokens.len() > self.room).then_some(Stop::ContextFull))
+    }
+
+    /// Tells what is left of a character that is not whole.
+    fn finish(mut self, generation: &mut Generation) {
+        let rest = self.stream.finish();
+        if generation.stop != Stop::OutputClosed && !rest.is_empty() && (self.on_text)(rest).is_break() {
+            generation.stop = Stop::OutputClosed;
+        }
+    }
 }
 
 fn handed(hand_over: &Option<HandOver>) -> Duration {

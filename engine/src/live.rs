@@ -34,7 +34,7 @@ pub struct Blas {
 impl Live {
     /// Looks at the machine and beside the running executable. Nothing here stops the engine.
     pub fn read() -> Self {
-        // GPUs are llama.cpp's business, and asking the driver can take seconds.
+        // GPUs are llama.cpp's business, and asking the driver can take seconds: see `ask_for_gpus`.
         let detected = host::detect(&host::Root::live().without_gpus());
         let readable = !detected.host.limits.affinity.is_empty() || !detected.host.topology.cores.is_empty();
         let blas =
@@ -54,6 +54,15 @@ impl Live {
             }
         }
         live
+    }
+
+    /// Asks the NVIDIA driver, if one is loaded, for its GPUs, for whoever shows the machine.
+    pub fn ask_for_gpus(&mut self) {
+        let (gpus, warnings) = host::gpus(&host::Root::live());
+        if let Some(host) = &mut self.host {
+            host.gpus = gpus;
+        }
+        self.warnings.extend(warnings);
     }
 
     /// Where the record of this build lies, if it has one: in the executable's folder or the one above it

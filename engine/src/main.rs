@@ -31,6 +31,8 @@ enum Command {
     // By far the largest.
     Bench(Box<commands::bench::Args>),
     Serve(Box<commands::serve::Args>),
+    Mcp(Box<commands::mcp::Args>),
+    Top(commands::top::Args),
     Info(commands::info::Args),
     Quantize(commands::quantize::Args),
     Tune(commands::tune::Args),
@@ -46,6 +48,9 @@ enum Command {
 
 /// Wrong usage.
 const USAGE: u8 = 2;
+
+/// The same may do at another time.
+const AGAIN: u8 = 75;
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
@@ -69,6 +74,8 @@ fn run() -> ExitCode {
         Command::Chat(args) => commands::chat::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Serve(args) => commands::serve::run(&args),
+        Command::Mcp(args) => commands::mcp::run(&args),
+        Command::Top(args) => commands::top::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
         Command::Eval(args) => commands::eval::run(&args),
@@ -89,6 +96,7 @@ fn run() -> ExitCode {
             }
             match error.downcast_ref::<engine::Error>() {
                 Some(engine::Error::Usage(_) | engine::Error::Grammar { .. }) => ExitCode::from(USAGE),
+                Some(engine::Error::Hub(error)) if error.is_temporary() => ExitCode::from(AGAIN),
                 _ => ExitCode::FAILURE,
             }
         }

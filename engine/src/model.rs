@@ -11,8 +11,10 @@ use crate::error::{Error, Result};
 use crate::ffi::{self, Collector, Context, Model};
 use crate::live::Live;
 use crate::options::{ContextOptions, LoadMode};
+use crate::serve::embed::is_causal;
 use crate::settings::{Settings, Source};
 use crate::threads;
+use crate::variant::Variant;
 
 /// Loads the model at `path`.
 ///
@@ -20,7 +22,8 @@ use crate::threads;
 /// model larger than the memory is refused unless it is mapped and not repacked, so that the kernel can drop
 /// its pages: the alternative is the out-of-memory killer.
 pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>> {
-    let size = GgufFile::open(path)?.weights()?;
+    let file = GgufFile::open(path)?;
+    let size = Bytes(file.weights()?.0.saturating_add(adapters_size(&file, settings)?.0));
     let pageable = is_pageable(settings);
     if let Some(available) = live.memory().filter(|available| size > *available && !pageable) {
         return Err(Error::TooLarge {
@@ -36,12 +39,22 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
         ffi::turn_off_tiled();
     }
     ffi::ask_huge_pages(settings.huge_pages.value);
-    let model = Model::load(path, &settings.model_options())?;
+    let model = Model::load_as(path, &settings.model_options(), &settings.variant)?;
     if !model.is_decoder_only() {
         let what = "has an encoder: this program runs models that generate text with a decoder alone";
         return Err(Error::NotGenerative { path: path.to_path_buf(), what });
     }
     Ok(model)
+}
+
+/// Size of the weights of the adapters that `settings` want of the model that begins with `file`, which go with it.
+pub(crate) fn adapters_size(file: &GgufFile, settings: &Settings) -> Result<Bytes> {
+    if settings.variant == Variant::default() {
+        return Ok(Bytes(0));
+    }
+    let others = file.other_parts()?;
+    let parts: Vec<&GgufFile> = std::iter::once(file).chain(&others).collect();
+    settings.variant.check_model(&parts)
 }
 
 /// Makes a context of `model` with threads of its own.
@@ -86,25 +99,39 @@ pub(crate) fn context_collecting(
     mend: &'static str,
     collector: Option<Arc<Collector>>,
 ) -> Result<Context> {
+    check_generates(model)?;
     check_memory(model, options, settings, live, mend)?;
     let mut context = Context::with(model, options, collector)?;
     threads::attach(&mut context, settings, live.host.as_ref())?;
     Ok(context)
 }
 
-/// Makes a context as the settings want it, of `sequences` sequences that share its cells.
+/// Makes a context as the settings want it, of `sequences` sequences that share its cells, with room for `rows` rows of
+/// logits in a batch.
 pub(crate) fn shared_context(
     model: &Arc<Model>,
     settings: &Settings,
     live: &Live,
     sequences: u32,
+    rows: u32,
 ) -> Result<Context> {
     // So that the end does not wait for a long step.
     let options = context_options(model, settings, true);
     check_memory(model, &options, settings, live, LOWER_CTX)?;
-    let mut context = Context::shared(model, &options, sequences)?;
+    let mut context = Context::shared_with_rows(model, &options, sequences, rows)?;
     threads::attach(&mut context, settings, live.host.as_ref())?;
     Ok(context)
+}
+
+/// Refuses a model whose tokens look at what comes after them: it makes embeddings, and llama.cpp would have no logits.
+pub(crate) fn check_generates(model: &Model) -> Result<()> {
+    match is_causal(model) {
+        true => Ok(()),
+        false => Err(Error::NotGenerative {
+            path: model.path().to_path_buf(),
+            what: "makes embeddings and no text: ask `anneal serve` for them at /v1/embeddings",
+        }),
+    }
 }
 
 /// Whether the cache of a context fits into what the weights leave.

@@ -69,6 +69,17 @@ choice! {
 }
 
 choice! {
+    /// How positions are scaled for a context longer than the one of the training.
+    RopeScaling, "RoPE scaling", None:
+    /// Not at all.
+    None = "none",
+    /// All alike.
+    Linear = "linear",
+    /// By frequency: YaRN, arXiv 2309.00071.
+    Yarn = "yarn",
+}
+
+choice! {
     /// Data type of the K or V half of the cache.
     KvType, "cache type", F16:
     /// 4 bytes a value.
@@ -117,6 +128,17 @@ choice! {
     On = "on",
     /// Never.
     Off = "off",
+}
+
+choice! {
+    /// Where drafts of coming tokens come from: see [`crate::speculative`].
+    Drafts, "speculative mode", Off:
+    /// Nowhere: every token is evaluated alone.
+    Off = "off",
+    /// From the text itself: what followed when its last tokens stood there before.
+    Lookup = "lookup",
+    /// From a smaller model.
+    Model = "model",
 }
 
 impl KvType {

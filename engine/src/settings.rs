@@ -12,6 +12,7 @@ use crate::ffi::{MAX_THREADS, TILED};
 use crate::live::{Blas, Live};
 use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, SplitLayout};
 use crate::sampling::SamplingOptions;
+use crate::variant::Variant;
 
 /// Where a value came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -103,6 +104,7 @@ pub struct Requested {
     pub top_p: Option<f32>,
     pub min_p: Option<f32>,
     pub seed: Option<u32>,
+    pub variant: Variant,
 }
 
 /// Everything resolved.
@@ -162,6 +164,8 @@ pub struct Settings {
     pub min_p: Setting<f32>,
     /// Seed; `None` draws one at each start.
     pub seed: Setting<Option<u32>>,
+    /// How the model differs from its file.
+    pub variant: Variant,
     /// What bounded the threads, in words.
     pub bound_by: String,
 }
@@ -314,6 +318,7 @@ impl Settings {
             top_p: Setting::or_default(requested.top_p, 0.95),
             min_p: Setting::or_default(requested.min_p, 0.05),
             seed: Setting::or_default(requested.seed.map(Some), None),
+            variant: requested.variant.clone(),
             bound_by: budget.bound_by,
         })
     }
@@ -350,6 +355,10 @@ impl Settings {
         }
     }
 
+    fn rope_in_words(&self) -> String {
+        Some(self.variant.rope.words()).filter(|words| !words.is_empty()).unwrap_or("the model's".to_string())
+    }
+
     /// How to load a model.
     pub fn model_options(&self) -> ModelOptions {
         ModelOptions { load_mode: self.load_mode.value, repack: self.repack.value, vocab_only: false }
@@ -376,6 +385,10 @@ impl Settings {
         fn line<T>(name: &'static str, setting: &Setting<T>, value: impl fmt::Display) -> Explained {
             Explained { name, value: value.to_string(), source: setting.source }
         }
+        let variant = |name, asked: bool, value: String| {
+            let source = if asked { Source::Flag } else { Source::Default };
+            Explained { name, value, source }
+        };
         let on = |on: bool| if on { "on" } else { "off" };
         let policy = match self.policy.value {
             Policy::Max => "max",
@@ -400,6 +413,8 @@ impl Settings {
             line("ctx-size", &self.n_ctx, n_ctx),
             line("batch-size", &self.n_batch, self.n_batch.value),
             line("ubatch-size", &self.n_ubatch, self.n_ubatch.value),
+            variant("lora", !self.variant.adapters.is_empty(), self.variant.adapters_in_words()),
+            variant("rope", !self.variant.rope.is_the_models(), self.rope_in_words()),
             line("load-mode", &self.load_mode, self.load_mode.value),
             line("repack", &self.repack, on(self.repack.value)),
             line("tiled", &self.tiled, on(self.tiled.value)),
@@ -526,6 +541,7 @@ pub(crate) fn check(requested: &Requested) -> Result<()> {
         let last = MAX_THREADS - 1;
         return usage(format!("--cpu-list {cpu}: llama.cpp can bind threads to CPUs 0 to {last}"));
     }
+    requested.variant.rope.check()?;
     let fractions = [("--top-p", requested.top_p), ("--min-p", requested.min_p)];
     for (flag, value) in fractions {
         if let Some(value) = value.filter(|value| !(0.0..=1.0).contains(value)) {
@@ -660,7 +676,7 @@ mod tests {
     fn every_setting_is_explained() {
         let settings = Settings::resolve(&Requested::default(), &live(2)).expect("valid");
         let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-        assert_eq!(names.len(), 25);
+        assert_eq!(names.len(), 27);
         assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
     }
 }

@@ -7,16 +7,18 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use build_info::Bytes;
 
 use crate::error::{Error, Result};
-use crate::ffi::{Context, DeviceKind, Model, devices};
+use crate::ffi::{Context, DeviceKind, Model, Token, devices};
 use crate::live::Live;
 use crate::model;
 use crate::options::{ContextOptions, LoadMode, ModelOptions, SplitLayout};
 use crate::settings::{Settings, Source};
+use crate::speculative::{self, Speculator};
 
 /// Something that evaluates tokens one after the other: a context, or two that take turns.
 pub trait Sequence {
@@ -33,6 +35,14 @@ pub trait Sequence {
     fn take_hand_over(&mut self) -> Option<HandOver> {
         None
     }
+
+    /// What drafts its tokens, if anything does; it is put back afterwards.
+    fn take_speculator(&mut self) -> Option<Box<Speculator>> {
+        None
+    }
+
+    /// Puts it back.
+    fn put_speculator(&mut self, _speculator: Box<Speculator>) {}
 }
 
 impl Sequence for Context {
@@ -132,7 +142,7 @@ impl Layouts {
     ) -> Result<Session> {
         let decode = model::context_with(&self.decode, options, settings, live, mend)?;
         let Some(model) = &self.prefill else {
-            return Ok(Session { decode, prefill: None, why_not: self.why_not.clone() });
+            return Ok(Session { decode, prefill: None, why_not: self.why_not.clone(), speculator: None });
         };
         // The same options on both sides: a state fits only a cache of the same types and order.
         let context =
@@ -143,7 +153,7 @@ impl Layouts {
             context.share_threads(&decode);
             Prefill { context, from: settings.split_from.value as usize, at: None, used: false, handed: None }
         });
-        Ok(Session { decode, prefill, why_not })
+        Ok(Session { decode, prefill, why_not, speculator: None })
     }
 }
 
@@ -190,7 +200,8 @@ fn fits(model: &Model, options: Option<&ContextOptions>, settings: &Settings, li
 
 /// The model at `path`, which is `other`, as it is in the file.
 fn as_in_file(path: &Path, other: &Model, settings: &Settings) -> Result<Arc<Model>> {
-    let model = Model::load(path, &ModelOptions { repack: false, ..settings.model_options() })?;
+    let options = ModelOptions { repack: false, ..settings.model_options() };
+    let model = Model::load_as(path, &options, &settings.variant)?;
     let looks = |model: &Model| (model.description(), model.size(), model.n_params(), model.n_vocab());
     match looks(&model) == looks(other) {
         true => Ok(model),
@@ -212,6 +223,7 @@ pub struct Session {
     decode: Context,
     prefill: Option<Prefill>,
     why_not: Option<String>,
+    speculator: Option<Box<Speculator>>,
 }
 
 /// The context that evaluates prompts.
@@ -232,6 +244,27 @@ enum Phase {
 }
 
 impl Session {
+    /// Drafts tokens from now on, as `options` want it.
+    ///
+    /// # Errors
+    /// Those of [`Speculator::new`].
+    pub fn speculate(
+        &mut self,
+        options: &speculative::Options,
+        settings: &Settings,
+        live: &Live,
+    ) -> Result<()> {
+        self.speculator = Speculator::new(options, &self.decode, settings, live)?.map(Box::new);
+        Ok(())
+    }
+
+    /// Names the tokens that it holds before the next prompt, for drafts.
+    pub fn speculate_after(&mut self, tokens: &[Token]) {
+        if let Some(speculator) = &mut self.speculator {
+            speculator.after(tokens);
+        }
+    }
+
     /// Tokens it holds.
     pub fn n_ctx(&self) -> u32 {
         self.decode.n_ctx()
@@ -240,6 +273,14 @@ impl Session {
     /// Threads for single tokens and for batches.
     pub fn threads(&self) -> (u32, u32) {
         self.decode.threads()
+    }
+
+    /// From now on `flag` ends an evaluation, in place of the whole process's.
+    pub(crate) fn stop_by(&mut self, flag: &Arc<AtomicBool>) {
+        self.decode.stop_by(flag);
+        if let Some(prefill) = &mut self.prefill {
+            prefill.context.stop_by(flag);
+        }
     }
 
     /// Forgets every token.
@@ -312,6 +353,14 @@ impl Sequence for Session {
 
     fn take_hand_over(&mut self) -> Option<HandOver> {
         self.prefill.as_mut()?.handed.take()
+    }
+
+    fn take_speculator(&mut self) -> Option<Box<Speculator>> {
+        self.speculator.take()
+    }
+
+    fn put_speculator(&mut self, speculator: Box<Speculator>) {
+        self.speculator = Some(speculator);
     }
 }
 

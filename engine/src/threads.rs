@@ -3,7 +3,7 @@
 use build_info::Host;
 
 use crate::error::Result;
-use crate::ffi::{self, Context, Threadpool};
+use crate::ffi::{self, Context, Threadpool, Threads};
 use crate::options::Affinity;
 use crate::settings::Settings;
 
@@ -46,6 +46,13 @@ impl Placement {
 /// the calling thread too, and the last one made has its way, so this thread stays on the CPU that decode's
 /// smaller pool leaves free.
 pub fn attach(context: &mut Context, settings: &Settings, host: Option<&Host>) -> Result<()> {
+    context.take_threads(&pools(settings, host)?);
+    ffi::set_blas_threads(settings.blas_threads.value);
+    Ok(())
+}
+
+/// The pools that [`attach`] gives to a context.
+pub(crate) fn pools(settings: &Settings, host: Option<&Host>) -> Result<Threads> {
     let (decode, prefill) = (settings.decode_threads.value, settings.prefill_threads.value);
     let pool = |threads| {
         let placement = Placement::new(settings, host, threads);
@@ -53,10 +60,7 @@ pub fn attach(context: &mut Context, settings: &Settings, host: Option<&Host>) -
     };
     let decode_pool = pool(decode)?;
     let prefill_pool = if decode == prefill { None } else { Some(pool(prefill)?) };
-    context.attach(decode_pool, prefill_pool);
-    context.set_threads(decode, prefill);
-    ffi::set_blas_threads(settings.blas_threads.value);
-    Ok(())
+    Ok(Threads::new(decode_pool, prefill_pool, (decode, prefill)))
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::live::Live;
 use crate::options::SplitLayout;
 use crate::settings::{Requested, check};
+use crate::variant::Variant;
 
 /// What a start of the engine finds.
 #[derive(Debug, Default)]
@@ -35,7 +36,13 @@ pub fn path(given: Option<&Path>) -> Option<PathBuf> {
 
 /// What the record at `path` says of `model`, tuned for `objective` or for anything. Nothing here stops the engine: a
 /// model that cannot be read is told of by whoever loads it.
-pub fn look_up(given: Option<&Path>, model: &Path, objective: Option<&str>, live: &Live) -> Found {
+pub fn look_up(
+    given: Option<&Path>,
+    model: &Path,
+    variant: &Variant,
+    objective: Option<&str>,
+    live: &Live,
+) -> Found {
     let mut found = Found::default();
     let Some(path) = path(given) else { return found };
     let record = match read(&path) {
@@ -50,7 +57,11 @@ pub fn look_up(given: Option<&Path>, model: &Path, objective: Option<&str>, live
             return found;
         }
     };
-    let (Some(host), Ok(shape)) = (&live.host, shape_of(model)) else { return found };
+    let (Some(host), Ok(mut shape)) = (&live.host, shape_of(model)) else { return found };
+    // Its products cost time too: what was found without it is another model's.
+    if let Some(digest) = variant.digest(16) {
+        shape.quantisation = format!("{} with LoRA {digest}", shape.quantisation);
+    }
     let entry = match record.lookup(&build_of(live), &CpuKey::of(host), &shape, objective) {
         Ok(entry) => entry,
         Err(Miss::Model) if objective.is_none() => return found,

@@ -9,8 +9,8 @@ use engine::model;
 use engine::settings::{Requested, Settings};
 use gguf::synth::{self, Options, Preset};
 
-/// The presets that are small enough for a test: a dense one, and a mixture of experts.
-const PRESETS: [Preset; 2] = [Preset::Tiny, Preset::MoeTiny];
+/// The presets that are small enough for a test: a dense one, a mixture of experts, and one with a sliding window.
+const PRESETS: [Preset; 3] = [Preset::Tiny, Preset::MoeTiny, Preset::SwaTiny];
 
 fn load(folder: &Path, preset: Preset) -> (Arc<Model>, Context) {
     let path = folder.join(format!("{preset}.gguf"));

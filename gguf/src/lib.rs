@@ -7,8 +7,10 @@
 //! - [`synth`] writes a model in the shape of a real one, with random weights and a vocabulary that round-trips.
 //! - [`probe`] writes small models of random quantised blocks that touch every matrix kernel of ggml.
 //! - [`memory`] says what a model takes when it runs: its weights, and the cache of a context.
+//! - [`adapter`] says whether a LoRA adapter is for a model.
 //! - [`partial::PartialFile`] makes a new file appear under its name only when it is complete.
 
+pub mod adapter;
 mod ftype;
 mod ggml_type;
 pub mod memory;

@@ -27,7 +27,7 @@ fn the_seed_alone_decides_the_bytes() {
         synth::write(&path, &options).unwrap();
         digest(&path)
     };
-    for preset in [Preset::Tiny, Preset::MoeTiny] {
+    for preset in [Preset::Tiny, Preset::MoeTiny, Preset::SwaTiny, Preset::BertTiny] {
         let one = made(preset, 1, 1);
         assert_eq!(one, made(preset, 1, 2), "{preset}");
         assert_eq!(one, made(preset, 1, 7), "{preset}");
@@ -45,6 +45,8 @@ fn a_model_is_complete_and_reads_back() {
         (Preset::Tiny, Precision::F16, "llama", 1),
         (Preset::Tiny, Precision::F32, "llama", 0),
         (Preset::MoeTiny, Precision::F16, "qwen3moe", 1),
+        (Preset::SwaTiny, Precision::F16, "gemma3", 1),
+        (Preset::BertTiny, Precision::F16, "bert", 1),
     ];
     for (preset, precision, architecture, file_type) in cases {
         let last = Cell::new((Bytes(0), Bytes(0)));
@@ -80,7 +82,7 @@ fn presets_are_known_by_their_names() {
     let error = "huge".parse::<Preset>().unwrap_err();
     assert_eq!(
         error,
-        "unknown preset \"huge\": use one of tiny, moe-tiny, small-qwen2, small-llama, qwen2.5-1.5b-4l, llama-1b-4l, \
+        "unknown preset \"huge\": use one of tiny, moe-tiny, bert-tiny, swa-tiny, small-qwen2, small-llama, qwen2.5-1.5b-4l, llama-1b-4l, \
          llama-1b, qwen2.5-1.5b"
     );
 }

@@ -5,7 +5,8 @@
 //! fails: what cannot be read is `None` or empty in the host, and said in [`Detected::warnings`].
 //!
 //! Built to run at every start of the engine: a few CPUID leaves and small files below `/proc` and `/sys`,
-//! about 15 a core. A program is run only where a driver shows that there is an NVIDIA GPU to ask for.
+//! about 15 a core. The NVIDIA driver is asked, through its library or else by its program, only where it shows that it
+//! is loaded.
 
 mod cgroup;
 mod cpuid;
@@ -21,7 +22,7 @@ mod topology;
 mod x86;
 
 use build_info::Host;
-use build_info::host::Limits;
+use build_info::host::{Gpu, Limits};
 
 pub use cpuid::Cpuid;
 pub use root::Root;
@@ -34,6 +35,14 @@ pub struct Detected {
     pub host: Host,
     /// One sentence for each reading that failed and matters, fit to be shown to a user.
     pub warnings: Vec<String>,
+}
+
+/// The NVIDIA GPUs of the machine behind `root` alone, and what is to be said of them: for a caller that read the rest
+/// [without them](Root::without_gpus).
+pub fn gpus(root: &Root) -> (Vec<Gpu>, Vec<String>) {
+    let mut warnings = Vec::new();
+    let gpus = gpu::nvidia(root, &mut warnings);
+    (gpus, warnings)
 }
 
 /// Reads the machine behind `root`.

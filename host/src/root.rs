@@ -15,7 +15,18 @@ pub struct Root {
     os: String,
     cpuid: Option<Cpuid>,
     nvidia_smi: NvidiaSmi,
+    nvml: Option<nvml::Place>,
+    cuda: Cuda,
     is_live: bool,
+}
+
+/// What the environment says of CUDA's devices.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cuda {
+    /// `CUDA_VISIBLE_DEVICES`.
+    pub visible: Option<String>,
+    /// `CUDA_DEVICE_ORDER`.
+    pub order: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -46,6 +57,8 @@ impl Root {
             os: std::env::consts::OS.to_string(),
             cpuid: Cpuid::live(),
             nvidia_smi: NvidiaSmi::OnPath(std::env::var_os("PATH").unwrap_or_default()),
+            nvml: Some(nvml::Place::System),
+            cuda: Cuda { visible: variable("CUDA_VISIBLE_DEVICES"), order: variable("CUDA_DEVICE_ORDER") },
             is_live: true,
         }
     }
@@ -74,6 +87,8 @@ impl Root {
             os: "linux".to_string(),
             cpuid: None,
             nvidia_smi: NvidiaSmi::Never,
+            nvml: None,
+            cuda: Cuda::default(),
             is_live: false,
         }
     }
@@ -90,9 +105,22 @@ impl Root {
         self
     }
 
+    /// Asks the driver through the library at `place`.
+    pub fn with_nvml(mut self, place: nvml::Place) -> Self {
+        self.nvml = Some(place);
+        self
+    }
+
+    /// Takes `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` to be these.
+    pub fn with_cuda(mut self, visible: Option<&str>, order: Option<&str>) -> Self {
+        self.cuda = Cuda { visible: visible.map(str::to_string), order: order.map(str::to_string) };
+        self
+    }
+
     /// Does not ask for GPUs: for a caller that cannot wait for the driver, which takes up to seconds.
     pub fn without_gpus(mut self) -> Self {
         self.nvidia_smi = NvidiaSmi::Never;
+        self.nvml = None;
         self
     }
 
@@ -110,6 +138,19 @@ impl Root {
 
     pub(crate) fn nvidia_smi(&self) -> &NvidiaSmi {
         &self.nvidia_smi
+    }
+
+    pub(crate) fn nvml(&self) -> Option<&nvml::Place> {
+        self.nvml.as_ref()
+    }
+
+    /// Whether GPUs are looked for at all.
+    pub(crate) fn asks_for_gpus(&self) -> bool {
+        self.nvml.is_some() || !matches!(self.nvidia_smi, NvidiaSmi::Never)
+    }
+
+    pub(crate) fn cuda(&self) -> &Cuda {
+        &self.cuda
     }
 
     /// Whether the standard library's own questions to the system are about this machine.
@@ -147,6 +188,10 @@ impl Root {
             Files::Listed(files) => files.contains_key(path),
         }
     }
+}
+
+fn variable(name: &str) -> Option<String> {
+    Some(std::env::var_os(name)?.to_string_lossy().into_owned())
 }
 
 fn inside(folder: &Path, path: &str) -> PathBuf {

@@ -3,7 +3,9 @@
 
 pub mod anchor;
 pub mod conditions;
+pub mod cpu_time;
 pub mod disturbance;
+pub mod gpu;
 pub mod objective;
 pub mod race;
 pub mod schedule;
@@ -13,7 +15,9 @@ pub mod throttling;
 pub mod usage;
 
 pub use anchor::{Anchor, Judgement, floor};
+pub use cpu_time::CpuTime;
 pub use disturbance::{Round, Watch};
+pub use gpu::{GpuUse, GpuWatch};
 pub use objective::Objective;
 pub use race::Race;
 pub use stats::{FEWEST_PAIRS, Ratio, median, quantile, ratio};

@@ -26,6 +26,11 @@ impl Throttling {
         Self { counters: counters.filter_map(|folder| throttled(&folder.join("cpu.stat"))).collect() }
     }
 
+    /// Periods in which the most held back of the groups was ever held back; nothing where none says.
+    pub fn total(&self) -> Option<u64> {
+        self.counters.iter().copied().max()
+    }
+
     /// Periods in which the most held back of the groups was held back since `before`.
     pub fn since(&self, before: &Self) -> Option<u64> {
         if self.counters.len() != before.counters.len() {
@@ -84,6 +89,7 @@ mod tests {
                 Throttling::read(root.path(), "self")
             };
             let before = set([1, 1]);
+            assert_eq!(before.total(), Some(1), "{cgroup}");
             assert_eq!(set([2, 5]).since(&before), Some(if folders.len() > 1 { 4 } else { 1 }), "{cgroup}");
             folders
                 .iter()

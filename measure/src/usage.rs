@@ -1,5 +1,6 @@
 //! What a process used while it was measured: CPU time, context switches, page faults, memory, and what the machine and
-//! its control group say besides. All from /proc and /sys, so that it works for a child as for this process.
+//! its control group say besides. From /proc and /sys, so that it works for a child as for this process; what NVIDIA GPUs
+//! did meanwhile their driver tells.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use crate::gpu::{GpuUse, GpuWatch};
 use crate::throttling::Throttling;
 
 /// Clock ticks a second in /proc: USER_HZ, 100 on every architecture that Linux has.
@@ -47,6 +49,9 @@ pub struct Usage {
     /// Joules of all CPU packages, where RAPL can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joules: Option<f64>,
+    /// What each NVIDIA GPU that CUDA shows did, by whomever. Empty where there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuUse>,
 }
 
 impl Usage {
@@ -64,22 +69,23 @@ pub struct UsageWatch {
     process: String,
     started: Instant,
     first: Reading,
+    gpus: Option<GpuWatch>,
 }
 
 impl UsageWatch {
     /// Of this process.
     pub fn this_process() -> Self {
-        Self::of("self".to_string(), Path::new("/"))
+        Self::of("self".to_string(), Path::new("/"), GpuWatch::start())
     }
 
     /// Of the process `pid`, which is alive; what it used before counts as used now for a child that was just started.
     pub fn process(pid: u32) -> Self {
-        Self::of(pid.to_string(), Path::new("/"))
+        Self::of(pid.to_string(), Path::new("/"), GpuWatch::start())
     }
 
-    fn of(process: String, root: &Path) -> Self {
+    fn of(process: String, root: &Path, gpus: Option<GpuWatch>) -> Self {
         let first = Reading::take(root, &process);
-        Self { root: root.to_path_buf(), process, started: Instant::now(), first }
+        Self { root: root.to_path_buf(), process, started: Instant::now(), first, gpus }
     }
 
     /// What was used since. Of a process that has ended the machine's own figures are left: read before its end.
@@ -87,6 +93,7 @@ impl UsageWatch {
         let now = Reading::take(&self.root, &self.process);
         let mut usage = now.since(&self.first);
         usage.seconds = self.started.elapsed().as_secs_f64();
+        usage.gpus = self.gpus.as_ref().map(GpuWatch::read).unwrap_or_default();
         usage
     }
 }
@@ -159,6 +166,7 @@ impl Reading {
             },
             throttled_periods: self.throttling.since(&before.throttling),
             joules: joules(&self.energy, &before.energy),
+            gpus: Vec::new(),
         }
     }
 }
@@ -267,7 +275,7 @@ mod tests {
     fn what_was_used_is_the_difference_of_two_readings() {
         let folder = tempfile::tempdir().unwrap();
         machine(folder.path(), 100, 10, 4_000_000, 3);
-        let watch = UsageWatch::of("7".to_string(), folder.path());
+        let watch = UsageWatch::of("7".to_string(), folder.path(), None);
         machine(folder.path(), 300, 25, 1_000_000, 5);
         let usage = watch.read();
         assert_eq!((usage.cpu_user, usage.cpu_system), (Some(2.0), Some(0.0)));
@@ -284,7 +292,7 @@ mod tests {
     #[test]
     fn a_machine_that_tells_nothing_is_no_error() {
         let folder = tempfile::tempdir().unwrap();
-        let usage = UsageWatch::of("7".to_string(), folder.path()).read();
+        let usage = UsageWatch::of("7".to_string(), folder.path(), None).read();
         assert_eq!(Usage { seconds: 0.0, ..usage }, Usage::default());
     }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use build_info::Host;
 use build_info::record::Source;
+use host::Detected;
 use llama_source::{Origin, Store, Tree};
 use toolchain::{SearchPath, Toolchain};
 
@@ -59,11 +60,16 @@ impl SourceArgs {
 
 /// This machine.
 pub fn host(ui: &Ui) -> Host {
+    detected(ui).host
+}
+
+/// The same with what was wrong with it, which is told.
+pub fn detected(ui: &Ui) -> Detected {
     let detected = host::detect(&host::Root::live());
     for warning in &detected.warnings {
         ui.warn(warning);
     }
-    detected.host
+    detected
 }
 
 /// The tools of this machine.

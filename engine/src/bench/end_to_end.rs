@@ -3,6 +3,8 @@
 use std::ops::ControlFlow;
 use std::time::{Instant, SystemTime};
 
+use measure::GpuWatch;
+
 use super::{Case, Path, Repeat, Samples, duration, nanoseconds, session, utc};
 use crate::error::Result;
 use crate::ffi::Model;
@@ -31,12 +33,17 @@ pub fn end_to_end(
 ) -> Result<Samples> {
     let layouts = layouts.into();
     let model = layouts.model();
+    // The driver starts while the context is made.
+    let mut gpus = GpuWatch::start();
     let mut session = session(&layouts, Path::EndToEnd, case, settings, live)?;
     let text = text_for(model, case.n_prompt as usize)?;
     let mut samples = Samples { time: utc(SystemTime::now()), ..Samples::default() };
     let warm_up = u32::from(repeat.warm_up);
     for round in 0..warm_up + repeat.samples {
         session.clear();
+        if round == warm_up && round > 0 {
+            gpus = GpuWatch::start();
+        }
         // A new sampler, so that every sample draws the same random numbers.
         let mut chain = Chain::new(&settings.sampling_options().with_seed(0), model)?;
         let start = Instant::now();
@@ -59,6 +66,7 @@ pub fn end_to_end(
             samples.token_ns.extend(generation.token_times.iter().copied().map(duration));
         }
     }
+    samples.gpus = gpus.map(|gpus| gpus.read());
     Ok(samples)
 }
 

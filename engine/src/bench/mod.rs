@@ -22,6 +22,8 @@ pub use layouts::{LayoutRecord, compare_layouts};
 pub use part_record::{PartRecord, Subject};
 pub use record::{Columns, Path, Record, utc};
 
+use measure::{GpuUse, GpuWatch};
+
 use crate::error::{Error, Result};
 use crate::ffi::{Context, Model, Token};
 use crate::generate::has_nan;
@@ -91,6 +93,8 @@ pub struct Samples {
     pub hand_over_ns: Vec<u64>,
     /// When it began, RFC 3339 in UTC.
     pub time: String,
+    /// What each NVIDIA GPU did from the first sample to the last; `None` where no driver is loaded.
+    pub gpus: Option<Vec<GpuUse>>,
 }
 
 impl Samples {
@@ -144,6 +148,8 @@ pub fn kernel(
     depth: &mut Option<(u32, Vec<u8>)>,
 ) -> Result<Samples> {
     let layouts = layouts.into();
+    // The driver starts while the context is made.
+    let early = GpuWatch::start();
     let mut session = session(&layouts, Path::Kernel, case, settings, live)?;
     let mut random = Random::new(layouts.model());
     let mut samples = Samples { time: utc(std::time::SystemTime::now()), ..Samples::default() };
@@ -152,6 +158,8 @@ pub fn kernel(
         decode(&mut session, &mut random, case.n_gen.min(1), &mut Vec::new())?;
         refuse_nan(&mut session)?;
     }
+    drop(early);
+    let gpus = GpuWatch::start();
     for _ in 0..repeat.samples {
         session.clear();
         samples.token_ns.reserve(case.n_gen as usize);
@@ -162,6 +170,7 @@ pub fn kernel(
         samples.ns.push(nanoseconds(start));
         samples.note_split(&mut session);
     }
+    samples.gpus = gpus.map(|gpus| gpus.read());
     if !repeat.warm_up {
         refuse_nan(&mut session)?;
     }

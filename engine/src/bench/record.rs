@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use measure::GpuUse;
+use measure::gpu::together;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -146,6 +148,11 @@ impl Record {
         mean_and_deviation(&first).0
     }
 
+    /// What the GPUs did together; `None` where no driver is loaded.
+    pub fn gpu(&self) -> Option<GpuUse> {
+        self.samples.gpus.as_deref().map(|gpus| together(gpus).unwrap_or_default())
+    }
+
     /// Every field with its value, in order.
     pub fn fields(&self) -> Vec<(&'static str, Value)> {
         let settings = &self.settings;
@@ -225,8 +232,23 @@ impl Record {
             fields.push(("time_to_first_token_ns", json!((self.first_token_ms() * 1e6) as u64)));
             fields.push(("samples_time_to_first_token_ns", json!(self.samples.first_token_ns)));
         }
+        fields.extend(gpu_fields(self.samples.gpus.as_deref()));
         fields
     }
+}
+
+/// What the GPUs did, where a driver is loaded: all together, and in JSON each.
+fn gpu_fields(gpus: Option<&[GpuUse]>) -> Vec<(&'static str, Value)> {
+    let Some(gpus) = gpus else { return Vec::new() };
+    let all = together(gpus).unwrap_or_default();
+    vec![
+        ("gpu_utilisation", json!(all.utilisation)),
+        ("gpu_memory_bytes", json!(all.memory_peak)),
+        ("gpu_watts", json!(all.watts)),
+        ("gpu_joules", json!(all.joules)),
+        ("gpu_sm_mhz", json!(all.sm_mhz)),
+        ("gpus", json!(gpus)),
+    ]
 }
 
 impl Serialize for Record {
@@ -323,6 +345,21 @@ mod tests {
                 "{values:?}: {found:?}"
             );
         }
+    }
+
+    #[test]
+    fn gpus_have_fields_where_there_is_a_driver_and_else_none() {
+        assert_eq!(gpu_fields(None), []);
+        let names = |gpus: &[GpuUse]| -> Vec<_> {
+            gpu_fields(Some(gpus)).into_iter().map(|(name, value)| (name, value.is_null())).collect()
+        };
+        // The same fields whether it told something or not: a table of rows has one head.
+        let nothing = names(&[]);
+        assert_eq!(nothing.iter().filter(|(_, is_null)| *is_null).count(), 5);
+        let gpu = GpuUse { utilisation: Some(0.9), watts: Some(400.0), ..GpuUse::default() };
+        let told = names(&[gpu]);
+        assert!(told.iter().zip(&nothing).all(|(a, b)| a.0 == b.0));
+        assert_eq!(told[0], ("gpu_utilisation", false));
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Key {
     ) -> Self {
         Key {
             model: digest.digest,
-            build: of(&tuning::build_of(live)),
+            build: of(&build(live)),
             settings: of(&words(model, n_ctx, split, settings)),
         }
     }
@@ -61,6 +61,15 @@ pub(super) fn hex(digest: &Digest, digits: usize) -> String {
     Hex::from_bytes(digest).as_str()[..digits].to_string()
 }
 
+/// The build: the plan it was built by, or else the program itself, since other programs have the same versions.
+fn build(live: &Live) -> String {
+    let build = tuning::build_of(live);
+    match &live.build {
+        Some(_) => build,
+        None => format!("{build}, program {}", super::program::digest()),
+    }
+}
+
 fn of(text: &str) -> Digest {
     Sha256::digest(text).into()
 }
@@ -72,8 +81,12 @@ fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String 
     let architecture = model.metadata("general.architecture").unwrap_or_default();
     let trained = model.metadata(&format!("{architecture}.rope.scaling.original_context_length"));
     let trained = trained.and_then(|text| text.parse().ok()).unwrap_or_else(|| model.n_ctx_train());
+    let variant = match (settings.variant.digest(64), settings.variant.rope.words()) {
+        (None, rope) if rope.is_empty() => String::new(),
+        (digest, rope) => format!(" lora={} rope={rope}", digest.unwrap_or_default()),
+    };
     format!(
-        "type_k={} type_v={} flash_attention={} repack={} tiled={} split={split} beyond_training={}",
+        "type_k={} type_v={} flash_attention={} repack={} tiled={} split={split} beyond_training={}{variant}",
         settings.type_k.value,
         settings.type_v.value,
         settings.flash_attention.value,

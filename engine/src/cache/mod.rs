@@ -6,6 +6,7 @@
 mod entry;
 mod key;
 mod place;
+mod program;
 mod prompt;
 mod store;
 mod wanted;

@@ -53,6 +53,13 @@ pub struct Found {
     head: Head,
 }
 
+impl Found {
+    /// Size of its file.
+    pub fn size(&self) -> Bytes {
+        self.head.file_size()
+    }
+}
+
 /// The content of a file, ready to be put into a context.
 #[derive(Debug)]
 pub struct Loaded {

@@ -1,26 +1,32 @@
 //! The prompt cache of a server: two threads beside the scheduler, one that finds and reads files, one that writes them.
 //!
 //! The scheduler only copies states into and out of the context. What waits is bounded: lookups by the slots that are
-//! free for them, states to be written by [`SAVES`]; a state that comes when so many wait is let go.
+//! free for them, what they have read by [`READ`], states to be written by [`SAVES`]; a state that comes when so many wait
+//! is let go.
 
-use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use build_info::words::printable;
-
 use super::entry::Unfit;
 use super::key::Key;
 use super::store::{BLOCK, Loaded, Saved, Store};
 use crate::error::{Error, Result};
 use crate::ffi::Token;
+use crate::serve::caught::caught;
 use crate::serve::metrics::Metrics;
 
 /// States that wait to be written, the one that is being written included. Each is as large as its part of the context.
 const SAVES: usize = 2;
+
+/// Bytes of states that were read and wait for their slots; one may always. As many states as there are slots could fill the
+/// memory.
+const READ: u64 = 512 << 20;
+
+/// How long a state that is too much waits to be read. Then it is not: its prompt is evaluated.
+const ROOM: Duration = Duration::from_secs(2);
 
 /// How often it is looked whether all is written.
 const GLANCE: Duration = Duration::from_millis(5);
@@ -45,6 +51,17 @@ struct Shared {
     cost: AtomicU64,
     /// The last warning: one that comes again and again is said once.
     said: Mutex<String>,
+    /// Bytes of states that were read and are not in a context yet.
+    read: AtomicU64,
+}
+
+/// Counts the bytes of a state that was read, until it is dropped.
+struct Room(Arc<Shared>, u64);
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.read.fetch_sub(self.1, Ordering::AcqRel);
+    }
 }
 
 struct Lookup<Job> {
@@ -59,6 +76,8 @@ pub struct Answer<Job> {
     pub job: Job,
     /// What was read.
     pub loaded: Option<Loaded>,
+    /// As long as it is kept.
+    _room: Option<Room>,
 }
 
 struct Save {
@@ -70,8 +89,24 @@ impl Shared {
     fn warn(&self, text: &str) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if *said != text {
-            let _ = writeln!(std::io::stderr(), "warning: {}", printable(text));
+            crate::log::warn(text);
             *said = text.to_string();
+        }
+    }
+
+    /// Waits until a state of `bytes` can be read. Only one thread does.
+    fn room(self: &Arc<Self>, bytes: u64, most: Duration) -> Option<Room> {
+        let start = Instant::now();
+        loop {
+            let read = self.read.load(Ordering::Acquire);
+            if read == 0 || read.saturating_add(bytes) <= READ {
+                self.read.fetch_add(bytes, Ordering::AcqRel);
+                return Some(Room(Arc::clone(self), bytes));
+            }
+            if start.elapsed() > most {
+                return None;
+            }
+            std::thread::sleep(GLANCE);
         }
     }
 }
@@ -82,8 +117,8 @@ impl<Job: Send + 'static> Disk<Job> {
     /// # Errors
     /// Where there are no threads to be had.
     pub fn start(store: Store, key: Key, n_ctx: u32, metrics: Arc<Metrics>) -> Result<Self> {
-        let (waiting, cost, said) = Default::default();
-        let shared = Arc::new(Shared { metrics, waiting, cost, said });
+        let (waiting, cost, said, read) = Default::default();
+        let shared = Arc::new(Shared { metrics, waiting, cost, said, read });
         let store = Arc::new(store);
         let (lookups, asked) = channel::<Lookup<Job>>();
         let (answer, answers) = channel();
@@ -91,8 +126,10 @@ impl<Job: Send + 'static> Disk<Job> {
         let (its_store, its_shared) = (Arc::clone(&store), Arc::clone(&shared));
         let read = move || {
             for lookup in asked {
-                let loaded = look_up(&its_store, &key, n_ctx, &lookup, &its_shared);
-                if answer.send(Answer { job: lookup.job, loaded }).is_err() {
+                let look_up = || look_up(&its_store, &key, n_ctx, &lookup, &its_shared);
+                let found = caught("the prompt cache's reader", &its_shared.metrics, look_up);
+                let (loaded, room) = found.flatten().unzip();
+                if answer.send(Answer { job: lookup.job, loaded, _room: room }).is_err() {
                     return;
                 }
             }
@@ -100,7 +137,11 @@ impl<Job: Send + 'static> Disk<Job> {
         let (its_store, its_shared) = (Arc::clone(&store), Arc::clone(&shared));
         let write = move || {
             for save in given {
-                write(&its_store, &key, save, &its_shared);
+                // However it ends, it does not wait any more.
+                let write = || write(&its_store, &key, save, &its_shared);
+                if caught("the prompt cache's writer", &its_shared.metrics, write).is_none() {
+                    its_shared.metrics.cache_failures.add(1);
+                }
                 its_shared.waiting.fetch_sub(1, Ordering::AcqRel);
             }
         };
@@ -205,17 +246,18 @@ fn look_up<Job>(
     key: &Key,
     n_ctx: u32,
     lookup: &Lookup<Job>,
-    shared: &Shared,
-) -> Option<Loaded> {
+    shared: &Arc<Shared>,
+) -> Option<(Loaded, Room)> {
     let mut notes = Vec::new();
     shared.metrics.cache_lookups.add(1);
     let found = store.find(key, &lookup.prompt, lookup.have, n_ctx, &mut notes);
-    let loaded = found.and_then(|found| store.read(found, &mut notes));
+    let room = found.and_then(|found| Some((shared.room(found.size().0, ROOM)?, found)));
+    let loaded = room.and_then(|(room, found)| Some((store.read(found, &mut notes)?, room)));
     for note in &notes {
         shared.metrics.cache_failures.add(1);
         shared.warn(note);
     }
-    if let Some(loaded) = &loaded {
+    if let Some((loaded, _)) = &loaded {
         shared.metrics.cache_read_bytes.add(loaded.size.0);
     }
     loaded
@@ -292,6 +334,34 @@ mod tests {
         assert!(disk.wait_for_writes(|| false));
         assert_eq!((metrics.cache_failures.get(), metrics.cache_writes.get()), (1, 0));
         assert_eq!(ask(&mut disk, 1, &(0..300).collect::<Vec<_>>(), 0), None);
+    }
+
+    #[test]
+    fn what_was_read_is_bounded_but_one_may_always() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (mut disk, _) = disk(folder.path(), false);
+        let most = Duration::ZERO;
+        let first = disk.shared.room(2 * READ, most).expect("one may always");
+        assert!(disk.shared.room(1, most).is_none());
+        drop(first);
+        let (half, rest) = (disk.shared.room(READ / 2, most), disk.shared.room(READ / 2, most));
+        assert!(half.is_some() && rest.is_some() && disk.shared.room(1, most).is_none());
+        drop((half, rest));
+        // What an answer has is counted until it is gone.
+        let tokens: Vec<Token> = (0..300).collect();
+        disk.save(tokens.clone(), vec![1; 3000]);
+        assert!(disk.wait_for_writes(|| false));
+        disk.look_up(1, tokens, 0).expect("it is asked");
+        let answer = loop {
+            match disk.answer() {
+                Some(answer) => break answer,
+                None => std::thread::sleep(GLANCE),
+            }
+        };
+        let held = disk.shared.read.load(Ordering::Acquire);
+        assert!(answer.loaded.is_some() && held >= 3000, "{held} bytes");
+        drop(answer);
+        assert_eq!(disk.shared.read.load(Ordering::Acquire), 0);
     }
 
     #[test]

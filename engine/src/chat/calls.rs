@@ -2,13 +2,23 @@
 //!
 //! What is no call stays text: one that is not complete or no JSON, and one of a function that was not offered.
 
-use serde_json::Value;
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::forced::Offered;
+use super::markup::{No, glm, qwen_coder};
 
 /// How a family of models writes its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallFormat {
     /// Hermes, Qwen and many others: `<tool_call>{"name": …, "arguments": …}</tool_call>`, as often as wanted.
     Hermes,
+    /// Qwen3-Coder: `<tool_call><function=name><parameter=name>value</parameter></function></tool_call>`.
+    QwenCoder,
+    /// GLM 4.5 and later: `<tool_call>name<arg_key>name</arg_key><arg_value>value</arg_value></tool_call>`.
+    Glm,
     /// Llama 3.1 and later: an answer that is `{"name": …, "parameters": …}` from its beginning, or from `<|python_tag|>`
     /// on; several are divided by `;` or white space.
     Llama,
@@ -16,30 +26,37 @@ pub enum CallFormat {
     Mistral,
 }
 
-const HERMES: (&str, &str) = ("<tool_call>", "</tool_call>");
+/// What a call of Hermes, Qwen3-Coder and GLM is between.
+const BLOCK: (&str, &str) = ("<tool_call>", "</tool_call>");
 const PYTHON: &str = "<|python_tag|>";
 const MISTRAL: &str = "[TOOL_CALLS]";
 
-/// Ends of a call that are looked at while its JSON is not complete: one may be within a text of it.
+/// Ends of a call that are looked at while it is not complete: one may be within a text of it.
 const MOST_ENDS: u32 = 8;
 
 impl CallFormat {
-    /// The one that the template `source` teaches, by what it writes for calls of earlier turns.
+    /// The one that the template `source` teaches, by what it writes for calls of earlier turns. None where it writes
+    /// them in a way that is not known here: the calls stay text then.
     pub fn of_template(source: &str) -> Option<Self> {
-        let marks = [
-            (HERMES.0, CallFormat::Hermes),
-            (MISTRAL, CallFormat::Mistral),
-            (PYTHON, CallFormat::Llama),
+        let has = |mark: &str| source.contains(mark);
+        match () {
+            () if has(BLOCK.0) && has("<function=") && has("<parameter=") => Some(CallFormat::QwenCoder),
+            () if has(BLOCK.0) && has("<arg_key>") && has("<arg_value>") => Some(CallFormat::Glm),
+            // What is written in it may not be in the template's own text. What turns out to be no JSON stays text.
+            () if has(BLOCK.0) => Some(CallFormat::Hermes),
+            () if has(MISTRAL) => Some(CallFormat::Mistral),
+            () if has(PYTHON) => Some(CallFormat::Llama),
             // Llama 3.2, which has no tag.
-            ("\"parameters\": dictionary of argument name", CallFormat::Llama),
-        ];
-        marks.into_iter().find(|(mark, _)| source.contains(mark)).map(|(_, format)| format)
+            () if has("\"parameters\": dictionary of argument name") => Some(CallFormat::Llama),
+            () => None,
+        }
     }
 
     /// Texts that begin or divide calls. Some models have tokens for them that say nothing otherwise.
     pub fn markers(self) -> &'static [&'static str] {
         match self {
-            CallFormat::Hermes => &[HERMES.0, HERMES.1],
+            CallFormat::Hermes | CallFormat::QwenCoder => &[BLOCK.0, BLOCK.1],
+            CallFormat::Glm => &[BLOCK.0, BLOCK.1, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"],
             CallFormat::Llama => &[PYTHON],
             CallFormat::Mistral => &[MISTRAL, "[CALL_ID]", "[ARGS]"],
         }
@@ -47,6 +64,15 @@ impl CallFormat {
 
     fn mark(self) -> &'static str {
         self.markers()[0]
+    }
+
+    /// The call between the marks of a block; `is_closed` is whether the second one came.
+    fn block(self, text: &str, is_closed: bool, offered: &[Offered]) -> Result<Vec<Part>, No> {
+        match self {
+            CallFormat::QwenCoder => qwen_coder(text, offered),
+            CallFormat::Glm => glm(text, is_closed, offered),
+            CallFormat::Hermes | CallFormat::Llama | CallFormat::Mistral => hermes(text, offered),
+        }
     }
 }
 
@@ -66,12 +92,15 @@ pub enum Part {
 pub struct CallReader {
     format: CallFormat,
     /// The functions that were offered.
-    names: Vec<String>,
+    offered: Vec<Offered>,
     at: At,
     /// What was not told yet.
     held: String,
-    /// How many bytes of `held` were looked through.
+    /// How many bytes of `held` were looked through: in text they are white space, which may belong to a mark; in a call
+    /// they have no end of it.
     searched: usize,
+    /// White space before the mark of a call: where that is none, it is text.
+    before: String,
     ends: u32,
     called: bool,
 }
@@ -87,17 +116,10 @@ enum At {
 }
 
 impl CallReader {
-    /// Looks for calls of the functions `names`.
-    pub fn new(format: CallFormat, names: Vec<String>) -> Self {
-        CallReader {
-            format,
-            names,
-            at: At::Beginning,
-            held: String::new(),
-            searched: 0,
-            ends: 0,
-            called: false,
-        }
+    /// Looks for calls of the functions `offered`.
+    pub fn new(format: CallFormat, offered: Vec<Offered>) -> Self {
+        let (held, before) = (String::new(), String::new());
+        CallReader { format, offered, at: At::Beginning, held, searched: 0, before, ends: 0, called: false }
     }
 
     /// What is certain after `piece`.
@@ -110,68 +132,70 @@ impl CallReader {
 
     /// The rest, at the end of the answer.
     pub fn finish(&mut self) -> Vec<Part> {
-        let mut parts = Vec::new();
         let held = std::mem::take(&mut self.held);
         let calls = match (self.at, self.format) {
-            (At::Call, CallFormat::Hermes) => hermes(&held[HERMES.0.len()..], &self.names).ok(),
-            (At::Call, CallFormat::Llama) => llama(&held, &self.names),
-            (At::Call, CallFormat::Mistral) => mistral(&held, &self.names),
+            (At::Call, CallFormat::Llama) => llama(&held, &self.offered),
+            (At::Call, CallFormat::Mistral) => mistral(&held, &self.offered),
+            (At::Call, format) => format.block(&held[BLOCK.0.len()..], false, &self.offered).ok(),
             _ => None,
         };
+        let text = std::mem::take(&mut self.before) + &held;
         match calls {
-            Some(calls) => parts.extend(calls),
+            Some(calls) => calls,
             // White space after a call is between it and nothing.
-            None if !(held.is_empty() || self.called && held.trim().is_empty()) => {
-                parts.push(Part::Text(held))
-            }
-            None => {}
+            None if text.is_empty() || self.called && text.trim().is_empty() => Vec::new(),
+            None => vec![Part::Text(text)],
         }
-        parts
     }
 
     /// Goes on as far as it can; whether there may be more to do.
     fn step(&mut self, parts: &mut Vec<Part>) -> bool {
         match self.at {
             At::Beginning => {
-                let begun = self.held.trim_start();
+                let new = &self.held[self.searched..];
+                let begun = new.trim_start();
                 if begun.is_empty() {
+                    self.searched = self.held.len();
                     return false;
                 }
                 let bare = self.format == CallFormat::Llama && begun.starts_with('{');
                 self.at = if bare { At::Call } else { At::Text };
+                self.searched += new.len() - begun.len();
                 true
             }
             At::Text => self.text(parts),
-            At::Call if self.format == CallFormat::Hermes => self.hermes(parts),
-            // Told at the end.
-            At::Call => false,
+            At::Call if matches!(self.format, CallFormat::Llama | CallFormat::Mistral) => false,
+            At::Call => self.block(parts),
         }
     }
 
     fn text(&mut self, parts: &mut Vec<Part>) -> bool {
         let mark = self.format.mark();
-        let found = self.held.find(mark);
+        // What was looked through is white space, in which no mark begins.
+        let new = &self.held[self.searched..];
+        let found = new.find(mark);
+        let body = found.unwrap_or_else(|| new.len() - overlap(new, mark));
         // The white space before a mark belongs to it.
-        let (certain, is_call) = match found {
-            Some(at) => (self.held[..at].trim_end().len(), true),
-            None => (self.held[..self.held.len() - overlap(&self.held, mark)].trim_end().len(), false),
+        let certain = match new[..body].trim_end().len() {
+            0 => 0,
+            solid => self.searched + solid,
         };
-        let rest = self.held.split_off(certain);
-        let text = std::mem::replace(&mut self.held, rest);
-        if !text.is_empty() {
-            parts.push(Part::Text(text));
+        let body = self.searched + body;
+        if certain > 0 {
+            let rest = self.held.split_off(certain);
+            parts.push(Part::Text(std::mem::replace(&mut self.held, rest)));
         }
-        if is_call {
-            let space = self.held.len() - self.held.trim_start().len();
-            self.held.drain(..space);
+        self.searched = body - certain;
+        if found.is_some() {
+            self.before = self.held.drain(..self.searched).collect();
             (self.at, self.searched, self.ends) = (At::Call, mark.len(), 0);
         }
-        is_call
+        found.is_some()
     }
 
-    /// A call of Hermes ends before the answer does.
-    fn hermes(&mut self, parts: &mut Vec<Part>) -> bool {
-        let (begin, end) = HERMES;
+    /// A call in a block ends before the answer does.
+    fn block(&mut self, parts: &mut Vec<Part>) -> bool {
+        let (begin, end) = BLOCK;
         let Some(at) = self.held[self.searched..].find(end).map(|at| at + self.searched) else {
             let mut from = self.held.len().saturating_sub(end.len() - 1).max(self.searched);
             while !self.held.is_char_boundary(from) {
@@ -181,21 +205,22 @@ impl CallReader {
             return false;
         };
         let after = at + end.len();
-        let calls = hermes(&self.held[begin.len()..at], &self.names);
-        if calls.as_ref().is_err_and(|incomplete| *incomplete) && self.ends < MOST_ENDS {
+        let calls = self.format.block(&self.held[begin.len()..at], true, &self.offered);
+        if calls == Err(No::Incomplete) && self.ends < MOST_ENDS {
             (self.searched, self.ends) = (after, self.ends + 1);
             return true;
         }
         let rest = self.held.split_off(after);
         let whole = std::mem::replace(&mut self.held, rest);
+        let before = std::mem::take(&mut self.before);
         match calls {
             Ok(calls) => {
                 self.called = true;
                 parts.extend(calls);
             }
-            Err(_) => parts.push(Part::Text(whole)),
+            Err(_) => parts.push(Part::Text(before + &whole)),
         }
-        self.at = At::Text;
+        (self.at, self.searched) = (At::Text, 0);
         true
     }
 }
@@ -207,36 +232,57 @@ fn overlap(text: &str, mark: &str) -> usize {
     (1..=longest).rev().find(ends).unwrap_or(0)
 }
 
-/// The call in `text`; an error says whether its JSON only lacks its end.
-fn hermes(text: &str, names: &[String]) -> Result<Vec<Part>, bool> {
-    let value = serde_json::from_str(text.trim()).map_err(|error| error.is_eof())?;
-    call(&value, names).map(Vec::from).ok_or(false)
+/// A call as JSON; its arguments stay as they were written, numbers of many digits too.
+#[derive(Deserialize)]
+struct Written<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+    #[serde(borrow)]
+    parameters: Option<&'a RawValue>,
+}
+
+/// The call in `text`.
+fn hermes(text: &str, offered: &[Offered]) -> Result<Vec<Part>, No> {
+    let text = text.trim();
+    // A list would do for the fields of an object.
+    if !text.is_empty() && !text.starts_with('{') {
+        return Err(No::Other);
+    }
+    let written = serde_json::from_str::<Written<'_>>(text);
+    let written = written.map_err(|error| if error.is_eof() { No::Incomplete } else { No::Other })?;
+    written.call(offered).map(Vec::from).ok_or(No::Other)
 }
 
 /// The calls that all of `text` is.
-fn llama(text: &str, names: &[String]) -> Option<Vec<Part>> {
-    let mut rest = text.trim_start().trim_start_matches(PYTHON);
+fn llama(text: &str, offered: &[Offered]) -> Option<Vec<Part>> {
+    let between = |text: &str| -> usize {
+        let rest = text.trim_start().trim_start_matches(PYTHON);
+        text.len() - rest.trim_start_matches([';', ' ', '\n', '\r', '\t']).len()
+    };
+    let mut rest = &text[between(text)..];
     let mut parts = Vec::new();
-    while !rest.trim_matches([';', ' ', '\n', '\r', '\t']).is_empty() {
-        let (value, after) = first(rest.trim_start_matches([';', ' ', '\n', '\r', '\t']))?;
-        parts.extend(call(&value, names)?);
-        rest = after.trim_start().trim_start_matches(PYTHON);
+    while !rest.is_empty() {
+        let (written, after) = first::<Written<'_>>(rest)?;
+        parts.extend(written.call(offered)?);
+        rest = &after[between(after)..];
     }
     (!parts.is_empty()).then_some(parts)
 }
 
 /// The same in Mistral's older and newer formats.
-fn mistral(text: &str, names: &[String]) -> Option<Vec<Part>> {
-    let mut rest = text;
+fn mistral(text: &str, offered: &[Offered]) -> Option<Vec<Part>> {
+    let mut rest = text.trim_start();
     let mut parts = Vec::new();
-    while !rest.trim().is_empty() {
-        rest = rest.trim_start().trim_start_matches(MISTRAL).trim_start();
+    while !rest.is_empty() {
+        rest = rest.trim_start_matches(MISTRAL).trim_start();
         if rest.starts_with('[') {
-            let (value, after) = first(rest)?;
-            for value in value.as_array()? {
-                parts.extend(call(value, names)?);
+            let (all, after) = first::<Vec<Written<'_>>>(rest)?;
+            for written in all {
+                parts.extend(written.call(offered)?);
             }
-            rest = after;
+            rest = after.trim_start();
             continue;
         }
         let end = rest.find(['[', '{'])?;
@@ -245,38 +291,43 @@ fn mistral(text: &str, names: &[String]) -> Option<Vec<Part>> {
         if let Some(after) = rest.strip_prefix("[CALL_ID]") {
             rest = &after[after.find("[ARGS]")?..];
         }
-        let (value, after) = first(rest.strip_prefix("[ARGS]").unwrap_or(rest))?;
-        let is_call = value.is_object() && names.iter().any(|known| known == name);
-        parts.extend(is_call.then(|| [Part::Call(name.to_string()), Part::Arguments(value.to_string())])?);
-        rest = after;
+        let (arguments, after) = first::<&RawValue>(rest.strip_prefix("[ARGS]").unwrap_or(rest))?;
+        let is_call = is_object(arguments) && offered.iter().any(|known| known.name == name);
+        let arguments = Part::Arguments(arguments.get().to_string());
+        parts.extend(is_call.then(|| [Part::Call(name.to_string()), arguments])?);
+        rest = after.trim_start();
     }
     (!parts.is_empty()).then_some(parts)
 }
 
 /// The JSON value that `text` begins with, and what follows.
-fn first(text: &str) -> Option<(Value, &str)> {
-    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+fn first<'a, T: Deserialize<'a>>(text: &'a str) -> Option<(T, &'a str)> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<T>();
     let value = values.next()?.ok()?;
     Some((value, &text[values.byte_offset()..]))
 }
 
-/// A call as an object: its arguments are an object, or a text that is one.
-fn call(value: &Value, names: &[String]) -> Option<[Part; 2]> {
-    let name = value.get("name")?.as_str()?;
-    if !names.iter().any(|known| known == name) {
-        return None;
-    }
-    let arguments = match value.get("arguments").or_else(|| value.get("parameters")) {
-        None | Some(Value::Null) => "{}".to_string(),
-        Some(arguments @ Value::Object(_)) => arguments.to_string(),
-        Some(Value::String(text))
-            if serde_json::from_str::<Value>(text).is_ok_and(|value| value.is_object()) =>
-        {
-            text.clone()
+fn is_object(value: &RawValue) -> bool {
+    value.get().starts_with('{')
+}
+
+impl Written<'_> {
+    /// The call: its arguments are an object, or a text that is one.
+    fn call(&self, offered: &[Offered]) -> Option<[Part; 2]> {
+        if !offered.iter().any(|known| known.name == self.name) {
+            return None;
         }
-        Some(_) => return None,
-    };
-    Some([Part::Call(name.to_string()), Part::Arguments(arguments)])
+        let arguments = match self.arguments.or(self.parameters) {
+            None => "{}".to_string(),
+            Some(arguments) if is_object(arguments) => arguments.get().to_string(),
+            Some(other) => {
+                let text: String = serde_json::from_str(other.get()).ok()?;
+                serde_json::from_str::<&RawValue>(&text).ok().filter(|arguments| is_object(arguments))?;
+                text
+            }
+        };
+        Some([Part::Call(self.name.to_string()), Part::Arguments(arguments)])
+    }
 }
 
 #[cfg(test)]

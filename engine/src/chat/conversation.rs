@@ -173,6 +173,7 @@ impl Conversation {
         let mut chain = self.chain()?;
         let reused = self.reuse(&tokens);
         chain.accept_prompt(&tokens[..reused])?;
+        self.session.speculate_after(&tokens[..reused]);
         let request = Request { prompt: "", n_predict, ignore_end: false };
         let mut text = String::new();
         let mut hear = |piece: &str| {

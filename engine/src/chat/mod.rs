@@ -7,6 +7,7 @@ mod conversation;
 mod environment;
 mod forced;
 mod json;
+mod markup;
 mod message;
 mod stack;
 mod template;

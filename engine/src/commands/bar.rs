@@ -48,7 +48,7 @@ impl Bar {
     }
 }
 
-fn duration(seconds: f64) -> String {
+pub(super) fn duration(seconds: f64) -> String {
     let seconds = seconds.round() as u64;
     match seconds {
         0..90 => format!("{seconds} s"),

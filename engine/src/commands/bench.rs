@@ -30,7 +30,9 @@ use gguf::GgufFile;
 use self::lists::{Numbers, flat, numbers};
 use self::varied::Varied;
 use super::flags::{BATCH, LoadFlags, POLL, PlacingFlags, SplitFlags, THREADS};
+use super::hub::HubFlags;
 use super::table::{self, Format, Table};
+use super::variant::VariantFlags;
 use crate::interrupt;
 
 /// What can be given for the tokens of a test.
@@ -44,8 +46,10 @@ const TOKENS: &str = "0 or more tokens, as a list: 0,128,512";
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
     /// GGUF models
-    #[arg(short, long, value_name = "LIST", required_unless_present = "roofline")]
+    #[arg(short, long, value_name = "LIST", required_unless_present_any = ["roofline", "hf"])]
     model: Vec<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
     /// Prompt lengths to evaluate; 0 is none
     #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',', default_value = "512", value_parser = numbers(TOKENS))]
     n_prompt: Vec<Numbers>,
@@ -126,7 +130,7 @@ pub struct Args {
     text: Option<PathBuf>,
     /// Measure what this machine can do at most, read bandwidth and multiply-adds at each of -t, and keep it: tests then
     /// tell which share of that they reach
-    #[arg(long, conflicts_with_all = ["model", "end_to_end", "parts", "prompt_gen"])]
+    #[arg(long, conflicts_with_all = ["model", "hf", "end_to_end", "parts", "prompt_gen"])]
     roofline: bool,
     /// Do not keep what --roofline measures
     #[arg(long, requires = "roofline", conflicts_with = "model")]
@@ -139,25 +143,31 @@ pub struct Args {
     #[command(flatten)]
     placing: PlacingFlags,
     #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
     split: SplitFlags,
+    #[command(flatten)]
+    drafts: super::speculative::Refused,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
+    args.drafts.refuse()?;
     let live = super::read_live();
     if args.roofline {
         interrupt::stop_after(table::interrupt);
         return roof::run(args, &live);
     }
-    let models = lists::models(&args.model);
+    let mut models = lists::models(&args.model);
+    models.extend(args.hub.any(None)?);
     let tuned = tuned(args, &models, &live)?;
     let settings = lists::settings(args, tuned.as_ref(), &live)?;
     settings.iter().for_each(super::warn_of);
     let cases = cases(args)?;
     start(args.load.verbose);
     if args.quants.is_asked() {
-        return quants::run(args, &settings, &cases, &live);
+        return quants::run(args, &models, &settings, &cases, &live);
     }
     interrupt::stop_after(table::interrupt);
     // Before the first of them is measured for minutes.
@@ -210,7 +220,11 @@ fn tuned(args: &Args, models: &[PathBuf], live: &Live) -> engine::Result<Option<
     let [model] = models else {
         return Err(engine::Error::Usage("--tuned takes one model: give -m once".to_string()));
     };
-    let found = tuning::look_up(args.tuning.as_deref(), model, Some(&objective.to_string()), live);
+    let mut requested = Requested::default();
+    args.variant.ask(&mut requested);
+    let objective_name = objective.to_string();
+    let given = args.tuning.as_deref();
+    let found = tuning::look_up(given, model, &requested.variant, Some(&objective_name), live);
     match found.tuned {
         Some(tuned) => Ok(Some(tuned)),
         None => Err(engine::Error::Tune(match found.warnings.first() {

@@ -15,8 +15,11 @@ use engine::settings::{Requested, Settings};
 use engine::split::Layouts;
 
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags};
+use super::hub::HubFlags;
 use super::run::predict;
 use super::sampling::ChainFlags;
+use super::speculative::SpeculativeFlags;
+use super::variant::{VariantFlags, warn_of_context};
 use crate::interrupt;
 use input::{Input, Read};
 use talk::{Next, Talk};
@@ -30,8 +33,10 @@ use talk::{Next, Talk};
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
     /// GGUF model
-    #[arg(short, long, value_name = "FILE")]
-    model: PathBuf,
+    #[arg(short, long, value_name = "FILE", required_unless_present = "hf")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
     /// What the model is told before everything else
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
@@ -57,9 +62,13 @@ pub struct Args {
     #[command(flatten)]
     threads: ThreadFlags,
     #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
     split: SplitFlags,
+    #[command(flatten)]
+    speculative: SpeculativeFlags,
     #[command(flatten)]
     tuning: TuningFlags,
 }
@@ -70,20 +79,25 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live();
-    let tuned = args.tuning.look_up(&args.model, &live);
+    let model = args.hub.one(args.model.as_deref())?;
+    let tuned = args.tuning.look_up(&model, &requested.variant, &live);
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
+    warn_of_context(&model, &settings);
     let sampling = args.sampling.options(&settings)?;
+    let speculation = args.speculative.options()?;
 
     start(args.load.verbose);
     let typed = io::stdin().is_terminal();
     let signals = interrupt::stop_answers(typed);
-    let layouts = Layouts::open(&args.model, &settings, &live)?;
+    let layouts = Layouts::open(&model, &settings, &live)?;
     super::warn_of_one_layout(&layouts);
     let template = Template::choose(args.chat_template.as_deref(), layouts.model())?;
-    let session = layouts.session(&settings, &live, true)?;
+    let mut session = layouts.session(&settings, &live, true)?;
+    session.speculate(&speculation, &settings, &live)?;
     let mut conversation = Conversation::new(session, sampling, template)?;
     conversation.set_system(args.system.clone());
     // Before anything is typed: a template that cannot be used, or a system prompt that it refuses.

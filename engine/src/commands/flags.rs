@@ -1,14 +1,14 @@
 //! Flags that several commands share, and what they ask of the settings.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use build_info::{Policy, words};
+use build_info::Policy;
 use engine::live::Live;
 use engine::options::{Affinity, FlashAttention, KvType, LoadMode, SplitLayout};
 use engine::settings::Requested;
 use engine::tune::Objective;
 use engine::tuning;
+use engine::variant::Variant;
 
 use super::sampling::number;
 
@@ -86,15 +86,13 @@ pub struct TuningFlags {
 impl TuningFlags {
     /// What the record says of the model at `path`; nothing where it says nothing. What the user should know of it goes
     /// to stderr.
-    pub fn look_up(&self, path: &Path, live: &Live) -> Option<Requested> {
+    pub fn look_up(&self, path: &Path, variant: &Variant, live: &Live) -> Option<Requested> {
         if self.no_tuning {
             return None;
         }
         let objective = self.objective.as_ref().map(ToString::to_string);
-        let found = tuning::look_up(self.tuning.as_deref(), path, objective.as_deref(), live);
-        for warning in &found.warnings {
-            let _ = writeln!(std::io::stderr(), "warning: {}", words::printable(warning));
-        }
+        let found = tuning::look_up(self.tuning.as_deref(), path, variant, objective.as_deref(), live);
+        found.warnings.iter().for_each(|warning| engine::log::warn(warning));
         found.tuned
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use build_info::host::Gpu;
 use build_info::optimized::Pgo;
 use build_info::{Bytes, Host};
 use engine::allocator::Memory;
@@ -15,6 +16,8 @@ use engine::settings::{Explained, Requested, Settings};
 use serde_json::{Value, json};
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags};
+use super::hub::HubFlags;
+use super::variant::VariantFlags;
 
 /// Show the build, the machine, what the CPU guard asks for, and every setting with its source
 #[derive(clap::Args, Debug)]
@@ -23,6 +26,8 @@ pub struct Args {
     /// Also load this model and describe it
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
     /// Print every setting with its value and where it came from: flag, environment, tuning record (with -m), build
     /// info, live host or default
     #[arg(long)]
@@ -37,6 +42,8 @@ pub struct Args {
     #[command(flatten)]
     threads: ThreadFlags,
     #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
     split: SplitFlags,
@@ -50,13 +57,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
-    let live = super::read_live();
-    let tuned = args.model.as_deref().and_then(|model| args.tuning.look_up(model, &live));
+    let live = super::read_live_with_gpus();
+    let model = args.hub.any(args.model.as_deref())?;
+    let tuned = model.as_deref().and_then(|model| args.tuning.look_up(model, &requested.variant, &live));
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     engine::ffi::start(args.load.verbose);
-    let model = match &args.model {
+    let model = match &model {
         Some(path) => Some(describe(path, &settings, &live)?),
         None => None,
     };
@@ -144,6 +153,7 @@ fn text(args: &Args, live: &Live, settings: &Settings, model: Option<&Value>) ->
     if let Some(host) = &live.host {
         lines.push(("cpu", cpu(host)));
         lines.push(("memory", format!("{} of {} available", host.memory.available, host.memory.total)));
+        lines.extend(host.gpus.iter().map(|gpu| ("gpu", gpu_line(gpu))));
     }
     lines.push((
         "threads",
@@ -226,6 +236,11 @@ fn pages(huge: bool) -> String {
         }
         Err(_) => ask.to_string(),
     }
+}
+
+fn gpu_line(gpu: &Gpu) -> String {
+    let Gpu { name, compute_capability, memory, driver } = gpu;
+    format!("{name} ({memory}, compute capability {compute_capability}, driver {driver})")
 }
 
 fn cpu(host: &Host) -> String {

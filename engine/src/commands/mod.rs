@@ -6,18 +6,23 @@ pub mod eval;
 pub mod imatrix;
 pub mod info;
 pub mod logits;
+pub mod mcp;
 pub mod quantize;
 pub mod run;
 pub mod serve;
+pub mod top;
 pub mod tune;
 pub mod worker;
 
 mod bar;
 mod cache;
 mod flags;
+mod hub;
 mod sampling;
+mod speculative;
 mod sql;
 mod table;
+mod variant;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -46,9 +51,7 @@ pub fn long_form(argument: OsString) -> OsString {
 
 /// Says what the user should know before `settings` run.
 fn warn_of(settings: &Settings) {
-    for warning in &settings.warnings {
-        let _ = writeln!(std::io::stderr(), "warning: {}", words::printable(warning));
-    }
+    settings.warnings.iter().for_each(|warning| engine::log::warn(warning));
 }
 
 /// Says why weights are not there in two layouts, where that was asked for.
@@ -61,10 +64,18 @@ fn warn_of_one_layout(layouts: &Layouts) {
 
 /// What every command looks at first; warnings go to stderr once.
 fn read_live() -> Live {
-    let live = Live::read();
-    for warning in &live.warnings {
-        let _ = writeln!(std::io::stderr(), "warning: {}", words::printable(warning));
-    }
+    tell(Live::read())
+}
+
+/// The same with the NVIDIA GPUs that the driver shows, for a command that shows the machine.
+fn read_live_with_gpus() -> Live {
+    let mut live = Live::read();
+    live.ask_for_gpus();
+    tell(live)
+}
+
+fn tell(live: Live) -> Live {
+    live.warnings.iter().for_each(|warning| engine::log::warn(warning));
     live
 }
 

@@ -19,7 +19,10 @@ use serde_json::json;
 
 use super::cache::{self, CacheFlags};
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
+use super::hub::HubFlags;
 use super::sampling::ChainFlags;
+use super::speculative::{self, SpeculativeFlags};
+use super::variant::{VariantFlags, warn_of_context};
 use crate::interrupt;
 
 /// Generate text from a prompt
@@ -30,8 +33,10 @@ use crate::interrupt;
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
     /// GGUF model
-    #[arg(short, long, value_name = "FILE")]
-    model: PathBuf,
+    #[arg(short, long, value_name = "FILE", required_unless_present = "hf")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
     /// Text to go on from
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
     prompt: Option<String>,
@@ -54,11 +59,15 @@ pub struct Args {
     #[command(flatten)]
     threads: ThreadFlags,
     #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
     cache: CacheFlags,
     #[command(flatten)]
     split: SplitFlags,
+    #[command(flatten)]
+    speculative: SpeculativeFlags,
     #[command(flatten)]
     tuning: TuningFlags,
 }
@@ -69,20 +78,25 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live();
-    let tuned = args.tuning.look_up(&args.model, &live);
+    let model = args.hub.one(args.model.as_deref())?;
+    let tuned = args.tuning.look_up(&model, &requested.variant, &live);
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
+    warn_of_context(&model, &settings);
     let sampling = args.sampling.options(&settings)?;
+    let speculation = args.speculative.options()?;
     let prompt = prompt(args)?;
 
     start(args.load.verbose);
     interrupt::stop_in_order();
     let loading = Instant::now();
-    let cache = args.cache.want(&args.model)?;
-    let layouts = Layouts::open(&args.model, &settings, &live)?;
+    let cache = args.cache.want(&model)?;
+    let layouts = Layouts::open(&model, &settings, &live)?;
     let mut session = layouts.session(&settings, &live, true)?;
+    session.speculate(&speculation, &settings, &live)?;
     let mut chain = Chain::new(&sampling, layouts.model())?;
     let cache = cache.and_then(|wanted| cache::open(wanted, &layouts, &session, &settings, &live));
     let load = loading.elapsed();
@@ -125,6 +139,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "split_layout": session.is_split(),
             "timings": timings(&generation, load),
         });
+        if let Some(report) = &generation.speculation {
+            result["speculative"] = report.to_json();
+        }
         if cache.is_some() {
             result["prompt_cache"] = cache::to_json(&report);
         }
@@ -135,6 +152,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     say_speed(&generation, load, session.threads());
     cache::say(&report, &generation);
     say_split(&generation, &session, &settings);
+    speculative::say(&generation);
     Ok(match generation.stop {
         Stop::Interrupted => ExitCode::from(interrupt::CODE),
         _ => ExitCode::SUCCESS,

@@ -5,11 +5,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use build_info::Bytes;
 use build_info::words::printable;
 use engine::ffi::start;
+use engine::log;
 use engine::serve::config::{self, Config};
 use engine::serve::models::{Resolve, Served};
 use engine::serve::reload::Source;
@@ -19,6 +21,8 @@ use engine::settings::Settings;
 use serde_json::json;
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
+use super::hub::HubFlags;
+use super::variant::{VariantFlags, warn_of_context};
 
 /// Serve a model to other programs
 ///
@@ -30,6 +34,8 @@ pub struct Args {
     /// GGUF model
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
     /// Configuration: what no flag says is taken from here
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -78,6 +84,23 @@ pub struct Args {
     /// Only read it
     #[arg(long)]
     prompt_cache_ro: bool,
+    /// Log to stderr in this form: text or json [default: no log, unless --log-level is given]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<log::Format>,
+    /// Log to stderr what is as important as this: error, warn, info, debug (with llama.cpp's messages) or trace
+    /// [default: info, where --log-format is given]. Prompts and answers are never part of it, see log_prompts
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<log::Level>,
+    /// Speculative decoding by what the text itself repeats: off, asked (requests that ask for it) or lookup (all that do
+    /// not say otherwise) [default: off]
+    #[arg(long, value_name = "WHO")]
+    speculative: Option<engine::serve::drafts::Who>,
+    /// Most tokens of a draft, 1 to 15 [default: 7]
+    #[arg(long, value_name = "N", value_parser = whole("1 to 15"))]
+    draft_max: Option<u32>,
+    /// Draft also where a batch of tokens rounds otherwise than single tokens
+    #[arg(long)]
+    draft_near: bool,
     /// Print where it listens as one JSON object on stdout
     #[arg(long)]
     json: bool,
@@ -87,6 +110,8 @@ pub struct Args {
     context: ContextFlags,
     #[command(flatten)]
     threads: ThreadFlags,
+    #[command(flatten)]
+    variant: VariantFlags,
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
@@ -99,48 +124,65 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         stdout.write_all(config::printed().as_bytes()).context("cannot write to stdout")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let file = args.config.as_deref().map(|path| Source::read(path, flags(args))).transpose()?;
+    let flags = Config { model: args.hub.any(args.model.as_deref())?, ..flags(args) };
+    let file = args.config.as_deref().map(|path| Source::read(path, flags.clone())).transpose()?;
     let (mut source, config) = match file {
         Some((source, config)) => (Some(source), config),
-        None => (None, flags(args).or(Config::default().under_environment(config::variables())?)),
+        None => (None, flags.or(Config::default().under_environment(config::variables())?)),
     };
     let served = config.served()?;
-    let strange = Workloads::default().with_environment(config::variables());
-    strange.iter().flat_map(|(_, strange)| strange).for_each(|words| warn(words));
-    let live = super::read_live();
-    let tuning = args.tuning.clone();
-    let resolve: Resolve = Arc::new(move |named, live| {
-        let tuned = tuning.look_up(&named.options.model, live);
+    if let Some(wanted) = config.log() {
+        log::start(wanted);
+    }
+    let ended = serve(args, &served, source.as_mut());
+    if let (Err(error), true) = (&ended, log::is_on()) {
+        tracing::error!("{}", printable(&build_info::words::chain(error.as_ref()).join(": ")));
+    }
+    log::flush(LAST_LINES);
+    ended
+}
+
+/// How long the last lines of the log may take.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// The settings of a model, with what the tuning record says of it.
+pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
+    let tuning = tuning.clone();
+    Arc::new(move |named, live| {
+        let tuned = tuning.look_up(&named.options.model, &named.engine.variant, live);
         let settings = Settings::resolve_tuned(&named.engine, tuned.as_ref(), live)?;
         super::warn_of(&settings);
+        warn_of_context(&named.options.model, &settings);
         Ok(settings)
-    });
+    })
+}
+
+fn serve(args: &Args, served: &Served, source: Option<&mut Source>) -> Result<ExitCode> {
+    let strange = Workloads::default().with_environment(config::variables());
+    strange.iter().flat_map(|(_, strange)| strange).for_each(|words| log::warn(words));
+    let live = super::read_live();
     start(args.load.verbose);
-    let mut reload = source.as_mut().map(|source| || read_again(source));
+    let mut reload = source.map(|source| || read_again(source));
     let mut hooks = Hooks {
         on_ready: &mut |ready| say_ready(ready, args.json),
         reload: reload.as_mut().map(|reload| reload as &mut dyn FnMut() -> Option<Served>),
-        warn: Arc::new(warn),
-        resolve,
+        warn: Arc::new(log::warn),
+        resolve: resolve(&args.tuning),
+        inside: None,
     };
-    engine::serve::run::run(&served, live, &mut hooks)?;
+    engine::serve::run::run(served, live, &mut hooks)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A closed stderr is nobody's concern.
-fn warn(words: &str) {
-    let _ = writeln!(io::stderr(), "warning: {}", printable(words));
 }
 
 /// What the configuration asks for now; nothing changes where it is wrong.
 fn read_again(source: &mut Source) -> Option<Served> {
     match source.again() {
         Ok(change) => {
-            let _ = writeln!(io::stderr(), "{}", printable(&change.words));
+            log::note(&change.words);
             Some(change.served)
         }
         Err(error) => {
-            warn(&format!("the configuration stays as it was: {error}"));
+            log::warn(&format!("the configuration stays as it was: {error}"));
             None
         }
     }
@@ -149,7 +191,6 @@ fn read_again(source: &mut Source) -> Option<Served> {
 /// What the flags ask for.
 fn flags(args: &Args) -> Config {
     let mut config = Config {
-        model: args.model.clone(),
         name: args.name.clone(),
         chat_template: args.chat_template.clone(),
         socket: args.socket.clone(),
@@ -164,12 +205,18 @@ fn flags(args: &Args) -> Config {
         prompt_cache: args.prompt_cache.clone(),
         prompt_cache_size: args.prompt_cache_size,
         prompt_cache_ro: args.prompt_cache_ro.then_some(true),
+        log_format: args.log_format,
+        log_level: args.log_level,
+        speculative: args.speculative,
+        draft_max: args.draft_max,
+        draft_near: args.draft_near.then_some(true),
         ..Config::default()
     };
     args.sampling.ask(&mut config.engine);
     args.context.ask(&mut config.engine);
     args.threads.ask(&mut config.engine);
     args.load.ask(&mut config.engine);
+    args.variant.ask(&mut config.engine);
     config
 }
 
@@ -182,6 +229,8 @@ fn seconds(text: &str) -> Result<f64, String> {
 fn say_ready(ready: &Ready, as_json: bool) {
     let socket = ready.socket.as_ref().map(|path| path.display().to_string());
     let listen = ready.listen.map(|address| format!("http://{address}"));
+    let (model, context) = (ready.names.join(", "), ready.n_ctx);
+    tracing::info!(model, context, socket, listen, "ready");
     if as_json {
         let mut line = json!({ "model": ready.names.first(), "context": ready.n_ctx, "socket": socket, "listen": listen });
         if ready.names.len() > 1 {
@@ -191,7 +240,10 @@ fn say_ready(ready: &Ready, as_json: bool) {
         let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
         return;
     }
-    let are = if ready.names.len() == 1 { "is" } else { "are" };
+    if log::is_on() {
+        return;
+    }
     let places: Vec<String> = [socket, listen].into_iter().flatten().collect();
-    let _ = writeln!(io::stderr(), "{} {} served at {}", ready.names.join(", "), are, places.join(" and "));
+    let are = if ready.names.len() == 1 { "is" } else { "are" };
+    let _ = writeln!(io::stderr(), "{} {are} served at {}", ready.names.join(", "), places.join(" and "));
 }

@@ -250,6 +250,11 @@ fn more(record: &Record) -> Vec<Column> {
             .map_or(String::new(), |share| format!("{:.1} ({})", share.of_roof * 100.0, share.bound.name()));
         columns.push(("% of roof", 16, share));
     }
+    if let Some(gpu) = record.gpu() {
+        let cell = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.0}"));
+        columns.push(("GPU %", 5, cell(gpu.utilisation.map(|share| 100.0 * share))));
+        columns.push(("GPU W", 5, cell(gpu.watts)));
+    }
     columns
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use llama_sys as sys;
 
-use super::{Context, Model, Token, interrupted};
+use super::{Context, Model, Token};
 use crate::error::{Error, Result};
 use crate::options::ContextOptions;
 
@@ -96,21 +96,44 @@ impl Context {
         Self::for_sequences(model, options, sequences, None, |_| ())
     }
 
+    /// The same with room for `rows` rows of logits in a batch, `sequences` or more.
+    pub fn shared_with_rows(
+        model: &Arc<Model>,
+        options: &ContextOptions,
+        sequences: u32,
+        rows: u32,
+    ) -> Result<Self> {
+        if rows <= sequences {
+            return Self::shared(model, options, sequences);
+        }
+        let mut context = Self::for_sequences(model, options, sequences, None, |params| {
+            // llama.cpp takes no more than a batch has tokens.
+            params.n_outputs_max = rows.min(params.n_batch);
+        })?;
+        context.rows = rows.min(context.n_batch());
+        Ok(context)
+    }
+
+    /// Rows of logits that a batch may ask for.
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
     /// How many sequences it keeps.
     pub fn sequences(&self) -> u32 {
         self.sequences
     }
 
     /// Evaluates `batch`: no more than [`n_batch`](Self::n_batch) tokens, of sequences that it keeps, each at the
-    /// position after the sequence's last, no more logits asked for than there are sequences.
+    /// position after the sequence's last, no more logits asked for than there are [`rows`](Self::rows).
     ///
     /// # Errors
     /// Where llama.cpp fails; what the sequences of the batch hold is unknown then.
     pub fn decode_batch(&mut self, batch: &mut Batch) -> Result<Decoded> {
         // llama.cpp asserts this.
         let rows = batch.wants_logits.iter().filter(|wanted| **wanted != 0).count();
-        if rows > self.sequences as usize {
-            let why = format!("{rows} rows of logits of {} sequences", self.sequences);
+        if rows > self.rows as usize {
+            let why = format!("{rows} rows of logits in a context with room for {}", self.rows);
             return Err(Error::Decode { tokens: batch.len(), why });
         }
         self.evaluate(batch)
@@ -136,7 +159,7 @@ impl Context {
         match code {
             0 => Ok(Decoded::Done),
             1 => Ok(Decoded::NoRoom),
-            2 if interrupted() => Err(Error::Interrupted),
+            2 if self.was_stopped() => Err(Error::Interrupted),
             code => Err(self.decode_error(code, tokens)),
         }
     }

@@ -21,3 +21,17 @@ pub(crate) fn strftime_now(format: &str) -> String {
     text.truncate(written);
     String::from_utf8_lossy(&text).into_owned()
 }
+
+/// What this thread has computed so far: times in which it was not let to do not count.
+pub(crate) fn thread_time() -> std::time::Duration {
+    // SAFETY: plain zeros are valid for a `timespec`, which the call fills.
+    let time = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        match libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) {
+            0 => time,
+            _ => std::mem::zeroed(),
+        }
+    };
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0).min(999_999_999);
+    std::time::Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanos)
+}

@@ -16,7 +16,22 @@ pub(crate) struct Threads {
     counts: (u32, u32),
 }
 
+impl Threads {
+    /// `decode` for single tokens, `prefill` for more, or one pool for both; how many of each take part.
+    pub(crate) fn new(decode: Threadpool, prefill: Option<Threadpool>, counts: (u32, u32)) -> Self {
+        Threads { decode: Some(Arc::new(decode)), prefill: prefill.map(Arc::new), counts }
+    }
+}
+
 impl Context {
+    /// Gives it `threads`, which no other context may use at the same time.
+    pub(crate) fn take_threads(&mut self, threads: &Threads) {
+        if let Some(decode) = &threads.decode {
+            self.attach_shared(Arc::clone(decode), threads.prefill.clone());
+        }
+        self.set_threads(threads.counts.0, threads.counts.1);
+    }
+
     /// Its threads.
     pub(crate) fn pools(&self) -> Threads {
         let (decode, prefill) = (self.decode_pool.clone(), self.prefill_pool.clone());
@@ -47,10 +62,7 @@ impl Embedding {
             params.pooling_type = sys::LLAMA_POOLING_TYPE_NONE;
             params.embeddings = true;
         })?;
-        if let Some(decode) = &threads.decode {
-            context.attach_shared(Arc::clone(decode), threads.prefill.clone());
-        }
-        context.set_threads(threads.counts.0, threads.counts.1);
+        context.take_threads(threads);
         Ok(Embedding { context, width: model.embedding_width() })
     }
 

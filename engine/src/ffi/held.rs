@@ -21,11 +21,9 @@ impl Context {
         if tokens >= self.held() {
             return self.held();
         }
-        let kept = tokens > 0 && {
-            let from = i32::try_from(tokens).unwrap_or(i32::MAX);
-            // SAFETY: as above; sequence 0 is there, and any range of positions is taken.
-            unsafe { sys::llama_memory_seq_rm(sys::llama_get_memory(self.raw.as_ptr()), 0, from, -1) }
-        };
+        let kept = tokens > 0
+            && self.reaches_back_from(tokens)
+            && u32::try_from(tokens).is_ok_and(|from| self.forget(0, from));
         if !kept {
             self.clear();
         }
@@ -33,7 +31,29 @@ impl Context {
     }
 }
 
+impl Context {
+    /// Whether what a token after the first `tokens` looks back at is still there: layers with a sliding window may have
+    /// let it go, and llama.cpp forgets the rest without a word.
+    fn reaches_back_from(&self, tokens: usize) -> bool {
+        // SAFETY: reads a field.
+        let window = unsafe { sys::llama_model_n_swa(self.model.raw.as_ptr()) };
+        let Some(window) = usize::try_from(window).ok().filter(|window| *window > 0) else { return true };
+        // SAFETY: as in `held`; of all layers the greatest of the first positions.
+        let first = unsafe { sys::llama_memory_seq_pos_min(sys::llama_get_memory(self.raw.as_ptr()), 0) };
+        usize::try_from(first).is_ok_and(|first| first <= tokens.saturating_sub(window))
+    }
+}
+
 impl Model {
+    /// Whether its memory can forget the last tokens alone: not where a state is changed by every token.
+    pub fn can_take_back(&self) -> bool {
+        // SAFETY: reads fields.
+        unsafe {
+            !sys::llama_model_is_recurrent(self.raw.as_ptr())
+                && !sys::llama_model_is_hybrid(self.raw.as_ptr())
+        }
+    }
+
     /// Value of a metadata key that is a text, whole.
     pub fn metadata_text(&self, key: &str) -> Option<String> {
         let key = CString::new(key).ok()?;

@@ -26,21 +26,22 @@ impl Context {
         // SAFETY: the context is live, the sequence one of its own; computes a size.
         let size =
             unsafe { sys::anneal_state_size(self.raw.as_ptr(), sequence.cast_signed(), err, err_size) };
-        let mut state = Vec::new();
+        let mut state: Vec<u8> = Vec::new();
         if state.try_reserve_exact(size).is_err() {
             return failed(format!("there is no memory for its {}", build_info::Bytes(size as u64)));
         }
-        state.resize(size, 0);
         let (err, err_size) = self.message.parts();
-        // SAFETY: writes at most `state.len()` bytes.
+        // SAFETY: writes at most `size` bytes, for which there is room. Nothing reads them before: zeros would be written
+        // for nothing, while everyone waits.
         let written = unsafe {
             let (data, sequence) = (state.as_mut_ptr(), sequence.cast_signed());
-            sys::anneal_state_get(self.raw.as_ptr(), sequence, data, state.len(), err, err_size)
+            sys::anneal_state_get(self.raw.as_ptr(), sequence, data, size, err, err_size)
         };
-        if written == 0 {
+        if written == 0 || written > size {
             return failed(self.message.text());
         }
-        state.truncate(written);
+        // SAFETY: so many bytes were written, each of them.
+        unsafe { state.set_len(written) };
         Ok(state)
     }
 

@@ -1,6 +1,6 @@
 //! Texts that a JSON schema or a grammar allows, by llguidance: for each token to come, which ones are allowed.
 
-use std::cell::RefCell;
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -60,11 +60,9 @@ impl Guide {
                 Box::new(move |_| serialized(grammar))
             }
             Constraint::Grammar(text) => {
-                // Each name once: the whole vocabulary is looked at.
-                let named = RefCell::new(HashMap::new());
-                let token = |name: &str| {
-                    *named.borrow_mut().entry(name.to_string()).or_insert_with(|| token_named(model, name))
-                };
+                // The whole vocabulary is looked at, once and where a name is asked for.
+                let named: OnceCell<HashMap<Vec<u8>, u32>> = OnceCell::new();
+                let token = |name: &str| named.get_or_init(|| names(model)).get(name.as_bytes()).copied();
                 let grammar = gbnf::read(text, &token).map_err(refused)?;
                 let (n_vocab, others) = (model.n_vocab(), never_named(model));
                 Box::new(move |limits| gbnf::translate(grammar, n_vocab, &others, limits))
@@ -171,13 +169,16 @@ fn with_bounds(schema: &Value) -> Value {
     Value::Object(fields)
 }
 
-/// The token that `name` is.
-fn token_named(model: &Model, name: &str) -> Option<u32> {
-    let mut piece = Vec::new();
-    (0..model.n_vocab()).find(|token| {
-        piece.clear();
-        model.piece_with(token.cast_signed(), true, &mut piece).is_ok() && piece == name.as_bytes()
-    })
+/// The tokens by what they are written as; of several the first.
+fn names(model: &Model) -> HashMap<Vec<u8>, u32> {
+    let mut names = HashMap::new();
+    for token in 0..model.n_vocab() {
+        let mut piece = Vec::new();
+        if model.piece_with(token.cast_signed(), true, &mut piece).is_ok() {
+            names.entry(piece).or_insert(token);
+        }
+    }
+    names
 }
 
 /// The tokens that a grammar cannot name: those that end a text, and those that are none.
@@ -203,7 +204,7 @@ fn is_lark(text: &str) -> bool {
 }
 
 /// Runs `work` where there is much stack.
-fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+pub(super) fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     let failed = |why: &dyn std::fmt::Display| Error::Sampler(format!("cannot read the grammar: {why}"));
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("grammar".to_string()).stack_size(STACK);

@@ -3,6 +3,7 @@
 //! The samplers are llama.cpp's, in the order of its common sampler: logit bias, penalties, DRY, top-n-sigma, top-k,
 //! typical, top-p, min-p, XTC, temperature, and the draw. What a grammar forbids is left out before all of them.
 
+mod alone;
 mod bias;
 mod gbnf;
 mod guide;
@@ -16,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{Candidate, Context, Model, RawChain, Token};
 use guide::Guide;
 
+pub use alone::check_gbnf;
 pub use bias::Bias;
 pub(crate) use options::whole;
 pub use options::{Constraint, PARAMETERS, Parameter, SamplingOptions};
@@ -99,6 +101,11 @@ impl Chain {
     /// Whether a grammar or a schema decides what the text is like: then its end is the end, asked for or not.
     pub fn is_constrained(&self) -> bool {
         self.is_constrained
+    }
+
+    /// Whether the best token is taken, whatever is drawn.
+    pub(crate) fn takes_best(&self) -> bool {
+        self.takes_best
     }
 
     /// The seed that was asked for or drawn.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use build_info::Bytes;
 use toml::{Table, Value};
 
+use super::drafts::{Drafting, Who};
 use super::embed::Pooling;
 use super::fields::nearest;
 use super::keys;
@@ -25,8 +26,13 @@ use crate::cache::DEFAULT_BOUND;
 use crate::chat::BUILTIN_NAMES;
 use crate::error::{Error, Result};
 use crate::ffi::MAX_SEQUENCES;
+use crate::log;
 use crate::settings::Requested;
 use crate::size;
+use crate::speculative::MOST;
+use crate::variant::Adapter;
+#[cfg(test)]
+use crate::variant::Variant;
 
 pub use models::variables;
 
@@ -54,6 +60,9 @@ pub struct Config {
     pub prompt_cache: Option<PathBuf>,
     pub prompt_cache_size: Option<Bytes>,
     pub prompt_cache_ro: Option<bool>,
+    pub speculative: Option<Who>,
+    pub draft_max: Option<u32>,
+    pub draft_near: Option<bool>,
     pub max_request_bytes: Option<u32>,
     pub max_connections: Option<u32>,
     pub default_model: Option<String>,
@@ -65,6 +74,9 @@ pub struct Config {
     pub models: BTreeMap<String, Config>,
     /// Threads by name.
     pub workloads: Workloads,
+    pub log_format: Option<log::Format>,
+    pub log_level: Option<log::Level>,
+    pub log_prompts: Option<bool>,
     /// Settings of the engine.
     pub engine: Requested,
 }
@@ -84,11 +96,12 @@ pub struct Key {
 type Set = fn(&mut Config, &Value) -> std::result::Result<(), String>;
 
 /// Where a part of the file begins.
-const PARTS: [(&str, &str); 5] = [
+const PARTS: [(&str, &str); 6] = [
     ("model", "The model"),
     ("socket", "Where requests come from"),
     ("slots", "Requests"),
     ("ctx_size", "The context, and how it is computed"),
+    ("log_format", "The log"),
     ("temperature", "How tokens are chosen where a request does not say"),
 ];
 
@@ -112,6 +125,27 @@ pub const KEYS: &[Key] = &[
           set: |config, value| put(&mut config.engine.load_mode, word(value)) },
     Key { name: "repack", value: "true", help: "Rearrange weights for the CPU's kernels.",
           set: |config, value| put(&mut config.engine.repack, truth(value)) },
+
+    Key { name: "lora", value: "[\"adapter.gguf:1.0\"]", help: "LoRA adapters, each with how much it counts. Default: none.",
+          set: |config, value| adapters(value).map(|adapters| config.engine.variant.adapters = adapters) },
+    Key { name: "rope_scaling", value: "\"yarn\"", help: "How positions are scaled: none, linear or yarn. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.scaling, word(value)) },
+    Key { name: "rope_scale", value: "2.0", help: "By how much the context is longer than the one that the model was trained for. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.scale, float(value)) },
+    Key { name: "rope_freq_base", value: "10000.0", help: "Base of RoPE's frequencies. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.freq_base, float(value)) },
+    Key { name: "rope_freq_scale", value: "0.5", help: "What positions are multiplied with, 1 / rope_scale: give one of them. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.freq_scale, float(value)) },
+    Key { name: "yarn_orig_ctx", value: "4096", help: "YaRN: tokens that the model was trained for. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.yarn_orig_ctx, whole(value, 1, u32::MAX)) },
+    Key { name: "yarn_ext_factor", value: "1.0", help: "YaRN: how much is extrapolated, 0 to 1. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.yarn_ext_factor, float(value)) },
+    Key { name: "yarn_attn_factor", value: "1.0", help: "YaRN: what attention is multiplied with; only with yarn_ext_factor = 0. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.yarn_attn_factor, float(value)) },
+    Key { name: "yarn_beta_fast", value: "32.0", help: "YaRN: turns above which a frequency stays as it is. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.yarn_beta_fast, float(value)) },
+    Key { name: "yarn_beta_slow", value: "1.0", help: "YaRN: turns below which a frequency is scaled in full. Default: the model's.",
+          set: |config, value| put(&mut config.engine.variant.rope.yarn_beta_slow, float(value)) },
 
     Key { name: "socket", value: "\"/run/user/1000/anneal/anneal.sock\"",
           help: "Unix socket, for lines of JSON and for HTTP. Default: $XDG_RUNTIME_DIR/anneal/anneal.sock where listen is not set.",
@@ -158,6 +192,14 @@ pub const KEYS: &[Key] = &[
           set: |config, value| put(&mut config.prompt_cache_size, text(value).and_then(|text| size::parse(&text))) },
     Key { name: "prompt_cache_ro", value: "false", help: "Only read the folder.",
           set: |config, value| put(&mut config.prompt_cache_ro, truth(value)) },
+    Key { name: "speculative", value: "\"off\"",
+          help: "Speculative decoding by what the text itself repeats: off, asked (requests that ask for it) or lookup (all that do not say otherwise).",
+          set: |config, value| put(&mut config.speculative, word(value)) },
+    Key { name: "draft_max", value: "7", help: "Most tokens of a draft.",
+          set: |config, value| put(&mut config.draft_max, whole(value, 1, MOST)) },
+    Key { name: "draft_near", value: "false",
+          help: "Draft also where a batch of tokens rounds otherwise than single tokens: a text may differ from one without drafts where two tokens are nearly as likely.",
+          set: |config, value| put(&mut config.draft_near, truth(value)) },
 
     Key { name: "ctx_size", value: "4096", help: "Tokens of the context, for all slots together; 0 takes what the model was trained for.",
           set: |config, value| put(&mut config.engine.n_ctx, whole(value, 0, u32::MAX)) },
@@ -181,6 +223,13 @@ pub const KEYS: &[Key] = &[
           set: |config, value| put(&mut config.engine.affinity, word(value)) },
     Key { name: "poll", value: "50", help: "How eagerly threads wait for work, 0 (sleep) to 100 (spin).",
           set: |config, value| put(&mut config.engine.poll, whole(value, 0, 100)) },
+
+    Key { name: "log_format", value: "\"text\"", help: "Lines of the log on stderr: text or json. Where neither this nor log_level is set there is no log, only plain words.",
+          set: |config, value| put(&mut config.log_format, word(value)) },
+    Key { name: "log_level", value: "\"info\"", help: "error, warn, info (each request when it is over), debug (llama.cpp's messages as well) or trace.",
+          set: |config, value| put(&mut config.log_level, word(value)) },
+    Key { name: "log_prompts", value: "false", help: "Write prompts and answers into the log. Without it nothing that a client says is in there.",
+          set: |config, value| put(&mut config.log_prompts, truth(value)) },
 
     Key { name: "temperature", value: "0.8", help: "0 always takes the most likely token.",
           set: |config, value| put(&mut config.engine.temperature, number(value).map(|number| number as f32)) },
@@ -227,6 +276,16 @@ fn whole(value: &Value, least: u32, most: u32) -> std::result::Result<u32, Strin
 fn number(value: &Value) -> std::result::Result<f64, String> {
     let number = value.as_float().or_else(|| value.as_integer().map(|number| number as f64));
     number.ok_or_else(|| format!("use a number, not {value}"))
+}
+
+fn float(value: &Value) -> std::result::Result<f32, String> {
+    number(value).map(|number| number as f32)
+}
+
+fn adapters(value: &Value) -> std::result::Result<Vec<Adapter>, String> {
+    let list =
+        value.as_array().ok_or_else(|| format!("use a list of files, as [\"adapter.gguf\"], not {value}"))?;
+    list.iter().map(word).collect()
 }
 
 /// A time in seconds: up to a week.
@@ -284,7 +343,8 @@ impl Config {
         let config = self;
         let files =
             [&mut config.model, &mut config.socket, &mut config.api_key_file, &mut config.prompt_cache];
-        for file in files.into_iter().flatten() {
+        let adapters = config.engine.variant.adapters.iter_mut().map(|adapter| &mut adapter.path);
+        for file in files.into_iter().flatten().chain(adapters) {
             *file = folder.join(&file);
         }
         let template = config.chat_template.as_mut();
@@ -330,10 +390,12 @@ impl Config {
         self.workloads = if self.workloads.is_empty() { other.workloads } else { self.workloads };
         or!(self, other, default_model memory_limit pools preload);
         or!(self, other, model name chat_template socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
-            idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro max_request_bytes max_connections);
+            idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro speculative
+            draft_max draft_near max_request_bytes max_connections log_format log_level log_prompts);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
             n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
             greedy temperature top_k top_p min_p seed);
+        self.engine.variant = self.engine.variant.or(other.engine.variant);
         self
     }
 
@@ -343,6 +405,16 @@ impl Config {
     /// As [`keys::read`].
     pub fn keys(&self) -> Result<Vec<String>> {
         Ok(self.api_key_file.as_deref().map(keys::read).transpose()?.unwrap_or_default())
+    }
+
+    /// The log that is asked for, if any is.
+    pub fn log(&self) -> Option<log::Wanted> {
+        let asked = self.log_format.is_some() || self.log_level.is_some() || self.log_prompts == Some(true);
+        asked.then(|| log::Wanted {
+            format: self.log_format.unwrap_or_default(),
+            level: self.log_level.unwrap_or_default(),
+            prompts: self.log_prompts.unwrap_or(false),
+        })
     }
 
     /// The server that is asked for.
@@ -406,6 +478,16 @@ impl Config {
                 reuse: self.prompt_reuse.unwrap_or(true),
                 step: Duration::from_millis(u64::from(self.step_ms.unwrap_or(250))),
                 stall,
+                drafts: Drafting {
+                    who: self.speculative.unwrap_or_default(),
+                    most: checked(
+                        "--draft-max",
+                        self.draft_max.unwrap_or(Drafting::default().most),
+                        1,
+                        MOST,
+                    )?,
+                    near: self.draft_near.unwrap_or(false),
+                },
             },
             embedding_pooling: self.embedding_pooling,
             prompt_cache: self.prompt_cache.clone().map(|folder| PromptCache {
@@ -466,13 +548,14 @@ mod tests {
             embedding_pooling: None,
             prompt_cache: None,
             memory_limit: None,
+            engine: Requested { variant: Variant::default(), ..read.engine.clone() },
             ..read.clone()
         };
         let none = Config { model: read.model.clone(), listen: read.listen, ..Config::default() };
         let (found, expected) = (examples.options().expect("valid"), none.options().expect("valid"));
         assert_eq!(format!("{found:?}"), format!("{expected:?}"));
-        let engine =
-            crate::settings::Settings::resolve(&read.engine, &crate::live::Live::default()).expect("valid");
+        let engine = crate::settings::Settings::resolve(&examples.engine, &crate::live::Live::default())
+            .expect("valid");
         let default =
             crate::settings::Settings::resolve(&Requested::default(), &crate::live::Live::default())
                 .expect("valid");

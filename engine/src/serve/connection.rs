@@ -1,12 +1,13 @@
 //! Connections: taken as long as there are not too many, each served by what it speaks.
 
 use std::io;
+use std::os::unix::net::UnixStream as StdUnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use super::job::Client;
@@ -85,6 +86,35 @@ pub async fn unix(listener: UnixListener, shared: Shared) {
             Some((_, Err(error))) => pause(&error).await,
             None => return,
         }
+    }
+}
+
+/// Connections that were made inside the process.
+pub type Inside = mpsc::UnboundedReceiver<StdUnixStream>;
+
+/// Takes connections from inside the process until the server stops, or no more can come: then `over` is dropped.
+pub async fn inside(mut streams: Inside, shared: Shared, over: oneshot::Sender<()>) {
+    let _over = over;
+    let mut stopping = shared.stopping.clone();
+    loop {
+        let next = async {
+            let stream = streams.recv().await?;
+            Some((shared.place().await?, stream))
+        };
+        let (place, stream) = tokio::select! {
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+            next = next => match next {
+                Some(next) => next,
+                None => return,
+            },
+        };
+        let (open, shared) = (place.enter(), shared.clone());
+        // What is not registered is closed, and its other end sees that.
+        let Ok(stream) = UnixStream::from_std(stream) else { continue };
+        tokio::spawn(async move {
+            let _open = open;
+            speak(stream, shared).await;
+        });
     }
 }
 

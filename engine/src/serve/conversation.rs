@@ -45,9 +45,9 @@ impl Conversation {
         Ok(Conversation { messages, tools, offered, forced, more })
     }
 
-    /// The names of the functions that may be called.
-    pub fn names(&self) -> Vec<String> {
-        self.offered.iter().map(|function| function.name.clone()).collect()
+    /// The functions that may be called.
+    pub fn offered(&self) -> &[Offered] {
+        &self.offered
     }
 
     /// What the answer must be like where a call is demanded.

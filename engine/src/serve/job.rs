@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use super::drafts::{Drafted, Wish};
 use super::logprobs::Likelihood;
+use super::ticket::Ticket;
 use super::workloads::Threads;
 use crate::ffi::Token;
 use crate::sampling::Chain;
@@ -42,6 +44,8 @@ pub struct Job {
     pub cache_prompt: bool,
     /// How many alternatives are told of each token, and how likely it was; nothing where not asked for.
     pub logprobs: Option<u32>,
+    /// Drafts, where it is to have any.
+    pub drafts: Option<Wish>,
     /// Held until its first token is chosen, where others wait for its prompt.
     pub leads: Option<Arc<()>>,
     /// The one with the same prompt that goes before it: what that has evaluated need not be evaluated again.
@@ -52,6 +56,8 @@ pub struct Job {
     pub arrived: Instant,
     /// When it must be done.
     pub deadline: Instant,
+    /// What the log tells of it.
+    pub ticket: Ticket,
     /// Where its events go. Closed by the reader when nobody wants them any more.
     pub events: mpsc::Sender<Event>,
     /// While it was the next one and did not fit: how many others went before it, and since when.
@@ -111,6 +117,20 @@ pub enum Finish {
     Shutdown,
 }
 
+impl Finish {
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Finish::End => "end",
+            Finish::StopString => "stop_string",
+            Finish::Length => "length",
+            Finish::ContextFull => "context_full",
+            Finish::Deadline => "deadline",
+            Finish::Shutdown => "shutdown",
+        }
+    }
+}
+
 /// The end of a generation.
 #[derive(Clone, Debug)]
 pub struct Done {
@@ -150,6 +170,8 @@ pub struct Timings {
     pub prefill: Option<Duration>,
     /// From the first token to the last.
     pub decode: Duration,
+    /// What became of drafts.
+    pub drafted: Drafted,
 }
 
 impl Timings {
@@ -166,6 +188,9 @@ impl Timings {
             "prefill_ms": self.prefill.map(milliseconds),
             "prefill_tokens_per_second": self.prefill.and_then(|time| rate(evaluated, time)),
             "decode_ms": milliseconds(self.decode),
+            "drafted_tokens": self.drafted.drafted,
+            "accepted_tokens": self.drafted.accepted,
+            "drafts_turned_off": self.drafted.turned_off,
             // The first token comes out of the prefill.
             "decode_tokens_per_second": rate(usage.completion_tokens.saturating_sub(1), self.decode),
         })

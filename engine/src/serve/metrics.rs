@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::board::Board;
 use super::job::{Done, Finish};
+use crate::live::Live;
 
 /// A number that grows, or goes up and down.
 #[derive(Debug, Default)]
@@ -52,12 +54,16 @@ pub struct Metrics {
     pub refused: Number,
     pub invalid: Number,
     pub parked: Number,
+    pub panics: Number,
     pub prompt_tokens: Number,
     pub cached_tokens: Number,
     pub generated_tokens: Number,
     pub batches: Number,
     pub batch_tokens: Number,
     pub batch_time: Number,
+    pub drafted_tokens: Number,
+    pub accepted_tokens: Number,
+    pub drafts_turned_off: Number,
     pub queue_time: Number,
     pub first_token_time: Number,
     pub first_tokens: Number,
@@ -78,6 +84,12 @@ pub struct Metrics {
     pub cache_written_bytes: Number,
     pub cache_failures: Number,
     pub cache_dropped: Number,
+    pub prefill_tokens: Number,
+    pub decode_tokens: Number,
+    pub decode_threads: Number,
+    pub prefill_threads: Number,
+    pub memory_limit: Number,
+    pub board: Board,
 }
 
 /// Every end there is, and its name.
@@ -122,9 +134,24 @@ impl Metrics {
 
     /// Its model is not loaded any more: nothing runs, nothing waits.
     pub fn let_go(&self) {
-        let now =
-            [&self.slots, &self.slots_busy, &self.waiting, &self.embedding_waiting, &self.embedding_cache];
+        let now = [
+            &self.slots,
+            &self.slots_busy,
+            &self.waiting,
+            &self.embedding_waiting,
+            &self.embedding_cache,
+            &self.decode_threads,
+            &self.prefill_threads,
+        ];
         now.into_iter().for_each(|number| number.set(0));
+        self.board.clear();
+    }
+
+    /// Notes what the machine has to give.
+    pub fn note(&self, live: &Live) {
+        let host = live.host.as_ref();
+        let limit = host.map(|host| host.limits.memory.unwrap_or(host.memory.total));
+        self.memory_limit.set(limit.map_or(0, |limit| limit.0));
     }
 
     /// Requests that ran to an end of their own.
@@ -160,11 +187,21 @@ impl Metrics {
         let seconds = |number: &Number| [(String::new(), format!("{}", number.get() as f64 / 1e9))];
         let counters = [
             ("requests_parked_total", "Times that a request left its slot for want of cells.", &self.parked),
+            ("panics_total", "Panics of a part of the server; what was asked of it failed.", &self.panics),
             ("prompt_tokens_total", "Tokens of prompts.", &self.prompt_tokens),
             ("prompt_tokens_cached_total", "Tokens of prompts found in the cache.", &self.cached_tokens),
             ("generated_tokens_total", "Tokens generated.", &self.generated_tokens),
             ("batches_total", "Batches evaluated.", &self.batches),
             ("batch_tokens_total", "Tokens in these batches.", &self.batch_tokens),
+            ("prefill_tokens_total", "Tokens of prompts evaluated, as it goes.", &self.prefill_tokens),
+            ("decode_tokens_total", "Tokens chosen, as it goes.", &self.decode_tokens),
+            ("drafted_tokens_total", "Tokens that were drafted.", &self.drafted_tokens),
+            ("accepted_tokens_total", "Of these, tokens that were chosen.", &self.accepted_tokens),
+            (
+                "drafts_turned_off_total",
+                "Times that drafts lost against steps without, and were left out from then on.",
+                &self.drafts_turned_off,
+            ),
             ("embeddings_total", "Texts that embeddings were made of.", &self.embeddings),
             ("embedding_tokens_total", "Tokens of these texts.", &self.embedding_tokens),
             ("first_tokens_total", "Requests that got a first token.", &self.first_tokens),
@@ -212,6 +249,8 @@ impl Metrics {
                 &self.embedding_cache,
             ),
             ("connections", "Open connections.", &self.connections),
+            ("decode_threads", "Threads that generate.", &self.decode_threads),
+            ("prefill_threads", "Threads that evaluate prompts.", &self.prefill_threads),
         ];
         for (name, help, number) in gauges {
             head(name, "gauge", help, &one(number.get()));

@@ -5,12 +5,17 @@
 //! [`scheduler`], through [`queue`]. What comes of a request goes back through a channel of [`job`]'s events. All but the
 //! scheduler, and what may take long, runs on one thread.
 
+pub mod beside;
+pub mod board;
+pub mod caught;
 pub mod choices;
 pub mod config;
 pub mod connection;
 pub mod conversation;
+pub mod drafts;
 pub mod embed;
 pub mod fields;
+pub mod hold;
 pub mod http;
 pub mod job;
 pub mod keys;
@@ -31,6 +36,8 @@ pub mod scheduler;
 pub mod server;
 pub mod slot;
 pub mod starting;
+pub mod status;
 pub mod stops;
+pub mod ticket;
 pub mod turn;
 pub mod workloads;

@@ -18,10 +18,12 @@ use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
 use super::embed;
 use super::fields::Fields;
 use super::job::{Client, Done, Event, Piece};
+use super::logprobs::Likelihood;
 use super::models::{Front, Held};
 use super::refusal::{Kind, Refusal};
 use super::request::{Generate, prompt_or_messages};
 use super::server::Server;
+use super::ticket::{LINES, Ticket};
 use crate::ffi::Token;
 
 /// How often a client that has said all it had to say is looked at: whether it still reads.
@@ -62,7 +64,8 @@ pub async fn serve(
         };
         let Ok(Some(line)) = line else { return };
         // A client that is gone is nobody's concern.
-        if connection.answer(line).await.is_err() {
+        let ticket = Ticket::new("LINE", LINES, &connection.client);
+        if ticket.during(connection.answer(line)).await.is_err() {
             return;
         }
         // Lines that came together would be answered without a look at anyone else.
@@ -183,9 +186,9 @@ impl Connection {
     async fn answer(&mut self, line: Vec<u8>) -> io::Result<()> {
         let arrived = Instant::now();
         let mut id = Value::Null;
-        let front = Arc::clone(&self.front);
+        let (front, client) = (Arc::clone(&self.front), self.client.clone());
         let asked = async {
-            let mut fields = front.fields(line).await?;
+            let mut fields = front.fields(line, &client).await?;
             id = take_id(&mut fields)?;
             let server = front.choose(&mut fields, arrived).await?;
             Ok((read(fields, &server)?, server))
@@ -211,7 +214,7 @@ impl Connection {
             () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
         };
         match submitted {
-            Ok(events) => self.tell(&id, stream, events).await,
+            Ok(events) => self.tell(&id, stream, events, &server).await,
             Err(refusal) => self.refuse(&id, &refusal).await,
         }
     }
@@ -226,12 +229,22 @@ impl Connection {
     ) -> io::Result<()> {
         let (encoding, client) = (request.encoding, self.client.clone());
         let work = async {
-            let (found, tokens) = request.run(server, client, arrived).await?;
-            let rendered = move || -> Vec<Value> {
-                found.iter().map(|embedding| embed::rendered(embedding, encoding)).collect()
+            let (found, tokens) = request.run(server, client.clone(), arrived).await?;
+            Ticket::current().embedded(tokens);
+            Ticket::current().status(200);
+            let id = id.clone();
+            let line = move || {
+                let embeddings: Vec<Value> =
+                    found.iter().map(|embedding| embed::rendered(embedding, encoding)).collect();
+                let usage = json!({ "prompt_tokens": tokens });
+                let mut out = Vec::new();
+                put(
+                    &mut out,
+                    &with_id(&id, json!({ "done": true, "embeddings": embeddings, "usage": usage })),
+                );
+                out
             };
-            let embeddings = server.aside(rendered).await?;
-            Ok(json!({ "done": true, "embeddings": embeddings, "usage": { "prompt_tokens": tokens } }))
+            server.aside(&client, line).await
         };
         let answer = tokio::select! {
             biased;
@@ -239,17 +252,19 @@ impl Connection {
             () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
         };
         match answer {
-            Ok(line) => {
-                let mut out = Vec::new();
-                put(&mut out, &with_id(id, line));
-                self.write(&out).await
-            }
+            Ok(line) => self.write(&line).await,
             Err(refusal) => self.refuse(id, &refusal).await,
         }
     }
 
     /// Writes what becomes of a request.
-    async fn tell(&mut self, id: &Value, stream: bool, mut events: mpsc::Receiver<Event>) -> io::Result<()> {
+    async fn tell(
+        &mut self,
+        id: &Value,
+        stream: bool,
+        mut events: mpsc::Receiver<Event>,
+        server: &Server,
+    ) -> io::Result<()> {
         let mut whole = Whole::default();
         loop {
             let event = tokio::select! {
@@ -264,9 +279,11 @@ impl Connection {
             let over = loop {
                 match event {
                     Some(Event::Token(piece)) if stream => put(&mut out, &Line::new(id, &piece)),
-                    Some(Event::Token(piece)) => whole.add(&piece),
+                    Some(Event::Token(piece)) => whole.add(piece),
                     Some(Event::Done(done)) => {
-                        put(&mut out, &last(id, &done, &whole, stream));
+                        let whole = std::mem::take(&mut whole);
+                        let line = self.last(id, done, whole, stream, server).await;
+                        out.extend(line);
                         break true;
                     }
                     Some(Event::Failed(message)) => {
@@ -274,8 +291,7 @@ impl Connection {
                         break true;
                     }
                     None => {
-                        let why = "the request was ended: its answer was not read in time";
-                        put(&mut out, &refused(id, &Refusal::new(Kind::Failed, why)));
+                        put(&mut out, &refused(id, &server.unread()));
                         break true;
                     }
                 }
@@ -291,8 +307,35 @@ impl Connection {
         }
     }
 
+    /// The last line; a long one is written beside.
+    async fn last(
+        &self,
+        id: &Value,
+        done: Box<Done>,
+        whole: Whole,
+        stream: bool,
+        server: &Server,
+    ) -> Vec<u8> {
+        let is_long = !whole.logprobs.is_empty() || whole.text.len() > TOGETHER;
+        let given = id.clone();
+        let line = move || {
+            let mut out = Vec::new();
+            put(&mut out, &last(&given, &done, &whole, stream));
+            out
+        };
+        if !is_long {
+            return line();
+        }
+        server.aside(&self.client, line).await.unwrap_or_else(|refusal| {
+            let mut out = Vec::new();
+            put(&mut out, &refused(id, &refusal));
+            out
+        })
+    }
+
     async fn refuse(&self, id: &Value, refusal: &Refusal) -> io::Result<()> {
         self.front.metrics.count_refusal(refusal.status());
+        Ticket::current().refused(refusal);
         let mut out = Vec::new();
         put(&mut out, &refused(id, refusal));
         self.write(&out).await
@@ -376,14 +419,14 @@ impl<'a> Line<'a> {
 struct Whole {
     text: String,
     tokens: Vec<Token>,
-    logprobs: Vec<Value>,
+    logprobs: Vec<Likelihood>,
 }
 
 impl Whole {
-    fn add(&mut self, piece: &Piece) {
+    fn add(&mut self, piece: Piece) {
         self.text.push_str(&piece.text);
         self.tokens.push(piece.token);
-        self.logprobs.extend(piece.likelihood.as_ref().map(|likelihood| likelihood.to_json()));
+        self.logprobs.extend(piece.likelihood.map(|likelihood| *likelihood));
     }
 }
 
@@ -418,7 +461,7 @@ fn last(id: &Value, done: &Done, whole: &Whole, stream: bool) -> Value {
     if !stream {
         line["tokens"] = json!(whole.tokens);
         if !whole.logprobs.is_empty() {
-            line["logprobs"] = json!(whole.logprobs);
+            line["logprobs"] = whole.logprobs.iter().map(Likelihood::to_json).collect();
         }
     }
     with_id(id, line)

@@ -67,6 +67,11 @@ impl<K: Clone + Eq + Hash, T> FairQueue<K, T> {
         Some(item)
     }
 
+    /// Whether anyone but `client` waits.
+    pub fn has_others(&self, client: &K) -> bool {
+        self.turns.iter().any(|other| other != client)
+    }
+
     /// The next one, where it stays.
     pub fn first(&mut self) -> Option<&mut T> {
         self.lines.get_mut(self.turns.front()?)?.front_mut()
@@ -295,6 +300,11 @@ impl Inbox {
         self.len() == 0
     }
 
+    /// Whether anyone but `client` waits.
+    pub fn has_others(&self, client: &Client) -> bool {
+        self.lock().queue.has_others(client)
+    }
+
     /// Goes on to `closing`, never back.
     pub fn close(&self, closing: Closing) {
         let mut state = self.lock();
@@ -331,9 +341,12 @@ mod tests {
             queue.push(client, item);
         }
         assert_eq!(queue.len(), 6);
+        assert!(queue.has_others(&"a"));
         let order: Vec<i32> = std::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, [1, 4, 5, 2, 6, 3]);
         assert!(queue.is_empty());
+        queue.push("a", 7);
+        assert!(!queue.has_others(&"a") && queue.has_others(&"b"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::conversation::Conversation;
+use super::drafts::{self, Drafting, Wish};
 use super::fields::{Fields, shown, wrong};
 use super::logprobs;
 use super::refusal::Refusal;
@@ -29,6 +30,8 @@ pub struct Defaults {
     pub deadline: Duration,
     /// The workloads that it may name.
     pub workloads: Workloads,
+    /// Speculative decoding.
+    pub drafts: Drafting,
 }
 
 /// The text to go on from.
@@ -69,6 +72,8 @@ pub struct Generate {
     pub sampling: SamplingOptions,
     /// Whether the prompt may begin with what is in the cache.
     pub cache_prompt: bool,
+    /// Drafts, where it is to have any.
+    pub drafts: Option<Wish>,
     /// How many alternatives are told of each token, and how likely it was; nothing where not asked for.
     pub logprobs: Option<u32>,
     /// How long it may take.
@@ -93,6 +98,7 @@ impl Generate {
             sampling,
             logprobs: fields.whole("logprobs", 0..=logprobs::MOST)?,
             cache_prompt: fields.bool("cache_prompt")?.unwrap_or(true),
+            drafts: drafts::take(fields, defaults.drafts)?,
             deadline: deadline.map_or(defaults.deadline, Duration::from_secs_f64),
             threads: defaults.workloads.take(fields)?,
         })
@@ -218,6 +224,7 @@ mod tests {
             max_tokens: 64,
             deadline: Duration::from_secs(60),
             workloads: Workloads::default(),
+            drafts: Drafting::default(),
         }
     }
 

@@ -10,17 +10,18 @@ use build_info::Bytes;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use super::connection::{Shared, unix};
+use super::beside;
+use super::connection::{Inside, Shared, inside, unix};
 use super::embed::Pooling;
 use super::listen::{self, Socket};
 use super::models::{Front, Loader, Named, Resolve, Say, Served};
 use super::queue::Closing;
 use super::request::Defaults;
 use super::scheduler::Rules;
-use super::server::{BESIDE, Current, Limits};
+use super::server::{Current, Limits};
 use super::starting::Starting;
 use super::turn::Turns;
 use super::workloads::Workloads;
@@ -110,6 +111,8 @@ pub struct Hooks<'a> {
     pub warn: Say,
     /// Makes the settings of a model before it is loaded.
     pub resolve: Resolve,
+    /// Where connections come from inside the process. The server ends when no more can come.
+    pub inside: Option<Inside>,
 }
 
 /// What was bound; the socket's file goes with it.
@@ -141,7 +144,7 @@ pub fn run(served: &Served, live: Live, hooks: &mut Hooks<'_>) -> Result<()> {
     };
     let first = served.models.first().ok_or_else(|| Error::Usage("no model".to_string()))?;
     let options = &first.options;
-    let starting = Starting::new(hang_up == HangUp::Ends);
+    let starting = Starting::new(hang_up == HangUp::Ends, hooks.inside.is_some());
     let bound = {
         let mut file = starting.file();
         let bound = bind(options)?;
@@ -151,7 +154,10 @@ pub fn run(served: &Served, live: Live, hooks: &mut Hooks<'_>) -> Result<()> {
     if let Some(warning) = bound.unix.as_ref().and_then(|(socket, _)| socket.warning.as_ref()) {
         (hooks.warn)(warning);
     }
-    let listeners = usize::from(options.socket.is_some()) + usize::from(options.listen.is_some());
+    // One from inside has both its ends here.
+    let listeners = usize::from(options.socket.is_some())
+        + usize::from(options.listen.is_some())
+        + 2 * usize::from(hooks.inside.is_some());
     allow_files(options.limits.connections * listeners);
     let loader = Loader {
         resolve: Arc::clone(&hooks.resolve),
@@ -162,7 +168,7 @@ pub fn run(served: &Served, live: Live, hooks: &mut Hooks<'_>) -> Result<()> {
     front.preload(&Arc::new(live))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(BESIDE)
+        .max_blocking_threads(beside::THREADS)
         .build()
         .map_err(|why| Error::Serve(format!("no asynchronous runtime: {why}")))?;
     let ended = runtime.block_on(async {
@@ -188,6 +194,7 @@ impl Options {
                 max_tokens: self.max_tokens,
                 deadline: self.deadline,
                 workloads: self.workloads.clone(),
+                drafts: self.rules.drafts,
             },
             limits: self.limits,
             keys: self.keys.clone(),
@@ -259,12 +266,20 @@ async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &m
         ready.listen = Some(listener.local_addr().map_err(failed)?);
         tokio::spawn(super::http::tcp(listener, shared()));
     }
+    let (over, mut inside_over) = oneshot::channel::<()>();
+    // Held where nobody is inside: then it is never over.
+    let mut _held = None;
+    match hooks.inside.take() {
+        Some(streams) => drop(tokio::spawn(inside(streams, shared(), over))),
+        None => _held = Some(over),
+    }
     drop((open, stopping));
     (hooks.on_ready)(&ready);
 
     loop {
         let told = tokio::select! {
             told = signals.next() => told,
+            _ = &mut inside_over => Told::End,
             () = front.broke() => return Err(Error::Serve("its scheduler ended".to_string())),
         };
         match (told, &mut hooks.reload) {
@@ -278,6 +293,7 @@ async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &m
             _ => break,
         }
     }
+    tracing::info!("ending: what runs may go on for a while");
     // No more connections, no more requests. The file first: whoever starts now can have its place.
     drop(socket);
     front.close(Closing::Draining);
@@ -306,6 +322,7 @@ async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &m
         () = drained => {}
         () = told_twice => {}
     }
+    tracing::info!("ended");
     Ok(())
 }
 

@@ -3,13 +3,16 @@
 //! Nothing here waits for a client: what a reader does not take stays in its slot, which rests meanwhile.
 
 mod disk;
+mod drafts;
 mod pool;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::job::{Done, Event, Finish, Job};
+use super::drafts::Drafting;
+use super::hold::{self, Holds};
+use super::job::{Client, Done, Event, Finish, Job};
 use super::metrics::Metrics;
 use super::plan::{Active, Part, plan, prefill_beside_decode};
 use super::queue::{Closing, Inbox};
@@ -17,8 +20,9 @@ use super::reuse::{Choice, Held, choose};
 use super::slot::{Outbox, Run, Slot, unstarted};
 use crate::cache::worker::{Answer, Disk};
 use crate::error::{Error, Result};
-use crate::ffi::{Batch, Context, Decoded};
+use crate::ffi::{Batch, Context, Decoded, thread_time};
 use crate::generate::has_nan;
+use crate::log;
 
 /// How often a reader that is behind is looked at while there is nothing else to do.
 const STALLED: Duration = Duration::from_millis(2);
@@ -38,6 +42,15 @@ pub struct Rules {
     pub step: Duration,
     /// How long a reader may be behind before its request ends.
     pub stall: Duration,
+    /// Speculative decoding.
+    pub drafts: Drafting,
+}
+
+impl Rules {
+    /// Rows of logits that a batch of `slots` slots may ask for.
+    pub fn rows(&self, slots: u32) -> u32 {
+        self.drafts.rows(slots)
+    }
 }
 
 /// `rules` as far as `context` can work by them.
@@ -64,10 +77,15 @@ pub struct Scheduler {
     /// The prompt cache on the disk, if there is one, and what it has found.
     disk: Option<Disk<Job>>,
     found: VecDeque<Answer<Job>>,
+    /// What clients' grammars have held others up for.
+    holds: Holds,
     seconds_per_prompt_token: Option<f64>,
     looked_at_queue: Instant,
     /// What several contexts of a model, and several workloads, need.
     pool: pool::Pool,
+    /// Where it shows its slots.
+    place: usize,
+    drafts: drafts::Drafts,
 }
 
 impl Scheduler {
@@ -83,10 +101,16 @@ impl Scheduler {
                 context.n_batch()
             )));
         }
+        // Beside those of other pools.
         metrics.slots.add(u64::from(slots));
+        let (decode, prefill) = context.threads();
+        metrics.decode_threads.add(u64::from(decode));
+        metrics.prefill_threads.add(u64::from(prefill));
         let rules = possible(rules, &context);
         Ok(Scheduler {
             slots: (0..slots).map(Slot::new).collect(),
+            place: metrics.board.place(),
+            drafts: drafts::Drafts::new(&context, &rules),
             context,
             inbox,
             metrics,
@@ -98,6 +122,7 @@ impl Scheduler {
             leaving: Vec::new(),
             disk: None,
             found: VecDeque::new(),
+            holds: Holds::default(),
             seconds_per_prompt_token: None,
             looked_at_queue: Instant::now(),
             pool: pool::Pool::default(),
@@ -118,6 +143,7 @@ impl Scheduler {
             self.look_at_clocks();
             self.look_at_disk();
             self.admit();
+            self.metrics.board.show(self.place, self.slots.iter().map(Slot::shown));
             let active = self.active();
             self.metrics.waiting.set((self.inbox.len() + self.looked_for()) as u64);
             if active.is_empty() {
@@ -200,6 +226,7 @@ impl Scheduler {
     fn tell_unstarted(&self, job: &Job, finish: Finish) {
         let done = unstarted(job, finish);
         self.metrics.count(&done);
+        job.ticket.done(&done);
         // Its channel is empty.
         let _ = job.events.try_send(Event::Done(Box::new(done)));
     }
@@ -218,12 +245,18 @@ impl Scheduler {
 
     fn end(&mut self, run: Run, done: Done) {
         self.metrics.count(&done);
+        run.job.ticket.done(&done);
+        if run.job.ticket.is_on() && log::has_prompts() {
+            let (prompt, answer) = run.texts(self.context.model());
+            run.job.ticket.said(&prompt, &answer);
+        }
         self.say_last(run, Event::Done(Box::new(done)));
     }
 
     fn fail(&mut self, at: usize, error: &Error) {
         if let Some(run) = self.slots[at].run.take() {
             self.metrics.failed.add(1);
+            run.job.ticket.failed(error);
             self.say_last(run, Event::Failed(error.to_string()));
         }
     }
@@ -295,6 +328,7 @@ impl Scheduler {
         self.admissions += 1;
         self.show_prompt(at, &job.prompt);
         self.slots[at].used = self.admissions;
+        job.ticket.began(at, keep);
         self.slots[at].run = Some(Run::new(job, self.admissions, keep));
     }
 
@@ -350,10 +384,17 @@ impl Scheduler {
     fn step(&mut self, active: &[Active]) {
         let beside = prefill_beside_decode(self.rules.step.as_secs_f64(), self.seconds_per_prompt_token);
         let parts = plan(active, self.budget, beside);
-        let rows = self.fill(&parts);
         self.take_threads(&parts);
         let inbox = Arc::clone(&self.inbox);
         let turn = inbox.seats[self.pool.index].take();
+        if let Err(error) = self.draft(&parts) {
+            if turn.is_shared {
+                self.context.rest_threads();
+            }
+            drop(turn);
+            return self.give_up(&parts, &error);
+        }
+        let rows = self.fill(&parts);
         let start = Instant::now();
         let decoded = self.context.decode_batch(&mut self.batch);
         self.context.synchronize();
@@ -363,6 +404,7 @@ impl Scheduler {
         drop(turn);
         match decoded {
             Ok(Decoded::Done) => {}
+            Ok(Decoded::NoRoom) if self.drop_drafts() => return,
             Ok(Decoded::NoRoom) => return self.make_room(),
             // The end has come, and every request is told of that.
             Err(Error::Interrupted) => return self.inbox.close(Closing::Now),
@@ -372,11 +414,19 @@ impl Scheduler {
         for part in &parts {
             self.hold(part);
         }
+        let drafted = self.batch.len() > parts.iter().map(|part| part.tokens as usize).sum();
+        let mut made = 0;
         for (at, row) in rows {
-            if let Err(error) = self.choose_token(at, row) {
-                self.fail(at, &error);
+            match self.choose_tokens(at, row) {
+                Ok(tokens) => made += tokens,
+                Err(error) => {
+                    // Drafts may be left of what was evaluated.
+                    self.context.forget(self.slots[at].sequence, self.slots[at].held.len() as u32);
+                    self.fail(at, &error);
+                }
             }
         }
+        self.measure_step(made, drafted);
     }
 
     /// Puts `parts` into the batch; returns the slots that choose a token, and by which row.
@@ -389,6 +439,9 @@ impl Scheduler {
             let held = slot.held.len();
             if let Some(token) = run.next {
                 rows.push((part.slot, self.batch.push(token, held as u32, slot.sequence, true)));
+                for (after, token) in run.draft.tokens.iter().enumerate() {
+                    self.batch.push(*token, (held + 1 + after) as u32, slot.sequence, true);
+                }
                 continue;
             }
             let end = held + part.tokens as usize;
@@ -413,6 +466,7 @@ impl Scheduler {
                 run.evaluated(token);
             }
             None => {
+                self.metrics.prefill_tokens.add(u64::from(part.tokens));
                 let held = slot.held.len();
                 slot.held.extend(&run.job.prompt[held..held + part.tokens as usize]);
             }
@@ -426,15 +480,40 @@ impl Scheduler {
         if run.is_fresh() && has_nan(self.context.logits_at(row)?) {
             return Err(Error::NotANumber);
         }
-        let token = run.choose(&mut self.context, row)?;
+        let constrained = run.job.chain.is_constrained().then(thread_time);
+        let chosen = run.choose(&mut self.context, row);
+        let took = constrained.map(|begun| hold::counted(thread_time().saturating_sub(begun)));
+        let client = run.job.client.clone();
+        self.metrics.decode_tokens.add(u64::from(chosen.is_ok()));
         let room = slot.held.len() < self.context.n_ctx() as usize;
         let model = Arc::clone(self.context.model());
-        if let Some(done) = run.take(token, &model, room)?
+        let done = chosen.and_then(|token| run.take(token, &model, room));
+        // A run that fails has held others up all the same.
+        if let Some(took) = took.filter(|took| !took.is_zero()) {
+            run.held += took;
+            self.count_hold(&client, took);
+        }
+        if let Some(done) = done?
             && let Some(run) = self.slots[at].run.take()
         {
             self.end(run, done);
         }
         Ok(())
+    }
+
+    /// Notes that a grammar of `client` took so long, if anybody else waited for it; where it was too much, the request of
+    /// this client that has held the others up for the longest ends.
+    fn count_hold(&mut self, client: &Client, time: Duration) {
+        let runs = || self.slots.iter().filter_map(|slot| slot.run.as_ref()).chain(&self.parked);
+        let others = runs().any(|run| run.job.client != *client) || self.inbox.has_others(client);
+        if !others || !self.holds.add(client, time, Instant::now()) {
+            return;
+        }
+        let its = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.run.as_ref()?)));
+        let worst = its.filter(|(_, run)| run.job.client == *client).max_by_key(|(_, run)| run.held);
+        if let Some((at, held)) = worst.map(|(at, run)| (at, run.held)) {
+            self.fail(at, &Error::Sampler(hold::why(held)));
+        }
     }
 
     fn count(&mut self, parts: &[Part], time: Duration) {
@@ -469,6 +548,7 @@ impl Scheduler {
             _ => {
                 if let Some(mut run) = self.slots[at].run.take() {
                     run.park();
+                    run.job.ticket.parked();
                     self.metrics.parked.add(1);
                     let place = self.parked.partition_point(|other| other.number < number);
                     self.parked.insert(place, run);

@@ -1,41 +1,30 @@
 //! What every connection shares: the way to the scheduler.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
+use super::beside::{Beside, Work};
 use super::embed::Embedder;
-use super::fields::Fields;
 use super::job::{Client, Event, Finish, Job};
 use super::metrics::Metrics;
-use super::queue::{Inbox, Refused};
+use super::queue::{Closing, Inbox, Refused};
 use super::refusal::{Kind, Refusal};
 use super::request::{Defaults, Generate, Prompt};
+use super::ticket::Ticket;
 use crate::chat::Template;
 use crate::error::Error;
 use crate::ffi::{Model, Token};
+use crate::model::check_generates;
 use crate::sampling::{Chain, SamplingOptions};
 
 /// Events that wait for a reader before its slot rests.
 const EVENTS: usize = 64;
 
 /// A text of more bytes is cut into tokens beside, so that others' tokens do not wait for it.
-const LONG_TEXT: usize = 16 * 1024;
-
-/// A request of more bytes is read beside.
-const LONG_REQUEST: usize = 64 * 1024;
-
-/// Threads for what takes milliseconds: templates, long texts and requests.
-const LIGHT: usize = 2;
-
-/// Threads for grammars and schemas, which may take seconds: nothing else waits behind them.
-const GRAMMARS: usize = 2;
-
-/// Threads for all that.
-pub const BESIDE: usize = LIGHT + GRAMMARS;
+pub const LONG_TEXT: usize = 16 * 1024;
 
 /// What may be asked of the server.
 #[derive(Clone, Copy, Debug)]
@@ -61,58 +50,6 @@ pub struct Current {
     pub limits: Limits,
     /// Keys for requests over TCP; none are needed where this is empty.
     pub keys: Vec<String>,
-}
-
-/// Work beside the thread that all connections share.
-#[derive(Debug)]
-pub struct Beside {
-    light: Arc<Semaphore>,
-    grammars: Arc<Semaphore>,
-    /// Requests that are prepared, each as often as answers are asked for.
-    requests: AtomicUsize,
-}
-
-impl Default for Beside {
-    fn default() -> Self {
-        Beside {
-            light: Arc::new(Semaphore::new(LIGHT)),
-            grammars: Arc::new(Semaphore::new(GRAMMARS)),
-            requests: AtomicUsize::new(0),
-        }
-    }
-}
-
-/// Does `work` on a thread of `threads`, which stays taken until it is done, whether anyone waits for it or not.
-async fn beside<T: Send + 'static>(
-    threads: &Arc<Semaphore>,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Refusal> {
-    let failed = |why: &dyn std::fmt::Display| Refusal::new(Kind::Failed, why.to_string());
-    let permit = Arc::clone(threads).acquire_owned().await.map_err(|why| failed(&why))?;
-    let work = move || {
-        let _permit = permit;
-        work()
-    };
-    tokio::task::spawn_blocking(work).await.map_err(|why| failed(&why))
-}
-
-impl Beside {
-    /// The fields of a request.
-    pub async fn fields(&self, bytes: impl AsRef<[u8]> + Send + 'static) -> Result<Fields, Refusal> {
-        match bytes.as_ref().len() > LONG_REQUEST {
-            true => beside(&self.light, move || Fields::read(bytes.as_ref())).await?,
-            false => Fields::read(bytes.as_ref()),
-        }
-    }
-}
-
-/// Counts the answers to a request while it is prepared.
-struct Preparing<'a>(&'a AtomicUsize, usize);
-
-impl Drop for Preparing<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(self.1, Ordering::Relaxed);
-    }
 }
 
 /// The shared state.
@@ -171,6 +108,7 @@ impl Server {
         client: Client,
         arrived: Instant,
     ) -> Result<Vec<mpsc::Receiver<Event>>, Refusal> {
+        check_generates(&self.model).map_err(|error| invalid(&error))?;
         let bound = self.inbox.bound();
         if choices as usize > bound.max(1) {
             let what = format!(
@@ -202,14 +140,12 @@ impl Server {
     ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<Event>>), Refusal> {
         // As many as may wait and run, so that no more of them are kept than afterwards.
         let most = self.inbox.bound() + self.slots as usize;
-        let before = self.beside.requests.fetch_add(choices as usize, Ordering::Relaxed);
-        let _preparing = Preparing(&self.beside.requests, choices as usize);
-        if before >= most {
-            return Err(self.words(&Refused::Busy { waiting: before }));
-        }
+        let part = self.beside.of(&client);
+        let preparing = part.enter(choices as usize, most);
+        let _preparing = preparing.map_err(|waiting| self.words(&Refused::Busy { waiting }))?;
         let field = request.prompt.field();
         let shown = self.marks(&request.prompt)?;
-        let prompt = self.tokens(request.prompt).await?;
+        let prompt = self.tokens(request.prompt, &client).await?;
         self.check(field, &prompt)?;
         // The first evaluates the prompt, and the others share it, where that is wanted.
         let leader = (choices > 1 && request.cache_prompt).then(|| Arc::new(()));
@@ -219,7 +155,7 @@ impl Server {
         sampling.repeat_last_n = sampling.repeat_last_n.min(self.n_ctx);
         sampling.dry_penalty_last_n = sampling.dry_penalty_last_n.min(self.n_ctx);
         for choice in 0..choices {
-            let chain = self.chain(sampling.clone(), &prompt).await?;
+            let chain = self.chain(sampling.clone(), &prompt, &client).await?;
             sampling.seed = Some(next_seed(chain.seed()));
             let (events, receiver) = mpsc::channel(EVENTS);
             receivers.push(receiver);
@@ -232,12 +168,14 @@ impl Server {
                 stop: request.stop.clone(),
                 shown: shown.clone(),
                 cache_prompt: request.cache_prompt,
+                drafts: request.drafts,
                 logprobs: request.logprobs,
                 threads: request.threads,
                 leads: leader.clone().filter(|_| choice == 0),
                 follows: leader.as_ref().filter(|_| choice > 0).map(Arc::downgrade),
                 arrived,
                 deadline: arrived + request.deadline,
+                ticket: Ticket::current(),
                 events,
                 passed: None,
             });
@@ -245,40 +183,31 @@ impl Server {
         Ok((jobs, receivers))
     }
 
-    /// Does what may take milliseconds beside, so that others' tokens do not wait for it.
+    /// Does for `client` what may take milliseconds beside, so that others' tokens do not wait for it.
     pub async fn aside<T: Send + 'static>(
         &self,
+        client: &Client,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
-        beside(&self.beside.light, work).await
+        self.beside.of(client).run(Work::Light, work).await
     }
 
-    /// `prompt` as tokens of the vocabulary.
-    pub async fn tokens(&self, prompt: Prompt) -> Result<Vec<Token>, Refusal> {
+    /// `prompt` of `client` as tokens of the vocabulary.
+    pub async fn tokens(&self, prompt: Prompt, client: &Client) -> Result<Vec<Token>, Refusal> {
         let field = prompt.field();
         let failed = |error: Error| Refusal { param: Some(field.to_string()), ..invalid(&error) };
         match prompt {
             Prompt::Text(text) if text.len() > LONG_TEXT => {
                 let model = Arc::clone(&self.model);
-                beside(&self.beside.light, move || model.tokenize(&text)).await?.map_err(failed)
+                self.aside(client, move || model.tokenize(&text)).await?.map_err(failed)
             }
-            Prompt::Text(text) => self.model.tokenize(&text).map_err(failed),
             // A template takes as long as its author likes.
             Prompt::Messages(conversation) => {
                 let (model, template) = (Arc::clone(&self.model), self.template()?);
-                let cut = beside(&self.beside.light, move || conversation.tokens(&template, &model)).await?;
+                let cut = self.aside(client, move || conversation.tokens(&template, &model)).await?;
                 cut.map_err(failed)
             }
-            Prompt::Tokens(tokens) => match tokens.iter().find(|token| !self.model.has_token(**token)) {
-                None => Ok(tokens),
-                Some(token) => {
-                    let last = self.model.n_vocab().saturating_sub(1);
-                    Err(Refusal::field(
-                        "prompt",
-                        format!("the vocabulary has the tokens 0 to {last}, not {token}"),
-                    ))
-                }
-            },
+            plain => plain_tokens(&self.model, plain),
         }
     }
 
@@ -286,7 +215,9 @@ impl Server {
     fn marks(&self, prompt: &Prompt) -> Result<Vec<Token>, Refusal> {
         let Prompt::Messages(conversation) = prompt else { return Ok(Vec::new()) };
         let format = self.template()?.call_format();
-        let Some(format) = format.filter(|_| !conversation.names().is_empty()) else { return Ok(Vec::new()) };
+        let Some(format) = format.filter(|_| !conversation.offered().is_empty()) else {
+            return Ok(Vec::new());
+        };
         let tokens = |mark: &&str| self.model.tokenize_with(mark, false);
         let all = format.markers().iter().map(tokens).collect::<Result<Vec<_>, _>>();
         let all = all.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
@@ -301,23 +232,36 @@ impl Server {
     }
 
     /// What chooses the tokens after `prompt`.
-    async fn chain(&self, sampling: SamplingOptions, prompt: &[Token]) -> Result<Chain, Refusal> {
+    async fn chain(
+        &self,
+        sampling: SamplingOptions,
+        prompt: &[Token],
+        client: &Client,
+    ) -> Result<Chain, Refusal> {
         // Some take long to be made ready; DRY looks for its breakers in the whole vocabulary.
         let beside_whom = match (&sampling.constraint, sampling.dry_multiplier > 0.0) {
-            (Some(_), _) => Some(&self.beside.grammars),
-            (None, true) => Some(&self.beside.light),
+            (Some(_), _) => Some(Work::Grammar),
+            (None, true) => Some(Work::Light),
             (None, false) => None,
         };
         let chain = match beside_whom {
-            Some(others) => {
+            Some(kind) => {
                 let model = Arc::clone(&self.model);
-                beside(others, move || Chain::new(&sampling, &model)).await?
+                self.beside.of(client).run(kind, move || Chain::new(&sampling, &model)).await?
             }
             None => Chain::new(&sampling, &self.model),
         };
         let mut chain = chain.map_err(|error| invalid(&error))?;
         chain.accept_prompt(prompt).map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
         Ok(chain)
+    }
+
+    /// Why the events of a request ended without a word: nobody read them, or the end of everything came before it began.
+    pub fn unread(&self) -> Refusal {
+        match self.inbox.closing() {
+            Closing::Now => stopping(),
+            _ => Refusal::new(Kind::Failed, "the request was ended: its answer was not read in time"),
+        }
     }
 
     fn check(&self, field: &str, prompt: &[Token]) -> Result<(), Refusal> {
@@ -363,6 +307,26 @@ impl Server {
         let rounds = waiting as u64 / slots + 1;
         // Not all of the queue has to go.
         (average.saturating_mul(rounds) / 2).div_ceil(1_000_000_000).clamp(1, 60)
+    }
+}
+
+/// `prompt`, which is no conversation, as tokens of the vocabulary of `model`.
+pub fn plain_tokens(model: &Model, prompt: Prompt) -> Result<Vec<Token>, Refusal> {
+    let field = prompt.field();
+    match prompt {
+        Prompt::Text(text) => {
+            let failed = |error: Error| Refusal { param: Some(field.to_string()), ..invalid(&error) };
+            model.tokenize(&text).map_err(failed)
+        }
+        Prompt::Tokens(tokens) => match tokens.iter().find(|token| !model.has_token(**token)) {
+            None => Ok(tokens),
+            Some(token) => {
+                let last = model.n_vocab().saturating_sub(1);
+                let what = format!("the vocabulary has the tokens 0 to {last}, not {token}");
+                Err(Refusal::field("prompt", what))
+            }
+        },
+        Prompt::Messages(_) => Err(Refusal::field(field, "a conversation is no text here")),
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
+use super::board::{Shown, ShownRun, State};
+use super::drafts::Draft;
 use super::job::{Done, Event, Finish, Job, Piece, Timings, Usage};
 use super::logprobs::Likelihood;
 use super::plan::Want;
@@ -33,6 +35,17 @@ impl Slot {
     /// An empty one.
     pub fn new(sequence: SequenceId) -> Self {
         Slot { sequence, held: Vec::new(), saved: 0, used: 0, run: None }
+    }
+
+    /// What there is to see of it.
+    pub fn shown(&self) -> Shown {
+        let state = match &self.run {
+            None => State::Idle,
+            Some(run) if run.outbox.is_stalled() => State::Waiting,
+            Some(run) if run.next.is_some() => State::Decode,
+            Some(_) => State::Prefill,
+        };
+        Shown { state, held: self.held.len() as u32, run: self.run.as_ref().map(Run::shown) }
     }
 
     /// What it wants of the next batch.
@@ -100,6 +113,8 @@ pub struct Run {
     pub outbox: Outbox,
     /// The token that was chosen last, if it is to be evaluated.
     pub next: Option<Token>,
+    /// Tokens that may follow it.
+    pub draft: Draft,
     /// How likely the token was that was chosen last, where asked for.
     likelihood: Option<Box<Likelihood>>,
     stream: StreamUtf8,
@@ -108,10 +123,14 @@ pub struct Run {
     prompt_tokens: u32,
     /// What was chosen so far, but for `next`, since the prompt began to be evaluated.
     evaluated: Vec<Token>,
+    /// The token that it ended with, which is not evaluated.
+    last_token: Option<Token>,
     generated: u32,
     admitted: Instant,
     first: Option<Instant>,
     last: Option<Instant>,
+    /// How long its grammar has held others up.
+    pub held: Duration,
 }
 
 impl Run {
@@ -121,17 +140,30 @@ impl Run {
             number,
             outbox: Outbox::new(job.events.clone()),
             next: None,
+            draft: Draft::new(job.drafts),
             likelihood: None,
             stream: StreamUtf8::default(),
             stops: StopStrings::new(job.stop.clone()),
             cached,
             prompt_tokens: job.prompt.len() as u32,
             evaluated: Vec::new(),
+            last_token: None,
             generated: 0,
             admitted: Instant::now(),
             first: None,
             last: None,
+            held: Duration::ZERO,
             job,
+        }
+    }
+
+    fn shown(&self) -> ShownRun {
+        ShownRun {
+            prompt: self.prompt_tokens,
+            cached: self.cached,
+            generated: self.generated,
+            arrived: self.job.arrived,
+            first: self.first,
         }
     }
 
@@ -147,6 +179,21 @@ impl Run {
         Ok(token)
     }
 
+    /// The prompt and what was chosen after it, as texts with all their tokens.
+    pub fn texts(&self, model: &Model) -> (String, String) {
+        let text = |tokens: &[Token]| {
+            let mut bytes = Vec::new();
+            // A token that cannot be shown is left out.
+            tokens.iter().for_each(|token| drop(model.piece_with(*token, true, &mut bytes)));
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let (prompt, before) =
+            self.job.prompt.split_at((self.prompt_tokens as usize).min(self.job.prompt.len()));
+        let answer: Vec<Token> =
+            before.iter().chain(&self.evaluated).chain(&self.next).chain(&self.last_token).copied().collect();
+        (text(prompt), text(&answer))
+    }
+
     /// Notes that `next` was evaluated.
     pub fn evaluated(&mut self, token: Token) {
         self.evaluated.push(token);
@@ -156,6 +203,21 @@ impl Run {
     pub fn park(&mut self) {
         self.job.prompt.append(&mut self.evaluated);
         self.job.prompt.extend(self.next.take());
+    }
+
+    /// How many tokens it may still generate.
+    pub fn left(&self) -> u32 {
+        self.job.max_tokens.saturating_sub(self.generated)
+    }
+
+    /// The last `count` tokens that were chosen and evaluated, if there are as many.
+    pub fn last_made(&self, count: usize) -> Option<&[Token]> {
+        Some(&self.evaluated[self.evaluated.len().checked_sub(count)?..])
+    }
+
+    /// All of the text so far, with `next` at its end.
+    pub fn text_with(&self, next: Token) -> Vec<Token> {
+        [&self.job.prompt, &self.evaluated[..], &[next]].concat()
     }
 
     /// Whether nothing was chosen yet.
@@ -191,6 +253,7 @@ impl Run {
                 first_token: since(self.job.arrived, self.first),
                 prefill: since(self.admitted, self.first),
                 decode: self.first.and_then(|first| since(first, self.last)).unwrap_or_default(),
+                drafted: self.draft.drafted,
             },
         }
     }
@@ -211,7 +274,10 @@ impl Run {
         let found = self.stops.push(self.stream.take());
         self.outbox.send(Event::Token(Piece { token, text: found.text, likelihood: self.likelihood.take() }));
         let finish = match found.stop {
-            Some(stop) => return Ok(Some(self.done(Finish::StopString, Some(stop)))),
+            Some(stop) => {
+                self.last_token = Some(token);
+                return Ok(Some(self.done(Finish::StopString, Some(stop))));
+            }
             // All that could follow is the end.
             None if self.job.chain.is_complete() => Finish::End,
             None if self.generated >= self.job.max_tokens => Finish::Length,
@@ -221,6 +287,7 @@ impl Run {
                 return Ok(None);
             }
         };
+        self.last_token = Some(token);
         Ok(Some(self.done(finish, None)))
     }
 }

@@ -9,7 +9,8 @@ use signal_hook::iterator::{Handle, Signals};
 use super::listen::Trace;
 use crate::ffi;
 
-/// While it lives, a signal takes the socket's file along and ends the program, with 128 and its number.
+/// While it lives, a signal takes the socket's file along and ends the program, with 128 and its number, or with 0 where
+/// whoever asks is in the same program: nobody was told yet that there is a server.
 pub struct Starting {
     file: Arc<Mutex<Option<Trace>>>,
     waiting: Option<(Handle, JoinHandle<()>)>,
@@ -17,7 +18,7 @@ pub struct Starting {
 
 impl Starting {
     /// Waits for signals: for SIGHUP where it would end the program.
-    pub fn new(hang_up_ends: bool) -> Self {
+    pub fn new(hang_up_ends: bool, is_inside: bool) -> Self {
         let file = Arc::new(Mutex::new(None));
         let mut kinds = vec![SIGINT, SIGTERM];
         if hang_up_ends {
@@ -29,7 +30,7 @@ impl Starting {
             let wait = move || {
                 if let Some(signal) = signals.forever().next() {
                     lock(&file).take();
-                    ffi::exit_now(128 + signal);
+                    ffi::exit_now(if is_inside { 0 } else { 128 + signal });
                 }
             };
             let thread = std::thread::Builder::new().name("signals".to_string()).spawn(wait)?;

@@ -51,6 +51,17 @@ fn listeners(pid: u32) -> Vec<String> {
     found
 }
 
+/// Its sockets of the internet, in whatever state.
+fn internet(pid: u32) -> Vec<String> {
+    let own = sockets(pid);
+    let rows = ["tcp", "tcp6", "udp", "udp6"].map(|table| {
+        let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        text.lines().skip(1).map(str::to_string).collect::<Vec<_>>()
+    });
+    let is_own = |row: &String| row.split_whitespace().nth(9).is_some_and(|inode| own.contains(inode));
+    rows.into_iter().flatten().filter(is_own).collect()
+}
+
 #[test]
 fn there_is_one_process_and_it_listens_where_it_was_asked_to() {
     let server = Server::start(&[]);
@@ -82,4 +93,53 @@ fn run_listens_nowhere() {
     let found = (children(child.id()), listeners(child.id()), sockets(child.id()));
     child.kill().and_then(|()| child.wait()).expect("it ends");
     assert_eq!(found, (vec![], vec![], BTreeSet::new()));
+}
+
+#[test]
+fn mcp_listens_nowhere_and_starts_nothing() {
+    let mut child = std::process::Command::new(crate::common::ANNEAL)
+        .args(["mcp", "-t", "1", "-m"])
+        .arg(crate::common::tiny())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let call = |id: u32, prompt: &str| {
+        let arguments = serde_json::json!({ "prompt": prompt, "max_tokens": 4 });
+        serde_json::json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": "generate", "arguments": arguments } })
+    };
+    let hello = serde_json::json!({
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" },
+    });
+    let hello = serde_json::json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello });
+    let ready = serde_json::json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    let mut stdin = child.stdin.take().expect("piped");
+    std::io::Write::write_all(&mut stdin, format!("{hello}\n{ready}\n{}\n", call(1, "a")).as_bytes())
+        .expect("it reads");
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().expect("piped")));
+    let answered = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("\"id\":1")));
+    let found = (children(child.id()), listeners(child.id()));
+    let internet = internet(child.id());
+    drop(stdin);
+    assert!(child.wait().expect("it ends").success());
+    assert!(answered.is_some_and(|line| line.is_ok_and(|line| line.contains("\"isError\":false"))));
+    assert_eq!((found, internet), ((vec![], vec![]), vec![]));
+}
+
+#[test]
+fn top_only_asks() {
+    let server = Server::start(&[]);
+    let mut child = std::process::Command::new(crate::common::ANNEAL)
+        .args(["top", "--json", "--interval", "0.1"])
+        .arg(server.socket())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().expect("piped")));
+    let seen =
+        lines.by_ref().take(3).filter(|line| line.as_ref().is_ok_and(|line| line.contains("\"ok\""))).count();
+    let found = (children(child.id()), listeners(child.id()), internet(child.id()));
+    child.kill().and_then(|()| child.wait()).expect("it ends");
+    assert_eq!((seen, found), (3, (vec![], vec![], vec![])));
 }

@@ -203,3 +203,29 @@ fn a_full_queue_and_the_end_are_told() {
         }
     }
 }
+
+/// Hundreds of texts of one client do not keep another's only one waiting.
+#[test]
+fn a_long_job_lets_others_go_before_it() {
+    let server = start(&["-c", "512"]);
+    let long: Vec<String> =
+        (0..500).map(|number| format!("{number} {}", "red heat of the steel ".repeat(8))).collect();
+    std::thread::scope(|scope| {
+        let job = scope.spawn(|| post(&server, &json!({ "input": long })));
+        // It has its context, and so it is worked at.
+        while server.metric("anneal_embedding_cache_bytes") == 0.0 && !job.is_finished() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let answer = server.ask(&json!({ "embed": "hello" }));
+        assert_eq!(answer["done"], true, "{answer}");
+        // Texts are counted when all of their request are done.
+        assert_eq!(server.metric("anneal_embeddings_total"), 1.0);
+        let (status, answer) = job.join().expect("no panic");
+        assert_eq!((status, answer["data"].as_array().map(Vec::len)), (200, Some(500)));
+        // In pieces or not, each text has its own.
+        let first = numbers(&answer["data"][0]["embedding"]);
+        let last = numbers(&answer["data"][499]["embedding"]);
+        assert!(dot(&first, &embed(&server, &json!(long[0]))[0]) > 0.9999);
+        assert!(dot(&last, &embed(&server, &json!(long[499]))[0]) > 0.9999);
+    });
+}

@@ -239,3 +239,24 @@ fn no_web_page_of_another_place_is_answered() {
     assert_eq!(status, 400, "{text}");
     assert!(text.contains("\"type\":\"invalid_request_error\""), "{text}");
 }
+
+/// A grammar whose every token takes long, but not too long: all others wait for each of them, so its request ends.
+#[test]
+fn a_slow_grammar_ends_alone() {
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--slots", "2", "-c", "8192"]);
+    // Each token may be in ever more places. It cannot end before a sign that this model hardly says.
+    let slow = "root ::= all \"\\U0001F600\"\nall ::= one all one | one\none ::= [a-z ]";
+    let asked = json!({ "prompt": "a", "grammar": slow, "temperature": 0, "max_tokens": 4000 });
+    let mut others = server.connect();
+    let mut other = greedy("red heat", 7000);
+    other["stream"] = true.into();
+    others.send(other.to_string().as_bytes());
+    assert!(others.next().is_some_and(|line| line.get("token").is_some()));
+    let (status, _, text) = tcp(&server, "POST", "/v1/completions", &[], asked.to_string().as_bytes());
+    // On a machine that does much else a single token may be too late before the sum of all is too much.
+    let reasons = ["kept other requests waiting for longer", "a token took more than"];
+    assert!(status == 500 && reasons.iter().any(|reason| text.contains(reason)), "{status}: {text}");
+    // The other goes on: what it was told meanwhile, and more.
+    let line = std::iter::from_fn(|| others.next()).nth(500);
+    assert!(line.as_ref().is_some_and(|line| line.get("token").is_some()), "{line:?}");
+}

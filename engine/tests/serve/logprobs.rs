@@ -193,3 +193,27 @@ fn the_first_of_several_is_what_one_alone_is() {
     assert_eq!(several["choices"][0]["message"], alone(7));
     assert_eq!(several["choices"][1]["message"], alone(8));
 }
+
+/// The text alone does not say which tokens it was made of: another way to cut it is another answer.
+#[test]
+fn both_endpoints_tell_the_numbers_of_tokens_where_asked() {
+    let server = start();
+    let tokens_of = |choice: &Value| choice["tokens"].as_array().cloned();
+    let text = json!({ "prompt": "red heat", "max_tokens": 9, "temperature": 0, "ignore_eos": true });
+    let messages = json!([{ "role": "user", "content": "hello" }]);
+    let chat = json!({ "messages": messages, "max_tokens": 9, "temperature": 0, "ignore_eos": true });
+    for (path, body) in [(TEXT, &text), (CHAT, &chat)] {
+        assert_eq!(tokens_of(&post(&server, path, body)["choices"][0]), None);
+        let asked = with(body.clone(), json!({ "return_tokens": true }));
+        let told = tokens_of(&post(&server, path, &asked)["choices"][0]).expect("tokens");
+        assert_eq!(told.len(), 9, "{path}: {told:?}");
+        let parts = stream(&server, path, &with(asked, json!({ "stream": true })));
+        let parts = parts.iter().filter_map(|part| tokens_of(&part["choices"][0])).flatten();
+        assert_eq!(parts.collect::<Vec<_>>(), told, "{path}");
+        if path == TEXT {
+            assert_eq!(json!(told), server.connect().ask(&greedy("red heat", 9))["tokens"]);
+        }
+    }
+    let message = refused(&server, TEXT, &with(text, json!({ "return_tokens": 1 })));
+    assert_eq!(message, "return_tokens: use true or false, not 1");
+}

@@ -133,6 +133,19 @@ fn calls_are_found_by_the_marks_of_the_models_template() {
         ("<tool_call>", format!("<tool_call>{heat}, </tool_call>"), Some("<tool_call>"), 0),
         ("<|python_tag|>", heat.replace("arguments", "parameters"), None, 1),
         ("[TOOL_CALLS]", format!("[TOOL_CALLS][{heat}]"), None, 1),
+        (
+            "<tool_call> <function= <parameter=",
+            "<tool_call>\n<function=get_heat>\n<parameter=at>\n1\n</parameter>\n</function>\n</tool_call>"
+                .to_string(),
+            None,
+            1,
+        ),
+        (
+            "<tool_call> <arg_key> <arg_value>",
+            "<tool_call>get_heat\n<arg_key>at</arg_key>\n<arg_value>1</arg_value>\n</tool_call>".to_string(),
+            None,
+            1,
+        ),
         // This template teaches no calls.
         ("", format!("<tool_call>{heat}</tool_call>"), Some("<tool_call>"), 0),
     ];
@@ -161,7 +174,7 @@ fn calls_are_found_by_the_marks_of_the_models_template() {
         for call in &calls {
             assert_eq!(
                 call["function"],
-                json!({ "name": "get_heat", "arguments": "{\"at\":1}" }),
+                json!({ "name": "get_heat", "arguments": "{\"at\": 1}" }),
                 "{answer}"
             );
         }
@@ -169,7 +182,7 @@ fn calls_are_found_by_the_marks_of_the_models_template() {
         assert_eq!(told, message["content"].as_str().unwrap_or_default(), "{written}");
         assert_eq!((told_calls.len(), told_finish), (n_calls, json!(finish)), "{written}");
         assert!(
-            told_calls.iter().all(|(name, json)| name == "get_heat" && json == "{\"at\":1}"),
+            told_calls.iter().all(|(name, json)| name == "get_heat" && json == "{\"at\": 1}"),
             "{told_calls:?}"
         );
         // Unwanted, they are text.

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use build_info::Bytes;
 
 use crate::GgmlType;
-use crate::value::{Scalar, Value};
+use crate::value::{Scalar, Value, ValueType};
 
 /// A GGUF file whose header was read and found good.
 #[derive(Clone, Debug)]
 pub struct GgufFile {
     pub(super) path: PathBuf,
     pub(super) metadata: HashMap<String, Value>,
+    pub(super) types: HashMap<String, ValueType>,
     pub(super) tensors: Vec<TensorInfo>,
 }
 
@@ -51,6 +52,11 @@ impl GgufFile {
     /// What stands under `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.metadata.get(key)
+    }
+
+    /// The type of what stands under `key`, as the file has it: [`get`](Self::get) makes one of several widths.
+    pub fn value_type(&self, key: &str) -> Option<ValueType> {
+        self.types.get(key).copied()
     }
 
     /// The whole number under `key`, of any width and sign, when it fits.

@@ -63,10 +63,11 @@ impl GgufFile {
         let keys = read_count(&mut cursor, "metadata keys", SHORTEST_KEY)?;
 
         let metadata = read_metadata(&mut cursor, keys)?;
-        let alignment = read_alignment(&cursor, &metadata)?;
+        let alignment = read_alignment(&cursor, &metadata.0)?;
         let mut tensors = read_tensors(path, &mut cursor, tensors)?;
         place_tensors(&cursor, &mut tensors, alignment)?;
-        Ok(Self { path: path.to_path_buf(), metadata, tensors })
+        let (metadata, types) = metadata;
+        Ok(Self { path: path.to_path_buf(), metadata, types, tensors })
     }
 }
 
@@ -114,9 +115,10 @@ fn read_count(cursor: &mut Cursor<'_>, things: &str, shortest: u64) -> Result<u6
 }
 
 type Metadata = HashMap<String, Value>;
+type Types = HashMap<String, ValueType>;
 
-fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, ReadError> {
-    let mut metadata = Metadata::new();
+fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, Types), ReadError> {
+    let (mut metadata, mut types) = (Metadata::new(), Types::new());
     for number in 1..=count {
         let start = cursor.offset();
         let key = cursor.string(KEY_LIMIT, &|| format!("metadata key {number} of {count}"))?;
@@ -126,20 +128,22 @@ fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, ReadEr
         if metadata.contains_key(&key) {
             return Err(cursor.corrupt(start, format!("metadata key '{key}' stands twice")));
         }
-        let value = read_value(cursor, &key)?;
+        let (kind, value) = read_value(cursor, &key)?;
+        types.insert(key.clone(), kind);
         metadata.insert(key, value);
     }
-    Ok(metadata)
+    Ok((metadata, types))
 }
 
-fn read_value(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, ReadError> {
+fn read_value(cursor: &mut Cursor<'_>, key: &str) -> Result<(ValueType, Value), ReadError> {
     let what = || format!("metadata key '{key}'");
-    match read_type(cursor, key)? {
+    let kind = read_type(cursor, key)?;
+    let value = match kind {
         ValueType::Array => {
             let of = read_type(cursor, key)?;
-            read_array(cursor, key, of)
+            read_array(cursor, key, of)?
         }
-        kind => Ok(Value::Scalar(match kind {
+        kind => Value::Scalar(match kind {
             ValueType::U8 => Scalar::Unsigned(u8::from_le_bytes(cursor.array(&what)?).into()),
             ValueType::I8 => Scalar::Signed(i8::from_le_bytes(cursor.array(&what)?).into()),
             ValueType::U16 => Scalar::Unsigned(u16::from_le_bytes(cursor.array(&what)?).into()),
@@ -153,8 +157,9 @@ fn read_value(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, ReadError> {
             ValueType::F64 => Scalar::Float(f64::from_le_bytes(cursor.array(&what)?)),
             // `Array` was taken above.
             ValueType::String | ValueType::Array => Scalar::String(cursor.string(TEXT_LIMIT, &what)?),
-        })),
-    }
+        }),
+    };
+    Ok((kind, value))
 }
 
 fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, ReadError> {

@@ -3,6 +3,7 @@
 //! For tests and benchmarks where no real model is at hand: speed and memory depend on the shape alone. Weights are
 //! written as F16 or F32; llama.cpp's own quantiser makes every other type of them.
 
+mod adapter;
 mod model;
 mod pour;
 mod shape;
@@ -21,6 +22,8 @@ use crate::GgmlType;
 use crate::partial::{PartialFile, PlaceError};
 use crate::write::{TensorSpec, WriteError, Writer};
 use vocabulary::Vocabulary;
+
+pub use adapter::write_adapter;
 
 /// A shape to make a model in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +47,20 @@ pub enum Preset {
     /// A mixture of experts of some megabytes: qwen3moe, 3 layers, 256 wide, 2 of 8 experts, an output matrix of
     /// its own.
     MoeTiny,
+    /// Some megabytes with a sliding window: gemma3, 6 layers, 256 wide, 128 positions in five of them.
+    SwaTiny,
+    /// Some megabytes for embeddings alone: bert, 3 layers, 256 wide, 512 positions.
+    BertTiny,
 }
 
 impl Preset {
     /// All presets, the smallest first.
-    pub fn all() -> [Self; 8] {
+    pub fn all() -> [Self; 10] {
         [
             Self::Tiny,
             Self::MoeTiny,
+            Self::BertTiny,
+            Self::SwaTiny,
             Self::SmallQwen2,
             Self::SmallLlama,
             Self::Qwen2_5_1_5B4L,
@@ -72,6 +81,8 @@ impl Preset {
             Self::Llama1B4L => "llama-1b-4l",
             Self::Qwen2_5_1_5B4L => "qwen2.5-1.5b-4l",
             Self::MoeTiny => "moe-tiny",
+            Self::SwaTiny => "swa-tiny",
+            Self::BertTiny => "bert-tiny",
         }
     }
 
@@ -173,6 +184,12 @@ pub enum Error {
     #[error("stopped before {} was complete: nothing was written there", path.display())]
     Stopped {
         /// The file that was not written.
+        path: PathBuf,
+    },
+    /// There is nothing that an adapter could change.
+    #[error("{} has no query and value matrices that an adapter could change", path.display())]
+    NoMatrices {
+        /// The model.
         path: PathBuf,
     },
 }

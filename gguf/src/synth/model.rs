@@ -43,6 +43,9 @@ pub(super) const QUIET: f64 = 0.125;
 /// The Poisson-Dirichlet parameter that the logits' spread aims at; see [`logit_std`].
 const PEAKEDNESS: f64 = 0.65;
 
+/// Kinds of sentences that bert knows.
+const TOKEN_TYPES: u64 = 2;
+
 /// How a tensor's values are drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Fill {
@@ -109,6 +112,17 @@ pub(super) fn metadata(
         put("{a}.expert_feed_forward_length", Meta::U32(experts.feed_forward));
     }
 
+    if let Some(window) = shape.window {
+        put("{a}.attention.sliding_window", Meta::U32(window));
+    }
+    if shape.architecture == Architecture::Bert {
+        put("{a}.attention.layer_norm_epsilon", Meta::F32(1e-12));
+        put("{a}.attention.causal", Meta::Bool(false));
+        // The mean: `enum llama_pooling_type`.
+        put("{a}.pooling_type", Meta::U32(1));
+        put("tokenizer.ggml.token_type_count", Meta::U32(TOKEN_TYPES as u32));
+    }
+
     let tokenizer = shape.tokenizer;
     let control = shape.vocabulary - vocabulary.control as u32;
     // 1 normal, 3 control: `enum llama_token_type`.
@@ -127,12 +141,19 @@ pub(super) fn metadata(
 /// The tensors in the order of the file, each with its name as llama.cpp demands it (llama-arch.cpp, `LLM_TENSOR_NAMES`).
 pub(super) fn tensors(shape: &Shape, precision: Precision) -> Vec<Tensor> {
     let mut list = List { tensors: Vec::new(), matrix: precision.ggml_type() };
+    if shape.architecture == Architecture::Bert {
+        list.bert(shape);
+        return list.tensors;
+    }
     let embedding = u64::from(shape.embedding);
     let vocabulary = u64::from(shape.vocabulary);
     // Logit variance is embedding x (row variance 1) x (norm weight)², for a normed stream of unit mean square.
     let output_norm = logit_std(shape.vocabulary) / f64::from(shape.embedding).sqrt();
 
-    list.matrix("token_embd.weight", &[embedding, vocabulary], Fill::Tokens { std: 1.0 });
+    // Gemma multiplies its embedding with the root of its width.
+    let gemma = shape.architecture == Architecture::Gemma3;
+    let std = if gemma { 1.0 / f64::from(shape.embedding).sqrt() } else { 1.0 };
+    list.matrix("token_embd.weight", &[embedding, vocabulary], Fill::Tokens { std });
     if !shape.tied {
         list.matrix("output.weight", &[embedding, vocabulary], Fill::Tokens { std: 1.0 });
     }
@@ -204,7 +225,8 @@ impl List {
         let name = |part: &str| format!("blk.{layer}.{part}");
         // Scores are q·k / sqrt(head): q and k of size r each give them a deviation of r².
         let size = SCORE_STD.sqrt();
-        let normed = shape.architecture == Architecture::Qwen3Moe;
+        let gemma = shape.architecture == Architecture::Gemma3;
+        let normed = gemma || shape.architecture == Architecture::Qwen3Moe;
         let gain = if normed { 1.0 } else { size };
 
         self.norm(&name("attn_norm.weight"), embedding, 1.0);
@@ -221,6 +243,45 @@ impl List {
             }
         }
         self.linear(&name("attn_output.weight"), &[queries, embedding], contribution(shape) / ATTENTION_RMS);
+        if gemma {
+            // What a half layer adds is as large as its norm says.
+            self.norm(&name("post_attention_norm.weight"), embedding, contribution(shape));
+        }
+    }
+
+    /// All of a bert: every half layer is followed by a norm with a bias, and every matrix has a bias.
+    fn bert(&mut self, shape: &Shape) {
+        let (embedding, width) = (u64::from(shape.embedding), u64::from(shape.feed_forward));
+        let plain = Fill::Normal { mean: 0.0, std: 1.0 };
+        self.matrix(
+            "token_embd.weight",
+            &[embedding, u64::from(shape.vocabulary)],
+            Fill::Tokens { std: 1.0 },
+        );
+        self.push("token_types.weight", &[embedding, TOKEN_TYPES], GgmlType::F32, plain.clone());
+        self.push("position_embd.weight", &[embedding, u64::from(shape.context)], GgmlType::F32, plain);
+        self.normed("token_embd_norm", embedding);
+        for layer in 0..shape.layers {
+            let name = |part: &str| format!("blk.{layer}.{part}");
+            let size = SCORE_STD.sqrt();
+            for (part, gain) in [("attn_q", size), ("attn_k", size), ("attn_v", 1.0), ("attn_output", 1.0)] {
+                self.biased(&name(part), &[embedding, embedding], gain);
+            }
+            self.normed(&name("attn_output_norm"), embedding);
+            self.biased(&name("ffn_up"), &[embedding, width], 1.0);
+            self.biased(&name("ffn_down"), &[width, embedding], 1.0);
+            self.normed(&name("layer_output_norm"), embedding);
+        }
+    }
+
+    fn biased(&mut self, name: &str, dims: &[u64], gain: f64) {
+        self.linear(&format!("{name}.weight"), dims, gain);
+        self.vector(&format!("{name}.bias"), dims[1], Fill::Normal { mean: 0.0, std: SPREAD });
+    }
+
+    fn normed(&mut self, name: &str, len: u64) {
+        self.norm(&format!("{name}.weight"), len, 1.0);
+        self.vector(&format!("{name}.bias"), len, Fill::Normal { mean: 0.0, std: SPREAD });
     }
 
     fn feed_forward(&mut self, shape: &Shape, layer: u32) {
@@ -234,6 +295,9 @@ impl List {
                 self.linear(&name("ffn_gate.weight"), &[embedding, width], 1.0);
                 self.linear(&name("ffn_up.weight"), &[embedding, width], 1.0);
                 self.linear(&name("ffn_down.weight"), &[width, embedding], down);
+                if shape.architecture == Architecture::Gemma3 {
+                    self.norm(&name("post_ffw_norm.weight"), embedding, contribution(shape));
+                }
             }
             Some(experts) => {
                 let (width, count) = (u64::from(experts.feed_forward), u64::from(experts.count));

@@ -9,6 +9,8 @@ pub(super) enum Architecture {
     Llama,
     Qwen2,
     Qwen3Moe,
+    Gemma3,
+    Bert,
 }
 
 impl Architecture {
@@ -18,6 +20,8 @@ impl Architecture {
             Self::Llama => "llama",
             Self::Qwen2 => "qwen2",
             Self::Qwen3Moe => "qwen3moe",
+            Self::Gemma3 => "gemma3",
+            Self::Bert => "bert",
         }
     }
 }
@@ -56,6 +60,8 @@ pub(super) struct Shape {
     /// Width of a dense feed-forward network.
     pub(super) feed_forward: u32,
     pub(super) experts: Option<Experts>,
+    /// Positions that layers with a sliding window look back; every sixth layer sees all.
+    pub(super) window: Option<u32>,
     pub(super) context: u32,
     pub(super) rope_base: f32,
     /// Llama 3.1's stretched RoPE comes as a tensor of factors.
@@ -100,6 +106,7 @@ const TINY: Shape = Shape {
     head: 64,
     feed_forward: 512,
     experts: None,
+    window: None,
     context: 4096,
     rope_base: 10_000.0,
     rope_factors: false,
@@ -119,6 +126,7 @@ const QWEN2_5_1_5B: Shape = Shape {
     head: 128,
     feed_forward: 8960,
     experts: None,
+    window: None,
     context: 32_768,
     rope_base: 1_000_000.0,
     rope_factors: false,
@@ -138,6 +146,7 @@ const LLAMA_1B: Shape = Shape {
     head: 64,
     feed_forward: 8192,
     experts: None,
+    window: None,
     context: 131_072,
     rope_base: 500_000.0,
     rope_factors: true,
@@ -157,6 +166,13 @@ const MOE_TINY: Shape = Shape {
     rms_epsilon: 1e-6,
     ..TINY
 };
+
+/// As Gemma 3 has it: of six layers five look back so far and no further.
+const SWA_TINY: Shape = Shape { architecture: Architecture::Gemma3, layers: 6, window: Some(128), ..TINY };
+
+/// What it makes of a text is an embedding: tokens look both ways, and nothing follows.
+const BERT_TINY: Shape =
+    Shape { architecture: Architecture::Bert, layers: 3, kv_heads: 4, context: 512, tied: true, ..TINY };
 
 const SMALL_LLAMA: Shape = Shape {
     vocabulary: 16_384,
@@ -188,6 +204,8 @@ impl Preset {
             Self::Llama1B4L => &LLAMA_1B_4L,
             Self::Qwen2_5_1_5B4L => &QWEN2_5_1_5B_4L,
             Self::MoeTiny => &MOE_TINY,
+            Self::SwaTiny => &SWA_TINY,
+            Self::BertTiny => &BERT_TINY,
         }
     }
 }

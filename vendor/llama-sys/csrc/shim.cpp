@@ -32,7 +32,25 @@ struct Log {
     std::string             plan;              // of anneal_quantize_plan
     bool                    planning = false;
     bool                    verbose = false;
+    anneal_log_fn           sink = nullptr;
+    std::string             line;              // of the sink: what has no end yet
+    int32_t                 line_level = GGML_LOG_LEVEL_INFO;
 };
+
+// Hands whole lines to the sink.
+void to_sink(Log & log, ggml_log_level level, const char * text) {
+    if (level != GGML_LOG_LEVEL_CONT) {
+        log.line_level = level;
+    }
+    log.line += text;
+    for (size_t end = 0; (end = log.line.find('\n')) != std::string::npos;) {
+        const std::string line = log.line.substr(0, end);
+        log.line.erase(0, end + 1);
+        if (!line.empty()) {
+            log.sink(log.line_level, line.c_str());
+        }
+    }
+}
 
 // Never destroyed: threads may log while the process ends.
 Log & the_log() {
@@ -74,7 +92,9 @@ void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
     }
     Log & log = the_log();
     std::lock_guard<std::mutex> lock(log.mutex);
-    if (log.verbose) {
+    if (log.sink != nullptr) {
+        to_sink(log, level, text);
+    } else if (log.verbose) {
         std::fputs(text, stderr);
     }
     if (log.planning) {
@@ -296,6 +316,12 @@ RepackedCount::~RepackedCount() {
 
 }  // namespace
 
+void anneal_log_to(anneal_log_fn sink) {
+    Log & log = the_log();
+    std::lock_guard<std::mutex> lock(log.mutex);
+    log.sink = sink;
+}
+
 void anneal_start(bool verbose) {
     static std::once_flag once;
     std::call_once(once, [verbose] {
@@ -331,6 +357,20 @@ llama_model * anneal_model_load(const char * path, const llama_model_params * pa
 
 uint64_t anneal_repacked_bytes(void) {
     return repacked_bytes;
+}
+
+llama_adapter_lora * anneal_adapter_load(llama_model * model, const char * path, char * err, size_t err_size) {
+    return logged<llama_adapter_lora *>(
+        nullptr, [](llama_adapter_lora * adapter) { return adapter == nullptr; }, err, err_size,
+        [&] { return llama_adapter_lora_init(model, path); });
+}
+
+bool anneal_adapters_set(
+        llama_context * ctx, llama_adapter_lora ** adapters, size_t n_adapters, float * scales, char * err,
+        size_t err_size) {
+    return logged<bool>(
+        false, [](bool taken) { return !taken; }, err, err_size,
+        [&] { return llama_set_adapters_lora(ctx, adapters, n_adapters, scales) == 0; });
 }
 
 llama_context * anneal_context_new(

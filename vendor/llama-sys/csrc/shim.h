@@ -23,6 +23,12 @@ extern "C" {
 // mapped file that became shorter ends the process with a message and exit code 1.
 void anneal_start(bool verbose);
 
+// Called with each line that llama.cpp logs, without its end, and ggml's level of it. It must neither throw nor log.
+typedef void (*anneal_log_fn)(int32_t level, const char * line);
+
+// From now on lines go to `sink` in place of stderr.
+void anneal_log_to(anneal_log_fn sink);
+
 // Ends the process at once, without destructors: other threads may be inside llama.cpp.
 void anneal_exit_now(int32_t code);
 
@@ -36,6 +42,15 @@ struct llama_model * anneal_model_load(
 // Bytes of weights that the last anneal_model_load of this thread copied into a layout of the CPU's kernels (repacking,
 // AMX): llama.cpp tells it only in its log, rounded to 0.01 MiB.
 uint64_t anneal_repacked_bytes(void);
+
+// A LoRA adapter for `model`, which frees it; NULL on failure.
+struct llama_adapter_lora * anneal_adapter_load(
+        struct llama_model * model, const char * path, char * err, size_t err_size);
+
+// Makes `adapters` those of a context; false on failure.
+bool anneal_adapters_set(
+        struct llama_context * ctx, struct llama_adapter_lora ** adapters, size_t n_adapters, float * scales, char * err,
+        size_t err_size);
 
 struct llama_context * anneal_context_new(
         struct llama_model * model, const struct llama_context_params * params, char * err, size_t err_size);

@@ -164,7 +164,8 @@ impl Job<'_> {
         };
         let gain = contest.run(self.ui)?;
         let mut times = bolted.info.stages.clone();
-        times.push(StageTime { name: "compare".to_string(), seconds: started.elapsed().as_secs_f64() });
+        let seconds = started.elapsed().as_secs_f64();
+        times.push(StageTime { name: "compare".to_string(), seconds, cpu_seconds: None });
         let kept = gain.kept || self.keep;
         Ok((bolt::settle(rival, bolted, gain, kept)?, times))
     }

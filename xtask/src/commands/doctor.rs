@@ -5,6 +5,7 @@ use std::fmt::Write;
 use anyhow::{Result, bail};
 use build_info::record::Tool;
 use build_info::{Host, Policy, threads};
+use host::Detected;
 use serde::Serialize;
 use toolchain::setup::{Manager, Needs, SetupPlan, examine, list};
 use toolchain::{Mismatch, Toolchain, mismatches};
@@ -31,6 +32,8 @@ struct Report {
     /// Whether `build-native` has all it cannot do without.
     native_build_possible: bool,
     host: Host,
+    /// What is wrong with the machine or could not be read, each with its mend.
+    host_warnings: Vec<String>,
     tools: Toolchain,
     mismatches: Vec<Mismatch>,
     package_manager: Option<Manager>,
@@ -44,7 +47,7 @@ struct Report {
 /// is not possible.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
-    let host = tools::host(ui);
+    let Detected { host, warnings: host_warnings } = tools::detected(ui);
     let needs = Needs::native();
     let fixed = args.fix.then(|| setup::ensure(&workspace, &needs, args.yes, ui));
     // The report comes in any case: it is what helps when the fix did not.
@@ -55,8 +58,16 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let mismatches = mismatches(&tools, manager);
     let native_build_possible = setup.missing.is_empty();
     let optional = setup::optional(&workspace, &tools, &setup);
-    let report =
-        Report { native_build_possible, host, tools, mismatches, package_manager: manager, setup, optional };
+    let report = Report {
+        native_build_possible,
+        host,
+        host_warnings,
+        tools,
+        mismatches,
+        package_manager: manager,
+        setup,
+        optional,
+    };
     ui.result(&report, text(&report))?;
     fixed.transpose()?;
     if !native_build_possible {

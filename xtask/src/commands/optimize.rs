@@ -392,7 +392,7 @@ impl Job<'_> {
         let source = tools::pinned_source(workspace, &args.source)?;
         let around = Surroundings { workspace, host, toolchain: &toolchain, source: &source };
         let survey = around.survey(self.base, self.work, self.choice)?;
-        let preview = Preview::of(&survey, workspace);
+        let preview = Preview::of(&survey, workspace, host);
         self.ui.result(&preview, preview.text(args))
     }
 }
@@ -425,8 +425,8 @@ struct Line {
 }
 
 impl Preview {
-    fn of(survey: &Survey, workspace: &Workspace) -> Self {
-        let estimates = Estimates::of(workspace);
+    fn of(survey: &Survey, workspace: &Workspace, host: &Host) -> Self {
+        let estimates = Estimates::of(workspace, host);
         let base = &survey.planned[0];
         let line = |planned: &survey::Planned| {
             let folder = workspace.anneal().join(planned.plan.folder_name());
@@ -453,11 +453,11 @@ impl Preview {
             .candidates
             .iter()
             .map(|line| vec![line.name.clone(), line.profile.clone(), state(line), line.why.clone()]);
-        let out = self.left_out.iter().map(|out| vec![out.name.clone(), out.why.clone()]);
+        let out = self.left_out.iter().map(|out| (out.name.clone(), out.why.clone()));
         format!(
-            "{}\n\n{}\n\nfor {}: {} tokens of prompt and {} of answer, in {}",
+            "{}\n\n{}\nfor {}: {} tokens of prompt and {} of answer, in {}",
             ui::columns(&["candidate", "profile", "build", "why"], rows),
-            ui::columns(&["left out", "why"], out),
+            ui::reasons(["left out", "why"], out, ui::page_width()),
             args.objective,
             args.objective.prompt,
             args.objective.generate,
@@ -485,13 +485,12 @@ fn report(record: &Record) -> String {
     );
     let others =
         record.builds.iter().filter(|entry| !record.ranking.iter().any(|rank| rank.name == entry.name));
-    let others: Vec<Vec<String>> =
-        others.map(|entry| vec![entry.name.clone(), entry.state.clone()]).collect();
+    let others = others.map(|entry| (entry.name.clone(), entry.state.clone()));
     let left_out = record.left_out.iter().filter(|out| out.why != survey::NOT_ASKED_FOR);
-    let rest = others.into_iter().chain(left_out.map(|out| vec![out.name.clone(), out.why.clone()]));
-    let rest: Vec<Vec<String>> = rest.collect();
+    let rest: Vec<(String, String)> =
+        others.chain(left_out.map(|out| (out.name.clone(), out.why.clone()))).collect();
     if !rest.is_empty() {
-        text.push_str(&format!("\n{}\n", ui::columns(&["not ranked", "why"], rest)));
+        text.push_str(&format!("\n{}", ui::reasons(["not ranked", "why"], rest, ui::page_width())));
     }
     if let Some(winner) = &record.winner {
         text.push_str(&format!("\n{}\n", winner.verdict));

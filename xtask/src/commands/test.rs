@@ -60,6 +60,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::check_interrupted()?;
     match result {
         Err(_) if sum.failed > 0 => bail!("{} tests failed; all output: target/anneal/test.log", sum.failed),
+        Ok(()) if !sum.documentation => bail!("the examples in the engine's documentation were not run"),
         Ok(()) if sum.passed == 0 => bail!("no test was run: no name holds the filter"),
         other => other,
     }
@@ -76,11 +77,14 @@ struct Sum {
     passed: u64,
     failed: u64,
     ignored: u64,
+    /// Whether the examples in the documentation of the engine's library were among them.
+    documentation: bool,
 }
 
 impl Sum {
     /// Reads libtest's closing line: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
     fn add(&mut self, line: &str) {
+        self.documentation |= line.trim() == "Doc-tests engine";
         let Some(rest) = line.trim().strip_prefix("test result: ") else { return };
         for part in rest.split(['.', ';']) {
             let mut words = part.split_whitespace();
@@ -114,9 +118,10 @@ mod tests {
             "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
             "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 9 filtered out; finished in 1.25s",
             "3 passed",
+            "   Doc-tests engine",
         ] {
             sum.add(line);
         }
-        assert_eq!(sum, Sum { passed: 4, failed: 2, ignored: 1 });
+        assert_eq!(sum, Sum { passed: 4, failed: 2, ignored: 1, documentation: true });
     }
 }

@@ -100,7 +100,7 @@ impl<'a> Contest<'a> {
         choice: &'a Choice,
         until: Instant,
     ) -> Self {
-        let estimates = Estimates::of(workshop.workspace);
+        let estimates = Estimates::of(workshop.workspace, workshop.host);
         Self {
             workshop,
             ui: workshop.ui,

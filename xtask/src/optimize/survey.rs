@@ -17,7 +17,7 @@ use super::workshop::{self, has_same_cpp};
 use crate::exit;
 use crate::plan::{bolt, variant};
 use crate::profile::{self, PgoScope, Profile};
-use crate::stages::Builds;
+use crate::stages::{self, Builds};
 use crate::workspace::Workspace;
 
 /// What others are compared with where it is built.
@@ -174,24 +174,32 @@ impl Surroundings<'_> {
     }
 }
 
-/// How long builds took on this machine.
-#[derive(Debug, Default)]
+/// How long builds take on this machine, by those that were made here.
+#[derive(Debug)]
 pub struct Estimates {
+    /// Compilations that run side by side.
+    jobs: usize,
     stages: BTreeMap<String, Vec<StageTime>>,
 }
 
 /// Stages of the C++ part.
-const CPP: [&str; 2] = ["configure", "compile"];
+const CPP: [&str; 2] = ["configure", COMPILE];
+
+/// The one that uses all CPUs to its end.
+const COMPILE: &str = "compile";
 
 impl Estimates {
-    /// As the records in `workspace` tell.
-    pub fn of(workspace: &Workspace) -> Self {
+    /// As the records in `workspace` tell, on `host`.
+    pub fn of(workspace: &Workspace, host: &Host) -> Self {
         let found = Builds::of(workspace).all().unwrap_or_default();
         let infos =
             found.iter().filter_map(|found| BuildInfo::read(&found.path.join("build_info.json")).ok());
         // What has a profile, or was laid out anew, was built otherwise.
         let plain = infos.filter(|info| info.base_plan.is_none());
-        Self { stages: plain.map(|info| (info.profile.clone(), info.stages)).collect() }
+        Self {
+            jobs: stages::jobs(host),
+            stages: plain.map(|info| (info.profile.clone(), info.stages)).collect(),
+        }
     }
 
     /// Takes a build that was just made.
@@ -199,11 +207,23 @@ impl Estimates {
         self.stages.insert(info.profile.clone(), info.stages.clone());
     }
 
+    /// Seconds that a stage takes when nobody else computes; the machine may have been busy when it was recorded. What is
+    /// compiled takes its CPU time over the compilations that run side by side. How much of another stage goes side by
+    /// side is not known: it takes as long as it took, and no longer than its CPU time. Of an older record nothing but
+    /// the time is known.
+    fn quiet(&self, stage: &StageTime) -> f64 {
+        let Some(cpu) = stage.cpu_seconds else { return stage.seconds };
+        match stage.name == COMPILE {
+            true => cpu / self.jobs.max(1) as f64,
+            false => stage.seconds.min(cpu),
+        }
+    }
+
     /// Seconds that building `planned` takes: as long as it took before, or as its relative `base` took, or as any did.
     pub fn seconds(&self, planned: &Planned, base: &Planned) -> Option<f64> {
-        let sum = |stages: &Vec<StageTime>| stages.iter().map(|stage| stage.seconds).sum::<f64>();
+        let sum = |stages: &Vec<StageTime>| stages.iter().map(|stage| self.quiet(stage)).sum::<f64>();
         let linked = |stages: &Vec<StageTime>| {
-            stages.iter().filter(|stage| !CPP.contains(&stage.name.as_str())).map(|s| s.seconds).sum()
+            stages.iter().filter(|stage| !CPP.contains(&stage.name.as_str())).map(|s| self.quiet(s)).sum()
         };
         if let Some(own) = self.stages.get(&planned.plan.profile) {
             return Some(sum(own));
@@ -248,11 +268,12 @@ mod tests {
     #[test]
     fn estimates_come_from_the_nearest_relative() {
         let stages = |compile: f64, engine: f64| {
-            let stage = |name: &str, seconds| StageTime { name: name.to_string(), seconds };
+            let stage =
+                |name: &str, seconds| StageTime { name: name.to_string(), seconds, cpu_seconds: None };
             vec![stage("configure", 1.0), stage("compile", compile), stage("engine", engine)]
         };
         let base = planned("native");
-        let mut estimates = Estimates::default();
+        let mut estimates = Estimates { jobs: 2, stages: BTreeMap::new() };
         assert_eq!(estimates.seconds(&base, &base), None);
         estimates.stages.insert("portable".to_string(), stages(50.0, 5.0));
         assert_eq!(estimates.seconds(&base, &base), Some(56.0), "any is better than none");
@@ -263,6 +284,30 @@ mod tests {
         }
         estimates.stages.insert("native+threading:openmp".to_string(), stages(7.0, 1.0));
         assert_eq!(estimates.seconds(&planned("native+threading:openmp"), &base), Some(9.0));
+    }
+
+    #[test]
+    fn a_build_on_a_busy_machine_is_not_expected_to_take_as_long_again() {
+        let stage =
+            |name: &str, seconds, cpu_seconds| StageTime { name: name.to_string(), seconds, cpu_seconds };
+        let base = planned("native");
+        let cases = [
+            // As `native` was recorded here, with two CPUs: 156 s on a quiet machine.
+            (2, vec![stage("compile", 688.0, Some(312.0))], 156.0),
+            (2, vec![stage("compile", 160.0, Some(312.0))], 156.0),
+            // A stage that goes step by step takes its CPU time, and one that waits for a disk its time.
+            (2, vec![stage("audit", 30.0, Some(4.0))], 4.0),
+            (2, vec![stage("engine", 22.0, Some(33.0))], 22.0),
+            // More CPUs than it was compiled with, and fewer.
+            (4, vec![stage("compile", 160.0, Some(312.0))], 78.0),
+            (1, vec![stage("compile", 160.0, Some(312.0))], 312.0),
+            // Of an older record only the time is known.
+            (2, vec![stage("compile", 688.0, None), stage("engine", 30.0, Some(20.0))], 708.0),
+        ];
+        for (jobs, stages, expected) in cases {
+            let estimates = Estimates { jobs, stages: [("native".to_string(), stages.clone())].into() };
+            assert_eq!(estimates.seconds(&base, &base), Some(expected), "{stages:?}");
+        }
     }
 
     #[test]

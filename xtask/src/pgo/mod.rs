@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 use build_info::Host;
 use build_info::optimized::{Coverage, Pgo, Training};
 use build_info::record::{StageTime, Tool};
+use measure::CpuTime;
 use serde::{Deserialize, Serialize};
 use toolchain::CompilerKind;
 
@@ -126,9 +127,10 @@ impl<'a> Pipeline<'a> {
 
     /// Runs `work` as the step `name` of the closing table.
     pub fn step<T>(&mut self, name: &str, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
-        let started = Instant::now();
+        let (started, cpu) = (Instant::now(), CpuTime::now());
         let result = work(self)?;
-        self.times.push(StageTime { name: name.to_string(), seconds: started.elapsed().as_secs_f64() });
+        let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), cpu.seconds_since());
+        self.times.push(StageTime { name: name.to_string(), seconds, cpu_seconds });
         Ok(result)
     }
 

@@ -23,7 +23,7 @@ mod known;
 mod mischief;
 mod visit;
 
-use known::{Answer, Known};
+use known::{Answer, Known, Verdict};
 use visit::Visit;
 
 /// What memory may grow by after the warm-up, as a part of 1.
@@ -75,6 +75,9 @@ pub struct Soaked {
     pub right: u64,
     /// Answers that took another of two nearly equal tokens, and went on rightly from there.
     pub near_ties: u64,
+    /// How much less likely such a token was at most than the other, when the server was asked alone: natural logarithms.
+    #[serde(default)]
+    pub widest_tie: f64,
     /// Requests that the server was too busy for.
     pub busy: u64,
     /// Answers that were wrong; of many the first.
@@ -206,12 +209,13 @@ impl Soak {
         let end_bytes = memory(server.pid()).map_or(0, |(resident, _)| resident);
         samples.push((self.requests, end_bytes));
         let warm_bytes = warm(&samples, self.requests);
-        let mut near_ties = 0;
+        let (mut near_ties, mut widest_tie) = (0, 0.0_f64);
         for (number, answer) in std::mem::take(&mut tally.doubtful) {
-            match known[number].explains(server, &answer)? {
-                true => near_ties += 1,
-                false => {
-                    tally.blame(format!("prompt {number}: {answer:?} in place of {:?}", known[number].tokens))
+            match known[number].judge(server, &answer)? {
+                Verdict::Tie(less) => (near_ties, widest_tie) = (near_ties + 1, widest_tie.max(less)),
+                Verdict::Wrong(why) => {
+                    let known = &known[number].tokens;
+                    tally.blame(format!("prompt {number}: {why}: {:?} in place of {known:?}", answer.tokens));
                 }
             }
         }
@@ -224,6 +228,7 @@ impl Soak {
             kinds: tally.kinds,
             right: tally.right,
             near_ties,
+            widest_tie,
             busy: tally.busy,
             wrong: tally.wrong,
             wrong_count: tally.wrong_count,
@@ -334,13 +339,14 @@ impl Soaked {
         let kinds: Vec<String> = self.kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         let mut text = format!(
             "{} requests by {} clients in {:.1} s: {}\n{} answers right, {} of them by another of two nearly equal \
-             tokens, {} wrong, {} refused as busy\nmemory {} after the warm-up, {} at the end ({:+.1} %); {} slots stuck; {}",
+             tokens (at most {:.4} apart), {} wrong, {} refused as busy\nmemory {} after the warm-up, {} at the end ({:+.1} %); {} slots stuck; {}",
             self.requests,
             self.clients,
             self.seconds,
             kinds.join(", "),
             self.right + self.near_ties,
             self.near_ties,
+            self.widest_tie,
             self.wrong_count,
             self.busy,
             Bytes(self.warm_bytes),
@@ -374,6 +380,7 @@ mod tests {
             kinds: BTreeMap::from([("malformed".to_string(), 7)]),
             right: 50,
             near_ties: 1,
+            widest_tie: 0.002,
             busy: 0,
             wrong: Vec::new(),
             wrong_count: 0,

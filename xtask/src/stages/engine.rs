@@ -22,6 +22,7 @@ const SOURCES: &[&str] = &[
     "host",
     "measure",
     "noise",
+    "nvml",
     "roofline",
     "vendor/llama-sys",
 ];

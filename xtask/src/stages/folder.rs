@@ -26,6 +26,9 @@ pub struct Stamp {
     pub input: String,
     /// How long it took.
     pub seconds: f64,
+    /// CPU time of all that it ran, in seconds, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_seconds: Option<f64>,
 }
 
 impl Folder {

@@ -24,7 +24,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use build_info::Host;
 use build_info::record::{BuildInfo, EffectiveFlags, StageTime};
-
+use measure::CpuTime;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -276,11 +276,12 @@ impl<'a> Build<'a> {
             return Ok(value);
         }
         self.folder.forget(name);
-        let started = Instant::now();
+        let (started, cpu) = (Instant::now(), CpuTime::now());
         let value = work(&self.log)?;
         let seconds = started.elapsed().as_secs_f64();
         self.folder.write_value(name, &value)?;
-        self.folder.write_stamp(name, &folder::Stamp { input: input.to_string(), seconds })?;
+        let stamp = folder::Stamp { input: input.to_string(), seconds, cpu_seconds: cpu.seconds_since() };
+        self.folder.write_stamp(name, &stamp)?;
         self.ui.done("finished", format_args!("{name} in {seconds:.1} s"));
         Ok(value)
     }
@@ -345,7 +346,7 @@ impl<'a> Build<'a> {
             return Ok(());
         }
         self.forget_from(name);
-        let started = Instant::now();
+        let (started, cpu) = (Instant::now(), CpuTime::now());
         let mut progress = self.ui.progress(name);
         let result = work(self, &mut progress);
         progress.finish();
@@ -353,7 +354,10 @@ impl<'a> Build<'a> {
         process::check_interrupted()?;
         result.with_context(|| format!("stage `{name}` of the {} build failed", self.plan.profile))?;
         let seconds = started.elapsed().as_secs_f64();
-        self.folder.write_stamp(name, &folder::Stamp { input: input.to_string(), seconds })?;
+        // A compiler cache's server is no child of ours, and what it had already costs nothing.
+        let cached = self.launcher.is_some() && [CONFIGURE, COMPILE].contains(&name);
+        let cpu_seconds = cpu.seconds_since().filter(|_| !cached);
+        self.folder.write_stamp(name, &folder::Stamp { input: input.to_string(), seconds, cpu_seconds })?;
         self.ui.done("finished", format_args!("{name} in {seconds:.1} s"));
         Ok(())
     }
@@ -363,19 +367,24 @@ impl<'a> Build<'a> {
         STAGES
             .into_iter()
             .filter_map(|name| {
-                let seconds = self.folder.stamp(name)?.seconds;
-                Some(StageTime { name: name.to_string(), seconds })
+                let folder::Stamp { seconds, cpu_seconds, .. } = self.folder.stamp(name)?;
+                Some(StageTime { name: name.to_string(), seconds, cpu_seconds })
             })
             .collect()
     }
 
-    /// How many compilations run side by side: the CPUs this process may use.
+    /// How many compilations run side by side.
     fn jobs(&self) -> usize {
-        let cpus = self.host.limits.affinity.len().max(1);
-        match self.host.limits.cpu_quota {
-            Some(quota) => cpus.min(quota.ceil() as usize).max(1),
-            None => cpus,
-        }
+        jobs(self.host)
+    }
+}
+
+/// How many compilations run side by side on `host`: the CPUs this process may use.
+pub fn jobs(host: &Host) -> usize {
+    let cpus = host.limits.affinity.len().max(1);
+    match host.limits.cpu_quota {
+        Some(quota) => cpus.min(quota.ceil() as usize).max(1),
+        None => cpus,
     }
 }
 

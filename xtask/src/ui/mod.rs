@@ -2,6 +2,7 @@
 //! else goes to standard error.
 
 mod progress;
+mod reasons;
 mod symbol;
 mod table;
 
@@ -13,6 +14,7 @@ use build_info::words;
 use serde::Serialize;
 
 pub use progress::Progress;
+pub use reasons::{page_width, reasons};
 pub use symbol::demangled;
 pub use table::{columns, gains, stage_times, width};
 

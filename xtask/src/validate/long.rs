@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use build_info::Bytes;
-use measure::{Round, Watch, median};
+use measure::{GpuUse, GpuWatch, Round, Watch, median};
 use serde::{Deserialize, Serialize};
 
 use super::engine::{self, Broken, Event, Stay};
@@ -73,6 +73,9 @@ pub struct LongRun {
     pub most: u64,
     /// What else ran on the machine.
     pub round: Round,
+    /// What each NVIDIA GPU did meanwhile, the loading of the model included; empty where there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuUse>,
     /// What it was like meanwhile.
     pub samples: Vec<Sample>,
 }
@@ -125,6 +128,7 @@ fn one(subject: &Subject, model: &Path, prompt: (&Path, usize), tokens: u32, sta
     arguments.extend(["-c".into(), context.to_string().into()]);
     arguments.extend(["--seed", SEED, "--temp", TEMPERATURE].map(OsString::from));
     let watch = Watch::start();
+    let gpus = GpuWatch::start();
     let mut recorder = Recorder::default();
     engine::run(subject, arguments, stay, &mut |pid, event| {
         if let Event::Output(bytes) = event {
@@ -137,7 +141,8 @@ fn one(subject: &Subject, model: &Path, prompt: (&Path, usize), tokens: u32, sta
             Broken::new(subject.side, format!("{tokens} tokens were asked for, and no text came")).into()
         );
     }
-    Ok(recorder.finish(tokens, watch.stop()))
+    let run = recorder.finish(tokens, watch.stop());
+    Ok(LongRun { gpus: gpus.map(|gpus| gpus.read()).unwrap_or_default(), ..run })
 }
 
 /// Takes samples as time passes.
@@ -207,7 +212,7 @@ impl LongRun {
             .collect();
         let growth = (!speed.is_empty()).then(|| slope(&later) * 0.75 * tokens);
         let most = samples.iter().map(|sample| sample.resident).max().unwrap_or(0);
-        Self { seconds, speed, cpus, growth, most, round, samples }
+        Self { seconds, speed, cpus, growth, most, round, gpus: Vec::new(), samples }
     }
 
     /// How the last quarter stands to the first.

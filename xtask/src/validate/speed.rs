@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::Result;
+use measure::gpu::together;
 use measure::race::Finish;
-use measure::{Race, Ratio, Round, Rule, Stop, Usage, UsageWatch, median};
+use measure::{GpuUse, Race, Ratio, Round, Rule, Stop, Usage, UsageWatch, median};
 use serde::{Deserialize, Serialize};
 
 use super::engine::{self, Broken, Event, Stay};
@@ -21,6 +22,9 @@ const REPETITIONS: f64 = 500.0;
 
 /// Less CPU time than this in a sample says nothing: ten steps of the kernel's clock.
 const LEAST_CPU: f64 = 0.1;
+
+/// Share of the time that a GPU is busy from which on it is at work for us; a desktop takes less.
+const GPU_AT_WORK: f64 = 0.1;
 
 /// A machine on which smaller differences than this cannot be expected to show is too disturbed to find none.
 const DISTURBED: f64 = 0.05;
@@ -317,9 +321,46 @@ impl Speed {
         }
     }
 
+    /// How busy the GPUs were, with what they took for it.
+    fn gpu(&self) -> Option<Check> {
+        let median = |side: usize, pick: fn(&GpuUse) -> Option<f64>| {
+            self.median(side, |lap| together(&lap.usage.gpus).as_ref().and_then(pick))
+        };
+        let busy = |side: usize| median(side, |gpu| gpu.utilisation);
+        let show = |side: usize| {
+            let parts = [
+                busy(side).map(|share| format!("{:.0} %", 100.0 * share)),
+                median(side, |gpu| gpu.watts).map(|watts| format!("{watts:.0} W")),
+                median(side, |gpu| gpu.sm_mhz).map(|mhz| format!("{mhz:.0} MHz")),
+            ];
+            parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+        };
+        let (a, b) = busy(0).zip(busy(1))?;
+        let check = |state, said: &str| {
+            Check::new(format!("GPU, {}", self.phase), state, said.to_string()).with(show(0), show(1))
+        };
+        Some(if a >= GPU_AT_WORK && b < a / 10.0 {
+            check(State::Failed, "CPU fallback").because(format!(
+                "B leaves the GPU idle in {} ({:.0} % busy), on which A computes ({:.0} %): it falls back to the CPU",
+                self.phase,
+                100.0 * b,
+                100.0 * a
+            ))
+        } else if a >= GPU_AT_WORK {
+            check(State::Told, &format!("{:.3} as busy", b / a))
+        } else {
+            check(State::Told, "")
+        })
+    }
+
     /// The most memory that a run of each had.
     fn peak(&self, side: usize) -> Option<u64> {
         self.laps[side].iter().filter_map(|lap| lap.usage.peak_memory).max()
+    }
+
+    /// The most memory of all GPUs in use in a run of each, by whomever.
+    fn gpu_memory(&self, side: usize) -> Option<u64> {
+        self.laps[side].iter().filter_map(|lap| together(&lap.usage.gpus)?.memory_peak).max()
     }
 }
 
@@ -340,6 +381,13 @@ pub fn checks(speeds: &[Speed], rules: &Rules) -> Vec<Check> {
         let show = |bytes: u64| build_info::Bytes(bytes).to_string();
         let said = format!("{:.3}", b as f64 / a.max(1) as f64);
         checks.push(Check::new("peak memory", State::Told, said).with(show(a), show(b)));
+    }
+    checks.extend(speeds.iter().filter_map(Speed::gpu));
+    let most = |side: usize| speeds.iter().filter_map(|speed| speed.gpu_memory(side)).max();
+    if let Some((a, b)) = most(0).zip(most(1)) {
+        let show = |bytes: u64| build_info::Bytes(bytes).to_string();
+        let said = format!("{:.3}", b as f64 / a.max(1) as f64);
+        checks.push(Check::new("GPU memory", State::Told, said).with(show(a), show(b)));
     }
     checks
 }
@@ -432,6 +480,42 @@ mod tests {
         assert_eq!(fast.state, State::Unclear, "{fast:?}");
         assert!(fast.reason.is_some_and(|reason| reason.starts_with("B was too unsteady")));
         assert_eq!(noisy.cheap(&rules(&[], true)).state, State::Unclear);
+    }
+
+    #[test]
+    fn a_gpu_that_b_leaves_alone_is_a_fallback() {
+        let with = |a: Option<f64>, b: Option<f64>| {
+            let mut speed = speed(Phase::Decode, 1.1, 1.0, 0.0);
+            for (side, utilisation) in [(0, a), (1, b)] {
+                for lap in &mut speed.laps[side] {
+                    let gpu = GpuUse { utilisation, memory_peak: Some(4 << 30), ..GpuUse::default() };
+                    lap.usage.gpus = vec![GpuUse { watts: Some(412.0), sm_mhz: Some(1980.0), ..gpu }];
+                }
+            }
+            checks(&[speed], &rules(&[], false))
+        };
+        let cases = [
+            (Some(0.87), Some(0.9), Some(State::Told)),
+            (Some(0.87), Some(0.0), Some(State::Failed)),
+            (Some(0.02), Some(0.0), Some(State::Told)),
+            (Some(0.0), Some(0.9), Some(State::Told)),
+            (None, None, None),
+        ];
+        for (a, b, expected) in cases {
+            let found = with(a, b);
+            let gpu = found.iter().find(|check| check.name == "GPU, decode");
+            assert_eq!(gpu.map(|check| check.state), expected, "{a:?} {b:?}");
+            assert!(
+                found.iter().any(|check| check.name == "GPU memory" && check.a == "4 GiB"),
+                "{found:?}"
+            );
+        }
+        let found = with(Some(0.87), Some(0.0));
+        let gpu = found.iter().find(|check| check.name == "GPU, decode").unwrap();
+        assert_eq!((gpu.a.as_str(), gpu.b.as_str()), ("87 %, 412 W, 1980 MHz", "0 %, 412 W, 1980 MHz"));
+        // Where there is no GPU nothing is said of one.
+        let without = checks(&[speed(Phase::Decode, 1.1, 1.0, 0.0)], &rules(&[], false));
+        assert!(!without.iter().any(|check| check.name.contains("GPU")));
     }
 
     #[test]

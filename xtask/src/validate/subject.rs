@@ -133,6 +133,12 @@ impl Subject {
                 "{side}: {own} is validate's own to give: prompt, sampling and sizes are the same on both sides"
             )));
         }
+        if let Some(drafts) = flags.iter().find(|flag| is_of_drafts(flag)) {
+            return Err(exit::usage(format!(
+                "{side}: {drafts}: speculative decoding is not validated: how fast it is depends on the text, and what is \
+                 compared here are builds and settings; measure it on your own text with anneal run"
+            )));
+        }
         Ok(Self { side, build, flags })
     }
 
@@ -186,9 +192,26 @@ fn is_own(flag: &str) -> bool {
     OWN.contains(&name)
 }
 
+/// Whether `flag` asks for speculative decoding.
+fn is_of_drafts(flag: &str) -> bool {
+    ["--speculative", "--draft-", "--model-draft"].iter().any(|start| flag.starts_with(start))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn drafts_are_known_by_their_flags() {
+        for flag in
+            ["--speculative", "--speculative=lookup", "--draft-model", "--draft-near", "--model-draft=x"]
+        {
+            assert!(is_of_drafts(flag), "{flag}");
+        }
+        for flag in ["-t", "--no-repack", "lookup", "--drain"] {
+            assert!(!is_of_drafts(flag), "{flag}");
+        }
+    }
 
     #[test]
     fn what_is_compared_is_not_changed_by_flags() {

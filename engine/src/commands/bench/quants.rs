@@ -101,9 +101,14 @@ impl Contestant {
     }
 }
 
-pub fn run(args: &Args, settings: &[Settings], cases: &[Case], live: &Live) -> Result<ExitCode> {
-    let models = super::lists::models(&args.model);
-    let [source] = models.as_slice() else {
+pub fn run(
+    args: &Args,
+    models: &[PathBuf],
+    settings: &[Settings],
+    cases: &[Case],
+    live: &Live,
+) -> Result<ExitCode> {
+    let [source] = models else {
         return Err(usage("--quants makes quantisations of one model: give -m once"));
     };
     let [settings] = settings else {

@@ -169,6 +169,9 @@ impl Talk {
         }
         if self.stats {
             self.note(&speeds(turn));
+            if let Some(report) = &turn.generation.speculation {
+                self.note(&format!("speculative: {report}"));
+            }
         }
     }
 
@@ -247,7 +250,7 @@ fn speeds(turn: &Turn) -> String {
 
 fn as_json(turn: &Turn) -> serde_json::Value {
     let generation = &turn.generation;
-    json!({
+    let mut line = json!({
         "text": turn.text,
         "tokens": generation.tokens,
         "prompt_tokens": turn.prompt_tokens,
@@ -261,5 +264,9 @@ fn as_json(turn: &Turn) -> serde_json::Value {
             "decode_ms": milliseconds(generation.decode),
             "decode_tokens_per_second": generation.decode_tokens_per_second(),
         },
-    })
+    });
+    if let Some(report) = &generation.speculation {
+        line["speculative"] = report.to_json();
+    }
+    line
 }

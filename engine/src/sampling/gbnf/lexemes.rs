@@ -4,9 +4,10 @@
 //! lexeme that could end, before a byte that may come after it, cannot go on with that byte, and no other lexeme can: then
 //! the lexer has only one way. This is looked at for all pairs of lexemes, whether they can stand at the same place or not.
 
-use llguidance::derivre::{ExprRef, HashSet, Regex, RegexBuilder, StateID};
+use llguidance::derivre::{HashSet, Regex, StateID};
 
-use super::translate::Sym;
+use super::Gbnf;
+use super::translate::{Lexeme, Sym};
 
 /// Pairs of states that are looked at, in all. With more, what would have to be looked at is cut into smaller lexemes.
 const MAX_PAIRS: usize = 40_000;
@@ -39,24 +40,24 @@ impl Bytes {
     }
 }
 
-/// Of `lexemes`, those that have to be cut; one that `is_character` cannot be. `rules` are the ways of each rule, the first
-/// one is where all begins.
+/// Of `lexemes` of `grammar`, those that have to be cut; one that is a character cannot be. `rules` are the ways of each
+/// rule, the first one is where all begins.
 pub(super) fn to_be_cut(
-    builder: &RegexBuilder,
-    lexemes: &[(ExprRef, bool)],
+    grammar: &Gbnf,
+    lexemes: &[Lexeme],
     rules: &[Vec<Vec<Sym>>],
 ) -> Result<Vec<usize>, String> {
-    if lexemes.iter().all(|(_, is_character)| *is_character) {
+    if lexemes.iter().all(|lexeme| lexeme.is_character) {
         return Ok(Vec::new());
     }
-    let automata = lexemes.iter().map(|(expr, _)| builder.to_regex_limited(*expr, FUEL));
-    let mut ending = automata.collect::<Result<Vec<Regex>, _>>().map_err(|error| error.to_string())?;
+    let automata = lexemes.iter().map(|lexeme| lexeme.automaton(grammar, FUEL));
+    let mut ending = automata.collect::<Result<Vec<Regex>, _>>()?;
     let firsts: Vec<Bytes> = ending.iter_mut().map(first_bytes).collect();
     let after = bytes_after(&firsts, rules);
     let mut pairs = 0;
     let mut cut = Vec::new();
-    for (second, (_, is_character)) in lexemes.iter().enumerate() {
-        if *is_character {
+    for (second, lexeme) in lexemes.iter().enumerate() {
+        if lexeme.is_character {
             continue;
         }
         let mut going_on = ending[second].clone();

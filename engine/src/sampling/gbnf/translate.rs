@@ -2,7 +2,7 @@
 //! rest rules.
 
 use llguidance::api::{GrammarInit, ParserLimits};
-use llguidance::derivre::{ExprRef, HashMap, HashSet, RegexAst, RegexBuilder};
+use llguidance::derivre::{ExprRef, HashMap, HashSet, Regex, RegexAst, RegexBuilder};
 use llguidance::earley::lexerspec::LexerSpec;
 use llguidance::earley::{Grammar, SymIdx, SymbolProps};
 
@@ -24,6 +24,54 @@ type Origin = (Id, usize);
 
 const ALTERNATIVES: usize = usize::MAX;
 
+/// A lexeme, and where it comes from.
+pub(super) struct Lexeme {
+    expr: ExprRef,
+    /// Whether it is one character.
+    pub(super) is_character: bool,
+    made_of: Made,
+    /// Whether the empty text, which it would be else, is left out.
+    not_empty: bool,
+}
+
+/// What a lexeme is made of.
+#[derive(Clone, Debug)]
+enum Made {
+    Part(Id),
+    Character(char),
+    AllOf(Vec<Id>),
+    OneOf(Vec<Id>),
+}
+
+impl Lexeme {
+    /// An automaton of it, of no more than `fuel`. With a builder of its own: that of all lexemes would have to be copied
+    /// for each of them.
+    pub(super) fn automaton(&self, grammar: &Gbnf, fuel: u64) -> Result<Regex, String> {
+        let mut builder = RegexBuilder::new();
+        let mut regexes = Regexes { grammar, builder: &mut builder, rules: HashMap::default() };
+        let expr = self.made_of.expr(&mut regexes)?;
+        let expr = if self.not_empty { not_empty(&mut regexes, expr)? } else { expr };
+        builder.into_regex_limited(expr, fuel).map_err(|error| error.to_string())
+    }
+}
+
+impl Made {
+    fn expr(&self, regexes: &mut Regexes<'_>) -> Result<ExprRef, String> {
+        match self {
+            Made::Part(id) => regexes.of(*id),
+            Made::Character(character) => regexes.make(&RegexAst::Literal(character.to_string())),
+            Made::AllOf(items) => regexes.all_of(items),
+            Made::OneOf(items) => regexes.one_of(items),
+        }
+    }
+}
+
+/// `expr` without the empty text.
+fn not_empty(regexes: &mut Regexes<'_>, expr: ExprRef) -> Result<ExprRef, String> {
+    let not_empty = RegexAst::Not(Box::new(RegexAst::EmptyString));
+    regexes.make(&RegexAst::And(vec![RegexAst::ExprRef(expr), not_empty]))
+}
+
 /// What a rule is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sym {
@@ -38,10 +86,11 @@ pub(super) struct Plan<'a> {
     sizes: &'a [Option<u64>],
     /// What may not be one lexeme.
     cut: &'a Cut,
-    /// Each with whether it is one character.
-    lexemes: Vec<(ExprRef, bool)>,
+    lexemes: Vec<Lexeme>,
+    known_lexemes: HashMap<ExprRef, usize>,
     origins: Vec<Vec<Origin>>,
     tokens: Vec<(u32, bool)>,
+    known_tokens: HashMap<(u32, bool), usize>,
     /// The ways of each rule; the first one is where all begins.
     rules: Vec<Vec<Vec<Sym>>>,
     named: HashMap<usize, Sym>,
@@ -78,7 +127,7 @@ pub(in super::super) fn translate(
         }
         let (lexemes, rules, origins) = (plan.lexemes, plan.rules, plan.origins);
         let found = match builder.exprset().cost() <= limits.initial_lexer_fuel {
-            true => to_be_cut(&builder, &lexemes, &rules)?,
+            true => to_be_cut(&grammar, &lexemes, &rules)?,
             false => return Err(TOO_LARGE.to_string()),
         };
         if found.is_empty() {
@@ -114,8 +163,10 @@ impl<'a> Plan<'a> {
             sizes,
             cut,
             lexemes: Vec::new(),
+            known_lexemes: HashMap::default(),
             origins: Vec::new(),
             tokens: Vec::new(),
+            known_tokens: HashMap::default(),
             rules: Vec::new(),
             named: HashMap::default(),
             todo: Vec::new(),
@@ -180,28 +231,25 @@ impl<'a> Plan<'a> {
         let grammar = self.regexes.grammar;
         let node = &grammar.nodes[id];
         if self.is_whole(id) {
-            let expr = self.regexes.of(id)?;
             let is_character = match node {
                 Node::Class(_) => true,
                 Node::Text(text) => text.chars().count() == 1,
                 _ => false,
             };
-            return self.lexeme(expr, (id, 0), is_character);
+            return self.lexeme(Made::Part(id), (id, 0), is_character);
         }
         match node {
             Node::Class(_) => Err("a class of characters is no lexeme".to_string()),
             Node::Text(text) => {
                 let mut all = Vec::new();
                 for character in text.chars() {
-                    let expr = self.regexes.make(&RegexAst::Literal(character.to_string()))?;
-                    all.push(self.lexeme(expr, (id, 0), true)?);
+                    all.push(self.lexeme(Made::Character(character), (id, 0), true)?);
                 }
                 Ok(self.in_sequence(&all))
             }
             Node::Token { id, not } => {
                 let token = (*id, *not);
-                let known = self.tokens.iter().position(|other| *other == token);
-                Ok(Sym::Token(known.unwrap_or_else(|| {
+                Ok(Sym::Token(*self.known_tokens.entry(token).or_insert_with(|| {
                     self.tokens.push(token);
                     self.tokens.len() - 1
                 })))
@@ -225,8 +273,8 @@ impl<'a> Plan<'a> {
             let size: u64 = items[at..at + len].iter().filter_map(|item| self.sizes[*item]).sum();
             let origin = (id, at + 1);
             if len > 1 && size <= super::regular::MAX_SIZE && !self.is_cut(origin) {
-                let expr = self.regexes.all_of(&items[at..at + len])?;
-                all.push(self.lexeme(expr, origin, false)?);
+                let made_of = Made::AllOf(items[at..at + len].to_vec());
+                all.push(self.lexeme(made_of, origin, false)?);
                 at += len;
             } else {
                 // All of a run that is cut, so that no shorter run begins within it.
@@ -245,8 +293,7 @@ impl<'a> Plan<'a> {
         let size: u64 = regular.iter().filter_map(|item| self.sizes[*item]).sum();
         let made = self.new_rule();
         if regular.len() > 1 && size <= super::regular::MAX_SIZE && !self.is_cut((id, ALTERNATIVES)) {
-            let expr = self.regexes.one_of(&regular)?;
-            let one = self.lexeme(expr, (id, ALTERNATIVES), false)?;
+            let one = self.lexeme(Made::OneOf(regular), (id, ALTERNATIVES), false)?;
             self.add(made, vec![one]);
         } else {
             for item in regular {
@@ -265,7 +312,8 @@ impl<'a> Plan<'a> {
     }
 
     /// A lexeme is never empty: where it could be, it may be left out.
-    fn lexeme(&mut self, expr: ExprRef, origin: Origin, is_character: bool) -> Result<Sym, String> {
+    fn lexeme(&mut self, made_of: Made, origin: Origin, is_character: bool) -> Result<Sym, String> {
+        let expr = made_of.expr(&mut self.regexes)?;
         if expr == ExprRef::EMPTY_STRING {
             return Ok(self.in_sequence(&[]));
         }
@@ -276,47 +324,55 @@ impl<'a> Plan<'a> {
             return Ok(made);
         }
         if !self.regexes.builder.is_nullable(expr) {
-            return Ok(self.known(expr, origin, is_character));
+            let lexeme = Lexeme { expr, is_character, made_of, not_empty: false };
+            return Ok(self.known(lexeme, origin));
         }
-        let not_empty = RegexAst::Not(Box::new(RegexAst::EmptyString));
-        let expr = self.regexes.make(&RegexAst::And(vec![RegexAst::ExprRef(expr), not_empty]))?;
-        let one = self.known(expr, origin, is_character);
+        let expr = not_empty(&mut self.regexes, expr)?;
+        let one = self.known(Lexeme { expr, is_character, made_of, not_empty: true }, origin);
         let made = self.new_rule();
         self.add(made, vec![]);
         self.add(made, vec![one]);
         Ok(made)
     }
 
-    fn known(&mut self, expr: ExprRef, origin: Origin, is_character: bool) -> Sym {
-        let known = self.lexemes.iter().position(|(other, _)| *other == expr);
-        let lexeme = known.unwrap_or_else(|| {
-            self.lexemes.push((expr, is_character));
+    fn known(&mut self, lexeme: Lexeme, origin: Origin) -> Sym {
+        let is_character = lexeme.is_character;
+        let at = *self.known_lexemes.entry(lexeme.expr).or_insert_with(|| {
+            self.lexemes.push(lexeme);
             self.origins.push(Vec::new());
             self.lexemes.len() - 1
         });
         // `("a" | "b")` is one too.
-        self.lexemes[lexeme].1 |= is_character;
-        self.origins[lexeme].push(origin);
-        Sym::Lexeme(lexeme)
+        self.lexemes[at].is_character |= is_character;
+        self.origins[at].push(origin);
+        Sym::Lexeme(at)
     }
 }
 
 type Ranges = Vec<std::ops::RangeInclusive<u32>>;
 
-/// The tokens that are meant, as llama.cpp has it.
+/// The tokens that are meant, as llama.cpp has it. `others` are in order.
 fn token_ranges(tokens: &[(u32, bool)], n_vocab: u32, others: &[u32]) -> Vec<Ranges> {
-    let ranges = |&(id, not): &(u32, bool)| {
-        let mut ranges: Ranges = Vec::new();
-        for token in 0..n_vocab {
-            if (token == id) == not || others.contains(&token) {
-                continue;
-            }
-            match ranges.last_mut() {
-                Some(last) if *last.end() + 1 == token => *last = *last.start()..=token,
-                _ => ranges.push(token..=token),
-            }
+    // All that can be meant, which is looked at once: there may be as many names as a grammar has room for.
+    let mut all: Ranges = Vec::new();
+    let mut from = 0;
+    for other in others.iter().copied().filter(|other| *other < n_vocab).chain([n_vocab]) {
+        if from < other {
+            all.push(from..=other - 1);
         }
-        ranges
+        from = other + 1;
+    }
+    let ranges = |&(id, not): &(u32, bool)| match (not, all.iter().position(|range| range.contains(&id))) {
+        (false, None) => Vec::new(),
+        (false, Some(_)) => vec![id..=id],
+        (true, None) => all.clone(),
+        (true, Some(at)) => {
+            let (first, last) = (*all[at].start(), *all[at].end());
+            let mut ranges = all.clone();
+            let around = (first < id).then(|| first..=id - 1).into_iter();
+            ranges.splice(at..=at, around.chain((id < last).then(|| id + 1..=last)));
+            ranges
+        }
     };
     tokens.iter().map(ranges).collect()
 }
@@ -324,7 +380,7 @@ fn token_ranges(tokens: &[(u32, bool)], n_vocab: u32, others: &[u32]) -> Vec<Ran
 /// The same in llguidance's own form.
 fn written(
     mut spec: LexerSpec,
-    lexemes: &[(ExprRef, bool)],
+    lexemes: &[Lexeme],
     rules: &[Vec<Vec<Sym>>],
     tokens: &[Ranges],
 ) -> anyhow::Result<GrammarInit> {
@@ -333,7 +389,7 @@ fn written(
     let rule_symbols: Vec<SymIdx> = rules.iter().map(|_| new(&mut grammar, "rule")).collect();
     grammar.sym_props_mut(rule_symbols[0]).is_start = true;
     let mut lexeme_symbols = Vec::new();
-    for (expr, _) in lexemes {
+    for Lexeme { expr, .. } in lexemes {
         let symbol = new(&mut grammar, "lexeme");
         let lexeme =
             spec.add_greedy_lexeme(String::new(), RegexAst::ExprRef(*expr), false, None, usize::MAX)?;
@@ -362,4 +418,28 @@ fn written(
         }
     }
     Ok(GrammarInit::Internal(grammar, spec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As it is said, token by token.
+    fn plainly(id: u32, not: bool, n_vocab: u32, others: &[u32]) -> Vec<u32> {
+        (0..n_vocab).filter(|token| (*token == id) != not && !others.contains(token)).collect()
+    }
+
+    #[test]
+    fn tokens_are_meant_as_llama_cpp_has_it() {
+        let others: [&[u32]; 6] = [&[], &[0], &[9], &[0, 1, 9], &[3, 4, 6], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]];
+        for others in others {
+            for (id, not) in (0..12).flat_map(|id| [(id, false), (id, true)]) {
+                let found = token_ranges(&[(id, not)], 10, others);
+                let tokens: Vec<u32> = found[0].iter().cloned().flatten().collect();
+                assert_eq!(tokens, plainly(id, not, 10, others), "{id} {not} without {others:?}: {found:?}");
+                assert!(found[0].iter().all(|range| !range.is_empty()));
+                assert!(found[0].is_sorted_by(|one, other| *one.end() + 1 < *other.start()), "{found:?}");
+            }
+        }
+    }
 }

@@ -10,12 +10,24 @@ use crate::error::{Error, Result};
 use crate::serve::fields::nearest;
 use crate::serve::models::{Named, Served};
 use crate::serve::workloads::Workloads;
+use crate::settings::Requested;
+use crate::variant::Variant;
 
 /// Keys of the file that a model may have for itself; `path` is its `model`.
-pub const OWN: [&str; 32] = [
+pub const OWN: [&str; 45] = [
     "chat_template",
     "load_mode",
     "repack",
+    "lora",
+    "rope_scaling",
+    "rope_scale",
+    "rope_freq_base",
+    "rope_freq_scale",
+    "yarn_orig_ctx",
+    "yarn_ext_factor",
+    "yarn_attn_factor",
+    "yarn_beta_fast",
+    "yarn_beta_slow",
     "slots",
     "pools",
     "queue",
@@ -27,6 +39,9 @@ pub const OWN: [&str; 32] = [
     "prompt_cache",
     "prompt_cache_size",
     "prompt_cache_ro",
+    "speculative",
+    "draft_max",
+    "draft_near",
     "ctx_size",
     "batch_size",
     "ubatch_size",
@@ -54,7 +69,7 @@ pub(super) const PRINTED: &str = "
 
 # A request names its model. Each is loaded when it is first asked for, and unloaded when another one needs the memory
 # and nobody uses it. A table has path, and may have any key of a model above; what it does not say is as above, but for
-# chat_template and embedding_pooling. Remove the # of every line.
+# chat_template, embedding_pooling, lora, rope_… and yarn_…. Remove the # of every line.
 
 #[models.small]
 #path = \"small.gguf\"
@@ -151,9 +166,15 @@ impl Config {
         self.engine.policy = None;
     }
 
+    /// What is asked of the engine for every model: adapters and the scaling of positions are of one.
+    fn engine_of_all(&self) -> Requested {
+        Requested { variant: Variant::default(), ..self.engine.clone() }
+    }
+
     /// These models, of which each is asked first for what `self` says.
     pub(super) fn before(&self, models: BTreeMap<String, Config>) -> BTreeMap<String, Config> {
-        let first = Config { model: None, name: None, models: BTreeMap::new(), ..self.clone() };
+        let engine = self.engine_of_all();
+        let first = Config { model: None, name: None, models: BTreeMap::new(), engine, ..self.clone() };
         models.into_iter().map(|(name, model)| (name, first.clone().or(model))).collect()
     }
 
@@ -166,12 +187,19 @@ impl Config {
         // Without any this says what is missing.
         if self.model.is_some() || self.models.is_empty() {
             models.push(Named { options: self.options()?, engine: self.engine.clone(), preload: true });
+        } else if self.engine.variant != Variant::default() {
+            return Err(Error::Usage(
+                "lora, rope_… and yarn_… (--lora, --rope-…, --yarn-…) are of one model: put them below its [models.NAME], or \
+                 name the model that they are for by `model`"
+                    .to_string(),
+            ));
         }
         let above = Config {
             model: None,
             chat_template: None,
             embedding_pooling: None,
             models: BTreeMap::new(),
+            engine: self.engine_of_all(),
             ..self.clone()
         };
         for (name, own) in &self.models {
@@ -305,6 +333,21 @@ mod tests {
             let found = served(text).err().unwrap_or_default();
             assert!(found.starts_with(expected), "{text:?}: {found}");
         }
+    }
+
+    #[test]
+    fn adapters_are_of_one_model() {
+        let read = |text: &str| {
+            let found = served(text)?;
+            let counts = found.models.iter().map(|named| named.engine.variant.adapters.len());
+            Ok::<Vec<usize>, String>(counts.collect())
+        };
+        let both = "model = \"m.gguf\"\nlora = [\"a.gguf\"]\nspeculative = \"asked\"\n[models.b]\npath = \"b.gguf\"\n";
+        assert_eq!(read(both), Ok(vec![1, 0]));
+        assert_eq!(read(&format!("{both}lora = [\"c.gguf\", \"d.gguf:0.5\"]\n")), Ok(vec![1, 2]));
+        assert_eq!(read("[models.b]\npath = \"b.gguf\"\nlora = [\"c.gguf\"]\n"), Ok(vec![1]));
+        let none = read("lora = [\"a.gguf\"]\n[models.b]\npath = \"b.gguf\"\n");
+        assert!(none.is_err_and(|why| why.starts_with("lora, ")));
     }
 
     #[test]

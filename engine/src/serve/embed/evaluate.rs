@@ -26,7 +26,7 @@ const TEXTS: u32 = 16;
 const LEAST: u32 = 512;
 
 /// Whether tokens of `model` look only at what comes before them.
-fn is_causal(model: &Model) -> bool {
+pub(crate) fn is_causal(model: &Model) -> bool {
     let architecture = model.metadata("general.architecture").unwrap_or_default();
     let says = model.metadata(&format!("{architecture}.attention.causal"));
     // Some are what they are without saying so.
@@ -101,18 +101,20 @@ impl Evaluator {
         tokens <= self.embedding.n_ctx() as usize
     }
 
-    /// The embeddings of `texts`. `limit` says before each batch how many tokens it may have, and why not to go on.
+    /// The embeddings of `texts`, or of the first ones: between two texts `pause` says whether to leave it at that. `limit`
+    /// says before each batch how many tokens it may have, and why not to go on.
     pub fn embed<E: From<Error>>(
         &mut self,
         texts: &[Vec<Token>],
         turn: &Seat,
         mut limit: impl FnMut() -> std::result::Result<u32, E>,
+        pause: impl Fn() -> bool,
     ) -> std::result::Result<Vec<Vec<f32>>, E> {
         // A request that ended in the middle left its tokens there.
         self.embedding.clear();
         let most = self.embedding.n_batch();
         let mut found = Vec::with_capacity(texts.len());
-        while found.len() < texts.len() {
+        while found.len() < texts.len() && (found.is_empty() || !pause()) {
             let room = if self.is_causal { limit()?.clamp(1, most) } else { limit().map(|_| most)? };
             let rest = &texts[found.len()..];
             let together = together(rest.iter().map(Vec::len), room as usize, self.sequences as usize);

@@ -18,6 +18,7 @@ use super::queue::{Closing, FairQueue, Inbox};
 use super::refusal::Refusal;
 use crate::ffi::{Model, Token};
 
+pub(crate) use evaluate::{Evaluator, is_causal, longest};
 pub use pooling::Pooling;
 pub use request::{Encoding, Request, TEXTS, rendered};
 pub use worker::{Ended, Start, start};
@@ -28,6 +29,8 @@ pub struct Job {
     pub client: Client,
     /// Each as tokens: 1 to as many as are taken.
     pub texts: Vec<Vec<Token>>,
+    /// The embeddings of the first ones, where it had to let others go before.
+    pub found: Vec<Vec<f32>>,
     /// When they must be done.
     pub deadline: Instant,
     /// Where the embeddings go. Closed by the reader when nobody wants them any more.
@@ -98,6 +101,11 @@ impl Embedder {
     pub fn wake(&self) {
         drop(self.lock());
         self.arrived.notify_all();
+    }
+
+    /// Puts back a job that is not done, behind those of others.
+    fn put_back(&self, job: Job) {
+        self.lock().queue.push(job.client.clone(), job);
     }
 
     /// How many wait.

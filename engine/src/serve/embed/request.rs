@@ -1,5 +1,6 @@
 //! What a client asks embeddings of, and how it gets them.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -8,12 +9,13 @@ use tokio::time::timeout_at;
 
 use super::worker::late;
 use super::{Job, Refused};
-use crate::ffi::Token;
+use crate::ffi::{Model, Token};
+use crate::sampling::whole;
 use crate::serve::fields::{Fields, shown, wrong};
 use crate::serve::job::Client;
 use crate::serve::refusal::{Kind, Refusal};
 use crate::serve::request::Prompt;
-use crate::serve::server::{Server, stopping};
+use crate::serve::server::{LONG_TEXT, Server, plain_tokens, stopping};
 
 /// Most texts of a request, and most tokens of all of them: OpenAI's.
 pub const TEXTS: usize = 2048;
@@ -52,7 +54,7 @@ impl Request {
             Some(other) => return Err(wrong("encoding_format", "use float or base64", &other.into())),
         };
         if let Some(value) = fields.take("dimensions")
-            && value.as_u64() != Some(embedder.width as u64)
+            && whole(&value) != i64::try_from(embedder.width).ok()
         {
             let what =
                 format!("this model's embeddings have {} and are not cut, leave it out", embedder.width);
@@ -66,17 +68,17 @@ impl Request {
 
     /// The embeddings of its texts, and how many tokens these had.
     pub async fn run(
-        self,
+        mut self,
         server: &Server,
         client: Client,
         arrived: Instant,
     ) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
         let deadline = arrived + self.deadline;
         let work = async {
-            let texts = self.tokens(server).await?;
+            let texts = self.tokens(server, &client).await?;
             let tokens = texts.iter().map(Vec::len).sum();
             let (answer, answered) = oneshot::channel();
-            let job = Job { client, texts, deadline, answer };
+            let job = Job { client, texts, found: Vec::new(), deadline, answer };
             server.embedder.push(job, &server.inbox).map_err(|refused| words(server, &refused))?;
             server.metrics.embedding_waiting.set(server.embedder.len() as u64);
             match answered.await {
@@ -88,35 +90,52 @@ impl Request {
         timeout_at(deadline.into(), work).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Its texts as tokens.
-    async fn tokens(&self, server: &Server) -> Result<Vec<Vec<Token>>, Refusal> {
-        let name = self.name;
-        let mut all = Vec::with_capacity(self.texts.len());
-        let mut sum = 0;
-        for text in &self.texts {
-            let tokens = server.tokens(text.clone()).await.map_err(|refusal| renamed(refusal, name))?;
-            if tokens.is_empty() {
-                return Err(Refusal::field(name, "a text is empty"));
-            }
-            let longest = server.embedder.longest;
-            if tokens.len() > longest {
-                let message = format!(
-                    "{name}: a text has {} tokens, and this server makes embeddings of at most {longest}: cut it, or start \
-                     the server with a greater -c where the model takes more",
-                    tokens.len()
-                );
-                let param = Some(name.to_string());
-                return Err(Refusal { param, ..Refusal::new(Kind::PromptTooLong, message) });
-            }
-            sum += tokens.len();
-            if sum > TOKENS {
-                let what = format!("more than {TOKENS} tokens in all: send several requests");
-                return Err(Refusal::field(name, what));
-            }
-            all.push(tokens);
-        }
-        Ok(all)
+    /// Its texts as tokens: beside, where there is much of them.
+    async fn tokens(&mut self, server: &Server, client: &Client) -> Result<Vec<Vec<Token>>, Refusal> {
+        let (name, texts) = (self.name, std::mem::take(&mut self.texts));
+        let (model, longest) = (Arc::clone(&server.model), server.embedder.longest);
+        let size = |text: &Prompt| match text {
+            Prompt::Text(text) => text.len(),
+            Prompt::Tokens(tokens) => tokens.len(),
+            Prompt::Messages(_) => 0,
+        };
+        let is_long = texts.iter().map(size).sum::<usize>() > LONG_TEXT;
+        let work = move || all_tokens(&model, name, texts, longest);
+        if is_long { server.aside(client, work).await? } else { work() }
     }
+}
+
+/// `texts` of the field `name` as tokens, each at most `longest`.
+fn all_tokens(
+    model: &Model,
+    name: &str,
+    texts: Vec<Prompt>,
+    longest: usize,
+) -> Result<Vec<Vec<Token>>, Refusal> {
+    let mut all = Vec::with_capacity(texts.len());
+    let mut sum = 0;
+    for text in texts {
+        let tokens = plain_tokens(model, text).map_err(|refusal| renamed(refusal, name))?;
+        if tokens.is_empty() {
+            return Err(Refusal::field(name, "a text is empty"));
+        }
+        if tokens.len() > longest {
+            let message = format!(
+                "{name}: a text has {} tokens, and this server makes embeddings of at most {longest}: cut it, or start \
+                 the server with a greater -c where the model takes more",
+                tokens.len()
+            );
+            let param = Some(name.to_string());
+            return Err(Refusal { param, ..Refusal::new(Kind::PromptTooLong, message) });
+        }
+        sum += tokens.len();
+        if sum > TOKENS {
+            let what = format!("more than {TOKENS} tokens in all: send several requests");
+            return Err(Refusal::field(name, what));
+        }
+        all.push(tokens);
+    }
+    Ok(all)
 }
 
 /// Errors of a prompt name the field that it came from.
@@ -159,7 +178,7 @@ fn texts(name: &'static str, value: Option<Value>) -> Result<Vec<Prompt>, Refusa
         Value::Array(tokens) if tokens.is_empty() => Err(Refusal::field(name, "a text is empty")),
         Value::Array(tokens) => {
             let token = |value: &Value| {
-                let token = value.as_i64().and_then(|token| Token::try_from(token).ok());
+                let token = whole(value).and_then(|token| Token::try_from(token).ok());
                 token.ok_or_else(|| wrong(name, "a list of tokens holds tokens", value))
             };
             tokens.iter().map(token).collect::<Result<_, _>>().map(Prompt::Tokens)
@@ -230,7 +249,7 @@ mod tests {
         let cases = [
             (json!("a"), Ok(vec![text("a")])),
             (json!(["a", "b"]), Ok(vec![text("a"), text("b")])),
-            (json!([1, 2]), Ok(vec![Prompt::Tokens(vec![1, 2])])),
+            (json!([1, 2.0]), Ok(vec![Prompt::Tokens(vec![1, 2])])),
             (json!([[1], [2, 3]]), Ok(vec![Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2, 3])])),
             (json!(["a", [1]]), Ok(vec![text("a"), Prompt::Tokens(vec![1])])),
             (json!(""), Err("input: a text is empty")),

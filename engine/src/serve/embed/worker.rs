@@ -10,6 +10,7 @@ use super::evaluate::{BATCH, Evaluator};
 use super::{Embedder, Job, Next, Pooling, embedder};
 use crate::error::{Error, Result};
 use crate::ffi::{Model, Threads};
+use crate::serve::caught::caught;
 use crate::serve::metrics::Metrics;
 use crate::serve::plan::prefill_beside_decode;
 use crate::serve::queue::{Closing, Inbox};
@@ -22,6 +23,9 @@ const IDLE: Duration = Duration::from_millis(500);
 
 /// How long the context is kept for the next request.
 const KEPT: Duration = Duration::from_secs(300);
+
+/// How long a job with many texts goes on while another waits: one with few does not wait for all of it.
+const SLICE: Duration = Duration::from_millis(250);
 
 /// What the thread is made of.
 pub struct Start<'a> {
@@ -132,27 +136,39 @@ impl Worker {
         }
     }
 
-    fn work(&mut self, job: Job) {
-        let Job { texts, deadline, answer, .. } = job;
-        let answered = match self.embed(&texts, deadline, &answer) {
-            Ok(found) => Ok(found),
+    /// Does `job`, or a part of it.
+    fn work(&mut self, mut job: Job) {
+        let metrics = Arc::clone(&self.metrics);
+        let found = caught("whatever makes embeddings", &metrics, || self.embed(&job)).unwrap_or_else(|| {
+            // Nobody knows what it holds.
+            self.evaluator = None;
+            self.metrics.embedding_cache.set(0);
+            let why = "whatever makes embeddings panicked, which is an error in this program; see its log";
+            Err(Failed::Refused(Refusal::new(Kind::Failed, why)))
+        });
+        let answered = match found {
+            Ok(found) => {
+                job.found.extend(found);
+                if job.found.len() < job.texts.len() {
+                    self.embedder.put_back(job);
+                    return self.metrics.embedding_waiting.set(self.embedder.len() as u64);
+                }
+                Ok(std::mem::take(&mut job.found))
+            }
             Err(Failed::Refused(refusal)) => Err(refusal),
             Err(Failed::Abandoned) => return self.metrics.abandoned.add(1),
         };
         if answered.is_ok() {
-            self.metrics.embeddings.add(texts.len() as u64);
-            self.metrics.embedding_tokens.add(texts.iter().map(|text| text.len() as u64).sum());
+            self.metrics.embeddings.add(job.texts.len() as u64);
+            self.metrics.embedding_tokens.add(job.texts.iter().map(|text| text.len() as u64).sum());
         }
         // Whoever is gone does not want it.
-        let _ = answer.send(answered);
+        let _ = job.answer.send(answered);
     }
 
-    fn embed(
-        &mut self,
-        texts: &[Vec<crate::ffi::Token>],
-        deadline: Instant,
-        answer: &oneshot::Sender<std::result::Result<Vec<Vec<f32>>, Refusal>>,
-    ) -> std::result::Result<Vec<Vec<f32>>, Failed> {
+    /// The next embeddings of `job`: of some texts at least.
+    fn embed(&mut self, job: &Job) -> std::result::Result<Vec<Vec<f32>>, Failed> {
+        let Job { texts, found, deadline, answer, .. } = job;
         self.make(texts.iter().map(Vec::len).max().unwrap_or(0))?;
         let Some(evaluator) = &mut self.evaluator else { return Ok(Vec::new()) };
         let (inbox, metrics) = (&self.inbox, &self.metrics);
@@ -167,7 +183,7 @@ impl Worker {
             if inbox.closing() == Closing::Now {
                 return Err(Failed::Refused(stopping()));
             }
-            if Instant::now() >= deadline {
+            if Instant::now() >= *deadline {
                 return Err(Failed::Refused(late()));
             }
             // Those who generate wait for a batch of this.
@@ -176,9 +192,13 @@ impl Worker {
                 _ => prefill_beside_decode(step, per_token).min(BATCH),
             })
         };
-        let found = evaluator.embed(texts, &inbox.seats[0], limit);
-        let tokens: usize = texts.iter().map(Vec::len).sum();
-        if found.is_ok() && tokens >= 16 {
+        let embedder = &self.embedder;
+        let pause = || begin.elapsed() >= SLICE && !embedder.is_empty();
+        let texts = &texts[found.len()..];
+        let found = evaluator.embed(texts, &inbox.seats[0], limit, pause);
+        let done = found.as_ref().map_or(0, Vec::len);
+        let tokens: usize = texts[..done].iter().map(Vec::len).sum();
+        if tokens >= 16 {
             self.seconds_per_token = Some(begin.elapsed().as_secs_f64() / tokens as f64);
         }
         found

@@ -30,8 +30,8 @@ impl Calls {
         let Prompt::Messages(conversation) = &request.prompt else { return Ok(None) };
         let reader = match (conversation.forced(), server.template()?.call_format()) {
             (Some(_), _) => Some(Reader::Forced(ForcedReader::default())),
-            (None, Some(format)) if !conversation.names().is_empty() => {
-                Some(Reader::Auto(CallReader::new(format, conversation.names())))
+            (None, Some(format)) if !conversation.offered().is_empty() => {
+                Some(Reader::Auto(CallReader::new(format, conversation.offered().to_vec())))
             }
             _ => None,
         };

@@ -5,6 +5,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::App;
+use super::beside::return_tokens;
 use super::completions::{choices, include_usage};
 use super::other::is_called;
 use super::out::{Asked, Shape, respond};
@@ -17,8 +18,8 @@ use crate::serve::request::{Defaults, Generate, Prompt};
 use crate::serve::server::Server;
 
 /// `POST /v1/chat/completions`
-pub async fn chat(State(server): App, request: Request) -> Response {
-    respond(&server, request, Shape::Chat, read).await
+pub async fn chat(State(front): App, request: Request) -> Response {
+    respond(&front, request, Shape::Chat, read).await
 }
 
 /// The request. Fields that nobody knows are ignored: clients send many.
@@ -35,6 +36,7 @@ pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Resu
     let choices = choices(fields)?;
     let logprobs = logprobs(fields)?;
     let include_usage = include_usage(fields)?;
+    let return_tokens = return_tokens(fields)?;
     let messages = fields.take("messages");
     let messages =
         messages.ok_or_else(|| Refusal::field("messages", "is missing: the conversation to go on with"))?;
@@ -52,7 +54,7 @@ pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Resu
         generate.sampling.constraint = Some(format);
     }
     generate.logprobs = logprobs;
-    Ok(Asked { generate, choices, include_usage })
+    Ok(Asked { generate, choices, include_usage, return_tokens })
 }
 
 /// How many alternatives are told of each token, where log-probabilities are asked for.

@@ -5,6 +5,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::App;
+use super::beside::return_tokens;
 use super::other::is_called;
 use super::out::{Asked, Shape, respond};
 use crate::serve::fields::{Fields, shown, wrong};
@@ -13,8 +14,8 @@ use crate::serve::request::{Defaults, Generate, prompt};
 use crate::serve::server::Server;
 
 /// `POST /v1/completions`
-pub async fn completions(State(server): App, request: Request) -> Response {
-    respond(&server, request, Shape::Text, read).await
+pub async fn completions(State(front): App, request: Request) -> Response {
+    respond(&front, request, Shape::Text, read).await
 }
 
 /// The request. Fields that nobody knows are ignored: clients send many.
@@ -33,9 +34,10 @@ pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Resu
     only(fields, "echo", &json!(false))?;
     only(fields, "suffix", &json!(""))?;
     let include_usage = include_usage(fields)?;
+    let return_tokens = return_tokens(fields)?;
     let prompt = prompt(fields.take("prompt"))?;
     let generate = Generate::take(fields, prompt, defaults)?;
-    Ok(Asked { generate, choices, include_usage })
+    Ok(Asked { generate, choices, include_usage, return_tokens })
 }
 
 /// Most answers to one request.

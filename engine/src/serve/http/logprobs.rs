@@ -29,6 +29,11 @@ impl Logprobs {
         self.characters += piece.text.chars().count();
     }
 
+    /// Whether there are any.
+    pub fn has_some(&self) -> bool {
+        !self.entries.is_empty()
+    }
+
     /// The value of `logprobs`; null where there are none.
     pub fn take(&mut self) -> Value {
         let entries = std::mem::take(&mut self.entries);

@@ -1,6 +1,7 @@
 //! HTTP, as OpenAI's clients speak it, on the TCP address and on the Unix socket.
 
 mod access;
+mod beside;
 mod calls;
 mod chat;
 mod completions;
@@ -10,6 +11,7 @@ mod logprobs;
 mod openapi;
 mod other;
 mod out;
+mod status;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -40,6 +42,8 @@ use super::fields::Fields;
 use super::job::Client;
 use super::models::Front;
 use super::refusal::{Kind, Refusal};
+use super::server::Server;
+use super::ticket::Ticket;
 
 type App = State<Arc<Front>>;
 
@@ -55,6 +59,7 @@ fn router(front: Arc<Front>) -> Router {
         .route("/detokenize", post(other::detokenize))
         .route("/health", get(other::health))
         .route("/metrics", get(other::metrics))
+        .route("/status", get(status::status))
         .route("/openapi.json", get(openapi::openapi))
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
@@ -125,13 +130,18 @@ where
         pace.set(Pace::Working);
         let allowed = access::check(&front, &peer, &request);
         request.extensions_mut().insert(peer.client.clone());
+        let ticket = Ticket::new(request.method().as_str(), request.uri().path(), &peer.client);
         let answer = app.call(request);
         let (front, pace) = (Arc::clone(&front), pace.clone());
         async move {
-            let response = match allowed {
-                Ok(()) => answer.await,
-                Err(refusal) => Ok::<Response, Infallible>(refuse(&refusal)),
+            let work = async {
+                match allowed {
+                    Ok(()) => answer.await,
+                    Err(refusal) => Ok::<Response, Infallible>(refuse(&refusal)),
+                }
             };
+            let response = ticket.clone().during(work).await;
+            let _ = response.as_ref().inspect(|response| ticket.status(response.status().as_u16()));
             pace.set(Pace::Resting);
             response.inspect(|response| front.metrics.count_refusal(response.status().as_u16()))
         }
@@ -164,8 +174,9 @@ const BODY: Duration = Duration::from_secs(60);
 async fn fields(front: &Front, request: Request) -> Result<Fields, Refusal> {
     let limit = front.current().limits.request;
     check_head(&request, limit)?;
+    let client = client_of(&request);
     match timeout(BODY, to_bytes(request.into_body(), limit)).await {
-        Ok(Ok(bytes)) => front.fields(bytes).await,
+        Ok(Ok(bytes)) => front.fields(bytes, &client).await,
         Ok(Err(error)) if format!("{error:?}").contains("LengthLimit") => Err(too_large(limit)),
         Ok(Err(error)) => Err(Refusal::new(Kind::Invalid, format!("the body cannot be read: {error}"))),
         Err(_) => {
@@ -173,6 +184,11 @@ async fn fields(front: &Front, request: Request) -> Result<Fields, Refusal> {
             Err(Refusal::new(Kind::Invalid, message))
         }
     }
+}
+
+/// Who asks.
+fn client_of(request: &Request) -> Client {
+    request.extensions().get::<Client>().cloned().unwrap_or(Client::Unknown)
 }
 
 /// Whether a body is worth reading.
@@ -205,6 +221,7 @@ fn too_large(limit: usize) -> Refusal {
 
 /// A refusal as a response.
 fn refuse(refusal: &Refusal) -> Response {
+    Ticket::current().refused(refusal);
     let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = answer(&json!({ "error": refusal.error() }));
     *response.status_mut() = status;
@@ -217,6 +234,16 @@ fn refuse(refusal: &Refusal) -> Response {
 /// JSON as a response.
 fn answer(value: &Value) -> Response {
     typed("application/json", Body::from(value.to_string()))
+}
+
+/// The JSON that `make` makes for `client`, which is long: beside.
+async fn long_answer(
+    server: &Server,
+    client: &Client,
+    make: impl FnOnce() -> Value + Send + 'static,
+) -> Result<Response, Refusal> {
+    let text = server.aside(client, move || make().to_string()).await?;
+    Ok(typed("application/json", Body::from(text)))
 }
 
 fn typed(kind: &'static str, body: Body) -> Response {

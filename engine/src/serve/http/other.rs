@@ -10,8 +10,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::{App, answer, fields, refuse, typed};
-use crate::ffi::Token;
+use super::{App, answer, client_of, fields, long_answer, refuse, typed};
+use crate::ffi::{Model, Token};
 use crate::sampling::whole;
 use crate::serve::fields::wrong;
 use crate::serve::models::Front;
@@ -49,6 +49,7 @@ pub fn is_called(known: &str, name: &str) -> Result<(), Refusal> {
 /// `GET /health`
 pub async fn health(State(front): App) -> Response {
     match front.closing() {
+        Closing::Open if front.has_panicked() => answer(&json!({ "status": "degraded" })),
         Closing::Open => answer(&json!({ "status": "ok" })),
         _ => {
             let mut response = answer(&json!({ "status": "stopping" }));
@@ -65,32 +66,35 @@ pub async fn metrics(State(front): App) -> Response {
 
 /// `POST /tokenize`
 pub async fn tokenize(State(front): App, request: Request) -> Response {
-    let tokens = async {
-        let arrived = Instant::now();
-        let mut fields = fields(&front, request).await?;
-        let server = front.choose(&mut fields, arrived).await?;
-        let text = fields.text("content")?;
-        let text =
-            text.ok_or_else(|| Refusal::field("content", "is missing: the text to cut into tokens"))?;
-        fields.finish()?;
-        server.tokens(Prompt::Text(text)).await
-    };
-    match tokens.await {
-        Ok(tokens) => answer(&json!({ "tokens": tokens })),
-        Err(refusal) => refuse(&refusal),
+    cut(&front, request).await.unwrap_or_else(|refusal| refuse(&refusal))
+}
+
+async fn cut(front: &Arc<Front>, request: Request) -> Result<Response, Refusal> {
+    let arrived = Instant::now();
+    let client = client_of(&request);
+    let mut fields = fields(front, request).await?;
+    let server = front.choose(&mut fields, arrived).await?;
+    let text = fields.text("content")?;
+    let text = text.ok_or_else(|| Refusal::field("content", "is missing: the text to cut into tokens"))?;
+    fields.finish()?;
+    let tokens = server.tokens(Prompt::Text(text), &client).await?;
+    match tokens.len() > MANY {
+        true => long_answer(&server, &client, move || json!({ "tokens": tokens })).await,
+        false => Ok(answer(&json!({ "tokens": tokens }))),
     }
 }
+
+/// Of more tokens text is made, and they are written, beside: others' tokens do not wait for it.
+const MANY: usize = 4096;
 
 /// `POST /detokenize`
 pub async fn detokenize(State(front): App, request: Request) -> Response {
-    match text(&front, request).await {
-        Ok(text) => answer(&json!({ "content": text })),
-        Err(refusal) => refuse(&refusal),
-    }
+    joined(&front, request).await.unwrap_or_else(|refusal| refuse(&refusal))
 }
 
-async fn text(front: &Arc<Front>, request: Request) -> Result<String, Refusal> {
+async fn joined(front: &Arc<Front>, request: Request) -> Result<Response, Refusal> {
     let arrived = Instant::now();
+    let client = client_of(&request);
     let mut fields = fields(front, request).await?;
     let server = front.choose(&mut fields, arrived).await?;
     let list = match fields.take("tokens") {
@@ -102,13 +106,21 @@ async fn text(front: &Arc<Front>, request: Request) -> Result<String, Refusal> {
         None => return Err(Refusal::field("tokens", "is missing: the tokens to make text of")),
     };
     fields.finish()?;
-    let last = server.model.n_vocab().saturating_sub(1);
+    let (is_long, model) = (list.len() > MANY, Arc::clone(&server.model));
+    let make = move || text(&model, &list).map(|text| json!({ "content": text }).to_string());
+    let text = if is_long { server.aside(&client, make).await?? } else { make()? };
+    Ok(typed("application/json", Body::from(text)))
+}
+
+/// The text of a list of tokens.
+fn text(model: &Model, list: &[Value]) -> Result<String, Refusal> {
+    let last = model.n_vocab().saturating_sub(1);
     let mut bytes = Vec::new();
-    for value in &list {
+    for value in list {
         let token = whole(value).and_then(|token| Token::try_from(token).ok());
-        let token = token.filter(|token| server.model.has_token(*token));
+        let token = token.filter(|token| model.has_token(*token));
         let token = token.ok_or_else(|| wrong("tokens", format!("use tokens from 0 to {last}"), value))?;
-        let put = server.model.piece(token, &mut bytes);
+        let put = model.piece(token, &mut bytes);
         put.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())

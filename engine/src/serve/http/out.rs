@@ -15,12 +15,12 @@ use axum::response::Response;
 use http_body::Frame;
 use serde_json::{Value, json};
 
+use super::beside::{Beside, Gathered};
 use super::calls::Calls;
-use super::logprobs::Logprobs;
-use super::{answer, fields, refuse, typed};
+use super::{answer, client_of, fields, long_answer, refuse, typed};
 use crate::serve::choices::{Choices, Told};
 use crate::serve::fields::Fields;
-use crate::serve::job::{Client, Done, Event, Finish};
+use crate::serve::job::{Done, Event, Finish};
 use crate::serve::models::{Front, Held};
 use crate::serve::refusal::{Kind, Refusal};
 use crate::serve::request::Generate;
@@ -43,6 +43,8 @@ pub struct Asked {
     pub choices: u32,
     /// Whether a stream ends with the usage.
     pub include_usage: bool,
+    /// Whether the numbers of the tokens are told.
+    pub return_tokens: bool,
 }
 
 /// Reads a request.
@@ -63,18 +65,22 @@ async fn complete(
     read: Read,
 ) -> Result<Response, Refusal> {
     let arrived = Instant::now();
-    let client = request.extensions().get::<Client>().cloned().unwrap_or(Client::Unknown);
+    let client = client_of(&request);
     let mut fields = fields(front, request).await?;
     let server = front.choose(&mut fields, arrived).await?;
-    let Asked { generate, choices, include_usage } = read(&server, &mut fields)?;
+    let Asked { generate, choices, include_usage, return_tokens } = read(&server, &mut fields)?;
     let stream = generate.stream;
     let calls = Calls::of(&generate, &server)?;
-    let choices = Choices::new(server.submit_all(generate, choices, client, arrived).await?);
+    let events = Choices::new(server.submit_all(generate, choices, client.clone(), arrived).await?);
     let head = Head::new(&server, shape);
+    let choices = Choice::several(&head, calls.as_ref(), events.len(), return_tokens);
     if !stream {
-        return whole(&head, calls, choices).await;
+        let choices = all(&server, choices, events).await?;
+        let is_long = choices.iter().any(Choice::is_long);
+        let make = move || whole(&head, choices);
+        return if is_long { long_answer(&server, &client, make).await } else { Ok(answer(&make())) };
     }
-    let body = Body::new(Stream::new(server, head, calls, choices, include_usage));
+    let body = Body::new(Stream::new(head, choices, events, include_usage, server));
     let mut response = typed("text/event-stream", body);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(response)
@@ -128,13 +134,13 @@ impl Head {
         index: usize,
         text: &str,
         calls: Option<&mut Calls>,
-        logprobs: Value,
+        beside: Beside,
         finish: Finish,
     ) -> Value {
         match self.shape {
             Shape::Text => {
                 let finish = finish_reason(finish);
-                json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish })
+                beside.beside(json!({ "index": index, "text": text, "finish_reason": finish }))
             }
             Shape::Chat => {
                 let (message, finish) = match calls {
@@ -144,16 +150,16 @@ impl Head {
                         (message, finish_reason(finish))
                     }
                 };
-                json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish })
+                beside.beside(json!({ "index": index, "message": message, "finish_reason": finish }))
             }
         }
     }
 
     /// A part of a stream.
-    fn part(&self, index: usize, text: &str, logprobs: Value) -> Value {
+    fn part(&self, index: usize, text: &str, beside: Beside) -> Value {
         match self.shape {
-            Shape::Text => self.text(index, text, logprobs, None),
-            Shape::Chat => self.delta(index, json!({ "content": text }), logprobs, None),
+            Shape::Text => self.text(index, text, beside, None),
+            Shape::Chat => self.delta(index, json!({ "content": text }), beside, None),
         }
     }
 
@@ -161,11 +167,11 @@ impl Head {
     fn last(&self, index: usize, rest: &str, finish: Finish) -> (Option<Value>, Value) {
         let finish = Some(finish_reason(finish));
         match self.shape {
-            Shape::Text => (None, self.text(index, rest, Value::Null, finish)),
+            Shape::Text => (None, self.text(index, rest, Beside::default(), finish)),
             // Clients look for text where there is no reason yet.
             Shape::Chat => (
-                (!rest.is_empty()).then(|| self.part(index, rest, Value::Null)),
-                self.delta(index, json!({}), Value::Null, finish),
+                (!rest.is_empty()).then(|| self.part(index, rest, Beside::default())),
+                self.delta(index, json!({}), Beside::default(), finish),
             ),
         }
     }
@@ -179,13 +185,13 @@ impl Head {
         self.object(kind, json!([]))
     }
 
-    fn text(&self, index: usize, text: &str, logprobs: Value, finish: Option<&str>) -> Value {
-        let choice = json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish });
+    fn text(&self, index: usize, text: &str, beside: Beside, finish: Option<&str>) -> Value {
+        let choice = beside.beside(json!({ "index": index, "text": text, "finish_reason": finish }));
         self.object("text_completion", json!([choice]))
     }
 
-    fn delta(&self, index: usize, delta: Value, logprobs: Value, finish: Option<&str>) -> Value {
-        let choice = json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish });
+    fn delta(&self, index: usize, delta: Value, beside: Beside, finish: Option<&str>) -> Value {
+        let choice = beside.beside(json!({ "index": index, "delta": delta, "finish_reason": finish }));
         self.object("chat.completion.chunk", json!([choice]))
     }
 }
@@ -236,9 +242,8 @@ fn without_tokens(done: &Done) -> Option<Refusal> {
     }
 }
 
-fn unread() -> Refusal {
-    Refusal::new(Kind::Failed, "the request was ended: its answer was not read in time")
-}
+/// An answer of more bytes is written beside, so that others' tokens do not wait for it.
+const LONG: usize = 64 << 10;
 
 /// One answer of several, usually the only one.
 struct Choice {
@@ -246,30 +251,34 @@ struct Choice {
     text: String,
     /// What looks for calls of tools in it.
     calls: Option<Calls>,
-    logprobs: Logprobs,
+    gathered: Gathered,
     done: Option<Box<Done>>,
 }
 
 impl Choice {
-    fn several(head: &Head, calls: Option<&Calls>, choices: &Choices) -> Vec<Choice> {
+    fn several(head: &Head, calls: Option<&Calls>, count: usize, return_tokens: bool) -> Vec<Choice> {
         let one = |_| Choice {
             text: String::new(),
             calls: calls.cloned(),
-            logprobs: Logprobs::new(head.shape),
+            gathered: Gathered::new(head.shape, return_tokens),
             done: None,
         };
-        (0..choices.len()).map(one).collect()
+        (0..count).map(one).collect()
+    }
+
+    /// Whether it takes long to write down.
+    fn is_long(&self) -> bool {
+        self.text.len() > LONG || self.gathered.is_long()
     }
 }
 
-/// All of the answer at once.
-async fn whole(head: &Head, calls: Option<Calls>, mut events: Choices) -> Result<Response, Refusal> {
-    let mut choices = Choice::several(head, calls.as_ref(), &events);
+/// Waits for all of `choices`, which come as `events`.
+async fn all(server: &Server, mut choices: Vec<Choice>, mut events: Choices) -> Result<Vec<Choice>, Refusal> {
     while let Some((index, event)) = events.next().await {
         let choice = &mut choices[index];
         match event {
             Some(Event::Token(mut piece)) => {
-                choice.logprobs.add(&mut piece);
+                choice.gathered.add(&mut piece);
                 choice.text.push_str(&piece.text);
             }
             Some(Event::Done(done)) => {
@@ -277,7 +286,7 @@ async fn whole(head: &Head, calls: Option<Calls>, mut events: Choices) -> Result
                 choice.done = Some(done);
             }
             Some(Event::Failed(message)) => return Err(Refusal::new(Kind::Failed, message)),
-            None => return Err(unread()),
+            None => return Err(server.unread()),
         }
     }
     // Of several, those that have something are told.
@@ -285,11 +294,16 @@ async fn whole(head: &Head, calls: Option<Calls>, mut events: Choices) -> Result
     if let Some(refusal) = choices.iter().map(none).reduce(Option::and).flatten() {
         return Err(refusal);
     }
+    Ok(choices)
+}
+
+/// All of the answer at once.
+fn whole(head: &Head, mut choices: Vec<Choice>) -> Value {
     let several = choices.len() > 1;
     let told = choices.iter_mut().enumerate().filter_map(|(index, choice)| {
         let done = choice.done.as_ref()?;
         let mut value =
-            head.choice(index, &choice.text, choice.calls.as_mut(), choice.logprobs.take(), done.finish);
+            head.choice(index, &choice.text, choice.calls.as_mut(), choice.gathered.take(), done.finish);
         if several {
             add_end(&mut value, done);
         }
@@ -300,30 +314,29 @@ async fn whole(head: &Head, calls: Option<Calls>, mut events: Choices) -> Result
     if let Some(done) = choices.first().and_then(|choice| choice.done.as_ref()) {
         add_ours(&mut object, done);
     }
-    Ok(answer(&object))
+    object
 }
 
 /// The answer as it comes, as server-sent events. Dropped with the connection, and the request ends with it.
 struct Stream {
-    /// The model stays as long as this is answered.
-    _held: Held,
     head: Head,
     events: Choices,
     choices: Vec<Choice>,
     include_usage: bool,
     over: bool,
     ready: Vec<u8>,
+    /// The model, which stays as long as this is answered.
+    server: Held,
 }
 
 impl Stream {
-    fn new(held: Held, head: Head, calls: Option<Calls>, events: Choices, include_usage: bool) -> Self {
-        let choices = Choice::several(&head, calls.as_ref(), &events);
-        let (over, ready) = (false, Vec::new());
-        let mut stream = Stream { _held: held, head, events, choices, include_usage, over, ready };
+    fn new(head: Head, choices: Vec<Choice>, events: Choices, include_usage: bool, server: Held) -> Self {
+        let mut stream =
+            Stream { head, events, choices, include_usage, over: false, ready: Vec::new(), server };
         if stream.head.shape == Shape::Chat {
             for index in 0..stream.choices.len() {
                 let begin = json!({ "role": "assistant", "content": "" });
-                stream.put(&stream.head.delta(index, begin, Value::Null, None));
+                stream.put(&stream.head.delta(index, begin, Beside::default(), None));
             }
         }
         stream
@@ -333,30 +346,30 @@ impl Stream {
         self.ready.extend_from_slice(format!("data: {object}\n\n").as_bytes());
     }
 
-    fn tell(&mut self, index: usize, text: &str, logprobs: Value) {
+    fn tell(&mut self, index: usize, text: &str, beside: Beside) {
         let deltas = match &mut self.choices[index].calls {
-            None => return self.put(&self.head.part(index, text, logprobs)),
+            None => return self.put(&self.head.part(index, text, beside)),
             Some(calls) => calls.deltas(text),
         };
         // Where text is held back, they go with none.
-        let deltas = if deltas.is_empty() && !logprobs.is_null() { vec![json!({})] } else { deltas };
-        self.put_deltas(index, deltas, logprobs);
+        let deltas = if deltas.is_empty() && !beside.is_empty() { vec![json!({})] } else { deltas };
+        self.put_deltas(index, deltas, beside);
     }
 
-    fn put_deltas(&mut self, index: usize, deltas: Vec<Value>, mut logprobs: Value) {
+    fn put_deltas(&mut self, index: usize, deltas: Vec<Value>, mut beside: Beside) {
         for delta in deltas {
-            self.put(&self.head.delta(index, delta, logprobs.take(), None));
+            self.put(&self.head.delta(index, delta, std::mem::take(&mut beside), None));
         }
     }
 
     fn take(&mut self, (index, event): Told) {
         let refusal = match event {
             Some(Event::Token(mut piece)) => {
-                let logprobs = &mut self.choices[index].logprobs;
-                logprobs.add(&mut piece);
-                let logprobs = logprobs.take();
-                if !piece.text.is_empty() || !logprobs.is_null() {
-                    self.tell(index, &piece.text, logprobs);
+                let gathered = &mut self.choices[index].gathered;
+                gathered.add(&mut piece);
+                let beside = gathered.take();
+                if !piece.text.is_empty() || !beside.is_empty() {
+                    self.tell(index, &piece.text, beside);
                 }
                 return;
             }
@@ -365,7 +378,7 @@ impl Stream {
                 Some(refusal) => refusal,
             },
             Some(Event::Failed(message)) => Refusal::new(Kind::Failed, message),
-            None => unread(),
+            None => self.server.unread(),
         };
         self.put(&json!({ "error": refusal.error() }));
         self.over = true;
@@ -377,8 +390,8 @@ impl Stream {
             Some(calls) => {
                 let deltas = [calls.deltas(&done.rest), calls.last()].concat();
                 let finish = calls.finish_reason(done.finish);
-                self.put_deltas(index, deltas, Value::Null);
-                (None, self.head.delta(index, json!({}), Value::Null, Some(finish)))
+                self.put_deltas(index, deltas, Beside::default());
+                (None, self.head.delta(index, json!({}), Beside::default(), Some(finish)))
             }
         };
         if let Some(rest) = rest {

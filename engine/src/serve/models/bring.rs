@@ -46,6 +46,7 @@ impl Front {
     /// # Errors
     /// Where one cannot be loaded.
     pub fn preload(&self, live: &Arc<Live>) -> Result<()> {
+        self.metrics.note(live);
         let (ids, is_bounded): (Vec<u64>, bool) = {
             let state = self.lock();
             if state.entries.iter().any(|entry| entry.named.engine.tiled == Some(false)) {
@@ -299,6 +300,7 @@ impl Front {
         let mut state = self.lock();
         let Some(entry) = state.entry(id) else { return };
         entry.metrics.let_go();
+        tracing::info!(model = entry.name(), "unloaded");
         (entry.leaves, entry.memory, entry.place) = (false, Bytes(0), Place::Out);
         if let Err(error) = broke {
             failed(entry, error.to_string());

@@ -23,7 +23,8 @@ fn needs(named: &Named) -> String {
         "{:?}",
         (
             (&options.model, &options.chat_template, options.slots, options.pools, &options.workloads),
-            (options.embedding_pooling, &options.prompt_cache),
+            // Drafts need rows of logits.
+            (options.embedding_pooling, &options.prompt_cache, options.rules.drafts),
             engine,
         )
     )

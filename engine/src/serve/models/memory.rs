@@ -7,10 +7,11 @@ use gguf::{GgufFile, Scalar, Value};
 
 use super::Named;
 use crate::error::Result;
+use crate::model::adapters_size;
 use crate::options::KvType;
 use crate::settings::{CTX_STEP, Settings, Source};
 
-/// What a model takes: its weights, and K and V of its contexts. What computing takes besides is not in it.
+/// What a model takes: its weights with those of its adapters, and K and V of its contexts. What computing takes besides is not in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// The file.
@@ -35,7 +36,7 @@ pub struct Estimate {
 /// Where its file cannot be read.
 pub fn estimate(named: &Named, settings: &Settings) -> Result<Estimate> {
     let file = GgufFile::open(&named.options.model)?;
-    let weights = file.weights()?;
+    let weights = Bytes(file.weights()?.0.saturating_add(adapters_size(&file, settings)?.0));
     let shape = file.cache_shape();
     let n_ctx = n_ctx(settings, trained(&file));
     let bytes = |tokens: u32, key: KvType, value: KvType| {

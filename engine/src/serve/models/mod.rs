@@ -18,12 +18,14 @@ use build_info::Bytes;
 use tokio::sync::watch;
 use tokio::time::timeout_at;
 
+use super::beside::Beside;
 use super::fields::{Fields, nearest};
+use super::job::Client;
 use super::metrics::Metrics;
 use super::queue::Closing;
 use super::refusal::{Kind, Refusal};
 use super::run::Options;
-use super::server::{Beside, Current, Server, stopping};
+use super::server::{Current, Server, stopping};
 use super::turn::Turns;
 use crate::error::Result as EngineResult;
 use crate::live::Live;
@@ -31,7 +33,7 @@ use crate::settings::{Requested, Settings};
 
 pub use self::memory::{Estimate, estimate};
 pub use self::start::Running;
-pub use self::told::Known;
+pub use self::told::{Known, Look};
 
 /// A model that can be asked for.
 #[derive(Clone, Debug)]
@@ -299,9 +301,13 @@ impl Front {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The fields of a request.
-    pub async fn fields(&self, bytes: impl AsRef<[u8]> + Send + 'static) -> Result<Fields, Refusal> {
-        self.beside.fields(bytes).await
+    /// The fields of a request of `client`.
+    pub async fn fields(
+        &self,
+        bytes: impl AsRef<[u8]> + Send + 'static,
+        client: &Client,
+    ) -> Result<Fields, Refusal> {
+        self.beside.of(client).fields(bytes).await
     }
 
     /// How far the end is.

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, RwLock, mpsc};
 use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::watch;
@@ -13,13 +14,14 @@ use crate::error::{Error, Result};
 use crate::ffi::{MAX_THREADS, Model, Threads};
 use crate::live::Live;
 use crate::model;
+use crate::serve::beside::Beside;
 use crate::serve::embed;
 use crate::serve::metrics::Metrics;
 use crate::serve::pools;
 use crate::serve::queue::Inbox;
 use crate::serve::run::Options;
 use crate::serve::scheduler::Scheduler;
-use crate::serve::server::{Beside, Server};
+use crate::serve::server::Server;
 use crate::serve::turn::{Cores, Turns};
 use crate::settings::Settings;
 
@@ -84,7 +86,10 @@ pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common
     };
     let wanted = || options.prompt_cache.as_ref().map(|cache| cache.wanted(&options.model)).transpose();
     let caches = cores.iter().map(|_| wanted()).collect::<Result<Vec<_>>>()?;
+    let loading = Instant::now();
     let model = model::open(&options.model, settings, live)?;
+    let (path, milliseconds) = (options.model.display().to_string(), loading.elapsed().as_millis() as u64);
+    tracing::info!(model = options.name, path, bytes = model.size(), milliseconds, "loaded");
     let template = template(options, &model)?;
     let seat = |cpus: &Option<Vec<u32>>| {
         let cores = cpus.as_ref().map_or(Cores::All, |cpus| Cores::These(cpus.clone()));
@@ -111,7 +116,7 @@ pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common
                 // Those that were made have nothing to do.
                 inbox.close(crate::serve::queue::Closing::Now);
                 made.into_iter().for_each(|made: Made| drop(made.thread.join()));
-                metrics.slots.set(0);
+                metrics.let_go();
                 return Err(error);
             }
         }
@@ -202,7 +207,8 @@ impl Start {
         let own = (settings.decode_threads.value, settings.prefill_threads.value);
         let most = cpus.as_ref().map_or(MAX_THREADS, |cpus| u32::try_from(cpus.len()).unwrap_or(MAX_THREADS));
         let roomy = options.workloads.room(&settings, most);
-        let context = model::shared_context(&model, &roomy, &live, options.slots)?;
+        let rows = options.rules.rows(options.slots);
+        let context = model::shared_context(&model, &roomy, &live, options.slots, rows)?;
         let made = (context.n_ctx(), context.pools());
         let own = (!options.workloads.is_empty()).then_some(own);
         let scheduler = Scheduler::new(context, inbox, metrics, options.rules)?.in_pool(index, own);

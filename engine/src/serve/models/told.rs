@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{Entry, Front, Place};
-use crate::serve::metrics::{Family, written};
+use crate::serve::metrics::{Family, Metrics, written};
 use crate::serve::refusal::Refusal;
 use crate::serve::request::Defaults;
 use crate::serve::server::Server;
@@ -71,6 +71,24 @@ impl Entry {
     }
 }
 
+/// A model as it is now, for `GET /status`.
+pub struct Look {
+    /// Its name.
+    pub name: String,
+    /// How far it is.
+    pub state: &'static str,
+    /// What it is, while it is loaded.
+    pub description: String,
+    /// Tokens of its context, while it is loaded.
+    pub n_ctx: u32,
+    /// What is counted of it.
+    pub metrics: Arc<Metrics>,
+    /// Requests that may wait for a slot.
+    pub bound: u64,
+    /// Requests that wait for it to be loaded.
+    pub waiting: u64,
+}
+
 /// The models as programs have to know them.
 pub struct Known {
     /// Their names, the one first that a request means which names none.
@@ -82,6 +100,35 @@ pub struct Known {
 }
 
 impl Front {
+    /// When it was made, in seconds since 1970.
+    pub fn created(&self) -> u64 {
+        self.created
+    }
+
+    /// Whether anything beside a scheduler has panicked, of whichever model.
+    pub fn has_panicked(&self) -> bool {
+        let has = |metrics: &Metrics| metrics.panics.get() > 0;
+        has(&self.metrics) || self.lock().entries.iter().any(|entry| has(&entry.metrics))
+    }
+
+    /// All models as they are now.
+    pub fn looks(&self) -> Vec<Look> {
+        let state = self.lock();
+        let look = |entry: &Entry| {
+            let server = entry.here().map(|here| &here.server);
+            Look {
+                name: entry.name().to_string(),
+                state: entry.state(),
+                description: server.map(|server| server.model.description()).unwrap_or_default(),
+                n_ctx: server.map_or(0, |server| server.n_ctx),
+                metrics: Arc::clone(&entry.metrics),
+                bound: entry.named.options.queue as u64,
+                waiting: entry.waiting as u64,
+            }
+        };
+        state.entries.iter().map(look).collect()
+    }
+
     /// All models, for `/v1/models`.
     pub fn described(&self) -> Vec<Value> {
         let state = self.lock();

@@ -35,9 +35,7 @@ impl Scheduler {
         match cache.open(self.context.model(), n_ctx, false, settings, live) {
             Ok((store, key)) => self.disk = Some(Disk::start(store, key, n_ctx, self.metrics.clone())?),
             Err(error) => {
-                use std::io::Write as _;
-                let error = error.to_string();
-                let _ = writeln!(std::io::stderr(), "warning: {}", build_info::words::printable(&error));
+                crate::log::warn(&error.to_string());
             }
         }
         Ok(self)
@@ -101,7 +99,7 @@ impl Scheduler {
         if !self.has_room_for(next.job.prompt.len()) {
             return false;
         }
-        let Some(Answer { job, loaded }) = self.found.pop_front() else { return false };
+        let Some(Answer { job, loaded, .. }) = self.found.pop_front() else { return false };
         match loaded {
             Some(loaded) => self.begin_with(job, loaded),
             None => self.begin(job),
@@ -142,6 +140,7 @@ impl Scheduler {
         (slot.held, slot.saved) = (loaded.tokens, keep);
         slot.held.truncate(keep);
         slot.used = self.admissions;
+        job.ticket.began(at, keep as u32);
         slot.run = Some(Run::new(job, self.admissions, keep as u32));
     }
 

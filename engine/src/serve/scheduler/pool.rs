@@ -31,7 +31,11 @@ impl Scheduler {
     #[must_use]
     pub fn in_pool(mut self, index: usize, own: Option<(u32, u32)>) -> Self {
         if let Some((decode, prefill)) = own {
+            let before = self.context.threads();
             self.context.set_threads(decode, prefill);
+            // Its pools have room for all workloads.
+            self.metrics.decode_threads.change(u64::from(before.0), u64::from(decode));
+            self.metrics.prefill_threads.change(u64::from(before.1), u64::from(prefill));
             self.pool.set = (decode, prefill);
         }
         self.pool.own = own;

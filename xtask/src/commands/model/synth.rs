@@ -1,10 +1,11 @@
 //! `model synth`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use build_info::Bytes;
-use gguf::synth::Preset;
+use gguf::GgufFile;
+use gguf::synth::{self, Preset};
 
 use crate::exit;
 use crate::models::Maker;
@@ -14,10 +15,13 @@ use crate::workspace::Workspace;
 /// Options of `model synth`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Shape: tiny, moe-tiny, small-qwen2, small-llama, llama-1b, qwen2.5-1.5b, or the last two with four layers alone:
-    /// llama-1b-4l, qwen2.5-1.5b-4l
-    #[arg(long)]
-    preset: String,
+    /// Shape: tiny, moe-tiny, bert-tiny (embeddings alone), swa-tiny (a sliding window), small-qwen2, small-llama,
+    /// llama-1b, qwen2.5-1.5b, or the last two with four layers alone: llama-1b-4l, qwen2.5-1.5b-4l
+    #[arg(long, required_unless_present = "lora_of")]
+    preset: Option<String>,
+    /// A LoRA adapter for this model, in place of a model
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "quant"])]
+    lora_of: Option<PathBuf>,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
@@ -34,9 +38,13 @@ const ENGINES: &[&str] = &["native", "portable", "dev", "upstream-default"];
 
 /// Writes a model.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
-    let Some(preset) = Preset::all().into_iter().find(|preset| preset.name() == args.preset) else {
+    if let Some(model) = &args.lora_of {
+        return adapter(model, &args, ui);
+    }
+    let given = args.preset.as_deref().unwrap_or_default();
+    let Some(preset) = Preset::all().into_iter().find(|preset| preset.name() == given) else {
         let names = Preset::all().map(Preset::name);
-        return Err(exit::usage(format!("no preset {:?}: there are {}", args.preset, names.join(", "))));
+        return Err(exit::usage(format!("no preset {given:?}: there are {}", names.join(", "))));
     };
     let quant = args.quant.to_ascii_uppercase();
     // Before gigabytes are written for nothing.
@@ -59,5 +67,16 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             "path": args.out, "preset": preset.name(), "quant": quant, "seed": args.seed, "bytes": size,
         }),
         format_args!("{} ({} {quant}, {})", args.out.display(), preset.name(), Bytes(size)),
+    )
+}
+
+/// Writes a LoRA adapter for `model`.
+fn adapter(model: &Path, args: &Args, ui: &Ui) -> Result<()> {
+    let made = synth::write_adapter(&args.out, &GgufFile::open(model)?, args.seed)?;
+    ui.result(
+        &serde_json::json!({
+            "path": args.out, "lora_of": model, "seed": args.seed, "bytes": made.tensor_bytes, "tensors": made.tensors,
+        }),
+        format_args!("{} (LoRA of {}, {})", args.out.display(), model.display(), made.tensor_bytes),
     )
 }

@@ -8,7 +8,7 @@ use load::request::http;
 use load::{Address, Wire};
 use serde_json::Value;
 
-use super::known::{Answer, Known, LONG, SHORT, body, text_of};
+use super::known::{Answer, Known, LONG, SHORT, body, text_of, tokens_of};
 use super::mischief;
 use crate::serving::equal;
 use crate::serving::prompts::Random;
@@ -97,7 +97,7 @@ fn lines(socket: &Address, known: &Known, stream: bool, cache: bool, half: bool)
                 if !stream {
                     tokens = equal::read_tokens(&line).map_err(|why| why.to_string())?;
                 }
-                return Ok(Told::Answer(Answer::Tokens(tokens)));
+                return Ok(Told::Answer(Answer { tokens, asked: LONG }));
             }
             let token = line.get("token").and_then(Value::as_u64).and_then(|token| u32::try_from(token).ok());
             tokens.push(token.ok_or_else(|| format!("a line without a token: {line:.200}"))?);
@@ -127,19 +127,27 @@ fn over_http(address: &Address, known: &Known, stream: bool, cache: bool) -> Res
     let parse = |text: &str| serde_json::from_str::<Value>(text).map_err(|why| format!("no JSON: {why}"));
     if !stream {
         let answer = parse(&body)?;
-        let text = text_of(&answer).ok_or_else(|| format!("no text in {answer:.300}"))?;
-        return Ok(Told::Answer(Answer::Text(text)));
+        return with_text(known, tokens_of(&answer), &text_of(&answer).unwrap_or_default())
+            .ok_or_else(|| format!("no tokens or another text in {answer:.300}"));
     }
     if !body.ends_with("data: [DONE]\n\n") {
         return Err(format!("a stream without an end: {body:.300}"));
     }
-    let mut text = String::new();
+    let (mut text, mut tokens) = (String::new(), Vec::new());
     for data in body.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]") {
         let part = parse(data)?;
         if let Some(error) = part.get("error") {
             return busy(error);
         }
         text.push_str(&text_of(&part).unwrap_or_default());
+        tokens.extend(tokens_of(&part).unwrap_or_default());
     }
-    Ok(Told::Answer(Answer::Text(text)))
+    with_text(known, Some(tokens), &text)
+        .ok_or_else(|| format!("another text than that of its tokens: {text:?}"))
+}
+
+/// An answer of `tokens`; nothing where they are the known ones, and their text is not.
+fn with_text(known: &Known, tokens: Option<Vec<u32>>, text: &str) -> Option<Told> {
+    let answer = Answer { tokens: tokens?, asked: SHORT };
+    (!known.is(&answer) || text == known.text).then_some(Told::Answer(answer))
 }

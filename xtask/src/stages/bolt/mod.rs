@@ -119,7 +119,10 @@ fn both(relocatable: Vec<StageTime>, bolted: Vec<StageTime>) -> Vec<StageTime> {
     let mut all = relocatable;
     for stage in bolted {
         match all.iter_mut().find(|known| known.name == stage.name) {
-            Some(known) => known.seconds += stage.seconds,
+            Some(known) => {
+                known.seconds += stage.seconds;
+                known.cpu_seconds = known.cpu_seconds.zip(stage.cpu_seconds).map(|(a, b)| a + b);
+            }
             None => all.push(stage),
         }
     }

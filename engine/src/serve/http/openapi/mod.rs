@@ -3,6 +3,7 @@
 
 mod requests;
 mod responses;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,8 @@ struct Facts {
     n_ctx: u32,
     /// Whether a prompt may be empty: the model begins a text with a token of its own.
     begins: bool,
+    /// Numbers of an embedding, where that is known.
+    width: Option<usize>,
     has_keys: bool,
     defaults: Defaults,
 }
@@ -43,6 +46,7 @@ impl Facts {
             last_token: model.map_or(i32::MAX as u32, |model| model.n_vocab().saturating_sub(1)),
             n_ctx: server.as_ref().map_or(MAX_CTX, |server| server.n_ctx),
             begins: model.is_none_or(|model| model.begin_token().is_some()),
+            width: server.as_ref().map(|server| server.embedder.width),
             has_keys: !front.current().keys.is_empty(),
             defaults,
         }
@@ -53,6 +57,15 @@ impl Facts {
         self.names.iter().map(|name| Value::from(name.as_str())).chain([Value::Null]).collect()
     }
 
+    /// What the field `dimensions` may be.
+    fn dimensions(&self) -> Value {
+        let about = "As many as the model has.";
+        match self.width {
+            Some(width) => json!({ "enum": [width, null], "description": about }),
+            None => json!({ "type": ["integer", "null"], "minimum": 1, "description": about }),
+        }
+    }
+
     /// What the field `workload` may be.
     fn workloads(&self) -> Value {
         self.defaults.workloads.names().map(Value::from).chain([Value::Null]).collect()
@@ -61,7 +74,7 @@ impl Facts {
 
 fn document(facts: &Facts) -> Value {
     let schemas: Map<String, Value> =
-        [requests::schemas(facts), responses::schemas()].into_iter().flatten().collect();
+        [requests::schemas(facts), responses::schemas(), streams::schemas()].into_iter().flatten().collect();
     let mut document = json!({
         "openapi": "3.1.0",
         "info": {
@@ -104,12 +117,9 @@ fn paths(facts: &Facts) -> Value {
     let json = |name: &str| json!({ "application/json": { "schema": reference(name) } });
     let body = |name: &str| json!({ "required": true, "content": json(name) });
     let ok = |description: &str, content: Value| json!({ "description": description, "content": content });
-    let streamed = |name: &str| {
+    let streamed = |name: &str, chunk: &str| {
         let mut content = json(name);
-        content["text/event-stream"] = json!({ "schema": {
-            "type": "string",
-            "description": "With `stream`: events whose data is a chunk or an error, the last one `[DONE]`.",
-        }});
+        content["text/event-stream"] = streams::events(chunk);
         content
     };
     let operation = |id: &str, summary: &str, content: Value, kinds: &[Kind]| {
@@ -140,10 +150,10 @@ fn paths(facts: &Facts) -> Value {
     }]);
     json!({
         "/v1/completions": post(
-            "completions", "Goes on with a text.", "CompletionRequest", streamed("Completion"), &[&BODY, &GENERATE],
+            "completions", "Goes on with a text.", "CompletionRequest", streamed("Completion", "CompletionChunk"), &[&BODY, &GENERATE],
         ),
         "/v1/chat/completions": post(
-            "chat", "Answers a conversation.", "ChatRequest", streamed("ChatCompletion"), &[&BODY, &GENERATE],
+            "chat", "Answers a conversation.", "ChatRequest", streamed("ChatCompletion", "ChatChunk"), &[&BODY, &GENERATE],
         ),
         "/v1/embeddings": post(
             "embeddings", "Makes numbers of texts.", "EmbeddingRequest", json("Embeddings"), &[&BODY, &GENERATE],
@@ -155,6 +165,7 @@ fn paths(facts: &Facts) -> Value {
             post("detokenize", "Makes a text of tokens.", "Tokens", json("Text"), &[&BODY, &MODEL]),
         "/health": { "get": health },
         "/metrics": { "get": operation("metrics", "Counters and gauges for Prometheus.", text, &[]) },
+        "/status": { "get": operation("status", "Slots, queue, speed, memory: what `anneal top` shows.", json("Status"), &[]) },
         "/openapi.json": {
             "get": operation("openapi", "This file.", json!({ "application/json": { "schema": { "type": "object" } } }), &[]),
         },

@@ -37,8 +37,10 @@ pub fn schemas(facts: &Facts) -> Map<String, Value> {
         "properties": { "tools": { "type": "array", "minItems": 1 } },
         "required": ["tools"],
     });
+    let mut completion = request(completion(facts), "prompt");
+    completion["anyOf"] = (1..=CHOICES).map(as_many).collect();
     let all = json!({
-        "CompletionRequest": request(completion(facts), "prompt"),
+        "CompletionRequest": completion,
         "ChatRequest": chat,
         "EmbeddingRequest": embedding(facts),
         "Message": message(),
@@ -122,8 +124,13 @@ fn limits(facts: &Facts) -> Map<String, Value> {
             "description": "Seconds that it may take, waiting included.",
         },
         "stream": { "type": ["boolean", "null"], "default": false },
+        "return_tokens": {
+            "type": ["boolean", "null"], "default": false,
+            "description": "Whether the numbers of the tokens are told besides their text.",
+        },
         "ignore_eos": { "type": ["boolean", "null"], "default": false },
         "cache_prompt": { "type": ["boolean", "null"], "default": true },
+        "speculative": crate::serve::drafts::schema(facts.defaults.drafts),
         "stop": { "anyOf": [stop, { "type": "array", "items": stop, "maxItems": STOPS }, { "type": "null" }] },
         "model": { "enum": facts.models() },
         "workload": { "enum": facts.workloads(), "description": "Threads by a name in the server's configuration." },
@@ -203,6 +210,17 @@ fn chat(_: &Facts) -> Value {
     })
 }
 
+/// `n` is so many, and `best_of` too: a schema cannot say that two fields are equal in another way.
+fn as_many(count: u32) -> Value {
+    match count {
+        1 => json!({ "properties": { "n": { "enum": [1, null] }, "best_of": { "enum": [1, null] } } }),
+        _ => json!({
+            "properties": { "n": { "enum": [count] }, "best_of": { "enum": [count, null] } },
+            "required": ["n"],
+        }),
+    }
+}
+
 fn choices() -> Value {
     json!({ "type": ["integer", "null"], "minimum": 1, "maximum": CHOICES, "default": 1, "description": "Answers." })
 }
@@ -222,7 +240,7 @@ fn embedding(facts: &Facts) -> Value {
             ]},
             "model": { "enum": facts.models() },
             "encoding_format": { "enum": ["float", "base64", null], "default": "float" },
-            "dimensions": { "type": ["integer", "null"], "description": "As many as the model has, if any." },
+            "dimensions": facts.dimensions(),
             "timeout_s": { "type": ["number", "null"], "minimum": 0.001, "maximum": most, "default": most },
         },
         "required": ["input"],

@@ -10,6 +10,7 @@ pub fn schemas() -> Map<String, Value> {
     let text = json!({ "type": "string" });
     let nothing = json!({ "type": "null" });
     let numbers = json!({ "type": "array", "items": { "type": "number" } });
+    let states = states();
     let all = json!({
         "Error": object(&["error"], json!({ "error": {
             "type": "object",
@@ -22,10 +23,11 @@ pub fn schemas() -> Map<String, Value> {
             },
             "required": ["message", "type", "param", "code"],
         }})),
-        "Health": object(&[], json!({ "status": { "enum": ["ok", "stopping"] } })),
+        "Status": status(&count),
+        "Health": object(&[], json!({ "status": { "enum": ["ok", "degraded", "stopping"] } })),
         "Model": object(&["id", "object", "created", "owned_by", "state"], json!({
             "id": text, "object": { "const": "model" }, "created": count, "owned_by": text,
-            "state": { "enum": ["unloaded", "loading", "loaded", "leaving", "failed"] },
+            "state": states,
             "error": { "type": "string", "description": "Why it could not be loaded." },
             "description": text,
             "context": { "type": "integer", "minimum": 1, "description": "Tokens, for all slots together." },
@@ -76,11 +78,58 @@ pub fn schemas() -> Map<String, Value> {
 }
 
 /// An object of these properties and no others; all are there where `required` names none.
-fn object(required: &[&str], properties: Value) -> Value {
+pub(super) fn object(required: &[&str], properties: Value) -> Value {
     let names = properties.as_object().into_iter().flat_map(Map::keys);
     let required: Vec<&str> =
         if required.is_empty() { names.map(String::as_str).collect() } else { required.to_vec() };
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}
+
+/// How far a model is.
+fn states() -> Value {
+    json!({ "enum": ["unloaded", "loading", "loaded", "leaving", "failed"] })
+}
+
+/// What [`Status`](crate::serve::status::Status) is written as.
+fn status(count: &Value) -> Value {
+    let text = json!({ "type": "string" });
+    let seconds = json!({ "type": "number", "minimum": 0 });
+    let maybe =
+        json!({ "type": ["integer", "null"], "minimum": 0, "description": "Of the request in it, if any." });
+    let slot = object(
+        &[],
+        json!({
+            "id": count,
+            "state": { "enum": ["idle", "prefill", "decode", "waiting"], "description": "waiting: for its client to read." },
+            "held_tokens": count,
+            "prompt_tokens": maybe, "cached_tokens": maybe, "generated_tokens": maybe,
+            "age_s": { "type": ["number", "null"], "minimum": 0 },
+            "tokens_per_second": { "type": ["number", "null"], "minimum": 0 },
+        }),
+    );
+    let list = |items: Value| json!({ "type": "array", "items": items });
+    object(
+        &[],
+        json!({
+            "status": { "enum": ["ok", "stopping"] },
+            "version": text, "llama_version": text, "pid": count, "uptime_s": count, "connections": count,
+            "models": list(object(&[], json!({
+                "id": text, "state": states(), "description": text, "context": count, "slots": list(slot),
+            }))),
+            "queue": object(&[], json!({ "waiting": count, "bound": count, "embeddings_waiting": count })),
+            "totals": object(&[], json!({
+                "requests": count, "refused": count, "prefill_tokens": count, "decode_tokens": count,
+                "prompt_tokens": count, "cached_tokens": count, "batches": count, "batch_s": seconds,
+                "disk_lookups": count, "disk_hits": count,
+            })),
+            "threads": object(&[], json!({ "decode": count, "prefill": count, "process": count })),
+            "memory": object(&[], json!({ "resident_bytes": count, "limit_bytes": count })),
+            "cpu": object(&[], json!({
+                "seconds": seconds, "cores": count,
+                "throttled_periods": { "type": ["integer", "null"], "minimum": 0 },
+            })),
+        }),
+    )
 }
 
 fn timings() -> Value {
@@ -94,12 +143,15 @@ fn timings() -> Value {
             "prefill_ms": maybe,
             "prefill_tokens_per_second": maybe,
             "decode_ms": number,
+            "drafted_tokens": { "type": "integer", "minimum": 0 },
+            "accepted_tokens": { "type": "integer", "minimum": 0 },
+            "drafts_turned_off": { "type": "boolean" },
             "decode_tokens_per_second": maybe,
         }),
     )
 }
 
-fn text_logprobs() -> Value {
+pub(super) fn text_logprobs() -> Value {
     let list = |items: Value| json!({ "type": "array", "items": items });
     let mut all = object(
         &[],
@@ -114,7 +166,7 @@ fn text_logprobs() -> Value {
     all
 }
 
-fn chat_logprobs() -> Value {
+pub(super) fn chat_logprobs() -> Value {
     let one = json!({
         "token": { "type": "string" },
         "logprob": { "type": ["number", "null"] },
@@ -128,10 +180,13 @@ fn chat_logprobs() -> Value {
     all
 }
 
-fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
-    choice["index"] = json!({ "type": "integer", "minimum": 0 });
-    choice["finish_reason"] = json!({ "enum": reasons });
-    let names: Vec<String> = choice.as_object().into_iter().flat_map(Map::keys).cloned().collect();
+/// Numbers of tokens, where `return_tokens` asks for them.
+pub(super) fn tokens() -> Value {
+    json!({ "type": "array", "items": { "type": "integer", "minimum": 0 } })
+}
+
+/// What is told of the end besides OpenAI's reason.
+pub(super) fn ends() -> Value {
     let ends = [
         Finish::End,
         Finish::StopString,
@@ -140,10 +195,23 @@ fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
         Finish::Deadline,
         Finish::Shutdown,
     ];
+    json!({
+        "stop": { "enum": ends, "description": "Why it ended, exactly." },
+        "stop_string": { "type": ["string", "null"] },
+        "seed": { "type": "integer", "minimum": 0 },
+    })
+}
+
+fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
+    choice["index"] = json!({ "type": "integer", "minimum": 0 });
+    choice["finish_reason"] = json!({ "enum": reasons });
+    let names: Vec<String> = choice.as_object().into_iter().flat_map(Map::keys).cloned().collect();
+    let end = ends();
     // Of several choices each tells its own.
-    choice["stop"] = json!({ "enum": ends });
-    choice["stop_string"] = json!({ "type": ["string", "null"] });
-    choice["seed"] = json!({ "type": "integer", "minimum": 0 });
+    for (name, schema) in end.as_object().into_iter().flatten() {
+        choice[name] = schema.clone();
+    }
+    choice["tokens"] = tokens();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     object(
         &[],
@@ -154,9 +222,9 @@ fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
             "model": { "type": "string" },
             "choices": { "type": "array", "items": object(&names, choice), "minItems": 1 },
             "usage": { "$ref": "#/components/schemas/Usage" },
-            "stop": { "enum": ends, "description": "Why it ended, exactly." },
-            "stop_string": { "type": ["string", "null"] },
-            "seed": { "type": "integer", "minimum": 0 },
+            "stop": end["stop"],
+            "stop_string": end["stop_string"],
+            "seed": end["seed"],
             "timings": { "$ref": "#/components/schemas/Timings" },
         }),
     )

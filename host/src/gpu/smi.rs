@@ -1,4 +1,4 @@
-//! NVIDIA GPUs, as `nvidia-smi` lists them.
+//! NVIDIA GPUs, as `nvidia-smi` lists them: the second way, where the driver's library cannot be used.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -10,42 +10,32 @@ use std::time::{Duration, Instant};
 use build_info::Bytes;
 use build_info::host::Gpu;
 
-use crate::root::{NvidiaSmi, Root};
-
-/// Any of these shows that a driver is loaded; the last is the one of WSL 2.
-const SIGNS: [&str; 3] = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"];
+use super::TIME_LIMIT;
+use crate::root::NvidiaSmi;
 
 const ARGUMENTS: [&str; 2] =
     ["--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader,nounits"];
 
-/// Waking eight GPUs without the persistence daemon takes some seconds; a driver that hangs takes for ever.
-const TIME_LIMIT: Duration = Duration::from_secs(10);
-
-pub(crate) fn nvidia(root: &Root, warnings: &mut Vec<String>) -> Vec<Gpu> {
-    if matches!(root.nvidia_smi(), NvidiaSmi::Never) || !SIGNS.iter().any(|sign| root.exists(sign)) {
-        return Vec::new();
-    }
-    let output = match root.nvidia_smi() {
-        NvidiaSmi::Never => return Vec::new(),
-        NvidiaSmi::Recorded(output) => Ok(output.clone()),
+/// What it lists; an error says why there is no list.
+pub(super) fn list(how: &NvidiaSmi, warnings: &mut Vec<String>) -> Result<Vec<Gpu>, Trouble> {
+    let output = match how {
+        NvidiaSmi::Never => return Err(Trouble::NotThere),
+        NvidiaSmi::Recorded(output) => output.clone(),
         NvidiaSmi::OnPath(path) => match find("nvidia-smi", path) {
-            Some(program) => run(&program, TIME_LIMIT),
-            // WSL shows /dev/dxg for any GPU.
-            None if !SIGNS[..2].iter().any(|sign| root.exists(sign)) => return Vec::new(),
-            None => Err("an NVIDIA driver is loaded, but nvidia-smi is not on the PATH".to_string()),
+            Some(program) => run(&program, TIME_LIMIT).map_err(Trouble::Failed)?,
+            None => return Err(Trouble::NotThere),
         },
     };
-    match output {
-        Ok(output) => output
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .filter_map(|line| gpu(line, warnings))
-            .collect(),
-        Err(why) => {
-            warnings.push(format!("cannot list NVIDIA GPUs: {why}"));
-            Vec::new()
-        }
-    }
+    let lines = output.lines().filter(|line| !line.trim().is_empty());
+    Ok(lines.filter_map(|line| gpu(line, warnings)).collect())
+}
+
+/// Why there is no list.
+pub(super) enum Trouble {
+    /// There is no such program.
+    NotThere,
+    /// It was run.
+    Failed(String),
 }
 
 /// One line of output: `NVIDIA GeForce RTX 4060 Ti, 8.9, 16380, 570.133.07`, memory in MiB.

@@ -1,0 +1,108 @@
+//! What the hub says of a repository: which files there are, how large, and their digests.
+
+use serde::Deserialize;
+
+use super::name::is_path;
+
+/// A repository at one commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// The commit.
+    pub commit: String,
+    /// Its files, those whose names cannot be used here left out.
+    pub files: Vec<Entry>,
+}
+
+/// A file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its path in the repository.
+    pub path: String,
+    /// Its size, where that is known.
+    pub size: Option<u64>,
+    /// What it is called in the cache: its SHA-256 in hexadecimal, which the hub calls its LFS object.
+    pub sha256: Option<String>,
+}
+
+/// As it comes.
+#[derive(Deserialize)]
+struct Answer {
+    sha: Option<String>,
+    #[serde(default)]
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    #[serde(alias = "oid")]
+    sha256: Option<String>,
+    size: Option<u64>,
+}
+
+impl Listing {
+    /// Reads the hub's answer, which is not trusted: what is in it becomes names of files.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(json: &[u8]) -> Result<Self, String> {
+        let answer: Answer = serde_json::from_slice(json).map_err(|why| why.to_string())?;
+        let commit = answer.sha.ok_or("it names no commit")?;
+        if !is_hex(&commit, 40) {
+            return Err("what it names as the commit is none".to_string());
+        }
+        let files = answer.siblings.into_iter().filter(|file| is_path(&file.rfilename)).map(|file| {
+            let (sha256, size) = file.lfs.map_or((None, None), |lfs| (lfs.sha256, lfs.size));
+            Entry {
+                path: file.rfilename,
+                size: size.or(file.size),
+                sha256: sha256.map(|digest| digest.to_lowercase()).filter(|digest| is_hex(digest, 64)),
+            }
+        });
+        Ok(Listing { commit, files: files.collect() })
+    }
+}
+
+/// Whether `text` is `digits` of a number in hexadecimal.
+pub(super) fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_left_out() {
+        let digest = "AB".repeat(32);
+        let text = format!(
+            r#"{{"sha": "{}", "private": false, "siblings": [
+                {{"rfilename": "a.gguf", "size": 3, "blobId": "x", "lfs": {{"sha256": "{digest}", "size": 4, "pointerSize": 1}}}},
+                {{"rfilename": "../b.gguf"}}, {{"rfilename": "/c.gguf"}}, {{"rfilename": "d\u0000.gguf"}},
+                {{"rfilename": "e/f.gguf", "size": 5, "lfs": {{"oid": "../../g"}}}}]}}"#,
+            "0".repeat(40)
+        );
+        let listing = Listing::read(text.as_bytes()).expect("a listing");
+        let entry = |path: &str, size, sha256| Entry { path: path.to_string(), size: Some(size), sha256 };
+        assert_eq!(listing.files, [entry("a.gguf", 4, Some("ab".repeat(32))), entry("e/f.gguf", 5, None)]);
+    }
+
+    #[test]
+    fn what_is_no_listing_is_told() {
+        for (text, expected) in [
+            ("<html>", "expected value"),
+            ("{}", "names no commit"),
+            (r#"{"sha": "../x"}"#, "is none"),
+            (r#"{"sha": "main", "siblings": 3}"#, "invalid type"),
+        ] {
+            let why = Listing::read(text.as_bytes()).expect_err(text);
+            assert!(why.contains(expected), "{why}");
+        }
+    }
+}

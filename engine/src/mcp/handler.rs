@@ -1,0 +1,279 @@
+//! What comes of a call.
+
+use std::time::{Duration, Instant};
+
+use rmcp::handler::server::ServerHandler;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest, CustomResult,
+    ErrorCode, ErrorData, Implementation, JsonObject, ListToolsResult, PaginatedRequestParams,
+    ProgressNotificationParam, ServerCapabilities, ServerConfig,
+};
+use rmcp::service::RequestContext;
+use rmcp::{Peer, RoleServer};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::tools::{self, Kind, TOOLS};
+use crate::remote::{Failure, Place};
+
+/// Calls that go to the server at a time; the others wait here, where they cost nothing.
+const CALLS: usize = 32;
+
+/// How often the client hears of what goes on, at most.
+const PROGRESS: Duration = Duration::from_millis(100);
+
+const INSTRUCTIONS: &str = "A language model on this machine. chat answers questions, generate goes on with a text, embed makes \
+                            vectors of texts, tokenize counts tokens, info tells which model it is. Nothing is kept between \
+                            calls, and nothing leaves the machine.";
+
+/// Answers a client.
+pub struct Handler {
+    place: Place,
+    calls: Semaphore,
+}
+
+/// What a tool gives: a text to read, and the same and more for programs.
+struct Answer {
+    text: Option<String>,
+    value: Value,
+}
+
+impl Handler {
+    /// Asks the server at `place`.
+    pub fn new(place: Place) -> Self {
+        Handler { place, calls: Semaphore::new(CALLS) }
+    }
+
+    async fn call(
+        &self,
+        kind: Kind,
+        arguments: JsonObject,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Answer, Failure> {
+        // Closed by nobody.
+        let _turn = self.calls.acquire().await;
+        match kind {
+            Kind::Generate | Kind::Chat => {
+                let progress = Progress::wanted(context, &arguments);
+                self.generate(arguments, progress).await
+            }
+            Kind::Embed => self.embed(arguments).await,
+            Kind::Tokenize => self.tokenize(arguments).await,
+            Kind::Info => self.info().await,
+        }
+    }
+
+    async fn generate(
+        &self,
+        mut request: JsonObject,
+        mut progress: Option<Progress>,
+    ) -> Result<Answer, Failure> {
+        // Tokens one by one only where somebody wants to know.
+        request.insert("stream".to_string(), progress.is_some().into());
+        let mut lines = self.place.lines(&Value::Object(request)).await?;
+        let mut text = String::new();
+        loop {
+            let mut line = lines.next().await?;
+            let piece = line["text"].as_str().unwrap_or_default();
+            text.push_str(piece);
+            if line["done"] == true {
+                if let Some(progress) = &mut progress {
+                    progress.finish().await;
+                }
+                line["text"] = text.clone().into();
+                return Ok(Answer { text: Some(text), value: only(&line, &GENERATED) });
+            }
+            if let Some(progress) = &mut progress {
+                progress.tell(piece).await;
+            }
+        }
+    }
+
+    async fn embed(&self, mut arguments: JsonObject) -> Result<Answer, Failure> {
+        let texts = arguments.remove("texts").unwrap_or_default();
+        if !texts.is_array() {
+            return Err(wrong("texts: use a list of texts"));
+        }
+        arguments.insert("embed".to_string(), texts);
+        let line = self
+            .place
+            .lines(&Value::Object(arguments))
+            .await?
+            .next()
+            .await
+            .map_err(|failure| renamed(failure, "embed", "texts"))?;
+        Ok(Answer { text: None, value: only(&line, &["embeddings", "usage"]) })
+    }
+
+    async fn tokenize(&self, mut arguments: JsonObject) -> Result<Answer, Failure> {
+        let text = arguments.remove("text").ok_or_else(|| wrong("text: is missing"))?;
+        let mut request = json!({ "content": text });
+        if let Some(model) = arguments.remove("model") {
+            request["model"] = model;
+        }
+        let answer = self.place.post("/tokenize", &request).await;
+        let answer = answer.map_err(|failure| renamed(failure, "content", "text"))?;
+        let count = answer["tokens"].as_array().map_or(0, Vec::len);
+        Ok(Answer { text: None, value: json!({ "tokens": answer["tokens"], "count": count }) })
+    }
+
+    async fn info(&self) -> Result<Answer, Failure> {
+        let status = self.place.get("/status").await?;
+        Ok(Answer {
+            text: None,
+            value: only(&status, &["version", "llama_version", "models", "queue", "threads", "memory"]),
+        })
+    }
+}
+
+/// The fields of the last line that clients get.
+const GENERATED: [&str; 6] = ["text", "stop", "stop_string", "seed", "usage", "timings"];
+
+/// The fields of `value` called `names`, in their order.
+fn only(value: &Value, names: &[&str]) -> Value {
+    names.iter().filter_map(|name| Some((name.to_string(), value.get(name)?.clone()))).collect()
+}
+
+fn wrong(message: &str) -> Failure {
+    Failure::Refused { code: "invalid_value".to_string(), message: message.to_string() }
+}
+
+/// `failure` with the name that an argument has here in place of the server's.
+fn renamed(failure: Failure, theirs: &str, ours: &str) -> Failure {
+    match failure {
+        Failure::Refused { code, message } => {
+            let rest = message.strip_prefix(theirs).filter(|rest| rest.starts_with(':'));
+            let message = rest.map_or(message.clone(), |rest| format!("{ours}{rest}"));
+            Failure::Refused { code, message }
+        }
+        other => other,
+    }
+}
+
+/// Tells a client what goes on, since it asked for that.
+struct Progress {
+    peer: Peer<RoleServer>,
+    told: ProgressNotificationParam,
+    last: Option<Instant>,
+    /// What was generated since.
+    new: String,
+}
+
+impl Progress {
+    fn wanted(context: &RequestContext<RoleServer>, arguments: &JsonObject) -> Option<Self> {
+        let mut told = ProgressNotificationParam::new(context.meta.get_progress_token()?, 0.0);
+        told.total = arguments.get("max_tokens").and_then(Value::as_f64);
+        Some(Progress { peer: context.peer.clone(), told, last: None, new: String::new() })
+    }
+
+    /// There is another token, with this text.
+    async fn tell(&mut self, piece: &str) {
+        self.told.progress += 1.0;
+        self.new.push_str(piece);
+        if self.last.is_some_and(|last| last.elapsed() < PROGRESS) {
+            return;
+        }
+        self.send().await;
+    }
+
+    /// All are there: what was not told yet.
+    async fn finish(&mut self) {
+        if !self.new.is_empty() {
+            self.send().await;
+        }
+    }
+
+    async fn send(&mut self) {
+        self.last = Some(Instant::now());
+        self.told.message = Some(std::mem::take(&mut self.new));
+        // A client that is gone is seen elsewhere.
+        let _ = self.peer.notify_progress(self.told.clone()).await;
+    }
+}
+
+/// What a client gets of a call: a failure is told as the tool's, so that its model reads it and can do better.
+fn result(answer: Result<Answer, Failure>) -> CallToolResult {
+    match answer {
+        Ok(Answer { text: None, value }) => CallToolResult::structured(value),
+        Ok(Answer { text: Some(text), value }) => {
+            let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+            result.structured_content = Some(value);
+            result
+        }
+        Err(Failure::Refused { code, message }) => {
+            CallToolResult::error(vec![ContentBlock::text(format!("{code}: {message}"))])
+        }
+        Err(failure) => CallToolResult::error(vec![ContentBlock::text(failure.to_string())]),
+    }
+}
+
+impl ServerHandler for Handler {
+    fn get_info(&self) -> ServerConfig {
+        let about = Implementation::new("anneal", env!("CARGO_PKG_VERSION")).with_title("Anneal");
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(about)
+            .with_instructions(INSTRUCTIONS)
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(TOOLS.iter().map(|(_, tool)| tool.clone()).collect()))
+    }
+
+    /// Whatever the protocol does not know, and calls without parameters.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let method: String = request.method.chars().take(60).collect();
+        Err(match method.as_str() {
+            "tools/call" => ErrorData::invalid_params("the parameters are missing: name a tool", None),
+            _ => ErrorData::new(
+                ErrorCode::METHOD_NOT_FOUND,
+                format!("there is no method {method:?} here"),
+                None,
+            ),
+        })
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let Some((kind, tool)) = tools::named(&request.name) else {
+            let name: String = request.name.chars().take(60).collect();
+            let names: Vec<&str> = TOOLS.iter().map(|(_, tool)| tool.name.as_ref()).collect();
+            let message = format!("there is no tool {name:?}; there are {}", names.join(", "));
+            return Err(ErrorData::invalid_params(message, None));
+        };
+        let arguments = request.arguments.unwrap_or_default();
+        if let Some(message) = tools::unknown(tool, &arguments) {
+            return Ok(result(Err(wrong(&message))).into());
+        }
+        tokio::select! {
+            biased;
+            // With the call goes its connection, and so its request.
+            () = context.ct.cancelled() => Err(ErrorData::internal_error("it was cancelled", None)),
+            answer = self.call(*kind, arguments, &context) => Ok(result(answer).into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_argument_as_the_client_knows_it() {
+        let cases =
+            [("content: is missing", "text: is missing"), ("contents", "contents"), ("other", "other")];
+        for (theirs, ours) in cases {
+            assert_eq!(renamed(wrong(theirs), "content", "text").to_string(), ours);
+        }
+    }
+}

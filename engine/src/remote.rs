@@ -1,0 +1,333 @@
+//! A running server, asked from outside: over its Unix socket, over TCP, or from inside the process that it runs in.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::PathBuf;
+
+use axum::body::{Body, to_bytes};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use axum::http::{Method, Request};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::mpsc;
+
+use crate::serve::listen;
+
+/// Where connections from inside the process go: [`connection::inside`](crate::serve::connection::inside) takes them.
+pub type Door = mpsc::UnboundedSender<StdUnixStream>;
+
+/// Where a server is.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// At a Unix socket.
+    Socket(PathBuf),
+    /// At an address, `HOST:PORT`, which may want a key.
+    Address {
+        /// `HOST:PORT`.
+        authority: String,
+        /// The key.
+        key: Option<String>,
+    },
+    /// In this process.
+    Inside(Door),
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Nobody answers there.
+    #[error("there is no answer from {place}: {why}")]
+    Gone {
+        /// Where.
+        place: String,
+        /// Why.
+        why: String,
+    },
+    /// The server refuses, for a reason of its list.
+    #[error("{message}")]
+    Refused {
+        /// As a program reads it.
+        code: String,
+        /// In words.
+        message: String,
+    },
+    /// It is no server of ours, or another version.
+    #[error(
+        "{place} answers what this program does not understand: {why}; is an anneal serve of this version there?"
+    )]
+    Odd {
+        /// Where.
+        place: String,
+        /// What.
+        why: String,
+    },
+}
+
+/// The answer, or why there is none.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// A connection.
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// Bytes of the longest answer that is read.
+const LONGEST: usize = 256 << 20;
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Socket(path) => write!(formatter, "{}", path.display()),
+            Place::Address { authority, .. } => write!(formatter, "http://{authority}"),
+            Place::Inside(_) => write!(formatter, "the server in this process"),
+        }
+    }
+}
+
+impl Place {
+    /// The place that `text` names: the path of a socket, `http://HOST:PORT`, or an address. Without it the default
+    /// socket.
+    ///
+    /// # Errors
+    /// What it should be, in words.
+    pub fn read(text: Option<&str>, key: Option<String>) -> std::result::Result<Self, String> {
+        let Some(text) = text else {
+            return listen::default_path().map(Place::Socket).map_err(|_| {
+                "no server named, and XDG_RUNTIME_DIR is not set, in which the default socket is: name a socket or an \
+                 address, as in /run/anneal.sock or http://127.0.0.1:8080"
+                    .to_string()
+            });
+        };
+        if text.starts_with("https://") {
+            return Err(format!("{text}: anneal serve speaks no TLS; ask it without, or through a tunnel"));
+        }
+        let place = |authority: &str| Ok(Place::Address { authority: authority.to_string(), key });
+        match text.strip_prefix("http://") {
+            Some(rest) => match rest.trim_end_matches('/') {
+                "" => Err(format!("{text}: there is no host in it, as in http://127.0.0.1:8080")),
+                rest if rest.contains(['/', '@', '?', '#']) => {
+                    Err(format!("{text}: name host and port alone, as in http://127.0.0.1:8080"))
+                }
+                authority
+                    if authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) =>
+                {
+                    place(authority)
+                }
+                host => place(&format!("{host}:80")),
+            },
+            None if text.parse::<SocketAddr>().is_ok() => place(text),
+            None if text.is_empty() => Err("the name of the server is empty".to_string()),
+            None => Ok(Place::Socket(PathBuf::from(text))),
+        }
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Io>> {
+        let connected = match self {
+            Place::Socket(path) => {
+                UnixStream::connect(path).await.map(|stream| Box::new(stream) as Box<dyn Io>)
+            }
+            Place::Address { authority, .. } => {
+                TcpStream::connect(authority).await.map(|stream| Box::new(stream) as Box<dyn Io>)
+            }
+            Place::Inside(door) => enter(door).map(|stream| Box::new(stream) as Box<dyn Io>),
+        };
+        connected.map_err(|why| self.gone(&why))
+    }
+
+    fn gone(&self, why: &dyn fmt::Display) -> Failure {
+        Failure::Gone { place: self.to_string(), why: why.to_string() }
+    }
+
+    fn odd(&self, why: &dyn fmt::Display) -> Failure {
+        Failure::Odd { place: self.to_string(), why: why.to_string() }
+    }
+
+    /// What `GET path` answers.
+    ///
+    /// # Errors
+    /// Where there is no answer, or a refusal.
+    pub async fn get(&self, path: &str) -> Result<Value> {
+        self.http(Method::GET, path, Body::empty()).await
+    }
+
+    /// What `POST path` with `body` answers.
+    ///
+    /// # Errors
+    /// Where there is no answer, or a refusal.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        self.http(Method::POST, path, Body::from(body.to_string())).await
+    }
+
+    async fn http(&self, method: Method, path: &str, body: Body) -> Result<Value> {
+        let (host, key) = match self {
+            Place::Address { authority, key } => (authority.as_str(), key.as_deref()),
+            _ => ("localhost", None),
+        };
+        let mut request = Request::builder().method(method).uri(path).header(HOST, host);
+        request = request.header(CONTENT_TYPE, "application/json");
+        if let Some(key) = key {
+            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+        }
+        let request = request.body(body).map_err(|why| self.odd(&why))?;
+        let stream = self.connect().await?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|why| self.gone(&why))?;
+        let answered = async {
+            let response = sender.send_request(request).await.map_err(|why| self.gone(&why))?;
+            let status = response.status();
+            let bytes = to_bytes(Body::new(response.into_body()), LONGEST).await;
+            Ok((status, bytes.map_err(|why| self.gone(&why))?))
+        };
+        let (status, bytes) = drive(answered, connection).await?;
+        let value: Value =
+            serde_json::from_slice(&bytes).map_err(|_| self.odd(&format_args!("{status}, without JSON")))?;
+        // 503 of /health is an answer like any other; what is refused says so.
+        match value.get("error") {
+            Some(error) => Err(refused(error)),
+            None => Ok(value),
+        }
+    }
+
+    /// Sends `request` as a line of JSON. What comes back are the lines of its answer; who drops these ends the request.
+    ///
+    /// # Errors
+    /// Where nobody takes it.
+    pub async fn lines(&self, request: &Value) -> Result<Lines> {
+        let mut stream = self.connect().await?;
+        let mut line = request.to_string();
+        line.push('\n');
+        // A server that refuses a long line may close before it has read all of it, and its answer says why.
+        let _ = stream.write_all(line.as_bytes()).await;
+        Ok(Lines { reader: BufReader::new(stream), place: self.clone() })
+    }
+}
+
+/// A connection to the server behind `door`.
+fn enter(door: &Door) -> io::Result<UnixStream> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let over = |_| io::Error::new(io::ErrorKind::NotConnected, "it is shutting down");
+    door.send(theirs.into_std()?).map_err(over)?;
+    Ok(ours)
+}
+
+/// Waits for `answered`, for which `connection` has to be kept going.
+async fn drive<T>(answered: impl Future<Output = T>, connection: impl Future) -> T {
+    let (mut answered, mut connection) = (std::pin::pin!(answered), std::pin::pin!(connection));
+    tokio::select! {
+        biased;
+        answer = &mut answered => return answer,
+        _ = &mut connection => {}
+    }
+    answered.await
+}
+
+fn refused(error: &Value) -> Failure {
+    let text = |name: &str| error[name].as_str().unwrap_or_default().to_string();
+    Failure::Refused { code: text("code"), message: text("message") }
+}
+
+/// The lines of an answer.
+pub struct Lines {
+    reader: BufReader<Box<dyn Io>>,
+    place: Place,
+}
+
+impl Lines {
+    /// The next one.
+    ///
+    /// # Errors
+    /// Where it is a refusal, or there is none.
+    pub async fn next(&mut self) -> Result<Value> {
+        let mut line = Vec::new();
+        self.reader.read_until(b'\n', &mut line).await.map_err(|why| self.place.gone(&why))?;
+        if line.is_empty() {
+            return Err(self.place.gone(&"it closed the connection"));
+        }
+        let value: Value = serde_json::from_slice(&line).map_err(|why| self.place.odd(&why))?;
+        match value.get("error") {
+            Some(error) => Err(refused(error)),
+            None => Ok(value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_a_path_or_an_address() {
+        let cases = [
+            ("/run/a.sock", "/run/a.sock"),
+            ("a.sock", "a.sock"),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+            ("http://localhost:8080/", "http://localhost:8080"),
+            ("http://[::1]:80", "http://[::1]:80"),
+            ("http://box", "http://box:80"),
+            ("127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(
+                Place::read(Some(text), None).map(|place| place.to_string()),
+                Ok(expected.to_string())
+            );
+        }
+        for text in ["https://box", "http://", "http:///", "http://box/v1", "http://a@box:80", ""] {
+            assert!(Place::read(Some(text), None).is_err(), "{text:?} was taken");
+        }
+    }
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work)
+    }
+
+    /// What `Place::get` says of a server that answers `response`.
+    fn answered(response: &'static [u8]) -> String {
+        block_on(async {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("a.sock");
+            let listener = tokio::net::UnixListener::bind(&path).expect("bound");
+            let serve = async {
+                let (mut stream, _) = listener.accept().await.expect("a client");
+                let mut request = [0; 512];
+                let _ = tokio::io::AsyncReadExt::read(&mut stream, &mut request).await;
+                let _ = stream.write_all(response).await;
+            };
+            let place = Place::Socket(path);
+            let (answer, ()) = tokio::join!(place.get("/status"), serve);
+            answer.map_or_else(|error| error.to_string(), |value| value.to_string())
+        })
+    }
+
+    #[test]
+    fn what_is_answered_is_told_apart() {
+        let cases: [(&[u8], &str); 5] = [
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{\"a\":1}", "{\"a\":1}"),
+            (
+                b"HTTP/1.1 401 No\r\nContent-Length: 38\r\n\r\n{\"error\":{\"code\":\"c\",\"message\":\"why\"}}",
+                "why",
+            ),
+            (b"HTTP/1.1 404 No\r\nContent-Length: 4\r\n\r\nnope", "does not understand: 404 Not Found, without JSON"),
+            (b"220 mail.example ESMTP\r\n", "there is no answer from"),
+            (b"", "there is no answer from"),
+        ];
+        for (response, expected) in cases {
+            let found = answered(response);
+            assert!(found.contains(expected), "{}: {found}", String::from_utf8_lossy(response));
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_named() {
+        let error = block_on(Place::Socket("/nowhere/a.sock".into()).get("/status")).expect_err("nobody");
+        assert!(error.to_string().starts_with("there is no answer from /nowhere/a.sock: "), "{error}");
+        let (door, receiver) = mpsc::unbounded_channel();
+        drop(receiver);
+        let error = block_on(Place::Inside(door).get("/status")).expect_err("nobody");
+        assert!(error.to_string().contains("it is shutting down"), "{error}");
+    }
+}

@@ -1,0 +1,88 @@
+//! What comes as server-sent events.
+
+use serde_json::{Map, Value, json};
+
+use super::responses::{chat_logprobs, ends, object, text_logprobs, tokens};
+
+/// The schema of one event whose data are chunks of this name, or the end. Since OpenAPI 3.2 this is what `itemSchema` is
+/// for; programs that read 3.1 know it as well, and a `schema` would be one of the whole stream.
+pub fn events(chunk: &str) -> Value {
+    let one_of = [chunk, "Error"].map(|name| json!({ "$ref": format!("#/components/schemas/{name}") }));
+    json!({ "itemSchema": {
+        "type": "object",
+        "description": "An event: with `stream` there is one for each part of the answer, or one for an error. The last one \
+                        says [DONE], unless it is an error.",
+        "properties": { "data": { "anyOf": [
+            { "type": "string", "const": "[DONE]" },
+            {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": { "anyOf": one_of },
+            },
+        ]}},
+        "required": ["data"],
+    }})
+}
+
+/// The schemas of the chunks, by name.
+pub fn schemas() -> Map<String, Value> {
+    let text = json!({ "type": "string" });
+    let call = some(
+        &["index", "function"],
+        json!({
+            "index": { "type": "integer", "minimum": 0 },
+            "id": text,
+            "type": { "const": "function" },
+            "function": some(&["arguments"], json!({ "name": text, "arguments": text })),
+        }),
+    );
+    let delta = some(
+        &[],
+        json!({
+            "role": { "const": "assistant" },
+            "content": text,
+            "tool_calls": { "type": "array", "items": call, "minItems": 1 },
+        }),
+    );
+    let all = json!({
+        "CompletionChunk":
+            chunk("text_completion", json!({ "text": text, "logprobs": text_logprobs() }), json!(["stop", "length", null])),
+        "ChatChunk": chunk(
+            "chat.completion.chunk",
+            json!({ "delta": delta, "logprobs": chat_logprobs() }),
+            json!(["stop", "length", "tool_calls", null]),
+        ),
+    });
+    all.as_object().cloned().unwrap_or_default()
+}
+
+/// An object of which only `required` must be there.
+fn some(required: &[&str], properties: Value) -> Value {
+    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}
+
+fn chunk(kind: &str, mut choice: Value, reasons: Value) -> Value {
+    choice["index"] = json!({ "type": "integer", "minimum": 0 });
+    choice["finish_reason"] = json!({ "enum": reasons });
+    let names: Vec<String> = choice.as_object().into_iter().flat_map(Map::keys).cloned().collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    choice["tokens"] = tokens();
+    let choices = json!({ "type": "array", "items": some(&names, choice), "maxItems": 1 });
+    let mut all = object(
+        &["id", "object", "created", "model", "choices"],
+        json!({
+            "id": { "type": "string" },
+            "object": { "const": kind },
+            "created": { "type": "integer", "minimum": 0 },
+            "model": { "type": "string" },
+            "choices": choices,
+            "usage": { "$ref": "#/components/schemas/Usage" },
+            "timings": { "$ref": "#/components/schemas/Timings" },
+        }),
+    );
+    // With the last part of a choice.
+    if let (Some(properties), Some(ends)) = (all["properties"].as_object_mut(), ends().as_object()) {
+        properties.extend(ends.clone());
+    }
+    all
+}

@@ -1,0 +1,216 @@
+//! Drafts of slots: what may follow goes into the batch with the token before it, and what would have been chosen stays.
+//!
+//! Slots share the batch: those that generate and prompts have theirs first, drafts what is left of it.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use super::super::drafts::Who;
+use super::super::plan::Part;
+use super::{Rules, Scheduler};
+use crate::error::{Error, Result};
+use crate::ffi::{Batch, Context, Decoded, SequenceId, Token};
+use crate::speculative::{Found, Gain, Sameness, WIDTHS, is_mixture};
+
+/// What the scheduler knows of drafts.
+pub(super) struct Drafts {
+    sameness: Sameness,
+    /// For each number of slots that generate: batches of more are slower for all.
+    gains: HashMap<usize, Gain>,
+    /// How many generate in the step that is being measured; nothing where prompts are in it too.
+    measured: Option<usize>,
+    /// Whether the model's memory can take tokens back, and a batch says something of the next one.
+    possible: bool,
+    /// Whether the next step goes without: there was no room.
+    rests: bool,
+}
+
+impl Drafts {
+    pub(super) fn new(context: &Context, rules: &Rules) -> Self {
+        let possible = context.model().can_take_back() && (rules.drafts.near || !is_mixture(context));
+        Drafts {
+            sameness: Sameness::default(),
+            gains: HashMap::new(),
+            measured: None,
+            possible,
+            rests: false,
+        }
+    }
+}
+
+impl Scheduler {
+    /// Looks for drafts for the slots of `parts`, which has room for some more tokens.
+    pub(super) fn draft(&mut self, parts: &[Part]) -> Result<()> {
+        let deciding: Vec<usize> = parts
+            .iter()
+            .filter(|part| self.slots[part.slot].run.as_ref().is_some_and(|run| run.next.is_some()))
+            .map(|part| part.slot)
+            .collect();
+        let only_these = deciding.len() == parts.len();
+        self.drafts.measured = (only_these && !deciding.is_empty() && self.rules.drafts.who != Who::Off)
+            .then_some(deciding.len());
+        let rests = std::mem::take(&mut self.drafts.rests);
+        let Some(count) = self.drafts.measured else { return Ok(()) };
+        let gain = self.drafts.gains.entry(count).or_insert_with(|| Gain::new(Box::new(Instant::now)));
+        let lets = gain.lets_draft();
+        let lost = gain.loss().is_some();
+        if lost {
+            for &at in &deciding {
+                if let Some(run) = self.slots[at].run.as_mut().filter(|run| run.draft.wish.is_some()) {
+                    run.draft.drafted.turned_off = true;
+                }
+            }
+        }
+        if lets && !rests && self.drafts.possible {
+            let used = parts.iter().map(|part| part.tokens).sum::<u32>();
+            // Each its part, so that the first does not take it all; rows are kept for all.
+            let rows = self.context.rows().min(self.budget).saturating_sub(used) as usize / count;
+            for at in deciding {
+                self.draft_of(at, rows)?;
+            }
+        }
+        if let Some(gain) = self.drafts.gains.get_mut(&count) {
+            gain.begin();
+        }
+        Ok(())
+    }
+
+    /// Drafts up to `most` tokens for slot `at`.
+    fn draft_of(&mut self, at: usize, most: usize) -> Result<()> {
+        // Cells of one context: a graph is as long as all that it holds.
+        let cells = self.slots.iter().map(|slot| slot.held.len()).sum::<usize>();
+        let slot = &self.slots[at];
+        let Some(run) = &slot.run else { return Ok(()) };
+        let (Some(wish), Some(next)) = (run.draft.wish, run.next) else { return Ok(()) };
+        let room = (self.context.n_ctx() as usize).saturating_sub(cells + 1);
+        let most = most.min(wish.most as usize).min(room).min(run.left().saturating_sub(1) as usize);
+        let reach = run.draft.reach.min(WIDTHS.len() - 1);
+        let (sequence, held) = (slot.sequence, slot.held.len());
+        let mut width = None;
+        let fits = |width: &usize| *width <= most + 1 && !Sameness::is_between(*width, cells);
+        for candidate in WIDTHS[..=reach].iter().copied().rev().filter(fits) {
+            let found = match self.drafts.sameness.of(candidate, cells) {
+                Some(found) => found,
+                None => {
+                    let Some(last) = self.slots[at].run.as_ref().and_then(|run| run.last_made(candidate))
+                    else {
+                        continue;
+                    };
+                    let last = last.to_vec();
+                    let rows = look(&mut self.context, &mut self.batch, sequence, held, &last)?;
+                    self.drafts.sameness.learn(candidate, cells, rows)
+                }
+            };
+            if found == Found::Same || self.rules.drafts.near {
+                width = Some(candidate);
+                break;
+            }
+        }
+        let Some(width) = width else { return Ok(()) };
+        if let Some(run) = &mut self.slots[at].run {
+            let text = run.text_with(next);
+            let draft = run.draft.lookup.draft(&text, width - 1);
+            run.draft.tokens = draft;
+        }
+        Ok(())
+    }
+
+    /// Takes the drafts out of a batch for which there was no room. Whether there were any.
+    pub(super) fn drop_drafts(&mut self) -> bool {
+        for run in self.slots.iter_mut().filter_map(|slot| slot.run.as_mut()) {
+            self.drafts.rests |= !run.draft.tokens.is_empty();
+            run.draft.tokens.clear();
+        }
+        self.drafts.rests
+    }
+
+    /// Chooses tokens for slot `at`: by row `row` of the batch, and on as long as they are those of its draft.
+    pub(super) fn choose_tokens(&mut self, at: usize, row: i32) -> Result<usize> {
+        let draft = match &mut self.slots[at].run {
+            Some(run) => std::mem::take(&mut run.draft.tokens),
+            None => return Ok(0),
+        };
+        let mut accepted = 0;
+        loop {
+            self.choose_token(at, row + accepted as i32)?;
+            let slot = &mut self.slots[at];
+            // Over, or another one than was drafted.
+            let Some(run) = &mut slot.run else { break };
+            let Some(next) = run.next.filter(|next| draft.get(accepted) == Some(next)) else { break };
+            slot.held.push(next);
+            run.evaluated(next);
+            accepted += 1;
+        }
+        if draft.is_empty() {
+            return Ok(1);
+        }
+        let slot = &mut self.slots[at];
+        if !self.context.forget(slot.sequence, slot.held.len() as u32) {
+            return Err(Error::Decode {
+                tokens: draft.len(),
+                why: "a draft could not be taken back".to_string(),
+            });
+        }
+        self.metrics.drafted_tokens.add(draft.len() as u64);
+        self.metrics.accepted_tokens.add(accepted as u64);
+        if let Some(run) = &mut slot.run {
+            run.draft.learn(draft.len(), accepted);
+        }
+        Ok(accepted + 1)
+    }
+
+    /// The step gave `tokens` tokens, with drafts (`drafted`) or without.
+    pub(super) fn measure_step(&mut self, tokens: usize, drafted: bool) {
+        let Some(count) = self.drafts.measured.take() else { return };
+        let Some(gain) = self.drafts.gains.get_mut(&count) else { return };
+        let before = gain.loss().is_none();
+        match drafted {
+            true => gain.end_drafted(tokens),
+            false => gain.end_plain_of(tokens),
+        }
+        if before && gain.loss().is_some() {
+            self.metrics.drafts_turned_off.add(1);
+        }
+    }
+}
+
+/// Rows of the last tokens of a sequence as a batch and one by one, which it holds afterwards as before.
+type Rows = Vec<(Vec<f32>, Vec<f32>)>;
+
+/// Evaluates `last`, the last of `held` tokens of `sequence`, as a batch and then one by one.
+fn look(
+    context: &mut Context,
+    batch: &mut Batch,
+    sequence: SequenceId,
+    held: usize,
+    last: &[Token],
+) -> Result<Rows> {
+    let from = held - last.len();
+    let mut evaluate = |context: &mut Context, at: usize, tokens: &[Token]| -> Result<Vec<Vec<f32>>> {
+        batch.clear();
+        for (index, token) in tokens.iter().enumerate() {
+            batch.push(*token, (at + index) as u32, sequence, true);
+        }
+        match context.decode_batch(batch)? {
+            Decoded::Done => {}
+            Decoded::NoRoom => {
+                let why = "no room for tokens that were there".to_string();
+                return Err(Error::Decode { tokens: tokens.len(), why });
+            }
+        }
+        (0..tokens.len()).map(|row| context.logits_at(row as i32).map(<[f32]>::to_vec)).collect()
+    };
+    let taken_back = |done: bool| match done {
+        true => Ok(()),
+        false => Err(Error::Decode { tokens: last.len(), why: "tokens could not be taken back".to_string() }),
+    };
+    taken_back(context.forget(sequence, from as u32))?;
+    let together = evaluate(context, from, last)?;
+    taken_back(context.forget(sequence, from as u32))?;
+    let mut rows = Vec::with_capacity(last.len());
+    for (index, (token, row)) in last.iter().zip(together).enumerate() {
+        let alone = evaluate(context, from + index, &[*token])?;
+        rows.push((row, alone.into_iter().next().unwrap_or_default()));
+    }
+    Ok(rows)
+}

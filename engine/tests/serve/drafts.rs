@@ -1,0 +1,96 @@
+//! Speculative decoding in the server: the same tokens, and what is told of it.
+
+use serde_json::{Value, json};
+
+use crate::client::{Server, greedy};
+use crate::common::on_tiny;
+
+const REPEATS: &str = "a b c d a b c d a b c d a b c d a";
+
+fn with(mut request: Value, drafts: Value) -> Value {
+    request["speculative"] = drafts;
+    request["cache_prompt"] = false.into();
+    request
+}
+
+#[test]
+fn tokens_are_those_of_run_without_drafts() {
+    let server = Server::start(&["--slots", "1", "--speculative", "lookup"]);
+    let mut lines = server.connect();
+    let mut drafted = 0;
+    for prompt in [REPEATS, "hello", "The smith brings the steel slowly to a red heat"] {
+        let arguments = ["--json", "--ignore-eos", "--greedy", "-t", "1", "-p", prompt, "-n", "100"];
+        let expected: Value = serde_json::from_str(&on_tiny("run", &arguments)).expect("one JSON object");
+        let answer = lines.ask(&with(greedy(prompt, 100), Value::Null));
+        assert_eq!(answer["tokens"], expected["tokens"], "{prompt}");
+        assert_eq!(answer["text"], expected["text"], "{prompt}");
+        drafted += answer["timings"]["drafted_tokens"].as_u64().expect("a number");
+        // A request may do without.
+        let plain = lines.ask(&with(greedy(prompt, 100), json!({ "drafts": "off" })));
+        assert_eq!(plain["tokens"], expected["tokens"], "{prompt}");
+        assert_eq!(plain["timings"]["drafted_tokens"], 0, "{plain}");
+    }
+    assert!(drafted > 0, "nothing was drafted");
+    assert_eq!(server.metric("anneal_drafted_tokens_total"), drafted as f64);
+    assert!(server.metric("anneal_accepted_tokens_total") <= drafted as f64);
+}
+
+#[test]
+fn drawn_tokens_and_schemas_are_the_same_too() {
+    let server = Server::start(&["--slots", "1", "--speculative", "asked"]);
+    let mut lines = server.connect();
+    let schema = json!({ "type": "array", "items": { "enum": ["red", "green"] }, "minItems": 8, "maxItems": 9 });
+    let drawn = json!({
+        "prompt": REPEATS, "max_tokens": 80, "temperature": 1.2, "top_k": 0, "seed": 7, "ignore_eos": true,
+    });
+    let mut penalised = drawn.clone();
+    penalised["repeat_penalty"] = 1.2.into();
+    let mut ruled = greedy(REPEATS, 200);
+    ruled["json_schema"] = schema;
+    for request in [drawn, penalised, ruled] {
+        let plain = lines.ask(&with(request.clone(), Value::Null));
+        assert_eq!(plain["timings"]["drafted_tokens"], 0, "nobody asked: {plain}");
+        let drafted = lines.ask(&with(request, json!({ "drafts": "lookup", "max": 3 })));
+        assert_eq!(drafted["tokens"], plain["tokens"]);
+        assert_eq!(drafted["stop"], plain["stop"]);
+    }
+}
+
+#[test]
+fn several_slots_share_a_batch() {
+    let server = Server::start(&["--slots", "3", "--speculative", "lookup", "--draft-near", "-c", "1024"]);
+    let ask = |at: u32| {
+        let mut lines = server.connect();
+        for _ in 0..3 {
+            let n = 60 + 10 * at;
+            let answer = lines.ask(&greedy(REPEATS, n));
+            assert_eq!(answer["usage"]["completion_tokens"], n, "{answer}");
+            assert_eq!(answer["tokens"].as_array().map(Vec::len), Some(n as usize), "{answer}");
+        }
+    };
+    let ask = &ask;
+    std::thread::scope(|scope| {
+        for at in 0..5 {
+            scope.spawn(move || ask(at));
+        }
+    });
+}
+
+#[test]
+fn a_full_context_ends_where_it_would() {
+    let server = Server::start(&["-c", "256", "--slots", "1", "--speculative", "lookup"]);
+    let full = server.ask(&greedy(REPEATS, 1000));
+    assert_eq!(full["stop"], "context_full", "{full}");
+    let usage = |name: &str| full["usage"][name].as_u64().expect("a number");
+    assert_eq!(usage("prompt_tokens") + usage("completion_tokens"), 257);
+}
+
+#[test]
+fn a_server_without_drafts_says_so() {
+    let server = Server::start(&[]);
+    let answer = server.ask(&with(greedy("hello", 4), json!({ "drafts": "lookup" })));
+    let message = answer["error"]["message"].as_str().expect("an error");
+    assert!(message.contains("this server drafts nothing"), "{message}");
+    let answer = server.ask(&with(greedy("hello", 4), json!({ "drafts": "off" })));
+    assert_eq!(answer["usage"]["completion_tokens"], 4, "{answer}");
+}

@@ -1,0 +1,76 @@
+//! Models that are no plain decoders: one with a sliding window, and one that makes embeddings alone.
+
+use std::process::{Command, Stdio};
+
+use gguf::synth::{self, Options, Preset};
+use serde_json::{Value, json};
+
+use crate::client::{Server, greedy, http};
+use crate::common::ANNEAL;
+
+/// A server of `preset`, on one thread.
+fn start(preset: Preset, more: &[&str]) -> Server {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = folder.path().join("model.gguf");
+    synth::write(&model, &Options::new(preset)).expect("a model");
+    let mut command = Command::new(ANNEAL);
+    command.args(["serve", "--json", "-t", "1", "-m"]).arg(&model).args(more);
+    command.arg("--socket").arg(folder.path().join("a.sock"));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    Server::with(command, folder)
+}
+
+fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
+    let stream = std::os::unix::net::UnixStream::connect(server.socket()).expect("it listens");
+    let (status, _, text) = http(stream, "POST", path, &[], body.to_string().as_bytes());
+    (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().expect("a list").iter().map(|value| value.as_f64().expect("a number")).collect()
+}
+
+fn cosine(one: &Value, other: &Value) -> f64 {
+    numbers(&one["embedding"]).iter().zip(numbers(&other["embedding"])).map(|(one, other)| one * other).sum()
+}
+
+#[test]
+fn one_that_makes_embeddings_alone_makes_them_and_no_text() {
+    let server = start(Preset::BertTiny, &[]);
+    let (status, answer) = post(&server, "/v1/embeddings", &json!({ "input": ["a cat", "a ship", "a cat"] }));
+    assert_eq!(status, 200, "{answer}");
+    let data = answer["data"].as_array().expect("a list");
+    assert!(cosine(&data[0], &data[2]) > 0.9999 && cosine(&data[0], &data[1]) < 0.999, "{answer}");
+    // Alone as in company: a batch holds several texts, and none looks at another.
+    let (_, alone) = post(&server, "/v1/embeddings", &json!({ "input": "a ship" }));
+    assert!(cosine(&alone["data"][0], &data[1]) > 0.9999, "{alone}");
+    for (path, body) in [
+        ("/v1/completions", json!({ "prompt": "a", "max_tokens": 3 })),
+        ("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": "a" }] })),
+    ] {
+        let (status, answer) = post(&server, path, &body);
+        assert_eq!(status, 400, "{path}: {answer}");
+    }
+    let answer = server.ask(&greedy("a", 3));
+    assert!(answer["error"]["message"].as_str().is_some_and(|why| why.contains("no text")), "{answer}");
+    // And it goes on.
+    assert_eq!(post(&server, "/v1/embeddings", &json!({ "input": "a cat" })).0, 200);
+    let longer = "word ".repeat(600);
+    assert_eq!(post(&server, "/v1/embeddings", &json!({ "input": longer })).0, 400);
+}
+
+#[test]
+fn one_with_a_sliding_window_answers_as_alone() {
+    let server = start(Preset::SwaTiny, &["-c", "1024"]);
+    // Longer than the window.
+    let prompt = "Once upon a time there was a word ".repeat(12);
+    let first = server.ask(&greedy(&prompt, 12));
+    assert!(first["text"].as_str().is_some_and(|text| !text.is_empty()), "{first}");
+    for _ in 0..2 {
+        assert_eq!(server.ask(&greedy(&prompt, 12))["text"], first["text"]);
+    }
+    let (status, answer) = post(&server, "/v1/embeddings", &json!({ "input": ["a cat", "a ship", "a cat"] }));
+    assert_eq!(status, 200, "{answer}");
+    let data = answer["data"].as_array().expect("a list");
+    assert!(cosine(&data[0], &data[2]) > 0.9999 && cosine(&data[0], &data[1]) < 0.9999, "{answer}");
+}

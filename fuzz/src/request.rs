@@ -1,0 +1,39 @@
+//! Requests as clients send them: what is no request is refused in words, whatever it is.
+
+use std::time::Duration;
+
+use engine::sampling::SamplingOptions;
+use engine::serve::fields::Fields;
+use engine::serve::request::{Defaults, Generate, prompt_or_messages};
+
+/// Reads `bytes` as the server reads a line of JSON.
+pub fn check(bytes: &[u8]) {
+    let defaults = Defaults {
+        sampling: SamplingOptions::default(),
+        max_tokens: 512,
+        deadline: Duration::from_secs(600),
+        drafts: Default::default(),
+        workloads: Default::default(),
+    };
+    let read = || {
+        let mut fields = Fields::read(bytes)?;
+        let _ = fields.take("id");
+        let prompt = prompt_or_messages(&mut fields)?;
+        let generate = Generate::take(&mut fields, prompt, &defaults)?;
+        fields.finish()?;
+        Ok::<_, engine::serve::refusal::Refusal>(generate)
+    };
+    match read() {
+        Ok(generate) => {
+            assert!(generate.max_tokens > 0 && generate.deadline <= defaults.deadline, "{generate:?}");
+            assert!(generate.sampling.check().is_ok(), "{:?}", generate.sampling);
+        }
+        Err(refusal) => {
+            assert!((400..500).contains(&refusal.status()), "{refusal:?}");
+            // What is repeated of a request is cut.
+            assert!(refusal.message.len() < 16 << 10, "{} bytes", refusal.message.len());
+            let error = serde_json::to_string(&refusal.error()).expect("JSON");
+            assert!(error.contains("message"), "{error}");
+        }
+    }
+}

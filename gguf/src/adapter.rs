@@ -1,0 +1,123 @@
+//! LoRA adapters: whether one is for a model, before llama.cpp sees it.
+//!
+//! llama.cpp's own loader checks the two dimensions that matter most and leaves the rest (a third dimension, types, the
+//! kind of a number) to assertions of its graph, which end the process.
+
+use build_info::Bytes;
+
+use crate::read::TensorInfo;
+use crate::value::{Scalar, Value, ValueType};
+use crate::{GgmlType, GgufFile};
+
+/// Ends of the names of an adapter's tensors.
+const SUFFIXES: [&str; 2] = [".lora_a", ".lora_b"];
+
+/// Types that llama.cpp multiplies with: floats, and blocks that models are quantised to.
+fn is_factor(kind: GgmlType) -> bool {
+    let floats = ["f32", "f16", "bf16"];
+    // Of the quantised ones those that have been seen in adapters and that every backend multiplies with.
+    floats.contains(&kind.name()) || ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1"].contains(&kind.name())
+}
+
+fn text<'a>(file: &'a GgufFile, key: &str) -> Option<&'a str> {
+    match file.get(key) {
+        Some(Value::Scalar(Scalar::String(text))) => Some(text),
+        _ => None,
+    }
+}
+
+/// Sees that `adapter` is a LoRA adapter for the model in `model`, all its parts. Returns the size of its tensors.
+///
+/// # Errors
+/// What is wrong, in words that follow the adapter's name.
+pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
+    match (text(adapter, "general.type"), text(adapter, "adapter.type")) {
+        (Some("adapter"), Some("lora")) => {}
+        (Some("adapter"), other) => {
+            return Err(format!(
+                "it is an adapter of type {:?}, and only lora is known",
+                other.unwrap_or("none")
+            ));
+        }
+        (other, _) => {
+            let what = other
+                .map_or("it has no general.type".to_string(), |is| format!("its general.type is {is:?}"));
+            return Err(format!("it is no adapter ({what}): name a LoRA adapter in GGUF form"));
+        }
+    }
+    let architecture = |file: &GgufFile| text(file, "general.architecture").unwrap_or("none").to_string();
+    let (own, base) = (architecture(adapter), model.first().map_or(String::new(), |file| architecture(file)));
+    if own != base {
+        return Err(format!(
+            "it is for the architecture {own}, and the model's is {base}: take the adapter's own model"
+        ));
+    }
+    match (adapter.value_type("adapter.lora.alpha"), adapter.get("adapter.lora.alpha")) {
+        (None, _) => {}
+        (Some(ValueType::F32), Some(Value::Scalar(Scalar::Float(alpha)))) if alpha.is_finite() => {}
+        _ => return Err("its adapter.lora.alpha is no finite 32-bit number: convert it again".to_string()),
+    }
+    if adapter.get("adapter.alora.invocation_tokens").is_some() {
+        return Err(
+            "it works only after tokens that invoke it (an activated LoRA), which is not offered here"
+                .to_string(),
+        );
+    }
+    let mut pairs = 0;
+    for tensor in adapter.tensors() {
+        let Some(base) = SUFFIXES.iter().find_map(|suffix| tensor.name.strip_suffix(suffix)) else {
+            // llama.cpp leaves those out.
+            if tensor.name.ends_with("_norm.weight") {
+                continue;
+            }
+            return Err(format!("its tensor {} is no part of a LoRA adapter", tensor.name));
+        };
+        if !is_factor(tensor.kind) {
+            return Err(format!(
+                "its tensor {} has the type {}, with which nothing multiplies",
+                tensor.name, tensor.kind
+            ));
+        }
+        if tensor.name.ends_with(SUFFIXES[0]) {
+            let other = format!("{base}{}", SUFFIXES[1]);
+            let other = adapter.tensors().iter().find(|tensor| tensor.name == other);
+            let other =
+                other.ok_or_else(|| format!("it has {} and no {base}{}", tensor.name, SUFFIXES[1]))?;
+            let weight = model.iter().flat_map(|file| file.tensors()).find(|tensor| tensor.name == base);
+            let weight = weight.ok_or_else(|| {
+                format!("it changes {base}, and the model has none: take the adapter's own model")
+            })?;
+            check_pair(tensor, other, weight)?;
+            pairs += 1;
+        } else if !adapter.tensors().iter().any(|tensor| tensor.name == format!("{base}{}", SUFFIXES[0])) {
+            return Err(format!("it has {} and no {base}{}", tensor.name, SUFFIXES[0]));
+        }
+    }
+    match pairs {
+        0 => Err("it changes no tensor".to_string()),
+        _ => Ok(adapter.total_tensor_bytes()),
+    }
+}
+
+/// Whether `weight` + `b` `a` has the shape of `weight`.
+fn check_pair(a: &TensorInfo, b: &TensorInfo, weight: &TensorInfo) -> Result<(), String> {
+    let four = |tensor: &TensorInfo| {
+        let mut dims = [1; 4];
+        dims.iter_mut().zip(&tensor.dims).for_each(|(to, dim)| *to = *dim);
+        dims
+    };
+    let (a4, b4, w4) = (four(a), four(b), four(weight));
+    let rank = b4[0];
+    let fits = match weight.name.ends_with("token_embd.weight") {
+        // Rows of `a` are picked by token, so it lies as the embedding does not.
+        true => a4 == [rank, w4[1], 1, 1] && b4 == [rank, w4[0], 1, 1],
+        false => a4 == [w4[0], rank, w4[2], w4[3]] && b4 == [rank, w4[1], w4[2], w4[3]],
+    };
+    match fits && rank > 0 {
+        true => Ok(()),
+        false => Err(format!(
+            "{} of {:?} and {} of {:?} do not fit the model's {} of {:?}: take the adapter's own model",
+            a.name, a.dims, b.name, b.dims, weight.name, weight.dims
+        )),
+    }
+}

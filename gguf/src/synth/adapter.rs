@@ -1,0 +1,79 @@
+//! LoRA adapters with random weights, for tests.
+
+use std::io::BufWriter;
+use std::path::Path;
+
+use build_info::Bytes;
+use noise::{Xoshiro, draw_normals};
+
+use super::{Error, Summary};
+use crate::partial::{PartialFile, PlaceError};
+use crate::write::{Header, Meta, TensorSpec, WriteError, Writer};
+use crate::{GgmlType, GgufFile, Scalar, Value};
+
+/// Rank of what is added to each matrix.
+const RANK: u64 = 8;
+
+/// Matrices of a layer that are changed: those that most adapters change.
+const CHANGED: [&str; 2] = ["attn_q.weight", "attn_v.weight"];
+
+/// How large what is added is, over the matrix itself: enough to change what is said, not to end all sense.
+const STRENGTH: f64 = 0.5;
+
+/// Writes a LoRA adapter for the model in `model` to `path`, of its query and value matrices. The same seed gives the
+/// same bytes.
+///
+/// # Errors
+/// Where the model has no such matrices, or the file cannot be written.
+pub fn write_adapter(path: &Path, model: &GgufFile, seed: u64) -> Result<Summary, Error> {
+    let architecture = match model.get("general.architecture") {
+        Some(Value::Scalar(Scalar::String(name))) => name.clone(),
+        _ => String::new(),
+    };
+    let changed = model.tensors().iter().filter(|tensor| {
+        CHANGED.iter().any(|name| tensor.name.ends_with(name)) && tensor.dims.len() == 2 && tensor.dims[0] > 0
+    });
+    let mut tensors = Vec::new();
+    for tensor in changed {
+        let (inputs, outputs) = (tensor.dims[0], tensor.dims[1]);
+        for (end, dims) in [("lora_a", vec![inputs, RANK]), ("lora_b", vec![RANK, outputs])] {
+            tensors.push(TensorSpec { name: format!("{}.{end}", tensor.name), dims, kind: GgmlType::F32 });
+        }
+    }
+    if tensors.is_empty() {
+        return Err(Error::NoMatrices { path: model.path().to_path_buf() });
+    }
+    let metadata = vec![
+        ("general.architecture".to_string(), Meta::String(architecture)),
+        ("general.type".to_string(), Meta::String("adapter".into())),
+        ("general.name".to_string(), Meta::String("an adapter with random weights".into())),
+        ("adapter.type".to_string(), Meta::String("lora".into())),
+        // As large as the rank, so that a scale of 1 is 1.
+        ("adapter.lora.alpha".to_string(), Meta::F32(RANK as f32)),
+    ];
+    let header = Header { metadata, tensors };
+    let total = Bytes(header.tensors.iter().filter_map(TensorSpec::bytes).sum());
+    let partial = PartialFile::beside(path, total)?;
+    let failed = |error| match error {
+        WriteError::Io(source) => PlaceError::from_io(path, source),
+        other => PlaceError::from_io(path, std::io::Error::other(other)),
+    };
+    let mut writer = Writer::new(BufWriter::new(partial.open()?), &header).map_err(failed)?;
+    for (index, tensor) in header.tensors.iter().enumerate() {
+        // Rows of `a` keep the size of activations; `b` sums RANK of them.
+        let std = match index % 2 {
+            0 => 1.0 / (tensor.dims[0] as f64).sqrt(),
+            _ => STRENGTH / (RANK as f64).sqrt(),
+        };
+        let mut random = Xoshiro::keyed(seed, [index as u64, 0]);
+        let mut data = Vec::new();
+        for _ in 0..tensor.dims[1] {
+            draw_normals(&mut data, tensor.dims[0] as usize, 0.0, std, &mut random);
+        }
+        writer.write_data(&data).map_err(failed)?;
+    }
+    writer.finish().map_err(failed)?;
+    partial.commit()?;
+    let parameters = header.tensors.iter().map(|tensor| tensor.dims.iter().product::<u64>()).sum();
+    Ok(Summary { tensors: header.tensors.len(), parameters, tensor_bytes: total })
+}

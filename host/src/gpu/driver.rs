@@ -1,0 +1,173 @@
+//! What the driver's own library lists, and what of it a program sees.
+
+use std::fmt;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use build_info::Bytes;
+use build_info::host::Gpu;
+use nvml::{Device, Fault, Identity, Nvml, Place, Selection};
+
+use super::are_alike;
+use crate::root::Cuda;
+
+/// What there is, and what went wrong with single cards.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    gpus: Vec<(Gpu, Identity)>,
+    warnings: Vec<String>,
+}
+
+/// Why there is no list.
+#[derive(Debug)]
+pub(super) enum Failed {
+    By(Fault),
+    TooLate(Duration),
+}
+
+impl Failed {
+    /// Whether another way to ask may get further.
+    pub fn is_of_the_library(&self) -> bool {
+        matches!(self, Failed::By(fault) if fault.is_of_the_library())
+    }
+
+    pub fn is_version_mismatch(&self) -> bool {
+        matches!(self, Failed::By(fault) if fault.is_version_mismatch())
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failed::By(fault) => fault.fmt(f),
+            Failed::TooLate(limit) => write!(
+                f,
+                "the NVIDIA driver did not answer within {limit:?}: `sudo dmesg | grep -i nvrm` says why; restart the \
+                 machine where it stays so"
+            ),
+        }
+    }
+}
+
+/// Asks in a thread of its own, which stays behind where the driver hangs: nothing can end it there.
+pub(super) fn list(place: &Place, limit: Duration) -> Result<Listed, Failed> {
+    let (sender, receiver) = mpsc::channel();
+    let place = place.clone();
+    std::thread::spawn(move || {
+        // The receiver may have gone: nobody is interested then.
+        let _ = sender.send(ask(&place));
+    });
+    match receiver.recv_timeout(limit) {
+        Ok(listed) => listed.map_err(Failed::By),
+        Err(_) => Err(Failed::TooLate(limit)),
+    }
+}
+
+fn ask(place: &Place) -> Result<Listed, Fault> {
+    let nvml = Nvml::start(place)?;
+    let driver = nvml.driver()?;
+    let mut listed = Listed::default();
+    for (index, device) in nvml.devices()?.into_iter().enumerate() {
+        let added = device.and_then(|device| listed.add(index, &device, &driver));
+        if let Err(fault) = added {
+            listed.warnings.push(format!("an NVIDIA GPU is left out: {fault}"));
+        }
+    }
+    if listed.gpus.is_empty() && listed.warnings.is_empty() {
+        listed.warnings.push(format!(
+            "the NVIDIA driver {driver} is loaded and shows no GPU: `lspci -d 10de:` shows whether there is one, and \
+             `sudo dmesg | grep -i nvrm` why the driver does not take it; in a container, start it with \
+             `docker run --gpus all`"
+        ));
+    }
+    Ok(listed)
+}
+
+impl Listed {
+    /// A card, or what MIG has made of it.
+    fn add(&mut self, index: usize, device: &Device<'_>, driver: &str) -> Result<(), Fault> {
+        let name = device.name()?;
+        let (major, minor) = device.capability()?;
+        let (capability, uuid) = (format!("{major}.{minor}"), device.uuid());
+        if !device.is_partitioned() {
+            let memory = self.memory(device, &name)?;
+            self.push(
+                Gpu { name, compute_capability: capability, memory, driver: driver.to_string() },
+                uuid,
+                None,
+            );
+            return Ok(());
+        }
+        let parts = device.instances();
+        if parts.is_empty() {
+            self.warnings.push(format!(
+                "MIG is on for {name} (GPU {index}) and it has no instance, so that nothing can compute on it: make one \
+                 (`sudo nvidia-smi mig -i {index} -cgi 0 -C`), or switch MIG off (`sudo nvidia-smi -i {index} -mig 0`)"
+            ));
+        }
+        for part in &parts {
+            let name = part.name().unwrap_or_else(|_| format!("{name} MIG"));
+            let memory = self.memory(part, &name)?;
+            let gpu =
+                Gpu { name, compute_capability: capability.clone(), memory, driver: driver.to_string() };
+            self.push(gpu, part.uuid(), Some(uuid.clone().unwrap_or_default()));
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, gpu: Gpu, uuid: Option<String>, card: Option<String>) {
+        self.gpus.push((gpu, Identity { uuid, card }));
+    }
+
+    fn memory(&mut self, device: &Device<'_>, name: &str) -> Result<Bytes, Fault> {
+        match device.memory() {
+            Ok(memory) => Ok(Bytes(memory.total)),
+            // GPUs that share the CPU's memory (GB10, Jetson).
+            Err(fault) if fault.is_not_supported() => {
+                self.warnings.push(format!(
+                    "NVML names no memory of {name:?}: it seems to share the CPU's, and what fits is not known"
+                ));
+                Ok(Bytes(0))
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+}
+
+/// What `CUDA_VISIBLE_DEVICES` and MIG leave to a program.
+pub(super) fn visible(listed: Listed, cuda: &Cuda, warnings: &mut Vec<String>) -> Vec<Gpu> {
+    let Listed { gpus, warnings: said } = listed;
+    warnings.extend(said);
+    let (gpus, identities): (Vec<Gpu>, Vec<Identity>) = gpus.into_iter().unzip();
+    let alike = are_alike(&gpus);
+    let selection = Selection::of(&identities, cuda.visible.as_deref(), cuda.order.as_deref(), alike);
+    warnings.extend(selection.remarks);
+    let is_part = |at: &usize| identities[*at].card.is_some();
+    let parts = selection.chosen.iter().filter(|at| is_part(at)).count();
+    let first = selection.chosen.iter().copied().find(|at| is_part(at));
+    if let (Some(first), 2..) = (first, parts) {
+        let uuid = identities[first].uuid.as_deref().unwrap_or("the first");
+        warnings.push(format!(
+            "MIG shows {parts} instances, and a program computes on one of them alone, here {uuid}: name another with \
+             CUDA_VISIBLE_DEVICES=MIG-… (`nvidia-smi -L` lists them), or switch MIG off (`sudo nvidia-smi -mig 0`)"
+        ));
+    }
+    let seen = |at: &usize| !is_part(at) || Some(*at) == first;
+    selection.chosen.into_iter().filter(seen).map(|at| gpus[at].clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use nvml::fake::Fake;
+
+    use super::*;
+
+    #[test]
+    fn a_driver_that_hangs_is_given_up() {
+        let fake = Fake::new("hang 5\n");
+        let limit = Duration::from_millis(50);
+        let failed = list(&fake.place(), limit).expect_err("it hangs");
+        assert!(matches!(failed, Failed::TooLate(_)) && !failed.is_of_the_library());
+        assert!(failed.to_string().contains("did not answer within 50ms"), "{failed}");
+    }
+}

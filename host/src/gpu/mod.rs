@@ -1,0 +1,82 @@
+//! NVIDIA GPUs: by the driver's library, and where that cannot be used by `nvidia-smi`. Only where a driver is loaded.
+
+mod driver;
+mod smi;
+
+use std::time::Duration;
+
+use build_info::host::Gpu;
+use nvml::{Identity, SIGNS, Selection};
+
+use self::smi::Trouble;
+use crate::root::Root;
+
+/// Waking eight GPUs without the persistence daemon takes some seconds; a driver that hangs takes for ever.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+
+pub(crate) fn nvidia(root: &Root, warnings: &mut Vec<String>) -> Vec<Gpu> {
+    if !SIGNS.iter().any(|sign| root.exists(sign)) {
+        return Vec::new();
+    }
+    let failed = match root.nvml() {
+        None => None,
+        Some(place) => match driver::list(place, TIME_LIMIT) {
+            Ok(listed) => return driver::visible(listed, root.cuda(), warnings),
+            Err(failed) if !failed.is_of_the_library() => {
+                warnings.push(format!("cannot list NVIDIA GPUs: {failed}{}", loaded(root, &failed)));
+                return Vec::new();
+            }
+            Err(failed) => Some(failed),
+        },
+    };
+    match (smi::list(root.nvidia_smi(), warnings), failed) {
+        (Ok(gpus), None) => by_number(gpus, root, warnings),
+        (Ok(gpus), Some(failed)) => {
+            warnings.push(format!("nvidia-smi lists the GPUs, and nothing can watch them: {failed}"));
+            by_number(gpus, root, warnings)
+        }
+        (Err(Trouble::NotThere), failed) => {
+            // WSL shows /dev/dxg for any GPU.
+            let by_whom = failed.map_or("nvidia-smi is not on the PATH".to_string(), |failed| {
+                format!("{failed}; nvidia-smi, the second way, is not on the PATH")
+            });
+            if SIGNS[..2].iter().any(|sign| root.exists(sign)) && root.asks_for_gpus() {
+                warnings.push(format!("cannot list NVIDIA GPUs: an NVIDIA driver is loaded, but {by_whom}"));
+            }
+            Vec::new()
+        }
+        (Err(Trouble::Failed(why)), failed) => {
+            let first = failed.map_or(String::new(), |failed| format!("{failed}; "));
+            warnings.push(format!("cannot list NVIDIA GPUs: {first}{why}"));
+            Vec::new()
+        }
+    }
+}
+
+/// What `CUDA_VISIBLE_DEVICES` leaves of GPUs whose UUIDs are not known: all of them where it names UUIDs.
+fn by_number(gpus: Vec<Gpu>, root: &Root, warnings: &mut Vec<String>) -> Vec<Gpu> {
+    let cuda = root.cuda();
+    let visible = cuda.visible.as_deref().filter(|visible| !visible.contains('-') || visible.trim() == "-1");
+    let unknown = vec![Identity { uuid: None, card: None }; gpus.len()];
+    let selection = Selection::of(&unknown, visible, cuda.order.as_deref(), are_alike(&gpus));
+    warnings.extend(selection.remarks);
+    selection.chosen.into_iter().map(|at| gpus[at].clone()).collect()
+}
+
+fn are_alike(gpus: &[Gpu]) -> bool {
+    gpus.windows(2).all(|pair| pair[0].name == pair[1].name)
+}
+
+/// Where the versions do not match, the one that is loaded.
+fn loaded(root: &Root, failed: &driver::Failed) -> String {
+    let version = || {
+        let text = root.read(SIGNS[0])?;
+        let is_version =
+            |word: &&str| word.contains('.') && word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        text.split_whitespace().find(is_version).map(str::to_string)
+    };
+    match failed.is_version_mismatch().then(version).flatten() {
+        Some(version) => format!("; version {version} is loaded"),
+        None => String::new(),
+    }
+}

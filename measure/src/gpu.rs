@@ -1,0 +1,405 @@
+//! What the NVIDIA GPUs did while something was measured: how busy they were, memory, power, clock. The driver only tells
+//! of now, so a thread asks it ten times a second.
+//!
+//! A card's figures are those of everybody who uses it. Which cards: those that CUDA shows to this process.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nvml::{Device, Identity, Nvml, Place, Sample, Selection};
+use serde::{Deserialize, Serialize};
+
+/// Between two looks, which take some tens of microseconds a card: a thousandth of a core at most. What the driver calls
+/// utilisation is itself a mean of a sixth of a second or more.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// How long the last look, or the thread's end, is waited for: a driver that hangs must not stop whoever measures.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What one GPU did. What it does not tell is absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GpuUse {
+    /// Marketing name.
+    pub name: String,
+    /// Looks that the figures are of.
+    pub samples: u32,
+    /// Mean share of the time in which a kernel ran on it, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilisation: Option<f64>,
+    /// The most memory in use, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_peak: Option<u64>,
+    /// Mean power of the card in watts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watts: Option<f64>,
+    /// Joules of the card by its own counter (Volta and later).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joules: Option<f64>,
+    /// Mean clock of the multiprocessors in MHz.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_mhz: Option<f64>,
+    /// The lowest that was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_mhz_lowest: Option<u32>,
+    /// Why it stopped telling, where it did: a lost card, say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+}
+
+/// Looks at the GPUs from its making until it is dropped.
+#[derive(Debug)]
+pub struct GpuWatch {
+    cards: Arc<Mutex<Vec<Card>>>,
+    /// Asks for a look at once. `None` when it is being dropped, which ends the thread.
+    ask: Option<Sender<Sender<()>>>,
+    /// Hangs up when the thread ends.
+    ended: Mutex<Receiver<()>>,
+    thread: Option<JoinHandle<()>>,
+    started: Arc<AtomicBool>,
+}
+
+impl GpuWatch {
+    /// `None` where no NVIDIA driver is loaded, which costs three looks into the file system. The driver is started once
+    /// a process, in the thread, and held until the process ends; where that fails there are no figures
+    /// (`cargo xtask doctor` says why).
+    pub fn start() -> Option<Self> {
+        static DRIVER: OnceLock<Option<Nvml>> = OnceLock::new();
+        nvml::driver_seems_loaded().then(|| {
+            Self::with(EVERY, |looks| {
+                let driver = DRIVER.get_or_init(|| Nvml::start(&Place::System).ok());
+                if let Some(driver) = driver {
+                    looks.run(driver);
+                }
+            })
+        })
+    }
+
+    /// The same with the library at `place`, which is started and ended with it.
+    pub fn at(place: Place, every: Duration) -> Self {
+        Self::with(every, move |looks| {
+            if let Ok(driver) = Nvml::start(&place) {
+                looks.run(&driver);
+            }
+        })
+    }
+
+    fn with(every: Duration, run: impl FnOnce(Looks) + Send + 'static) -> Self {
+        let cards = Arc::new(Mutex::new(Vec::new()));
+        let started = Arc::new(AtomicBool::new(false));
+        let (ask, asked) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        let looks = Looks { cards: Arc::clone(&cards), started: Arc::clone(&started), asked, every };
+        let thread = std::thread::Builder::new().name("gpu-watch".to_string()).spawn(move || {
+            run(looks);
+            drop(end);
+        });
+        Self { cards, ask: Some(ask), ended: Mutex::new(ended), thread: thread.ok(), started }
+    }
+
+    /// What was seen until now. Nothing in the moments in which the driver starts.
+    pub fn read(&self) -> Vec<GpuUse> {
+        if self.started.load(Ordering::Acquire)
+            && let Some(ask) = &self.ask
+        {
+            let (reply, replied) = mpsc::channel();
+            if ask.send(reply).is_ok() {
+                let _ = replied.recv_timeout(PATIENCE);
+            }
+        }
+        lock(&self.cards).iter().map(Card::summary).collect()
+    }
+}
+
+impl Drop for GpuWatch {
+    fn drop(&mut self) {
+        self.ask = None;
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let gone = matches!(ended.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
+        if let (true, Some(thread)) = (gone, self.thread.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(cards: &Mutex<Vec<Card>>) -> MutexGuard<'_, Vec<Card>> {
+    cards.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread's part.
+struct Looks {
+    cards: Arc<Mutex<Vec<Card>>>,
+    started: Arc<AtomicBool>,
+    asked: Receiver<Sender<()>>,
+    every: Duration,
+}
+
+impl Looks {
+    fn run(self, driver: &Nvml) {
+        let devices = visible(driver);
+        *lock(&self.cards) = devices.iter().map(|(name, _)| Card::new(name)).collect();
+        loop {
+            // The driver is asked without the lock.
+            for (at, (_, device)) in devices.iter().enumerate() {
+                let seen = device.sample();
+                lock(&self.cards)[at].add(seen);
+            }
+            self.started.store(true, Ordering::Release);
+            match self.asked.recv_timeout(self.every) {
+                // It is answered when the round that comes is done.
+                Ok(reply) => {
+                    for (at, (_, device)) in devices.iter().enumerate() {
+                        let seen = device.sample();
+                        lock(&self.cards)[at].add(seen);
+                    }
+                    let _ = reply.send(());
+                    if self.rest() {
+                        return;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Waits for the next look; whether there is to be none.
+    fn rest(&self) -> bool {
+        loop {
+            match self.asked.recv_timeout(self.every) {
+                // Just looked.
+                Ok(reply) => {
+                    let _ = reply.send(());
+                }
+                Err(RecvTimeoutError::Timeout) => return false,
+                Err(RecvTimeoutError::Disconnected) => return true,
+            }
+        }
+    }
+}
+
+/// The whole cards that `CUDA_VISIBLE_DEVICES` leaves: the parts that MIG makes of one tell nothing of themselves.
+fn visible(driver: &Nvml) -> Vec<(String, Device<'_>)> {
+    let devices: Vec<Device<'_>> = driver.devices().into_iter().flatten().flatten().collect();
+    let identities: Vec<Identity> =
+        devices.iter().map(|device| Identity { uuid: device.uuid(), card: None }).collect();
+    let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let instances = variable.as_deref().is_some_and(|variable| variable.contains("MIG-"));
+    let variable = variable.as_deref().filter(|_| !instances);
+    let chosen = Selection::of(&identities, variable, None, true).chosen;
+    let devices = devices.into_iter().enumerate().filter(|(at, _)| chosen.contains(at));
+    devices.map(|(at, device)| (device.name().unwrap_or_else(|_| format!("GPU {at}")), device)).collect()
+}
+
+/// Sums of one card.
+#[derive(Debug, Default)]
+struct Card {
+    name: String,
+    samples: u32,
+    utilisation: Mean,
+    watts: Mean,
+    sm_mhz: Mean,
+    sm_mhz_lowest: Option<u32>,
+    memory_peak: Option<u64>,
+    joules: Option<(f64, f64)>,
+    fault: Option<String>,
+}
+
+impl Card {
+    fn new(name: &str) -> Self {
+        Self { name: name.to_string(), ..Self::default() }
+    }
+
+    fn add(&mut self, seen: Result<Sample, nvml::Fault>) {
+        let sample = match seen {
+            Ok(sample) => sample,
+            Err(fault) => {
+                self.fault.get_or_insert_with(|| fault.to_string());
+                return;
+            }
+        };
+        self.samples += 1;
+        self.memory_peak = self.memory_peak.max(sample.memory_used);
+        self.joules = match (self.joules, sample.joules) {
+            (Some((first, _)), Some(now)) => Some((first, now)),
+            (None, Some(now)) => Some((now, now)),
+            (known, None) => known,
+        };
+        // The first tells of the time before it.
+        let counts = self.samples > 1;
+        self.utilisation.add(sample.utilisation, counts);
+        self.watts.add(sample.watts, counts);
+        self.sm_mhz.add(sample.sm_mhz.map(f64::from), counts);
+        if counts && let Some(mhz) = sample.sm_mhz {
+            self.sm_mhz_lowest = Some(self.sm_mhz_lowest.map_or(mhz, |lowest| lowest.min(mhz)));
+        }
+    }
+
+    fn summary(&self) -> GpuUse {
+        GpuUse {
+            name: self.name.clone(),
+            samples: self.samples,
+            utilisation: self.utilisation.get(),
+            memory_peak: self.memory_peak,
+            watts: self.watts.get(),
+            joules: self.joules.map(|(first, last)| last - first).filter(|joules| *joules >= 0.0),
+            sm_mhz: self.sm_mhz.get(),
+            sm_mhz_lowest: self.sm_mhz_lowest,
+            fault: self.fault.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Mean {
+    sum: f64,
+    count: u32,
+}
+
+impl Mean {
+    fn add(&mut self, value: Option<f64>, counts: bool) {
+        if let (true, Some(value)) = (counts, value) {
+            self.sum += value;
+            self.count += 1;
+        }
+    }
+
+    fn get(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / f64::from(self.count))
+    }
+}
+
+/// Figures of all GPUs together, for one column each: the utilisation and the clock of the busiest, memory and power of
+/// all. `None` where there is none.
+pub fn together(gpus: &[GpuUse]) -> Option<GpuUse> {
+    let utilisation = |gpu: &&GpuUse| gpu.utilisation.unwrap_or(-1.0);
+    let busiest = gpus.iter().max_by(|a, b| utilisation(a).total_cmp(&utilisation(b)))?;
+    let sum = |pick: fn(&GpuUse) -> Option<f64>| {
+        let values: Vec<f64> = gpus.iter().filter_map(pick).collect();
+        (!values.is_empty()).then(|| values.iter().sum())
+    };
+    Some(GpuUse {
+        memory_peak: sum(|gpu| gpu.memory_peak.map(|bytes| bytes as f64)).map(|bytes| bytes as u64),
+        watts: sum(|gpu| gpu.watts),
+        joules: sum(|gpu| gpu.joules),
+        fault: gpus.iter().find_map(|gpu| gpu.fault.clone()),
+        ..busiest.clone()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use nvml::fake::Fake;
+
+    use super::*;
+
+    /// Only when it is asked, and at the beginning.
+    const SELDOM: Duration = Duration::from_secs(3600);
+
+    fn wait_until(is_so: impl Fn() -> bool) {
+        let begin = Instant::now();
+        while !is_so() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it does not happen");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn figures_are_those_that_the_driver_told() {
+        let fake = Fake::new(
+            "device\n name NVIDIA H200\n total 143771\n used 500 9000 7000\n utilisation 3 80 90\n \
+             milliwatts 70000 400000 600000\n mhz 345 1980 1780\n millijoules 1000 1500 9000\ndevice\n name Tesla T4\n \
+             total 15360\n",
+        );
+        let watch = GpuWatch::at(fake.place(), SELDOM);
+        wait_until(|| watch.started.load(Ordering::Acquire));
+        let first = watch.read();
+        assert_eq!((first.len(), first[0].samples), (2, 2));
+        assert_eq!((first[0].utilisation, first[0].joules), (Some(0.8), Some(0.5)));
+        // The other card tells nothing but its memory.
+        let t4 =
+            GpuUse { name: "Tesla T4".to_string(), samples: 2, memory_peak: Some(0), ..GpuUse::default() };
+        assert_eq!(first[1], t4);
+        drop(watch);
+        assert_eq!(fake.starts_and_ends(), (1, 1));
+    }
+
+    #[test]
+    fn the_first_look_is_of_before_and_the_others_make_the_mean() {
+        let sample = |utilisation, watts, mhz, memory, joules| Sample {
+            utilisation: Some(utilisation),
+            watts: Some(watts),
+            sm_mhz: Some(mhz),
+            memory_used: Some(memory),
+            joules: Some(joules),
+        };
+        let mut card = Card::new("x");
+        card.add(Ok(sample(0.0, 70.0, 345, 10, 1.0)));
+        assert_eq!((card.summary().utilisation, card.summary().joules), (None, Some(0.0)));
+        card.add(Ok(sample(0.8, 400.0, 1980, 90, 1.5)));
+        card.add(Ok(sample(0.9, 600.0, 1780, 70, 9.0)));
+        let summary = card.summary();
+        assert!((summary.utilisation.unwrap() - 0.85).abs() < 1e-12);
+        assert_eq!((summary.watts, summary.joules, summary.samples), (Some(500.0), Some(8.0), 3));
+        assert_eq!((summary.sm_mhz, summary.sm_mhz_lowest), (Some(1880.0), Some(1780)));
+        assert_eq!(summary.memory_peak, Some(90));
+    }
+
+    #[test]
+    fn the_thread_looks_by_itself_and_ends_with_the_watch() {
+        let fake = Fake::new("device\n name A\n total 1\n utilisation 50\n");
+        let watch = GpuWatch::at(fake.place(), Duration::from_millis(1));
+        wait_until(|| lock(&watch.cards).first().is_some_and(|card| card.samples >= 5));
+        drop(watch);
+        assert_eq!(fake.starts_and_ends(), (1, 1));
+    }
+
+    #[test]
+    fn a_card_that_is_lost_meanwhile_keeps_what_it_told() {
+        let fake = Fake::new("device\n name A\n total 100 100 -15\n utilisation 10 20 -15\n");
+        let watch = GpuWatch::at(fake.place(), Duration::from_millis(1));
+        wait_until(|| lock(&watch.cards).first().is_some_and(|card| card.fault.is_some()));
+        let found = watch.read();
+        assert_eq!((found[0].samples, found[0].utilisation), (2, Some(0.2)));
+        assert!(found[0].fault.as_ref().unwrap().contains("GPU is lost"), "{found:?}");
+    }
+
+    #[test]
+    fn a_driver_that_refuses_or_hangs_gives_no_figures_and_stops_nobody() {
+        for script in ["init 18\n", "hang 4\n"] {
+            let fake = Fake::new(script);
+            let watch = GpuWatch::at(fake.place(), SELDOM);
+            assert_eq!(watch.read(), []);
+        }
+        // Where there is no driver there is no thread either.
+        assert_eq!(GpuWatch::start().is_some(), nvml::driver_seems_loaded());
+    }
+
+    #[test]
+    fn several_cards_make_one_figure() {
+        let gpu = |utilisation: f64, watts: Option<f64>, mhz: f64| GpuUse {
+            utilisation: Some(utilisation),
+            watts,
+            sm_mhz: Some(mhz),
+            memory_peak: Some(100),
+            ..GpuUse::default()
+        };
+        assert_eq!(together(&[]), None);
+        let both = together(&[gpu(0.2, Some(70.0), 300.0), gpu(0.9, None, 1980.0)]).unwrap();
+        assert_eq!((both.utilisation, both.watts), (Some(0.9), Some(70.0)));
+        assert_eq!((both.sm_mhz, both.memory_peak), (Some(1980.0), Some(200)));
+    }
+
+    #[test]
+    fn a_record_without_gpus_says_nothing_of_them() {
+        let text = serde_json::to_string(&crate::Usage::default()).unwrap();
+        assert!(!text.contains("gpu"), "{text}");
+        let gpus = vec![GpuUse { name: "A".to_string(), watts: Some(70.0), ..GpuUse::default() }];
+        let text = serde_json::to_string(&crate::Usage { gpus, ..crate::Usage::default() }).unwrap();
+        assert!(text.contains(r#""gpus":[{"name":"A","samples":0,"watts":70.0}]"#), "{text}");
+    }
+}

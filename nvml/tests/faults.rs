@@ -1,0 +1,115 @@
+//! Each way in which the driver's library fails, with a library that does.
+
+use nvml::fake::Fake;
+use nvml::{Fault, Nvml, Place};
+
+const H200: &str =
+    "driver 570.133.20\ndevice\n name NVIDIA H200\n uuid GPU-1111\n capability 9 0\n total 143771\n";
+
+#[test]
+fn cards_and_their_figures_are_read() {
+    let fake = Fake::new(&format!(
+        "{H200} used 600\n utilisation 87\n milliwatts 412500\n mhz 1980\n millijoules 7500\ndevice\n name Tesla T4\n \
+         capability 7 5\n total 15360\n"
+    ));
+    {
+        let nvml = Nvml::start(&fake.place()).unwrap();
+        assert_eq!(nvml.driver().unwrap(), "570.133.20");
+        let devices: Vec<_> = nvml.devices().unwrap().into_iter().map(Result::unwrap).collect();
+        assert_eq!(devices.len(), 2);
+        let card = &devices[0];
+        assert_eq!(card.name().unwrap(), "NVIDIA H200");
+        assert_eq!((card.capability().unwrap(), card.memory().unwrap().total >> 20), ((9, 0), 143_771));
+        assert_eq!((card.uuid().as_deref(), card.is_partitioned()), (Some("GPU-1111"), false));
+        let sample = card.sample().unwrap();
+        assert_eq!((sample.utilisation, sample.memory_used), (Some(0.87), Some(600 << 20)));
+        assert_eq!((sample.watts, sample.sm_mhz, sample.joules), (Some(412.5), Some(1980), Some(7.5)));
+        // What a card does not tell is no fault.
+        let sample = devices[1].sample().unwrap();
+        assert_eq!((sample.utilisation, sample.watts, devices[1].uuid()), (None, None, None));
+        assert_eq!(fake.starts_and_ends(), (1, 0));
+    }
+    assert_eq!(fake.starts_and_ends(), (1, 1));
+}
+
+#[test]
+fn a_library_that_is_none_is_told_from_a_driver_that_refuses() {
+    let start = |place: &Place| Nvml::start(place).expect_err("it cannot be started");
+    let nowhere = Place::At("/nowhere/libnvidia-ml.so.1".into());
+    assert!(matches!(start(&nowhere), Fault::Missing { .. }));
+
+    let fake = Fake::new("");
+    std::fs::write(fake.path(), "no library").unwrap();
+    let fault = start(&fake.place());
+    assert!(matches!(fault, Fault::Unusable { .. }) && fault.is_of_the_library(), "{fault}");
+
+    let stub = Fake::lacking("nvmlDeviceGetMemoryInfo", H200);
+    let fault = start(&stub.place());
+    assert!(
+        fault.is_of_the_library() && fault.to_string().contains("no function nvmlDeviceGetMemoryInfo"),
+        "{fault}"
+    );
+    assert!(fault.to_string().contains("stub"), "{fault}");
+
+    // Code, what NVML calls it, a word of the mend.
+    let cases = [
+        (18, "Driver/library version mismatch", "restart the machine"),
+        (9, "Driver Not Loaded", "modprobe nvidia"),
+        (4, "Insufficient Permissions", "/dev/nvidiactl"),
+        (999, "Unknown Error", "restart it"),
+        (77, "Unknown Error", "nvidia-smi"),
+    ];
+    for (code, said, mend) in cases {
+        let fake = Fake::new(&format!("init {code}\n"));
+        let fault = start(&fake.place());
+        assert!(!fault.is_of_the_library());
+        let text = fault.to_string();
+        assert!(text.contains(said) && text.contains(mend) && text.contains(&code.to_string()), "{text}");
+        // What did not start is not ended.
+        assert_eq!(fake.starts_and_ends(), (0, 0));
+    }
+}
+
+#[test]
+fn a_library_without_what_only_tells_more_will_do() {
+    let fake = Fake::lacking("nvmlDeviceGetMigMode", H200);
+    let nvml = Nvml::start(&fake.place()).unwrap();
+    let devices = nvml.devices().unwrap();
+    assert!(!devices[0].as_ref().unwrap().is_partitioned());
+}
+
+#[test]
+fn one_lost_card_leaves_the_others() {
+    let fake = Fake::new(&format!("device\n handle -15\n{H200} utilisation -15\n used -15\n"));
+    let nvml = Nvml::start(&fake.place()).unwrap();
+    let devices = nvml.devices().unwrap();
+    let fault = devices[0].as_ref().expect_err("it is lost").to_string();
+    assert!(fault.contains("cannot open GPU 0: GPU is lost") && fault.contains("dmesg"), "{fault}");
+    let card = devices[1].as_ref().unwrap();
+    assert_eq!(card.name().unwrap(), "NVIDIA H200");
+    // It answers with nothing but errors.
+    assert!(card.sample().is_err());
+}
+
+#[test]
+fn parts_of_a_card_are_listed() {
+    let fake = Fake::new(&format!(
+        "{H200} mig 1\ninstance\n name NVIDIA H200 MIG 1g.18gb\n uuid MIG-1\n total 16384\ninstance\n uuid MIG-2\n"
+    ));
+    let nvml = Nvml::start(&fake.place()).unwrap();
+    let devices = nvml.devices().unwrap();
+    let card = devices[0].as_ref().unwrap();
+    assert!(card.is_partitioned());
+    let parts = card.instances();
+    assert_eq!(parts.iter().map(|part| part.uuid().unwrap()).collect::<Vec<_>>(), ["MIG-1", "MIG-2"]);
+    assert_eq!(parts[0].memory().unwrap().total >> 20, 16384);
+}
+
+/// Whatever this machine has: nothing panics, and where there is no driver it is said what is missing.
+#[test]
+fn this_machine_can_be_asked() {
+    match Nvml::start(&Place::System) {
+        Ok(nvml) => assert!(nvml.driver().is_ok_and(|version| !version.is_empty())),
+        Err(fault) => assert!(!fault.mend().is_empty()),
+    }
+}
