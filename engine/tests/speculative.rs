@@ -6,7 +6,8 @@ use common::{anneal, on_tiny, parts, tiny};
 use serde_json::Value;
 
 fn run(more: &[&str]) -> Value {
-    let all = [&["--json", "--ignore-eos", "--greedy", "-t", "1", "-p", "a b c d a b c d a b", "-n", "100"], more];
+    let all =
+        [&["--json", "--ignore-eos", "--greedy", "-t", "1", "-p", "a b c d a b c d a b", "-n", "100"], more];
     serde_json::from_str(&on_tiny("run", &all.concat())).expect("one JSON object")
 }
 
@@ -38,7 +39,10 @@ fn what_cannot_be_meant_is_refused_in_words() {
         (&["run", "--speculative", "model"], "--draft-model FILE"),
         (&["run", "--draft-near"], "--draft-near without drafts"),
         (&["run", "--speculative", "lookup", "--draft-max", "16"], "use 1 to 15"),
-        (&["run", "-t", "1", "--draft-model", model, "--draft-threads", "2"], "--draft-threads 2: use 1 to 1"),
+        (
+            &["run", "-t", "1", "--draft-model", model, "--draft-threads", "2"],
+            "--draft-threads 2: use 1 to 1",
+        ),
         (&["bench", "--speculative", "lookup"], "speculative decoding is not measured here"),
         (&["bench", "--draft-model", model], "speculative decoding is not measured here"),
         (&["serve", "--speculative", "model"], "anneal run and anneal chat"),

@@ -176,12 +176,10 @@ impl Speculator {
     fn width(&self, held: usize, pure: usize, room: usize) -> Option<(usize, Option<Found>)> {
         let widths = WIDTHS[..=self.reach].iter().rev().copied();
         let fits = |width: &usize| *width <= room.min(self.most + 1) && !Sameness::is_between(*width, held);
-        widths.filter(fits).find_map(|width| {
-            match self.sameness.of(width, held) {
-                Some(Found::Differs(_)) if !self.near => None,
-                Some(found) => Some((width, Some(found))),
-                None => (pure >= width).then_some((width, None)),
-            }
+        widths.filter(fits).find_map(|width| match self.sameness.of(width, held) {
+            Some(Found::Differs(_)) if !self.near => None,
+            Some(found) => Some((width, Some(found))),
+            None => (pure >= width).then_some((width, None)),
         })
     }
 

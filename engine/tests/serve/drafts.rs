@@ -39,7 +39,8 @@ fn tokens_are_those_of_run_without_drafts() {
 fn drawn_tokens_and_schemas_are_the_same_too() {
     let server = Server::start(&["--slots", "1", "--speculative", "asked"]);
     let mut lines = server.connect();
-    let schema = json!({ "type": "array", "items": { "enum": ["red", "green"] }, "minItems": 8, "maxItems": 9 });
+    let schema =
+        json!({ "type": "array", "items": { "enum": ["red", "green"] }, "minItems": 8, "maxItems": 9 });
     let drawn = json!({
         "prompt": REPEATS, "max_tokens": 80, "temperature": 1.2, "top_k": 0, "seed": 7, "ignore_eos": true,
     });

@@ -505,10 +505,7 @@ mod tests {
             let found = with(a, b);
             let gpu = found.iter().find(|check| check.name == "GPU, decode");
             assert_eq!(gpu.map(|check| check.state), expected, "{a:?} {b:?}");
-            assert!(
-                found.iter().any(|check| check.name == "GPU memory" && check.a == "4 GiB"),
-                "{found:?}"
-            );
+            assert!(found.iter().any(|check| check.name == "GPU memory" && check.a == "4 GiB"), "{found:?}");
         }
         let found = with(Some(0.87), Some(0.0));
         let gpu = found.iter().find(|check| check.name == "GPU, decode").unwrap();
