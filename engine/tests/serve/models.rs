@@ -45,6 +45,13 @@ fn wait_for_state(server: &Server, name: &str, expected: &str) {
     }
 }
 
+/// State and number of slots of a model in `/status`.
+fn shown(seen: &Value, name: &str) -> (String, usize) {
+    let mut models = seen["models"].as_array().expect("a list").iter();
+    let model = models.find(|model| model["id"] == name).expect("the model");
+    (model["state"].as_str().expect("a text").to_string(), model["slots"].as_array().map_or(0, Vec::len))
+}
+
 /// The value of a metric of one model.
 fn metric(server: &Server, name: &str, model: &str) -> f64 {
     server.metric(&format!("{name}{{model=\"{model}\"}}"))
@@ -86,6 +93,15 @@ fn each_is_loaded_when_it_is_asked_for_and_answers_as_its_own() {
     assert_eq!(metric(&server, "anneal_generated_tokens_total", "a"), 3.0);
     assert_eq!(metric(&server, "anneal_generated_tokens_total", "c"), 2.0);
     assert_eq!(metric(&server, "anneal_model_loads_total", "b"), 1.0);
+    // All of them in one look.
+    let (_, seen) = server.get("/status");
+    assert_eq!(shown(&seen, "a"), ("loaded".to_string(), 2), "{seen}");
+    assert_eq!(shown(&seen, "c"), ("loaded".to_string(), 3), "{seen}");
+    assert_eq!(
+        (&seen["totals"]["decode_tokens"], &seen["totals"]["requests"]),
+        (&json!(5), &json!(2)),
+        "{seen}"
+    );
 }
 
 #[test]
@@ -100,6 +116,8 @@ fn what_was_used_longest_ago_goes_for_want_of_memory_and_comes_back() {
     let expected = [("a", "loaded"), ("b", "unloaded"), ("c", "loaded")];
     assert_eq!(all, expected.map(|(name, state)| (name.to_string(), state.to_string())));
     assert_eq!((metric(&server, "anneal_slots", "b"), metric(&server, "anneal_slots", "c")), (0.0, 3.0));
+    let (_, seen) = server.get("/status");
+    assert_eq!((shown(&seen, "b"), shown(&seen, "c").1), (("unloaded".to_string(), 0), 3), "{seen}");
     assert_eq!(server.ask(&of("b", 1))["usage"]["completion_tokens"], 1);
     assert_eq!(state(&server, "a"), "unloaded");
     assert_eq!(server.ask(&of("a", 4))["text"], first["text"]);
