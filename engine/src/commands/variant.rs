@@ -1,9 +1,7 @@
 //! Flags of how a model differs from its file.
 
-use std::io::Write;
 use std::path::Path;
 
-use build_info::words;
 use engine::options::RopeScaling;
 use engine::rope::{self, Rope};
 use engine::settings::{Requested, Settings};
@@ -68,6 +66,6 @@ impl VariantFlags {
 /// Says where a context is longer than what the model at `path` was trained for.
 pub fn warn_of_context(path: &Path, settings: &Settings) {
     if let Some(warning) = rope::warning(path, settings) {
-        let _ = writeln!(std::io::stderr(), "warning: {}", words::printable(&warning));
+        engine::log::warn(&warning);
     }
 }

@@ -91,7 +91,8 @@ impl Handler {
 
     async fn embed(&self, mut arguments: JsonObject) -> Result<Answer, Failure> {
         let texts = arguments.remove("texts").unwrap_or_default();
-        if !texts.is_array() {
+        // The server takes lists of tokens as well; here they would be a mistake.
+        if !texts.as_array().is_some_and(|texts| texts.iter().all(Value::is_string)) {
             return Err(wrong("texts: use a list of texts"));
         }
         arguments.insert("embed".to_string(), texts);

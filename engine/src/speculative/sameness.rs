@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_is_between_two_lengths_is_of_neither() {
-        let cases = [(240, false), (241, true), (256, true), (257, false), (496, false), (497, true)];
+        let cases = [(240, false), (241, true), (256, true), (257, false), (752, false), (753, true)];
         for (held, expected) in cases {
             assert_eq!(Sameness::is_between(16, held), expected, "{held}");
         }

@@ -179,7 +179,8 @@ fn a_long_text_is_the_same_and_drafted_where_bits_are() {
             assert_eq!((found.tokens, also_held), (expected.tokens, held), "{kind}");
             let report = found.speculation.expect("a report");
             assert_eq!(report.near_ties, 0, "{report:?}");
-            assert!(report.paused.is_some() || way > 0 || report.accepted > 100, "{kind}: {report:?}");
+            // How much is repeated is this model's affair; with a draft of its own it is next to all, see above.
+            assert!(way > 0 || report.accepted > 0, "{kind}: {report:?}");
         }
     }
 }
