@@ -92,8 +92,9 @@ fn each_fault_is_said_once_with_its_mend() {
 fn what_cuda_does_not_show_is_not_counted_and_it_is_said_why() {
     let machine = Machine::new();
     let fake = Fake::new(&format!("{H200}{T4}"));
-    // CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, GPUs, words of the warning.
-    let cases: [(&str, Option<&str>, &[&str], &[&str]); 7] = [
+    /// CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, GPUs, words of the warning.
+    type Case = (&'static str, Option<&'static str>, &'static [&'static str], &'static [&'static str]);
+    let cases: [Case; 7] = [
         ("", None, &[], &["set and empty", "hides both NVIDIA GPUs", "unset it"]),
         ("-1", None, &[], &["-1 is no GPU", "unset it"]),
         ("GPU-b", None, &["Tesla T4"], &[]),
