@@ -6,7 +6,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rmcp::ServiceExt;
 use rmcp::model::{CallToolRequestParams, ClientRequest, NumberOrString, RequestMetaObject, ServerResult};
@@ -94,14 +94,7 @@ impl Mcp {
     }
 
     fn code(&mut self) -> Option<i32> {
-        let begin = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                return status.code();
-            }
-            assert!(begin.elapsed() < PATIENCE, "it does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        common::code(&mut self.child, PATIENCE)
     }
 }
 

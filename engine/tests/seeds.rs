@@ -4,25 +4,12 @@
 mod gbnf;
 #[path = "../../fuzz/src/request.rs"]
 mod request;
+#[path = "../../fuzz/src/seeds.rs"]
+mod seeds;
 #[path = "../../fuzz/src/template.rs"]
 mod template;
 
-use std::fs;
-use std::path::Path;
-
-fn every(target: &str, check: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds").join(target);
-    let mut files: Vec<_> =
-        fs::read_dir(&folder).expect("the seeds").map(|entry| entry.expect("a file").path()).collect();
-    files.sort();
-    assert!(files.len() >= 10, "{} seeds in {}", files.len(), folder.display());
-    for file in files {
-        let bytes = fs::read(&file).expect("a seed");
-        assert!(bytes.len() <= 64 << 10, "{} is too large for a seed", file.display());
-        eprintln!("{}", file.display());
-        check(&bytes);
-    }
-}
+use seeds::every;
 
 #[test]
 fn requests_are_read_or_refused() {

@@ -2,8 +2,9 @@
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use engine::ffi::Model;
 use engine::live::Live;
@@ -94,4 +95,16 @@ pub fn with_text(model: &Path, path: &Path, texts: &[(&str, &str)]) {
     }
     copy.extend(rest);
     std::fs::write(path, copy).expect("written");
+}
+
+/// Exit code of `child`, once it has ended, which it must within `patience`.
+pub fn code(child: &mut Child, patience: Duration) -> Option<i32> {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return status.code();
+        }
+        assert!(begin.elapsed() < patience, "it does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::common::{ANNEAL, tiny};
+use crate::common::{self, ANNEAL, tiny};
 
 /// How long anything may take before a test fails: machines that do other work are slow.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -107,14 +107,7 @@ impl Server {
 
     /// Its exit code, once it has ended.
     pub fn code(&mut self) -> Option<i32> {
-        let begin = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                return status.code();
-            }
-            assert!(begin.elapsed() < PATIENCE, "it does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        common::code(&mut self.child, PATIENCE)
     }
 }
 

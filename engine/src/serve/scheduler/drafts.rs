@@ -41,14 +41,17 @@ impl Drafts {
 impl Scheduler {
     /// Looks for drafts for the slots of `parts`, which has room for some more tokens.
     pub(super) fn draft(&mut self, parts: &[Part]) -> Result<()> {
+        self.drafts.measured = None;
+        if self.rules.drafts.who == Who::Off {
+            return Ok(());
+        }
         let deciding: Vec<usize> = parts
             .iter()
             .filter(|part| self.slots[part.slot].run.as_ref().is_some_and(|run| run.next.is_some()))
             .map(|part| part.slot)
             .collect();
         let only_these = deciding.len() == parts.len();
-        self.drafts.measured = (only_these && !deciding.is_empty() && self.rules.drafts.who != Who::Off)
-            .then_some(deciding.len());
+        self.drafts.measured = (only_these && !deciding.is_empty()).then_some(deciding.len());
         let rests = std::mem::take(&mut self.drafts.rests);
         let Some(count) = self.drafts.measured else { return Ok(()) };
         let gain = self.drafts.gains.entry(count).or_insert_with(|| Gain::new(Box::new(Instant::now)));

@@ -1,0 +1,19 @@
+//! What the fuzzers start from and what they have found, for tests that run without a fuzzer.
+
+use std::fs;
+use std::path::Path;
+
+/// Gives every seed of `target` to `check`; names each before, so that a crash tells which it was.
+pub fn every(target: &str, check: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds").join(target);
+    let mut files: Vec<_> =
+        fs::read_dir(&folder).expect("the seeds").map(|entry| entry.expect("a file").path()).collect();
+    files.sort();
+    assert!(files.len() >= 10, "{} seeds in {}", files.len(), folder.display());
+    for file in files {
+        let bytes = fs::read(&file).expect("a seed");
+        assert!(bytes.len() <= 64 << 10, "{} is too large for a seed", file.display());
+        eprintln!("{}", file.display());
+        check(&bytes);
+    }
+}
