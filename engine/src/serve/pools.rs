@@ -145,6 +145,9 @@ mod tests {
     use crate::live::Live;
     use crate::settings::Requested;
 
+    /// What is tried, the pools' notices, a prompt, and who may take it.
+    type Case<'a> = (&'a str, Vec<Notice>, &'a [Token], &'a [usize]);
+
     fn notice(free: usize, held: &[&[Token]]) -> Notice {
         Notice { free, room: 1000, held: held.iter().map(|tokens| Arc::from(*tokens)).collect() }
     }
@@ -154,7 +157,7 @@ mod tests {
         let long: Vec<Token> = (0..100).collect();
         let with = |tail: Token| [&long[..], &[tail]].concat();
         let (asked, other) = (with(7), vec![-1; 50]);
-        let cases: [(&str, Vec<Notice>, &[Token], &[usize]); 7] = [
+        let cases: [Case; 7] = [
             ("the most free", vec![notice(1, &[]), notice(3, &[])], &asked, &[1]),
             ("a tie is for whoever comes first", vec![notice(2, &[]), notice(2, &[])], &asked, &[0, 1]),
             ("the prefix", vec![notice(1, &[&with(8)]), notice(4, &[&other])], &asked, &[0]),

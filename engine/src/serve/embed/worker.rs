@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use super::evaluate::{BATCH, Evaluator};
 use super::{Embedder, Job, Next, Pooling, embedder};
