@@ -216,9 +216,10 @@ pub fn configured(text: &str, links: &[&str]) -> Server {
     }
     let config = folder.path().join("server_config.toml");
     std::fs::write(&config, text).expect("written");
-    let mut command = Command::new(ANNEAL);
+    let mut command = Command::new(common::ANNEAL);
     command.args(["serve", "--json", "-t", "1", "--config"]).arg(&config);
     command.arg("--socket").arg(folder.path().join("a.sock"));
+    command.env("ANNEAL_STATE_DIR", folder.path().join("state"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     Server::with(command, folder)
 }

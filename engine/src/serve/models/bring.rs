@@ -137,8 +137,21 @@ impl Front {
         }
     }
 
+    /// Whether anybody waits for the model `id`.
+    fn is_wanted(&self, id: u64) -> Result<bool> {
+        let mut state = self.lock();
+        if state.closing != Closing::Open {
+            return Err(Error::Serve("it is shutting down".to_string()));
+        }
+        Ok(state.entry(id).is_some_and(|entry| entry.waiting > 0 && !entry.gone))
+    }
+
     /// The model `id`, loaded; nothing where nobody waits for it any more.
     async fn brought(self: &Arc<Self>, id: u64) -> Result<Option<Here>> {
+        // Others were loaded meanwhile.
+        if !self.is_wanted(id)? {
+            return Ok(None);
+        }
         let Some((named, metrics)) = self.named(id) else { return Ok(None) };
         let (resolve, wanted) = (Arc::clone(&self.loader.resolve), named.clone());
         let (estimate, mut settings, limit) = aside(move || {
@@ -172,14 +185,11 @@ impl Front {
         let begin = Instant::now();
         loop {
             changed.borrow_and_update();
+            if !self.is_wanted(id)? {
+                return Ok(false);
+            }
             {
                 let mut state = self.lock();
-                if state.closing != Closing::Open {
-                    return Err(Error::Serve("it is shutting down".to_string()));
-                }
-                if state.entry(id).is_none_or(|entry| entry.waiting == 0 || entry.gone) {
-                    return Ok(false);
-                }
                 let taken: u64 = state.entries.iter().map(|entry| entry.memory.0).sum();
                 if taken.saturating_add(needed.0) <= limit.0 {
                     return Ok(true);
