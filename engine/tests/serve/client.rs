@@ -216,10 +216,9 @@ pub fn configured(text: &str, links: &[&str]) -> Server {
     }
     let config = folder.path().join("server_config.toml");
     std::fs::write(&config, text).expect("written");
-    let mut command = Command::new(common::ANNEAL);
+    let mut command = common::command();
     command.args(["serve", "--json", "-t", "1", "--config"]).arg(&config);
     command.arg("--socket").arg(folder.path().join("a.sock"));
-    command.env("ANNEAL_STATE_DIR", folder.path().join("state"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     Server::with(command, folder)
 }

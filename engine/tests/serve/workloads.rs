@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::client::{Server, command, configured, greedy};
-use crate::common::{anneal, parts, tiny};
+use crate::common::{self, anneal, parts, tiny};
 
 #[test]
 fn a_request_names_its_workload_over_both_interfaces() {
@@ -43,7 +43,7 @@ fn the_environment_names_them_too() {
 #[test]
 fn a_variable_that_cannot_be_meant_is_wrong_usage() {
     for (name, value) in [("ANNEAL_WORKLOADS_A_DECODE_THREADS", "many"), ("ANNEAL_THREADS", "some")] {
-        let mut command = std::process::Command::new(crate::common::ANNEAL);
+        let mut command = common::command();
         command.args(["serve", "--listen", "127.0.0.1:0", "-m"]).arg(tiny()).env(name, value);
         let (code, _, stderr) = parts(&command.output().expect("it runs"));
         assert!(code == Some(2) && stderr.contains(&format!("{name}={value}: use")), "{code:?}: {stderr}");
