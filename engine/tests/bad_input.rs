@@ -385,7 +385,7 @@ fn quantize_puts_a_whole_file_in_place_or_none() {
 
 #[test]
 fn ctrl_c_ends_a_generation_in_order() {
-    let mut child = Command::new(ANNEAL)
+    let mut child = common::command()
         .args(["run", "-p", "a", "-n", "1000000", "-c", "4096", "--ignore-eos", "-m"])
         .arg(tiny())
         .stdout(Stdio::piped())
@@ -405,7 +405,7 @@ fn ctrl_c_ends_a_generation_in_order() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
-    let mut child = Command::new(ANNEAL)
+    let mut child = common::command()
         .args(["run", "-p", "a", "-n", "2000", "--ignore-eos", "-m"])
         .arg(tiny())
         .stdout(Stdio::piped())

@@ -267,7 +267,7 @@ fn ctrl_c_leaves_a_whole_array_and_says_what_is_missing() {
     let tiny = common::tiny().to_str().expect("UTF-8");
     for format in ["json", "md"] {
         // The second test takes minutes.
-        let mut child = std::process::Command::new(common::ANNEAL)
+        let mut child = common::command()
             .args(["bench", "-m", tiny, "-p", "8", "-n", "2000000", "-r", "1", "-t", "1", "-o", format])
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::piped())
@@ -379,7 +379,7 @@ fn of_several_numbers_of_threads_a_curve_follows_the_table() {
 
 /// Runs it with `state` as the place where things are kept.
 fn keeping(state: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = std::process::Command::new(common::ANNEAL);
+    let mut command = common::command();
     command.args(arguments).env("ANNEAL_STATE_DIR", state);
     common::parts(&command.output().expect("the executable runs"))
 }

@@ -22,7 +22,7 @@ fn model() -> &'static str {
 
 /// Runs it with `input` on stdin; exit code, stdout, stderr.
 fn chat(arguments: &[&str], input: &str) -> (Option<i32>, String, String) {
-    let mut child = Command::new(ANNEAL)
+    let mut child = common::command()
         .arg("chat")
         .args(arguments)
         .stdin(Stdio::piped())
@@ -189,7 +189,7 @@ fn bad_input_is_said() {
     for words in ["there is no /nosuch", "there is no answer to take back", "/exit takes nothing"] {
         assert!(stderr.contains(words), "{words}: {stderr}");
     }
-    let mut child = Command::new(ANNEAL)
+    let mut child = common::command()
         .args(["chat", "-m", model(), "--chat-template", "plain"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -242,7 +242,7 @@ fn send(child: &Child, signal: &str) {
 
 #[test]
 fn an_interrupt_stops_the_answer_and_not_the_program() {
-    let mut child = Command::new(ANNEAL)
+    let mut child = common::command()
         .args(["chat", "-m", model(), "--chat-template", "chatml", "-c", "100000", "--seed", "5"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -270,7 +270,7 @@ fn an_interrupt_stops_the_answer_and_not_the_program() {
 #[test]
 fn a_signal_while_nothing_is_generated_ends_it() {
     for (signal, expected) in [("-INT", 130), ("-TERM", 143)] {
-        let mut child = Command::new(ANNEAL)
+        let mut child = common::command()
             .args(["chat", "-m", model(), "--chat-template", "chatml", "-n", "2"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::{ANNEAL, anneal, parts, tiny};
+use common::{anneal, parts, tiny};
 use serde_json::Value;
 
 fn text(path: &Path) -> &str {
@@ -129,7 +129,7 @@ fn bad_input_is_named() {
 
 #[test]
 fn ctrl_c_prints_what_there_is() {
-    let mut child = Command::new(ANNEAL)
+    let mut child = common::command()
         .args(["eval", text(tiny()), "-o", "json", "-c", "32"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

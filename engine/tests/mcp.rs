@@ -13,7 +13,7 @@ use rmcp::model::{CallToolRequestParams, ClientRequest, NumberOrString, RequestM
 use serde_json::{Value, json};
 use tokio::net::unix::pipe;
 
-use common::{ANNEAL, tiny};
+use common::tiny;
 
 /// How long anything may take before a test fails.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LONG: &str = "root ::= p p p p p p p p p p\np ::= [a-z]{2000}";
 
 fn command(more: &[&str]) -> Command {
-    let mut command = Command::new(ANNEAL);
+    let mut command = common::command();
     command.args(["mcp", "-t", "1", "--chat-template", "chatml", "-m"]).arg(tiny()).args(more);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     command
@@ -316,7 +316,7 @@ fn a_signal_is_the_end_and_what_runs_is_answered() {
 
 #[test]
 fn a_model_that_is_not_there_is_told() {
-    let mut child = Command::new(ANNEAL)
+    let mut child = common::command()
         .args(["mcp", "-m", "/nowhere/model.gguf"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -335,7 +335,7 @@ fn several_clients_share_a_server() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("a.sock");
     let connect = || {
-        let mut command = Command::new(ANNEAL);
+        let mut command = common::command();
         command.args(["mcp", "--connect"]).arg(&socket);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         command
@@ -349,7 +349,7 @@ fn several_clients_share_a_server() {
         "{answer}"
     );
 
-    let mut server = Command::new(ANNEAL);
+    let mut server = common::command();
     server.args(["serve", "--json", "-t", "1", "-m"]).arg(tiny()).arg("--socket").arg(&socket);
     let mut server =
         server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the executable runs");

@@ -5,9 +5,9 @@ mod common;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use common::{ANNEAL, anneal, parts, tiny};
+use common::{anneal, parts, tiny};
 
 /// llama.cpp's log of a short run of `model`.
 fn log(model: &Path, arguments: &[&str]) -> String {
@@ -60,7 +60,7 @@ fn weights_are_repacked_unless_told_not_to() {
 
 /// Threads of a process that generates with `arguments`.
 fn threads(arguments: &[&str]) -> usize {
-    let mut child = Command::new(ANNEAL)
+    let mut child = common::command()
         .args(["run", "-p", "a", "-n", "1000000", "-c", "4096", "--ignore-eos", "-m"])
         .arg(tiny())
         .args(arguments)

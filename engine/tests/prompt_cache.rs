@@ -247,7 +247,7 @@ fn where_no_cache_can_be_is_said_before_anything_is_loaded() {
         (arguments.into_iter().map(str::to_string).collect::<Vec<_>>(), code, words)
     });
     for (arguments, code, words) in cases {
-        let mut command = Command::new(ANNEAL);
+        let mut command = common::command();
         let output = command.args(["run", "-m"]).arg(tiny()).args(["-p", "x"]).args(&arguments).output();
         let (found, stdout, stderr) = parts(&output.expect("it runs"));
         assert_eq!((found, stdout.as_str()), (Some(code), ""), "{arguments:?}: {stderr}");
@@ -265,7 +265,7 @@ fn a_killed_writer_leaves_the_old_file_and_two_at_once_a_whole_one() {
     let (old, new) = (words(300, 1), words(700, 6));
     run(&old, &flags);
     for wait in [60, 120, 180, 240, 300] {
-        let mut command = Command::new(ANNEAL);
+        let mut command = common::command();
         command.args(["run", "-m"]).arg(tiny()).args(["-p", &new, "-n", "400", "-c", "4096", "-t", "1"]);
         command.args(flags).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
         let mut child = command.spawn().expect("it runs");

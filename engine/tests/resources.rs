@@ -14,7 +14,7 @@ fn a_model_that_becomes_shorter_while_it_is_mapped() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let model = folder.path().join("mapped.gguf");
     fs::copy(tiny(), &model).expect("a copy");
-    let mut child = Command::new(ANNEAL)
+    let mut child = common::command()
         .args(["run", "-p", "a", "-n", "-1", "-c", "100096", "--ignore-eos", "--load-mode", "mmap"])
         .args(["--no-repack", "-m"])
         .arg(&model)

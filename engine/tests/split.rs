@@ -4,11 +4,11 @@ mod common;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, OnceLock};
 
 use build_info::Bytes;
-use common::{ANNEAL, anneal, parts, tiny};
+use common::{anneal, parts, tiny};
 use engine::Error;
 use engine::ffi::{self, Context, Model, Token};
 use engine::generate::{Request, Stop, generate};
@@ -364,7 +364,7 @@ fn what_cannot_be_meant_is_wrong_usage() {
 #[cfg(target_os = "linux")]
 fn both_contexts_share_their_threads() {
     let threads = |split: &str| {
-        let mut child = Command::new(ANNEAL)
+        let mut child = common::command()
             .args(["run", "-p", "the smith brings the steel", "-n", "1000000", "-c", "4096", "--ignore-eos"])
             .args(["-t", "2", "-tb", "3", "--split-from", "2", "--split-layout", split, "-m"])
             .arg(quantised("Q4_0"))

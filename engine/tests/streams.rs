@@ -51,7 +51,7 @@ fn exit_codes_and_output_are_the_same_without_a_stderr() {
 
 #[test]
 fn a_reader_of_stderr_that_goes_away_is_no_error() {
-    let mut child = Command::new(ANNEAL)
+    let mut child = common::command()
         .args(["run", "-m", "no-such-model.gguf", "-p", "a"])
         .stderr(Stdio::piped())
         .spawn()
@@ -73,7 +73,7 @@ fn output_that_cannot_be_written_is_named() {
     ];
     for arguments in cases {
         let full = File::options().write(true).open("/dev/full").expect("Linux has one");
-        let output = Command::new(ANNEAL).args(arguments).stdout(full).output().expect("the executable runs");
+        let output = common::command().args(arguments).stdout(full).output().expect("the executable runs");
         let (code, _, stderr) = parts(&output);
         assert_eq!(code, Some(1), "{arguments:?}: {stderr}");
         assert!(stderr.starts_with("error: cannot write") && stderr.contains("No space left"), "{stderr}");

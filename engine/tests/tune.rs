@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use common::{ANNEAL, parts, tiny};
+use common::{parts, tiny};
 use serde_json::{Value, json};
 
 /// Runs `anneal` with the state folder `state`.
@@ -18,7 +18,7 @@ fn anneal(state: &Path, arguments: &[&str]) -> Output {
 }
 
 fn command(state: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(ANNEAL);
+    let mut command = common::command();
     command.args(arguments).env("ANNEAL_STATE_DIR", state).env_remove("ANNEAL_TUNING");
     command
 }
@@ -334,7 +334,7 @@ struct Worker {
 
 impl Worker {
     fn loaded() -> Self {
-        let mut process = Command::new(ANNEAL)
+        let mut process = common::command()
             .args(["worker", "-m", model()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+/// CPU time is not planted but spent, and a machine that does other work has its own ideas of how much that is.
+const TOLERANCE: &str = "3";
+
 /// A folder with engines and a model.
 struct Stage {
     folder: tempfile::TempDir,
@@ -68,8 +71,7 @@ fn reasons(record: &Value) -> String {
 #[test]
 fn what_was_planted_is_found() {
     let stage = Stage::new();
-    // CPU time is not planted here: a busy machine has other ideas of it.
-    let loose = ["--cpu-tolerance", "0.9"];
+    let loose = ["--cpu-tolerance", TOLERANCE];
     let cases = [
         ("speed=1200", 0, "accepted", ""),
         ("speed=900", 1, "not-accepted", "prefill is slower: 0."),
@@ -80,7 +82,7 @@ fn what_was_planted_is_found() {
         ("speed=1200 crash=run", 1, "not-accepted", "B broke: anneal run"),
         ("speed=1200 crash=bench", 1, "not-accepted", "signal: 6"),
         ("speed=1200 crash=info", 1, "not-accepted", "planted crash"),
-        ("speed=1200 work=400000", 1, "not-accepted", "takes more CPU time a token"),
+        ("speed=1200 work=1200000", 1, "not-accepted", "takes more CPU time a token"),
         ("speed=1200 work=0", 75, "cannot-tell", "CPU time of prefill was too short"),
     ];
     for (plan, code, verdict, words) in cases {
@@ -92,7 +94,7 @@ fn what_was_planted_is_found() {
             "a folder of this machine"
         );
     }
-    let (code, record, said) = stage.judge("", &["--accept-equal", "--cpu-tolerance", "0.9"]);
+    let (code, record, said) = stage.judge("", &["--accept-equal", "--cpu-tolerance", TOLERANCE]);
     assert_eq!((code, &record["verdict"]), (0, &Value::from("accepted")), "{said}");
 }
 
@@ -111,7 +113,7 @@ fn a_lost_device_is_a_fallback() {
 #[test]
 fn a_long_run_finds_what_grows() {
     let stage = Stage::new();
-    let long = ["--long", "1000", "--cpu-tolerance", "0.9", "--phases", "decode"];
+    let long = ["--long", "1000", "--cpu-tolerance", TOLERANCE, "--phases", "decode"];
     let (code, record, said) = stage.judge("speed=1200 leak=2000000", &long);
     assert_eq!((code, &record["verdict"]), (1, &Value::from("not-accepted")), "{record:#} {said}");
     assert!(reasons(&record).contains("B's memory grows: +"), "{}", reasons(&record));
@@ -123,7 +125,7 @@ fn the_page_and_the_record_are_told() {
     let stage = Stage::new();
     let (a, b) = (stage.engine("a", ""), stage.engine("b", "speed=1300"));
     let out = stage.path("record.json");
-    let flags = ["--cpu-tolerance", "0.9", "--flags-b=--no-repack -t 2", "--phases", "decode"];
+    let flags = ["--cpu-tolerance", TOLERANCE, "--flags-b=--no-repack -t 2", "--phases", "decode"];
     let output = stage.validate(&[&a, &b]).args(flags).arg("--out").arg(&out).output().unwrap();
     let page = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{page} {}", stderr(&output));
@@ -199,7 +201,7 @@ fn an_a_that_does_not_work_is_an_error_and_no_verdict() {
 fn a_verdict_is_told_also_where_the_record_cannot_be_written() {
     let stage = Stage::new();
     let folder = stage.folder.path().display().to_string();
-    let flags = ["--cpu-tolerance", "0.9", "--phases", "decode", "--out", &folder];
+    let flags = ["--cpu-tolerance", TOLERANCE, "--phases", "decode", "--out", &folder];
     let (code, record, said) = stage.judge("speed=1300", &flags);
     assert_eq!((code, &record["verdict"]), (0, &Value::from("accepted")), "{said}");
     assert!(said.contains("the record is not kept"), "{said}");

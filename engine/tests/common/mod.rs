@@ -51,13 +51,20 @@ pub fn nan(folder: &Path) -> PathBuf {
     path
 }
 
+/// `anneal` on a machine where nothing was measured, tuned or said yet: what its user did is no matter of a test.
+pub fn command() -> Command {
+    let mut command = Command::new(ANNEAL);
+    command.env("ANNEAL_STATE_DIR", tiny().with_file_name("state")).env_remove("ANNEAL_TUNING");
+    command
+}
+
 /// Runs `anneal` with `arguments`.
 pub fn anneal<I, S>(arguments: I) -> Output
 where
     I: IntoIterator<Item = S>,
     S: AsRef<std::ffi::OsStr>,
 {
-    Command::new(ANNEAL).args(arguments).output().expect("the executable runs")
+    command().args(arguments).output().expect("the executable runs")
 }
 
 /// Exit code, stdout and stderr.

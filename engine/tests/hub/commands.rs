@@ -5,12 +5,12 @@ use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::common::{ANNEAL, parts};
+use crate::common::{self, parts};
 use crate::server::Act;
 use crate::{Case, Q4, content, tiny};
 
 fn command(case: &Case, arguments: &[&str]) -> Command {
-    let mut command = Command::new(ANNEAL);
+    let mut command = common::command();
     for name in ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN", "HF_HUB_OFFLINE", "HF_TOKEN_PATH"] {
         command.env_remove(name);
     }

@@ -81,7 +81,7 @@ fn there_is_one_process_and_it_listens_where_it_was_asked_to() {
 
 #[test]
 fn run_listens_nowhere() {
-    let mut child = std::process::Command::new(crate::common::ANNEAL)
+    let mut child = crate::common::command()
         .args(["run", "-t", "1", "-p", "a", "-n", "-1", "-c", "65536", "--ignore-eos", "-m"])
         .arg(crate::common::tiny())
         .stdout(std::process::Stdio::piped())
@@ -97,7 +97,7 @@ fn run_listens_nowhere() {
 
 #[test]
 fn mcp_listens_nowhere_and_starts_nothing() {
-    let mut child = std::process::Command::new(crate::common::ANNEAL)
+    let mut child = crate::common::command()
         .args(["mcp", "-t", "1", "-m"])
         .arg(crate::common::tiny())
         .stdin(std::process::Stdio::piped())
@@ -130,7 +130,7 @@ fn mcp_listens_nowhere_and_starts_nothing() {
 #[test]
 fn top_only_asks() {
     let server = Server::start(&[]);
-    let mut child = std::process::Command::new(crate::common::ANNEAL)
+    let mut child = crate::common::command()
         .args(["top", "--json", "--interval", "0.1"])
         .arg(server.socket())
         .stdout(std::process::Stdio::piped())

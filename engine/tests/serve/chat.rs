@@ -287,7 +287,7 @@ fn the_template_of_the_model_gets_tools_and_may_refuse() {
 }
 
 fn of_model(model: &Path) -> Server {
-    let mut command = std::process::Command::new(crate::common::ANNEAL);
+    let mut command = crate::common::command();
     command.args(["serve", "--json", "-t", "1", "--listen", "127.0.0.1:0", "-m"]).arg(model);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     Server::with(command, tempfile::tempdir().expect("a temporary folder"))

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::common::{self, ANNEAL, tiny};
+use crate::common::{self, tiny};
 
 /// How long anything may take before a test fails: machines that do other work are slow.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -31,7 +31,7 @@ impl Drop for Server {
 
 /// `anneal serve` on the tiny model, on one thread, with `more` flags.
 pub fn command(more: &[&str]) -> Command {
-    let mut command = Command::new(ANNEAL);
+    let mut command = common::command();
     command.args(["serve", "--json", "-t", "1", "-m"]).arg(tiny()).args(more);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::client::{Server, greedy};
-use crate::common::{ANNEAL, parts, tiny};
+use crate::common::{self, parts, tiny};
 
 /// About `count` tokens that begin like no other `seed`'s.
 fn prompt(seed: usize, count: usize) -> String {
@@ -128,7 +128,7 @@ fn what_run_leaves_a_server_takes_and_the_other_way_round() {
     let folder = Folder::new();
     let path = folder.path();
     let run = |text: &str| -> Value {
-        let mut command = std::process::Command::new(ANNEAL);
+        let mut command = common::command();
         command.args(["run", "--greedy", "--ignore-eos", "--json", "-t", "1", "-n", "8", "-p", text, "-m"]);
         command.arg(tiny()).arg("--prompt-cache").arg(&path).args(["--prompt-cache-size", "1GiB"]);
         let (code, stdout, stderr) = parts(&command.output().expect("it runs"));

@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use crate::client::{Server, command, greedy};
-use crate::common::{ANNEAL, parts};
+use crate::common::{self, parts};
 
 /// How a start ends that must not succeed.
 fn refused(arguments: &[&str], code: i32) -> String {
@@ -147,8 +147,7 @@ fn the_default_socket_is_in_a_folder_of_this_users() {
 
 #[test]
 fn the_configuration_is_printed_and_read() {
-    let printed =
-        std::process::Command::new(ANNEAL).args(["serve", "--print-config"]).output().expect("it runs");
+    let printed = common::command().args(["serve", "--print-config"]).output().expect("it runs");
     let (code, stdout, stderr) = parts(&printed);
     assert_eq!(code, Some(0), "{stderr}");
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,19 +1,19 @@
 //! Models that are no plain decoders: one with a sliding window, and one that makes embeddings alone.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use gguf::synth::{self, Options, Preset};
 use serde_json::{Value, json};
 
 use crate::client::{Server, greedy, http};
-use crate::common::ANNEAL;
+use crate::common;
 
 /// A server of `preset`, on one thread.
 fn start(preset: Preset, more: &[&str]) -> Server {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let model = folder.path().join("model.gguf");
     synth::write(&model, &Options::new(preset)).expect("a model");
-    let mut command = Command::new(ANNEAL);
+    let mut command = common::command();
     command.args(["serve", "--json", "-t", "1", "-m"]).arg(&model).args(more);
     command.arg("--socket").arg(folder.path().join("a.sock"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());

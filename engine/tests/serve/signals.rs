@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::client::{PATIENCE, Server, command, greedy};
-use crate::common::{ANNEAL, tiny};
+use crate::common::{self, tiny};
 
 fn signal(child: &Child, name: &str) {
     let status = Command::new("kill").args([format!("-{name}"), child.id().to_string()]).status();
@@ -53,7 +53,7 @@ fn a_terminal_that_closes_ends_it_unless_that_was_ignored() {
 
 #[test]
 fn a_terminal_that_closes_does_not_end_a_run_under_nohup() {
-    let mut inner = Command::new(ANNEAL);
+    let mut inner = common::command();
     inner
         .args(["run", "-t", "1", "-p", "a", "-n", "-1", "-c", "65536", "--ignore-eos", "--greedy", "-m"])
         .arg(tiny());

@@ -3,16 +3,15 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 
 use crate::client::{Server, greedy, http, tcp};
-use crate::common::{ANNEAL, parts};
+use crate::common::{self, parts};
 
 /// Exit code, stdout and stderr of `anneal top`.
 fn top(server: &str, more: &[&str]) -> (Option<i32>, String, String) {
-    let command = Command::new(ANNEAL).args(["top", server, "--interval", "0.1"]).args(more).output();
+    let command = common::command().args(["top", server, "--interval", "0.1"]).args(more).output();
     parts(&command.expect("the executable runs"))
 }
 

@@ -40,6 +40,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
     // libllama of the native build, rather than a tree of llama-sys's own.
     let prefix = std::fs::canonicalize(workspace.current("native").join("prefix"))?;
+    // What was measured or tuned on this machine is no matter of a test: a folder that is not there.
+    let state = workspace.anneal().join("test-state");
     let log = Log::new(workspace.anneal().join("test.log"), ui.verbose());
     let mut sum = Sum::default();
     let result = Run::new(process::cargo(), &log)
@@ -47,6 +49,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         .args(["test", "--workspace", "--locked", "--no-fail-fast"])
         .args(args.filter)
         .env("ANNEAL_LLAMA_PREFIX", prefix)
+        .env("ANNEAL_STATE_DIR", state)
         .envs(&complete(args.unattended))
         .watch(|_, line| {
             sum.add(line);

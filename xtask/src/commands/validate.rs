@@ -70,7 +70,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "decisive")]
     accept_equal: bool,
     /// Part of A's CPU time a token that B may take more
-    #[arg(long, value_name = "X", default_value_t = 0.02, value_parser = share)]
+    #[arg(long, value_name = "X", default_value_t = 0.02, value_parser = tolerance)]
     cpu_tolerance: f64,
     /// Generate this many tokens with each at the end, and look at memory, speed and CPU use meanwhile
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10000", value_parser = clap::value_parser!(u32).range(1000..=1 << 24))]
@@ -283,6 +283,11 @@ fn pairs(text: &str) -> Result<usize, String> {
 fn share(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|share: &f64| (0.0..1.0).contains(share));
     number.ok_or_else(|| "use a part of one, as in 0.01".to_string())
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|tolerance: &f64| tolerance.is_finite() && *tolerance >= 0.0);
+    number.ok_or_else(|| "use a number from 0 on, as in 0.02".to_string())
 }
 
 /// The command that repeats this, without the folders of this machine.
