@@ -25,3 +25,13 @@ fn grammars_are_translated_or_refused() {
 fn templates_are_rendered_or_refused() {
     every("template", template::check);
 }
+
+/// No seed: the thread goes on behind a fuzzer's back.
+#[test]
+fn what_compiling_computes_comes_to_an_end() {
+    // A hundred million steps each.
+    let source = "{{ [0] * 99999999 == [0] * 99999999 }}".repeat(2000);
+    let refused = engine::chat::Template::new(&source, "a file", Default::default());
+    let why = refused.expect_err("that many steps").to_string();
+    assert!(why.contains("no end within"), "{why}");
+}

@@ -31,7 +31,7 @@ pub fn check(bytes: &[u8]) {
         Err(refusal) => {
             assert!((400..500).contains(&refusal.status()), "{refusal:?}");
             // What is repeated of a request is cut.
-            assert!(refusal.message.len() < 16 << 10, "{} bytes", refusal.message.len());
+            assert!(refusal.message.len() < 3 << 10, "{} bytes", refusal.message.len());
             let error = serde_json::to_string(&refusal.error()).expect("JSON");
             assert!(error.contains("message"), "{error}");
         }

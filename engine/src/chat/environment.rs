@@ -67,7 +67,8 @@ fn check_tags(source: &str) -> Result<(), Error> {
                     at += len - 1;
                     continue;
                 }
-                let (end, code) = tag_end(bytes, at + 1);
+                let closes = if bytes[at] == b'{' { b'}' } else { b'%' };
+                let (end, code) = tag_end(bytes, at + 1, closes);
                 if code > MAX_TAG {
                     let line = source.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1;
                     let why = format!("the tag in line {line} is longer than {MAX_TAG} bytes");
@@ -96,18 +97,26 @@ fn raw_len(source: &str) -> Option<usize> {
     Some(ends.next().unwrap_or(source.len()))
 }
 
-/// Where the tag from `at` on ends, and how many of its bytes are in no text.
-fn tag_end(bytes: &[u8], mut at: usize) -> (usize, usize) {
-    let mut code = 0;
+/// Where the tag from `at` on ends, with `closes` and a brace, and how many of its bytes are in no text. To minijinja an
+/// open bracket keeps it open: both braces after `{'a': {` belong to what is written there.
+fn tag_end(bytes: &[u8], mut at: usize, closes: u8) -> (usize, usize) {
+    let (mut code, mut open) = (0, 0_usize);
     let mut quote = None;
     while let Some(&byte) = bytes.get(at) {
         match quote {
             Some(_) if byte == b'\\' => at += 1,
-            Some(open) if byte == open => quote = None,
+            Some(mark) if byte == mark => quote = None,
             Some(_) => {}
             None if matches!(byte, b'"' | b'\'') => quote = Some(byte),
-            None if matches!(byte, b'}' | b'%') && bytes.get(at + 1) == Some(&b'}') => return (at + 2, code),
-            None => code += 1,
+            None if open == 0 && byte == closes && bytes.get(at + 1) == Some(&b'}') => return (at + 2, code),
+            None => {
+                code += 1;
+                match byte {
+                    b'(' | b'[' | b'{' => open += 1,
+                    b')' | b']' | b'}' => open = open.saturating_sub(1),
+                    _ => {}
+                }
+            }
         }
         at += 1;
     }
@@ -275,6 +284,9 @@ mod tests {
             (format!("{{% raw %}}{{{{ {long}{{% endraw %}}{{{{ 1 }}}}"), true),
             (format!("{{% raw %}}{{{{ {long}"), true),
             (format!("{{% rawer {long} %}}"), false),
+            (format!("{{% set x = {{'a': {{}}}} + {long} %}}"), false),
+            (format!("{{{{ {{'a': {{}}, 'b': {long}}} }}}}"), false),
+            (format!("{{{{ {{'a': [{{}}]}} }}}}{long}{{% if (a) %}}}}}}{long}{{% endif %}}"), true),
             ("{{".to_string(), true),
             ("{".to_string(), true),
         ];

@@ -16,30 +16,19 @@ use crate::error::{Error, Result};
 /// build without optimisation, whose frames are the largest: the tests try it.
 const SIZE: usize = 512 << 20;
 
-/// Does `work` in a thread with a stack for the deepest template. What it returns must not be nested itself.
+/// Does `work` in a thread with a stack for the deepest template, and with an end after `time`. What it returns must not be
+/// nested itself. A thread cannot be stopped: work that takes longer goes on behind the caller's back until its steps are
+/// used up, and nobody gets what it returns. While [`MOST_LATE`] such threads are at it, no more work is taken on.
 ///
 /// # Errors
-/// When there is no memory for the stack, or `work` panics; `origin` is the template's.
-pub(super) fn with_room<T: Send>(origin: &str, work: impl FnOnce() -> T + Send) -> Result<T> {
-    thread::scope(|scope| {
-        let thread = builder().spawn_scoped(scope, work).map_err(|error| no_room(origin, &error))?;
-        thread.join().map_err(|_| failed(origin, GAVE_UP.to_string()))
-    })
-}
-
-/// The same, with an end after `time`. A thread cannot be stopped: work that takes longer goes on behind the caller's back
-/// until its steps are used up, and nobody gets what it returns. While [`MOST_LATE`] such threads are at it, no more work
-/// is taken on.
-///
-/// # Errors
-/// Those of [`with_room`]; when `time` is over.
+/// When there is no memory for the stack, `work` panics, or `time` is over; `origin` is the template's.
 pub(super) fn with_time<T: Send + 'static>(
     origin: &str,
     time: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
     if LATE.load(Ordering::Relaxed) >= MOST_LATE {
-        return Err(failed(origin, format!("{MOST_LATE} renderings that came to no end are still at work")));
+        return Err(failed(origin, format!("{MOST_LATE} others that came to no end are still at work")));
     }
     let (sender, receiver) = mpsc::sync_channel(1);
     // Whether the caller has left, and so whether the work is late: the first to ask sets it.

@@ -25,8 +25,8 @@ const MAX_SOURCE: usize = 128 << 10;
 /// Of a rendered conversation, in bytes: far more than a context holds.
 const MAX_OUTPUT: usize = 64 << 20;
 
-/// How long a rendering may take: real ones take milliseconds. Steps alone do not bound it, for one step can compare two
-/// texts of any length.
+/// How long compiling and a rendering may take, each: real ones take milliseconds. Steps alone do not bound it, for one step
+/// can compare two texts of any length, and compiling has none.
 const TIME: Duration = Duration::from_secs(10);
 
 /// The same for each of the calls that are tried, see [`Template::tool_style`].
@@ -266,8 +266,10 @@ fn compile(source: &str, origin: &str) -> Result<Arc<Environment<'static>>> {
             mend: MEND,
         });
     }
-    stack::with_room(origin, || {
-        environment::with_template(NAME, source).map(Arc::new).map_err(|error| failed(origin, &error))
+    // What is constant is computed here: two lists of lists of lists can be compared.
+    let (source, name) = (source.to_string(), origin.to_string());
+    stack::with_time(origin, TIME, move || {
+        environment::with_template(NAME, &source).map(Arc::new).map_err(|error| failed(&name, &error))
     })?
 }
 

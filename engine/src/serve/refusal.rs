@@ -74,10 +74,23 @@ pub struct Refusal {
     pub retry_after: Option<u64>,
 }
 
+/// Most bytes of a message: it may repeat what a client sent, and that can be megabytes.
+const MOST: usize = 2000;
+
+/// `message` without its middle where it is long: what is wrong stands at the beginning, what to do at the end.
+fn cut(message: String) -> String {
+    if message.len() <= MOST {
+        return message;
+    }
+    let head = message.floor_char_boundary(MOST / 2);
+    let tail = message.ceil_char_boundary(message.len() - MOST / 2);
+    format!("{} … {}", &message[..head], &message[tail..])
+}
+
 impl Refusal {
     /// Without a field.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Refusal { kind, message: message.into(), param: None, retry_after: None }
+        Refusal { kind, message: cut(message.into()), param: None, retry_after: None }
     }
 
     /// `param` is wrong: `message` says what it should be.
