@@ -325,7 +325,7 @@ impl Config {
     pub(super) fn table(path: &Path) -> Result<Table> {
         let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
         let text = fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
-        text.parse().map_err(|why: toml::de::Error| wrong(why.to_string()))
+        text.parse().map_err(|why| wrong(no_toml(&text, &why)))
     }
 
     /// What `table`, of the file at `path`, asks for.
@@ -513,13 +513,21 @@ pub fn rows() -> impl Iterator<Item = String> {
     head.into_iter().chain(rows)
 }
 
+/// Why `text` is no TOML, in one line: the library's own words draw a picture of several.
+fn no_toml(text: &str, why: &toml::de::Error) -> String {
+    let before = why.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.split('\n').count();
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    format!("no TOML: line {line}, column {column}: {}", why.message())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     impl Config {
         fn parse(text: &str) -> std::result::Result<Self, String> {
-            let table: Table = text.parse().map_err(|why: toml::de::Error| why.to_string())?;
+            let table: Table = text.parse().map_err(|why| no_toml(text, &why))?;
             Config::of(&table)
         }
     }
@@ -594,7 +602,7 @@ mod tests {
             ("repack = 1", "repack: use true or false, not 1"),
             ("listen = \"localhost\"", "listen: invalid socket address"),
             ("cache_type_k = \"q3\"", "cache_type_k: unknown cache type"),
-            ("slots = 4\nslots = 5", "TOML parse error"),
+            ("slots = 4\nslots = 5", "no TOML: line 2, column 1: duplicate key"),
             ("[slots]\na = 1", "slots: use a whole number"),
         ];
         for (text, expected) in cases {

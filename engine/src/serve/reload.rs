@@ -187,7 +187,7 @@ mod tests {
             ("queue = 4\nslots = 0\n", "slots: use a whole number"),
             ("queue = -4\n", "queue: use a whole number"),
             ("qeue = 4\n", "did you mean queue?"),
-            ("queue = \n", "TOML parse error"),
+            ("queue = \n", "no TOML: line 1, column "),
             ("listen = \"0.0.0.0:1\"\nsocket_group = \"root\"\n", "--socket-group"),
             ("api_key_file = \"none\"\n", "No such file"),
             ("temperature = -1.0\n", "--temp -1"),

@@ -15,6 +15,28 @@ const MAX_PAIRS: usize = 40_000;
 /// What building one automaton may cost.
 const FUEL: u64 = 200_000;
 
+/// What all automata together may cost, in derivre's steps, however often lexemes are cut: derivatives of long
+/// repetitions are large, so that few pairs of states can take many seconds.
+const WORK: u64 = 20_000_000;
+
+/// What is left of [`WORK`].
+pub(super) struct Budget(u64);
+
+impl Budget {
+    pub(super) fn new() -> Self {
+        Self(WORK)
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// Takes what `cost` has become more than `before`.
+    fn spend(&mut self, before: u64, cost: u64) {
+        self.0 = self.0.saturating_sub(cost.saturating_sub(before));
+    }
+}
+
 /// A set of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Bytes([u64; 4]);
@@ -41,17 +63,25 @@ impl Bytes {
 }
 
 /// Of `lexemes` of `grammar`, those that have to be cut; one that is a character cannot be. `rules` are the ways of each
-/// rule, the first one is where all begins.
+/// rule, the first one is where all begins. What it finds is of no use where the `budget` is spent after it.
 pub(super) fn to_be_cut(
     grammar: &Gbnf,
     lexemes: &[Lexeme],
     rules: &[Vec<Vec<Sym>>],
+    budget: &mut Budget,
 ) -> Result<Vec<usize>, String> {
     if lexemes.iter().all(|lexeme| lexeme.is_character) {
         return Ok(Vec::new());
     }
-    let automata = lexemes.iter().map(|lexeme| lexeme.automaton(grammar, FUEL));
-    let mut ending = automata.collect::<Result<Vec<Regex>, _>>()?;
+    let mut ending = Vec::with_capacity(lexemes.len());
+    for lexeme in lexemes {
+        let automaton = lexeme.automaton(grammar, FUEL)?;
+        budget.spend(0, automaton.cost());
+        if budget.is_spent() {
+            return Ok(Vec::new());
+        }
+        ending.push(automaton);
+    }
     let firsts: Vec<Bytes> = ending.iter_mut().map(first_bytes).collect();
     let after = bytes_after(&firsts, rules);
     let mut pairs = 0;
@@ -63,7 +93,7 @@ pub(super) fn to_be_cut(
         let mut going_on = ending[second].clone();
         for first in 0..lexemes.len() {
             if firsts[first].meets(firsts[second])
-                && meet(&mut ending[first], &mut going_on, after[first], &mut pairs)
+                && meet(&mut ending[first], &mut going_on, after[first], &mut pairs, budget)
             {
                 cut.push(second);
                 break;
@@ -75,7 +105,13 @@ pub(super) fn to_be_cut(
 
 /// Whether there is a text that is all of the first, and with one of the bytes that may come after that a beginning of the
 /// second.
-fn meet(first: &mut Regex, second: &mut Regex, after: Bytes, pairs: &mut usize) -> bool {
+fn meet(
+    first: &mut Regex,
+    second: &mut Regex,
+    after: Bytes,
+    pairs: &mut usize,
+    budget: &mut Budget,
+) -> bool {
     // One byte of each kind.
     let mut kinds = HashSet::default();
     let bytes: Vec<u8> = (0..=255)
@@ -86,6 +122,7 @@ fn meet(first: &mut Regex, second: &mut Regex, after: Bytes, pairs: &mut usize) 
     let mut todo: Vec<(StateID, StateID)> = vec![start];
     let mut seen = HashSet::default();
     while let Some((one, other)) = todo.pop() {
+        let before = first.cost() + second.cost();
         for byte in &bytes {
             let (one, other) = (first.transition(one, *byte), second.transition(other, *byte));
             if one.is_dead() || other.is_dead() || !seen.insert((one.as_u32(), other.as_u32())) {
@@ -98,6 +135,10 @@ fn meet(first: &mut Regex, second: &mut Regex, after: Bytes, pairs: &mut usize) 
                 return true;
             }
             todo.push((one, other));
+        }
+        budget.spend(before, first.cost() + second.cost());
+        if budget.is_spent() {
+            return true;
         }
     }
     false

@@ -6,7 +6,7 @@ use llguidance::derivre::{ExprRef, HashMap, HashSet, Regex, RegexAst, RegexBuild
 use llguidance::earley::lexerspec::LexerSpec;
 use llguidance::earley::{Grammar, SymIdx, SymbolProps};
 
-use super::lexemes::to_be_cut;
+use super::lexemes::{Budget, to_be_cut};
 use super::regular::Regexes;
 use super::{Gbnf, Id, Node};
 
@@ -119,6 +119,7 @@ pub(in super::super) fn translate(
     grammar.without_plain_recursion();
     let sizes = grammar.sizes();
     let mut cut = Cut::default();
+    let mut budget = Budget::new();
     for round in 0.. {
         let mut builder = RegexBuilder::new();
         let plan = Plan::new(&grammar, &sizes, &cut, &mut builder)?;
@@ -127,13 +128,13 @@ pub(in super::super) fn translate(
         }
         let (lexemes, rules, origins) = (plan.lexemes, plan.rules, plan.origins);
         let found = match builder.exprset().cost() <= limits.initial_lexer_fuel {
-            true => to_be_cut(&grammar, &lexemes, &rules)?,
+            true => to_be_cut(&grammar, &lexemes, &rules, &mut budget)?,
             false => return Err(TOO_LARGE.to_string()),
         };
-        if found.is_empty() {
+        cut.all = round == MAX_ROUNDS || budget.is_spent();
+        if found.is_empty() && !cut.all {
             break;
         }
-        cut.all = round == MAX_ROUNDS;
         for origin in found.iter().flat_map(|lexeme| &origins[*lexeme]) {
             let mut origin = *origin;
             // A name is no smaller than what it names.
