@@ -188,7 +188,8 @@ fn wild_numbers_anywhere_are_refused_without_taking_memory() {
         }
     }
     if let (Some(before), Some(after)) = (before, peak_memory()) {
-        assert!(after - before < 100 << 10, "memory grew from {before} to {after} KiB");
+        // The kernel adds up what each core counted now and then, so it may fall by a little.
+        assert!(after.saturating_sub(before) < 100 << 10, "memory grew from {before} to {after} KiB");
     }
 }
 

@@ -9,6 +9,10 @@ pub struct CodeGen {
     pub cxx: Vec<String>,
     /// For rustc; never for build scripts.
     pub rust: Vec<String>,
+    /// For rustc on crates of this workspace, what they instantiate of others included: a profile for all 200 others would
+    /// have them compiled anew for each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own_rust: Vec<String>,
     /// For the linker driver of the engine.
     pub link: Vec<String>,
     /// `lto` of the engine's cargo profile, where rustc optimises the Rust side by itself.
@@ -20,6 +24,7 @@ impl CodeGen {
     pub fn and(mut self, more: CodeGen) -> Self {
         self.cxx.extend(more.cxx);
         self.rust.extend(more.rust);
+        self.own_rust.extend(more.own_rust);
         self.link.extend(more.link);
         self.cargo_lto = more.cargo_lto.or(self.cargo_lto);
         self

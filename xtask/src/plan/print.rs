@@ -91,6 +91,9 @@ impl fmt::Display for Plan {
             self.cargo_profile,
             self.codegen.rust.join(" ")
         )?;
+        if !self.codegen.own_rust.is_empty() {
+            writeln!(f, "  own crates {}", self.codegen.own_rust.join(" "))?;
+        }
         if !self.codegen.link.is_empty() {
             writeln!(f, "  linker     {}", self.codegen.link.join(" "))?;
         }

@@ -342,9 +342,9 @@ fn a_profile_reaches_the_compilers_of_its_scope() {
         let (instrumented, profiled) = (plain.instrumented(subject), plain.profiled(subject, &with));
         let found = [
             (&instrumented.codegen.cxx, "profile"),
-            (&instrumented.codegen.rust, "profile"),
+            (&instrumented.codegen.own_rust, "profile"),
             (&profiled.codegen.cxx, "profile"),
-            (&profiled.codegen.rust, "profile"),
+            (&profiled.codegen.own_rust, "profile"),
         ];
         for ((flags, sign), expected) in found.into_iter().zip(expected) {
             match expected {

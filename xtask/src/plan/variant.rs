@@ -60,7 +60,7 @@ impl Plan {
         let mut codegen = CodeGen::default();
         // Even when only C++ is to be optimised: Rust's flag brings the profile runtime that C++'s counters need,
         // so that clang's own (libclang-rt) is not.
-        codegen.rust.push("-Cprofile-generate".to_string());
+        codegen.own_rust.push("-Cprofile-generate".to_string());
         if subject.scope.cpp() {
             codegen.cxx.push("-fprofile-generate".to_string());
             if self.compiler.kind == CompilerKind::Gcc {
@@ -88,7 +88,7 @@ impl Plan {
             None => {}
         }
         if scope.rust() {
-            codegen.rust.push(format!("-Cprofile-use={path}"));
+            codegen.own_rust.push(format!("-Cprofile-use={path}"));
         }
         self.derived("pgo", Some(profdata), codegen).sparing_kernels(subject)
     }

@@ -1,6 +1,7 @@
 //! The Rust part: `anneal`, linked with what the C++ stages installed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
 
 use anyhow::{Context, Result, bail};
 use build_info::switches::Allocator;
@@ -49,6 +50,7 @@ pub fn source_digest(workspace: &Workspace) -> Result<String> {
 pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
     let plan = build.plan;
     let total = count_packages(build).unwrap_or(0);
+    let wrapper = wrapper(build)?;
     let mut finished = BTreeSet::new();
     let mut executable = None;
     Run::new(process::cargo(), &build.log)
@@ -67,6 +69,7 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
         .args(["--message-format", "json-render-diagnostics"])
         .envs(&plan.environment)
         .without(|name| FOREIGN.iter().any(|prefix| name.starts_with(prefix)))
+        .envs(&wrapper)
         .env("CARGO_ENCODED_RUSTFLAGS", plan.codegen.rust.join("\x1f"))
         .env("CARGO_TARGET_DIR", build.workspace.cargo_target())
         .env("ANNEAL_LLAMA_PREFIX", build.folder.prefix())
@@ -90,6 +93,30 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
         .and_then(|()| std::fs::copy(&executable, &candidate))
         .with_context(|| format!("cannot copy {executable} to {}", candidate.display()))?;
     Ok(())
+}
+
+/// Has cargo call rustc through a script that gives the workspace's crates flags of their own. Cargo takes what it compiled
+/// by one script for another thing than what it compiled by a script of another name, and the folder is this plan's.
+fn wrapper(build: &Build) -> Result<BTreeMap<String, Option<String>>> {
+    let own = &build.plan.codegen.own_rust;
+    if own.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let script = build.folder.path().join("rustc-of-own-crates");
+    crate::fs::write_atomically(&script, wrapping(own).as_bytes())?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))
+        .with_context(|| format!("cannot make {} executable", script.display()))?;
+    Ok(BTreeMap::from([("RUSTC_WORKSPACE_WRAPPER".to_string(), Some(script.display().to_string()))]))
+}
+
+/// A script that runs its arguments with `flags` after them: only for the plan's target, which build scripts, that run
+/// here, are not compiled for by name.
+fn wrapping(flags: &[String]) -> String {
+    let flags: Vec<String> = flags.iter().map(|flag| toolchain::setup::quote(flag)).collect();
+    format!(
+        "#!/bin/sh\nfor argument; do\n  [ \"$argument\" = --target ] && exec \"$@\" {}\ndone\nexec \"$@\"\n",
+        flags.join(" ")
+    )
 }
 
 /// The engine's features that the plan asks for.
@@ -135,6 +162,20 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    #[test]
+    fn flags_reach_what_is_compiled_for_the_target() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = folder.path().join("script");
+        std::fs::write(&script, super::wrapping(&["-Cone=a b".to_string(), "-Ctwo='".to_string()])).unwrap();
+        let run = |arguments: &[&str]| {
+            let output = std::process::Command::new("sh").arg(&script).args(arguments).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let print = ["printf", "%s|"];
+        assert_eq!(run(&[&print[..], &["a", "--target", "x"]].concat()), "a|--target|x|-Cone=a b|-Ctwo='|");
+        assert_eq!(run(&[&print[..], &["a b", "--targets"]].concat()), "a b|--targets|");
+    }
 
     fn manifest(folder: &Path) -> toml::Table {
         toml::from_str(&std::fs::read_to_string(folder.join("Cargo.toml")).unwrap()).unwrap()

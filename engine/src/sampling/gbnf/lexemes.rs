@@ -16,8 +16,9 @@ const MAX_PAIRS: usize = 40_000;
 const FUEL: u64 = 200_000;
 
 /// What all automata together may cost, in derivre's steps, however often lexemes are cut: derivatives of long
-/// repetitions are large, so that few pairs of states can take many seconds.
-const WORK: u64 = 20_000_000;
+/// repetitions are large, so that few pairs of states can take many seconds. Ten times what the largest grammar of the
+/// tests takes.
+const WORK: u64 = 1_000_000;
 
 /// What is left of [`WORK`].
 pub(super) struct Budget(u64);
@@ -105,13 +106,7 @@ pub(super) fn to_be_cut(
 
 /// Whether there is a text that is all of the first, and with one of the bytes that may come after that a beginning of the
 /// second.
-fn meet(
-    first: &mut Regex,
-    second: &mut Regex,
-    after: Bytes,
-    pairs: &mut usize,
-    budget: &mut Budget,
-) -> bool {
+fn meet(first: &mut Regex, second: &mut Regex, after: Bytes, pairs: &mut usize, budget: &mut Budget) -> bool {
     // One byte of each kind.
     let mut kinds = HashSet::default();
     let bytes: Vec<u8> = (0..=255)
