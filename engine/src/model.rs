@@ -69,7 +69,7 @@ pub(crate) const LOWER_CTX: &str = "lower -c, or make the cache smaller with -ct
 /// The context that `settings` want of `model`.
 pub(crate) fn context_options(model: &Model, settings: &Settings, interruptible: bool) -> ContextOptions {
     ContextOptions {
-        n_ctx: n_ctx(model, settings),
+        n_ctx: n_ctx(settings, model.n_ctx_train()),
         n_batch: settings.n_batch.value,
         n_ubatch: settings.n_ubatch.value,
         type_k: settings.type_k.value,
@@ -165,10 +165,10 @@ fn is_pageable(settings: &Settings) -> bool {
 }
 
 /// Size of the context: the default is cut to what the model was trained for, a flag is not.
-fn n_ctx(model: &Model, settings: &Settings) -> u32 {
+pub(crate) fn n_ctx(settings: &Settings, trained: u32) -> u32 {
     match (settings.n_ctx.value, settings.n_ctx.source) {
-        (0, _) => model.n_ctx_train(),
-        (n_ctx, Source::Default) if model.n_ctx_train() > 0 => n_ctx.min(model.n_ctx_train()),
+        (0, _) => trained,
+        (n_ctx, Source::Default) if trained > 0 => n_ctx.min(trained),
         (n_ctx, _) => n_ctx,
     }
 }

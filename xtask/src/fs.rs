@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -30,6 +31,16 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
         let _ = std::fs::remove_file(&beside);
         Err(error).with_context(|| format!("cannot write {}", path.display()))
     })
+}
+
+/// The same for a script, which may be run then.
+///
+/// # Errors
+/// Those of [`write_atomically`]; when it cannot be made executable.
+pub fn write_script(path: &Path, text: &str) -> Result<()> {
+    write_atomically(path, text.as_bytes())?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
+        .with_context(|| format!("cannot make {} executable", path.display()))
 }
 
 /// Points the symbolic link `link` at `target` by one rename.

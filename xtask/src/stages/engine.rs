@@ -1,7 +1,6 @@
 //! The Rust part: `anneal`, linked with what the C++ stages installed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::PermissionsExt;
 
 use anyhow::{Context, Result, bail};
 use build_info::switches::Allocator;
@@ -103,9 +102,7 @@ fn wrapper(build: &Build) -> Result<BTreeMap<String, Option<String>>> {
         return Ok(BTreeMap::new());
     }
     let script = build.folder.path().join("rustc-of-own-crates");
-    crate::fs::write_atomically(&script, wrapping(own).as_bytes())?;
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))
-        .with_context(|| format!("cannot make {} executable", script.display()))?;
+    crate::fs::write_script(&script, &wrapping(own))?;
     Ok(BTreeMap::from([("RUSTC_WORKSPACE_WRAPPER".to_string(), Some(script.display().to_string()))]))
 }
 

@@ -33,6 +33,13 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'sta
     done.await.unwrap_or_else(|_| Err(Error::Serve("loading the model broke".to_string())))
 }
 
+/// Waits until all of `threads` have ended, each of which closes its channel then.
+async fn over(threads: Vec<watch::Receiver<()>>) {
+    for mut thread in threads {
+        while thread.changed().await.is_ok() {}
+    }
+}
+
 /// Loads the model `id`, which is [coming](Place::Coming).
 pub(super) async fn bring(front: Arc<Front>, id: u64) {
     let _one = front.loading.lock().await;
@@ -72,7 +79,7 @@ impl Front {
                 self.check(&estimate, live)?;
                 memory = estimate.total();
                 let state = self.lock();
-                let taken: u64 = state.entries.iter().map(|entry| entry.memory.0).sum();
+                let taken = state.taken();
                 let limit = state.limit.or(live.memory());
                 if let Some(limit) = limit.filter(|limit| taken.saturating_add(memory.0) > limit.0) {
                     return Err(Error::Usage(format!(
@@ -162,7 +169,7 @@ impl Front {
         .await?;
         self.as_they_are(&mut settings);
         // What is loaded counts as well where nothing is said of a limit.
-        let taken = self.lock().entries.iter().map(|entry| entry.memory.0).sum::<u64>();
+        let taken = self.lock().taken();
         let limit = self.lock().limit.or(limit.map(|free| Bytes(free.0.saturating_add(taken))));
         if let Some(limit) = limit {
             if let Some(why) = estimate.refused(limit) {
@@ -190,7 +197,7 @@ impl Front {
             }
             {
                 let mut state = self.lock();
-                let taken: u64 = state.entries.iter().map(|entry| entry.memory.0).sum();
+                let taken = state.taken();
                 if taken.saturating_add(needed.0) <= limit.0 {
                     return Ok(true);
                 }
@@ -245,10 +252,10 @@ impl Front {
 
     /// Notices when a scheduler ends that nobody told to.
     fn watch(self: &Arc<Self>, id: u64, loads: u64, ended: Vec<watch::Receiver<()>>) {
-        for mut ended in ended {
+        for ended in ended {
             let front = Arc::clone(self);
             tokio::spawn(async move {
-                while ended.changed().await.is_ok() {}
+                over(vec![ended]).await;
                 front.fell(id, loads);
             });
         }
@@ -297,9 +304,7 @@ impl Front {
     async fn let_go(&self, id: u64, here: Here) {
         here.server.inbox.close(Closing::Draining);
         here.server.embedder.wake();
-        for mut ended in here.running.ended() {
-            while ended.changed().await.is_ok() {}
-        }
+        over(here.running.ended()).await;
         // Giving back gigabytes takes a while.
         let broke = aside(move || {
             let Here { server, running } = here;
@@ -341,9 +346,7 @@ impl Front {
             _ => Vec::new(),
         };
         let all: Vec<_> = self.lock().entries.iter().flat_map(ended).collect();
-        for mut ended in all {
-            while ended.changed().await.is_ok() {}
-        }
+        over(all).await;
     }
 
     /// Waits for all threads.

@@ -7,9 +7,9 @@ use gguf::{GgufFile, Scalar, Value};
 
 use super::Named;
 use crate::error::Result;
-use crate::model::adapters_size;
+use crate::model::{adapters_size, n_ctx};
 use crate::options::KvType;
-use crate::settings::{CTX_STEP, Settings, Source};
+use crate::settings::{CTX_STEP, Settings};
 
 /// What a model takes: its weights with those of its adapters, and K and V of its contexts. What computing takes besides is not in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,15 +57,6 @@ fn trained(file: &GgufFile) -> u32 {
         return 0;
     };
     file.u32(&format!("{architecture}.context_length")).unwrap_or(0)
-}
-
-/// As [`crate::model`] has it.
-fn n_ctx(settings: &Settings, trained: u32) -> u32 {
-    match (settings.n_ctx.value, settings.n_ctx.source) {
-        (0, _) => trained,
-        (n_ctx, Source::Default) if trained > 0 => n_ctx.min(trained),
-        (n_ctx, _) => n_ctx,
-    }
 }
 
 impl Estimate {

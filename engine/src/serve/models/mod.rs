@@ -182,6 +182,11 @@ impl State {
         self.entries.iter_mut().find(|entry| entry.id == id)
     }
 
+    /// What all models take that are loaded or being loaded, in bytes.
+    fn taken(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.memory.0).sum()
+    }
+
     /// The entry that a request for `name` means.
     fn find(&self, name: Option<&str>) -> Result<usize, Refusal> {
         let there = || self.entries.iter().filter(|entry| !entry.gone);

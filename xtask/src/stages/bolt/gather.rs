@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -139,7 +138,7 @@ fn make_counting(
                 .args(["-o".as_ref(), counting.as_os_str()])
                 .args(bolt::instrument(&files.raw.join(&program.name)))
                 .watch(|_, line| progress.message(line.trim_start_matches("BOLT-INFO: ")))?,
-            BoltMethod::Perf => write_script(&counting, &recording(&program.path, &files.raw))?,
+            BoltMethod::Perf => fs::write_script(&counting, &recording(&program.path, &files.raw))?,
         }
     }
     Ok(())
@@ -157,12 +156,6 @@ fn recording(program: &Path, raw: &Path) -> String {
         quote(raw.as_os_str()),
         quote(program.as_os_str())
     )
-}
-
-fn write_script(path: &Path, text: &str) -> Result<()> {
-    fs::write_atomically(path, text.as_bytes())?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
-        .with_context(|| format!("cannot make {} executable", path.display()))
 }
 
 /// Whether perf gives branch records here; if not, why.
@@ -339,11 +332,11 @@ mod tests {
         let bin = folder.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
         let perf = "#!/bin/sh\necho \"$@\" >&2\nwhile [ \"$1\" != -- ]; do shift; done\nshift\nexec \"$@\"\n";
-        write_script(&bin.join("perf"), perf).unwrap();
+        fs::write_script(&bin.join("perf"), perf).unwrap();
         let program = folder.path().join("anneal");
-        write_script(&program, "#!/bin/sh\nprintf '<%s>' \"$@\"\n").unwrap();
+        fs::write_script(&program, "#!/bin/sh\nprintf '<%s>' \"$@\"\n").unwrap();
         let script = folder.path().join("recording");
-        write_script(&script, &recording(&program, folder.path())).unwrap();
+        fs::write_script(&script, &recording(&program, folder.path())).unwrap();
         // By sh: another test's fork may still hold the script open for writing.
         let path = format!("{}:/usr/bin:/bin", bin.display());
         let output = std::process::Command::new("sh")
