@@ -18,7 +18,7 @@ def before_call(context, case, kwargs):
 
 
 def mend(body):
-    # Texts that happen to be grammars, and schemas that somebody can fit, are tests of their own: engine/tests.
+    # Texts that happen to be grammars, and schemas that somebody can fit, are tests of their own: anneal/tests.
     if isinstance(body.get("grammar"), str):
         body["grammar"] = 'root ::= "a" | "b"'
     if isinstance(body.get("json_schema"), (dict, bool)):

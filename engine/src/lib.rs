@@ -49,6 +49,10 @@
 //! Modules that the documentation does not show are what the program `anneal` is made of; they change without notice.
 #![deny(unsafe_code)]
 
+// What the declarations in llama-sys name.
+#[cfg(feature = "link")]
+extern crate llama_link as _;
+
 #[doc(hidden)]
 pub mod allocator;
 mod api;
@@ -60,6 +64,8 @@ pub mod bench;
 pub mod cache;
 #[doc(hidden)]
 pub mod chat;
+#[doc(hidden)]
+pub mod cli;
 pub mod error;
 #[doc(hidden)]
 pub mod eval;

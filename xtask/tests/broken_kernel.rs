@@ -84,14 +84,9 @@ fn broken_engine(build: &Path, scratch: &Path) -> PathBuf {
     let plan = json(&build.join("plan.json"));
     let ar = plan["definitions"]["CMAKE_AR"].as_str().unwrap_or("ar");
     run(Command::new(ar).arg("qcs").arg(&archive).args(objects).current_dir(build.join("cmake")));
-    // A folder of its own: in the tests' one, other tests would find this engine.
-    let target = root().join("target/anneal/broken-kernel");
-    run(Command::new(env!("CARGO"))
-        .args(["build", "--locked", "--package", "engine", "--bin", "anneal"])
-        .current_dir(root())
-        .env("CARGO_TARGET_DIR", &target)
-        .env("ANNEAL_LLAMA_PREFIX", &prefix));
-    target.join("debug/anneal")
+    let engine = scratch.join("anneal");
+    run(Command::new(env!("CARGO_BIN_EXE_xtask")).arg("link").arg(&prefix).arg("--out").arg(&engine));
+    engine
 }
 
 #[test]

@@ -1,7 +1,9 @@
-//! llama.cpp for Rust: its C API and the shim's as bindgen declares them, the link step, the CPU guard.
+//! llama.cpp for Rust: its C API and the shim's as bindgen declares them.
 //!
 //! Raw: every function is `unsafe`, and the `llama_*` ones can throw through it. The `engine` crate wraps
 //! what it uses; it calls the `anneal_*` wrappers of `csrc/shim.h` for everything that can throw or abort.
+//!
+//! Only declared: what they name is linked by the crate `llama-link`, on which a program depends beside.
 
 #[allow(
     missing_docs,
@@ -14,7 +16,5 @@
 mod bindings {
     include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 }
-
-pub mod guard;
 
 pub use bindings::*;

@@ -27,7 +27,7 @@ mod tree;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 pub use origin::Origin;
 pub use pins::{CratePin, GitPin, Pins, SdistPin};
@@ -75,6 +75,16 @@ pub fn patches() -> Result<Vec<build_info::record::Patch>> {
 /// The manifest by which cargo fetches and pins the crate that carries llama.cpp.
 pub fn crate_manifest() -> PathBuf {
     own_folder().join("crate").join("Cargo.toml")
+}
+
+/// Where the store of a target folder is, for a build script with this `OUT_DIR`: `target/anneal` for
+/// `target/[triple/]debug/build/llama-sys-…/out`. xtask's is the same one.
+pub fn root_for_build_script(out: &Path) -> Result<PathBuf> {
+    let marked = out.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file());
+    let target = marked.or_else(|| out.ancestors().nth(4)).context("OUT_DIR is no folder of cargo's")?;
+    let root = target.join("anneal");
+    std::fs::create_dir_all(&root).with_context(|| format!("cannot create {}", root.display()))?;
+    Ok(root)
 }
 
 fn own_folder() -> &'static Path {

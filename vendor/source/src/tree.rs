@@ -60,6 +60,11 @@ impl Tree {
         [("LLAMA_BUILD_NUMBER", "0".to_string()), ("LLAMA_BUILD_COMMIT", self.build_commit.clone())]
     }
 
+    /// Folders of the headers of its C API.
+    pub fn headers(&self) -> [PathBuf; 2] {
+        [self.path.join("include"), self.path.join("ggml").join("include")]
+    }
+
     /// The variable that keeps git, when CMake calls it in the tree, from finding the repository around it.
     pub fn cmake_environment(&self) -> (&'static str, PathBuf) {
         let above = self.path.parent().unwrap_or(&self.path);

@@ -10,6 +10,7 @@ mod clean;
 mod detect;
 mod doctor;
 mod gate;
+mod link;
 mod model;
 mod optimize;
 mod pgo;
@@ -89,6 +90,8 @@ enum Command {
     Audit(audit::Args),
     /// Compare a build's logits with those of a scalar build
     Gate(gate::Args),
+    /// Link the engine with a libllama that was made by hand, to try a change of it
+    Link(link::Args),
     /// Show the builds that are there
     Show(show::Args),
     /// Remove old builds
@@ -120,6 +123,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Report(args) => report::run(args, ui),
         Command::Audit(args) => audit::run(args, ui),
         Command::Gate(args) => gate::run(args, ui),
+        Command::Link(args) => link::run(args, ui),
         Command::Show(args) => show::run(args, ui),
         Command::Clean(args) => clean::run(args, ui),
         Command::Test(args) => test::run(args, ui),

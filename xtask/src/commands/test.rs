@@ -38,7 +38,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     for profile in ["native", "portable"] {
         build::make(profile, args.yes, ui)?;
     }
-    // libllama of the native build, rather than a tree of llama-sys's own.
+    // libllama of the native build, rather than a tree of llama-link's own.
     let prefix = std::fs::canonicalize(workspace.current("native").join("prefix"))?;
     // What was measured or tuned on this machine is no matter of a test: a folder that is not there.
     let state = workspace.anneal().join("test-state");

@@ -97,7 +97,7 @@ pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>)
                 // CPU time on a Zen 4.
                 plan.codegen.cxx = plan.flags.clone();
             }
-            plan.codegen.rust = vec!["-Ctarget-cpu=native".to_string()];
+            plan.codegen.own_rust = vec!["-Ctarget-cpu=native".to_string()];
             if compiler.kind == CompilerKind::Gcc && host.cpu.has("amx_tile") {
                 plan.codegen.cxx.extend(WITHOUT_AMX.map(str::to_string));
                 plan.required.retain(|feature| !feature.starts_with("amx_"));
@@ -145,7 +145,7 @@ pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>)
             }
             plan.flags = vec!["-march=x86-64-v3".to_string()];
             plan.codegen.cxx = plan.flags.clone();
-            plan.codegen.rust = vec!["-Ctarget-cpu=x86-64-v3".to_string()];
+            plan.codegen.own_rust = vec!["-Ctarget-cpu=x86-64-v3".to_string()];
             plan.required = V3.iter().map(|feature| feature.to_string()).collect();
             plan.expected_flags =
                 ["-march=x86-64-v3", "-mavx2", "-mfma", "-mf16c", "-mbmi2"].map(str::to_string).to_vec();
@@ -157,7 +157,7 @@ pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>)
             plan.definitions.insert("GGML_NATIVE".to_string(), "OFF".to_string());
             plan.definitions.insert("GGML_CPU_ARM_ARCH".to_string(), arch.to_string());
             plan.flags = vec![format!("-march={arch}")];
-            plan.codegen.rust = vec!["-Ctarget-feature=+dotprod".to_string()];
+            plan.codegen.own_rust = vec!["-Ctarget-feature=+dotprod".to_string()];
             plan.expected_flags = plan.flags.clone();
             plan.forbidden_flags = ["-march=native", "-mcpu=native"].map(str::to_string).to_vec();
             notes.push(format!("on aarch64 a portable build is {arch}"));

@@ -1,8 +1,9 @@
 //! The Rust part: `anneal`, linked with what the C++ stages installed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use build_info::switches::Allocator;
 use serde::Deserialize;
 
@@ -16,6 +17,7 @@ use crate::workspace::Workspace;
 const SOURCES: &[&str] = &[
     "Cargo.toml",
     "Cargo.lock",
+    "anneal",
     "build-info",
     "engine",
     "gguf",
@@ -24,13 +26,17 @@ const SOURCES: &[&str] = &[
     "noise",
     "nvml",
     "roofline",
+    "vendor/llama-link",
     "vendor/llama-sys",
 ];
 
-/// Variables by which cargo, cc and bindgen would build something else than the plan says.
+/// Variables by which cargo, cc and bindgen would build something else than the plan says, and those that cargo set for
+/// xtask: a build script that looks at one runs again when it is another one.
 const FOREIGN: &[&str] = &[
     "BINDGEN_EXTRA_CLANG_ARGS_",
     "CARGO_BUILD_",
+    "CARGO_MANIFEST_",
+    "CARGO_PKG_",
     "CARGO_PROFILE_",
     "CARGO_TARGET_",
     "CFLAGS_",
@@ -47,6 +53,18 @@ pub fn source_digest(workspace: &Workspace) -> Result<String> {
 
 /// Builds the engine and puts it beside the current one, until the smoke test has seen it.
 pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
+    let program = compile(build, &build.folder.prefix(), progress)?;
+    let candidate = build.folder.candidate();
+    let folder = candidate.parent().unwrap_or(build.folder.path());
+    std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::copy(&program, &candidate))
+        .with_context(|| format!("cannot copy {} to {}", program.display(), candidate.display()))?;
+    Ok(())
+}
+
+/// Builds the engine as the plan says, linked with what lies in `prefix`; the program lies in cargo's folder, where the
+/// next one replaces it.
+pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<PathBuf> {
     let plan = build.plan;
     let total = count_packages(build).unwrap_or(0);
     let wrapper = wrapper(build)?;
@@ -54,7 +72,7 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
     let mut executable = None;
     Run::new(process::cargo(), &build.log)
         .dir(build.workspace.root())
-        .args(["build", "--locked", "--package", "engine", "--bin", "anneal"])
+        .args(["build", "--locked", "--package", "anneal"])
         .args(["--profile", &plan.cargo_profile])
         // Named even when it is the host: else RUSTFLAGS reach build scripts too.
         .args(["--target", &plan.target])
@@ -71,7 +89,10 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
         .envs(&wrapper)
         .env("CARGO_ENCODED_RUSTFLAGS", plan.codegen.rust.join("\x1f"))
         .env("CARGO_TARGET_DIR", build.workspace.cargo_target())
-        .env("ANNEAL_LLAMA_PREFIX", build.folder.prefix())
+        // The same for all builds of one tree: what is made of them is compiled once.
+        .env("ANNEAL_LLAMA_HEADERS", std::env::join_paths(build.tree.headers())?)
+        .envs(&libclang(plan))
+        .env("ANNEAL_LLAMA_PREFIX", prefix)
         .watch(|stream, line| match (stream, serde_json::from_str::<Message>(line)) {
             (Stream::Out, Ok(message)) if message.reason == "compiler-artifact" => {
                 if message.executable.is_some() {
@@ -84,25 +105,30 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
             (Stream::Err, _) => progress.message(line.trim()),
             _ => {}
         })?;
-    let Some(executable) = executable else { bail!("cargo named no executable for `anneal`") };
+    executable.map(PathBuf::from).context("cargo named no executable for `anneal`")
+}
 
-    let candidate = build.folder.candidate();
-    let folder = candidate.parent().unwrap_or(build.folder.path());
-    std::fs::create_dir_all(folder)
-        .and_then(|()| std::fs::copy(&executable, &candidate))
-        .with_context(|| format!("cannot copy {executable} to {}", candidate.display()))?;
-    Ok(())
+/// Where bindgen finds libclang, when it would not by itself.
+fn libclang(plan: &Plan) -> BTreeMap<String, Option<String>> {
+    let folder = plan.libclang.as_ref().map(|found| found.dir.display().to_string());
+    folder.map(|folder| ("LIBCLANG_PATH".to_string(), Some(folder))).into_iter().collect()
 }
 
 /// Has cargo call rustc through a script that gives the workspace's crates flags of their own. Cargo takes what it compiled
-/// by one script for another thing than what it compiled by a script of another name, and the folder is this plan's.
+/// by one script for another thing than what it compiled by a script of another name, so the flags are part of its name.
 fn wrapper(build: &Build) -> Result<BTreeMap<String, Option<String>>> {
     let own = &build.plan.codegen.own_rust;
     if own.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let script = build.folder.path().join("rustc-of-own-crates");
-    crate::fs::write_script(&script, &wrapping(own))?;
+    let text = wrapping(own);
+    let folder = build.workspace.anneal().join("rustc");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let script = folder.join(crate::fs::digest(text.as_bytes()).short());
+    // Written once: cargo asks for its time as well.
+    if !std::fs::read(&script).is_ok_and(|there| there == text.as_bytes()) {
+        crate::fs::write_script(&script, &text)?;
+    }
     Ok(BTreeMap::from([("RUSTC_WORKSPACE_WRAPPER".to_string(), Some(script.display().to_string()))]))
 }
 
@@ -120,7 +146,7 @@ fn wrapping(flags: &[String]) -> String {
 fn features(plan: &Plan) -> Vec<String> {
     match plan.switches.allocator {
         Allocator::System => Vec::new(),
-        allocator => vec![format!("--features=engine/{allocator}")],
+        allocator => vec![format!("--features=anneal/{allocator}")],
     }
 }
 
@@ -145,7 +171,7 @@ struct Target {
 fn count_packages(build: &Build) -> Result<u64> {
     let tree = Run::new(process::cargo(), &build.log)
         .dir(build.workspace.root())
-        .args(["tree", "--locked", "--package", "engine", "--edges", "normal,build", "--prefix", "none"])
+        .args(["tree", "--locked", "--package", "anneal", "--edges", "normal,build", "--prefix", "none"])
         .args(["--target", &build.plan.target])
         .args(features(build.plan))
         .output()?;
@@ -156,8 +182,6 @@ fn count_packages(build: &Build) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
@@ -183,7 +207,7 @@ mod tests {
     fn the_engine_is_made_of_all_its_crates() {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
         let ours = manifest(root)["workspace"]["dependencies"].as_table().unwrap().clone();
-        let mut waiting = vec!["engine".to_string()];
+        let mut waiting = vec!["anneal".to_string()];
         let mut seen = BTreeSet::new();
         while let Some(folder) = waiting.pop() {
             let own = manifest(&root.join(&folder));

@@ -62,7 +62,7 @@ impl Folder {
         self.path.join("prefix")
     }
 
-    /// What llama-sys is to link.
+    /// What llama-link is to link.
     pub fn link_json(&self) -> PathBuf {
         self.prefix().join("link.json")
     }

@@ -1,4 +1,4 @@
-//! The prefix: headers, libraries, and `link.json` that tells `llama-sys` what to link.
+//! The prefix: headers, libraries, and `link.json` that tells `llama-link` what to link.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::process::Run;
 use crate::profile::Linkage;
 use crate::ui::Progress;
 
-/// What `vendor/llama-sys/build.rs` reads. Paths are relative to the prefix unless absolute.
+/// What `vendor/llama-link/build` reads. Paths are relative to the prefix unless absolute.
 #[derive(Serialize)]
 struct Link<'a> {
     schema: u32,

@@ -224,6 +224,17 @@ impl<'a> Build<'a> {
         self.folder.newest_engine().context("the build folder holds no anneal")
     }
 
+    /// Puts the engine into `out`, linked with what lies in `prefix`. Nothing of this build changes.
+    pub fn link_with(&self, prefix: &Path, out: &Path) -> Result<()> {
+        let mut progress = self.ui.progress(ENGINE);
+        let program = engine::compile(self, prefix, &mut progress);
+        progress.finish();
+        let program = program?;
+        std::fs::copy(&program, out)
+            .with_context(|| format!("cannot copy {} to {}", program.display(), out.display()))?;
+        Ok(())
+    }
+
     /// The newest engine, to be run.
     fn run_engine(&self) -> Result<Run<'_>> {
         let anneal = self.folder.newest_engine().context("the build folder holds no anneal")?;

@@ -77,7 +77,7 @@ pub fn check_output(before: &Path, after: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The CPU guard (`vendor/llama-sys/csrc/guard.c`) as it lies in a program. Empty on other CPUs than x86-64.
+/// The CPU guard (`vendor/llama-link/csrc/guard.c`) as it lies in a program. Empty on other CPUs than x86-64.
 #[derive(Debug, PartialEq, Eq)]
 struct Guard {
     /// Name, address and code of each function of its file.

@@ -1,0 +1,278 @@
+//! `anneal info`
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::allocator::Memory;
+use crate::ffi::DeviceKind;
+use crate::live::Live;
+use crate::model;
+use crate::settings::{Explained, Requested, Settings};
+use anyhow::{Context as _, Result};
+use build_info::host::Gpu;
+use build_info::optimized::Pgo;
+use build_info::{Bytes, Host};
+use serde_json::{Value, json};
+
+use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags};
+use super::hub::HubFlags;
+use super::variant::VariantFlags;
+
+/// Show the build, the machine, what the CPU guard asks for, and every setting with its source
+#[derive(clap::Args, Debug)]
+#[command(after_help = super::LLAMA_FLAGS_HELP)]
+pub struct Args {
+    /// Also load this model and describe it
+    #[arg(short, long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
+    /// Print every setting with its value and where it came from: flag, environment, tuning record (with -m), build
+    /// info, live host or default
+    #[arg(long)]
+    explain: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    sampling: SamplingFlags,
+    #[command(flatten)]
+    context: ContextFlags,
+    #[command(flatten)]
+    threads: ThreadFlags,
+    #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
+    load: LoadFlags,
+    #[command(flatten)]
+    split: SplitFlags,
+    #[command(flatten)]
+    tuning: TuningFlags,
+}
+
+pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
+    let mut requested = Requested::default();
+    args.sampling.ask(&mut requested);
+    args.context.ask(&mut requested);
+    args.threads.ask(&mut requested);
+    args.load.ask(&mut requested);
+    args.variant.ask(&mut requested);
+    args.split.ask(&mut requested);
+    let live = super::read_live_with_gpus();
+    let model = args.hub.any(args.model.as_deref())?;
+    let tuned = model.as_deref().and_then(|model| args.tuning.look_up(model, &requested.variant, &live));
+    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
+    super::warn_of(&settings);
+    crate::ffi::start(args.load.verbose);
+    let model = match &model {
+        Some(path) => Some(describe(path, &settings, &live)?),
+        None => None,
+    };
+    let out = match args.json {
+        true => json(args, required, &live, &settings, model).to_string() + "\n",
+        false => text(args, required, &live, &settings, model.as_ref()),
+    };
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(out.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(path: &std::path::Path, settings: &Settings, live: &Live) -> Result<Value> {
+    let model = model::open(path, settings, live)?;
+    Ok(json!({
+        "path": path.to_string_lossy(),
+        "type": model.description(),
+        "size_bytes": model.size(),
+        "repacked_bytes": model.repacked(),
+        "parameters": model.n_params(),
+        "trained_context": model.n_ctx_train(),
+        "vocabulary": model.n_vocab(),
+        "layers": model.n_layer(),
+    }))
+}
+
+fn json(args: &Args, required: &[&str], live: &Live, settings: &Settings, model: Option<Value>) -> Value {
+    let mut result = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "llama_version": crate::ffi::llama_version(),
+        "build": live.build.as_ref().map(|(_, build)| build),
+        "build_info": live.build.as_ref().map(|(path, _)| path.to_string_lossy()),
+        "host": live.host,
+        "backends": crate::ffi::backends(),
+        "devices": devices(),
+        "blas": live.blas,
+        "allocator": Memory::of_this_program(),
+        "huge_pages": crate::ffi::huge_pages(),
+        "openmp": crate::openmp::runtime(),
+        "system_info": crate::ffi::system_info(),
+        "isa_required": required,
+        "warnings": live.warnings,
+    });
+    if let Some(model) = model {
+        result["model"] = model;
+    }
+    if args.explain {
+        result["settings"] = json!(explain(settings));
+    }
+    result
+}
+
+/// What there is to compute on. A backend that could not start is linked, and has none.
+fn devices() -> Vec<Value> {
+    let kind = |kind| match kind {
+        DeviceKind::Cpu => "cpu",
+        DeviceKind::Gpu => "gpu",
+    };
+    crate::ffi::devices().into_iter().map(|(of, name)| json!({"kind": kind(of), "name": name})).collect()
+}
+
+fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model: Option<&Value>) -> String {
+    let mut lines = vec![("anneal", crate::cli::version::text())];
+    match &live.build {
+        Some((path, build)) => {
+            lines.push(("build", format!("{} of {}, {}", build.profile, build.date, build.build_type)));
+            lines.push(("compiler", build.compiler.clone()));
+            lines.push(("made with", optimisations(&build.lto, build.pgo.as_ref(), build.bolt.is_some())));
+            lines.push(("source", format!("{} {}", build.source.origin, build.source.version)));
+            lines.push(("record", path.display().to_string()));
+        }
+        None => lines.push(("build", "no build_info.json beside the executable".to_string())),
+    }
+    lines.push(("needs", required.join(" ")));
+    lines.push(("backends", crate::ffi::backends().join(", ")));
+    if let Some(blas) = &live.blas {
+        lines.push(("blas", blas.library.clone()));
+    }
+    lines.push(("uses", crate::ffi::system_info()));
+    lines.push(("memory by", Memory::of_this_program().to_string()));
+    lines.push(("pages", pages(crate::ffi::huge_pages())));
+    if let Some(runtime) = crate::openmp::runtime() {
+        lines.push(("openmp", runtime.to_string()));
+    }
+    if let Some(host) = &live.host {
+        lines.push(("cpu", cpu(host)));
+        lines.push(("memory", format!("{} of {} available", host.memory.available, host.memory.total)));
+        lines.extend(host.gpus.iter().map(|gpu| ("gpu", gpu_line(gpu))));
+    }
+    lines.push((
+        "threads",
+        format!(
+            "{} prefill, {} decode ({})",
+            settings.prefill_threads.value, settings.decode_threads.value, settings.bound_by
+        ),
+    ));
+    if let Some(model) = model {
+        let field = |name: &str| match &model[name] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        lines.push((
+            "model",
+            format!(
+                "{}, {} parameters, {} layers, {} tokens of vocabulary, context {}, {} repacked",
+                field("type"),
+                field("parameters"),
+                field("layers"),
+                field("vocabulary"),
+                field("trained_context"),
+                Bytes(model["repacked_bytes"].as_u64().unwrap_or(0))
+            ),
+        ));
+    }
+    let mut out: String =
+        lines.iter().map(|(name, value)| format!("{name:<10}{}\n", value.trim_end())).collect();
+    if args.explain {
+        out.push_str("\nsetting         value             from\n");
+        for line in explain(settings) {
+            out.push_str(&format!("{:<15} {:<17} {}\n", line.name, line.value, line.source));
+        }
+    }
+    out
+}
+
+/// What was done to the build beyond compiling it.
+fn optimisations(lto: &str, pgo: Option<&Pgo>, bolt: bool) -> String {
+    let lto = match lto {
+        "off" => "no LTO".to_string(),
+        mode => format!("LTO ({mode})"),
+    };
+    let profile = pgo.map_or("no profile".to_string(), |pgo| {
+        let code = match pgo.scope.as_str() {
+            "all" => "C++ and Rust",
+            "cpp" => "C++",
+            "rust" => "Rust",
+            other => other,
+        };
+        format!("a profile ({}) over {code}", pgo.profile.short())
+    });
+    let bolt = if bolt { "BOLT" } else { "no BOLT" };
+    format!("{lto}, {profile}, {bolt}")
+}
+
+fn explain(settings: &Settings) -> Vec<Explained> {
+    match crate::openmp::runtime() {
+        Some(runtime) => {
+            // As it was at the start: ggml sets KMP_BLOCKTIME for itself.
+            let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
+            let environment = String::from_utf8_lossy(&environment);
+            let variable = |name: &str| {
+                let set = environment.split('\0').filter_map(|line| line.split_once('='));
+                set.filter(|(key, _)| *key == name).map(|(_, value)| value.to_string()).next()
+            };
+            crate::openmp::explain(settings.explain(), &runtime, variable)
+        }
+        None => settings.explain(),
+    }
+}
+
+/// What buffers ask for, and what the kernel makes of it.
+fn pages(huge: bool) -> String {
+    let ask = if huge { "large buffers ask for huge ones" } else { "huge ones are not asked for" };
+    match std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") {
+        Ok(modes) => {
+            let mode = modes.split(['[', ']']).nth(1).unwrap_or("unknown").to_string();
+            format!("{ask} (the kernel's setting: {mode})")
+        }
+        Err(_) => ask.to_string(),
+    }
+}
+
+fn gpu_line(gpu: &Gpu) -> String {
+    let Gpu { name, compute_capability, memory, driver } = gpu;
+    format!("{name} ({memory}, compute capability {compute_capability}, driver {driver})")
+}
+
+fn cpu(host: &Host) -> String {
+    let level = host.cpu.x86_64_level.map_or(String::new(), |level| format!(", x86-64-v{level}"));
+    format!(
+        "{} ({} cores, {} logical CPUs{level})",
+        host.cpu.name,
+        host.topology.cores.len(),
+        host.topology.logical_cpus()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_to_the_build_is_told() {
+        let pgo = |scope: &str| Pgo {
+            profile: "ab".repeat(32).try_into().expect("a digest"),
+            scope: scope.to_string(),
+            kernels: false,
+            training: None,
+            coverage: Default::default(),
+        };
+        let cases = [
+            ("off", None, false, "no LTO, no profile, no BOLT"),
+            ("thin", Some(pgo("all")), true, "LTO (thin), a profile (abababababab) over C++ and Rust, BOLT"),
+            ("off", Some(pgo("rust")), false, "no LTO, a profile (abababababab) over Rust, no BOLT"),
+        ];
+        for (lto, pgo, bolt, expected) in cases {
+            assert_eq!(optimisations(lto, pgo.as_ref(), bolt), expected);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! One file per command: `Args`, whose doc comment is the help, and `run`.
+
+pub mod bench;
+pub mod chat;
+pub mod eval;
+pub mod imatrix;
+pub mod info;
+pub mod logits;
+pub mod mcp;
+pub mod quantize;
+pub mod run;
+pub mod serve;
+pub mod top;
+pub mod tune;
+pub mod worker;
+
+mod bar;
+mod cache;
+mod flags;
+mod hub;
+mod sampling;
+mod speculative;
+mod sql;
+mod table;
+mod variant;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use crate::live::Live;
+use crate::settings::Settings;
+use crate::split::Layouts;
+use build_info::words;
+
+/// llama.cpp's short flags of several letters, which clap would take for several flags.
+const LLAMA_FLAGS: [&str; 7] = ["-tb", "-ub", "-ctk", "-ctv", "-fa", "-pg", "-lm"];
+
+/// Said at the end of the help of the commands that take them.
+const LLAMA_FLAGS_HELP: &str = "llama.cpp's spellings -tb, -ub, -ctk, -ctv, -fa, -lm and -pg are taken too.";
+
+/// `-ub` as `--ub`, an alias of the flag.
+pub fn long_form(argument: OsString) -> OsString {
+    match argument.to_str() {
+        Some(text) if LLAMA_FLAGS.contains(&text) => format!("-{text}").into(),
+        _ => argument,
+    }
+}
+
+/// Says what the user should know before `settings` run.
+fn warn_of(settings: &Settings) {
+    settings.warnings.iter().for_each(|warning| crate::log::warn(warning));
+}
+
+/// Says why weights are not there in two layouts, where that was asked for.
+fn warn_of_one_layout(layouts: &Layouts) {
+    if let Some(why) = layouts.why_not() {
+        let why = words::printable(why);
+        let _ = writeln!(std::io::stderr(), "warning: the split layout is not used: {why}");
+    }
+}
+
+/// What every command looks at first; warnings go to stderr once.
+fn read_live() -> Live {
+    tell(Live::read())
+}
+
+/// The same with the NVIDIA GPUs that the driver shows, for a command that shows the machine.
+fn read_live_with_gpus() -> Live {
+    let mut live = Live::read();
+    live.ask_for_gpus();
+    tell(live)
+}
+
+fn tell(live: Live) -> Live {
+    live.warnings.iter().for_each(|warning| crate::log::warn(warning));
+    live
+}
+
+/// The text in `path`.
+fn read_text(path: &Path) -> anyhow::Result<String> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read the text {}", path.display()))?;
+    String::from_utf8(bytes).map_err(|error| {
+        anyhow::anyhow!(
+            "the text in {} is not UTF-8: byte {} is wrong; convert it, for example with iconv -t UTF-8",
+            path.display(),
+            error.utf8_error().valid_up_to()
+        )
+    })
+}

@@ -1,0 +1,187 @@
+//! x86 instruction sets the CPU guard can check, and how to find out which a compilation needs.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// One instruction set: where CPUID shows it, which registers the system must save for it, and the macro
+/// by which a compiler says that it may emit it.
+pub struct Feature {
+    /// As `build_info::host::Cpu::features` spells it.
+    pub name: &'static str,
+    /// Other spellings: `/proc/cpuinfo`, rustc.
+    aliases: &'static [&'static str],
+    cpuid_macro: &'static str,
+    pub leaf: u32,
+    pub subleaf: u32,
+    /// `EAX`, `EBX`, `ECX` or `EDX`.
+    pub register: &'static str,
+    pub bit: u32,
+    /// `NONE`, `YMM`, `ZMM` or `TILE`, as in `guard.c`.
+    pub state: &'static str,
+}
+
+macro_rules! features {
+    ($($name:literal $([$($alias:literal),*])? $cpp:literal $leaf:literal $sub:literal $reg:ident $bit:literal $state:ident;)*) => {
+        /// All of them. CPUID positions: Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E.
+        pub const FEATURES: &[Feature] = &[$(Feature {
+            name: $name,
+            aliases: &[$($($alias),*)?],
+            cpuid_macro: $cpp,
+            leaf: $leaf,
+            subleaf: $sub,
+            register: stringify!($reg),
+            bit: $bit,
+            state: stringify!($state),
+        }),*];
+    };
+}
+
+features! {
+    "sse3" ["pni"] "__SSE3__" 1 0 ECX 0 NONE;
+    "pclmulqdq" ["pclmul"] "__PCLMUL__" 1 0 ECX 1 NONE;
+    "ssse3" "__SSSE3__" 1 0 ECX 9 NONE;
+    "fma" "__FMA__" 1 0 ECX 12 YMM;
+    "cx16" ["cmpxchg16b"] "__GCC_HAVE_SYNC_COMPARE_AND_SWAP_16" 1 0 ECX 13 NONE;
+    "sse4_1" "__SSE4_1__" 1 0 ECX 19 NONE;
+    "sse4_2" "__SSE4_2__" 1 0 ECX 20 NONE;
+    "movbe" "__MOVBE__" 1 0 ECX 22 NONE;
+    "popcnt" "__POPCNT__" 1 0 ECX 23 NONE;
+    "aes" "__AES__" 1 0 ECX 25 NONE;
+    "xsave" "__XSAVE__" 1 0 ECX 26 NONE;
+    "osxsave" "__XSAVE__" 1 0 ECX 27 NONE;
+    "avx" "__AVX__" 1 0 ECX 28 YMM;
+    "f16c" "__F16C__" 1 0 ECX 29 YMM;
+    "rdrand" ["rdrnd"] "__RDRND__" 1 0 ECX 30 NONE;
+    "fsgsbase" "__FSGSBASE__" 7 0 EBX 0 NONE;
+    "bmi1" ["bmi"] "__BMI__" 7 0 EBX 3 NONE;
+    "avx2" "__AVX2__" 7 0 EBX 5 YMM;
+    "bmi2" "__BMI2__" 7 0 EBX 8 NONE;
+    "avx512f" "__AVX512F__" 7 0 EBX 16 ZMM;
+    "avx512dq" "__AVX512DQ__" 7 0 EBX 17 ZMM;
+    "rdseed" "__RDSEED__" 7 0 EBX 18 NONE;
+    "adx" "__ADX__" 7 0 EBX 19 NONE;
+    "avx512ifma" "__AVX512IFMA__" 7 0 EBX 21 ZMM;
+    "clflushopt" "__CLFLUSHOPT__" 7 0 EBX 23 NONE;
+    "clwb" "__CLWB__" 7 0 EBX 24 NONE;
+    "avx512cd" "__AVX512CD__" 7 0 EBX 28 ZMM;
+    "sha_ni" ["sha"] "__SHA__" 7 0 EBX 29 NONE;
+    "avx512bw" "__AVX512BW__" 7 0 EBX 30 ZMM;
+    "avx512vl" "__AVX512VL__" 7 0 EBX 31 ZMM;
+    "avx512_vbmi" "__AVX512VBMI__" 7 0 ECX 1 ZMM;
+    "avx512_vbmi2" "__AVX512VBMI2__" 7 0 ECX 6 ZMM;
+    "gfni" "__GFNI__" 7 0 ECX 8 NONE;
+    "vaes" "__VAES__" 7 0 ECX 9 YMM;
+    "vpclmulqdq" "__VPCLMULQDQ__" 7 0 ECX 10 YMM;
+    "avx512_vnni" "__AVX512VNNI__" 7 0 ECX 11 ZMM;
+    "avx512_bitalg" "__AVX512BITALG__" 7 0 ECX 12 ZMM;
+    "avx512_vpopcntdq" "__AVX512VPOPCNTDQ__" 7 0 ECX 14 ZMM;
+    "waitpkg" "__WAITPKG__" 7 0 ECX 5 NONE;
+    "rdpid" "__RDPID__" 7 0 ECX 22 NONE;
+    "cldemote" "__CLDEMOTE__" 7 0 ECX 25 NONE;
+    "movdiri" "__MOVDIRI__" 7 0 ECX 27 NONE;
+    "movdir64b" "__MOVDIR64B__" 7 0 ECX 28 NONE;
+    "avx512_vp2intersect" "__AVX512VP2INTERSECT__" 7 0 EDX 8 ZMM;
+    "serialize" "__SERIALIZE__" 7 0 EDX 14 NONE;
+    "amx_bf16" "__AMX_BF16__" 7 0 EDX 22 TILE;
+    "avx512_fp16" "__AVX512FP16__" 7 0 EDX 23 ZMM;
+    "amx_tile" "__AMX_TILE__" 7 0 EDX 24 TILE;
+    "amx_int8" "__AMX_INT8__" 7 0 EDX 25 TILE;
+    "sha512" "__SHA512__" 7 1 EAX 0 YMM;
+    "sm3" "__SM3__" 7 1 EAX 1 YMM;
+    "sm4" "__SM4__" 7 1 EAX 2 YMM;
+    "avx_vnni" "__AVXVNNI__" 7 1 EAX 4 YMM;
+    "avx512_bf16" "__AVX512BF16__" 7 1 EAX 5 ZMM;
+    "cmpccxadd" "__CMPCCXADD__" 7 1 EAX 7 NONE;
+    "amx_fp16" "__AMX_FP16__" 7 1 EAX 21 TILE;
+    "avx_ifma" "__AVXIFMA__" 7 1 EAX 23 YMM;
+    "avx_vnni_int8" "__AVXVNNIINT8__" 7 1 EDX 4 YMM;
+    "avx_ne_convert" "__AVXNECONVERT__" 7 1 EDX 5 YMM;
+    "amx_complex" "__AMX_COMPLEX__" 7 1 EDX 8 TILE;
+    "avx_vnni_int16" "__AVXVNNIINT16__" 7 1 EDX 10 YMM;
+    "prefetchi" "__PREFETCHI__" 7 1 EDX 14 NONE;
+    "xsaveopt" "__XSAVEOPT__" 0xd 1 EAX 0 NONE;
+    "xsavec" "__XSAVEC__" 0xd 1 EAX 1 NONE;
+    "xsaves" "__XSAVES__" 0xd 1 EAX 3 NONE;
+    "lahf_lm" ["lahf", "lahfsahf"] "__LAHF_SAHF__" 0x80000001 0 ECX 0 NONE;
+    "lzcnt" ["abm"] "__LZCNT__" 0x80000001 0 ECX 5 NONE;
+    "sse4a" "__SSE4A__" 0x80000001 0 ECX 6 NONE;
+    "3dnowprefetch" ["prfchw"] "__PRFCHW__" 0x80000001 0 ECX 8 NONE;
+    "xop" "__XOP__" 0x80000001 0 ECX 11 YMM;
+    "lwp" "__LWP__" 0x80000001 0 ECX 15 NONE;
+    "fma4" "__FMA4__" 0x80000001 0 ECX 16 YMM;
+    "tbm" "__TBM__" 0x80000001 0 ECX 21 NONE;
+    "mwaitx" "__MWAITX__" 0x80000001 0 ECX 29 NONE;
+    "clzero" "__CLZERO__" 0x80000008 0 EBX 0 NONE;
+    "wbnoinvd" "__WBNOINVD__" 0x80000008 0 EBX 9 NONE;
+}
+
+/// What every x86-64 CPU has: named in lists, nothing to check.
+const BASELINE: &[&str] = &["cmov", "cx8", "fpu", "fxsr", "lm", "mmx", "sse", "sse2", "syscall", "x87"];
+
+impl Feature {
+    /// The row of `guard.c`'s table.
+    pub fn c_row(&self) -> String {
+        let Feature { name, leaf, subleaf, register, bit, state, .. } = self;
+        format!("{{ \"{name}\", {leaf:#x}, {subleaf}, {register}, {bit}, {state} }},")
+    }
+}
+
+/// `avx512_vnni`, `avx512vnni` and `sse4.1`, `sse4_1` mean the same.
+fn canonical(name: &str) -> String {
+    name.to_ascii_lowercase().replace(['_', '.', '-'], "")
+}
+
+fn find(name: &str) -> Option<&'static Feature> {
+    let wanted = canonical(name);
+    FEATURES.iter().find(|feature| {
+        std::iter::once(&feature.name).chain(feature.aliases).any(|name| canonical(name) == wanted)
+    })
+}
+
+/// The features that `names` ask for, in the order of the table. A name that the guard cannot check is an
+/// error: leaving it out would let the program die of it.
+pub fn resolve<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<&'static Feature>> {
+    let mut wanted = BTreeSet::new();
+    for name in names {
+        match find(name) {
+            Some(feature) => {
+                wanted.insert(feature.name);
+            }
+            None if BASELINE.iter().any(|base| canonical(base) == canonical(name)) => {}
+            None => bail!(
+                "the CPU guard does not know the instruction set {name:?}: correct the name in isa_required, \
+                 or add it to vendor/llama-link/build/features.rs with its CPUID bit"
+            ),
+        }
+    }
+    Ok(FEATURES.iter().filter(|feature| wanted.contains(feature.name)).collect())
+}
+
+/// Names out of `CARGO_CFG_TARGET_FEATURE` that the guard can check: what rustc may emit.
+pub fn of_rustc() -> Vec<&'static str> {
+    let list = std::env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
+    list.split(',').filter_map(|name| find(name).map(|feature| feature.name)).collect()
+}
+
+/// Names of the instruction sets that `compiler` may emit under `flags`, from its predefined macros.
+pub fn of_compiler(compiler: &OsStr, flags: &[String]) -> Result<Vec<&'static str>> {
+    let output = Command::new(compiler)
+        .args(flags)
+        .args(["-dM", "-E", "-x", "c", "/dev/null"])
+        .output()
+        .with_context(|| format!("cannot run {}", compiler.display()))?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        bail!("{} {} failed: {why}", compiler.display(), flags.join(" "));
+    }
+    let macros = String::from_utf8_lossy(&output.stdout);
+    let defined: BTreeSet<&str> = macros.lines().filter_map(|line| line.split(' ').nth(1)).collect();
+    Ok(FEATURES
+        .iter()
+        .filter(|feature| defined.contains(feature.cpuid_macro))
+        .map(|feature| feature.name)
+        .collect())
+}

@@ -1,0 +1,41 @@
+//! Links llama.cpp, compiles the exception-safe shim and the CPU guard.
+//!
+//! The libraries are those of the prefix that `ANNEAL_LLAMA_PREFIX` names. Without it (a plain
+//! `cargo build`, an editor) a default tree is built once with cmake.
+
+mod compilers;
+mod default_tree;
+mod features;
+mod fingerprint;
+mod guard;
+mod link;
+mod shim;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use link::Link;
+
+/// Where what C++ declares to Rust lies.
+const HEADERS: &str = "../llama-sys/csrc";
+
+fn main() -> Result<()> {
+    println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-changed={HEADERS}");
+    println!("cargo::rerun-if-env-changed=ANNEAL_LLAMA_PREFIX");
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?);
+    let prefix = match std::env::var_os("ANNEAL_LLAMA_PREFIX") {
+        Some(prefix) => PathBuf::from(prefix),
+        None => default_tree::build(&out)?,
+    };
+    build(&prefix, &out).with_context(|| format!("cannot use llama.cpp in {}", prefix.display()))
+}
+
+fn build(prefix: &Path, out: &Path) -> Result<()> {
+    let link = Link::read(prefix)?;
+    guard::build(&link, out)?;
+    // Before llama.cpp's own libraries: the shim uses them.
+    shim::build(&link, out)?;
+    link.emit()
+}

@@ -1,0 +1,34 @@
+//! Compiles the exception-safe shim the way the rest of the C++ code is compiled.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::link::Link;
+
+/// Compiles `csrc/*.cpp` and links them.
+pub fn build(link: &Link, out: &Path) -> Result<()> {
+    let mut build = cc::Build::new();
+    build
+        .warnings(false)
+        .cpp(true)
+        .std("c++17")
+        .cpp_link_stdlib(None) // among `system` of link.json
+        .files(["csrc/shim.cpp", "csrc/blas.cpp", "csrc/memory.cpp", "csrc/imatrix.cpp", "csrc/sampler.cpp"])
+        .include(crate::HEADERS)
+        .includes(&link.include)
+        .flag("-fexceptions")
+        .opt_level(2)
+        .cargo_metadata(false);
+    for flag in &link.shim_flags {
+        build.flag(flag);
+    }
+    if let Some(cxx) = &link.cxx {
+        build.compiler(cxx);
+    }
+    build.try_compile("anneal_shim").context("cannot compile csrc/*.cpp")?;
+    println!("cargo::rustc-link-search=native={}", out.display());
+    println!("cargo::rustc-link-lib=static:-bundle=anneal_shim");
+    println!("cargo::rerun-if-changed=csrc");
+    Ok(())
+}

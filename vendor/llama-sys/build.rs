@@ -1,0 +1,107 @@
+//! Rust declarations of llama.cpp's C API and of the shim, by bindgen.
+//!
+//! They depend on headers and on nothing else, so that another build of the same sources compiles neither this crate nor
+//! the engine again. The headers are those in the folders that `ANNEAL_LLAMA_HEADERS` lists, else those of the prefix that
+//! `ANNEAL_LLAMA_PREFIX` names, else those of the pinned sources.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, anyhow};
+use llama_source::Origin;
+
+fn main() -> Result<()> {
+    for variable in ["ANNEAL_LLAMA_HEADERS", "LIBCLANG_PATH"] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    println!("cargo::rerun-if-changed=build.rs");
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?);
+    generate(&headers(&out)?, &out)
+}
+
+/// Folders of llama.cpp's headers.
+fn headers(out: &Path) -> Result<Vec<PathBuf>> {
+    if let Some(folders) = std::env::var_os("ANNEAL_LLAMA_HEADERS") {
+        return Ok(std::env::split_paths(&folders).collect());
+    }
+    // Only now: where the headers are named, another prefix changes nothing here.
+    println!("cargo::rerun-if-env-changed=ANNEAL_LLAMA_PREFIX");
+    if let Some(prefix) = std::env::var_os("ANNEAL_LLAMA_PREFIX") {
+        let prefix = PathBuf::from(prefix);
+        find_libclang_as(&prefix)?;
+        return Ok(vec![prefix.join("include")]);
+    }
+    for file in [llama_source::pins_file(), llama_source::patches_dir()] {
+        println!("cargo::rerun-if-changed={}", file.display());
+    }
+    let root = llama_source::root_for_build_script(out)?;
+    let tree = llama_source::ensure(&Origin::Crate, &root, &mut |line| println!("{line}"))
+        .context("cannot fetch llama.cpp's sources")?;
+    Ok(tree.headers().to_vec())
+}
+
+/// The folder of libclang that the makers of `prefix` found.
+fn find_libclang_as(prefix: &Path) -> Result<()> {
+    let path = prefix.join("link.json");
+    println!("cargo::rerun-if-changed={}", path.display());
+    let text = std::fs::read(&path).with_context(|| {
+        format!(
+            "cannot read {}: ANNEAL_LLAMA_PREFIX must name a prefix that cargo xtask built",
+            path.display()
+        )
+    })?;
+    let link: serde_json::Value =
+        serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
+    if let (Some(folder), None) = (link["libclang_dir"].as_str(), std::env::var_os("LIBCLANG_PATH")) {
+        // SAFETY: a build script's main thread is its only one.
+        unsafe { std::env::set_var("LIBCLANG_PATH", folder) };
+    }
+    Ok(())
+}
+
+/// Writes `bindings.rs` into `out`.
+fn generate(headers: &[PathBuf], out: &Path) -> Result<()> {
+    let mut builder = bindgen::Builder::default()
+        .header("csrc/bindings.h")
+        .clang_args(headers.iter().map(|folder| format!("-I{}", folder.display())))
+        .allowlist_function("(llama|ggml|anneal)_.*")
+        .allowlist_type("(llama|ggml|anneal)_.*")
+        .allowlist_var("(LLAMA|GGML|ANNEAL)_.*")
+        .default_enum_style(bindgen::EnumVariation::Consts)
+        .prepend_enum_name(false)
+        // C comments are not rustdoc: their indented lines would become doctests.
+        .generate_comments(false)
+        .rust_edition(bindgen::RustEdition::Edition2024)
+        .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()));
+    if let Some(folder) = compiler_headers() {
+        builder = builder.clang_arg("-isystem").clang_arg(folder.display().to_string());
+    }
+    // bindgen panics where there is no libclang at all.
+    let bindings = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.generate()))
+        .map_err(|_| {
+            anyhow!("no libclang was found: install libclang (Debian: libclang1-22) or set LIBCLANG_PATH")
+        })?
+        .map_err(|error| explain(&error))?;
+    bindings.write_to_file(out.join("bindings.rs")).context("cannot write the bindings")
+}
+
+/// GCC's own headers (`stddef.h`, `stdbool.h`) where libclang comes without clang's, as pip's and some
+/// distributions' do.
+fn compiler_headers() -> Option<PathBuf> {
+    let compiler = cc::Build::new().cargo_metadata(false).try_get_compiler().ok()?;
+    let output = Command::new(compiler.path()).arg("-print-file-name=include").output().ok()?;
+    let folder = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
+    // clang answers with the bare name where it has no such folder; its own headers libclang finds itself.
+    (folder.is_absolute() && folder.join("stddef.h").is_file()).then_some(folder)
+}
+
+fn explain(error: &bindgen::BindgenError) -> anyhow::Error {
+    let mend = match std::env::var_os("LIBCLANG_PATH") {
+        Some(folder) => format!("libclang was looked for in {}", PathBuf::from(folder).display()),
+        None => "LIBCLANG_PATH is not set".to_string(),
+    };
+    anyhow!(
+        "bindgen cannot read llama.cpp's headers: {error}\n{mend}. If the error names stddef.h or stdbool.h, \
+         the compiler's own headers are missing: install clang (Debian: libclang-common-NN-dev) or gcc."
+    )
+}
