@@ -13,7 +13,7 @@ use toolchain::Toolchain;
 use super::halving::Heat;
 use super::space::{self, Candidate, LeftOut, Work};
 pub use super::workshop::Planned;
-use super::workshop::{self, has_same_cpp};
+use super::workshop::{self, has_same_cpp, has_same_rust};
 use crate::exit;
 use crate::plan::{bolt, variant};
 use crate::profile::{self, PgoScope, Profile};
@@ -188,6 +188,9 @@ const CPP: [&str; 2] = ["configure", COMPILE];
 /// The one that uses all CPUs to its end.
 const COMPILE: &str = "compile";
 
+/// That of the Rust part.
+const ENGINE: &str = "engine";
+
 impl Estimates {
     /// As the records in `workspace` tell, on `host`.
     pub fn of(workspace: &Workspace, host: &Host) -> Self {
@@ -219,20 +222,29 @@ impl Estimates {
         }
     }
 
-    /// Seconds that building `planned` takes: as long as it took before, or as its relative `base` took, or as any did.
+    /// Seconds that building `planned` takes: as long as it took before, or as its relative `base` took, or as any did. Of
+    /// the engine it is only linked where its Rust is that of `base`, which is there by then.
     pub fn seconds(&self, planned: &Planned, base: &Planned) -> Option<f64> {
-        let sum = |stages: &Vec<StageTime>| stages.iter().map(|stage| self.quiet(stage)).sum::<f64>();
-        let linked = |stages: &Vec<StageTime>| {
-            stages.iter().filter(|stage| !CPP.contains(&stage.name.as_str())).map(|s| self.quiet(s)).sum()
-        };
-        if let Some(own) = self.stages.get(&planned.plan.profile) {
-            return Some(sum(own));
-        }
-        match self.stages.get(&base.plan.profile) {
-            Some(stages) if has_same_cpp(&planned.plan, &base.plan) => Some(linked(stages)),
-            Some(stages) => Some(sum(stages)),
-            None => self.stages.values().map(sum).max_by(f64::total_cmp),
-        }
+        let (plan, base) = (&planned.plan, &base.plan);
+        let total = |stages: &Vec<StageTime>| stages.iter().map(|stage| self.quiet(stage)).sum::<f64>();
+        let own = self.stages.get(&plan.profile);
+        let relative = self.stages.get(&base.profile);
+        let any = || self.stages.values().max_by(|one, other| total(one).total_cmp(&total(other)));
+        let nearest = own.or(relative).or_else(any)?;
+        let borrowed = own.is_none() && relative.is_some() && has_same_cpp(plan, base);
+        let linked = plan.profile != base.profile && has_same_rust(plan, base);
+        let seconds = nearest.iter().map(|stage| match stage.name.as_str() {
+            name if borrowed && CPP.contains(&name) => 0.0,
+            ENGINE if linked => self.quiet(stage).min(self.linking()),
+            _ => self.quiet(stage),
+        });
+        Some(seconds.sum())
+    }
+
+    /// Seconds of the shortest engine stage that there was: one that had only to link.
+    fn linking(&self) -> f64 {
+        let engines = self.stages.values().flatten().filter(|stage| stage.name == ENGINE);
+        engines.map(|stage| self.quiet(stage)).fold(f64::INFINITY, f64::min)
     }
 }
 
@@ -278,12 +290,20 @@ mod tests {
         estimates.stages.insert("portable".to_string(), stages(50.0, 5.0));
         assert_eq!(estimates.seconds(&base, &base), Some(56.0), "any is better than none");
         estimates.stages.insert("native".to_string(), stages(100.0, 20.0));
-        let cases = [("native", 121.0), ("native+threading:openmp", 121.0), ("native+huge_pages:true", 20.0)];
+        // Of what has the same Rust, the engine is linked in 5 s.
+        let cases = [
+            ("native", 121.0),
+            ("native+threading:openmp", 106.0),
+            ("native+huge_pages:true", 5.0),
+            ("native+allocator:mimalloc", 20.0),
+            ("native-lto", 121.0),
+        ];
         for (name, expected) in cases {
             assert_eq!(estimates.seconds(&planned(name), &base), Some(expected), "{name}");
         }
         estimates.stages.insert("native+threading:openmp".to_string(), stages(7.0, 1.0));
         assert_eq!(estimates.seconds(&planned("native+threading:openmp"), &base), Some(9.0));
+        assert_eq!(estimates.seconds(&planned("native+huge_pages:true"), &base), Some(1.0));
     }
 
     #[test]

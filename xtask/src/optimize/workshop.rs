@@ -123,6 +123,23 @@ pub fn has_same_cpp(one: &Plan, other: &Plan) -> bool {
     plain(one) && plain(other) && cpp(one) == cpp(other) && one.blas_library == other.blas_library
 }
 
+/// Whether the engine's Rust is compiled alike for both plans: then cargo finds that of the one, and only links it for the
+/// other.
+pub fn has_same_rust(one: &Plan, other: &Plan) -> bool {
+    let rust = |plan: &Plan| {
+        let codegen = &plan.codegen;
+        (
+            plan.target.clone(),
+            plan.cargo_profile.clone(),
+            plan.switches.allocator,
+            [codegen.rust.clone(), codegen.own_rust.clone()],
+            codegen.cargo_lto.clone(),
+        )
+    };
+    // The declarations come from its headers.
+    one.source == other.source && rust(one) == rust(other)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
