@@ -118,15 +118,24 @@ pub fn ratio(a: &[f64], b: &[f64]) -> Ratio {
 /// X from the binomial distribution of n coins. The smallest and the greatest of few values.
 fn exact(sorted: &[f64]) -> (f64, f64) {
     let n = sorted.len();
-    let (mut below, mut term) = (0.0, 0.5f64.powi(n as i32));
-    let mut k = 0;
-    while 2.0 * (below + term) <= 0.05 {
+    let mut below = 0.0;
+    let rare = |term: &f64| {
         below += term;
-        term *= (n - k) as f64 / (k + 1) as f64;
-        k += 1;
-    }
-    let k = k.max(1);
+        2.0 * below <= 0.05
+    };
+    let k = heads(n).take_while(rare).count().max(1);
     (sorted[k - 1], sorted[n - k])
+}
+
+/// How likely 0, 1, 2, … heads of `n` coins are: C(n, k) / 2^n, each from the one before. By logarithms, because 2^-n is
+/// no number any more from 1,075 coins on; what lies below the smallest number is 0.
+fn heads(n: usize) -> impl Iterator<Item = f64> {
+    let mut log = -(n as f64) * std::f64::consts::LN_2;
+    (0..=n).map(move |k| {
+        let term = log.exp();
+        log += ((n - k) as f64 / (k + 1) as f64).ln();
+        term
+    })
 }
 
 /// The standard deviation that a normal distribution with the same median absolute deviation has: 1.4826 MAD
@@ -154,13 +163,7 @@ pub fn sign_test(ratios: &[f64]) -> f64 {
     let above = ratios.iter().filter(|ratio| **ratio > 1.0).count();
     let below = ratios.iter().filter(|ratio| **ratio < 1.0).count();
     let (n, fewer) = (above + below, above.min(below));
-    // Σ C(n, k) / 2^n up to the smaller side, each term from the one before.
-    let mut term = 0.5f64.powi(n as i32);
-    let mut sum = term;
-    for k in 0..fewer {
-        term *= (n - k) as f64 / (k + 1) as f64;
-        sum += term;
-    }
+    let sum: f64 = heads(n).take(fewer + 1).sum();
     (2.0 * sum).min(1.0)
 }
 
@@ -220,6 +223,21 @@ mod tests {
             assert!((sign_test(&signs(above, below)) - expected).abs() < 1e-12, "{above} {below}");
         }
         assert_eq!(Ratio::of(&[]).verdict(), "too few pairs");
+    }
+
+    #[test]
+    fn thousands_of_pairs_are_judged_as_the_normal_distribution_judges_them() {
+        for n in [1_000, 1_074, 1_075, 2_000, 100_000] {
+            let values: Vec<f64> = (1..=n).map(f64::from).collect();
+            let (low, high) = exact(&values);
+            let expected = f64::from(n) / 2.0 - 1.959_964 * f64::from(n).sqrt() / 2.0;
+            assert!((low - expected).abs() <= 1.0 && low + high == f64::from(n) + 1.0, "{n}: {low}, {expected}");
+        }
+        let signs = |above: usize, below: usize| sign_test(&[vec![1.1; above], vec![0.9; below]].concat());
+        // z = 99 / √2100 with the correction for continuity.
+        assert!((signs(1_100, 1_000) - 0.030_75).abs() < 1e-4, "{}", signs(1_100, 1_000));
+        assert!((signs(1_000, 1_000) - 1.0).abs() < 1e-9);
+        assert!(signs(1_200, 0) < 1e-300);
     }
 
     #[test]
