@@ -231,7 +231,10 @@ mod tests {
             let values: Vec<f64> = (1..=n).map(f64::from).collect();
             let (low, high) = exact(&values);
             let expected = f64::from(n) / 2.0 - 1.959_964 * f64::from(n).sqrt() / 2.0;
-            assert!((low - expected).abs() <= 1.0 && low + high == f64::from(n) + 1.0, "{n}: {low}, {expected}");
+            assert!(
+                (low - expected).abs() <= 1.0 && low + high == f64::from(n) + 1.0,
+                "{n}: {low}, {expected}"
+            );
         }
         let signs = |above: usize, below: usize| sign_test(&[vec![1.1; above], vec![0.9; below]].concat());
         // z = 99 / √2100 with the correction for continuity.
