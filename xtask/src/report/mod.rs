@@ -9,6 +9,7 @@ mod others;
 mod read;
 mod repeat;
 mod rows;
+mod sound;
 #[cfg(test)]
 mod tests;
 mod tuned;

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::rows::Row;
-use super::{Inputs, Other};
+use super::{Inputs, Other, sound};
 
 /// Largest file that is read. Comparisons of many builds have megabytes; what is larger is something else.
 const LARGEST: u64 = 64 << 20;
@@ -79,7 +79,9 @@ impl Inputs {
         if has(&["avg_ts", "n_threads"]) {
             self.rows.push(Row::take(&value)?);
         } else if has(&["figures", "builds", "threads"]) {
-            self.comparisons.push((name, parse(value, "a comparison")?));
+            let mut comparison = parse(value, "a comparison")?;
+            sound::judge(&mut comparison)?;
+            self.comparisons.push((name, comparison));
         } else if has(&["plan_hash", "toolchain", "schema_version"]) {
             let text = serde_json::to_vec(&value)?;
             self.builds.push(BuildInfo::parse(&text, path)?);
@@ -88,7 +90,7 @@ impl Inputs {
         } else if has(&["entries", "schema_version"]) {
             self.take_tunings(value)?;
         } else if has(&["key", "chosen"]) {
-            self.tunings.push(value);
+            self.take_tuning(value)?;
         } else if has(&["cpu", "topology", "limits"]) {
             self.hosts.push(parse(value, "a machine")?);
         } else {
@@ -105,6 +107,8 @@ impl Inputs {
             } else {
                 bail!("it holds none of what can be shown: {KINDS}");
             };
+            let ranking = value["ranking"].as_array().into_iter().flatten();
+            sound::check_all(ranking.map(|row| &row["against_base"]).chain([&value["ratio"]]))?;
             self.others.push((name, kind(value)));
         }
         Ok(())
@@ -116,9 +120,17 @@ impl Inputs {
             bail!("it is a tuning record of version {version:?}, and this program reads 1");
         }
         match value["entries"].as_array() {
-            Some(entries) => self.tunings.extend(entries.iter().cloned()),
+            Some(entries) => entries.iter().try_for_each(|entry| self.take_tuning(entry.clone())),
             None => bail!("it is a damaged tuning record: its entries are no list"),
         }
+    }
+
+    fn take_tuning(&mut self, entry: Value) -> Result<()> {
+        let confirmed = entry["confirmation"].as_object().into_iter().flat_map(|parts| parts.values());
+        let stages = entry["stages"].as_array().into_iter().flatten();
+        let candidates = stages.filter_map(|stage| stage["candidates"].as_array()).flatten();
+        sound::check_all(confirmed.chain(candidates.map(|candidate| &candidate["ratio"])))?;
+        self.tunings.push(entry);
         Ok(())
     }
 }

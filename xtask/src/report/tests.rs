@@ -130,6 +130,49 @@ fn what_is_not_understood_is_named_and_nothing_of_it_is_taken() {
 }
 
 #[test]
+fn what_a_file_says_of_its_ratios_is_what_they_say() {
+    let whole: Value =
+        serde_json::from_str(&std::fs::read_to_string(docs("native-vs-llama-bench.json")).unwrap()).unwrap();
+    let with = |median: f64, low: f64, high: f64| {
+        let mut altered = whole.clone();
+        let ratio = json!({"median": median, "low": low, "high": high, "pairs": 20});
+        let result = &mut altered["figures"][0]["results"][1];
+        (result["ratio"], result["verdict"]) = (ratio.clone(), json!("faster"));
+        let build = result["build"].clone();
+        altered["overall"] = json!([{"build": build, "ratio": ratio, "verdict": "faster"}]);
+        altered
+    };
+    let cases = [
+        ([0.9, 0.8, 0.95], "slower"),
+        ([1.0, 0.9, 1.1], "no difference shown"),
+        ([1.1, 1.05, 1.2], "faster"),
+    ];
+    for ([median, low, high], expected) in cases {
+        let inputs = inputs(&[&with(median, low, high).to_string()]).unwrap();
+        let (_, comparison) = &inputs.comparisons[0];
+        assert_eq!(comparison.overall[0].verdict, expected);
+        assert_eq!(comparison.figures[0].results[1].verdict.as_deref(), Some(expected));
+    }
+    let mut stranger = whole.clone();
+    stranger["figures"][0]["results"][1]["build"] = json!("nobody");
+    let bad = json!({"median": -1.0, "low": -2.0, "high": 0.0, "pairs": 20});
+    let mut tuned = tuning();
+    tuned["entries"][0]["confirmation"]["total"] = bad.clone();
+    let cases = [
+        (with(-1.0, -2.0, 0.0), "a ratio of -1 [-2, 0] cannot be"),
+        (with(0.0, 0.0, 0.0), "cannot be"),
+        (with(1.3, 1.1, 1.2), "cannot be"),
+        (stranger, "\"nobody\", which is none of its builds"),
+        (json!({"ranking": [{"name": "native", "against_base": bad}]}), "cannot be"),
+        (tuned, "cannot be"),
+    ];
+    for (value, expected) in cases {
+        let error = format!("{:#}", inputs(&[&value.to_string()]).unwrap_err());
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn a_row_of_threads_is_a_curve_and_points_lie_at_their_share_of_the_roof() {
     let mut rows: Vec<Value> = [1, 2].map(|threads| row("m", 0, 64, threads, threads as f64)).to_vec();
     rows.push(row("m", 512, 0, 2, 100.0));
