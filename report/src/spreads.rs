@@ -3,7 +3,7 @@
 use crate::Table;
 use crate::scale::{Scale, is_sane, short};
 use crate::svg::{Align, COLOURS, Svg, places};
-use crate::words::squeezed;
+use crate::words::{broken, squeezed};
 
 /// Times that were measured many times.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,7 +29,15 @@ pub struct Spread {
     pub p99: f64,
 }
 
+/// Pixels of a row with words and bar, and of another line of words.
 const ROW: f64 = 42.0;
+const LINE: f64 = 17.0;
+
+/// Characters of a label that have place beside the figures at 360 pixels, and on a line of their own; how many such
+/// lines there are at most. A picture is as wide as its window, and SVG breaks no lines by itself.
+const BESIDE: usize = 30;
+const ALONE: usize = 50;
+const LINES: usize = 3;
 
 impl Spreads {
     /// The figures.
@@ -62,15 +70,19 @@ pub fn svg(plot: &Spreads, title: &str) -> String {
         return svg.nothing();
     }
     let scale = Scale::linear((0.0, most * 1.03), (1.0, 98.0));
-    let places = places(rows.iter().map(|row| row.group.as_str()), ROW);
-    let bottom = places.last().map_or(0.0, |place| place.0 + ROW) + 4.0;
+    let (labels, extra) = labels(&rows);
+    let places = places(rows.iter().map(|row| row.group.as_str()), ROW + extra);
+    let bottom = places.last().map_or(0.0, |place| place.0 + ROW + extra) + 4.0;
     svg.marks_below(&scale, (0.0, bottom));
-    for (number, (row, (top, heading))) in rows.iter().zip(places).enumerate() {
+    for (number, ((row, label), (top, heading))) in rows.iter().zip(labels).zip(places).enumerate() {
         let class = format!("s{}", number % COLOURS);
         if heading {
             svg.text("bold", Align::Start, (0.0, top - 6.0), &squeezed(&row.group, 44));
         }
-        svg.text("", Align::Start, (0.0, top + 15.0), &squeezed(&row.label, 30));
+        for (line, words) in label.iter().enumerate() {
+            svg.text("", Align::Start, (0.0, top + 15.0 + LINE * line as f64), words);
+        }
+        let top = top + extra;
         let said = format!("{} · {} · {}", short(row.p50), short(row.p95), short(row.p99));
         svg.text("soft", Align::End, (100.0, top + 15.0), &said);
         let y = top + 28.0;
@@ -82,4 +94,18 @@ pub fn svg(plot: &Spreads, title: &str) -> String {
     }
     svg.text("soft", Align::End, (100.0, bottom + 32.0), &plot.unit);
     svg.finish(bottom + 40.0)
+}
+
+/// The lines of each label, and the pixels that they take above the figures: none where all have place beside them.
+fn labels(rows: &[&Spread]) -> (Vec<Vec<String>>, f64) {
+    let labels = |most, lines| -> Vec<Vec<String>> {
+        rows.iter().map(|row| broken(&row.label, most, lines)).collect()
+    };
+    let beside = labels(BESIDE, usize::MAX);
+    if beside.iter().all(|lines| lines.len() <= 1) {
+        return (beside, 0.0);
+    }
+    let alone = labels(ALONE, LINES);
+    let most = alone.iter().map(Vec::len).max().unwrap_or(0);
+    (alone, LINE * most as f64)
 }

@@ -30,6 +30,28 @@ pub fn squeezed(words: &str, most: usize) -> String {
     words.chars().take(head).chain(['…']).chain(words.chars().skip(skip)).collect()
 }
 
+/// `words` in at most `lines` lines with place for `most` characters each, broken between words; what has no place in
+/// the last one is left out in its middle.
+pub fn broken(words: &str, most: usize, lines: usize) -> Vec<String> {
+    let words = tidy(words);
+    let (mut rest, mut all) = (words.as_str(), Vec::new());
+    while !rest.is_empty() {
+        let place = rest.char_indices().nth(most).map(|(place, _)| place);
+        let end = match place {
+            Some(place) if all.len() + 1 < lines => {
+                // The space at `place` itself may be the break.
+                let space =
+                    rest.char_indices().take_while(|(at, _)| *at <= place).filter(|(_, c)| *c == ' ').last();
+                space.map_or(place, |(at, _)| at)
+            }
+            _ => rest.len(),
+        };
+        all.push(squeezed(&rest[..end], most));
+        rest = rest[end..].trim_start();
+    }
+    all
+}
+
 fn shortened(words: &str, most: usize) -> String {
     // Spaces are made one here, so that a text of ten million of them ends early too.
     let mut text = String::new();
@@ -74,6 +96,22 @@ mod tests {
         }
         assert_eq!(tidy(&"a".repeat(10 << 20)).chars().count(), LONGEST + 1);
         assert_eq!(tidy(&" ".repeat(10 << 20)), "");
+    }
+
+    #[test]
+    fn long_labels_are_broken_between_words() {
+        let cases: [(&str, &[&str]); 6] = [
+            ("", &[]),
+            ("short", &["short"]),
+            ("one two three", &["one two", "three"]),
+            ("one twos three", &["one twos", "three"]),
+            ("unbreakable", &["unbreakab", "le"]),
+            ("one two three four five", &["one two", "three", "four five"]),
+        ];
+        for (words, expected) in cases {
+            assert_eq!(broken(words, 9, 3), expected, "{words}");
+        }
+        assert_eq!(broken("ähnlich ümlaut", 8, 3), ["ähnlich", "ümlaut"]);
     }
 
     #[test]

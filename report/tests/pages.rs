@@ -210,6 +210,37 @@ fn words_that_mean_harm_are_words() {
     }
 }
 
+#[test]
+fn long_labels_of_times_are_shown_whole() {
+    let drawn = |labels: &[&str]| {
+        let rows = labels.iter().map(|label| Spread {
+            group: "tiny".to_string(),
+            label: label.to_string(),
+            p50: 1.0,
+            p95: 2.0,
+            p99: 3.0,
+        });
+        let kind = Kind::Spreads(Spreads { unit: "milliseconds".to_string(), rows: rows.collect() });
+        Plot { name: String::new(), title: String::new(), caption: String::new(), kind }.file()
+    };
+    let short = drawn(&["decode 8, 1 thread", "decode 8, 2 threads"]);
+    assert!(short.contains(">decode 8, 2 threads<") && short.contains("height=\"152\""), "{short}");
+    let long = drawn(&[
+        "decode 8, 1 thread, flash attention 1",
+        "decode 128 @ 4096, 2 threads, K q8_0, V q8_0, flash attention 1",
+    ]);
+    for line in [
+        "decode 8, 1 thread, flash attention 1",
+        "decode 128 @ 4096, 2 threads, K q8_0, V q8_0,",
+        "flash attention 1",
+    ] {
+        assert!(long.contains(&format!(">{line}<")), "{line}: {long}");
+    }
+    assert!(!long.contains('…'));
+    // What never ends is cut all the same.
+    assert!(drawn(&[&"endless, ".repeat(60)]).contains('…'));
+}
+
 fn small() -> Report {
     let interval = |label: &str, series, median: f64| Interval {
         group: "qwen · 512".to_string(),
