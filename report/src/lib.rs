@@ -15,6 +15,7 @@ mod words;
 
 pub use curves::{Curves, Series};
 pub use intervals::{Interval, Intervals};
+pub use page::is_page;
 pub use roofline::{Point, Roof, Roofline};
 pub use spreads::{Spread, Spreads};
 pub use svg::escaped;

@@ -32,6 +32,12 @@ pub fn page(report: &Report) -> String {
     )
 }
 
+/// Whether a text that begins so is such a page, of this program or of an older one: no other has these colours.
+pub fn is_page(beginning: &str) -> bool {
+    beginning.starts_with("<!doctype html>")
+        && beginning.contains("\n:root{--bg:#fff;--ink:#1b1f24;--soft:#57606a")
+}
+
 /// With the section's number: two may have one title.
 fn id(number: usize, section: &Section) -> String {
     format!("{}-{}", slug(&section.title), number + 1)

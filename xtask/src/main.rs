@@ -9,6 +9,7 @@ mod fs;
 mod models;
 mod openblas;
 mod optimize;
+mod ours;
 mod pgo;
 mod plan;
 mod process;

@@ -224,6 +224,7 @@ fn check(args: &Args) -> Result<()> {
             return Err(exit::usage(format!("--phases names {phase} twice")));
         }
     }
+    args.out.as_deref().map_or(Ok(()), crate::ours::check_record)?;
     if let Some(model) = &args.model {
         let size = std::fs::metadata(model).with_context(|| format!("no model {}", model.display()))?.len();
         if size == 0 {

@@ -205,6 +205,7 @@ impl Contest<'_> {
         if let Some(raw) = self.raw.filter(|raw| raw.parent().is_some_and(|folder| !is_folder(folder))) {
             anyhow::bail!("there is no folder for {}: make it first", raw.display());
         }
+        self.raw.map_or(Ok(()), crate::ours::check_record)?;
         Ok(())
     }
 

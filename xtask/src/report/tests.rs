@@ -242,6 +242,17 @@ fn a_page_is_written_whole_and_the_plots_of_the_last_one_are_gone() {
     let mut expected = second.plots.clone();
     expected.extend(["99-mine.svg", "mine.svg"].map(|name| folder.path().join("plots").join(name)));
     assert_eq!(there, expected);
+    // Other people's pages stay.
+    for name in ["report.html", "report.md"] {
+        let other = tempfile::tempdir().unwrap();
+        std::fs::write(other.path().join(name), "<!doctype html>\n# What I measured\n").unwrap();
+        let report = page(&read_all(&files[..1]).unwrap(), false);
+        let error = Page { report }.write(other.path()).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("is no report of ours"), "{error}");
+        let names: Vec<_> =
+            std::fs::read_dir(other.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, [name]);
+    }
     // Every picture of the Markdown is there.
     let markdown = std::fs::read_to_string(second.markdown).unwrap();
     let pictures: Vec<&str> =

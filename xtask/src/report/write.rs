@@ -7,7 +7,7 @@ use report::Report;
 use serde::Serialize;
 
 use crate::fs::write_atomically;
-use crate::process;
+use crate::{ours, process};
 
 /// A page that is to be written.
 pub struct Page {
@@ -28,12 +28,16 @@ pub struct Written {
 
 impl Page {
     /// Writes all of it into `folder`, the page last: it never shows a plot that is not there. Plots of an earlier page
-    /// that are not part of this one are removed.
+    /// that are not part of this one are removed; files of other people stay, and end it.
     pub fn write(&self, folder: &Path) -> Result<Written> {
+        let (page, markdown) = (folder.join("report.html"), folder.join("report.md"));
+        // A folder of somebody's documents may have one of this name.
+        ours::check(&page, "no report of ours", report::is_page)?;
+        let title = format!("# {}\n", self.report.title);
+        ours::check(&markdown, "no report of ours", |text| text.starts_with(&title))?;
         let plots = folder.join("plots");
         std::fs::create_dir_all(&plots).with_context(|| format!("cannot make {}", plots.display()))?;
         let html = self.report.html();
-        let (page, markdown) = (folder.join("report.html"), folder.join("report.md"));
         let earlier = named(&markdown, &plots);
         let mut written = Vec::new();
         for plot in self.report.plots() {

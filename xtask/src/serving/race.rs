@@ -100,6 +100,7 @@ impl Race {
         if let Some(out) = self.out.as_ref().filter(|out| !has_folder(out)) {
             anyhow::bail!("there is no folder for {}: make it first", out.display());
         }
+        self.out.as_deref().map_or(Ok(()), crate::ours::check_record)?;
         Ok(())
     }
 
