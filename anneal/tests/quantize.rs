@@ -88,6 +88,24 @@ fn an_importance_matrix_holds_every_matrix_and_lets_the_smallest_types_be_made()
 }
 
 #[test]
+fn a_model_takes_the_place_of_nothing_but_a_model() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (notes, out) = (folder.path().join("notes.txt"), folder.path().join("out.gguf"));
+    std::fs::write(&notes, "precious\n").expect("a file");
+    let (code, _, stderr) = run(&["quantize", "-q", text(tiny()), text(&notes), "Q8_0"]);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("notes.txt: it is there and is no GGUF file; name another place"), "{stderr}");
+    assert_eq!(std::fs::read_to_string(&notes).expect("the notes"), "precious\n");
+    // The same command twice, and an empty file of `mktemp`.
+    std::fs::write(&out, "").expect("a file");
+    for _ in 0..2 {
+        done(&["quantize", "-q", text(tiny()), text(&out), "Q8_0"]);
+    }
+    assert_eq!(type_of(&out, "blk.1.attn_q.weight"), "q8_0");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 2, "something is left");
+}
+
+#[test]
 fn experts_have_sums_of_their_own() {
     let folder = tempfile::tempdir().expect("a folder");
     let (model, imatrix) = (experts(folder.path()), folder.path().join("im.gguf"));

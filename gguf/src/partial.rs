@@ -1,7 +1,7 @@
 //! A file that appears under its name only when it is complete.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use build_info::Bytes;
@@ -26,6 +26,12 @@ pub enum PlaceError {
     /// A device, a pipe or a socket stands in its place, which a rename would replace by a file.
     #[error("cannot write {}: it is there and is no regular file; name another place", path.display())]
     NotRegular {
+        /// The place.
+        path: PathBuf,
+    },
+    /// Something else than a GGUF file stands in its place, which nobody meant to lose.
+    #[error("cannot write {}: it is there and is no GGUF file; name another place, or remove it", path.display())]
+    Foreign {
         /// The place.
         path: PathBuf,
     },
@@ -147,6 +153,28 @@ impl Drop for PartialFile {
     }
 }
 
+/// Refuses to put a GGUF file in the place of something else. An empty file, as `mktemp` makes it, may be replaced.
+///
+/// # Errors
+/// When `path` is there, holds something and does not begin as GGUF files do, or cannot be read.
+pub fn refuse_foreign(path: &Path) -> Result<(), PlaceError> {
+    // What is no file at all, `PartialFile` refuses; a pipe would never tell how it begins.
+    let Some(found) = path.metadata().ok().filter(|found| found.is_file() && found.len() > 0) else {
+        return Ok(());
+    };
+    let mut magic = [0; 4];
+    if found.len() < 4 {
+        return Err(PlaceError::Foreign { path: path.to_path_buf() });
+    }
+    File::open(path)
+        .and_then(|mut file| file.read_exact(&mut magic))
+        .map_err(|source| PlaceError::from_io(path, source))?;
+    match &magic {
+        b"GGUF" => Ok(()),
+        _ => Err(PlaceError::Foreign { path: path.to_path_buf() }),
+    }
+}
+
 /// Bytes that this user may still write into `folder`, where the system tells.
 #[cfg(unix)]
 pub fn free_space(folder: &Path) -> Option<Bytes> {
@@ -202,6 +230,29 @@ mod tests {
             "{full}"
         );
         assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn only_models_and_empty_files_are_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notes.txt");
+        let cases: [(&[u8], bool); 5] = [
+            (b"", true),
+            (b"GGUF\x03\0\0\0", true),
+            (b"precious\n", false),
+            (b"GG", false),
+            (b"GGML....", false),
+        ];
+        refuse_foreign(&path).unwrap();
+        for (content, replaced) in cases {
+            fs::write(&path, content).unwrap();
+            let found = refuse_foreign(&path).map_err(|error| error.to_string());
+            assert_eq!(found.is_ok(), replaced, "{content:?}: {found:?}");
+            assert!(
+                found.is_ok() || found.unwrap_err().contains("notes.txt: it is there and is no GGUF file")
+            );
+        }
+        refuse_foreign(folder.path()).unwrap();
     }
 
     #[test]

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use build_info::Bytes;
 use build_info::words::printable;
 use gguf::GgmlType;
-use gguf::partial::PartialFile;
+use gguf::partial::{PartialFile, refuse_foreign};
 
 use super::bar::Bar;
 use super::flags::{THREADS, whole};
@@ -76,7 +76,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let live = super::read_live();
     if !args.dry_run {
         let place = PartialFile::beside(&args.output, Bytes(0));
-        drop(place.map_err(|error| Error::Place(Box::new(error)))?);
+        let place = place.and_then(|_| refuse_foreign(&args.output));
+        place.map_err(|error| Error::Place(Box::new(error)))?;
     }
     let requested = Requested { prefill_threads: args.threads, ..Requested::default() };
     let threads = Settings::resolve(&requested, &live)?.prefill_threads.value;
