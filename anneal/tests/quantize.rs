@@ -106,6 +106,20 @@ fn a_model_takes_the_place_of_nothing_but_a_model() {
 }
 
 #[test]
+fn a_model_that_gets_too_large_for_the_user_leaves_nothing_half() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out.gguf");
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -f 100; exec \"$0\" quantize -q \"$1\" \"$2\" Q8_0", common::ANNEAL])
+        .args([tiny(), &out])
+        .output();
+    let (code, _, stderr) = parts(&output.expect("sh runs"));
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("out.gguf"), "{stderr}");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "something is left");
+}
+
+#[test]
 fn experts_have_sums_of_their_own() {
     let folder = tempfile::tempdir().expect("a folder");
     let (model, imatrix) = (experts(folder.path()), folder.path().join("im.gguf"));

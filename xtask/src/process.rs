@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use gguf::partial::free_space;
+use nix::sys::signal::{SigSet, Signal};
 
 use crate::exit;
 pub use running::{Running, stop};
@@ -33,6 +34,11 @@ static BEGINS_ANEW: AtomicBool = AtomicBool::new(false);
 /// From now on ctrl-C, SIGTERM and SIGHUP stop the running external command and end with an error rather
 /// than at once, so that what was begun is left in order.
 pub fn catch_signals() -> Result<()> {
+    // A file that gets larger than `ulimit -f` allows is an error like a full disk, not the end with half a file beside
+    // its place. Before there are threads, which inherit it; programs that are started do not.
+    let mut too_large = SigSet::empty();
+    too_large.add(Signal::SIGXFSZ);
+    too_large.thread_block().context("cannot block SIGXFSZ")?;
     ctrlc::set_handler(|| {
         INTERRUPTED.fetch_add(1, Ordering::SeqCst);
     })

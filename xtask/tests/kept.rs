@@ -15,6 +15,11 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("the folder");
+    entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect()
+}
+
 const RESULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/results/native-vs-llama-bench.json");
 
 #[test]
@@ -35,4 +40,20 @@ fn a_record_takes_the_place_of_nothing_but_a_record() {
     std::fs::copy(RESULT, &notes).expect("a copy");
     let said = validate(&notes);
     assert!(!said.contains("is no record"), "{said}");
+}
+
+#[test]
+fn a_report_that_gets_too_large_for_the_user_leaves_nothing_half() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // The first plot has more than a block of 512 bytes, of which ulimit counts.
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -f 1; exec \"$0\" report \"$1\" --out \"$2\""])
+        .args([env!("CARGO_BIN_EXE_xtask"), RESULT, text(folder.path())])
+        .output()
+        .expect("sh runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot write") && said.contains("too large"), "{said}");
+    let plots = names(&folder.path().join("plots"));
+    assert!(plots.is_empty() && names(folder.path()) == ["plots"], "{plots:?}");
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::termios::{self, SetArg};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 /// The exit code of a program that ctrl-C ended.
@@ -23,6 +23,13 @@ pub fn stop_in_order() {
         }
         crate::ffi::interrupt(true);
     });
+}
+
+/// A file that gets larger than `ulimit -f` allows is an error like a full disk, not the end with half a file beside its
+/// place. A handler that does nothing, and not to ignore it: programs that are started begin with what is usual.
+pub fn survive_too_large_files() {
+    // Where it cannot be set, such a file ends the program as it ends others.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
 /// How long the last words may take: whoever reads stdout may have stopped reading.

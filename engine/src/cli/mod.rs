@@ -71,6 +71,7 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return say_usage(&error),
     };
+    interrupt::survive_too_large_files();
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),
         Command::Chat(args) => commands::chat::run(&args),
