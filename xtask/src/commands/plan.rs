@@ -81,7 +81,7 @@ const TOOLCHAIN_FILE: &str = "a list of tools: copy one of fixtures/toolchains a
 
 /// Reads `path`, which should be `what`.
 pub fn read_json<T: DeserializeOwned>(path: &Path, what: &str) -> Result<T> {
-    let text = std::fs::read(path)
+    let text = crate::fs::content(path)
         .with_context(|| format!("cannot read {}, which should be {what}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("{} is not {what}", path.display()))
 }

@@ -135,7 +135,7 @@ fn remembered_roofline(host: &Host, ui: &Ui) -> Option<Roofline> {
     if !path.is_file() {
         return None;
     }
-    let read = std::fs::read(&path)
+    let read = crate::fs::content(&path)
         .context("cannot read it")
         .and_then(|text| Ok(serde_json::from_slice::<Roofline>(&text)?));
     match read {

@@ -199,8 +199,7 @@ impl Contest<'_> {
             }
         }
         if let Some(text) = self.text {
-            std::fs::read_to_string(text)
-                .with_context(|| format!("cannot read the text {}", text.display()))?;
+            crate::fs::text(text).with_context(|| format!("cannot read the text {}", text.display()))?;
         }
         if let Some(raw) = self.raw.filter(|raw| raw.parent().is_some_and(|folder| !is_folder(folder))) {
             anyhow::bail!("there is no folder for {}: make it first", raw.display());
