@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use build_info::{Host, Roofline};
 use gguf::{GgufFile, Scalar, Value};
 
-use super::plan::{HOST_FILE, read_json};
+use super::plan::{read_host, read_json};
 use crate::recommend::model_facts::{Metadata, ModelFacts, Tensor};
 use crate::recommend::speed::MEASURE;
 use crate::recommend::{Question, mixture, preset, recommend, shapes};
@@ -50,7 +50,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         (None, shape) => model_of_shape(shape.as_deref().unwrap_or_default(), &args.quant)?,
     };
     let host: Host = match &args.host {
-        Some(path) => read_json(path, HOST_FILE)?,
+        Some(path) => read_host(path)?,
         None => tools::host(ui),
     };
     let roofline = match &args.roofline {

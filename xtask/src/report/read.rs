@@ -87,7 +87,8 @@ impl Inputs {
         } else if has(&["key", "chosen"]) {
             self.tunings.push(value);
         } else if has(&["cpu", "topology", "limits"]) {
-            self.hosts.push(parse(value, "a machine")?);
+            let host: build_info::Host = parse(value, "a machine")?;
+            self.hosts.push(host.checked()?);
         } else {
             let kind = if has(&["xtask_seconds", "plain_seconds"]) {
                 Other::BuildTimes

@@ -57,7 +57,9 @@ impl Ui {
             format!("{}\n", serde_json::to_string_pretty(value)?)
         } else {
             let text = text.to_string();
-            if text.is_empty() || text.ends_with('\n') { text } else { format!("{text}\n") }
+            // Names in files that others wrote are part of it.
+            let text = words::printable_lines(&text);
+            if text.is_empty() || text.ends_with('\n') { text.into_owned() } else { format!("{text}\n") }
         };
         // A reader that has seen enough (`| head`) is no error.
         match std::io::stdout().write_all(text.as_bytes()) {
