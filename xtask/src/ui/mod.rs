@@ -19,6 +19,7 @@ pub use symbol::demangled;
 pub use table::{columns, gains, stage_times, width};
 
 use crate::commands::Global;
+use crate::exit;
 
 /// How to speak to the user.
 #[derive(Clone, Debug)]
@@ -44,6 +45,18 @@ impl Ui {
             terminal: terminal && !dumb,
             color: terminal && !no_color && !dumb,
         }
+    }
+
+    /// The same with the flags of `more`, which stood among the arguments of another program.
+    ///
+    /// # Errors
+    /// When both would be quiet and verbose: wrong usage.
+    pub fn with(&self, more: &Global) -> Result<Self> {
+        let (quiet, verbose) = (self.quiet || more.quiet, self.verbose || more.verbose > 0);
+        if quiet && verbose {
+            return Err(exit::usage("-q and -v exclude each other: give one"));
+        }
+        Ok(Self { json: self.json || more.json, quiet, verbose, ..self.clone() })
     }
 
     /// Whether external commands are echoed.
