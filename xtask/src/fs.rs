@@ -10,8 +10,10 @@ use build_info::Sha256;
 use sha2::Digest;
 
 mod given;
+mod target;
 
 pub use given::{content, text};
+pub use target::check_target;
 
 /// Whether `error` is that there is no such file.
 pub fn is_absent(error: &anyhow::Error) -> bool {

@@ -230,11 +230,7 @@ fn check(args: &Args) -> Result<()> {
             bail!("the model {} is empty", model.display());
         }
     }
-    let folder = args.out.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
-    match folder {
-        Some(folder) if !folder.is_dir() => bail!("there is no folder {}: make it first", folder.display()),
-        _ => Ok(()),
-    }
+    args.out.as_deref().map_or(Ok(()), crate::fs::check_target)
 }
 
 fn options(args: &Args, workspace: &Workspace, engine: &Path, ui: &Ui) -> Result<Options> {

@@ -141,6 +141,7 @@ fn soak(
         [number, ..] => (*number).clamp(1, 256),
         [] => return Err(exit::usage("--clients: name a number")),
     };
+    args.out.as_deref().map_or(Ok(()), crate::fs::check_target)?;
     let soak = Soak { subject, model: args.model.clone(), requests, clients, threads, provenance };
     let soaked = soak.run(ui)?;
     if let Some(path) = &args.out {
