@@ -6,6 +6,7 @@ pub mod audit;
 pub mod evaluation;
 pub mod gate;
 pub mod host;
+mod host_check;
 pub mod kld;
 pub mod logits;
 pub mod optimized;
@@ -19,6 +20,7 @@ pub mod words;
 
 pub use gate::Gate;
 pub use host::Host;
+pub use host_check::Impossible;
 pub use logits::Logits;
 pub use record::{BuildInfo, ReadError};
 pub use roofline::Roofline;

@@ -9,6 +9,17 @@ use anyhow::{Context, Result, bail};
 use build_info::Sha256;
 use sha2::Digest;
 
+mod given;
+mod target;
+
+pub use given::{content, text};
+pub use target::check_target;
+
+/// Whether `error` is that there is no such file.
+pub fn is_absent(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
 /// Replaces `path` by `content` so that a reader sees the old or the new, never a part.
 ///
 /// # Errors
@@ -84,6 +95,10 @@ pub fn link_tree(from: &Path, to: &Path) -> Result<()> {
 /// SHA-256 of a file's content.
 pub fn digest_file(path: &Path) -> Result<Sha256> {
     let mut hasher = sha2::Sha256::new();
+    // A pipe that nobody writes to would be waited for without end, and of a device there may be none.
+    if path.exists() && !path.is_file() {
+        bail!("cannot read {}: it is no regular file", path.display());
+    }
     let mut file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let mut buffer = vec![0; 1 << 16];
     loop {

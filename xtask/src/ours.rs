@@ -9,11 +9,13 @@ use anyhow::{Context, Result, bail};
 /// Bytes of a file's beginning that tell what it is.
 const BEGINNING: u64 = 4096;
 
-/// Refuses to put a record of measurements in the place of something else.
+/// Sees that a record of measurements can be put at `path`, and takes the place of nothing else.
 ///
 /// # Errors
-/// When `path` is there, holds something, and is no such record; when it cannot be read.
+/// Those of [`check_target`](crate::fs::check_target); when `path` is there, holds something, and is no such record; when it
+/// cannot be read.
 pub fn check_record(path: &Path) -> Result<()> {
+    crate::fs::check_target(path)?;
     check(path, "no record of measurements", |text| {
         // Each begins with when it was measured and how that is repeated: `compare::Provenance`.
         let first = text.trim_start().strip_prefix('{').unwrap_or_default().trim_start();
@@ -21,10 +23,10 @@ pub fn check_record(path: &Path) -> Result<()> {
     })
 }
 
-/// The same of something that is recognised by the beginning of its text; `what` it is not, the error says.
+/// Sees that what is at `path`, if anything, is recognised by the beginning of its text; `what` it is not, the error says.
 ///
 /// # Errors
-/// Those of [`check_record`].
+/// When it is not, or cannot be read.
 pub fn check(path: &Path, what: &str, is_ours: impl Fn(&str) -> bool) -> Result<()> {
     let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
     if !found.is_file() {
@@ -63,6 +65,6 @@ mod tests {
             assert!(error.contains("x.json") && error.contains("is no record of measurements"), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
-        assert!(check_record(folder.path()).unwrap_err().to_string().contains("no regular file"));
+        assert!(check_record(folder.path()).unwrap_err().to_string().contains("is a folder"));
     }
 }

@@ -259,7 +259,7 @@ fn read(folder: &Path, name: &str) -> Result<Vec<File>> {
     let mut next = Some(name.to_string());
     while let Some(current) = next {
         let path = folder.join(format!("{current}.toml"));
-        let text = std::fs::read_to_string(&path)
+        let text = crate::fs::text(&path)
             .with_context(|| format!("cannot read the build profile {}", path.display()))?;
         let file: File =
             toml::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))?;

@@ -130,8 +130,8 @@ pub fn load(folder: &Path, wanted: &[String]) -> Result<Vec<Workload>> {
 
 fn read(folder: &Path, name: &str) -> Result<Workload> {
     let path = folder.join(format!("{name}.toml"));
-    let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("cannot read the workload {}", path.display()))?;
+    let text =
+        crate::fs::text(&path).with_context(|| format!("cannot read the workload {}", path.display()))?;
     let File { description, models, runs } =
         toml::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))?;
     if models.is_empty() || runs.is_empty() || runs.iter().any(Vec::is_empty) {

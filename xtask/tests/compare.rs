@@ -168,3 +168,32 @@ fn ctrl_c_keeps_what_was_measured() {
     std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut told).unwrap();
     assert!(told.contains("not finished; what was measured is in"), "{told}");
 }
+
+#[test]
+fn wrong_arguments_of_the_engine_are_wrong_usage_and_flags_may_stand_among_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = r#"[{"n_prompt": 8, "n_gen": 0, "n_depth": 0, "samples_ts": [10], "avg_ts": 10}]"#;
+    let picky = format!(
+        "case \"$*\" in *--nonsense*|*-q*|*--json*) echo \"error: unexpected argument\" >&2; exit 2 ;; *-x*) exit 1 ;; esac\n\
+         echo '{row}'; exit 0"
+    );
+    let program = engine(folder.path(), &picky);
+    let bench = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        command.arg("bench").arg(format!("--builds=a={}", program.display())).args(arguments);
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let good = bench(&["-p", "8", "-q", "-r", "1", "--json"]);
+    assert!(good.status.success(), "{}", stderr(&good));
+    let rows: Value = serde_json::from_slice(&good.stdout).expect("--json is the format");
+    assert_eq!(rows[0]["avg_ts"], 10.0);
+    for (arguments, code, said) in [
+        (&["-p", "8", "--nonsense"][..], 2, "a does not take these arguments"),
+        (&["-p", "8", "-q", "-v"], 2, "-q and -v exclude each other"),
+        (&["-p", "8", "-x"], 1, "a failed"),
+    ] {
+        let output = bench(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{arguments:?}: {}", stderr(&output));
+    }
+}

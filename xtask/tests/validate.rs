@@ -233,3 +233,15 @@ fn ctrl_c_keeps_what_was_measured() {
     assert_eq!(record["stopped"], "stopped by the user");
     assert_eq!((&record["verdict"], &record["output"]["equal"]), (&Value::Null, &Value::from(64)));
 }
+
+#[test]
+fn a_place_that_takes_no_file_is_told_before_anything_runs() {
+    let stage = Stage::new();
+    let folder = stage.folder.path().to_str().unwrap().to_string();
+    for (out, said) in [(folder.as_str(), "it is a folder"), ("/nowhere/x.json", "there is no folder")] {
+        let (code, record, stderr) = stage.judge("", &["--out", out]);
+        assert_eq!((code, record), (1, Value::Null), "{stderr}");
+        assert!(stderr.contains(said), "{stderr}");
+        assert!(!stage.path("a/bin/anneal.runs").exists(), "it ran before the place was looked at");
+    }
+}

@@ -28,6 +28,9 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::ui::Ui;
 
+/// Most threads that the engine takes.
+const MOST_THREADS: i64 = 512;
+
 /// Makes llama.cpp as fast as this machine allows, and proves it.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", version, max_term_width = 100)]
@@ -138,6 +141,19 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    #[test]
+    fn threads_are_as_many_as_the_engine_takes() {
+        for command in [&["optimize"][..], &["bench", "compare"], &["bench", "serve", "-m", "m"]] {
+            for (threads, taken) in [("0", false), ("1", true), ("512", true), ("513", false)] {
+                let words = [&["cargo xtask"][..], command, &["-t", threads]].concat();
+                let parsed = Cli::try_parse_from(words);
+                let refused = parsed.err().map(|error| error.kind());
+                let expected = (!taken).then_some(clap::error::ErrorKind::ValueValidation);
+                assert_eq!(refused, expected, "{command:?} -t {threads}");
+            }
+        }
+    }
 
     /// docs/src/reference/commands.md is written by this test, so it cannot be out of date.
     #[test]

@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "12m", value_parser = parse_budget)]
     budget: Duration,
     /// Threads of both phases; by default as many as the engine decodes with
-    #[arg(short, long)]
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=super::MOST_THREADS))]
     threads: Option<u32>,
     /// Try only these, beside the profile itself; --dry-run names them
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -277,7 +277,7 @@ impl Job<'_> {
         let mut store = Store::open(&path, record, args.fresh, |why| ui.warn(why));
         store.record.left_out = left_out;
 
-        contest.take_what_is_there()?;
+        store.record.left_out.extend(contest.take_what_is_there()?);
         let lap = contest.lap(&model, &mut store)?;
         contest.build(&mut store, lap)?;
         let later = self.later(&contest, &mut store, lap, until);
@@ -392,7 +392,8 @@ impl Job<'_> {
         let source = tools::pinned_source(workspace, &args.source)?;
         let around = Surroundings { workspace, host, toolchain: &toolchain, source: &source };
         let survey = around.survey(self.base, self.work, self.choice)?;
-        let preview = Preview::of(&survey, workspace, host);
+        let tuning = if args.then_tune { TUNING.min(args.budget / 2) } else { Duration::ZERO };
+        let preview = Preview::of(&survey, &around, args.budget - tuning);
         self.ui.result(&preview, preview.text(args))
     }
 }
@@ -421,22 +422,30 @@ struct Line {
     /// Seconds that building it takes, where any build was timed.
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
+    /// Whether the budget reaches for building it after those before it, were nothing measured.
+    in_budget: bool,
     why: String,
 }
 
 impl Preview {
-    fn of(survey: &Survey, workspace: &Workspace, host: &Host) -> Self {
-        let estimates = Estimates::of(workspace, host);
+    fn of(survey: &Survey, around: &Surroundings<'_>, budget: Duration) -> Self {
+        let estimates = Estimates::of(around.workspace, around.host);
         let base = &survey.planned[0];
+        let mut left = budget.as_secs_f64();
         let line = |planned: &survey::Planned| {
-            let folder = workspace.anneal().join(planned.plan.folder_name());
-            let info = BuildInfo::read(&folder.join("build_info.json"));
+            let (built, seconds) = (around.is_finished(&planned.plan), estimates.seconds(planned, base));
+            let time = seconds.filter(|_| !built).unwrap_or_default();
+            let in_budget = time <= left;
+            if in_budget {
+                left -= time;
+            }
             Line {
                 name: planned.candidate.name.clone(),
                 profile: planned.plan.profile.clone(),
                 plan_hash: planned.plan.hash(),
-                built: info.is_ok_and(|info| info.plan_hash == planned.plan.hash()),
-                seconds: estimates.seconds(planned, base),
+                built,
+                seconds,
+                in_budget,
                 why: planned.candidate.why.clone(),
             }
         };
@@ -446,7 +455,8 @@ impl Preview {
     fn text(&self, args: &Args) -> String {
         let state = |line: &Line| match (line.built, line.seconds) {
             (true, _) => "built".to_string(),
-            (false, Some(seconds)) => format!("about {}", about(seconds)),
+            (false, Some(seconds)) if line.in_budget => format!("about {}", about(seconds)),
+            (false, Some(seconds)) => format!("about {}: beyond the budget", about(seconds)),
             (false, None) => "no build was timed here".to_string(),
         };
         let rows = self
@@ -455,7 +465,7 @@ impl Preview {
             .map(|line| vec![line.name.clone(), line.profile.clone(), state(line), line.why.clone()]);
         let out = self.left_out.iter().map(|out| (out.name.clone(), out.why.clone()));
         format!(
-            "{}\n\n{}\nfor {}: {} tokens of prompt and {} of answer, in {}",
+            "{}\n\n{}\nfor {}: {} tokens of prompt and {} of answer, in {}, of which measuring takes its part",
             ui::columns(&["candidate", "profile", "build", "why"], rows),
             ui::reasons(["left out", "why"], out, ui::page_width()),
             args.objective,

@@ -46,7 +46,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &args.set.keys)?;
     let host: Host = match &args.host {
-        Some(path) => read_json(path, HOST_FILE)?,
+        Some(path) => read_host(path)?,
         None => tools::host(ui),
     };
     let mut toolchain = match (&args.toolchain, &args.host) {
@@ -73,15 +73,21 @@ pub fn reference_toolchain(arch: &str) -> Result<Toolchain> {
 }
 
 /// What `--host` takes, and how to make one.
-pub const HOST_FILE: &str = "a description of a machine: run `cargo xtask detect > host.json` on that machine and \
+const HOST_FILE: &str = "a description of a machine: run `cargo xtask detect > host.json` on that machine and \
                          give host.json, or take one of fixtures/hosts";
 
 /// What `--toolchain` takes, and where there is one to begin with.
 const TOOLCHAIN_FILE: &str = "a list of tools: copy one of fixtures/toolchains and change it";
 
+/// Reads a description of a machine, which somebody may have written by hand.
+pub fn read_host(path: &Path) -> Result<Host> {
+    let host: Host = read_json(path, HOST_FILE)?;
+    host.checked().with_context(|| format!("{} is not {HOST_FILE}", path.display()))
+}
+
 /// Reads `path`, which should be `what`.
 pub fn read_json<T: DeserializeOwned>(path: &Path, what: &str) -> Result<T> {
-    let text = std::fs::read(path)
+    let text = crate::fs::content(path)
         .with_context(|| format!("cannot read {}, which should be {what}", path.display()))?;
     serde_json::from_slice(&text).with_context(|| format!("{} is not {what}", path.display()))
 }

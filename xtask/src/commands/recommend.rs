@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use build_info::{Host, Roofline};
 use gguf::{GgufFile, Scalar, Value};
 
-use super::plan::{HOST_FILE, read_json};
+use super::plan::{read_host, read_json};
 use crate::recommend::model_facts::{Metadata, ModelFacts, Tensor};
 use crate::recommend::speed::MEASURE;
 use crate::recommend::{Question, mixture, preset, recommend, shapes};
@@ -50,7 +50,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         (None, shape) => model_of_shape(shape.as_deref().unwrap_or_default(), &args.quant)?,
     };
     let host: Host = match &args.host {
-        Some(path) => read_json(path, HOST_FILE)?,
+        Some(path) => read_host(path)?,
         None => tools::host(ui),
     };
     let roofline = match &args.roofline {
@@ -135,7 +135,7 @@ fn remembered_roofline(host: &Host, ui: &Ui) -> Option<Roofline> {
     if !path.is_file() {
         return None;
     }
-    let read = std::fs::read(&path)
+    let read = crate::fs::content(&path)
         .context("cannot read it")
         .and_then(|text| Ok(serde_json::from_slice::<Roofline>(&text)?));
     match read {

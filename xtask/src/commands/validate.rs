@@ -224,18 +224,13 @@ fn check(args: &Args) -> Result<()> {
             return Err(exit::usage(format!("--phases names {phase} twice")));
         }
     }
-    args.out.as_deref().map_or(Ok(()), crate::ours::check_record)?;
     if let Some(model) = &args.model {
         let size = std::fs::metadata(model).with_context(|| format!("no model {}", model.display()))?.len();
         if size == 0 {
             bail!("the model {} is empty", model.display());
         }
     }
-    let folder = args.out.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
-    match folder {
-        Some(folder) if !folder.is_dir() => bail!("there is no folder {}: make it first", folder.display()),
-        _ => Ok(()),
-    }
+    args.out.as_deref().map_or(Ok(()), crate::ours::check_record)
 }
 
 fn options(args: &Args, workspace: &Workspace, engine: &Path, ui: &Ui) -> Result<Options> {

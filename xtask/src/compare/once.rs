@@ -15,6 +15,7 @@ use super::candidate::{Candidate, Program};
 use super::contest::Shape;
 use super::median;
 use super::phase::{Phase, Quantity};
+use crate::exit;
 use crate::process::{self, Running};
 
 /// How often a program is started for one sample of a start-up time, which is short.
@@ -83,7 +84,13 @@ pub fn rows(build: &Candidate, arguments: &[String]) -> Result<Vec<Fields>> {
     }
     command.args(arguments).args(["-r", "1", "-o", "json"]);
     let line = process::line(&command);
-    let (stdout, _) = run(&mut command, &line).with_context(|| format!("{} failed", build.name))?;
+    let (stdout, _) = run(&mut command, &line).map_err(|error| match error.downcast_ref::<Ended>() {
+        // The arguments are the user's.
+        Some(Ended { code: Some(2), why }) if build.program == Program::Anneal => {
+            exit::usage(format!("{} does not take these arguments: {why}", build.name))
+        }
+        _ => error.context(format!("{} failed", build.name)),
+    })?;
     serde_json::from_slice(&stdout).with_context(|| {
         format!("{}: {line} printed no JSON that can be read: {}", build.name, tail(&stdout))
     })
@@ -157,6 +164,22 @@ pub fn start(build: &Candidate, arguments: &[&str]) -> Result<f64> {
     Ok(median(&times))
 }
 
+/// A program that ended with an error.
+#[derive(Debug)]
+struct Ended {
+    /// Absent of one that a signal ended.
+    code: Option<i32>,
+    why: String,
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for Ended {}
+
 /// Runs it to its end; returns its standard output, and the most memory it had resident. Ctrl-C ends it.
 fn run(command: &mut Command, line: &str) -> Result<(Vec<u8>, Option<f64>)> {
     process::check_interrupted()?;
@@ -177,7 +200,8 @@ fn run(command: &mut Command, line: &str) -> Result<(Vec<u8>, Option<f64>)> {
     let (stdout, stderr) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
     process::check_interrupted()?;
     if !status.success() {
-        bail!("{line} ended with {status}{}", tail(&stderr));
+        let why = format!("{line} ended with {status}{}", tail(&stderr));
+        return Err(Ended { code: status.code(), why }.into());
     }
     Ok((stdout, peak))
 }

@@ -28,6 +28,7 @@ use crate::ui::Ui;
 use course::{FAILED, Runner, Track};
 use halving::{Heat, Standing};
 use record::{BuildKey, Entry, Rank, Store};
+use space::LeftOut;
 use survey::{Choice, Estimates, Survey, UPSTREAM};
 use workshop::{Planned, Workshop};
 
@@ -151,16 +152,22 @@ impl<'a> Contest<'a> {
         Ok(())
     }
 
-    /// Takes in what is built already, the builds with a profile among it.
-    pub fn take_what_is_there(&mut self) -> Result<()> {
-        let mut missing = Vec::new();
+    /// Takes in what is built already, the builds with a profile among it. What was to cost nothing and is of other
+    /// sources is left out.
+    pub fn take_what_is_there(&mut self) -> Result<Vec<LeftOut>> {
+        let (mut missing, mut left_out) = (Vec::new(), Vec::new());
         for planned in std::mem::take(&mut self.survey.planned) {
             let known = self.contenders.iter().any(|other| other.planned.plan.hash() == planned.plan.hash());
             match self.workshop.there(&planned.plan) {
                 _ if known => {}
                 Some(outcome) => self.enter(planned, &outcome)?,
                 // Not worth a build: it is there to be compared with.
-                None if planned.candidate.name == UPSTREAM => {}
+                None if planned.candidate.name == UPSTREAM => left_out.push(survey::stale(UPSTREAM)),
+                None if planned.candidate.why == survey::BUILT_BEFORE
+                    && !self.choice.names(&planned.plan.profile) =>
+                {
+                    left_out.push(survey::stale(&planned.candidate.name));
+                }
                 None => missing.push(planned),
             }
         }
@@ -176,7 +183,7 @@ impl<'a> Contest<'a> {
         }
         // Upstream's first: the others are compared with it.
         self.contenders.sort_by_key(|contender| contender.planned.candidate.name != UPSTREAM);
-        Ok(())
+        Ok(left_out)
     }
 
     /// Builds the candidates in their order as long as the budget lasts; what fails is dropped.

@@ -337,9 +337,9 @@ pub fn last(path: &Path) -> PathBuf {
 
 /// The record at `path`, where there is one.
 fn read(path: &Path) -> Result<Option<Record>> {
-    let text = match std::fs::read(path) {
+    let text = match crate::fs::content(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if crate::fs::is_absent(&error) => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
     };
     let record: Record =

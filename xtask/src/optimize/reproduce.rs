@@ -48,9 +48,9 @@ pub fn file_for(folder: &Path, name: &str) -> Result<PathBuf> {
         return Err(exit::usage(format!("--name {name:?}: use letters, digits, `-`, `_` and `.`")));
     }
     let path = folder.join(format!("{name}.toml"));
-    match std::fs::read_to_string(&path) {
+    match crate::fs::text(&path) {
         Ok(text) if text.starts_with(MARK) => Ok(path),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(path),
+        Err(error) if crate::fs::is_absent(&error) => Ok(path),
         Ok(_) => Err(exit::usage(format!(
             "{} was not written by optimize, and is not replaced: give another name with --name",
             path.display()

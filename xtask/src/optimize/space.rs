@@ -51,6 +51,8 @@ pub struct Space {
     pub candidates: Vec<Candidate>,
     /// What is not tried.
     pub left_out: Vec<LeftOut>,
+    /// What of it would be tried where its name is asked for.
+    pub requests: Vec<Candidate>,
 }
 
 /// One change of a profile.
@@ -104,6 +106,7 @@ pub fn space(
         if idea.on_request && !asked.iter().any(|name| name == idea.name) {
             let why = format!("{}; --only {} tries it", idea.why, idea.name);
             space.left_out.push(LeftOut { name: idea.name.to_string(), why });
+            space.requests.push(candidate(base, files, &idea));
         } else {
             space.candidates.push(candidate(base, files, &idea));
         }

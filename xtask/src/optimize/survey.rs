@@ -11,12 +11,12 @@ use measure::FEWEST_PAIRS;
 use toolchain::Toolchain;
 
 use super::halving::Heat;
-use super::space::{self, Candidate, LeftOut, Work};
+use super::space::{self, Candidate, LeftOut, Space, Work};
 pub use super::workshop::Planned;
 use super::workshop::{self, has_same_cpp, has_same_rust};
 use crate::exit;
-use crate::plan::{bolt, variant};
-use crate::profile::{self, PgoScope, Profile};
+use crate::plan::{Plan, bolt, variant};
+use crate::profile::{self, Override, PgoScope, Profile};
 use crate::stages::{self, Builds};
 use crate::workspace::Workspace;
 
@@ -29,6 +29,21 @@ pub const BOLT: &str = "bolt";
 
 /// Why something that the user did not name is left out.
 pub const NOT_ASKED_FOR: &str = "not asked for";
+
+/// Why something is tried that costs no time: a build that the user made.
+pub const BUILT_BEFORE: &str = "was built before";
+
+/// Why a build that the user made is not tried: it would take the time of one of the others.
+pub fn stale(name: &str) -> LeftOut {
+    let why = match name {
+        UPSTREAM => format!(
+            "was built before, of other sources or by other tools: `cargo xtask build --profile {UPSTREAM}` makes it \
+             anew"
+        ),
+        name => format!("{BUILT_BEFORE}, of other sources or by other tools; --only {name} builds it anew"),
+    };
+    LeftOut { name: name.to_string(), why }
+}
 
 /// What the user named.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +60,32 @@ impl Choice {
         let named = |list: &[String]| list.iter().any(|other| other == name);
         (self.only.is_empty() || named(&self.only)) && !named(&self.skip)
     }
+}
+
+impl Choice {
+    /// Whether `name` is asked for by name.
+    pub fn names(&self, name: &str) -> bool {
+        self.only.iter().any(|other| other == name)
+    }
+
+    /// The same with the short names of those builds that `space` has such for.
+    fn in_short(&self, folder: &Path, space: &Space) -> Self {
+        let short = |name: &String| {
+            let ideas = || space.candidates.iter().skip(1).chain(&space.requests);
+            match name.contains('+').then(|| ideas().find(|idea| is_same(folder, idea, name))).flatten() {
+                Some(idea) => idea.name.clone(),
+                None => name.clone(),
+            }
+        };
+        Self { only: self.only.iter().map(short).collect(), skip: self.skip.iter().map(short).collect() }
+    }
+}
+
+/// Whether building `idea` makes the profile that is called `name`.
+fn is_same(folder: &Path, idea: &Candidate, name: &str) -> bool {
+    let sets = idea.sets.iter().map(|set| set.parse::<Override>()).collect::<Result<Vec<_>, _>>();
+    let profile = sets.ok().and_then(|sets| profile::load_with(folder, &idea.file, &sets).ok());
+    profile.is_some_and(|profile| profile.name == name)
 }
 
 /// All candidates, and what is none.
@@ -76,14 +117,17 @@ impl Surroundings<'_> {
     pub fn survey(&self, base: &Profile, work: &Work, choice: &Choice) -> Result<Survey> {
         let folder = self.workspace.build_profiles();
         let files = profile::names(&folder)?;
-        let space = space::space(self.host, self.toolchain, base, &files, work, &choice.only);
+        let there = self.built_before(base, &files);
+        let think = |asked: &[String]| space::space(self.host, self.toolchain, base, &files, work, asked);
+        let choice = &choice.in_short(&folder, &think(&[]));
+        let mut space = think(&choice.only);
         let mut survey = Survey::default();
+        let there = self.without_stale(&folder, &mut space, there, choice);
         let mut names = vec![PGO.to_string(), BOLT.to_string()];
         names.extend(space.left_out.iter().map(|out| out.name.clone()));
         survey.left_out.extend(
             space.left_out.into_iter().filter(|out| choice.only.is_empty() || choice.takes(&out.name)),
         );
-        let there = self.built_before(base, &files);
         for (number, candidate) in space.candidates.into_iter().chain(there).enumerate() {
             names.push(candidate.name.clone());
             let name = candidate.name.clone();
@@ -117,6 +161,48 @@ impl Surroundings<'_> {
         }
     }
 
+    /// What of `there` takes no time to build, or was asked for. A switch that has a name of its own goes by that, and is
+    /// told of once.
+    fn without_stale(
+        &self,
+        folder: &Path,
+        space: &mut Space,
+        there: Vec<Candidate>,
+        choice: &Choice,
+    ) -> Vec<Candidate> {
+        let mut kept = Vec::new();
+        for mut candidate in there {
+            let is_same = |idea: &&Candidate| is_same(folder, idea, &candidate.name);
+            if space.candidates.iter().any(|idea| is_same(&idea)) {
+                continue;
+            }
+            // Why there is no plan is told where all are planned.
+            let plan = self.plan(folder, candidate.clone());
+            let is_free = plan.map_or(true, |planned| self.is_finished(&planned.plan));
+            let short = space.requests.iter().find(is_same).map(|idea| idea.name.clone());
+            match short {
+                Some(short) if is_free => {
+                    space.left_out.retain(|out| out.name != short);
+                    candidate.name = short;
+                    kept.push(candidate);
+                }
+                // That it can be asked for is told.
+                Some(_) => {}
+                None if is_free || (candidate.name != UPSTREAM && choice.names(&candidate.name)) => {
+                    kept.push(candidate);
+                }
+                None => space.left_out.push(stale(&candidate.name)),
+            }
+        }
+        kept
+    }
+
+    /// Whether there is a finished build of `plan`. That it is of today's sources is looked at when it is wanted.
+    pub fn is_finished(&self, plan: &Plan) -> bool {
+        let info = self.workspace.anneal().join(plan.folder_name()).join("build_info.json");
+        BuildInfo::read(&info).is_ok_and(|info| info.plan_hash == plan.hash())
+    }
+
     fn plan(&self, folder: &Path, candidate: Candidate) -> Result<Planned> {
         workshop::plan(folder, candidate, self.host, self.toolchain, self.source)
     }
@@ -147,7 +233,7 @@ impl Surroundings<'_> {
                 name: name.clone(),
                 file: profile.file,
                 sets: profile.sets.iter().map(ToString::to_string).collect(),
-                why: "was built before".to_string(),
+                why: BUILT_BEFORE.to_string(),
                 steps: u32::try_from(more).unwrap_or(u32::MAX).max(1),
             });
         }
@@ -275,6 +361,49 @@ mod tests {
             steps: 0,
         };
         Planned { candidate, profile, plan: reference_plan(name) }
+    }
+
+    /// What `--only` of these gives in a checkout in which builds of `before` are current, none of today's plans.
+    fn surveyed(before: &[&str], only: &[&str]) -> (Vec<String>, BTreeMap<String, String>) {
+        let root = tempfile::tempdir().unwrap();
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        crate::fs::link_tree(&repository.join("profiles/build"), &root.path().join("profiles/build"))
+            .unwrap();
+        let workspace = Workspace::at(root.path());
+        for name in before {
+            let folder = format!("{name}-0123456789ab");
+            std::fs::create_dir_all(workspace.anneal().join(&folder).join("stages")).unwrap();
+            std::os::unix::fs::symlink(&folder, workspace.anneal().join(name)).unwrap();
+        }
+        let host: Host =
+            serde_json::from_str(include_str!("../../../fixtures/hosts/ryzen-7950x.json")).unwrap();
+        let toolchain = crate::commands::plan::reference_toolchain(&host.arch).unwrap();
+        let source = reference_plan("native").source;
+        let around =
+            Surroundings { workspace: &workspace, host: &host, toolchain: &toolchain, source: &source };
+        let base = profile::load(&workspace.build_profiles(), "native").unwrap();
+        let work = Work { objective: "chat".parse().unwrap(), float_weights: false };
+        let choice = Choice { only: only.iter().map(ToString::to_string).collect(), skip: Vec::new() };
+        let survey = around.survey(&base, &work, &choice).unwrap();
+        let tried = survey.planned.into_iter().map(|planned| planned.candidate.name).collect();
+        (tried, survey.left_out.into_iter().map(|out| (out.name, out.why)).collect())
+    }
+
+    #[test]
+    fn what_was_built_of_other_sources_takes_no_time_of_others_unless_it_is_asked_for() {
+        let long = ["native+allocator:jemalloc", "native+repack:false", "native+huge_pages:true"];
+        let (tried, out) = surveyed(&[&long[..], &[UPSTREAM]].concat(), &[]);
+        assert!(tried.contains(&"huge-pages".to_string()), "{tried:?}");
+        assert!(!tried.iter().any(|name| long.contains(&name.as_str()) || name == UPSTREAM), "{tried:?}");
+        assert!(out[long[0]].contains("--only native+allocator:jemalloc builds it anew"), "{out:?}");
+        assert!(out[UPSTREAM].contains("was built before, of other sources"), "{out:?}");
+        // What has a name of its own is told of by that, once.
+        assert!(out["no-repack"].contains("--only no-repack"), "{out:?}");
+        assert!(!out.contains_key(long[1]) && !out.contains_key(long[2]), "{out:?}");
+
+        let (tried, out) = surveyed(&long, &long);
+        assert_eq!(tried, ["native", "huge-pages", "no-repack", long[0]], "{out:?}");
+        assert!(!long.iter().any(|name| out.contains_key(*name)), "{out:?}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ struct File {
 /// When it has a key of its own beside `set`, or one of `set` is none.
 pub(super) fn of(folder: &Path, name: &str) -> Result<Alias> {
     let path = folder.join(format!("{name}.toml"));
-    let text = std::fs::read_to_string(&path)
+    let text = crate::fs::text(&path)
         .with_context(|| format!("cannot read the build profile {}", path.display()))?;
     let file: File = toml::from_str(&text).with_context(|| {
         format!(

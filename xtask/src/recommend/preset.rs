@@ -119,8 +119,8 @@ pub fn load(folder: &Path) -> Result<Vec<Preset>> {
             continue;
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("cannot read the preset {}", path.display()))?;
+        let text =
+            crate::fs::text(&path).with_context(|| format!("cannot read the preset {}", path.display()))?;
         let preset = Preset::parse(&name, &text)
             .with_context(|| format!("cannot understand the preset {}", path.display()))?;
         presets.push(preset);

@@ -10,9 +10,6 @@ use serde_json::Value;
 use super::rows::Row;
 use super::{Inputs, Other, sound};
 
-/// Largest file that is read. Comparisons of many builds have megabytes; what is larger is something else.
-const LARGEST: u64 = 64 << 20;
-
 /// What a file may be.
 const KINDS: &str = "a comparison (bench compare --raw), bench build, bench overhead, rows of anneal bench -o json or \
                      jsonl, a roofline, a tuning record, build_info.json, optimize, validate, or a machine (detect)";
@@ -30,7 +27,7 @@ impl Inputs {
     /// Takes what `path` holds. Nothing of a file that is not understood as a whole.
     pub fn read(&mut self, path: &Path) -> Result<()> {
         let mut read = Inputs::default();
-        let text = content(path)?;
+        let text = crate::fs::text(path).with_context(|| format!("cannot read {}", path.display()))?;
         read.take_text(path, &text).with_context(|| format!("cannot report {}", path.display()))?;
         self.hosts.append(&mut read.hosts);
         self.builds.append(&mut read.builds);
@@ -92,7 +89,8 @@ impl Inputs {
         } else if has(&["key", "chosen"]) {
             self.take_tuning(value)?;
         } else if has(&["cpu", "topology", "limits"]) {
-            self.hosts.push(parse(value, "a machine")?);
+            let host: build_info::Host = parse(value, "a machine")?;
+            self.hosts.push(host.checked()?);
         } else {
             let kind = if has(&["xtask_seconds", "plain_seconds"]) {
                 Other::BuildTimes
@@ -137,17 +135,4 @@ impl Inputs {
 
 fn parse<T: DeserializeOwned>(value: Value, what: &str) -> Result<T> {
     serde_json::from_value(value).with_context(|| format!("it looks like {what}, and is damaged"))
-}
-
-fn content(path: &Path) -> Result<String> {
-    let about = || format!("cannot read {}", path.display());
-    let meta = std::fs::metadata(path).with_context(about)?;
-    if !meta.is_file() {
-        bail!("cannot read {}: it is no regular file; name the files in a folder one by one", path.display());
-    }
-    if meta.len() > LARGEST {
-        bail!("{} has {} MB: results are smaller, this is something else", path.display(), meta.len() >> 20);
-    }
-    let bytes = std::fs::read(path).with_context(about)?;
-    String::from_utf8(bytes).ok().with_context(|| format!("{} is no text", path.display()))
 }

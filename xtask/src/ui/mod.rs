@@ -19,6 +19,7 @@ pub use symbol::demangled;
 pub use table::{columns, gains, stage_times, width};
 
 use crate::commands::Global;
+use crate::exit;
 
 /// How to speak to the user.
 #[derive(Clone, Debug)]
@@ -46,6 +47,18 @@ impl Ui {
         }
     }
 
+    /// The same with the flags of `more`, which stood among the arguments of another program.
+    ///
+    /// # Errors
+    /// When both would be quiet and verbose: wrong usage.
+    pub fn with(&self, more: &Global) -> Result<Self> {
+        let (quiet, verbose) = (self.quiet || more.quiet, self.verbose || more.verbose > 0);
+        if quiet && verbose {
+            return Err(exit::usage("-q and -v exclude each other: give one"));
+        }
+        Ok(Self { json: self.json || more.json, quiet, verbose, ..self.clone() })
+    }
+
     /// Whether external commands are echoed.
     pub fn verbose(&self) -> bool {
         self.verbose
@@ -57,7 +70,9 @@ impl Ui {
             format!("{}\n", serde_json::to_string_pretty(value)?)
         } else {
             let text = text.to_string();
-            if text.is_empty() || text.ends_with('\n') { text } else { format!("{text}\n") }
+            // Names in files that others wrote are part of it.
+            let text = words::printable_lines(&text);
+            if text.is_empty() || text.ends_with('\n') { text.into_owned() } else { format!("{text}\n") }
         };
         // A reader that has seen enough (`| head`) is no error.
         match std::io::stdout().write_all(text.as_bytes()) {

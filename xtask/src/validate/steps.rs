@@ -86,8 +86,8 @@ pub struct Walk {
 impl Plan {
     /// Reads and checks a file: what cannot be built or split is told before anything is measured.
     pub fn read(path: &Path, profiles: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the plan {}", path.display()))?;
+        let text =
+            crate::fs::text(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
         let wrong = |why: String| exit::usage(format!("the plan {}: {why}", path.display()));
         let plan: Plan =
             toml::from_str(&text).map_err(|error| wrong(error.to_string().trim().to_string()))?;

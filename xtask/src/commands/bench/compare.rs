@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     depth: u32,
     /// Threads of both phases; by default as many as the engine decodes with
-    #[arg(short, long)]
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::MOST_THREADS))]
     threads: Option<u32>,
     /// Rounds: in each every build runs once on each model in each shape, one after the other
     #[arg(long, default_value_t = 20)]

@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pairs: usize,
     /// Threads of the servers; by default as many as the engine decodes with
-    #[arg(short, long)]
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=crate::commands::MOST_THREADS))]
     threads: Option<u32>,
     /// Prompts begin alike, and the servers may keep what they evaluated
     #[arg(long)]

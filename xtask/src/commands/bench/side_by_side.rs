@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use measure::schedule;
 use serde_json::Value;
 
+use crate::commands::Global;
 use crate::compare::candidate::Program;
 use crate::compare::once::{self, Fields as Row};
 use crate::compare::{Candidate, Ratio};
@@ -27,8 +28,8 @@ pub struct Args {
     /// Output: md, json, jsonl, csv or sql
     #[arg(short, long, value_name = "FORMAT", default_value = "md")]
     output: Format,
-    /// What else `anneal bench` takes, with lists: -m FILE -p 512 -n 128 -d 0,4096 -t 1,2 -ub 256,512 …; --builds, -r and
-    /// -o may stand among them
+    /// What else `anneal bench` takes, with lists: -m FILE -p 512 -n 128 -d 0,4096 -t 1,2 -ub 256,512 …; --builds, -r, -o,
+    /// -q, -v and --json may stand among them
     #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
     tests: Vec<String>,
 }
@@ -43,10 +44,10 @@ enum Format {
 }
 
 impl Args {
-    /// Takes `--builds`, `-r` and `-o` out of what was meant for the engine: whoever knows llama-bench writes flags
-    /// anywhere.
-    fn sorted(mut self) -> Result<Self> {
-        let mut tests = Vec::new();
+    /// Takes `--builds`, `-r` and `-o` out of what was meant for the engine, and the flags of every command: whoever
+    /// knows llama-bench writes flags anywhere.
+    fn sorted(mut self) -> Result<(Self, Global)> {
+        let (mut tests, mut global) = (Vec::new(), Global::default());
         let mut words = std::mem::take(&mut self.tests).into_iter();
         while let Some(word) = words.next() {
             let (name, joined) = match word.split_once('=') {
@@ -75,18 +76,24 @@ impl Args {
                         Err(_) => return wrong(&text, "md, json, jsonl, csv or sql"),
                     }
                 }
-                _ => tests.push(word),
+                _ => match word.as_str() {
+                    "-q" | "--quiet" => global.quiet = true,
+                    "-v" | "--verbose" => global.verbose = 1,
+                    "--json" => global.json = true,
+                    _ => tests.push(word),
+                },
             }
         }
         self.tests = tests;
-        Ok(self)
+        Ok((self, global))
     }
 }
 
 /// Runs the tests.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
-    let args = args.sorted()?;
+    let (args, global) = args.sorted()?;
+    let ui = &ui.with(&global)?;
     let workspace = Workspace::find()?;
     if let Some(word) = args.tests.first().filter(|word| !word.starts_with('-')) {
         return Err(crate::exit::usage(format!(
@@ -383,10 +390,14 @@ mod tests {
             output: Format::Md,
             tests: tests.iter().map(|word| word.to_string()).collect(),
         };
-        let sorted = args(&["-m", "a.gguf", "-r", "3", "-p", "8", "--output=csv"]).sorted().unwrap();
+        let (sorted, global) =
+            args(&["-m", "a.gguf", "-r", "3", "-q", "-p", "8", "--output=csv", "--json"]).sorted().unwrap();
         assert_eq!((sorted.repetitions, sorted.output), (3, Format::Csv));
         assert_eq!(sorted.tests, ["-m", "a.gguf", "-p", "8"]);
-        let sorted = args(&["-m", "a.gguf", "--builds", "a,b", "-o", "sql"]).sorted().unwrap();
+        assert!(global.quiet && global.json && global.verbose == 0);
+        let contrary = Ui::new(&Global { verbose: 1, ..Global::default() }).with(&global).unwrap_err();
+        assert_eq!(crate::exit::code_of(&contrary), crate::exit::USAGE, "{contrary}");
+        let (sorted, _) = args(&["-m", "a.gguf", "--builds", "a,b", "-o", "sql"]).sorted().unwrap();
         assert_eq!((sorted.builds, sorted.output), (vec!["a".to_string(), "b".to_string()], Format::Sql));
         assert_eq!(sorted.tests, ["-m", "a.gguf"]);
         for wrong in [&["-r"][..], &["-r", "0"], &["-o", "xml"], &["--output="], &["--builds"]] {
