@@ -26,9 +26,9 @@ pub fn check_record(path: &Path) -> Result<()> {
 /// # Errors
 /// Those of [`check_record`].
 pub fn check(path: &Path, what: &str, is_ours: impl Fn(&str) -> bool) -> Result<()> {
-    let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
-    if !found.is_file() {
-        bail!("cannot write {}: it is there and is no regular file; name another place", path.display());
+    // What is no file, `write_atomically` refuses; a pipe would never tell how it begins.
+    if !path.is_file() {
+        return Ok(());
     }
     let mut beginning = Vec::new();
     // An empty one is what `mktemp` makes.
@@ -63,6 +63,6 @@ mod tests {
             assert!(error.contains("x.json") && error.contains("is no record of measurements"), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
-        assert!(check_record(folder.path()).unwrap_err().to_string().contains("no regular file"));
+        check_record(folder.path()).unwrap();
     }
 }
