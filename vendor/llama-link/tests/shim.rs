@@ -4,6 +4,8 @@ use std::ffi::{CStr, CString, c_char};
 use std::process::Command;
 use std::sync::Mutex;
 
+// What the declarations name.
+use llama_link as _;
 use llama_sys as sys;
 
 /// llama.cpp's log, from which messages are made, is the whole process's: one failing call at a time.
