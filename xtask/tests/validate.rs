@@ -200,9 +200,13 @@ fn an_a_that_does_not_work_is_an_error_and_no_verdict() {
 #[test]
 fn a_verdict_is_told_also_where_the_record_cannot_be_written() {
     let stage = Stage::new();
-    let folder = stage.folder.path().display().to_string();
-    let flags = ["--cpu-tolerance", TOLERANCE, "--phases", "decode", "--out", &folder];
-    let (code, record, said) = stage.judge("speed=1300", &flags);
+    let folder = stage.path("kept");
+    std::fs::create_dir(&folder).unwrap();
+    let out = folder.join("record.json").display().to_string();
+    let flags = ["--cpu-tolerance", TOLERANCE, "--phases", "decode", "--out", &out];
+    // It goes while B runs.
+    let plan = format!("speed=1300\n[ \"$1\" = bench ] && rm -rf '{}'\n", folder.display());
+    let (code, record, said) = stage.judge(&plan, &flags);
     assert_eq!((code, &record["verdict"]), (0, &Value::from("accepted")), "{said}");
     assert!(said.contains("the record is not kept"), "{said}");
 }

@@ -8,6 +8,7 @@ mod handler;
 mod stdio;
 mod tools;
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,7 @@ use rmcp::service::{ServerInitializeError, serve_server};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 use self::handler::Handler;
 use self::stdio::Stdio;
@@ -145,6 +147,7 @@ fn stdout_of_ours() -> Result<File> {
 /// Speaks the protocol until stdin ends or `stopping` comes.
 async fn offer(place: Place, protocol: File, mut stopping: oneshot::Receiver<()>) -> Result<()> {
     let transport = Stdio::start(protocol)?;
+    let mut open = transport.open();
     let serving = tokio::select! {
         serving = serve_server(Handler::new(place), transport) => serving,
         _ = &mut stopping => return Ok(()),
@@ -160,6 +163,8 @@ async fn offer(place: Place, protocol: File, mut stopping: oneshot::Receiver<()>
     let token = serving.cancellation_token();
     tokio::spawn(async move {
         let _ = stopping.await;
+        // What a call was answered with may still be on its way.
+        let _ = timeout(stdio::LAST, open.wait_for(HashSet::is_empty)).await;
         token.cancel();
     });
     serving.waiting().await.map_err(|why| Error::Serve(why.to_string()))?;

@@ -28,8 +28,8 @@ const AHEAD: usize = 16;
 /// Calls at a time; further ones are refused.
 const CALLS: usize = 256;
 
-/// How long calls may go on after stdin has ended.
-const LAST: Duration = Duration::from_secs(30);
+/// How long calls may go on after stdin has ended, or a signal has come.
+pub const LAST: Duration = Duration::from_secs(30);
 
 /// A line of stdin.
 #[derive(Debug, PartialEq)]
@@ -65,6 +65,11 @@ impl Stdio {
         let writing = Builder::new().name("mcp-stdout".to_string());
         writing.spawn(move || write_lines(protocol, written)).map_err(failed)?;
         Ok(Stdio { lines, out, open: watch::Sender::new(HashSet::new()), begun: false, until: None })
+    }
+
+    /// Requests without an answer yet.
+    pub fn open(&self) -> watch::Receiver<HashSet<RequestId>> {
+        self.open.subscribe()
     }
 
     /// What to make of `line`: a message, nothing, or an error for its sender.
