@@ -205,10 +205,16 @@ impl fmt::Display for Interval {
 pub struct Sample {
     /// Prompt tokens.
     pub prompt: u32,
+    /// Tokens before them.
+    #[serde(default)]
+    pub prompt_after: u32,
     /// Nanoseconds that they took.
     pub prefill_ns: u64,
     /// Tokens generated.
     pub generated: u32,
+    /// Tokens before them; 0 where they followed the prompt.
+    #[serde(default)]
+    pub generated_after: u32,
     /// Nanoseconds that they took.
     pub decode_ns: u64,
 }

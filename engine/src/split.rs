@@ -243,6 +243,13 @@ enum Phase {
     Decode,
 }
 
+impl Prefill {
+    /// What evaluating `tokens` tokens at once is. A single token is generation, whatever the threshold.
+    fn phase(&self, tokens: usize) -> Phase {
+        if tokens > 1 && tokens >= self.from { Phase::Prefill } else { Phase::Decode }
+    }
+}
+
 impl Session {
     /// Drafts tokens from now on, as `options` want it.
     ///
@@ -302,6 +309,34 @@ impl Session {
         Ok(())
     }
 
+    /// Puts the first `keep` tokens of a state back as [`restore`](Self::restore) does, into the context that evaluates
+    /// the next `tokens` tokens, so that nothing is handed over for them.
+    ///
+    /// # Errors
+    /// Those of restoring, and where a part of the sequence cannot be forgotten.
+    pub(crate) fn restore_before(&mut self, tokens: usize, state: &[u8], keep: u32) -> Result<()> {
+        self.clear();
+        let context = match &mut self.prefill {
+            None => &mut self.decode,
+            Some(prefill) => {
+                let phase = prefill.phase(tokens);
+                prefill.at = Some(phase);
+                match phase {
+                    Phase::Prefill => &mut prefill.context,
+                    Phase::Decode => &mut self.decode,
+                }
+            }
+        };
+        context.restore(state)?;
+        match context.forget(0, keep) {
+            true => Ok(()),
+            false => Err(Error::State {
+                what: "restore",
+                why: "the model's memory cannot forget a part of it".to_string(),
+            }),
+        }
+    }
+
     /// Whether a prompt was evaluated in a layout of its own since the last [`clear`](Self::clear).
     pub fn is_split(&self) -> bool {
         self.prefill.as_ref().is_some_and(|prefill| prefill.used)
@@ -322,8 +357,7 @@ impl Session {
 impl Sequence for Session {
     fn context_for(&mut self, tokens: usize) -> Result<&mut Context> {
         let Some(prefill) = &mut self.prefill else { return Ok(&mut self.decode) };
-        // A single token is generation, whatever the threshold.
-        let phase = if tokens > 1 && tokens >= prefill.from { Phase::Prefill } else { Phase::Decode };
+        let phase = prefill.phase(tokens);
         let (from, to) = match phase {
             Phase::Prefill => (&mut self.decode, &mut prefill.context),
             Phase::Decode => (&mut prefill.context, &mut self.decode),

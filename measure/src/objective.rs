@@ -75,6 +75,17 @@ impl Objective {
         if self.prompt >= 64 || self.prompt == 0 { self.prompt } else { 512 }
     }
 
+    /// The answer that goes with it.
+    pub fn usual_answer(&self) -> u32 {
+        match self.usual_prompt() {
+            usual if usual == self.prompt => self.generate,
+            usual => {
+                let scaled = u64::from(self.generate) * u64::from(usual) / u64::from(self.prompt);
+                u32::try_from(scaled).unwrap_or(u32::MAX).min(MOST)
+            }
+        }
+    }
+
     /// Whether most of the tokens are the prompt's.
     pub fn is_mostly_prompt(&self) -> bool {
         self.prompt > self.generate
@@ -108,6 +119,22 @@ mod tests {
             }
         }
         assert_eq!(Objective::default(), "chat".parse().unwrap());
+    }
+
+    #[test]
+    fn a_ratio_stands_for_a_prompt_of_usual_length_and_the_answer_to_it() {
+        let cases = [
+            ("rag", (2048, 256)),
+            ("8:1", (512, 64)),
+            ("1:4", (512, 2048)),
+            ("0:9", (0, 9)),
+            ("9:0", (512, 0)),
+        ];
+        for (text, expected) in cases {
+            let objective: Objective = text.parse().unwrap();
+            assert_eq!((objective.usual_prompt(), objective.usual_answer()), expected, "{text}");
+        }
+        assert_eq!("1:1048576".parse::<Objective>().unwrap().usual_answer(), MOST);
     }
 
     #[test]

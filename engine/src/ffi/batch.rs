@@ -191,6 +191,20 @@ impl Context {
             sys::anneal_seq_cp(self.raw.as_ptr(), from, to, end, err, err_size)
         }
     }
+
+    /// Puts the tokens of `from` behind the `held` tokens of `to`, without copying; `from` is empty then. False for
+    /// models whose memory cannot move tokens.
+    pub(crate) fn append(&mut self, from: SequenceId, to: SequenceId, held: u32) -> bool {
+        if from.max(to) >= self.sequences || from == to || !self.model.has_plain_cache() {
+            return false;
+        }
+        let (err, err_size) = self.message.parts();
+        // SAFETY: the context is live, the sequences are its own and differ.
+        unsafe {
+            let (from, to, held) = (from.cast_signed(), to.cast_signed(), held.cast_signed());
+            sys::anneal_seq_append(self.raw.as_ptr(), from, to, held, err, err_size)
+        }
+    }
 }
 
 impl Model {

@@ -6,6 +6,7 @@
 //! the rest goes on. At the end the result is measured once more against no tuning at all.
 
 pub mod check;
+mod depth;
 pub mod halving;
 mod objective;
 pub mod process;
@@ -31,16 +32,53 @@ use space::{Phases, memory, with};
 const PAIRS: usize = 8;
 /// Pairs of the confirmation that there must be time for.
 const CONFIRMATION: usize = 8;
+/// The most tokens before what is run: their state is put back before each run, which takes time too.
+const DEEPEST: u32 = 4096;
 /// Half the width of an interval below which nobody would notice what is left.
 const NARROW: f64 = 0.01;
 
-/// How much is run at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How much is run at once, and behind what: attention costs more with each token before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// Prompt tokens; 0 leaves the phase out.
     pub prompt: u32,
+    /// Tokens before them.
+    pub prompt_after: u32,
     /// Tokens generated; 0 leaves the phase out.
     pub generate: u32,
+    /// Tokens before them; 0 is no place of its own: then they follow the prompt.
+    pub generate_after: u32,
+}
+
+impl Work {
+    /// `prompt` and `generate` tokens in the middle of the prompt and of the answer of `objective`, which cost what the
+    /// others cost on average.
+    fn amid(prompt: u32, generate: u32, objective: &Objective) -> Self {
+        let (whole, answer) = (objective.usual_prompt(), objective.usual_answer());
+        let prompt_after = whole.saturating_sub(prompt) / 2;
+        let generate_after = whole.saturating_add(answer.saturating_sub(generate) / 2);
+        Work {
+            prompt,
+            prompt_after: if prompt > 0 { prompt_after.min(DEEPEST) } else { 0 },
+            generate,
+            generate_after: if generate > 0 { generate_after.min(DEEPEST) } else { 0 },
+        }
+    }
+
+    /// The same in an empty context.
+    fn at_the_start(self) -> Self {
+        Work { prompt_after: 0, generate_after: 0, ..self }
+    }
+
+    /// The most tokens before a phase.
+    pub fn depth(&self) -> u32 {
+        self.prompt_after.max(self.generate_after)
+    }
+
+    /// Tokens that a context must hold for it.
+    pub fn n_ctx(&self) -> u32 {
+        self.depth().saturating_add(self.prompt).saturating_add(self.generate)
+    }
 }
 
 /// What one run showed.
@@ -225,8 +263,14 @@ pub fn tune(
                 given.given()
             )));
         }
+        // An earlier stage may have decided it.
+        let mut stage = stage.clone();
+        stage.changes.retain(|change| with(&progress.chosen, &change.set) != progress.chosen);
+        if stage.changes.is_empty() {
+            continue;
+        }
         let end = task.budget.saturating_sub(pace.confirmation(task));
-        let record = run_stage(task, stage, &pace, runner, &progress.chosen, end, &mut repeats)?;
+        let record = run_stage(task, &stage, &pace, runner, &progress.chosen, end, &mut repeats)?;
         runner.tell(Event::Decided(&record));
         pace.learn(&record);
         progress.chosen = record.candidates[record.winner as usize].settings.clone();
@@ -253,11 +297,11 @@ fn run_stage(
     let left = end.saturating_sub(runner.elapsed());
     let mut cut_short = None;
     if stage.least_prompt > 0 {
-        work.prompt = stage.least_prompt;
+        work = pace.amid(task, stage.least_prompt, work.generate);
         if pace.time_for(work, changes.len() + 1) > left {
             // The large ones need long prompts.
             changes.retain(|change| change.set.n_ubatch.is_none_or(|tokens| tokens <= 512));
-            work.prompt = work.prompt.min(512);
+            work = pace.amid(task, work.prompt.min(512), work.generate);
             cut_short = Some("only small graphs were tried: there was no time for long prompts".to_string());
         }
     }
@@ -265,7 +309,7 @@ fn run_stage(
     candidates.extend(changes.iter().map(|change| candidate(&change.name, with(chosen, &change.set))));
     // Not the one to beat: without it the first change would stand in its place, unmeasured.
     for candidate in candidates.iter_mut().skip(1) {
-        let needed = memory(&task.key.model, &candidate.settings, work.prompt.max(work.generate));
+        let needed = memory(&task.key.model, &candidate.settings, work.n_ctx());
         if let Some(ceiling) = task.ceiling.filter(|ceiling| needed > *ceiling) {
             let why = format!("it would take {needed} of memory, and {ceiling} is the ceiling");
             runner.tell(Event::Dropped { name: &candidate.name, why: &why });
@@ -433,13 +477,15 @@ struct Pace {
     decode: f64,
     /// Seconds that a run takes beside them.
     overhead: f64,
+    /// Whether runs begin behind other tokens.
+    depth: bool,
 }
 
 impl Pace {
     /// Three short runs, of which the fastest counts: the first brings the model into memory, and others may take the
     /// cores for a moment.
     fn probe(task: &Task, runner: &mut dyn Runner) -> Result<Self, Stop> {
-        let work = Work { prompt: 64, generate: 4 };
+        let (mut work, settings) = (Work::amid(64, 4, &task.objective), Chosen::default());
         let fits = |needed: Bytes, about: &str| match task.ceiling {
             Some(ceiling) if needed > ceiling => Err(Stop::Failed(format!(
                 "the model takes {about}{needed} of memory, and {ceiling} is the ceiling: raise --memory, or take a \
@@ -447,15 +493,16 @@ impl Pace {
             ))),
             _ => Ok(()),
         };
-        fits(memory(&task.key.model, &Chosen::default(), work.prompt), "about ")?;
-        let mut pace = Self { prefill: f64::INFINITY, decode: f64::INFINITY, overhead: f64::INFINITY };
+        fits(memory(&task.key.model, &settings, work.at_the_start().n_ctx()), "about ")?;
+        let mut pace =
+            Self { prefill: f64::INFINITY, decode: f64::INFINITY, overhead: f64::INFINITY, depth: true };
         let (mut runs, mut failed) = (0, false);
         while runs < 3 {
             if runner.is_interrupted() {
                 return Err(Stop::Interrupted);
             }
             let before = runner.elapsed();
-            match runner.measure(&Chosen::default(), work) {
+            match runner.measure(&settings, work) {
                 Ok(measured) => {
                     measured.peak.map_or(Ok(()), |peak| fits(peak, ""))?;
                     let wall = runner.elapsed().saturating_sub(before).as_secs_f64();
@@ -463,6 +510,13 @@ impl Pace {
                     runs += 1;
                 }
                 Err(Failure::Interrupted) => return Err(Stop::Interrupted),
+                Err(Failure::Failed(why)) if work.depth() > 0 => {
+                    runner.tell(Event::Warning(&format!(
+                        "runs begin in an empty context, where attention costs less than behind {} tokens: {why}",
+                        work.depth()
+                    )));
+                    (work, pace.depth) = (work.at_the_start(), false);
+                }
                 Err(Failure::Failed(why)) if failed => return Err(Stop::Failed(why)),
                 Err(Failure::Failed(why)) => {
                     failed = true;
@@ -471,6 +525,12 @@ impl Pace {
             }
         }
         Ok(pace)
+    }
+
+    /// So many tokens in the place that they have on average.
+    fn amid(&self, task: &Task, prompt: u32, generate: u32) -> Work {
+        let work = Work::amid(prompt, generate, &task.objective);
+        if self.depth { work } else { work.at_the_start() }
     }
 
     fn take(&mut self, sample: &Sample, wall: f64) {
@@ -489,7 +549,7 @@ impl Pace {
         let generate = tokens(self.decode).clamp(8, 128);
         let prefills = phases != Phases::Decode && task.objective.prompt > 0;
         let decodes = phases != Phases::Prefill && task.objective.generate > 0;
-        Work { prompt: if prefills { prompt } else { 0 }, generate: if decodes { generate } else { 0 } }
+        self.amid(task, if prefills { prompt } else { 0 }, if decodes { generate } else { 0 })
     }
 
     /// Takes what a stage showed of the settings to beat: others may have come to the machine since the probe.

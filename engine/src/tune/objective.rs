@@ -20,8 +20,13 @@ mod tests {
 
     #[test]
     fn both_phases_count_by_their_tokens() {
-        let sample =
-            Sample { prompt: 100, prefill_ns: 1_000_000_000, generated: 10, decode_ns: 1_000_000_000 };
+        let sample = Sample {
+            prompt: 100,
+            prefill_ns: 1_000_000_000,
+            generated: 10,
+            decode_ns: 1_000_000_000,
+            ..Sample::default()
+        };
         // 100 t/s and 10 t/s
         let of = |objective: &str, sample: &Sample| seconds(&objective.parse().expect("known"), sample);
         assert_eq!(of("800:100", &sample), 18.0);

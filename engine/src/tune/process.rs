@@ -478,7 +478,7 @@ mod tests {
     fn whatever_becomes_of_a_worker_is_an_error_in_words_and_the_next_request_starts_another() {
         let good =
             r#"echo '{"measured":{"sample":{"prompt":1,"prefill_ns":5,"generated":0,"decode_ns":0}}}'"#;
-        let work = Work { prompt: 1, generate: 0 };
+        let work = Work { prompt: 1, generate: 0, ..Work::default() };
         let cases = [
             ("kill -9 $$", "killed (signal 9): by the kernel for want of memory"),
             ("echo out of luck >&2; kill -11 $$", "it crashed (signal 11); it said: out of luck"),
@@ -536,7 +536,9 @@ mod tests {
         let mut runner = processes(shell("kill -9 $$"), Duration::from_secs(5), &mut ignore);
         runner.cores_busy_elsewhere();
         assert!(runner.watch.is_some());
-        runner.measure(&Chosen::default(), Work { prompt: 1, generate: 0 }).expect_err("it was killed");
+        runner
+            .measure(&Chosen::default(), Work { prompt: 1, generate: 0, ..Work::default() })
+            .expect_err("it was killed");
         assert_eq!(runner.cores_busy_elsewhere(), None);
     }
 
@@ -555,7 +557,7 @@ mod tests {
         let good =
             r#"echo '{"measured":{"sample":{"prompt":1,"prefill_ns":5,"generated":0,"decode_ns":0}}}'"#;
         let mut runner = processes(shell(good), Duration::from_secs(5), &mut ignore);
-        let work = Work { prompt: 1, generate: 0 };
+        let work = Work { prompt: 1, generate: 0, ..Work::default() };
         let unpacked = Chosen { repack: Some(false), ..Chosen::default() };
         let threads = Chosen { decode_threads: Some(1), ..Chosen::default() };
         let bound = Chosen { affinity: Some("on".to_string()), ..Chosen::default() };

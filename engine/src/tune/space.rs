@@ -57,9 +57,17 @@ pub struct Surroundings<'a> {
     pub allow_lossy: bool,
 }
 
+/// Tokens of prompt and answer from which attention is a large part of the work.
+const LONG: u32 = 1024;
+
 /// The stages in the order in which they are worth the time.
 pub fn stages(around: &Surroundings<'_>) -> Vec<Stage> {
-    let mut stages = vec![layout(), decode_threads(around), prefill_threads(around)];
+    let mut stages = vec![
+        layout(around.objective),
+        stage("flash attention", Phases::Both, flash_attention()),
+        decode_threads(around),
+        prefill_threads(around),
+    ];
     stages.extend(ubatch(around));
     if around.huge_pages {
         let off = Chosen { huge_pages: Some(false), ..Chosen::default() };
@@ -69,7 +77,6 @@ pub fn stages(around: &Surroundings<'_>) -> Vec<Stage> {
         stages.push(stage("waiting", Phases::Both, polling()));
     }
     stages.push(stage("affinity", Phases::Both, affinity()));
-    stages.push(stage("flash attention", Phases::Both, flash_attention()));
     stages.push(stage("load mode", Phases::Both, load_modes()));
     if around.allow_lossy {
         stages.push(stage("KV cache", Phases::Both, kv_types()));
@@ -95,15 +102,19 @@ fn change(name: impl Into<String>, set: Chosen) -> Change {
     Change { name: name.into(), set }
 }
 
-fn layout() -> Stage {
-    let unpacked = Chosen { repack: Some(false), ..Chosen::default() };
-    let untiled = Chosen { tiled: Some(false), ..Chosen::default() };
-    let changes = vec![
-        change("split layout", Chosen { split_layout: Some(true), ..Chosen::default() }),
-        change("no repacking", unpacked.clone()),
-        change("no tiled kernels", untiled.clone()),
-        change("no repacking, no tiled kernels", with(&unpacked, &untiled)),
+fn layout(objective: &Objective) -> Stage {
+    let split = Chosen { split_layout: Some(true), ..Chosen::default() };
+    let mut changes = vec![
+        change("split layout", split.clone()),
+        change("no repacking", Chosen { repack: Some(false), ..Chosen::default() }),
+        change("no tiled kernels", Chosen { tiled: Some(false), ..Chosen::default() }),
     ];
+    if objective.usual_prompt().saturating_add(objective.usual_answer()) >= LONG {
+        // Each of the two gains little there, and on a machine with noise neither may be seen alone.
+        let name = "split layout, no flash attention";
+        let off = Chosen { flash_attention: Some("off".to_string()), ..Chosen::default() };
+        changes.insert(0, change(name, with(&split, &off)));
+    }
     stage("layout", Phases::Both, changes)
 }
 
@@ -295,7 +306,7 @@ mod tests {
                 Surroundings { host: &host, objective: &objective, own_threads, huge_pages, allow_lossy };
             stages(&around).iter().map(|stage| stage.name).collect()
         };
-        let (first, last) = (["layout", "decode threads"], ["affinity", "flash attention", "load mode"]);
+        let (first, last) = (["layout", "flash attention", "decode threads"], ["affinity", "load mode"]);
         assert_eq!(names("chat", false, false, false), [&first[..], &last].concat());
         let all = ["graph size", "huge pages", "waiting"];
         assert_eq!(names("rag", true, true, true), [&first[..], &all, &last, &["KV cache"]].concat());

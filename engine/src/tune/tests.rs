@@ -21,6 +21,8 @@ struct Planted {
     look: Duration,
     /// The most memory that a run took.
     peak: fn(&Chosen) -> Bytes,
+    /// The most tokens that a run may begin behind.
+    deepest: u32,
     /// When the quota changes and the user loses patience, in runs.
     changed: usize,
     interrupted: usize,
@@ -39,6 +41,7 @@ impl Default for Planted {
             kld: |_| 0.0,
             look: Duration::ZERO,
             peak: |settings| Bytes::mib(if settings.huge_pages.is_some() { 5000 } else { 1000 }),
+            deepest: u32::MAX,
             changed: usize::MAX,
             interrupted: usize::MAX,
             noise: 1,
@@ -62,6 +65,9 @@ impl Runner for Planted {
         if let Some(failure) = (self.failure)(settings, self.runs) {
             return Err(failure);
         }
+        if work.depth() > self.deepest {
+            return Err(Failure::Failed("this memory cannot move tokens".to_string()));
+        }
         let (prefill, decode) = (self.speed)(settings);
         // 100 and 25 tokens a second; the machine gets slower all the time.
         let drift = 1.0 + self.clock.as_secs_f64() / 300.0;
@@ -70,8 +76,10 @@ impl Runner for Planted {
         self.clock += Duration::from_secs_f64(prefill + decode + 0.01);
         let sample = Sample {
             prompt: work.prompt,
+            prompt_after: work.prompt_after,
             prefill_ns: (prefill * 1e9) as u64,
             generated: work.generate,
+            generated_after: work.generate_after,
             decode_ns: (decode * 1e9) as u64,
         };
         Ok(Measured { sample, peak: Some((self.peak)(settings)) })
@@ -187,6 +195,56 @@ fn the_purpose_decides_which_layout_is_found() {
             assert!(found.total.low > 1.0 && found.total.pairs >= 6, "{found:?}");
             assert!((found.prefill.median - 1.6).abs() < 0.1, "{found:?}");
         }
+    }
+}
+
+#[test]
+fn runs_stand_in_the_middle_of_what_is_asked_for() {
+    let of = |prompt, generate, objective: &str| {
+        let work = Work::amid(prompt, generate, &objective.parse().expect("known"));
+        (work.prompt_after, work.generate_after)
+    };
+    assert_eq!(of(64, 16, "rag"), ((2048 - 64) / 2, 2048 + (256 - 16) / 2));
+    assert_eq!(of(128, 16, "chat"), (0, 128 + (512 - 16) / 2));
+    // The whole prompt, and a phase that is not run.
+    assert_eq!(of(2048, 0, "rag"), (0, 0));
+    assert_eq!(of(0, 8, "0:8"), (0, 0));
+    assert_eq!(of(64, 8, "8:1"), ((512 - 64) / 2, 512 + (64 - 8) / 2));
+    assert_eq!(of(512, 128, "1000000:1000000"), (DEEPEST, DEEPEST));
+}
+
+#[test]
+fn what_an_earlier_stage_decided_is_no_stage_of_its_own() {
+    let off = Chosen { flash_attention: Some("off".to_string()), ..Chosen::default() };
+    let both = with(&off, &Chosen { split_layout: Some(true), ..Chosen::default() });
+    let stages =
+        vec![stage("layout", Phases::Both, &[both.clone()]), stage("attention", Phases::Both, &[off])];
+    for (gain, chosen, names) in
+        [(1.3, both, &["layout"][..]), (1.0, Chosen::default(), &["layout", "attention"])]
+    {
+        let speed: fn(&Chosen) -> (f64, f64) = if gain > 1.0 {
+            |settings| if settings.split_layout == Some(true) { (1.3, 1.3) } else { (1.0, 1.0) }
+        } else {
+            |_| (1.0, 1.0)
+        };
+        let mut runner = Planted { speed, ..Planted::default() };
+        let entry = run(&task("rag", stages.clone()), &mut runner).expect("an entry");
+        assert_eq!(entry.chosen, chosen);
+        let found: Vec<&str> = entry.stages.iter().map(|stage| stage.name.as_str()).collect();
+        assert_eq!(found, names);
+    }
+}
+
+#[test]
+fn where_a_context_cannot_be_filled_runs_begin_in_an_empty_one_and_that_is_told() {
+    for (deepest, depth) in [(u32::MAX, 2048 + (256 - 22) / 2), (0, 0)] {
+        let mut runner = Planted { speed: unpacked, deepest, ..Planted::default() };
+        let entry = run(&task("rag", vec![layout()]), &mut runner).expect("an entry");
+        assert_eq!(entry.chosen.repack, Some(false), "{:?}", runner.told);
+        let samples = &entry.stages[0].candidates[0].samples;
+        assert!(samples.iter().all(|sample| sample.generated_after == depth), "{samples:?}");
+        let told = runner.told.iter().any(|line| line.contains("runs begin in an empty context"));
+        assert_eq!(told, depth == 0, "{:?}", runner.told);
     }
 }
 
@@ -467,7 +525,7 @@ fn a_contest_that_runs_out_of_time_is_undecided() {
 fn terms(objective: &Objective, seconds: u64) -> Terms<'_> {
     Terms {
         objective,
-        work: Work { prompt: 100, generate: 0 },
+        work: Work { prompt: 100, generate: 0, ..Work::default() },
         deadline: Duration::from_secs(seconds),
         run: Duration::from_secs(1),
         ceiling: None,

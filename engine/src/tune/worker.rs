@@ -4,13 +4,14 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use build_info::Bytes;
 use build_info::tuning::{Chosen, Sample};
 use serde::{Deserialize, Serialize};
 
 use super::Work;
+use super::depth::Depths;
 use crate::bench::{self, Case, Random};
 use crate::error::{Error, Result};
 use crate::ffi::Token;
@@ -92,10 +93,10 @@ pub fn serve(
     requests: impl Iterator<Item = String>,
     mut out: impl Write,
 ) -> std::io::Result<()> {
-    let mut model = None;
+    let (mut model, mut depths) = (None, Depths::default());
     for line in requests {
         let answer = match serde_json::from_str(&line) {
-            Ok(request) => obey(path, given, live, &mut model, request)
+            Ok(request) => obey(path, given, live, &mut model, &mut depths, request)
                 .unwrap_or_else(|error| Answer::Error(error.to_string())),
             Err(error) => Answer::Error(format!("this is no request: {error}")),
         };
@@ -110,6 +111,7 @@ fn obey(
     given: &Requested,
     live: &Live,
     loaded: &mut Option<Layouts>,
+    depths: &mut Depths,
     request: Request,
 ) -> Result<Answer> {
     let settings = match &request {
@@ -126,7 +128,8 @@ fn obey(
             return Err(Error::Tune(why.to_string()));
         }
         // The pages of a mapped model come in with the first run, which would count against it.
-        measure(&layouts, Work { prompt: TEXT_TOKENS as u32, generate: 1 }, &settings, live)?;
+        let work = Work { prompt: TEXT_TOKENS as u32, generate: 1, ..Work::default() };
+        measure(&layouts, work, &settings, live, depths)?;
         *loaded = Some(layouts);
         return Ok(Answer::Loaded);
     }
@@ -134,44 +137,70 @@ fn obey(
     match request {
         Request::Measure { work, .. } => {
             forget_the_peak();
-            Ok(Answer::Measured { sample: measure(model, work, &settings, live)?, peak: peak() })
+            let sample = measure(model, work, &settings, live, depths)?;
+            // Whoever runs the model does not keep them.
+            let peak = peak().map(|peak| Bytes(peak.0.saturating_sub(depths.size().0)));
+            Ok(Answer::Measured { sample, peak })
         }
         Request::Check { lead, out, .. } => check(model, &settings, live, lead, &out),
         Request::Load { .. } => Ok(Answer::Loaded),
     }
 }
 
-/// A prompt and a generation after it, in a new context, each timed by itself.
-fn measure(layouts: &Layouts, work: Work, settings: &Settings, live: &Live) -> Result<Sample> {
-    let case = Case { n_prompt: work.prompt, n_gen: work.generate, n_depth: 0 };
+/// A prompt and a generation in a new context, each timed by itself and behind as many tokens as `work` says.
+fn measure(
+    layouts: &Layouts,
+    work: Work,
+    settings: &Settings,
+    live: &Live,
+    depths: &mut Depths,
+) -> Result<Sample> {
+    let case = Case { n_prompt: work.prompt, n_gen: work.generate, n_depth: work.depth() };
     let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, live)?;
     let mut random = Random::new(layouts.model());
-    let time = |start: Instant| u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let mut sample = Sample { prompt: work.prompt, generated: work.generate, ..Sample::default() };
+    let time = |start: Instant| nanoseconds(start.elapsed());
+    let mut sample = Sample {
+        prompt: work.prompt,
+        prompt_after: work.prompt_after,
+        generated: work.generate,
+        generated_after: work.generate_after,
+        ..Sample::default()
+    };
     if work.prompt > 0 {
+        if work.prompt_after > 0 {
+            let state = depths.state(layouts.model(), settings, live, work.depth())?;
+            session.restore_before(work.prompt as usize, state, work.prompt_after)?;
+        }
         let start = Instant::now();
         bench::prefill(&mut session, &mut random, work.prompt)?;
         sample.prefill_ns = time(start);
     }
     // The engine goes on without a layout that does not fit; here that would be another candidate.
-    if settings.split_layout.value == SplitLayout::On
-        && work.prompt > 0
-        && let Some(why) = session.why_not(work.prompt as usize)
-    {
-        return Err(Error::Tune(why));
+    if settings.split_layout.value == SplitLayout::On && work.prompt > 0 {
+        if let Some(why) = session.why_not(work.prompt as usize) {
+            return Err(Error::Tune(why));
+        }
+        session.context_for(1)?;
+        // It takes as long as what is handed over is: the prompt, of which a part was evaluated here.
+        if let Some(handed) = session.take_hand_over() {
+            let part = f64::from(work.prompt) / f64::from(work.prompt_after.saturating_add(work.prompt));
+            sample.prefill_ns = sample.prefill_ns.saturating_add(nanoseconds(handed.time.mul_f64(part)));
+        }
     }
     if work.generate > 0 {
+        if work.generate_after > 0 {
+            let state = depths.state(layouts.model(), settings, live, work.depth())?;
+            session.restore_before(1, state, work.generate_after)?;
+        }
         let start = Instant::now();
         bench::decode(&mut session, &mut random, work.generate, &mut Vec::new())?;
         sample.decode_ns = time(start);
     }
-    // It takes as long as the prompt is, not as the answer.
-    if let Some(handed) = session.take_hand_over() {
-        let handed = u64::try_from(handed.time.as_nanos()).unwrap_or(u64::MAX);
-        sample.decode_ns = sample.decode_ns.saturating_sub(handed);
-        sample.prefill_ns = sample.prefill_ns.saturating_add(handed);
-    }
     Ok(sample)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Tokens that must stand before the text for `settings` to show in the output: graphs that are larger than the text are

@@ -418,6 +418,20 @@ bool anneal_seq_cp(
     });
 }
 
+bool anneal_seq_append(
+        llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos held, char * err, size_t err_size) {
+    return guarded(false, err, err_size, [&] {
+        llama_memory_t memory = llama_get_memory(ctx);
+        // Moving asserts what this asks.
+        if (memory == nullptr || !llama_memory_can_shift(memory)) {
+            return false;
+        }
+        llama_memory_seq_add(memory, from, 0, -1, held);
+        llama_memory_seq_cp(memory, from, to, -1, -1);
+        return llama_memory_seq_rm(memory, from, -1, -1);
+    });
+}
+
 ggml_threadpool * anneal_threadpool_new(ggml_threadpool_params * params, char * err, size_t err_size) {
     return guarded<ggml_threadpool *>(nullptr, err, err_size, [&]() -> ggml_threadpool * {
         auto * create = (decltype(ggml_threadpool_new) *) cpu_function("ggml_threadpool_new");

@@ -77,6 +77,12 @@ bool anneal_seq_cp(
         struct llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos end, char * err,
         size_t err_size);
 
+// Appends the tokens of sequence `from` to the `held` tokens of sequence `to`, and empties `from`. The keys' rotation is
+// left for the next evaluation. False where the memory cannot move tokens.
+bool anneal_seq_append(
+        struct llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos held, char * err,
+        size_t err_size);
+
 // NULL on failure. Through the CPU backend's registry, so that it works with backends loaded at run time.
 struct ggml_threadpool * anneal_threadpool_new(
         struct ggml_threadpool_params * params, char * err, size_t err_size);

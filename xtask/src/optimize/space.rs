@@ -211,7 +211,9 @@ fn vectors(host: &Host, base: &Profile) -> Vec<Idea> {
 
 /// What kernels ask of memory ahead.
 fn memory(host: &Host, base: &Profile, work: &Work) -> Vec<Idea> {
-    if host.arch != "x86_64" || !base.switches.prefetch || work.objective.generate == 0 {
+    // The kernels ask on Intel's CPUs only.
+    let asks = base.switches.prefetch && host.arch == "x86_64" && host.cpu.vendor == "GenuineIntel";
+    if !asks || work.objective.generate == 0 {
         return Vec::new();
     }
     let why = "where the hardware fetches well by itself, asking ahead is work for nothing";
