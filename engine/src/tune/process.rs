@@ -20,7 +20,7 @@ use measure::Watch;
 use super::check::{Comparison, Rounding, compare};
 use super::space::{changes_numerics, memory};
 use super::worker::{Answer, Request, lead};
-use super::{Event, Failure, Measured, Runner, Work};
+use super::{DEEPEST, Event, Failure, Measured, Runner, Work};
 use crate::ffi;
 
 /// Lines of its stderr that a dead process leaves behind.
@@ -180,7 +180,8 @@ impl<'a> Processes<'a> {
 
     /// Ends those that have waited the longest until another fits.
     fn make_room(&mut self, settings: &Chosen) {
-        let needed = memory(&self.shape, settings, 4096).0;
+        // A context, and the states of two that it keeps.
+        let needed = memory(&self.shape, settings, 3 * DEEPEST).0;
         while !self.workers.is_empty() {
             let taken: u64 = self.workers.iter().map(|worker| worker.takes.0).sum();
             let ceiling = self.ceiling.is_none_or(|ceiling| needed.saturating_add(taken) <= ceiling.0);
