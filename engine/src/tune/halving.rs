@@ -18,6 +18,8 @@ const ROUNDS: usize = 2;
 const HOPELESS: f64 = 0.95;
 /// Rounds after which it is also of no use where it was slower in all of them.
 const FUTILE: usize = 4;
+/// Times as fast that a candidate must seem to be for a second look.
+const PROMISING: f64 = 1.03;
 /// Rounds of a contest that may be repeated because the machine was disturbed.
 pub const REPEATS: usize = 3;
 /// Cores kept busy by others, as a share of all, from which a round does not count.
@@ -42,6 +44,9 @@ pub struct Terms<'a> {
     pub repeats: usize,
     /// When the last two are done.
     pub rule: Rule,
+    /// Whether as many pairs again are run where the first ones promise a gain and do not show it. Two looks find a gain
+    /// where there is none more often than one does, so what they find must be confirmed.
+    pub second_look: bool,
 }
 
 /// A running contest.
@@ -303,7 +308,14 @@ impl Contest<'_, '_> {
     /// Whether all is said of the last two.
     fn is_told(&self) -> bool {
         let &[_, last] = self.alive.as_slice() else { return false };
-        self.terms.rule.over(&self.ratios(last)).is_some()
+        let (ratios, pairs) = (self.ratios(last), self.terms.rule.pairs);
+        match ratios.get(..pairs) {
+            Some(first) if self.terms.second_look && ratios.len() < 2 * pairs => {
+                let found = interval(first);
+                found.low > 1.0 || found.median < PROMISING
+            }
+            _ => self.terms.rule.over(&ratios).is_some(),
+        }
     }
 
     fn end(mut self) -> Outcome {

@@ -340,13 +340,14 @@ fn run_stage(
     let terms = Terms {
         objective: &task.objective,
         work,
-        deadline: runner.elapsed() + (left / 2).max(needed).min(left),
+        deadline: runner.elapsed() + (left * 3 / 4).max(needed).min(left),
         run: pace.time_of(work),
         ceiling: task.ceiling,
         cores: task.cores,
         repeats: *repeats,
-        // All pairs are looked at once: whoever looks after each sees a difference where there is none.
+        // Pairs are not looked at after each: whoever does sees a difference where there is none.
         rule: Rule { pairs: pairs(task), precision: 0.0 },
+        second_look: true,
     };
     let outcome = contest(runner, candidates, terms)?;
     *repeats = repeats.saturating_sub(outcome.repeats);
@@ -421,6 +422,7 @@ fn confirm(
             cores: task.cores,
             repeats: REPEATS,
             rule: Rule { pairs: 2 * CONFIRMATION, precision: NARROW },
+            second_look: false,
         };
         let both =
             vec![candidate("defaults", Chosen::default()), candidate("tuned", progress.chosen.clone())];

@@ -27,6 +27,8 @@ struct Planted {
     changed: usize,
     interrupted: usize,
     noise: u64,
+    /// How far a run's speed lies beside the true one at most.
+    spread: f64,
     told: Vec<String>,
 }
 
@@ -45,17 +47,18 @@ impl Default for Planted {
             changed: usize::MAX,
             interrupted: usize::MAX,
             noise: 1,
+            spread: 0.02,
             told: Vec::new(),
         }
     }
 }
 
 impl Planted {
-    /// 1 give or take 2 %.
+    /// 1 give or take the spread.
     fn jitter(&mut self) -> f64 {
         self.noise =
             self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        0.98 + (self.noise >> 40) as f64 / f64::from(1 << 24) * 0.04
+        1.0 + ((self.noise >> 40) as f64 / f64::from(1 << 24) - 0.5) * 2.0 * self.spread
     }
 }
 
@@ -211,6 +214,29 @@ fn runs_stand_in_the_middle_of_what_is_asked_for() {
     assert_eq!(of(0, 8, "0:8"), (0, 0));
     assert_eq!(of(64, 8, "8:1"), ((512 - 64) / 2, 512 + (64 - 8) / 2));
     assert_eq!(of(512, 128, "1000000:1000000"), (DEEPEST, DEEPEST));
+}
+
+#[test]
+fn a_gain_that_noise_hides_from_the_first_look_gets_a_second_one() {
+    let run_all = |speed: fn(&Chosen) -> (f64, f64)| {
+        let entries = (1..=40).map(|seed| {
+            let mut runner = Planted { speed, noise: seed * 7919, spread: 0.15, ..Planted::default() };
+            run(&task("batch", vec![waiting()]), &mut runner).expect("an entry")
+        });
+        entries.collect::<Vec<Entry>>()
+    };
+    let ratio = |entry: &Entry| entry.stages[0].candidates[1].ratio.expect("it was run");
+    let faster = run_all(|settings| if settings.poll.is_some() { (1.12, 1.12) } else { (1.0, 1.0) });
+    let found = |entries: &[Entry]| entries.iter().filter(|entry| entry.stages[0].winner == 1).count();
+    let late = faster.iter().filter(|entry| entry.stages[0].winner == 1 && ratio(entry).pairs == 16);
+    assert!(late.count() >= 3 && found(&faster) >= 30, "{} of 40", found(&faster));
+    for entry in &faster {
+        let (ratio, pairs) = (ratio(entry), entry.stages[0].candidates[1].samples.len());
+        assert!(pairs == 16 || ratio.low > 1.0 || ratio.median < 1.03, "{ratio:?}");
+    }
+    let equal = run_all(|_| (1.0, 1.0));
+    let chosen = equal.iter().filter(|entry| !entry.chosen.is_default()).count();
+    assert!(chosen <= 2, "{chosen} of 40 equal ones were taken for faster");
 }
 
 #[test]
@@ -532,6 +558,7 @@ fn terms(objective: &Objective, seconds: u64) -> Terms<'_> {
         cores: 2,
         repeats: 0,
         rule: Rule { pairs: 8, precision: 0.0 },
+        second_look: false,
     }
 }
 
