@@ -243,8 +243,10 @@ fn a_gain_that_noise_hides_from_the_first_look_gets_a_second_one() {
 fn what_an_earlier_stage_decided_is_no_stage_of_its_own() {
     let off = Chosen { flash_attention: Some("off".to_string()), ..Chosen::default() };
     let both = with(&off, &Chosen { split_layout: Some(true), ..Chosen::default() });
-    let stages =
-        vec![stage("layout", Phases::Both, &[both.clone()]), stage("attention", Phases::Both, &[off])];
+    let stages = vec![
+        stage("layout", Phases::Both, std::slice::from_ref(&both)),
+        stage("attention", Phases::Both, &[off]),
+    ];
     for (gain, chosen, names) in
         [(1.3, both, &["layout"][..]), (1.0, Chosen::default(), &["layout", "attention"])]
     {
