@@ -18,7 +18,14 @@ fn tokens_are_those_of_run_without_drafts() {
     let server = Server::start(&["--slots", "1", "--speculative", "lookup"]);
     let mut lines = server.connect();
     let mut drafted = 0;
-    for prompt in [REPEATS, "hello", "The smith brings the steel slowly to a red heat"] {
+    // What the model repeats, and so what can be drafted, differs between CPUs.
+    let more = (0..40).map(|number| format!("{REPEATS} {number}"));
+    let prompts = [REPEATS, "hello", "The smith brings the steel slowly to a red heat"].map(str::to_string);
+    for (number, prompt) in prompts.into_iter().chain(more).enumerate() {
+        if number >= 3 && drafted > 0 {
+            break;
+        }
+        let prompt = prompt.as_str();
         let arguments = ["--json", "--ignore-eos", "--greedy", "-t", "1", "-p", prompt, "-n", "100"];
         let expected: Value = serde_json::from_str(&on_tiny("run", &arguments)).expect("one JSON object");
         let answer = lines.ask(&with(greedy(prompt, 100), Value::Null));
