@@ -18,14 +18,7 @@ fn tokens_are_those_of_run_without_drafts() {
     let server = Server::start(&["--slots", "1", "--speculative", "lookup"]);
     let mut lines = server.connect();
     let mut drafted = 0;
-    // What the model repeats, and so what can be drafted, differs between CPUs.
-    let more = (0..40).map(|number| format!("{REPEATS} {number}"));
-    let prompts = [REPEATS, "hello", "The smith brings the steel slowly to a red heat"].map(str::to_string);
-    for (number, prompt) in prompts.into_iter().chain(more).enumerate() {
-        if number >= 3 && drafted > 0 {
-            break;
-        }
-        let prompt = prompt.as_str();
+    for prompt in [REPEATS, "hello", "The smith brings the steel slowly to a red heat"] {
         let arguments = ["--json", "--ignore-eos", "--greedy", "-t", "1", "-p", prompt, "-n", "100"];
         let expected: Value = serde_json::from_str(&on_tiny("run", &arguments)).expect("one JSON object");
         let answer = lines.ask(&with(greedy(prompt, 100), Value::Null));
@@ -37,7 +30,14 @@ fn tokens_are_those_of_run_without_drafts() {
         assert_eq!(plain["tokens"], expected["tokens"], "{prompt}");
         assert_eq!(plain["timings"]["drafted_tokens"], 0, "{plain}");
     }
-    assert!(drafted > 0, "nothing was drafted");
+    if drafted == 0 {
+        // Nothing is, on CPUs where a batch rounds otherwise than single tokens do; `run` says so.
+        let arguments =
+            ["--json", "--greedy", "-t", "1", "-p", REPEATS, "-n", "20", "--speculative", "lookup"];
+        let told: Value = serde_json::from_str(&on_tiny("run", &arguments)).expect("one JSON object");
+        let paused = told["speculative"]["paused"].as_str();
+        assert!(paused.is_some_and(|why| why.contains("rounds otherwise")), "nothing was drafted: {told}");
+    }
     assert_eq!(server.metric("anneal_drafted_tokens_total"), drafted as f64);
     assert!(server.metric("anneal_accepted_tokens_total") <= drafted as f64);
 }

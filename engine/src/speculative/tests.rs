@@ -84,6 +84,12 @@ fn generated(session: &mut Session, sampling: &SamplingOptions, prompt: &str, n:
     (generation, session.current().held())
 }
 
+/// Whether a batch rounds otherwise than single tokens do on this CPU, and nothing was drafted for it, as `report` says:
+/// a Zen 4 does so, an Intel with AMX does not. Then there is nothing to be said of drafts but that the text is the same.
+fn cannot_draft_here(report: &Report) -> bool {
+    report.drafted == 0 && report.paused == Some(report::DIFFERS)
+}
+
 /// Every way of choosing that keeps a state or looks at one.
 fn ways() -> Vec<(&'static str, SamplingOptions)> {
     let greedy = || SamplingOptions { temperature: 0.0, ..SamplingOptions::default() }.with_seed(1);
@@ -131,6 +137,7 @@ fn tokens_are_those_without_drafts_whatever_chooses_them() {
         never_losing(&options, &mut session, &settings);
         (options, session, 0)
     });
+    let (mut can_draft, mut differs) = (false, false);
     for (number, (way, sampling)) in ways().iter().enumerate() {
         for prompt in [PROMPTS[number % PROMPTS.len()], PROMPTS[(number * 5 + 2) % PROMPTS.len()]] {
             let (expected, held) = generated(&mut plain, sampling, prompt, 48);
@@ -142,9 +149,15 @@ fn tokens_are_those_without_drafts_whatever_chooses_them() {
                 assert_eq!(found.token_times.len(), expected.token_times.len(), "{what}");
                 let report = found.speculation.expect("a report");
                 assert!(report.accepted <= report.drafted, "{report:?}");
+                can_draft |= !cannot_draft_here(&report) && report.drafted > 0;
+                differs |= report.paused == Some(report::DIFFERS);
                 *accepted += report.accepted;
             }
         }
+    }
+    if !can_draft {
+        assert!(differs, "nothing was drafted, and nobody said why");
+        return;
     }
     let accepted = drafting.map(|(_, _, accepted)| accepted);
     // It was not all in vain: nothing would be shown by that.
@@ -159,6 +172,9 @@ fn a_model_that_drafts_for_itself_is_nearly_always_right() {
     never_losing(&drafters(15)[1], &mut drafting, &settings);
     let (found, _) = generated(&mut drafting, &greedy, PROMPTS[0], 120);
     let report = found.speculation.expect("a report");
+    if cannot_draft_here(&report) {
+        return;
+    }
     assert!(report.acceptance() > Some(0.99), "{report:?}");
     assert!(report.steps < 30, "{report:?}");
 }
@@ -180,7 +196,8 @@ fn a_long_text_is_the_same_and_drafted_where_bits_are() {
             let report = found.speculation.expect("a report");
             assert_eq!(report.near_ties, 0, "{report:?}");
             // How much is repeated is this model's affair; with a draft of its own it is next to all, see above.
-            assert!(way > 0 || report.accepted > 0, "{kind}: {report:?}");
+            let drafted = report.accepted > 0 || cannot_draft_here(&report);
+            assert!(way > 0 || drafted, "{kind}: {report:?}");
         }
     }
 }
@@ -241,7 +258,8 @@ fn near_drafts_decide_close_choices_alone() {
 fn it_turns_itself_off_when_the_clock_says_that_it_loses() {
     let settings = settings(KvType::F16, 512);
     let mut drafting = session(&settings);
-    let options = drafters(7)[2].clone();
+    // Wherever a batch rounds otherwise too: what is drafted is wrong in any case.
+    let options = Options { near: true, ..drafters(7)[2].clone() };
     drafting.speculate(&options, &settings, &Live::default()).expect("drafts");
     let mut speculator = drafting.take_speculator().expect("drafts");
     // Each look at the clock is a millisecond later: every step takes as long, whatever it gives. Drafts that know

@@ -39,6 +39,7 @@ const NARROW: f64 = 0.01;
 
 /// How much is run at once, and behind what: attention costs more with each token before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Work {
     /// Prompt tokens; 0 leaves the phase out.
     pub prompt: u32,
