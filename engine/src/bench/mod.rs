@@ -189,7 +189,7 @@ fn nanoseconds(start: Instant) -> u64 {
     duration(start.elapsed())
 }
 
-fn duration(time: Duration) -> u64 {
+pub(crate) fn duration(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -4,7 +4,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use build_info::Bytes;
 use build_info::tuning::{Chosen, Sample};
@@ -158,7 +158,7 @@ fn measure(
     let case = Case { n_prompt: work.prompt, n_gen: work.generate, n_depth: work.depth() };
     let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, live)?;
     let mut random = Random::new(layouts.model());
-    let time = |start: Instant| nanoseconds(start.elapsed());
+    let time = |start: Instant| bench::duration(start.elapsed());
     let mut sample = Sample {
         prompt: work.prompt,
         prompt_after: work.prompt_after,
@@ -184,7 +184,7 @@ fn measure(
         // It takes as long as what is handed over is: the prompt, of which a part was evaluated here.
         if let Some(handed) = session.take_hand_over() {
             let part = f64::from(work.prompt) / f64::from(work.prompt_after.saturating_add(work.prompt));
-            sample.prefill_ns = sample.prefill_ns.saturating_add(nanoseconds(handed.time.mul_f64(part)));
+            sample.prefill_ns = sample.prefill_ns.saturating_add(bench::duration(handed.time.mul_f64(part)));
         }
     }
     if work.generate > 0 {
@@ -197,10 +197,6 @@ fn measure(
         sample.decode_ns = time(start);
     }
     Ok(sample)
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Tokens that must stand before the text for `settings` to show in the output: graphs that are larger than the text are
