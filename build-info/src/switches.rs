@@ -16,6 +16,10 @@ pub struct Switches {
     /// builds before there was one.
     #[serde(default)]
     pub prefetch: bool,
+    /// Whether the kernels of our patches are compiled in (`GGML_CPU_PATCHED_KERNELS`). Absent in the records of builds
+    /// before there were any.
+    #[serde(default)]
+    pub patched_kernels: bool,
     /// Who serves the engine's memory, C++'s included.
     pub allocator: Allocator,
     /// Whether large buffers ask the kernel for huge pages.

@@ -196,10 +196,13 @@ impl<'a> Run<'a> {
                         let _ = writeln!(log, "{text}");
                     }
                     watch(stream, &text);
-                    if tail.len() == TAIL {
-                        tail.pop_front();
+                    // What cargo says to programs tells a reader nothing.
+                    if !text.starts_with("{\"reason\":") {
+                        if tail.len() == TAIL {
+                            tail.pop_front();
+                        }
+                        tail.push_back(text);
                     }
-                    tail.push_back(text);
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,

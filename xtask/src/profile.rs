@@ -187,6 +187,7 @@ struct File {
     repack: Option<bool>,
     llamafile: Option<bool>,
     prefetch: Option<bool>,
+    patched_kernels: Option<bool>,
     allocator: Option<Allocator>,
     huge_pages: Option<bool>,
     extra_flags: Option<Vec<String>>,
@@ -303,6 +304,7 @@ fn resolve(name: String, description: String, files: &[File]) -> Result<Profile>
             repack: resolve!(repack),
             llamafile: resolve!(llamafile),
             prefetch: resolve!(prefetch),
+            patched_kernels: resolve!(patched_kernels),
             allocator: resolve!(allocator),
             huge_pages: resolve!(huge_pages),
             extra_flags: resolve!(extra_flags),
@@ -335,6 +337,7 @@ mod tests {
         repack = true
         llamafile = true
         prefetch = true
+        patched_kernels = true
         allocator = "system"
         huge_pages = false
         extra_flags = []

@@ -30,8 +30,11 @@ use space::{Phases, memory, with};
 
 /// Pairs of the last two of a stage in a short budget.
 const PAIRS: usize = 8;
-/// Pairs of the confirmation that there must be time for.
-const CONFIRMATION: usize = 8;
+/// Pairs of the confirmation, where there is time.
+const CONFIRMATION: usize = 16;
+/// Pairs of it that the stages leave time for. Twice what is due: both are started anew, the output is looked at, and a run
+/// takes longer than what it measures.
+const KEPT: usize = 2 * FEWEST_PAIRS;
 /// The most tokens before what is run: their state is put back before each run, which takes time too.
 const DEEPEST: u32 = 4096;
 /// Half the width of an interval below which nobody would notice what is left.
@@ -422,7 +425,7 @@ fn confirm(
             ceiling: None,
             cores: task.cores,
             repeats: REPEATS,
-            rule: Rule { pairs: 2 * CONFIRMATION, precision: NARROW },
+            rule: Rule { pairs: CONFIRMATION, precision: NARROW },
             second_look: false,
         };
         let both =
@@ -567,9 +570,9 @@ impl Pace {
         self.decode = seconds(|sample| (sample.decode_ns, sample.generated)).unwrap_or(self.decode);
     }
 
-    /// Time for the confirmation, which has the last runs: two candidates, as often as must be and a few times more.
+    /// Time for the confirmation, which has the last runs: two candidates.
     fn confirmation(&self, task: &Task) -> Duration {
-        self.time_of(self.work(task, Phases::Both)).saturating_mul(2 * CONFIRMATION as u32)
+        self.time_of(self.work(task, Phases::Both)).saturating_mul(2 * KEPT as u32)
     }
 
     /// Time that a run of `work` takes.

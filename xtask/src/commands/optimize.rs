@@ -62,7 +62,7 @@ pub struct Args {
     /// Name of the file in profiles/build that reproduces the winner [default: the CPU's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Then let the winner tune its run-time settings in the time that is left, a minute at least
+    /// Then let the winner tune its run-time settings in the time that is left: three minutes at least, or half of a budget below six
     #[arg(long)]
     then_tune: bool,
     /// Install missing tools without asking
@@ -82,8 +82,8 @@ pub struct Args {
 /// is short.
 const MODEL: &str = "qwen2.5-1.5b-4l/Q4_K_M";
 
-/// What is kept of the budget for --then-tune: in less nothing is found.
-const TUNING: Duration = Duration::from_secs(60);
+/// What is kept of the budget for --then-tune: in less hardly anything is decided, and settings often gain more than builds.
+const TUNING: Duration = Duration::from_secs(180);
 
 /// `general.file_type` of F32, F16 and BF16.
 const FLOAT_TYPES: [u32; 3] = [0, 1, 32];
@@ -136,12 +136,17 @@ impl Args {
     }
 }
 
+/// What the builds leave to the tuning.
+fn tuning(args: &Args) -> Duration {
+    if args.then_tune { TUNING.min(args.budget / 2) } else { Duration::ZERO }
+}
+
 /// Finds the fastest build, makes it current and writes down how it is made.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let end = Instant::now().checked_add(args.budget).ok_or_else(|| {
         exit::usage(format!("--budget {}: no clock goes that far", humantime::format_duration(args.budget)))
     })?;
-    let until = if args.then_tune { end - TUNING.min(args.budget / 2) } else { end };
+    let until = end - tuning(&args);
     let workspace = Workspace::find()?;
     let base = profile::load(&workspace.build_profiles(), &args.profile)?;
     let work = args.work()?;
@@ -367,11 +372,9 @@ impl Job<'_> {
 
     /// Lets the winner tune its run-time settings.
     fn tune(&self, build: &Path, model: &Path, until: Instant) -> Result<()> {
-        let left = until.saturating_duration_since(Instant::now()).max(TUNING);
+        let left = until.saturating_duration_since(Instant::now()).max(tuning(self.args));
         let mut command = Command::new(build.join("bin/anneal"));
-        // Numbers mean the same to every build, names need not.
-        let objective = format!("{}:{}", self.args.objective.prompt, self.args.objective.generate);
-        command.arg("tune").arg("-m").arg(model).args(["--for", &objective]);
+        command.arg("tune").arg("-m").arg(model).args(["--for", &self.args.objective.to_string()]);
         command.args(["--budget", &format!("{}s", left.as_secs())]);
         // Standard output is for our own result.
         command.stdin(std::process::Stdio::null()).stdout(std::io::stderr());
@@ -392,8 +395,7 @@ impl Job<'_> {
         let source = tools::pinned_source(workspace, &args.source)?;
         let around = Surroundings { workspace, host, toolchain: &toolchain, source: &source };
         let survey = around.survey(self.base, self.work, self.choice)?;
-        let tuning = if args.then_tune { TUNING.min(args.budget / 2) } else { Duration::ZERO };
-        let preview = Preview::of(&survey, &around, args.budget - tuning);
+        let preview = Preview::of(&survey, &around, args.budget - tuning(args));
         self.ui.result(&preview, preview.text(args))
     }
 }

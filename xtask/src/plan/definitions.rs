@@ -83,9 +83,13 @@ pub fn definitions(
             set(name, "OFF");
         }
     }
-    // Our patch's, off by default: llama.cpp's own default build stays its own.
-    if switches.prefetch {
-        set("GGML_CPU_PREFETCH", "ON");
+    // Our patches', off by default: llama.cpp's own default build stays its own.
+    for (name, on) in
+        [("GGML_CPU_PREFETCH", switches.prefetch), ("GGML_CPU_PATCHED_KERNELS", switches.patched_kernels)]
+    {
+        if on {
+            set(name, "ON");
+        }
     }
     for (name, value) in isa.definitions.iter().chain(&profile.definitions) {
         set(name, value);

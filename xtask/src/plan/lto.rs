@@ -67,6 +67,9 @@ pub fn plan(mode: Lto, tools: &Tools, toolchain: &Toolchain, notes: &mut Vec<Str
                 ));
             } else {
                 plan.codegen.rust.push("-Clinker-plugin-lto".to_string());
+                // For the shared objects that crates of others are made into beside their libraries: the engine itself
+                // gets this linker by its own flags.
+                plan.codegen.rust.push(format!("-Clink-arg=--ld-path={}", lld.path.display()));
                 // rustc writes summaries always, and lld keeps modules with summaries apart from a full LTO.
                 plan.across = mode == Lto::Thin;
                 if mode == Lto::Full {

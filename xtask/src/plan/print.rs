@@ -72,10 +72,11 @@ impl fmt::Display for Plan {
         let on = |on: bool| if on { "on" } else { "off" };
         writeln!(
             f,
-            "  switches   repack {}, llamafile {}, prefetch {}, allocator {}, huge pages {}, fast-math {}",
+            "  switches   repack {}, llamafile {}, prefetch {}, patched kernels {}, allocator {}, huge pages {}, fast-math {}",
             on(self.switches.repack),
             on(self.switches.llamafile),
             on(self.switches.prefetch),
+            on(self.switches.patched_kernels),
             self.switches.allocator,
             on(self.switches.huge_pages),
             on(self.switches.fast_math)

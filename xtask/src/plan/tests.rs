@@ -201,19 +201,24 @@ fn another_content_of_a_patch_is_another_plan() {
 }
 
 #[test]
-fn only_upstreams_own_build_and_the_reference_ask_for_no_weights_ahead() {
+fn only_upstreams_own_build_and_the_reference_are_without_our_patches() {
     let host = host("zen5-vm");
-    let asks = |profile: &str| {
-        plan_for(profile, &host).unwrap().cmake_flags().iter().any(|flag| flag == "-DGGML_CPU_PREFETCH=ON")
-    };
-    for (profile, expected) in [
-        ("native", true),
-        ("portable", true),
-        ("native+prefetch:false", false),
-        ("upstream-default", false),
-        ("reference", false),
-    ] {
-        assert_eq!(asks(profile), expected, "{profile}");
+    let cases = [
+        ("native", true, true),
+        ("portable", true, true),
+        ("native+prefetch:false", false, true),
+        ("native+patched_kernels:false", true, false),
+        ("upstream-default", false, false),
+        ("reference", false, false),
+    ];
+    for (profile, prefetch, kernels) in cases {
+        let flags = plan_for(profile, &host).unwrap().cmake_flags();
+        let on = |name: &str| flags.iter().any(|flag| *flag == format!("-D{name}=ON"));
+        assert_eq!(
+            (on("GGML_CPU_PREFETCH"), on("GGML_CPU_PATCHED_KERNELS")),
+            (prefetch, kernels),
+            "{profile}"
+        );
     }
 }
 
@@ -223,12 +228,13 @@ fn switches_reach_cmake_the_compilers_and_the_linker() {
     let plain = plan_for("native", &host).unwrap();
     /// Key and value, what CMake is told, a flag for C++, one for the linker.
     type Case = (&'static str, Option<&'static str>, Option<&'static str>, Option<&'static str>);
-    let cases: [Case; 9] = [
+    let cases: [Case; 10] = [
         ("threading=openmp", Some("-DGGML_OPENMP=ON"), None, None),
         ("repack=false", Some("-DGGML_CPU_REPACK=OFF"), None, None),
         ("llamafile=false", Some("-DGGML_LLAMAFILE=OFF"), None, None),
-        // Its own test says that it is on otherwise.
+        // Their own test says that they are on otherwise.
         ("prefetch=false", None, None, None),
+        ("patched_kernels=false", None, None, None),
         ("allocator=mimalloc", None, None, None),
         ("allocator=jemalloc", None, None, None),
         ("huge_pages=true", None, None, Some("-Wl,--wrap=ggml_aligned_malloc")),
@@ -298,6 +304,9 @@ fn where_bitcode_of_both_sides_fits_together_lto_goes_across() {
     ];
     for (lto, change, across, cxx, rust, cargo_lto) in cases {
         let plan = planned(lto, change).unwrap();
+        let has = |start: &str| plan.codegen.rust.iter().any(|flag| flag.starts_with(start));
+        // Whatever is linked of such objects is linked by lld, a dependency's shared object too.
+        assert_eq!(has("-Clinker-plugin-lto"), has("-Clink-arg=--ld-path="), "{lto} {plan}");
         let found = (plan.lto.across, plan.codegen.cargo_lto.as_deref());
         assert_eq!(found, (across, cargo_lto), "{lto} {plan}");
         assert!(plan.codegen.cxx.iter().any(|flag| flag == cxx), "{lto} {plan}");

@@ -13,6 +13,7 @@ const OPENMP: &str = "-DGGML_USE_OPENMP";
 const REPACK: &str = "-DGGML_USE_CPU_REPACK";
 const LLAMAFILE: &str = "-DGGML_USE_LLAMAFILE";
 const PREFETCH: &str = "-DGGML_USE_CPU_PREFETCH";
+const PATCHED_KERNELS: &str = "-DGGML_USE_CPU_PATCHED_KERNELS";
 
 /// Holds the definitions that ggml-cpu is compiled with against the plan.
 ///
@@ -23,8 +24,9 @@ pub fn check_definitions(plan: &Plan, flags: &EffectiveFlags) -> Result<()> {
         ("threading", OPENMP, plan.threading == Threading::Threadpool, plan.threading == Threading::Openmp),
         ("repack", REPACK, !plan.switches.repack, false),
         ("llamafile", LLAMAFILE, !plan.switches.llamafile, false),
-        // That it is there cannot be asked for: the patch is left out of trees that it does not fit.
+        // That these are there cannot be asked for: patches are left out of trees that they do not fit.
         ("prefetch", PREFETCH, !plan.switches.prefetch, false),
+        ("patched_kernels", PATCHED_KERNELS, !plan.switches.patched_kernels, false),
     ];
     for (key, definition, must_not, must) in asked {
         let there = defines(flags, definition);
@@ -50,6 +52,7 @@ pub fn found(plan: &Plan, flags: &EffectiveFlags) -> Switches {
         repack: defines(flags, REPACK),
         llamafile: defines(flags, LLAMAFILE),
         prefetch: defines(flags, PREFETCH),
+        patched_kernels: defines(flags, PATCHED_KERNELS),
         ..plan.switches.clone()
     }
 }
@@ -123,6 +126,7 @@ mod tests {
             repack: true,
             llamafile: true,
             prefetch: true,
+            patched_kernels: true,
             allocator: Allocator::System,
             huge_pages: false,
             extra_flags: vec![],

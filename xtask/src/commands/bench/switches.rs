@@ -32,11 +32,12 @@ pub struct Args {
 }
 
 /// What is tried where nothing is named.
-const EACH: [&str; 9] = [
+const EACH: [&str; 10] = [
     "threading=openmp",
     "repack=false",
     "llamafile=false",
     "prefetch=false",
+    "patched_kernels=false",
     "allocator=mimalloc",
     "allocator=jemalloc",
     "huge_pages=true",
