@@ -13,12 +13,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::probe;
+use crate::probe::{self, Refusal};
 
 /// Version of the file; another one is not read.
 const FORMAT: u32 = 1;
 
-/// A failure is not for ever: a machine out of breath, a proxy script whose target came later.
+/// A failure is not for ever: a proxy script whose target came later.
 const FAILURES_LAST: u64 = 600;
 
 /// Probes wait for the disk more than they compute.
@@ -65,7 +65,7 @@ fn stamp_of(path: &Path) -> String {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Entry {
     stamp: String,
-    /// Nothing where the program did not answer.
+    /// Nothing where the program failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     answer: Option<String>,
     /// Seconds since 1970.
@@ -80,8 +80,13 @@ struct Stored {
 
 /// Answers `questions`, in order: from the file at `cache` where the program has not changed since, else
 /// by running it. A damaged file counts as none; one that cannot be written is not an error, since the
-/// next run only takes longer.
-pub(crate) fn answers(questions: &[Question], cache: Option<&Path>) -> Vec<Option<String>> {
+/// next run only takes longer. That a program took longer than `patience` is not remembered: the next run finds it in memory,
+/// where this one waited for a disk.
+pub(crate) fn answers(
+    questions: &[Question],
+    cache: Option<&Path>,
+    patience: Duration,
+) -> Vec<Result<String, Refusal>> {
     let old = cache.map_or_else(Stored::default, read);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
     let known: Vec<Option<Entry>> = questions
@@ -103,8 +108,11 @@ pub(crate) fn answers(questions: &[Question], cache: Option<&Path>) -> Vec<Optio
                     let question = &questions[index];
                     // Before it is asked: if it is replaced meanwhile, the next run asks again.
                     let stamp = question.stamp();
-                    let answer = probe::ask(&question.program, question.args, probe::TIME_LIMIT);
-                    let entry = Entry { stamp, answer, asked: now };
+                    let answer = probe::ask(&question.program, question.args, patience);
+                    let entry = match answer {
+                        Err(Refusal::OutOfTime) => None,
+                        answer => Some(Entry { stamp, answer: answer.ok(), asked: now }),
+                    };
                     fresh.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(index, entry);
                 }
             });
@@ -112,7 +120,7 @@ pub(crate) fn answers(questions: &[Question], cache: Option<&Path>) -> Vec<Optio
     });
     let mut fresh = fresh.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     let entries: Vec<Option<Entry>> =
-        known.into_iter().enumerate().map(|(index, entry)| entry.or_else(|| fresh.remove(&index))).collect();
+        known.into_iter().enumerate().map(|(index, entry)| entry.or_else(|| fresh.remove(&index)?)).collect();
 
     if let Some(path) = cache {
         let entries = questions.iter().map(Question::key).zip(&entries);
@@ -124,7 +132,7 @@ pub(crate) fn answers(questions: &[Question], cache: Option<&Path>) -> Vec<Optio
             let _ = write(path, &new);
         }
     }
-    entries.into_iter().map(|entry| entry?.answer).collect()
+    entries.into_iter().map(|entry| entry.ok_or(Refusal::OutOfTime)?.answer.ok_or(Refusal::Failed)).collect()
 }
 
 fn read(path: &Path) -> Stored {
@@ -151,6 +159,8 @@ mod tests {
     use super::*;
     use crate::testing::Machine;
 
+    const PATIENCE: Duration = Duration::from_secs(3);
+
     /// A program that counts how often it was run.
     fn counting(machine: &Machine, answer: &str) -> PathBuf {
         let log = machine.root().join("runs");
@@ -166,12 +176,12 @@ mod tests {
         let machine = Machine::new();
         let cache = machine.root().join("sub folder/tools.json");
         let question = [Question::new(&counting(&machine, "echo 1.0"), &["--version"])];
-        let ask = || answers(&question, Some(&cache))[0].clone();
-        assert_eq!(ask().as_deref(), Some("1.0\n"));
-        assert_eq!(ask().as_deref(), Some("1.0\n"));
+        let ask = || answers(&question, Some(&cache), PATIENCE)[0].clone();
+        assert_eq!(ask().as_deref(), Ok("1.0\n"));
+        assert_eq!(ask().as_deref(), Ok("1.0\n"));
         assert_eq!(runs(&machine), 1, "the second answer came from the cache");
         counting(&machine, "echo 2.00");
-        assert_eq!(ask().as_deref(), Some("2.00\n"));
+        assert_eq!(ask().as_deref(), Ok("2.00\n"));
         assert_eq!(runs(&machine), 2);
         let left = crate::search::entries(&machine.root().join("sub folder"));
         assert_eq!(left, std::slice::from_ref(&cache), "nothing is left beside the cache");
@@ -183,7 +193,7 @@ mod tests {
         let cache = machine.root().join("tools.json");
         let mut question = Question::new(&counting(&machine, "echo 1.0"), &[]);
         question.also.push(machine.file("settings.toml", "a"));
-        let ask = |question: &Question| answers(std::slice::from_ref(question), Some(&cache));
+        let ask = |question: &Question| answers(std::slice::from_ref(question), Some(&cache), PATIENCE);
         ask(&question);
         machine.file("settings.toml", "another");
         ask(&question);
@@ -200,13 +210,13 @@ mod tests {
             let machine = Machine::new();
             let cache = machine.file("tools.json", damaged);
             let question = [Question::new(&counting(&machine, "echo 1.0"), &[])];
-            assert_eq!(answers(&question, Some(&cache))[0].as_deref(), Some("1.0\n"), "{damaged:?}");
+            assert_eq!(answers(&question, Some(&cache), PATIENCE)[0].as_deref(), Ok("1.0\n"), "{damaged:?}");
             assert_eq!(read(&cache).entries.len(), 1, "{damaged:?} was replaced");
         }
         let machine = Machine::new();
         let question = [Question::new(&counting(&machine, "echo 1.0"), &[])];
         // A folder where the file should be: neither read nor written, and no error.
-        assert_eq!(answers(&question, Some(machine.root()))[0].as_deref(), Some("1.0\n"));
+        assert_eq!(answers(&question, Some(machine.root()), PATIENCE)[0].as_deref(), Ok("1.0\n"));
     }
 
     #[test]
@@ -214,13 +224,24 @@ mod tests {
         let machine = Machine::new();
         let cache = machine.root().join("tools.json");
         let question = [Question::new(&counting(&machine, "exit 1"), &[])];
-        answers(&question, Some(&cache));
-        assert_eq!(answers(&question, Some(&cache)), [None]);
+        answers(&question, Some(&cache), PATIENCE);
+        assert_eq!(answers(&question, Some(&cache), PATIENCE), [Err(Refusal::Failed)]);
         assert_eq!(runs(&machine), 1);
         let mut stored = read(&cache);
         stored.entries.values_mut().for_each(|entry| entry.asked -= FAILURES_LAST);
         write(&cache, &stored).unwrap();
-        answers(&question, Some(&cache));
+        answers(&question, Some(&cache), PATIENCE);
         assert_eq!(runs(&machine), 2, "an old failure is tried again");
+    }
+
+    #[test]
+    fn that_time_was_up_is_not_remembered() {
+        let machine = Machine::new();
+        let cache = machine.root().join("tools.json");
+        let question = [Question::new(&counting(&machine, "sleep 60"), &[])];
+        let ask = || answers(&question, Some(&cache), Duration::from_millis(300));
+        assert_eq!(ask(), [Err(Refusal::OutOfTime)]);
+        assert_eq!(ask(), [Err(Refusal::OutOfTime)]);
+        assert_eq!(runs(&machine), 2, "it was asked again at once");
     }
 }

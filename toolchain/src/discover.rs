@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use build_info::record::Tool;
 
 use crate::cache::{Question, answers};
+use crate::probe::Refusal;
 use crate::search::{Program, SearchPath, file_name};
 use crate::{CMAKE_AT_LEAST, Compiler, NvccHosts, Toolchain, Version, blas, libraries, parse};
 
@@ -74,6 +75,7 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
         make: asked.first(&["gmake", "make"], parse::make),
         git: asked.first(&["git"], parse::plain),
         qemu_user: asked.first(&["qemu-x86_64"], parse::plain),
+        silent: asked.silent.clone(),
     }
 }
 
@@ -81,6 +83,7 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
 struct Asked {
     programs: Vec<Program>,
     answers: BTreeMap<PathBuf, String>,
+    silent: Vec<PathBuf>,
 }
 
 impl Asked {
@@ -106,9 +109,17 @@ impl Asked {
             }
         }
         let (paths, questions): (Vec<PathBuf>, Vec<Question>) = questions.into_iter().unzip();
-        let answered = paths.into_iter().zip(answers(&questions, cache));
-        let answers = answered.filter_map(|(path, text)| Some((path, text?))).collect();
-        Self { programs, answers }
+        let answered = paths.into_iter().zip(answers(&questions, cache, search.patience));
+        let mut answers = BTreeMap::new();
+        let mut silent = Vec::new();
+        for (path, answer) in answered {
+            match answer {
+                Ok(text) => drop(answers.insert(path, text)),
+                Err(Refusal::OutOfTime) => silent.push(path),
+                Err(Refusal::Failed) => {}
+            }
+        }
+        Self { programs, answers, silent }
     }
 
     /// The programs with one of these names that answered, with the answers; the first name first, then

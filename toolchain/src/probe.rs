@@ -9,18 +9,23 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a program may take to tell its version. On a cold disk clang took 0.4 s here.
-pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(3);
-
 /// More than any tool says of itself.
 const OUTPUT_LIMIT: u64 = 64 << 10;
 
-/// What `program` prints on its standard output when run with `args`; `None` where it cannot be run,
-/// fails, or takes longer than `limit`.
-pub(crate) fn ask(program: &Path, args: &[&str], limit: Duration) -> Option<String> {
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The program cannot be run, or fails.
+    Failed,
+    /// It was still at it when the time was up. It may be as good as any, on a machine out of breath.
+    OutOfTime,
+}
+
+/// What `program` prints on its standard output when run with `args`, if it succeeds within `limit`.
+pub(crate) fn ask(program: &Path, args: &[&str], limit: Duration) -> Result<String, Refusal> {
     let until = Instant::now() + limit;
-    let mut child = spawn(program, args)?;
-    let mut output = child.stdout.take()?;
+    let mut child = spawn(program, args).ok_or(Refusal::Failed)?;
+    let mut output = child.stdout.take().ok_or(Refusal::Failed)?;
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut text = Vec::new();
@@ -28,12 +33,16 @@ pub(crate) fn ask(program: &Path, args: &[&str], limit: Duration) -> Option<Stri
         // Nobody listens any more where the time was up.
         let _ = sender.send(read.map(|_| text));
     });
-    let text = receiver.recv_timeout(limit).ok().and_then(Result::ok);
-    let status = text.is_some().then(|| wait(&mut child, until)).flatten();
+    let text = receiver.recv_timeout(limit);
+    let status = text.is_ok().then(|| wait(&mut child, until)).flatten();
     if status.is_none() {
         kill_group(&mut child);
     }
-    status.filter(|status| status.success()).and(text).map(|text| String::from_utf8_lossy(&text).into_owned())
+    match (status, text) {
+        (None, _) | (_, Err(_)) => Err(Refusal::OutOfTime),
+        (Some(status), Ok(Ok(text))) if status.success() => Ok(String::from_utf8_lossy(&text).into_owned()),
+        (Some(_), Ok(_)) => Err(Refusal::Failed),
+    }
 }
 
 fn spawn(program: &Path, args: &[&str]) -> Option<Child> {
@@ -87,26 +96,30 @@ mod tests {
     fn any_behaviour_of_a_program_is_survived() {
         let machine = Machine::new();
         let cases = [
-            ("good", "echo 1.2.3", Some("1.2.3\n")),
-            ("silent", "exit 0", Some("")),
-            ("fails", "echo 1.2.3; exit 1", None),
-            ("crashes", "kill -SEGV $$", None),
-            ("hangs", "sleep 60", None),
-            ("hangs_in_a_child", "sleep 60 & wait", None),
-            ("leaves_a_daemon", "sleep 60 & echo 1.2.3", None),
-            ("hangs_after_closing", "exec >&-; sleep 60", None),
-            ("floods", "while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done", None),
+            ("good", "echo 1.2.3", Ok("1.2.3\n")),
+            ("silent", "exit 0", Ok("")),
+            ("fails", "echo 1.2.3; exit 1", Err(Refusal::Failed)),
+            ("crashes", "kill -SEGV $$", Err(Refusal::Failed)),
+            ("hangs", "sleep 60", Err(Refusal::OutOfTime)),
+            ("hangs_in_a_child", "sleep 60 & wait", Err(Refusal::OutOfTime)),
+            ("leaves_a_daemon", "sleep 60 & echo 1.2.3", Err(Refusal::OutOfTime)),
+            ("hangs_after_closing", "exec >&-; sleep 60", Err(Refusal::OutOfTime)),
+            (
+                "floods",
+                "while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done",
+                Err(Refusal::Failed),
+            ),
         ];
         for (name, script, expected) in cases {
             let program = machine.script(&format!("bin/{name}"), script);
             let begin = Instant::now();
             let answer = ask(&program, &[], Duration::from_millis(400));
-            assert_eq!(answer.as_deref(), expected, "{name}");
+            assert_eq!(answer.as_deref().map_err(|refusal| *refusal), expected, "{name}");
             assert!(begin.elapsed() < Duration::from_secs(5), "{name} took {:?}", begin.elapsed());
         }
         let garbage = machine.script("bin/garbage", r"printf '\377\376\0'");
-        assert_eq!(ask(&garbage, &[], TIME_LIMIT).as_deref(), Some("\u{fffd}\u{fffd}\0"));
+        assert_eq!(ask(&garbage, &[], Duration::from_secs(3)).as_deref(), Ok("\u{fffd}\u{fffd}\0"));
         let not_a_program = machine.file("bin/text", "no program");
-        assert_eq!(ask(&not_a_program, &[], TIME_LIMIT), None);
+        assert_eq!(ask(&not_a_program, &[], Duration::from_secs(3)), Err(Refusal::Failed));
     }
 }

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Everything outside this process that decides which tools are found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +28,9 @@ pub struct SearchPath {
     pub rustup_toolchain: Option<OsString>,
     /// Folder that `setup` installs its own cmake and ninja into.
     pub own_tools: Option<PathBuf>,
+    /// How long a program may take to tell its version. From a cold disk clang 22 took 0.4 s here, and once, on a
+    /// machine just woken from a snapshot, more than 3.
+    pub patience: Duration,
 }
 
 impl SearchPath {
@@ -47,6 +51,7 @@ impl SearchPath {
             rustup_home: folder("RUSTUP_HOME").or_else(|| home.as_ref().map(|home| home.join(".rustup"))),
             rustup_toolchain: variable("RUSTUP_TOOLCHAIN"),
             own_tools: Some(own_tools.to_path_buf()),
+            patience: Duration::from_secs(20),
             home,
         }
     }

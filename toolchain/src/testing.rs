@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::SearchPath;
 
@@ -56,6 +57,7 @@ impl Machine {
             home: Some(self.root().join("home")),
             rustup_home: Some(self.root().join("home/.rustup")),
             own_tools: Some(self.root().join("target/tools")),
+            patience: Duration::from_secs(3),
             ..SearchPath::default()
         }
     }

@@ -64,6 +64,9 @@ pub struct Toolchain {
     pub git: Option<Tool>,
     /// qemu's user mode for x86-64, for tests.
     pub qemu_user: Option<Tool>,
+    /// Programs that had not told their version when the time for it was up. They count as not there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub silent: Vec<PathBuf>,
 }
 
 /// One C/C++ compiler.

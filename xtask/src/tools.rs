@@ -72,9 +72,19 @@ pub fn detected(ui: &Ui) -> Detected {
     detected
 }
 
-/// The tools of this machine.
-pub fn toolchain(workspace: &Workspace) -> Toolchain {
-    toolchain::discover(&search(workspace), Some(&workspace.tool_cache()))
+/// The tools of this machine. Those that were too slow to tell their version are told: without clang a build is
+/// another one.
+pub fn toolchain(workspace: &Workspace, ui: &Ui) -> Toolchain {
+    let search = search(workspace);
+    let toolchain = toolchain::discover(&search, Some(&workspace.tool_cache()));
+    for program in &toolchain.silent {
+        ui.warn(format!(
+            "{} did not tell its version in {} s and is left out; the disk may be slow: run this again",
+            program.display(),
+            search.patience.as_secs()
+        ));
+    }
+    toolchain
 }
 
 /// Where tools are looked for: the path, well-known places, and those that `setup` got from pip.

@@ -28,7 +28,7 @@ pub(crate) fn gather(search: &SearchPath, may_prompt: bool) -> Facts {
 }
 
 fn rights(search: &SearchPath, may_prompt: bool) -> Rights {
-    let run = |name: &str, args: &[&str]| ask(&search.which(name)?, args, LIMIT);
+    let run = |name: &str, args: &[&str]| ask(&search.which(name)?, args, LIMIT).ok();
     if run("id", &["-u"]).is_some_and(|id| id.trim() == "0") {
         return Rights::Root;
     }
@@ -44,7 +44,7 @@ fn apt(search: &SearchPath) -> AptIndex {
 
 /// The first Python that has pip; else the first that can make a virtual environment; else the first.
 fn python(search: &SearchPath) -> Option<Python> {
-    let works = |path: &Path, args: &[&str]| ask(path, args, LIMIT).is_some();
+    let works = |path: &Path, args: &[&str]| ask(path, args, LIMIT).is_ok();
     let found: Vec<Python> = search
         .dirs
         .iter()

@@ -108,7 +108,7 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     args.archive.check(&profile)?;
     let host = tools::host(ui);
     if args.common.dry_run {
-        let mut toolchain = tools::toolchain(&workspace);
+        let mut toolchain = tools::toolchain(&workspace, ui);
         openblas::announce(&workspace, &profile, &host, &args.archive, &mut toolchain)?;
         let source = tools::pinned_source(&workspace, &args.common.source)?;
         let plan = plan::plan(&host, &profile, &source, &toolchain)?;

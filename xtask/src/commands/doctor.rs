@@ -51,7 +51,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let needs = Needs::native();
     let fixed = args.fix.then(|| setup::ensure(&workspace, &needs, args.yes, ui));
     // The report comes in any case: it is what helps when the fix did not.
-    let tools = tools::toolchain(&workspace);
+    let tools = tools::toolchain(&workspace, ui);
     let search = tools::search(&workspace);
     let manager = Manager::detect(&search);
     let setup = examine(&needs, &tools, &search);

@@ -37,7 +37,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     );
     let host = tools::host(ui);
     let _lock = Lock::take(&workspace)?;
-    let toolchain = tools::toolchain(&workspace);
+    let toolchain = tools::toolchain(&workspace, ui);
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
     let folder = workspace.anneal().join("link");

@@ -389,7 +389,7 @@ impl Job<'_> {
     /// What would be tried.
     fn dry_run(&self) -> Result<()> {
         let Job { args, workspace, host, .. } = *self;
-        let mut toolchain = tools::toolchain(workspace);
+        let mut toolchain = tools::toolchain(workspace, self.ui);
         openblas::announce(workspace, self.base, host, &ArchiveArgs::default(), &mut toolchain)?;
         args.cache.launcher(&toolchain)?;
         let source = tools::pinned_source(workspace, &args.source)?;

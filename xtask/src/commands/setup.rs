@@ -54,7 +54,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let needs = needs(&profile::load(&workspace.build_profiles(), &args.profile)?);
     if args.dry_run {
-        let toolchain = tools::toolchain(&workspace);
+        let toolchain = tools::toolchain(&workspace, ui);
         let plan = examine(&needs, &toolchain, &tools::search(&workspace));
         let optional = optional(&workspace, &toolchain, &plan);
         let text = [describe(&plan), describe_optional(&optional)].join("\n");
@@ -132,7 +132,7 @@ pub fn needs_of_tests() -> Needs {
 
 /// Sees to it that the tools of `needs` are there, asking on a terminal unless `yes`.
 pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Result<(Toolchain, Outcome)> {
-    let mut toolchain = tools::toolchain(workspace);
+    let mut toolchain = tools::toolchain(workspace, ui);
     let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     let consent = match (yes, terminal) {
         (true, _) => Consent::Given,

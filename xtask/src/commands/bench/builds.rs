@@ -51,7 +51,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     args.source.store(&workspace)?;
     let _lock = Lock::take(&workspace)?;
     let host = tools::host(ui);
-    let toolchain = tools::toolchain(&workspace);
+    let toolchain = tools::toolchain(&workspace, ui);
     let tree = tools::fetch(&workspace, &args.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
 
