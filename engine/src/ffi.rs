@@ -29,7 +29,7 @@ mod stop;
 mod variant;
 
 pub use batch::{Batch, Decoded, MAX_SEQUENCES, SequenceId};
-pub(crate) use clock::{strftime_now, thread_time};
+pub(crate) use clock::{ThreadClock, strftime_now, thread_time};
 pub use collector::Collector;
 pub use embedding::Embedding;
 pub(crate) use embedding::Threads;

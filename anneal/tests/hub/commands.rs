@@ -51,6 +51,13 @@ fn commands_take_a_name_in_place_of_a_file() {
     let (code, text, words) =
         run(&case, &["bench", "--hf", "a/b", "-p", "4", "-n", "2", "-r", "1", "-o", "json"]);
     assert!(code == Some(0) && text.contains(Q4), "{text}{words}");
+    let (code, text, words) = run(&case, &["tune", "--hf", "a/b", "--dry-run"]);
+    assert!(code == Some(0) && text.contains("decode threads"), "{text}{words}");
+    // Its client hangs up at once.
+    let (code, _, words) = run(&case, &["mcp", "--hf", "a/b"]);
+    assert!(code == Some(0) && words.contains("is loaded"), "{words}");
+    let (code, _, words) = run(&case, &["mcp", "--hf", "a/b", "--lora", "no such.gguf"]);
+    assert!(code == Some(1) && words.contains("no such.gguf"), "{words}");
     assert_eq!(case.server.ranges().len(), 1);
 
     let offline = run(&case, &[&generate[..], &["--offline"]].concat());
@@ -69,6 +76,9 @@ fn wrong_usage_is_told_apart_from_what_may_pass() {
         (&["run"], 2, "--model"),
         (&["chat"], 2, "--model"),
         (&["bench"], 2, "--model"),
+        (&["tune"], 2, "--model"),
+        (&["mcp"], 2, "--model"),
+        (&["mcp", "--hf", "a/b", "--connect", "s"], 2, "cannot be used with"),
         (&["run", "--hf", "a/b"], 1, "answers 404"),
         (&["serve", "--hf", "a/b", "--offline"], 1, "is not in the cache"),
     ] {

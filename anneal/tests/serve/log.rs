@@ -195,6 +195,9 @@ fn a_request_is_a_line_of_numbers() {
     assert_eq!(of("end"), ["length", "length", "refused", "refused"]);
     assert_eq!(of("status"), [json!(200), Value::Null, json!(400), json!(404)]);
     assert_eq!(of("tokens"), [5, 4, 0, 0]);
+    let loaded = lines(&text).into_iter().find(|line| line["message"] == "loaded").expect("a line");
+    let name = &loaded["model"];
+    assert_eq!(of("model"), [name.clone(), name.clone(), name.clone(), Value::Null]);
     assert_eq!(of("error"), [Value::Null, Value::Null, json!("invalid_value"), json!("model_not_found")]);
     assert_eq!(of("field"), [Value::Null, Value::Null, json!("max_tokens"), json!("model")]);
     assert!(found[1]["cached_tokens"].as_u64() > Some(0), "{}", found[1]);

@@ -138,7 +138,10 @@ impl Guide {
         done.map_err(|error| {
             let why = match self.matcher.is_cancelled() {
                 true => {
-                    format!("a token took more than {} ms; make it less ambiguous", watch::STEP.as_millis())
+                    format!(
+                        "a token took more than {} ms of computing; make it less ambiguous",
+                        watch::STEP.as_millis()
+                    )
                 }
                 false => words(&error.to_string()),
             };

@@ -81,6 +81,8 @@ struct Entry {
     number: u64,
     route: &'static str,
     method: &'static str,
+    /// Name of the model that it is for: this server's, and not as the client spells it.
+    model: Option<String>,
     client: Client,
     arrived: Instant,
     status: Option<u16>,
@@ -120,6 +122,7 @@ impl Ticket {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             route: route(path),
             method: methods.into_iter().find(|known| *known == method).unwrap_or("other"),
+            model: None,
             client: client.clone(),
             arrived: Instant::now(),
             status: None,
@@ -164,6 +167,11 @@ impl Ticket {
     /// Its answer has this status of HTTP.
     pub fn status(&self, status: u16) {
         self.note(|entry| entry.status = Some(status));
+    }
+
+    /// It is for this model.
+    pub fn model(&self, name: &str) {
+        self.note(|entry| entry.model = Some(name.to_string()));
     }
 
     /// It is refused.
@@ -276,6 +284,7 @@ impl Drop for Shared {
             request = entry.number,
             method = entry.method,
             route = entry.route,
+            model = entry.model,
             client,
             end = over,
             status = entry.status,

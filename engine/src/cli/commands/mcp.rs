@@ -13,6 +13,8 @@ use anyhow::Result;
 use build_info::words::printable;
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
+use super::hub::HubFlags;
+use super::variant::VariantFlags;
 
 /// Offer a model to agents as tools: the Model Context Protocol on stdin and stdout
 ///
@@ -22,10 +24,12 @@ use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFl
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
     /// GGUF model
-    #[arg(short, long, value_name = "FILE", required_unless_present = "connect")]
+    #[arg(short, long, value_name = "FILE", required_unless_present_any = ["hf", "connect"])]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
     /// Load nothing, and ask the `anneal serve` at this socket; several clients share a model so
-    #[arg(long, value_name = "SOCKET", conflicts_with = "model")]
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["model", "hf"])]
     connect: Option<PathBuf>,
     /// What clients call the model [default: its file's name]
     #[arg(long, value_name = "NAME")]
@@ -46,6 +50,8 @@ pub struct Args {
     #[command(flatten)]
     threads: ThreadFlags,
     #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
     tuning: TuningFlags,
@@ -56,7 +62,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         crate::mcp::connect(Place::Socket(socket.clone()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut served = config(args).served()?;
+    let mut served = config(args)?.served()?;
     served.models.iter_mut().for_each(|named| named.options.socket = None);
     let live = super::read_live();
     start(args.load.verbose);
@@ -65,9 +71,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// What the flags ask for.
-fn config(args: &Args) -> Config {
+fn config(args: &Args) -> Result<Config> {
     let mut config = Config {
-        model: args.model.clone(),
+        model: args.hub.any(args.model.as_deref())?,
         name: args.name.clone(),
         chat_template: args.chat_template.clone(),
         slots: args.slots,
@@ -80,7 +86,8 @@ fn config(args: &Args) -> Config {
     args.context.ask(&mut config.engine);
     args.threads.ask(&mut config.engine);
     args.load.ask(&mut config.engine);
-    config
+    args.variant.ask(&mut config.engine);
+    Ok(config)
 }
 
 /// A closed stderr is nobody's concern.

@@ -19,6 +19,7 @@ use build_info::{Bytes, Policy, threads};
 use measure::conditions::{self, Condition};
 use measure::throttling::Throttling;
 
+use super::hub::HubFlags;
 use crate::cli::interrupt;
 
 mod manage;
@@ -34,8 +35,10 @@ use place::{BESIDE, Place};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// GGUF model
-    #[arg(short, long, value_name = "FILE", required_unless_present_any = ["show", "reset", "export"])]
+    #[arg(short, long, value_name = "FILE", required_unless_present_any = ["hf", "show", "reset", "export"])]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
     /// What it is for: chat (1:4), rag (8:1), batch (1:1), latency (32:1), or tokens of prompt and answer as P:G
     /// [default: chat; --show, --reset and --export: any]
     #[arg(long = "for", value_name = "PURPOSE")]
@@ -85,11 +88,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         )
         .into());
     };
+    let model = args.hub.any(args.model.as_deref())?;
     if args.show || args.reset || args.export.is_some() {
-        return manage::run(args, &path);
+        return manage::run(args, model.as_deref(), &path);
     }
-    // The flag is required then.
-    let Some(model) = args.model.as_deref() else { bail!("no model is given: name one with -m") };
+    // One of the flags is required then.
+    let Some(model) = model.as_deref() else { bail!("no model is given: name one with -m or --hf") };
     if !args.dry_run {
         // Before minutes are spent on what could not be kept.
         tuning::check_changeable(&path)?;

@@ -26,6 +26,7 @@ use super::queue::Closing;
 use super::refusal::{Kind, Refusal};
 use super::run::Options;
 use super::server::{Current, Server, stopping};
+use super::ticket::Ticket;
 use super::turn::Turns;
 use crate::error::Result as EngineResult;
 use crate::live::Live;
@@ -383,6 +384,7 @@ impl Front {
             Place::Here(here) if !entry.leaves => {
                 let server = Arc::clone(&here.server);
                 (entry.users, entry.used) = (entry.users + 1, count);
+                Ticket::current().model(entry.name());
                 return Ok(Some(Held { front: Arc::clone(self), id: entry.id, server }));
             }
             Place::Failed { why, until } if *until > Instant::now() => {

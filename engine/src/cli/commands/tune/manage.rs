@@ -16,7 +16,7 @@ use gguf::partial::PartialFile;
 
 use super::{Args, defaults, partial, print};
 
-pub fn run(args: &Args, path: &Path) -> Result<ExitCode> {
+pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
     if args.reset && tuning::put_aside_if_damaged(path)? {
         let _ = fs::remove_file(partial(path));
         let path = path.to_string_lossy();
@@ -25,11 +25,11 @@ pub fn run(args: &Args, path: &Path) -> Result<ExitCode> {
     }
     let record = tuning::read(path)
         .map_err(|why| Error::Tune(format!("the tuning record {} cannot be used: {why}", path.display())))?;
-    let mut entries = tuning::entries_of(record.unwrap_or_default(), args.model.as_deref())?;
+    let mut entries = tuning::entries_of(record.unwrap_or_default(), model)?;
     let purpose = args.objective.as_ref().map(ToString::to_string);
     entries.retain(|entry| purpose.as_ref().is_none_or(|purpose| entry.key.objective == *purpose));
     if args.reset {
-        return reset(args, path, purpose.as_deref(), &entries);
+        return reset(model, path, purpose.as_deref(), &entries);
     }
     let record = TuningRecord { entries, ..TuningRecord::default() };
     let json = serde_json::to_string_pretty(&record)? + "\n";
@@ -43,7 +43,7 @@ pub fn run(args: &Args, path: &Path) -> Result<ExitCode> {
         return print(&json);
     }
     if record.entries.is_empty() {
-        let what = match args.model.is_some() || purpose.is_some() {
+        let what = match model.is_some() || purpose.is_some() {
             true => "nothing was tuned for this yet",
             false => "nothing was tuned yet",
         };
@@ -57,12 +57,12 @@ pub fn run(args: &Args, path: &Path) -> Result<ExitCode> {
 }
 
 /// Forgets `entries`, and the progress of a tuning of the same.
-fn reset(args: &Args, path: &Path, purpose: Option<&str>, entries: &[Entry]) -> Result<ExitCode> {
+fn reset(model: Option<&Path>, path: &Path, purpose: Option<&str>, entries: &[Entry]) -> Result<ExitCode> {
     let gone = |entry: &Entry| entries.iter().any(|other| other.key == entry.key);
     if !entries.is_empty() {
         tuning::change(path, |record| record.entries.retain(|entry| !gone(entry)))?;
     }
-    let shape = args.model.as_deref().map(tuning::shape_of).transpose()?;
+    let shape = model.map(tuning::shape_of).transpose()?;
     let progress =
         fs::read(partial(path)).ok().and_then(|text| serde_json::from_slice::<Progress>(&text).ok());
     let another = progress.is_some_and(|progress| {
