@@ -65,11 +65,30 @@ fn stamp_of(path: &Path) -> String {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Entry {
     stamp: String,
-    /// Nothing where the program failed.
+    /// Nothing where the program failed, or was too slow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     answer: Option<String>,
+    /// How often running it took too long, one time after the other: once says nothing of the program.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    too_slow: u32,
     /// Seconds since 1970.
     asked: u64,
+}
+
+impl Entry {
+    fn is_known(&self, now: u64) -> bool {
+        let young = now.checked_sub(self.asked).is_some_and(|age| age < FAILURES_LAST);
+        self.answer.is_some() || (young && self.too_slow != 1)
+    }
+
+    fn told(self) -> Result<String, Refusal> {
+        let refusal = if self.too_slow > 0 { Refusal::OutOfTime } else { Refusal::Failed };
+        self.answer.ok_or(refusal)
+    }
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -93,8 +112,7 @@ pub(crate) fn answers(
         .iter()
         .map(|question| {
             let entry = old.entries.get(&question.key()).filter(|entry| entry.stamp == question.stamp())?;
-            let age = now.checked_sub(entry.asked);
-            (entry.answer.is_some() || age.is_some_and(|age| age < FAILURES_LAST)).then(|| entry.clone())
+            entry.is_known(now).then(|| entry.clone())
         })
         .collect();
 
@@ -109,10 +127,12 @@ pub(crate) fn answers(
                     // Before it is asked: if it is replaced meanwhile, the next run asks again.
                     let stamp = question.stamp();
                     let answer = probe::ask(&question.program, question.args, patience);
-                    let entry = match answer {
-                        Err(Refusal::OutOfTime) => None,
-                        answer => Some(Entry { stamp, answer: answer.ok(), asked: now }),
+                    let before = old.entries.get(&question.key()).filter(|entry| entry.stamp == stamp);
+                    let too_slow = match answer {
+                        Err(Refusal::OutOfTime) => before.map_or(0, |entry| entry.too_slow).saturating_add(1),
+                        _ => 0,
                     };
+                    let entry = Entry { stamp, answer: answer.ok(), too_slow, asked: now };
                     fresh.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(index, entry);
                 }
             });
@@ -120,7 +140,7 @@ pub(crate) fn answers(
     });
     let mut fresh = fresh.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     let entries: Vec<Option<Entry>> =
-        known.into_iter().enumerate().map(|(index, entry)| entry.or_else(|| fresh.remove(&index)?)).collect();
+        known.into_iter().enumerate().map(|(index, entry)| entry.or_else(|| fresh.remove(&index))).collect();
 
     if let Some(path) = cache {
         let entries = questions.iter().map(Question::key).zip(&entries);
@@ -132,7 +152,7 @@ pub(crate) fn answers(
             let _ = write(path, &new);
         }
     }
-    entries.into_iter().map(|entry| entry.ok_or(Refusal::OutOfTime)?.answer.ok_or(Refusal::Failed)).collect()
+    entries.into_iter().map(|entry| entry.ok_or(Refusal::Failed)?.told()).collect()
 }
 
 fn read(path: &Path) -> Stored {
@@ -235,13 +255,20 @@ mod tests {
     }
 
     #[test]
-    fn that_time_was_up_is_not_remembered() {
+    fn that_time_was_up_is_remembered_the_second_time() {
         let machine = Machine::new();
         let cache = machine.root().join("tools.json");
         let question = [Question::new(&counting(&machine, "sleep 60"), &[])];
-        let ask = || answers(&question, Some(&cache), Duration::from_millis(300));
+        let ask = || answers(&question, Some(&cache), Duration::from_secs(1));
         assert_eq!(ask(), [Err(Refusal::OutOfTime)]);
         assert_eq!(ask(), [Err(Refusal::OutOfTime)]);
         assert_eq!(runs(&machine), 2, "it was asked again at once");
+        assert_eq!(ask(), [Err(Refusal::OutOfTime)]);
+        assert_eq!(runs(&machine), 2, "it hangs");
+        let mut stored = read(&cache);
+        stored.entries.values_mut().for_each(|entry| entry.asked -= FAILURES_LAST);
+        write(&cache, &stored).unwrap();
+        assert_eq!(ask(), [Err(Refusal::OutOfTime)]);
+        assert_eq!(runs(&machine), 3, "and may have been mended");
     }
 }

@@ -113,9 +113,14 @@ mod tests {
         for (name, script, expected) in cases {
             let program = machine.script(&format!("bin/{name}"), script);
             let begin = Instant::now();
-            let answer = ask(&program, &[], Duration::from_millis(400));
+            // Those that end by themselves have time to, on a busy machine too.
+            let limit = match expected {
+                Err(Refusal::OutOfTime) => Duration::from_millis(400),
+                _ => Duration::from_secs(20),
+            };
+            let answer = ask(&program, &[], limit);
             assert_eq!(answer.as_deref().map_err(|refusal| *refusal), expected, "{name}");
-            assert!(begin.elapsed() < Duration::from_secs(5), "{name} took {:?}", begin.elapsed());
+            assert!(begin.elapsed() < Duration::from_secs(30), "{name} took {:?}", begin.elapsed());
         }
         let garbage = machine.script("bin/garbage", r"printf '\377\376\0'");
         assert_eq!(ask(&garbage, &[], Duration::from_secs(3)).as_deref(), Ok("\u{fffd}\u{fffd}\0"));

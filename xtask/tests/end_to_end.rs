@@ -284,7 +284,16 @@ fn the_engines_reference_in_docs_is_that_of_the_program() {
          writes it.\n",
     );
     text += &format!("\n## `anneal`\n\n```text\n{}\n```\n", help(&[]));
-    for command in ["run", "bench", "info", "quantize"] {
+    // Every command that the program names.
+    let overview = help(&[]);
+    let listed = overview.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let commands: Vec<&str> = listed
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(commands.contains(&"run") && commands.contains(&"serve"), "{commands:?}");
+    for command in commands {
         text += &format!("\n## `anneal {command}`\n\n```text\n{}\n```\n", help(&[command]));
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src/reference/anneal.md");

@@ -204,6 +204,11 @@ impl Reference {
         Ok(Self { saved, exact, text: text.clone(), chunks })
     }
 
+    /// What there is to tell where it was interrupted: that the model was not begun.
+    pub fn cut_short(&self) -> Option<Evaluation> {
+        (self.chunks < self.text.chunks).then(|| compared(&self.text, 0, &[]))
+    }
+
     /// The text.
     pub fn text(&self) -> &Text {
         &self.text
@@ -217,15 +222,15 @@ impl Reference {
         live: &Live,
         on_progress: OnProgress<'_>,
     ) -> Result<Evaluation> {
-        let Self { saved, exact, text, chunks } = self;
+        if let Some(nothing) = self.cut_short() {
+            return Ok(nothing);
+        }
+        let Self { saved, exact, text, .. } = self;
         let mut reader = Reader::new(model, text, settings, live)?;
         saved.rewind()?;
         let mut pairs = Vec::new();
-        let mut left = *chunks;
         let mut exact = exact.iter();
         let done = each_chunk(text, on_progress, |chunk| {
-            // The reference was interrupted here.
-            left = left.checked_sub(1).ok_or(Error::Interrupted)?;
             let mut here = Vec::new();
             reader.chunk(chunk, text.first_scored(), |next, row| {
                 let row = kld::log_softmax(row);

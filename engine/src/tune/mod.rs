@@ -259,14 +259,7 @@ pub fn tune(
         if runner.is_interrupted() {
             return Err(Stop::Interrupted);
         }
-        if let Some(given) = runner.given().filter(|given| *given != task.key.cpu) {
-            return Err(Stop::Changed(format!(
-                "what this process may use of the machine has changed from {} to {}: what was measured before cannot \
-                 be compared with what comes; tune again when it stays as it is",
-                task.key.cpu.given(),
-                given.given()
-            )));
-        }
+        unchanged(task, runner)?;
         // An earlier stage may have decided it.
         let mut stage = stage.clone();
         stage.changes.retain(|change| with(&progress.chosen, &change.set) != progress.chosen);
@@ -275,6 +268,8 @@ pub fn tune(
         }
         let end = task.budget.saturating_sub(pace.confirmation(task));
         let record = run_stage(task, &stage, &pace, runner, &progress.chosen, end, &mut repeats)?;
+        // A stage that it changed in decides nothing.
+        unchanged(task, runner)?;
         runner.tell(Event::Decided(&record));
         pace.learn(&record);
         progress.chosen = record.candidates[record.winner as usize].settings.clone();
@@ -284,6 +279,19 @@ pub fn tune(
         save(progress).map_err(Stop::Unwritable)?;
     }
     confirm(task, &pace, runner, progress, before)
+}
+
+/// Sees that the process may still use what the result is for.
+fn unchanged(task: &Task, runner: &mut dyn Runner) -> Result<(), Stop> {
+    match runner.given().filter(|given| *given != task.key.cpu) {
+        None => Ok(()),
+        Some(given) => Err(Stop::Changed(format!(
+            "what this process may use of the machine has changed from {} to {}: what was measured before cannot \
+             be compared with what comes; tune again when it stays as it is",
+            task.key.cpu.given(),
+            given.given()
+        ))),
+    }
 }
 
 /// Decides one stage.
@@ -431,6 +439,7 @@ fn confirm(
         let both =
             vec![candidate("defaults", Chosen::default()), candidate("tuned", progress.chosen.clone())];
         let outcome = contest(runner, both, terms)?;
+        unchanged(task, runner)?;
         let [defaults, tuned] = &outcome.candidates[..] else {
             return Err(Stop::Failed("the confirmation lost a candidate".to_string()));
         };

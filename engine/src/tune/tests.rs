@@ -439,7 +439,19 @@ fn a_changed_quota_and_ctrl_c_end_it_with_what_was_decided() {
     let mut runner = Planted { speed: unpacked, changed: 12, ..Planted::default() };
     let stop = tune(&task, &mut runner, &mut progress, &mut |_| Ok(())).expect_err("a quota");
     assert!(matches!(&stop, Stop::Changed(why) if why.contains("a quota of 1 cores")), "{stop:?}");
+    assert!(progress.done.is_empty(), "the stage in whose middle it happened decides nothing");
+
+    let mut progress = Progress::new(&task);
+    let mut runner = Planted { speed: unpacked, changed: runner.runs + 1, ..Planted::default() };
+    tune(&task, &mut runner, &mut progress, &mut |_| Ok(())).expect_err("a quota");
     assert_eq!((progress.done.len(), progress.chosen.repack), (1, Some(false)));
+
+    // In the confirmation, behind all stages, as well.
+    let mut runner = Planted { speed: unpacked, ..Planted::default() };
+    run(&task, &mut runner).expect("an entry");
+    let mut runner = Planted { speed: unpacked, changed: runner.runs - 1, ..Planted::default() };
+    let stop = run(&task, &mut runner).expect_err("a quota");
+    assert!(matches!(&stop, Stop::Changed(_)), "{stop:?}");
 
     let mut progress = Progress::new(&task);
     let mut runner = Planted { speed: unpacked, interrupted: 40, ..Planted::default() };

@@ -133,6 +133,7 @@ fn worst(shape: Shape, noise: &mut Noise) -> f64 {
         let found = std::slice::from_raw_parts((*product).data.cast::<f32>(), m * n * heads * shared);
         let mut worst = 0.0f64;
         for (at, &value) in found.iter().enumerate() {
+            assert!(value.is_finite(), "{shape:?}: {value} at {at}");
             let (row, token, head) = (at % m, at / m % n, at / m / n);
             let (kv, place) = (head / shared, |row: usize, kv: usize| match side_by_side {
                 true => (row * heads + kv) * k,

@@ -136,6 +136,9 @@ impl Args {
     }
 }
 
+/// What `anneal tune --budget` takes.
+const TUNING_TAKES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(24 * 3600));
+
 /// What the builds leave to the tuning.
 fn tuning(args: &Args) -> Duration {
     if args.then_tune { TUNING.min(args.budget / 2) } else { Duration::ZERO }
@@ -373,6 +376,7 @@ impl Job<'_> {
     /// Lets the winner tune its run-time settings.
     fn tune(&self, build: &Path, model: &Path, until: Instant) -> Result<()> {
         let left = until.saturating_duration_since(Instant::now()).max(tuning(self.args));
+        let left = left.clamp(TUNING_TAKES.0, TUNING_TAKES.1);
         let mut command = Command::new(build.join("bin/anneal"));
         command.arg("tune").arg("-m").arg(model).args(["--for", &self.args.objective.to_string()]);
         command.args(["--budget", &format!("{}s", left.as_secs())]);
@@ -380,6 +384,11 @@ impl Job<'_> {
         command.stdin(std::process::Stdio::null()).stdout(std::io::stderr());
         let status = command.status().with_context(|| format!("cannot start {}", build.display()))?;
         crate::process::check_interrupted()?;
+        if status.code() == Some(exit::TRY_AGAIN.into()) {
+            return Err(exit::try_again(
+                "the winner is built and current, but the tuning could not be done now",
+            ));
+        }
         if !status.success() {
             bail!("the winner is built and current, but `anneal tune` ended with {status}");
         }

@@ -186,6 +186,13 @@ impl Contest<'_> {
                 shape.prompt, shape.generate
             ));
         }
+        // Twice the same would count each round twice, and make of chance an interval.
+        if self.phases.iter().enumerate().any(|(number, phase)| self.phases[..number].contains(phase)) {
+            return usage("the same phase is named twice".to_string());
+        }
+        if self.shapes.iter().enumerate().any(|(number, shape)| self.shapes[..number].contains(shape)) {
+            return usage("the same numbers of tokens are named twice".to_string());
+        }
         for (number, model) in self.models.iter().enumerate() {
             let found = std::fs::metadata(model).with_context(|| format!("no model {}", model.display()))?;
             if !found.is_file() {

@@ -243,9 +243,16 @@ impl Store {
             }
             None
         });
-        if earlier.as_ref().is_some_and(|earlier| earlier.winner.is_some())
-            && let Err(error) = std::fs::copy(path, last(path))
-        {
+        let kept = match &earlier {
+            Some(earlier) if earlier.provenance.machine != record.provenance.machine => {
+                std::fs::rename(path, aside(path))
+            }
+            Some(earlier) if earlier.winner.is_some() => keep_finished(path),
+            // Damaged, or of another version.
+            None if path.is_file() => std::fs::rename(path, aside(path)),
+            _ => Ok(()),
+        };
+        if let Err(error) = kept {
             warn(format!("the result of the last optimisation is not kept: {error}"));
         }
         match earlier.filter(|_| !fresh) {
@@ -324,10 +331,21 @@ impl Store {
         let (model, threads, objective) = (model.clone(), *threads, objective.clone());
         let known = Slower { build, best, model, threads, objective, ratio };
         self.record.slower.retain(|other| {
-            (&other.build, &other.model, &other.objective) != (&known.build, &known.model, &known.objective)
+            (&other.build, &other.model, other.threads, &other.objective)
+                != (&known.build, &known.model, known.threads, &known.objective)
         });
         self.record.slower.push(known);
     }
+}
+
+/// Keeps the result at `path` beside it, whole or not at all.
+fn keep_finished(path: &Path) -> std::io::Result<()> {
+    crate::fs::write_atomically(&last(path), &std::fs::read(path)?).map_err(std::io::Error::other)
+}
+
+/// Where what this record cannot take over is put: of another machine, of another version, or damaged.
+fn aside(path: &Path) -> PathBuf {
+    path.with_extension("other.json")
 }
 
 /// Where the last result is kept as long as the record at `path` has none.
@@ -426,6 +444,7 @@ mod tests {
         let elsewhere = Store::open(&path, elsewhere, false, |why| told = why);
         assert!(elsewhere.record.heats.is_empty() && elsewhere.record.slower.is_empty());
         assert!(told.contains("another machine (here)"), "{told}");
+        assert_eq!(read(&aside(&path)).unwrap().unwrap().heats.len(), 1, "and is not lost");
     }
 
     #[test]

@@ -35,7 +35,10 @@ impl Stay {
 
     /// What B is given for what took A so long: that it hangs is to be told, and not that it is slow.
     pub fn after(a: f64) -> Self {
-        Self(Some(Duration::from_secs(60) + Duration::from_secs_f64(20.0 * a)))
+        Self(Some(
+            Duration::from_secs(60)
+                .saturating_add(Duration::try_from_secs_f64(20.0 * a).unwrap_or(Duration::MAX)),
+        ))
     }
 
     /// So long.

@@ -212,6 +212,10 @@ impl Work<'_> {
         bar.end();
         drop(other);
         let mut saved = saved?;
+        if let Some(nothing) = saved.cut_short() {
+            crate::log::warn("interrupted while the reference was evaluated: the model was not begun");
+            return Ok(nothing);
+        }
         let model = model::open(&self.args.model, self.settings, self.live)?;
         let mut bar = self.bar("evaluate");
         let found = saved.against(&model, self.settings, self.live, &mut |done, all| bar.show(done, all));

@@ -115,7 +115,7 @@ fn draw(whole: &Whole, comparisons: &[Comparison]) -> String {
             top + 11.5
         )
     };
-    let keys = key(150, "before", BEFORE) + &key(320, "after", "native; above: optimized and tuned");
+    let keys = key(150, "before", BEFORE) + &key(320, "after", "native; at the top optimized and tuned");
     let height = top + 20.0;
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\">\n\

@@ -117,12 +117,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let mut progress = ui.progress("bench");
     let mut failure = None;
     for done in 0..args.repetitions as usize {
-        match round(done, &builds, &args.tests) {
-            Ok(rows) => {
-                for ((all, rows), build) in rounds.iter_mut().zip(rows).zip(&builds) {
-                    add(all, rows, &build.name)?;
-                }
-            }
+        match round(done, &builds, &args.tests).and_then(|rows| fitting(rows, &rounds, &builds)) {
+            Ok(rows) => rounds.iter_mut().zip(rows).for_each(|(all, rows)| all.push(rows)),
             Err(error) if done == 0 => return Err(error),
             // What whole rounds have told is worth printing.
             Err(error) => {
@@ -155,13 +151,42 @@ fn round(number: usize, builds: &[Candidate], tests: &[String]) -> Result<Vec<Ve
     Ok(rows)
 }
 
-/// Adds a round of `build`, which has to be of the same tests as those before.
-fn add(rounds: &mut Vec<Vec<Row>>, rows: Vec<Row>, build: &str) -> Result<()> {
-    if let Some(first) = rounds.first().filter(|first| first.len() != rows.len()) {
-        bail!("{build} ran {} tests in one round and {} in another", first.len(), rows.len());
+/// The rows of a round, if every build ran as many tests as before, and the same ones as the first: each in its place.
+/// llama-bench takes lists of options in another order than ours.
+fn fitting(rows: Vec<Vec<Row>>, rounds: &[Vec<Vec<Row>>], builds: &[Candidate]) -> Result<Vec<Vec<Row>>> {
+    for ((rows, earlier), build) in rows.iter().zip(rounds).zip(builds) {
+        if let Some(first) = earlier.first().filter(|first| first.len() != rows.len()) {
+            bail!("{} ran {} tests in one round and {} in another", build.name, first.len(), rows.len());
+        }
     }
-    rounds.push(rows);
-    Ok(())
+    let first = rows[0].clone();
+    let keys: Vec<&str> = ["n_prompt", "n_gen", "n_depth"].into_iter().chain(varied(&first)).collect();
+    rows.into_iter().zip(builds).map(|(rows, build)| in_order_of(&first, rows, &keys, &build.name)).collect()
+}
+
+/// `rows` of `build` in the order of `first`: each where all of `keys` that both have are the same.
+fn in_order_of(first: &[Row], mut rows: Vec<Row>, keys: &[&str], build: &str) -> Result<Vec<Row>> {
+    let same = |a: &Row, b: &Row| {
+        keys.iter().all(|key| match (a.get(*key), b.get(*key)) {
+            (Some(a), Some(b)) => a == b,
+            _ => true,
+        })
+    };
+    let mut ordered = Vec::with_capacity(rows.len());
+    for row in first {
+        // Where a build lacks a test, the table has none of it.
+        if rows.is_empty() {
+            break;
+        }
+        let at = rows.iter().position(|other| same(row, other)).with_context(|| {
+            let of = |key: &&str| row.get(*key).map(|value| format!("{key} {value}"));
+            let test: Vec<String> = keys.iter().filter_map(of).collect();
+            format!("{build} ran no test with {}, and the first build did", test.join(", "))
+        })?;
+        ordered.push(rows.remove(at));
+    }
+    ordered.append(&mut rows);
+    Ok(ordered)
 }
 
 /// One row for each test of `build`: its name in front, the samples of all rounds, and of what each round tells once
@@ -368,7 +393,7 @@ mod tests {
                     "samples_time_to_first_token_ns": [{speed}], "tpot_p50_ns": {speed}, "load_ns": {speed:.0},
                     "roof_share": null}}"#
             );
-            add(&mut rounds, vec![row(&text)], "native").unwrap();
+            rounds.push(vec![row(&text)]);
         }
         let all = together(&rounds, "native");
         assert_eq!(numbers(&all[0], "samples_ts"), [10.0, 20.0, 40.0]);
@@ -379,7 +404,22 @@ mod tests {
         assert_eq!((&all[0]["tpot_p50_ns"], &all[0]["load_ns"]), (&Value::from(20), &Value::from(20)));
         assert_eq!(all[0]["roof_share"], Value::Null);
         assert_eq!(all[0].get("build"), Some(&Value::from("native")));
-        assert!(add(&mut rounds, Vec::new(), "native").is_err());
+    }
+
+    #[test]
+    fn rows_of_builds_are_paired_by_what_they_are_of() {
+        let row = |threads: u32, poll: u32| {
+            row(&format!(r#"{{"n_prompt": 8, "n_threads": {threads}, "poll": {poll}}}"#))
+        };
+        let ours = [row(1, 0), row(2, 0), row(1, 50), row(2, 50)];
+        let theirs = vec![row(1, 0), row(1, 50), row(2, 0), row(2, 50)];
+        let keys = ["n_prompt", "n_threads", "poll"];
+        assert_eq!(in_order_of(&ours, theirs, &keys, "x").unwrap(), ours);
+        let error = in_order_of(&ours, vec![row(1, 0), row(4, 0)], &keys, "x").unwrap_err();
+        assert!(error.to_string().contains("x ran no test with n_prompt 8, n_threads 2, poll 0"), "{error}");
+        // What one of the two does not tell is no difference.
+        let silent: Row = serde_json::from_str(r#"{"n_prompt": 8, "n_threads": 1}"#).unwrap();
+        assert!(in_order_of(&ours[..1], vec![silent], &keys, "x").is_ok());
     }
 
     #[test]

@@ -256,7 +256,7 @@ fn what_cannot_be_compared_is_told_before_anything_runs() {
     let flat = [Shape { prompt: 0, generate: 4, depth: 0 }];
     let base = stage.contest(&two, &models, &speeds);
     let (nowhere, no_text) = (stage.path("none/raw.json"), stage.path("no text"));
-    let cases: [(Contest<'_>, &str); 10] = [
+    let cases: [(Contest<'_>, &str); 12] = [
         (Contest { raw: Some(&nowhere), ..base.clone() }, "there is no folder for"),
         (Contest { text: Some(&no_text), ..base.clone() }, "cannot read the text"),
         (Contest { builds: &alone, ..base.clone() }, "two builds or more"),
@@ -265,6 +265,11 @@ fn what_cannot_be_compared_is_told_before_anything_runs() {
         (Contest { models: &gone, ..base.clone() }, "gone.gguf"),
         (Contest { models: &empty, ..base.clone() }, "is empty"),
         (Contest { models: &doubled, ..base.clone() }, "two models are called m"),
+        (
+            Contest { phases: &[Phase::Prefill, Phase::Prefill], ..base.clone() },
+            "the same phase is named twice",
+        ),
+        (Contest { shapes: &[base.shapes[0], base.shapes[0]], ..base.clone() }, "are named twice"),
         (Contest { shapes: &flat, ..base.clone() }, "0 prompt tokens"),
         (Contest { pairs: 0, ..base }, "a pair"),
     ];

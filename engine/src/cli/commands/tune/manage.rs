@@ -14,9 +14,20 @@ use build_info::words::{printable, printable_lines};
 use build_info::{Bytes, TuningRecord};
 use gguf::partial::PartialFile;
 
-use super::{Args, defaults, partial, print};
+use super::{Args, TRY_AGAIN, defaults, lock, partial, print};
 
 pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
+    let _lock = match args.reset.then(|| lock(path)).transpose()? {
+        // A tuning would bring back what is forgotten here.
+        Some(None) => {
+            let _ = writeln!(
+                io::stderr(),
+                "error: a tuning runs: end it with ctrl-C, or try again when it is done"
+            );
+            return Ok(ExitCode::from(TRY_AGAIN));
+        }
+        lock => lock,
+    };
     if args.reset && tuning::put_aside_if_damaged(path)? {
         let _ = fs::remove_file(partial(path));
         let path = path.to_string_lossy();
