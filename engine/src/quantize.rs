@@ -54,7 +54,6 @@ pub const TYPES: &[(&str, i32)] = &[
     ("TQ1_0", 36),
     ("TQ2_0", 37),
     ("MXFP4_MOE", 38),
-    ("NVFP4", 39),
     ("COPY", 0),
 ];
 

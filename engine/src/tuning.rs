@@ -1,7 +1,7 @@
 //! The tuning record's file: where it lies, what it says of a model on this machine, and how it is changed.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -91,8 +91,7 @@ pub fn read(path: &Path) -> std::result::Result<Option<TuningRecord>, String> {
         Ok(found) if !found.is_file() => return Err("it is no regular file".to_string()),
         Ok(_) => {}
     }
-    let text = fs::read(path).map_err(|error| error.to_string())?;
-    match TuningRecord::parse(&text) {
+    match parse(path).map_err(|error| error.to_string())? {
         Ok(record) => Ok(Some(record)),
         Err(why @ TuningError::Damaged(_)) => Err(format!("{why}; the next `anneal tune` puts it aside")),
         Err(why) => Err(format!("{why}: use the anneal that wrote it, or name another with --tuning")),
@@ -102,43 +101,75 @@ pub fn read(path: &Path) -> std::result::Result<Option<TuningRecord>, String> {
 /// Sees, before anything long is done, that [`change`] would not refuse the record at `path` for what it is.
 ///
 /// # Errors
-/// When it is a newer program's, or no file at all.
+/// When it is a newer program's, was never a record, or is no file at all.
 pub fn check_changeable(path: &Path) -> Result<()> {
     let failed = |why: String| Error::Tuning { path: path.to_path_buf(), why };
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => Err(failed("it is there and is no regular file".to_string())),
-        Ok(_) => match TuningRecord::parse(&fs::read(path).map_err(|error| failed(error.to_string()))?) {
+        Ok(_) => match parse(path).map_err(|error| failed(error.to_string()))? {
             Err(why @ TuningError::Newer { .. }) => Err(failed(format!(
                 "{why}, and is not overwritten: use the anneal that wrote it, or name another with --tuning"
             ))),
+            Err(TuningError::Damaged(_)) if !was_one(path) => Err(failed(
+                "it is there and is no tuning record: name another file with --tuning".to_string(),
+            )),
             Ok(_) | Err(TuningError::Damaged(_)) => Ok(()),
         },
         Err(_) => Ok(()),
     }
 }
 
-/// Renames the record at `path` to `.damaged` where it is damaged; says whether it was.
+fn parse(path: &Path) -> io::Result<std::result::Result<TuningRecord, TuningError>> {
+    Ok(TuningRecord::parse(&content(path)?))
+}
+
+/// What is in the file at `path`. A model's weights, named by mistake, are not read to their end.
+fn content(path: &Path) -> io::Result<Vec<u8>> {
+    const LARGEST: u64 = 64 << 20;
+    let mut content = Vec::new();
+    fs::File::open(path)?.take(LARGEST + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > LARGEST {
+        return Err(io::Error::other("it is larger than any tuning record"));
+    }
+    Ok(content)
+}
+
+/// Whether what lies at `path`, which is no record now, may have been one: it is empty, or begins as JSON's objects do. A
+/// model does not.
+fn was_one(path: &Path) -> bool {
+    let text = content(path).unwrap_or_default();
+    text.iter().find(|byte| !byte.is_ascii_whitespace()).is_none_or(|first| *first == b'{')
+}
+
+/// Where the record at `path` will be kept by a change, if it is damaged.
+pub fn will_be_put_aside(path: &Path) -> Option<PathBuf> {
+    let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
+    let damaged = is_file && matches!(parse(path), Ok(Err(TuningError::Damaged(_))));
+    damaged.then(|| aside(path))
+}
+
+/// Renames the record at `path` to `.damaged` where it is damaged; where it is then.
 ///
 /// # Errors
-/// When it cannot be renamed.
-pub fn put_aside_if_damaged(path: &Path) -> Result<bool> {
-    let is_file = fs::metadata(path).is_ok_and(|found| found.is_file());
-    let Some(text) = is_file.then(|| fs::read(path).ok()).flatten() else { return Ok(false) };
-    if !matches!(TuningRecord::parse(&text), Err(TuningError::Damaged(_))) {
-        return Ok(false);
-    }
-    fs::rename(path, aside(path)).map_err(|error| Error::Tuning {
+/// When it was never a record, or cannot be renamed.
+pub fn put_aside_if_damaged(path: &Path) -> Result<Option<PathBuf>> {
+    let Some(aside) = will_be_put_aside(path) else { return Ok(None) };
+    check_changeable(path)?;
+    fs::rename(path, &aside).map_err(|error| Error::Tuning {
         path: path.to_path_buf(),
         why: format!("the damaged one cannot be put aside: {error}"),
     })?;
-    Ok(true)
+    Ok(Some(aside))
 }
 
-/// Where a damaged record is kept.
+/// Where a damaged record is kept: `.damaged`, or the first of `.damaged.2`, `.damaged.3`, … that nothing has.
 fn aside(path: &Path) -> PathBuf {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".damaged");
-    PathBuf::from(aside)
+    let name = |number: u32| {
+        let mut aside = path.as_os_str().to_owned();
+        aside.push(if number == 1 { ".damaged".to_string() } else { format!(".damaged.{number}") });
+        PathBuf::from(aside)
+    };
+    (1..).map(name).find(|aside| !aside.exists()).unwrap_or_else(|| name(1))
 }
 
 /// Changes the record at `path`. One that is damaged is kept beside it, under `.damaged`.
@@ -148,26 +179,27 @@ fn aside(path: &Path) -> PathBuf {
 pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
     let failed = |why: String| Error::Tuning { path: path.to_path_buf(), why };
     check_changeable(path)?;
-    let mut record = match fs::read(path) {
+    let mut record = match parse(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => TuningRecord::default(),
         Err(error) => return Err(failed(error.to_string())),
-        Ok(text) => match TuningRecord::parse(&text) {
-            Ok(record) => record,
-            Err(TuningError::Damaged(_)) => {
-                fs::copy(path, aside(path))
-                    .map_err(|error| failed(format!("cannot keep the damaged one: {error}")))?;
-                TuningRecord::default()
-            }
-            Err(why) => return Err(failed(format!("{why}, and is not overwritten"))),
-        },
+        Ok(Ok(record)) => record,
+        Ok(Err(TuningError::Damaged(_))) => {
+            fs::copy(path, aside(path))
+                .map_err(|error| failed(format!("cannot keep the damaged one: {error}")))?;
+            TuningRecord::default()
+        }
+        Ok(Err(why)) => return Err(failed(format!("{why}, and is not overwritten"))),
     };
     edit(&mut record);
     let text = serde_json::to_string_pretty(&record).map_err(|error| failed(error.to_string()))? + "\n";
     write_atomically(path, text.as_bytes()).map_err(|error| failed(error.to_string()))
 }
 
-/// Writes `content` beside `path`, for this user alone, then renames it. Makes the folder.
+/// Writes `content` beside `path`, for this user alone, then renames it. Makes the folder. What a link leads to is
+/// meant, and not the link.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
+    let real = fs::canonicalize(path);
+    let path = real.as_deref().unwrap_or(path);
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder)?;
     }
@@ -363,9 +395,35 @@ mod tests {
         assert!(error.to_string().contains("9.0"), "{error}");
         assert_eq!(fs::read_to_string(&path).expect("there"), newer);
         assert!(check_changeable(&path).expect_err("newer").to_string().contains("--tuning"));
-        assert!(!put_aside_if_damaged(&path).expect("nothing to do"));
+        assert_eq!(put_aside_if_damaged(&path).expect("nothing to do"), None);
         let left: Vec<_> = fs::read_dir(folder.path().join("new")).expect("a folder").collect();
         assert_eq!(left.len(), 2, "{left:?}");
         assert!(read(folder.path()).expect_err("a folder").contains("no regular file"));
+
+        // A second one takes the place of no first one.
+        fs::write(&path, "{\"sch").expect("written");
+        let second = folder.path().join("new/tuning.json.damaged.2");
+        assert_eq!(put_aside_if_damaged(&path).expect("put aside"), Some(second.clone()));
+        assert_eq!(fs::read_to_string(second).expect("kept"), "{\"sch");
+    }
+
+    #[test]
+    fn what_was_never_a_record_is_left_alone_and_a_link_stays_one() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (model, link) = (folder.path().join("model.gguf"), folder.path().join("link.json"));
+        fs::write(&model, b"GGUF\x03").expect("written");
+        for refused in
+            [check_changeable(&model), change(&model, |_| {}), put_aside_if_damaged(&model).map(|_| ())]
+        {
+            assert!(refused.expect_err("a model").to_string().contains("is no tuning record"));
+        }
+        assert_eq!(fs::read(&model).expect("there"), b"GGUF\x03");
+        let real = folder.path().join("real.json");
+        change(&real, |_| {}).expect("written");
+        let before = fs::metadata(&real).expect("there").len();
+        std::os::unix::fs::symlink(&real, &link).expect("a link");
+        change(&link, |record| record.schema_version.push('0')).expect("written");
+        assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
+        assert_eq!(fs::metadata(&real).expect("there").len(), before + 1);
     }
 }

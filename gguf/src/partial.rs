@@ -93,6 +93,10 @@ impl PartialFile {
         if destination.is_dir() {
             return Err(PlaceError::IsFolder { path });
         }
+        // `file_name` is silent about the end.
+        if destination.as_os_str().as_encoded_bytes().ends_with(b"/") {
+            return Err(PlaceError::NoFolder { folder: path.clone(), path });
+        }
         if destination.metadata().is_ok_and(|there| !there.is_file()) {
             return Err(PlaceError::NotRegular { path });
         }

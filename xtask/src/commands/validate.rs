@@ -99,18 +99,26 @@ const ANSWER: u32 = 64;
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     process::begins_anew();
     let workspace = Workspace::find()?;
-    check(&args)?;
+    check(&args).map_err(unjudged)?;
     match &args.steps {
         Some(plan) => walk(&args, plan, &workspace, ui),
         None => two(&args, &workspace, ui),
     }
 }
 
+/// What ends it before anything was held against anything: no word on B, as the code of a failure would be.
+fn unjudged(error: anyhow::Error) -> anyhow::Error {
+    match exit::code_of(&error) {
+        exit::FAILED => exit::usage(format!("{error:#}")),
+        _ => error,
+    }
+}
+
 fn two(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<()> {
     let name_a = args.a.as_deref().unwrap_or_default();
     let name_b = args.b.as_deref().unwrap_or(name_a);
-    let a = Subject::named(workspace, Side::A, name_a, flags(&args.flags_a)?)?;
-    let b = Subject::named(workspace, Side::B, name_b, flags(&args.flags_b)?)?;
+    let a = Subject::named(workspace, Side::A, name_a, flags(&args.flags_a)?).map_err(unjudged)?;
+    let b = Subject::named(workspace, Side::B, name_b, flags(&args.flags_b)?).map_err(unjudged)?;
     if a.is_same(&b) {
         ui.warn(
             "A and B are the same program with the same flags: whatever is found between them is chance (--accept-equal \
@@ -147,14 +155,10 @@ fn validate(
 }
 
 fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> {
-    let plan = Plan::read(path, &workspace.build_profiles())?;
+    let plan = Plan::read(path, &workspace.build_profiles()).map_err(unjudged)?;
     // Checked before anything is built, and what the first model is made with.
     let base = subject(Side::A, &plan.base, args.yes, workspace, ui)?;
-    base.look().map_err(|error| match exit::code_of(&error) {
-        // Of no use as a base, and no verdict on any step.
-        exit::FAILED => exit::usage(format!("the base of the plan does not run: {error:#}")),
-        _ => error,
-    })?;
+    base.look().context("the base of the plan does not run").map_err(unjudged)?;
     let options = options(args, workspace, base.program(), ui)?;
     let mut walk = Walk::new(Provenance::now(&tools::host(ui), command(args)), &plan);
     // Where the file that was asked for holds the steps so far.

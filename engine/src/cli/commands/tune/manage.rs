@@ -28,10 +28,11 @@ pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
         }
         lock => lock,
     };
-    if args.reset && tuning::put_aside_if_damaged(path)? {
+    let damaged = if args.reset { tuning::put_aside_if_damaged(path)? } else { None };
+    if let Some(aside) = damaged {
         let _ = fs::remove_file(partial(path));
-        let path = path.to_string_lossy();
-        let _ = writeln!(io::stderr(), "{0} was damaged, and is {0}.damaged now", printable(&path));
+        let (path, aside) = (path.to_string_lossy(), aside.to_string_lossy());
+        let _ = writeln!(io::stderr(), "{} was damaged, and is {} now", printable(&path), printable(&aside));
         return Ok(ExitCode::SUCCESS);
     }
     let record = tuning::read(path)
