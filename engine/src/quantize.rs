@@ -213,6 +213,8 @@ pub fn quantize(
     }
     match worker.join() {
         Ok(result) => result.map_err(|error| match error {
+            // Its word for a write that failed, whatever of.
+            Error::Quantize { why, .. } if why.contains("iostream error") => place(partial.failed()),
             Error::Quantize { why, .. } => refused(input, output, &why),
             other => other,
         })?,

@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use build_info::tuning::{Chosen, CpuKey, Entry, Key, Miss, ModelShape, TuningError};
 use build_info::{Bytes, TuningRecord};
+use gguf::partial::free_space;
 use gguf::{GgufFile, Scalar, Value};
 
 use crate::error::{Error, Result};
@@ -116,6 +117,26 @@ pub fn check_changeable(path: &Path) -> Result<()> {
             Ok(_) | Err(TuningError::Damaged(_)) => Ok(()),
         },
         Err(_) => Ok(()),
+    }
+}
+
+/// Sees that the disk has room for a record at `path` and for what is kept of a tuning that is stopped.
+///
+/// # Errors
+/// When it has not.
+pub fn check_room(path: &Path) -> Result<()> {
+    const NEEDED: Bytes = Bytes(4 << 20);
+    let real = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let folder = real.ancestors().skip(1).find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
+    match free_space(folder).filter(|free| *free < NEEDED) {
+        None => Ok(()),
+        Some(free) => Err(Error::Tuning {
+            path: path.to_path_buf(),
+            why: format!(
+                "{} has {free} left and {NEEDED} are asked for; free some space, or name another with --tuning",
+                folder.display()
+            ),
+        }),
     }
 }
 

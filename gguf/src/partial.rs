@@ -1,7 +1,7 @@
 //! A file that appears under its name only when it is complete.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use build_info::Bytes;
@@ -137,6 +137,19 @@ impl PartialFile {
             .write(true)
             .open(self.path())
             .map_err(|source| PlaceError::from_io(&self.destination, source))
+    }
+
+    /// What a failed write meant, of a library that does not tell: the disk is asked by writing a little more.
+    pub fn failed(&self) -> PlaceError {
+        let more = self.open().and_then(|mut file| {
+            let written = file.seek(SeekFrom::End(0)).and_then(|_| file.write_all(&[0; 1 << 16]));
+            written
+                .and_then(|()| file.sync_data())
+                .map_err(|error| PlaceError::from_io(&self.destination, error))
+        });
+        more.err().unwrap_or_else(|| {
+            PlaceError::from_io(&self.destination, io::Error::other("a part could not be written"))
+        })
     }
 
     /// Puts the file in its place.

@@ -8,9 +8,11 @@ mod collect;
 mod file;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use build_info::Bytes;
 pub use collect::{Collected, collect};
+use gguf::GgufFile;
 
 use crate::error::{Error, Result};
 use crate::quantize::{Plan, Planned, Type};
@@ -49,6 +51,22 @@ pub struct Imatrix {
     pub datasets: Vec<String>,
     /// Chunks of that.
     pub chunks: u32,
+}
+
+/// About the size of the file of an importance matrix of the model at `path`: a float for each column of each matrix, of
+/// experts for each of them.
+///
+/// # Errors
+/// When it is no model that can be read.
+pub fn file_bytes(path: &Path) -> Result<Bytes> {
+    let first = GgufFile::open(path)?;
+    let rest = first.other_parts()?;
+    let tensors = std::iter::once(&first).chain(&rest).flat_map(GgufFile::tensors);
+    let of = |dims: &[u64]| match dims {
+        [columns, _, rest @ ..] => columns * rest.iter().product::<u64>() * 4,
+        _ => 0,
+    };
+    Ok(Bytes(tensors.map(|tensor| of(&tensor.dims)).sum()))
 }
 
 impl Imatrix {

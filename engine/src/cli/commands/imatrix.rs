@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use crate::eval::{self, Text, built_in_text};
 use crate::ffi::start;
-use crate::imatrix::{Imatrix, collect};
+use crate::imatrix::{self, Imatrix, collect};
 use crate::model;
 use crate::quantize::refuse_the_same;
 use crate::settings::{Requested, Settings};
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     // Before the long part, that there is a place for the result.
     refuse_the_same(&args.model, &args.out)?;
-    drop(gguf::partial::PartialFile::beside(&args.out, build_info::Bytes(0))?);
+    drop(gguf::partial::PartialFile::beside(&args.out, imatrix::file_bytes(&args.model)?)?);
     check_replaced(&args.out)?;
     warn_of_quantised(&args.model);
 

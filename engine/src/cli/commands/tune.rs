@@ -97,6 +97,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if !args.dry_run {
         // Before minutes are spent on what could not be kept.
         tuning::check_changeable(&path)?;
+        tuning::check_room(&path)?;
         if let Some(aside) = tuning::will_be_put_aside(&path) {
             let (path, aside) = (path.display(), aside.display());
             crate::log::warn(&format!("{path} is damaged: it will be kept as {aside}"));
