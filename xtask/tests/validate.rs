@@ -153,13 +153,13 @@ fn wrong_usage_is_told_before_the_long_part() {
     let cases: [(&[&str], i32, &str); 10] = [
         (&[], 2, "required"),
         (&[&a, "nattive"], 2, "no build \"nattive\""),
-        (&[&a, "none=/nowhere/none"], 1, "none: there is no"),
+        (&[&a, "none=/nowhere/none"], 2, "none: there is no"),
         (&[&a, &a, "--flags-b=--seed 3"], 2, "B: --seed is validate's own"),
         (&[&a, &a, "--flags-a='"], 2, "a quote is open"),
         (&[&a, &a, "-n", "20"], 2, "50"),
         (&[&a, &a, "--phases", "load"], 2, "load is not judged"),
         (&[&a, &a, "--phases", "prefill", "--decisive", "decode"], 2, "not among --phases"),
-        (&[&a, &a, "--out", "/nowhere/at/all.json"], 1, "there is no folder"),
+        (&[&a, &a, "--out", "/nowhere/at/all.json"], 2, "there is no folder"),
         (&["--steps", &plan], 2, "no [[step]]"),
     ];
     for (arguments, code, words) in cases {
@@ -178,7 +178,7 @@ fn wrong_usage_is_told_before_the_long_part() {
     assert!(said.contains("B: anneal bench"), "{said}");
     let output =
         Command::new(env!("CARGO_BIN_EXE_xtask")).args(["validate", &a, "-m", "none.gguf"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("no model none.gguf"), "{}", stderr(&output));
 }
 
@@ -244,7 +244,7 @@ fn a_place_that_takes_no_file_is_told_before_anything_runs() {
     let folder = stage.folder.path().to_str().unwrap().to_string();
     for (out, said) in [(folder.as_str(), "it is a folder"), ("/nowhere/x.json", "there is no folder")] {
         let (code, record, stderr) = stage.judge("", &["--out", out]);
-        assert_eq!((code, record), (1, Value::Null), "{stderr}");
+        assert_eq!((code, record), (2, Value::Null), "{stderr}");
         assert!(stderr.contains(said), "{stderr}");
         assert!(!stage.path("a/bin/anneal.runs").exists(), "it ran before the place was looked at");
     }
