@@ -14,6 +14,14 @@ unsafe extern "C" {
 /// Bytes of a block of 256 values: a scale, the values, their sums by sixteen.
 const Q8_K: usize = 4 + 256 + 32;
 
+/// Eight rows of Q4_K, one block each: their scales, their scales of minima, both of each sub-block, the values.
+#[cfg(target_arch = "x86_64")]
+const Q4_K_BY_8: usize = 16 + 16 + 96 + 1024;
+
+/// A block of Q6_K: four and two bits of the values, their scales, the block's.
+#[cfg(target_arch = "x86_64")]
+const Q6_K: usize = 128 + 64 + 16 + 2;
+
 /// Numbers in [-1, 1), the same in every run (Knuth's linear congruential generator, MMIX).
 struct Noise(u64);
 
@@ -168,6 +176,177 @@ fn products_of_shared_heads_are_those_of_plain_arithmetic() {
                     assert!(worst < 1e-5, "{shape:?}: off by {worst}");
                 }
             }
+        }
+    }
+}
+
+/// What the products with one row are to equal, and they: declared in ggml-cpu's own `repack.h` and `quants.h` alone.
+#[cfg(target_arch = "x86_64")]
+mod one_row {
+    use std::ffi::{c_int, c_void};
+
+    pub type Gemv = unsafe extern "C" fn(c_int, *mut f32, usize, *const c_void, *const c_void, c_int, c_int);
+    pub type Dot =
+        unsafe extern "C" fn(c_int, *mut f32, usize, *const c_void, usize, *const c_void, usize, c_int);
+
+    unsafe extern "C" {
+        pub fn ggml_gemv_q4_K_8x8_q8_K(
+            n: c_int,
+            s: *mut f32,
+            bs: usize,
+            vx: *const c_void,
+            vy: *const c_void,
+            nr: c_int,
+            nc: c_int,
+        );
+        pub fn ggml_gemv_q4_K_8x8_q8_K_generic(
+            n: c_int,
+            s: *mut f32,
+            bs: usize,
+            vx: *const c_void,
+            vy: *const c_void,
+            nr: c_int,
+            nc: c_int,
+        );
+        pub fn ggml_vec_dot_q6_K_q8_K(
+            n: c_int,
+            s: *mut f32,
+            bs: usize,
+            vx: *const c_void,
+            bx: usize,
+            vy: *const c_void,
+            by: usize,
+            nrc: c_int,
+        );
+        pub fn ggml_vec_dot_q6_K_q8_K_generic(
+            n: c_int,
+            s: *mut f32,
+            bs: usize,
+            vx: *const c_void,
+            bx: usize,
+            vy: *const c_void,
+            by: usize,
+            nrc: c_int,
+        );
+    }
+}
+
+/// A row of Q8_K whose scale is one, of what `value` says.
+#[cfg(target_arch = "x86_64")]
+fn row_of(blocks: usize, value: &mut dyn FnMut() -> i8) -> Vec<u8> {
+    let mut row = Vec::new();
+    for _ in 0..blocks {
+        let values: Vec<i8> = (0..256).map(|_| value()).collect();
+        row.extend(1.0f32.to_le_bytes());
+        row.extend(values.iter().map(|value| *value as u8));
+        for sixteen in values.chunks(16) {
+            let sum: i16 = sixteen.iter().map(|value| i16::from(*value)).sum();
+            row.extend(sum.to_le_bytes());
+        }
+    }
+    row
+}
+
+/// The bytes of a half whose products with whole numbers are exact: 1, -1, 2 or -2. Only 1 where sums get large.
+#[cfg(target_arch = "x86_64")]
+fn scale(index: usize, weights: Option<u8>) -> [u8; 2] {
+    let halves: [u16; 4] = [0x3c00, 0xbc00, 0x4000, 0xc000];
+    halves[if weights.is_some() { 0 } else { index % 4 }].to_le_bytes()
+}
+
+/// Products of whole numbers are exact in single precision while they are small, in whatever order; of the largest
+/// ones the last bits are lost, and no more.
+#[cfg(target_arch = "x86_64")]
+fn compare(what: &str, found: &[f32], plain: &[f32], exact: bool) {
+    for (row, (found, plain)) in found.iter().zip(plain).enumerate() {
+        let equal = if exact { found == plain } else { (found - plain).abs() <= 1e-5 * plain.abs() };
+        assert!(equal, "{what}: row {row} is {found}, by plain C {plain}");
+    }
+}
+
+/// Bytes of weights and values of a row: all of one kind, or noise.
+#[cfg(target_arch = "x86_64")]
+fn kinds() -> Vec<(Option<u8>, Option<i8>)> {
+    let mut kinds = vec![(None, None); 20];
+    for weights in [0x00, 0xff, 0x0f, 0xf0, 0x7f, 0x80] {
+        for values in [-128, -127, 127, 0, 1] {
+            kinds.push((Some(weights), Some(values)));
+        }
+    }
+    kinds
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn one_row_by_rearranged_q4_k_is_that_of_plain_c() {
+    let mut noise = Noise(3);
+    let mut byte = move || (noise.next() * 128.0).floor() as i8;
+    for (weights, values) in kinds() {
+        for (blocks, columns) in [(1, 8), (2, 24), (6, 16), (35, 8)] {
+            let mut stored = vec![0u8; columns / 8 * blocks * Q4_K_BY_8];
+            for (index, block) in stored.chunks_mut(Q4_K_BY_8).enumerate() {
+                let (halves, rest) = block.split_at_mut(32);
+                for (at, half) in halves.chunks_mut(2).enumerate() {
+                    half.copy_from_slice(&scale(index + at, weights));
+                }
+                rest.fill_with(|| weights.unwrap_or_else(|| byte() as u8));
+            }
+            let row = row_of(blocks, &mut || values.unwrap_or_else(&mut byte));
+            let product = |kernel: one_row::Gemv| {
+                let mut product = vec![f32::NAN; columns];
+                let (n, columns) = (256 * blocks as i32, columns as i32);
+                // SAFETY: `stored` holds `columns / 8` groups of `blocks` blocks, `row` as many of Q8_K, and `product`
+                // a number for each column.
+                unsafe {
+                    sys::ggml_cpu_init();
+                    kernel(
+                        n,
+                        product.as_mut_ptr(),
+                        0,
+                        stored.as_ptr().cast(),
+                        row.as_ptr().cast(),
+                        1,
+                        columns,
+                    );
+                }
+                product
+            };
+            let found = product(one_row::ggml_gemv_q4_K_8x8_q8_K);
+            let plain = product(one_row::ggml_gemv_q4_K_8x8_q8_K_generic);
+            let what =
+                format!("{blocks} blocks, {columns} columns, weights {weights:02x?}, values {values:?}");
+            compare(&what, &found, &plain, weights.is_none());
+        }
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn one_row_by_q6_k_is_that_of_plain_c() {
+    let mut noise = Noise(4);
+    let mut byte = move || (noise.next() * 128.0).floor() as i8;
+    for (weights, values) in kinds() {
+        for blocks in [1, 2, 6, 35] {
+            let mut stored = vec![0u8; blocks * Q6_K];
+            for (index, block) in stored.chunks_mut(Q6_K).enumerate() {
+                block.fill_with(|| weights.unwrap_or_else(|| byte() as u8));
+                block[Q6_K - 2..].copy_from_slice(&scale(index, weights));
+            }
+            let row = row_of(blocks, &mut || values.unwrap_or_else(&mut byte));
+            let product = |kernel: one_row::Dot| {
+                let mut product = f32::NAN;
+                let n = 256 * blocks as i32;
+                // SAFETY: `stored` and `row` hold `blocks` blocks each.
+                unsafe {
+                    sys::ggml_cpu_init();
+                    kernel(n, &raw mut product, 0, stored.as_ptr().cast(), 0, row.as_ptr().cast(), 0, 1);
+                }
+                [product]
+            };
+            let found = product(one_row::ggml_vec_dot_q6_K_q8_K);
+            let plain = product(one_row::ggml_vec_dot_q6_K_q8_K_generic);
+            let what = format!("{blocks} blocks, weights {weights:02x?}, values {values:?}");
+            compare(&what, &found, &plain, weights.is_none() && blocks < 35);
         }
     }
 }
