@@ -161,7 +161,7 @@ mod tests {
             "native-lto",
             "upstream-default",
             "native+threading:openmp",
-            "native+huge_pages:true+lto:thin",
+            "native+huge_pages:false+lto:thin",
             // What cannot stand in a name can stand in the file.
             "native+extra_flags:-mprefer-vector-width=512",
             "native+definitions.X:\"a b\"",

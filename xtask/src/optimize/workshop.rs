@@ -149,7 +149,7 @@ mod tests {
     fn only_what_is_linked_otherwise_shares_its_objects() {
         let native = reference_plan("native");
         let cases = [
-            ("native+huge_pages:true", true),
+            ("native+huge_pages:false", true),
             ("native+allocator:mimalloc", true),
             ("native+threading:openmp", false),
             ("native+lto:thin", false),

@@ -102,14 +102,8 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
     let tools = choose::choose(profile, toolchain, &mut notes)?;
     let isa = isa::plan(profile.isa, host, &tools.compiler, &mut notes)?;
     let lto = lto::plan(profile.lto, &tools, toolchain, &mut notes)?;
-    let of_switches = switches::plan(profile, &tools, toolchain, &mut notes)?;
-    // Our patches know x86 kernels only.
-    let x86 = host.arch == "x86_64";
-    let switches = Switches {
-        prefetch: profile.switches.prefetch && x86,
-        patched_kernels: profile.switches.patched_kernels && x86,
-        ..profile.switches.clone()
-    };
+    let switches = switches::that_apply(profile, host, &tools, &mut notes);
+    let of_switches = switches::plan(profile, &switches, &tools, toolchain, &mut notes)?;
     let definitions = definitions::definitions(profile, &switches, source, &tools, &isa, &lto);
     Ok(Plan {
         profile: profile.name.clone(),

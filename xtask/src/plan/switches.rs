@@ -1,6 +1,8 @@
 //! What a profile's switches take of the compilers and the linker, and what they do not go with.
 
 use anyhow::{Result, bail};
+use build_info::Host;
+use build_info::switches::Switches;
 use toolchain::{CompilerKind, Toolchain};
 
 use super::choose::Tools;
@@ -27,17 +29,35 @@ const ELSEWHERE: [(&str, &str); 8] = [
     ("-O", "build_type, or definitions.CMAKE_CXX_FLAGS_RELEASE"),
 ];
 
-/// Plans them.
+/// The profile's switches, without those that nothing here can do.
+pub fn that_apply(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<String>) -> Switches {
+    let asked = &profile.switches;
+    // Our patches know x86 kernels only.
+    let x86 = host.arch == "x86_64";
+    // The linker puts our allocation of buffers in place of ggml's.
+    let wraps = profile.linkage == Linkage::Static && tools.rustc.host.contains("linux");
+    if asked.huge_pages && !wraps {
+        notes.push("`huge_pages` is left out: it takes `linkage = \"static\"` on Linux".to_string());
+    }
+    Switches {
+        prefetch: asked.prefetch && x86,
+        patched_kernels: asked.patched_kernels && x86,
+        huge_pages: asked.huge_pages && wraps,
+        ..asked.clone()
+    }
+}
+
+/// Plans `switches`, those of the profile that apply.
 ///
 /// # Errors
 /// When a switch does not go with another key, or its library is missing.
 pub fn plan(
     profile: &Profile,
+    switches: &Switches,
     tools: &Tools,
     toolchain: &Toolchain,
     notes: &mut Vec<String>,
 ) -> Result<CodeGen> {
-    let switches = &profile.switches;
     let mut codegen = CodeGen { cxx: extra_flags(profile)?, ..CodeGen::default() };
     let clang = tools.compiler.version.major;
     if profile.threading == Threading::Openmp
@@ -51,13 +71,6 @@ pub fn plan(
         );
     }
     if switches.huge_pages {
-        if profile.linkage != Linkage::Static || !tools.rustc.host.contains("linux") {
-            return Err(exit::usage(format!(
-                "profile {}: `huge_pages = true` takes `linkage = \"static\"` on Linux: the linker puts our allocation \
-                 of buffers in place of ggml's",
-                profile.name
-            )));
-        }
         codegen.link.push(WRAPPED.to_string());
     }
     if switches.fast_math {

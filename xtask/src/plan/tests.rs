@@ -237,7 +237,7 @@ fn switches_reach_cmake_the_compilers_and_the_linker() {
         ("patched_kernels=false", None, None, None),
         ("allocator=mimalloc", None, None, None),
         ("allocator=jemalloc", None, None, None),
-        ("huge_pages=true", None, None, Some("-Wl,--wrap=ggml_aligned_malloc")),
+        ("huge_pages=false", None, None, None),
         ("extra_flags=-fno-plt", None, Some("-fno-plt"), None),
         ("fast_math=true", None, Some("-fno-finite-math-only"), None),
     ];
@@ -259,13 +259,25 @@ fn switches_reach_cmake_the_compilers_and_the_linker() {
 }
 
 #[test]
+fn huge_pages_are_for_static_builds() {
+    let host = host("zen5-vm");
+    let wraps = |plan: &Plan| plan.codegen.link.iter().any(|flag| flag == "-Wl,--wrap=ggml_aligned_malloc");
+    let plan = plan_for("native", &host).unwrap();
+    assert!(plan.switches.huge_pages && wraps(&plan), "{plan}");
+    let plan = plan_for("native+huge_pages=false", &host).unwrap();
+    assert!(!plan.switches.huge_pages && !wraps(&plan), "{plan}");
+    let plan = plan_for("native+linkage=shared", &host).unwrap();
+    assert!(!plan.switches.huge_pages && !wraps(&plan), "{plan}");
+    assert!(plan.notes.iter().any(|note| note.contains("`huge_pages` is left out")), "{:?}", plan.notes);
+}
+
+#[test]
 fn switches_that_cannot_be_had_are_refused() {
     let all = reference_toolchain("x86_64").unwrap();
     let bare = Toolchain { openmp: vec![19], ..all.clone() };
     // Keys, the tools, the exit code, part of the message
     let cases = [
         ("threading=openmp", &bare, 1, "libomp-22-dev"),
-        ("huge_pages=true+linkage=shared", &all, 2, "takes `linkage = \"static\"`"),
         ("extra_flags=-O2", &all, 2, "build_type"),
         ("extra_flags=-ffast-math", &all, 2, "a key of its own: fast_math"),
         ("extra_flags=-march=haswell", &all, 2, "a key of its own: isa"),

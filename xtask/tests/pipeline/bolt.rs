@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use object::Object;
 
-use crate::checkout::{Checkout, LOGITS, Run, write};
+use crate::checkout::{ANSWERS, Checkout, Run, write};
 
 /// Runs before all else, as the CPU guard of the real one.
 const GUARD: &str = r#"
@@ -77,7 +77,8 @@ fn main() {
     }
     let tokens: Vec<String> = (0..63).chain([x % 1000]).map(|token| token.to_string()).collect();
     println!(
-        "{{\"isa_required\":[],\"tokens\":[{}],\"timings\":{{\"prefill_tokens_per_second\":2.5,\"decode_tokens_per_second\":1.5}}}}",
+        "{{\"huge_pages\":{},\"isa_required\":[],\"tokens\":[{}],\"timings\":{{\"prefill_tokens_per_second\":2.5,\"decode_tokens_per_second\":1.5}}}}",
+        huge_pages(),
         tokens.join(",")
     );
 }
@@ -88,7 +89,7 @@ fn checkout() -> (Checkout, PathBuf) {
     let checkout = Checkout::new("check out");
     write(&checkout.root.join("anneal/build.rs"), BUILD_RS);
     write(&checkout.root.join("anneal/guard.c"), GUARD);
-    write(&checkout.root.join("anneal/main.rs"), &format!("{ENGINE}{LOGITS}"));
+    write(&checkout.root.join("anneal/main.rs"), &format!("{ENGINE}{ANSWERS}"));
     let workload = "description = \"\"\nmodels = [\"tiny/F16\"]\nruns = [[\"run\"], [\"run\", \"again\"]]";
     write(&checkout.root.join("profiles/workloads/small.toml"), workload);
     let model = checkout.root.join("tiny.gguf");

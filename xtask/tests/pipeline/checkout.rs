@@ -44,9 +44,13 @@ else()
 endif()
 "#;
 
-/// Part of every fake engine: gives the gate the reference's own logits, which lie beside its source; with the fault
-/// `wrong` one of them is wrong in every row, with `nan` no number.
-pub const LOGITS: &str = r#"
+/// Part of every fake engine: says of huge pages what it was to be linked with, and gives the gate the reference's own
+/// logits, which lie beside its source; with the fault `wrong` one of them is wrong in every row, with `nan` no number.
+pub const ANSWERS: &str = r#"
+fn huge_pages() -> bool {
+    include_str!(concat!(env!("ANNEAL_LLAMA_PREFIX"), "/link.json")).contains("--wrap=ggml_aligned_malloc")
+}
+
 fn value(name: &str) -> Option<String> {
     std::env::args().skip_while(|word| word != name).nth(1)
 }
@@ -70,8 +74,8 @@ fn logits(fault: &str) {
 }
 "#;
 
-/// Prints what the smoke test reads. `FAKE_ANNEAL=flaky` never says the same twice; the other faults are those of
-/// [`LOGITS`].
+/// Prints what the smoke test reads. `FAKE_ANNEAL=flaky` never says the same twice, `small-pages` has none of the
+/// huge ones; the other faults are those of [`ANSWERS`].
 const ENGINE: &str = r#"
 fn main() {
     let fault = std::env::var("FAKE_ANNEAL").unwrap_or_default();
@@ -81,7 +85,8 @@ fn main() {
     let last = if fault == "flaky" { std::process::id() } else { 63 };
     let tokens: Vec<String> = (0..63).chain([last]).map(|token| token.to_string()).collect();
     println!(
-        "{{\"isa_required\":[\"avx2\"],\"tokens\":[{}],\"timings\":{{\"prefill_tokens_per_second\":2.5,\"decode_tokens_per_second\":1.5}}}}",
+        "{{\"huge_pages\":{},\"isa_required\":[\"avx2\"],\"tokens\":[{}],\"timings\":{{\"prefill_tokens_per_second\":2.5,\"decode_tokens_per_second\":1.5}}}}",
+        huge_pages() && fault != "small-pages",
         tokens.join(",")
     );
 }
@@ -156,7 +161,7 @@ impl Checkout {
                 "anneal/Cargo.toml",
                 "[package]\nname = \"anneal\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[[bin]]\nname = \"anneal\"\npath = \"main.rs\"\n",
             ),
-            ("anneal/main.rs", &format!("{ENGINE}{LOGITS}")),
+            ("anneal/main.rs", &format!("{ENGINE}{ANSWERS}")),
             ("profiles/audit.toml", AUDIT),
         ] {
             write(&root.join(file), text);

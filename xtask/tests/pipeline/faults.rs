@@ -25,11 +25,12 @@ fn switches_that_took_no_effect_are_refused() {
     let checkout = Checkout::new("checkout");
     let path = checkout.source.to_str().unwrap();
     let build = |set: &str| checkout.xtask(&["build", "--set", set, "--path", path]);
-    // This llama.cpp knows no OpenMP, and this engine no allocators or huge pages.
+    // This llama.cpp knows no OpenMP, and this engine no allocators.
     checkout
         .xtask(&["build", "--set", "threading=openmp", "--set", "compiler=system", "--path", path])
         .expect(1, "without -DGGML_USE_OPENMP, against the key `threading`");
-    build("huge_pages=true").expect(1, "large buffers of the CPU backend do not ask for huge pages");
+    let small = checkout.build_command("native").env("FAKE_ANNEAL", "small-pages").output().unwrap();
+    Run::from(small).expect(1, "large buffers of the CPU backend do not ask for huge pages");
     build("allocator=mimalloc").expect(1, "mimalloc");
     build("treading=openmp").expect(2, "unknown field `treading`");
     assert!(!checkout.current("native").exists(), "something became current");

@@ -40,7 +40,7 @@ const EACH: [&str; 10] = [
     "patched_kernels=false",
     "allocator=mimalloc",
     "allocator=jemalloc",
-    "huge_pages=true",
+    "huge_pages=false",
     "extra_flags=-fno-plt,-fno-semantic-interposition",
     "extra_flags=-mprefer-vector-width=512",
 ];

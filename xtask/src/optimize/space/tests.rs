@@ -67,7 +67,7 @@ fn spaces_of_machines() {
 fn spaces_of_other_tools_and_profiles() {
     insta::assert_snapshot!("gcc only", table(&host("zen5-vm"), &gcc_only(), "native", "rag", false));
     let toolchain = reference_toolchain("x86_64").unwrap();
-    let base = "native+huge_pages:true+threading:openmp";
+    let base = "native+huge_pages:false+threading:openmp";
     insta::assert_snapshot!(
         "from a build with switches",
         table(&host("zen5-vm"), &toolchain, base, "rag", false)
