@@ -122,6 +122,12 @@ fn a_tuning_is_written_down_used_shown_exported_and_forgotten() {
     let (code, stdout, _) = parts(&anneal(state.path(), &["tune", "--show", "-m", model()]));
     assert_eq!(code, Some(0));
     assert!(stdout.contains("for rag (2048 prompt tokens and 256 generated)"), "{stdout}");
+    assert!(!stdout.contains("not used here"), "{stdout}");
+    let build = entry["key"]["build"].clone();
+    plant(state.path(), |entry| entry["key"]["build"] = json!("another"));
+    let (_, stdout, _) = parts(&anneal(state.path(), &["tune", "--show"]));
+    assert!(stdout.contains("not used here: this model was tuned with another build"), "{stdout}");
+    plant(state.path(), |entry| entry["key"]["build"] = build);
     let out = state.path().join("exported.json");
     let export = ["tune", "--export", out.to_str().expect("a path in UTF-8")];
     assert_eq!(parts(&anneal(state.path(), &export)).0, Some(0));

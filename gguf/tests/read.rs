@@ -277,7 +277,8 @@ fn numbers_of_each_layer_are_read_from_the_file() {
     let mut header = header();
     header.metadata.push(("llama.attention.head_count_kv".into(), Meta::I32s(vec![8, 0, 300])));
     header.metadata.push(("llama.wrong".into(), Meta::I32s(vec![8, -1])));
-    header.metadata.push(("llama.long".into(), Meta::I32s(vec![0; 5000])));
+    header.metadata.push(("llama.long".into(), Meta::I32s(vec![0; (1 << 20) + 1])));
+    header.metadata.push(("llama.vocabulary".into(), Meta::I32s(vec![1; 262_144])));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");
     fs::write(&path, file_of(&header)).unwrap();
@@ -286,6 +287,7 @@ fn numbers_of_each_layer_are_read_from_the_file() {
         ("llama.attention.head_count_kv", Some(vec![8, 0, 300])),
         ("llama.context_length", Some(vec![4096])),
         ("llama.wrong", None),
+        ("llama.vocabulary", Some(vec![1; 262_144])),
         ("llama.long", None),
         ("llama.missing", None),
         ("general.architecture", None),

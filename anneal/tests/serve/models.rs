@@ -175,7 +175,10 @@ fn one_that_cannot_be_loaded_is_told_and_tried_again() {
     let server = configured(THREE, &["b.gguf", "c.gguf"]);
     let asked = server.ask(&of("a", 1));
     assert_eq!(asked["error"]["code"], "model_unavailable", "{asked}");
-    assert!(asked["error"]["message"].to_string().contains("a.gguf"), "{asked}");
+    let message = asked["error"]["message"].to_string();
+    assert!(message.contains("a.gguf"), "{message}");
+    let folder = server.folder.path().to_str().expect("a folder");
+    assert!(!message.contains(folder), "a client is told where the server's files lie: {message}");
     let (status, _) = server.post("/v1/completions", &of("a", 1));
     assert!(status == 503, "{status}");
     assert_eq!(state(&server, "a"), "failed");

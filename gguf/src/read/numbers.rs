@@ -6,12 +6,12 @@ use std::io::{Read, Seek, SeekFrom};
 use super::{GgufFile, ReadError};
 use crate::value::{Scalar, Value, ValueType};
 
-/// Longest array that is read: sizes of each layer, of which llama.cpp allows 512.
-const LIMIT: u64 = 4096;
+/// Longest array that is read: something of each token, of which the largest vocabularies have 262,144.
+const LIMIT: u64 = 1 << 20;
 
 impl GgufFile {
     /// The whole numbers under `key`: one for a number, all for an array of them, read from the file. `None` where the
-    /// key is missing, holds something else or a negative number, or is longer than any list of layers.
+    /// key is missing, holds something else or a negative number, or is longer than a list of any vocabulary's tokens.
     ///
     /// # Errors
     /// When the file cannot be read again.

@@ -44,16 +44,16 @@ pub struct Args {
     #[arg(long = "for", value_name = "PURPOSE")]
     objective: Option<Objective>,
     /// Time for all of it: 90s, 3m, 1h
-    #[arg(long, value_name = "TIME", default_value = "3m", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "3m", value_parser = duration, conflicts_with_all = ["show", "reset", "export"])]
     budget: Duration,
     /// Memory that a run may take, as in 8GiB [default: no ceiling]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     memory: Option<Bytes>,
     /// Also try settings that lose accuracy: quantised KV caches
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["show", "reset", "export"])]
     allow_lossy: bool,
     /// Start over, where an earlier tuning was stopped
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["show", "reset", "export"])]
     fresh: bool,
     /// Print what would be tried
     #[arg(long)]

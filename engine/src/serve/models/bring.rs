@@ -234,6 +234,7 @@ impl Front {
                 if closing == Closing::Open {
                     (self.loader.say)(&format!("the model {:?} cannot be loaded: {why}", entry.name()));
                 }
+                let why = without_folders(why, &entry.named);
                 failed(entry, why);
             }
         }
@@ -318,7 +319,8 @@ impl Front {
         tracing::info!(model = entry.name(), "unloaded");
         (entry.leaves, entry.memory, entry.place) = (false, Bytes(0), Place::Out);
         if let Err(error) = broke {
-            failed(entry, error.to_string());
+            let why = without_folders(error.to_string(), &entry.named);
+            failed(entry, why);
         }
         drop(state);
         self.tell();
@@ -363,6 +365,15 @@ impl Front {
         }
         ends
     }
+}
+
+/// `why` for clients, over TCP too: the model's files, and not in whose folders they lie, which the log says.
+fn without_folders(why: String, named: &Named) -> String {
+    let adapters = named.engine.variant.adapters.iter().map(|adapter| &adapter.path);
+    let folders = std::iter::once(&named.options.model).chain(adapters).filter_map(|path| path.parent());
+    folders
+        .filter(|folder| folder.parent().is_some())
+        .fold(why, |why, folder| why.replace(&format!("{}/", folder.display()), ""))
 }
 
 fn failed(entry: &mut Entry, why: String) {

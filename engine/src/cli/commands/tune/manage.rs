@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::Error;
+use crate::live::Live;
 use crate::tune::{Progress, report};
 use crate::tuning;
 use anyhow::{Context as _, Result, bail};
-use build_info::tuning::Entry;
+use build_info::tuning::{CpuKey, Entry, Miss};
 use build_info::words::{printable, printable_lines};
 use build_info::{Bytes, TuningRecord};
 use gguf::partial::PartialFile;
@@ -62,10 +63,22 @@ pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
         let _ = writeln!(io::stderr(), "{what}, says {}", printable(&path.to_string_lossy()));
         return Ok(ExitCode::SUCCESS);
     }
-    let defaults = defaults(&crate::cli::commands::read_live())?;
-    let texts: Vec<String> = record.entries.iter().map(|entry| report::entry(entry, &defaults)).collect();
+    let live = crate::cli::commands::read_live();
+    let defaults = defaults(&live)?;
+    let texts = record.entries.iter().map(|entry| {
+        let unused = not_used(entry, &live).map(|why| format!("not used here: {why}\n"));
+        report::entry(entry, &defaults) + &unused.unwrap_or_default()
+    });
+    let texts: Vec<String> = texts.collect();
     // Somebody else may have written the record.
     print(&printable_lines(&texts.join("\n")))
+}
+
+/// Why the engine's next start here takes nothing from `entry`, whatever the model.
+fn not_used(entry: &Entry, live: &Live) -> Option<Miss> {
+    let cpu = CpuKey::of(live.host.as_ref()?);
+    let record = TuningRecord { entries: vec![entry.clone()], ..TuningRecord::default() };
+    record.lookup(&tuning::build_of(live), &cpu, &entry.key.model, None).err()
 }
 
 /// Forgets `entries`, and the progress of a tuning of the same.
