@@ -363,6 +363,8 @@ struct Attention {
     n: usize,
     /// Sequences: cell `c` is of `c % sequences`, token `t` of `t % sequences`.
     sequences: usize,
+    /// These cells are of all sequences: tiles of which all is wanted beside those of which little is.
+    common: (usize, usize),
     /// ALiBi's largest bias, and the limit of a score; 0 where there is none.
     bias: f32,
     softcap: f32,
@@ -375,7 +377,8 @@ impl Attention {
 
     /// What is added to a score; every seventh token sees nothing at all.
     fn mask(&self, token: usize, cell: usize) -> f32 {
-        let own = cell % self.sequences == token % self.sequences;
+        let common = (self.common.0..self.common.1).contains(&cell);
+        let own = common || cell % self.sequences == token % self.sequences;
         if !own || token % 7 == 3 { f32::NEG_INFINITY } else { -((cell % 5) as f32) / 4.0 }
     }
 
@@ -442,7 +445,8 @@ impl Attention {
             let weights: Vec<f64> = scores.iter().map(|score| score.exp()).collect();
             let sum: f64 = weights.iter().sum();
             for at in 0..k {
-                let expected: f64 = (0..cells)
+                let seen = (0..cells).filter(|&cell| weights[cell] > 0.0);
+                let expected: f64 = seen
                     .map(|cell| weights[cell] * f64::from(values[(kv * cells + cell) * k + at]))
                     .sum::<f64>()
                     / if sum == 0.0 { 1.0 } else { sum };
@@ -460,22 +464,26 @@ impl Attention {
 fn attention_to_scattered_cells_is_that_of_plain_arithmetic() {
     let mut noise = Noise(3);
     for of in [sys::GGML_TYPE_F16, sys::GGML_TYPE_F32] {
-        for (n, cells, sequences) in [
-            (1, 70, 3),
-            (1, 600, 64),
-            (5, 256, 5),
-            (63, 200, 20),
-            (64, 256, 1),
-            (64, 320, 4),
-            (64, 256, 64),
-            (70, 190, 9),
-            (130, 300, 64),
-            (64, 330, 100),
+        let none = (0, 0);
+        for (n, cells, sequences, common) in [
+            (1, 70, 3, none),
+            (1, 600, 64, none),
+            (5, 256, 5, none),
+            (63, 200, 20, none),
+            (64, 256, 1, none),
+            (64, 320, 4, none),
+            (64, 256, 64, none),
+            (70, 190, 9, none),
+            (130, 300, 64, none),
+            (64, 330, 100, none),
+            // A tile of which little is wanted before one, and before a part of one, of which all is; the other way round.
+            (64, 232, 64, (128, 232)),
+            (64, 232, 64, (64, 160)),
         ] {
             for (k, bias, softcap, threads) in
                 [(64, 0.0, 0.0, 1), (128, 0.0, 0.0, 2), (80, 8.0, 0.0, 2), (64, 0.0, 5.0, 3)]
             {
-                let attention = Attention { of, k, cells, n, sequences, bias, softcap, threads };
+                let attention = Attention { of, k, cells, n, sequences, common, bias, softcap, threads };
                 let worst = attention.worst(&mut noise);
                 // A row alone rounds the query and its sum to F16, where keys and values are.
                 let most = if of == sys::GGML_TYPE_F16 && n < 64 { 5e-3 } else { 1e-5 };

@@ -102,6 +102,10 @@ pub fn space(
         why: "the profile itself".to_string(),
         steps: 0,
     });
+    if base.switches.huge_pages {
+        let why = format!("{} asks for them already", base.name);
+        space.left_out.push(LeftOut { name: HUGE_PAGES.to_string(), why });
+    }
     for idea in ideas {
         if idea.on_request && !asked.iter().any(|name| name == idea.name) {
             let why = format!("{}; --only {} tries it", idea.why, idea.name);
@@ -114,6 +118,9 @@ pub fn space(
     space
 }
 
+/// The idea that `native` takes over.
+const HUGE_PAGES: &str = "huge-pages";
+
 fn candidate(base: &Profile, files: &[String], idea: &Idea) -> Candidate {
     let own = match idea.name {
         "lto" => "native-lto",
@@ -122,7 +129,10 @@ fn candidate(base: &Profile, files: &[String], idea: &Idea) -> Candidate {
     };
     let plain = base.file == "native" && base.sets.is_empty();
     let of_file = plain && files.iter().any(|file| file == own);
-    let sets = base.sets.iter().map(ToString::to_string).chain(idea.sets.iter().map(|set| set.to_string()));
+    let key = |set: &str| set.split('=').next().map(str::to_string);
+    let replaced = |set: &String| idea.sets.iter().any(|own| key(own) == key(set));
+    let kept = base.sets.iter().map(ToString::to_string).filter(|set| !replaced(set));
+    let sets = kept.chain(idea.sets.iter().map(|set| set.to_string()));
     Candidate {
         name: idea.name.to_string(),
         file: if of_file { own.to_string() } else { base.file.clone() },
@@ -138,7 +148,7 @@ fn general(host: &Host, base: &Profile) -> Vec<Idea> {
     let mut ideas = Vec::new();
     if !base.switches.huge_pages && base.linkage == Linkage::Static && host.os.family == "linux" {
         let why = "repacked weights and the KV cache on pages of 2 MiB: fewer look-ups of addresses";
-        ideas.push(Idea::new("huge-pages", &["huge_pages=true"], 90, why));
+        ideas.push(Idea::new(HUGE_PAGES, &["huge_pages=true"], 90, why));
     }
     if base.threading != Threading::Openmp {
         let why = "threads that wait otherwise between the parts of a graph";

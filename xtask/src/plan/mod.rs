@@ -102,7 +102,7 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
     let tools = choose::choose(profile, toolchain, &mut notes)?;
     let isa = isa::plan(profile.isa, host, &tools.compiler, &mut notes)?;
     let lto = lto::plan(profile.lto, &tools, toolchain, &mut notes)?;
-    let switches = switches::that_apply(profile, host, &tools, &mut notes);
+    let switches = switches::that_apply(profile, host, &tools, &mut notes)?;
     let of_switches = switches::plan(profile, &switches, &tools, toolchain, &mut notes)?;
     let definitions = definitions::definitions(profile, &switches, source, &tools, &isa, &lto);
     Ok(Plan {

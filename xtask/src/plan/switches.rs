@@ -30,21 +30,33 @@ const ELSEWHERE: [(&str, &str); 8] = [
 ];
 
 /// The profile's switches, without those that nothing here can do.
-pub fn that_apply(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<String>) -> Switches {
+///
+/// # Errors
+/// When one of these was asked for by name.
+pub fn that_apply(
+    profile: &Profile,
+    host: &Host,
+    tools: &Tools,
+    notes: &mut Vec<String>,
+) -> Result<Switches> {
     let asked = &profile.switches;
     // Our patches know x86 kernels only.
     let x86 = host.arch == "x86_64";
     // The linker puts our allocation of buffers in place of ggml's.
     let wraps = profile.linkage == Linkage::Static && tools.rustc.host.contains("linux");
     if asked.huge_pages && !wraps {
-        notes.push("`huge_pages` is left out: it takes `linkage = \"static\"` on Linux".to_string());
+        let takes = "it takes `linkage = \"static\"` on Linux";
+        if profile.sets.iter().any(|set| set.to_string() == "huge_pages=true") {
+            return Err(exit::usage(format!("profile {}: `huge_pages = true`: {takes}", profile.name)));
+        }
+        notes.push(format!("`huge_pages` is left out: {takes}"));
     }
-    Switches {
+    Ok(Switches {
         prefetch: asked.prefetch && x86,
         patched_kernels: asked.patched_kernels && x86,
         huge_pages: asked.huge_pages && wraps,
         ..asked.clone()
-    }
+    })
 }
 
 /// Plans `switches`, those of the profile that apply.

@@ -269,6 +269,8 @@ fn huge_pages_are_for_static_builds() {
     let plan = plan_for("native+linkage=shared", &host).unwrap();
     assert!(!plan.switches.huge_pages && !wraps(&plan), "{plan}");
     assert!(plan.notes.iter().any(|note| note.contains("`huge_pages` is left out")), "{:?}", plan.notes);
+    let error = plan_for("native+huge_pages=true+linkage=shared", &host).unwrap_err();
+    assert!(format!("{error:#}").contains("`huge_pages = true`: it takes"), "{error:#}");
 }
 
 #[test]

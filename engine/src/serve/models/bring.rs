@@ -1,5 +1,6 @@
 //! Loading models on demand, and letting go of them.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
@@ -234,7 +235,7 @@ impl Front {
                 if closing == Closing::Open {
                     (self.loader.say)(&format!("the model {:?} cannot be loaded: {why}", entry.name()));
                 }
-                let why = without_folders(why, &entry.named);
+                let why = without_folders(&why, &entry.named);
                 failed(entry, why);
             }
         }
@@ -319,7 +320,7 @@ impl Front {
         tracing::info!(model = entry.name(), "unloaded");
         (entry.leaves, entry.memory, entry.place) = (false, Bytes(0), Place::Out);
         if let Err(error) = broke {
-            let why = without_folders(error.to_string(), &entry.named);
+            let why = without_folders(&error.to_string(), &entry.named);
             failed(entry, why);
         }
         drop(state);
@@ -368,12 +369,32 @@ impl Front {
 }
 
 /// `why` for clients, over TCP too: the model's files, and not in whose folders they lie, which the log says.
-fn without_folders(why: String, named: &Named) -> String {
-    let adapters = named.engine.variant.adapters.iter().map(|adapter| &adapter.path);
-    let folders = std::iter::once(&named.options.model).chain(adapters).filter_map(|path| path.parent());
-    folders
+fn without_folders(why: &str, named: &Named) -> String {
+    let options = &named.options;
+    let adapters = named.engine.variant.adapters.iter().map(|adapter| adapter.path.as_path());
+    let cache = options.prompt_cache.iter().map(|cache| cache.folder.as_path());
+    let template = options.chat_template.iter().map(Path::new);
+    let paths = std::iter::once(options.model.as_path()).chain(adapters).chain(cache).chain(template);
+    let mut folders: Vec<String> = paths
+        .filter_map(Path::parent)
         .filter(|folder| folder.parent().is_some())
-        .fold(why, |why, folder| why.replace(&format!("{}/", folder.display()), ""))
+        .map(|folder| format!("{}/", folder.display()))
+        .collect();
+    // Of one in another the longer one, which leaves nothing of it.
+    folders.sort_by_key(|folder| std::cmp::Reverse(folder.len()));
+    folders.iter().fold(why.to_string(), |why, folder| without(&why, folder))
+}
+
+/// `text` without `folder` where a path begins with it.
+fn without(text: &str, folder: &str) -> String {
+    let inside = |last: char| last.is_alphanumeric() || "/._-".contains(last);
+    let mut out = String::with_capacity(text.len());
+    let mut done = 0;
+    for (at, _) in text.match_indices(folder).filter(|(at, _)| !text[..*at].ends_with(inside)) {
+        out.push_str(&text[done..at]);
+        done = at + folder.len();
+    }
+    out + &text[done..]
 }
 
 fn failed(entry: &mut Entry, why: String) {
@@ -397,6 +418,25 @@ fn choose_one_to_go(entries: &mut [Entry], more: u64, may_disturb: bool) {
             let Some(entry) = oldest else { break };
             entry.leaves = true;
             free += entry.memory.0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without;
+
+    #[test]
+    fn a_folder_goes_where_a_path_begins_with_it() {
+        for (text, folder, expected) in [
+            ("cannot read /srv/m/a.gguf: gone", "/srv/m/", "cannot read a.gguf: gone"),
+            ("\"/a/x\" and /a/y", "/a/", "\"x\" and y"),
+            ("/srv/a/x", "/a/", "/srv/a/x"),
+            ("models/models/x", "models/", "models/x"),
+            ("/m/a and /m/", "/m/", "a and "),
+            ("", "/m/", ""),
+        ] {
+            assert_eq!(without(text, folder), expected, "{text} without {folder}");
         }
     }
 }

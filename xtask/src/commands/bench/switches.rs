@@ -32,7 +32,7 @@ pub struct Args {
 }
 
 /// What is tried where nothing is named.
-const EACH: [&str; 10] = [
+const EACH: [&str; 9] = [
     "threading=openmp",
     "repack=false",
     "llamafile=false",
@@ -40,7 +40,6 @@ const EACH: [&str; 10] = [
     "patched_kernels=false",
     "allocator=mimalloc",
     "allocator=jemalloc",
-    "huge_pages=false",
     "extra_flags=-fno-plt,-fno-semantic-interposition",
     "extra_flags=-mprefer-vector-width=512",
 ];
@@ -50,7 +49,9 @@ pub fn run(mut args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let profiles = workspace.build_profiles();
     if args.keys.is_empty() {
-        args.keys = EACH.iter().filter_map(|text| text.parse().ok()).collect();
+        let huge = !profile::load(&profiles, &args.profile)?.switches.huge_pages;
+        let each = EACH.map(str::to_string).into_iter().chain([format!("huge_pages={huge}")]);
+        args.keys = each.filter_map(|text| text.parse().ok()).collect();
     }
     let mut builds = vec![args.profile.clone()];
     // All names first: a wrong one is told before anything is built.
