@@ -64,6 +64,25 @@ fn commands_take_a_name_in_place_of_a_file() {
     assert_eq!(offline.0, Some(0), "{}", offline.2);
 }
 
+/// A server that cannot listen: it ends when its models are there.
+#[test]
+fn a_servers_configuration_names_models_on_the_hub() {
+    let model = tiny();
+    let case = Case::new(&[(Q4, &model)], |_| Act::Well);
+    let config = case.folder.path().join("server_config.toml");
+    let socket = "s".repeat(200);
+    fs::write(&config, format!("socket = \"{socket}\"\n[models.small]\nhf = \"a/b:Q4_K_M\"\n"))
+        .expect("written");
+    let serve = ["serve", "--config", config.to_str().expect("a path")];
+    let (code, _, words) = run(&case, &serve);
+    assert!(code == Some(1) && words.contains("fetched and verified") && words.contains(&socket), "{words}");
+    let (_, _, words) = run(&case, &serve);
+    assert!(!words.contains("fetched") && words.contains(&socket), "{words}");
+    fs::write(&config, "[models.small]\nhf = \"a/other\"\n").expect("written");
+    let (code, _, words) = run(&case, &serve);
+    assert!(code == Some(1) && words.contains("a/other"), "{words}");
+}
+
 #[test]
 fn wrong_usage_is_told_apart_from_what_may_pass() {
     let model = tiny();

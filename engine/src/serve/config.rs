@@ -26,6 +26,7 @@ use crate::cache::DEFAULT_BOUND;
 use crate::chat::BUILTIN_NAMES;
 use crate::error::{Error, Result};
 use crate::ffi::MAX_SEQUENCES;
+use crate::hub::Name;
 use crate::log;
 use crate::settings::Requested;
 use crate::size;
@@ -41,6 +42,7 @@ pub use models::variables;
 #[expect(missing_docs, reason = "each is explained in `KEYS`")]
 pub struct Config {
     pub model: Option<PathBuf>,
+    pub hf: Option<Name>,
     pub name: Option<String>,
     pub chat_template: Option<String>,
     pub socket: Option<PathBuf>,
@@ -110,6 +112,9 @@ const PARTS: [(&str, &str); 6] = [
 pub const KEYS: &[Key] = &[
     Key { name: "model", value: "\"model.gguf\"", help: "GGUF file. A relative path is looked for in this file's folder.",
           set: |config, value| put(&mut config.model, path(value)) },
+    Key { name: "hf", value: "\"owner/repo:Q4_K_M\"",
+          help: "The model on the Hugging Face hub in place of model, as for --hf; fetched at the start where it is not there.",
+          set: |config, value| put(&mut config.hf, word(value)) },
     Key { name: "name", value: "\"model\"", help: "What clients call it. Default: the file's name without its end.",
           set: |config, value| put(&mut config.name, text(value)) },
     Key { name: "chat_template", value: "\"chatml\"",
@@ -180,7 +185,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "drain_s", value: "30.0", help: "Seconds for which requests may go on after SIGTERM.",
           set: |config, value| put(&mut config.drain_s, seconds(value)) },
     Key { name: "step_ms", value: "250",
-          help: "Milliseconds that prompts may add to the time between two tokens of others: less is smoother, more is faster in all.",
+          help: "Milliseconds that prompts may add to the time between two tokens of others, and up to four times as much where more wait than generate: less is smoother, more is faster in all.",
           set: |config, value| put(&mut config.step_ms, whole(value, 1, 60_000)) },
     Key { name: "prompt_reuse", value: "true", help: "Keep what was evaluated, for prompts that begin the same.",
           set: |config, value| put(&mut config.prompt_reuse, truth(value)) },
@@ -387,9 +392,12 @@ impl Config {
             };
         }
         self.models = if self.models.is_empty() { self.before(other.models) } else { self.models };
+        if self.model.is_none() && self.hf.is_none() {
+            (self.model, self.hf) = (other.model, other.hf);
+        }
         self.workloads = if self.workloads.is_empty() { other.workloads } else { self.workloads };
         or!(self, other, default_model memory_limit pools preload);
-        or!(self, other, model name chat_template socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
+        or!(self, other, name chat_template socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
             idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro speculative
             draft_max draft_near max_request_bytes max_connections log_format log_level log_prompts);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
@@ -397,6 +405,24 @@ impl Config {
             greedy temperature top_k top_p min_p seed);
         self.engine.variant = self.engine.variant.or(other.engine.variant);
         self
+    }
+
+    /// With the files that `fetch` says for the models that are named by `hf`.
+    ///
+    /// # Errors
+    /// Those of `fetch`, and where a model has both names.
+    pub fn fetched(mut self, fetch: &mut dyn FnMut(&Name) -> Result<PathBuf>) -> Result<Self> {
+        for config in self.models.values_mut().chain([&mut self]) {
+            let Some(name) = config.hf.take() else { continue };
+            if let Some(model) = &config.model {
+                let model = model.display();
+                return Err(Error::Usage(format!(
+                    "hf = \"{name}\" and the file {model}: a model has one of them"
+                )));
+            }
+            config.model = Some(fetch(&name)?);
+        }
+        Ok(self)
     }
 
     /// The keys for requests over TCP.
@@ -426,7 +452,7 @@ impl Config {
         let model = self
             .model
             .clone()
-            .ok_or_else(|| usage("no model: name one with -m FILE, or by `model` in the file of --config"))?;
+            .ok_or_else(|| usage("no model: name one with -m FILE or --hf OWNER/REPO, or by `model` or `hf` in the file of --config"))?;
         let socket = match (&self.socket, self.listen) {
             (Some(path), _) => Some(path.clone()),
             (None, Some(_)) => None,

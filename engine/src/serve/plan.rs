@@ -1,5 +1,7 @@
 //! What the next batch holds: a pure function of what each slot wants.
 
+use std::time::Duration;
+
 /// What a slot wants of the next batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
@@ -59,15 +61,25 @@ pub fn plan(active: &[Active], budget: u32, prefill: u32) -> Vec<Part> {
     parts
 }
 
-/// How many tokens of prompts may go beside slots that generate, so that a batch takes about `step` seconds: as many as
+/// How long a batch may take beside slots that generate, where `step` is asked for: where more wait for their prompts than
+/// generate, up to four times as long. The few would otherwise keep the many from their first token, and every batch of the
+/// few reads all weights.
+pub fn stretched(step: Duration, active: &[Active]) -> Duration {
+    const MOST: f64 = 4.0;
+    let generate = active.iter().filter(|slot| slot.want == Want::Decode).count();
+    let wait = active.len() - generate;
+    step.mul_f64((wait as f64 / generate.max(1) as f64).clamp(1.0, MOST))
+}
+
+/// How many tokens of prompts may go beside slots that generate, so that a batch takes about `step`: as many as
 /// took that long at `seconds_per_token`, which is not known before the first prompt.
-pub fn prefill_beside_decode(step: f64, seconds_per_token: Option<f64>) -> u32 {
+pub fn prefill_beside_decode(step: Duration, seconds_per_token: Option<f64>) -> u32 {
     /// Less would make prompts slow without making a batch much shorter.
     const LEAST: u32 = 16;
     /// Where nothing was measured.
     const UNMEASURED: u32 = 64;
     match seconds_per_token {
-        Some(time) if time > 0.0 => ((step / time).min(1e9) as u32).max(LEAST),
+        Some(time) if time > 0.0 => ((step.as_secs_f64() / time).min(1e9) as u32).max(LEAST),
         _ => UNMEASURED,
     }
 }
@@ -157,14 +169,32 @@ mod tests {
     #[test]
     fn prefill_beside_decode_takes_the_time_it_may() {
         let cases = [
-            (0.25, None, 64),
-            (0.25, Some(0.001), 250),
-            (0.25, Some(0.0), 64),
-            (0.25, Some(1.0), 16),
-            (0.25, Some(1e-12), 1_000_000_000),
+            (250, None, 64),
+            (250, Some(0.001), 250),
+            (250, Some(0.0), 64),
+            (250, Some(1.0), 16),
+            (250, Some(1e-12), 1_000_000_000),
         ];
         for (step, seconds_per_token, expected) in cases {
-            assert_eq!(prefill_beside_decode(step, seconds_per_token), expected, "{seconds_per_token:?}");
+            let found = prefill_beside_decode(Duration::from_millis(step), seconds_per_token);
+            assert_eq!(found, expected, "{step} ms at {seconds_per_token:?}");
+        }
+    }
+
+    #[test]
+    fn many_that_wait_get_more_time() {
+        use Want::{Decode as D, Prefill as P};
+        let cases: [(&[Want], u64); 6] = [
+            (&[D, P(9)], 100),
+            (&[D, D, D, P(9)], 100),
+            (&[D, P(9), P(9)], 200),
+            (&[P(9), D, P(9), D, P(9)], 150),
+            (&[D, P(9), P(9), P(9), P(9), P(9)], 400),
+            (&[], 100),
+        ];
+        for (wants, expected) in cases {
+            let found = stretched(Duration::from_millis(100), &active(wants));
+            assert_eq!(found, Duration::from_millis(expected), "{wants:?}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The file of `--config`, read again while the server runs.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use toml::Table;
@@ -7,6 +8,7 @@ use toml::Table;
 use super::config::{Config, KEYS};
 use super::models::Served;
 use crate::error::Result;
+use crate::hub::Name;
 use crate::live::Live;
 use crate::settings::Settings;
 
@@ -38,7 +40,13 @@ pub struct Source {
     flags: Config,
     table: Table,
     keys: Vec<String>,
+    fetch: Fetch,
+    /// What it said before: a model stays the one that it was.
+    fetched: BTreeMap<String, PathBuf>,
 }
+
+/// The file of a model on the hub, which is fetched only where the second says so.
+pub type Fetch = fn(&Name, bool) -> Result<PathBuf>;
 
 /// What a new configuration changes.
 pub struct Change {
@@ -53,11 +61,28 @@ impl Source {
     ///
     /// # Errors
     /// As [`Config::read`].
-    pub fn read(path: &Path, flags: Config) -> Result<(Self, Config)> {
+    pub fn read(path: &Path, flags: Config, fetch: Fetch) -> Result<(Self, Config)> {
         let table = Config::table(path)?;
-        let config = flags.clone().or(Config::from_table(&table, path)?);
-        let keys = config.keys()?;
-        Ok((Source { path: path.to_path_buf(), flags, table, keys }, config))
+        let (path, keys, fetched) = (path.to_path_buf(), Vec::new(), BTreeMap::new());
+        let mut source = Source { path, flags, table: Table::new(), keys, fetch, fetched };
+        let config = source.config(&table, true)?;
+        source.keys = config.keys()?;
+        source.table = table;
+        Ok((source, config))
+    }
+
+    /// What the flags and `table` ask for; models on the hub are fetched `now`, or else looked for on the disk.
+    fn config(&mut self, table: &Table, now: bool) -> Result<Config> {
+        let config = self.flags.clone().or(Config::from_table(table, &self.path)?);
+        let (fetch, fetched) = (self.fetch, &mut self.fetched);
+        config.fetched(&mut |name| {
+            if let Some(path) = fetched.get(&name.to_string()) {
+                return Ok(path.clone());
+            }
+            let path = fetch(name, now)?;
+            fetched.insert(name.to_string(), path.clone());
+            Ok(path)
+        })
     }
 
     /// Reads it again. What is in force stays where anything is wrong.
@@ -67,7 +92,7 @@ impl Source {
     pub fn again(&mut self) -> Result<Change> {
         let new = Config::table(&self.path)?;
         // As a whole: the next start would fail as well.
-        self.flags.clone().or(Config::from_table(&new, &self.path)?).served()?;
+        self.config(&new, false)?.served()?;
         let (mut table, mut changed, mut later) = (Table::new(), Vec::new(), Vec::new());
         for name in KEYS.iter().map(|key| key.name).chain(["models", "workloads"]) {
             let at_once = AT_ONCE.contains(&name);
@@ -82,7 +107,7 @@ impl Source {
                 table.insert(name.to_string(), value.clone());
             }
         }
-        let config = self.flags.clone().or(Config::from_table(&table, &self.path)?);
+        let config = self.config(&table, false)?;
         let served = config.served()?;
         // Of the machine nothing is asked.
         for named in &served.models {
@@ -161,7 +186,8 @@ mod tests {
             ..Config::default()
         };
         write("queue = 3\nslots = 2\ntemperature = 0.5\n");
-        let (mut source, config) = Source::read(&path, flags).expect("a configuration");
+        let (mut source, config) = Source::read(&path, flags, |_, _| unreachable!("no model is on the hub"))
+            .expect("a configuration");
         assert_eq!((config.queue, config.slots), (Some(3), Some(2)));
 
         let said = |source: &mut Source| match source.again() {
@@ -197,5 +223,44 @@ mod tests {
         }
         write("queue = 4\nslots = 2\ntimeout_s = 2.5\n");
         assert_eq!(said(&mut source), "nothing changes now");
+    }
+
+    #[test]
+    fn models_on_the_hub_are_fetched_at_the_start_and_only_looked_for_later() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("server_config.toml");
+        let write = |text: &str| {
+            fs::write(&path, format!("listen = \"127.0.0.1:0\"\n{text}")).expect("written");
+        };
+        fn fetch(name: &Name, now: bool) -> Result<PathBuf> {
+            match (now, name.repo().as_str()) {
+                (true, "a/b") | (false, "a/there") => Ok(PathBuf::from(name.repo()).join("m.gguf")),
+                _ => Err(crate::Error::Usage(format!("{name} is asked for, now: {now}"))),
+            }
+        }
+        let models = |source: &mut Source| {
+            let served = source.again().map(|change| change.served).map_err(|why| why.to_string())?;
+            Ok::<_, String>(served.models.into_iter().map(|named| named.options.model).collect::<Vec<_>>())
+        };
+        let paths = |texts: &[&str]| texts.iter().map(PathBuf::from).collect::<Vec<_>>();
+
+        write("hf = \"a/b\"\n");
+        let (mut source, config) = Source::read(&path, Config::default(), fetch).expect("a configuration");
+        assert_eq!((config.model, config.hf), (Some("a/b/m.gguf".into()), None));
+        // What was fetched is not asked for again.
+        assert_eq!(models(&mut source), Ok(paths(&["a/b/m.gguf"])));
+        write("hf = \"a/b\"\n[models.x]\nhf = \"a/there:Q8_0\"\n");
+        assert_eq!(models(&mut source), Ok(paths(&["a/b/m.gguf", "a/there/m.gguf"])));
+        write("hf = \"a/b\"\n[models.x]\nhf = \"a/not\"\n");
+        assert_eq!(models(&mut source), Err("a/not is asked for, now: false".to_string()));
+
+        // A flag goes before the file, whichever of both names it has.
+        let flags = Config { model: Some("flag.gguf".into()), ..Config::default() };
+        let (_, config) = Source::read(&path, flags, |_, _| Ok("x.gguf".into())).expect("a configuration");
+        assert_eq!((config.model, config.hf), (Some("flag.gguf".into()), None));
+        write("hf = \"a/b\"\nmodel = \"m.gguf\"\n");
+        let both = Source::read(&path, Config::default(), fetch).map(|(_, config)| config);
+        let told = both.expect_err("two names").to_string();
+        assert!(told.contains("hf = \"a/b\" and the file"), "{told}");
     }
 }

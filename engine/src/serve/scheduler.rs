@@ -14,7 +14,7 @@ use super::drafts::Drafting;
 use super::hold::{self, Holds};
 use super::job::{Client, Done, Event, Finish, Job};
 use super::metrics::Metrics;
-use super::plan::{Active, Part, plan, prefill_beside_decode};
+use super::plan::{Active, Part, plan, prefill_beside_decode, stretched};
 use super::queue::{Closing, Inbox};
 use super::reuse::{Choice, Held, choose};
 use super::slot::{Outbox, Run, Slot, unstarted};
@@ -38,7 +38,7 @@ const QUEUE: Duration = Duration::from_millis(20);
 pub struct Rules {
     /// Whether prompts may begin with what is in the cache.
     pub reuse: bool,
-    /// How long a batch may take in which anyone generates, as far as prompts make it long.
+    /// How long a batch may take in which anyone generates, as far as prompts make it long ([`stretched`]).
     pub step: Duration,
     /// How long a reader may be behind before its request ends.
     pub stall: Duration,
@@ -382,7 +382,8 @@ impl Scheduler {
 
     /// One batch: evaluated, tokens chosen and told.
     fn step(&mut self, active: &[Active]) {
-        let beside = prefill_beside_decode(self.rules.step.as_secs_f64(), self.seconds_per_prompt_token);
+        let step = stretched(self.rules.step, active);
+        let beside = prefill_beside_decode(step, self.seconds_per_prompt_token);
         let parts = plan(active, self.budget, beside);
         self.take_threads(&parts);
         let inbox = Arc::clone(&self.inbox);

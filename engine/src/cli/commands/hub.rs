@@ -49,6 +49,11 @@ impl HubFlags {
     }
 }
 
+/// The file of a model on the hub: fetched `now` where it is not there, or else only looked for.
+pub fn fetch_or_find(name: &Name, now: bool) -> crate::Result<PathBuf> {
+    fetch(name, !now)
+}
+
 fn fetch(name: &Name, offline: bool) -> crate::Result<PathBuf> {
     let options = Options::from_env(offline)?;
     if options.token_withheld && !options.offline {

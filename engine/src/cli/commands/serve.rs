@@ -21,7 +21,7 @@ use build_info::words::printable;
 use serde_json::json;
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
-use super::hub::HubFlags;
+use super::hub::{self, HubFlags};
 use super::variant::{VariantFlags, warn_of_context};
 
 /// Serve a model to other programs
@@ -125,7 +125,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let flags = Config { model: args.hub.any(args.model.as_deref())?, ..flags(args) };
-    let file = args.config.as_deref().map(|path| Source::read(path, flags.clone())).transpose()?;
+    let file = args
+        .config
+        .as_deref()
+        .map(|path| Source::read(path, flags.clone(), hub::fetch_or_find))
+        .transpose()?;
     let (mut source, config) = match file {
         Some((source, config)) => (Some(source), config),
         None => (None, flags.or(Config::default().under_environment(config::variables())?)),

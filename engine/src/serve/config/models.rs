@@ -14,7 +14,8 @@ use crate::settings::Requested;
 use crate::variant::Variant;
 
 /// Keys of the file that a model may have for itself; `path` is its `model`.
-pub const OWN: [&str; 45] = [
+pub const OWN: [&str; 46] = [
+    "hf",
     "chat_template",
     "load_mode",
     "repack",
@@ -68,7 +69,7 @@ pub(super) const PRINTED: &str = "
 # Several models, each by its name
 
 # A request names its model. Each is loaded when it is first asked for, and unloaded when another one needs the memory
-# and nobody uses it. A table has path, and may have any key of a model above; what it does not say is as above, but for
+# and nobody uses it. A table has path or hf, and may have any key of a model above; what it does not say is as above, but for
 # chat_template, embedding_pooling, lora, rope_… and yarn_…. Remove the # of every line.
 
 #[models.small]
@@ -116,9 +117,9 @@ fn model(value: &Value) -> std::result::Result<Config, String> {
             None => return Err(format!(".{name}: {}", mend(name))),
         }
     }
-    match config.model {
-        Some(_) => Ok(config),
-        None => Err(": path is missing: the GGUF file".to_string()),
+    match config.model.is_some() || config.hf.is_some() {
+        true => Ok(config),
+        false => Err(": path is missing: the GGUF file, or hf for one on the hub".to_string()),
     }
 }
 
@@ -174,7 +175,8 @@ impl Config {
     /// These models, of which each is asked first for what `self` says.
     pub(super) fn before(&self, models: BTreeMap<String, Config>) -> BTreeMap<String, Config> {
         let engine = self.engine_of_all();
-        let first = Config { model: None, name: None, models: BTreeMap::new(), engine, ..self.clone() };
+        let first =
+            Config { model: None, hf: None, name: None, models: BTreeMap::new(), engine, ..self.clone() };
         models.into_iter().map(|(name, model)| (name, first.clone().or(model))).collect()
     }
 
@@ -196,6 +198,7 @@ impl Config {
         }
         let above = Config {
             model: None,
+            hf: None,
             chat_template: None,
             embedding_pooling: None,
             models: BTreeMap::new(),
@@ -307,6 +310,7 @@ mod tests {
             ("[models]\na = 3", "models: a: use a table"),
             ("[models.a]\nslots = 1", "models: a: path is missing"),
             ("[models.a]\npath = 3", "models: a.path: use a text"),
+            ("[models.a]\nhf = \"b\"", "models: a.hf: write OWNER/REPO"),
             ("[models.a]\npath = \"p\"\nslots = 0", "models: a.slots: use a whole number from 1 to 256"),
             ("[models.a]\npath = \"p\"\nslot = 1", "models: a.slot: unknown key; did you mean slots?"),
             ("[models.a]\nmodel = \"p\"", "models: a.model: unknown key; a model's file is its path"),

@@ -173,7 +173,7 @@ impl Worker {
         let Some(evaluator) = &mut self.evaluator else { return Ok(Vec::new()) };
         let (inbox, metrics) = (&self.inbox, &self.metrics);
         // As it is by now: a configuration can be read again.
-        let step = inbox.step().unwrap_or(self.step).as_secs_f64();
+        let step = inbox.step().unwrap_or(self.step);
         let per_token = self.seconds_per_token;
         let begin = Instant::now();
         let limit = || {

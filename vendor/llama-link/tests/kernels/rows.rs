@@ -1,0 +1,260 @@
+//! Products of one row, and of some, with rearranged Q4_K and with Q6_K.
+
+use llama_sys as sys;
+
+use crate::Noise;
+
+/// Eight rows of Q4_K, one block each: their scales, their scales of minima, both of each sub-block, the values.
+const Q4_K_BY_8: usize = 16 + 16 + 96 + 1024;
+
+/// Bytes of a block of 256 values: a scale, the values, their sums by sixteen.
+const Q8_K: usize = 4 + 256 + 32;
+
+/// A block of Q6_K: four and two bits of the values, their scales, the block's.
+const Q6_K: usize = 128 + 64 + 16 + 2;
+
+/// What the products are to equal, and they: declared in ggml-cpu's own `repack.h` and `quants.h` alone.
+mod kernels {
+    use std::ffi::{c_int, c_void};
+
+    pub type Product =
+        unsafe extern "C" fn(c_int, *mut f32, usize, *const c_void, *const c_void, c_int, c_int);
+    pub type Dot =
+        unsafe extern "C" fn(c_int, *mut f32, usize, *const c_void, usize, *const c_void, usize, c_int);
+
+    unsafe extern "C" {
+        pub fn ggml_gemv_q4_K_8x8_q8_K(
+            n: c_int,
+            s: *mut f32,
+            bs: usize,
+            vx: *const c_void,
+            vy: *const c_void,
+            nr: c_int,
+            nc: c_int,
+        );
+        pub fn ggml_gemv_q4_K_8x8_q8_K_generic(
+            n: c_int,
+            s: *mut f32,
+            bs: usize,
+            vx: *const c_void,
+            vy: *const c_void,
+            nr: c_int,
+            nc: c_int,
+        );
+        pub fn ggml_gemm_q4_K_8x8_q8_K(
+            n: c_int,
+            s: *mut f32,
+            bs: usize,
+            vx: *const c_void,
+            vy: *const c_void,
+            nr: c_int,
+            nc: c_int,
+        );
+        pub fn ggml_gemm_q4_K_8x8_q8_K_generic(
+            n: c_int,
+            s: *mut f32,
+            bs: usize,
+            vx: *const c_void,
+            vy: *const c_void,
+            nr: c_int,
+            nc: c_int,
+        );
+        pub fn ggml_vec_dot_q6_K_q8_K(
+            n: c_int,
+            s: *mut f32,
+            bs: usize,
+            vx: *const c_void,
+            bx: usize,
+            vy: *const c_void,
+            by: usize,
+            nrc: c_int,
+        );
+        pub fn ggml_vec_dot_q6_K_q8_K_generic(
+            n: c_int,
+            s: *mut f32,
+            bs: usize,
+            vx: *const c_void,
+            bx: usize,
+            vy: *const c_void,
+            by: usize,
+            nrc: c_int,
+        );
+    }
+}
+
+/// A row of Q8_K whose scale is one, of what `value` says.
+fn row_of(blocks: usize, value: &mut dyn FnMut() -> i8) -> Vec<u8> {
+    let mut row = Vec::new();
+    for _ in 0..blocks {
+        let values: Vec<i8> = (0..256).map(|_| value()).collect();
+        row.extend(1.0f32.to_le_bytes());
+        row.extend(values.iter().map(|value| *value as u8));
+        for sixteen in values.chunks(16) {
+            let sum: i16 = sixteen.iter().map(|value| i16::from(*value)).sum();
+            row.extend(sum.to_le_bytes());
+        }
+    }
+    row
+}
+
+/// The bytes of a half whose products with whole numbers are exact: 1, -1, 2 or -2. Only 1 where sums get large.
+fn scale(index: usize, weights: Option<u8>) -> [u8; 2] {
+    let halves: [u16; 4] = [0x3c00, 0xbc00, 0x4000, 0xc000];
+    halves[if weights.is_some() { 0 } else { index % 4 }].to_le_bytes()
+}
+
+/// Products of whole numbers are exact in single precision while they are small, in whatever order; of the largest
+/// ones the last bits are lost, and no more.
+fn compare(what: &str, found: &[f32], plain: &[f32], exact: bool) {
+    for (row, (found, plain)) in found.iter().zip(plain).enumerate() {
+        let equal = if exact { found == plain } else { (found - plain).abs() <= 1e-5 * plain.abs() };
+        assert!(equal, "{what}: row {row} is {found}, by plain C {plain}");
+    }
+}
+
+/// Bytes of weights and values of a row: all of one kind, or noise.
+fn kinds() -> Vec<(Option<u8>, Option<i8>)> {
+    let mut kinds = vec![(None, None); 20];
+    for weights in [0x00, 0xff, 0x0f, 0xf0, 0x7f, 0x80] {
+        for values in [-128, -127, 127, 0, 1] {
+            kinds.push((Some(weights), Some(values)));
+        }
+    }
+    kinds
+}
+
+/// `columns` rows of Q4_K, `blocks` blocks each, eight of them interleaved: `weights` or noise.
+fn rearranged(columns: usize, blocks: usize, weights: Option<u8>, byte: &mut dyn FnMut() -> i8) -> Vec<u8> {
+    let mut stored = vec![0u8; columns / 8 * blocks * Q4_K_BY_8];
+    for (index, block) in stored.chunks_mut(Q4_K_BY_8).enumerate() {
+        let (halves, rest) = block.split_at_mut(32);
+        for (at, half) in halves.chunks_mut(2).enumerate() {
+            half.copy_from_slice(&scale(index + at, weights));
+        }
+        rest.fill_with(|| weights.unwrap_or_else(|| byte() as u8));
+    }
+    stored
+}
+
+#[test]
+fn one_row_by_rearranged_q4_k_is_that_of_plain_c() {
+    let mut noise = Noise(3);
+    let mut byte = move || (noise.next() * 128.0).floor() as i8;
+    for (weights, values) in kinds() {
+        for (blocks, columns) in [(1, 8), (2, 24), (6, 16), (35, 8)] {
+            let stored = rearranged(columns, blocks, weights, &mut byte);
+            let row = row_of(blocks, &mut || values.unwrap_or_else(&mut byte));
+            let product = |kernel: kernels::Product| {
+                let mut product = vec![f32::NAN; columns];
+                let (n, columns) = (256 * blocks as i32, columns as i32);
+                // SAFETY: `stored` holds `columns / 8` groups of `blocks` blocks, `row` as many of Q8_K, and `product`
+                // a number for each column.
+                unsafe {
+                    sys::ggml_cpu_init();
+                    kernel(
+                        n,
+                        product.as_mut_ptr(),
+                        0,
+                        stored.as_ptr().cast(),
+                        row.as_ptr().cast(),
+                        1,
+                        columns,
+                    );
+                }
+                product
+            };
+            let found = product(kernels::ggml_gemv_q4_K_8x8_q8_K);
+            let plain = product(kernels::ggml_gemv_q4_K_8x8_q8_K_generic);
+            let what =
+                format!("{blocks} blocks, {columns} columns, weights {weights:02x?}, values {values:?}");
+            compare(&what, &found, &plain, weights.is_none());
+        }
+    }
+}
+
+/// Four rows of Q8_K as one: their scales, eight values of each in turn, four sums of each in turn.
+fn interleaved(rows: &[Vec<u8>; 4]) -> Vec<u8> {
+    let mut four = Vec::new();
+    for at in 0..rows[0].len() / Q8_K {
+        let blocks = rows.each_ref().map(|row| &row[at * Q8_K..][..Q8_K]);
+        blocks.iter().for_each(|block| four.extend(&block[..4]));
+        for eight in 0..32 {
+            blocks.iter().for_each(|block| four.extend(&block[4 + eight * 8..][..8]));
+        }
+        for sums in 0..4 {
+            blocks.iter().for_each(|block| four.extend(&block[4 + 256 + sums * 8..][..8]));
+        }
+    }
+    four
+}
+
+/// Columns of which sixteens remain and not, rows in more than one four, results that lie apart.
+#[test]
+fn rows_by_rearranged_q4_k_are_those_of_plain_c() {
+    let mut noise = Noise(5);
+    let mut byte = move || (noise.next() * 128.0).floor() as i8;
+    for (weights, values) in kinds() {
+        for (blocks, columns, fours) in [(1, 8, 1), (2, 24, 2), (6, 16, 1), (3, 40, 3), (35, 8, 1)] {
+            let stored = rearranged(columns, blocks, weights, &mut byte);
+            let mut row = || row_of(blocks, &mut || values.unwrap_or_else(&mut byte));
+            let rows: Vec<[Vec<u8>; 4]> = (0..fours).map(|_| [row(), row(), row(), row()]).collect();
+            let all: Vec<u8> = rows.iter().flat_map(interleaved).collect();
+            let apart = columns + 3;
+            let product = |kernel: kernels::Product, rows: &[u8], number: usize| {
+                let mut product = vec![f32::NAN; apart * number];
+                let (n, number, columns) = (256 * blocks as i32, number as i32, columns as i32);
+                // SAFETY: `stored` holds `columns / 8` groups of `blocks` blocks, `rows` as many of Q8_K for each row,
+                // and `product` a number for each column and row, each row's `apart` from the one before.
+                unsafe {
+                    sys::ggml_cpu_init();
+                    let (stored, rows) = (stored.as_ptr().cast(), rows.as_ptr().cast());
+                    kernel(n, product.as_mut_ptr(), apart, stored, rows, number, columns);
+                }
+                product
+            };
+            let found = product(kernels::ggml_gemm_q4_K_8x8_q8_K, &all, 4 * fours);
+            let plain = product(kernels::ggml_gemm_q4_K_8x8_q8_K_generic, &all, 4 * fours);
+            for (at, row) in rows.iter().flatten().enumerate() {
+                let what = format!(
+                    "{blocks} blocks, {columns} columns, row {at}, weights {weights:02x?}, values {values:?}"
+                );
+                let (found, beyond) = found[at * apart..][..apart].split_at(columns);
+                compare(&what, found, &plain[at * apart..][..columns], weights.is_none());
+                assert!(beyond.iter().all(|value| value.is_nan()), "{what}: written beyond its end");
+                // As by itself.
+                let alone = product(kernels::ggml_gemv_q4_K_8x8_q8_K, row, 1);
+                compare(&what, found, &alone[..columns], weights.is_none());
+            }
+        }
+    }
+}
+
+#[test]
+fn one_row_by_q6_k_is_that_of_plain_c() {
+    let mut noise = Noise(4);
+    let mut byte = move || (noise.next() * 128.0).floor() as i8;
+    for (weights, values) in kinds() {
+        for blocks in [1, 2, 6, 35] {
+            let mut stored = vec![0u8; blocks * Q6_K];
+            for (index, block) in stored.chunks_mut(Q6_K).enumerate() {
+                block.fill_with(|| weights.unwrap_or_else(|| byte() as u8));
+                block[Q6_K - 2..].copy_from_slice(&scale(index, weights));
+            }
+            let row = row_of(blocks, &mut || values.unwrap_or_else(&mut byte));
+            let product = |kernel: kernels::Dot| {
+                let mut product = f32::NAN;
+                let n = 256 * blocks as i32;
+                // SAFETY: `stored` and `row` hold `blocks` blocks each.
+                unsafe {
+                    sys::ggml_cpu_init();
+                    kernel(n, &raw mut product, 0, stored.as_ptr().cast(), 0, row.as_ptr().cast(), 0, 1);
+                }
+                [product]
+            };
+            let found = product(kernels::ggml_vec_dot_q6_K_q8_K);
+            let plain = product(kernels::ggml_vec_dot_q6_K_q8_K_generic);
+            let what = format!("{blocks} blocks, weights {weights:02x?}, values {values:?}");
+            compare(&what, &found, &plain, weights.is_none() && blocks < 35);
+        }
+    }
+}
