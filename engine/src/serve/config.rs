@@ -412,15 +412,16 @@ impl Config {
     /// # Errors
     /// Those of `fetch`, and where a model has both names.
     pub fn fetched(mut self, fetch: &mut dyn FnMut(&Name) -> Result<PathBuf>) -> Result<Self> {
-        for config in self.models.values_mut().chain([&mut self]) {
-            let Some(name) = config.hf.take() else { continue };
-            if let Some(model) = &config.model {
+        let own = self.models.values_mut().map(|config| (&mut config.model, &mut config.hf));
+        for (model, hf) in own.chain([(&mut self.model, &mut self.hf)]) {
+            let Some(name) = hf.take() else { continue };
+            if let Some(model) = model {
                 let model = model.display();
                 return Err(Error::Usage(format!(
                     "hf = \"{name}\" and the file {model}: a model has one of them"
                 )));
             }
-            config.model = Some(fetch(&name)?);
+            *model = Some(fetch(&name)?);
         }
         Ok(self)
     }

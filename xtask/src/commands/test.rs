@@ -30,7 +30,8 @@ impl Args {
     }
 }
 
-/// Installs what the tests take, builds `native` and `portable`, then runs all tests against them.
+/// Installs what the tests take, builds `native` and `portable`, then runs all tests against them, those of the kernels against
+/// both.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     // Before the builds: who is asked is still there, and nothing was done in vain.
@@ -39,28 +40,36 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         build::make(profile, args.yes, ui)?;
     }
     // libllama of the native build, rather than a tree of llama-link's own.
-    let prefix = std::fs::canonicalize(workspace.current("native").join("prefix"))?;
+    let prefix = |profile| std::fs::canonicalize(workspace.current(profile).join("prefix"));
     // What was measured or tuned on this machine is no matter of a test: a folder that is not there.
     let state = workspace.anneal().join("test-state");
     let log = Log::new(workspace.anneal().join("test.log"), ui.verbose());
     let mut sum = Sum::default();
-    let result = Run::new(process::cargo(), &log)
-        .dir(workspace.root())
-        .args(["test", "--workspace", "--locked", "--no-fail-fast"])
-        .args(args.filter)
-        .env("ANNEAL_LLAMA_PREFIX", prefix)
-        .env("ANNEAL_STATE_DIR", state)
-        .envs(&complete(args.unattended))
-        .watch(|_, line| {
-            sum.add(line);
-            let _ = writeln!(std::io::stderr(), "{line}");
-        });
+    let mut run = |profile, what: &[&str]| {
+        let result = Run::new(process::cargo(), &log)
+            .dir(workspace.root())
+            .args(["test", "--locked", "--no-fail-fast"])
+            .args(what)
+            .args(&args.filter)
+            .env("ANNEAL_LLAMA_PREFIX", prefix(profile)?)
+            .env("ANNEAL_STATE_DIR", &state)
+            .envs(&complete(args.unattended))
+            .watch(|_, line| {
+                sum.add(line);
+                let _ = writeln!(std::io::stderr(), "{line}");
+            });
+        process::check_interrupted()?;
+        anyhow::Ok(result)
+    };
+    // The kernels of CPUs without AVX-512, in a folder of its own: all that is linked with native's stays as it is.
+    let folder = workspace.anneal().join("test-portable").to_string_lossy().into_owned();
+    let portable = run("portable", &["-p", "llama-link", "--test", "kernels", "--target-dir", &folder])?;
+    let result = run("native", &["--workspace"])?.and(portable);
     // Its own errors repeat what was shown; the count is what a reader looks for.
     ui.result(
         &serde_json::json!({ "passed": sum.passed, "failed": sum.failed, "ignored": sum.ignored }),
         &sum,
     )?;
-    process::check_interrupted()?;
     match result {
         Err(_) if sum.failed > 0 => bail!("{} tests failed; all output: target/anneal/test.log", sum.failed),
         Ok(()) if !sum.documentation => bail!("the examples in the engine's documentation were not run"),

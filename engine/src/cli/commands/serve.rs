@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::ffi::start;
 use crate::log;
+use crate::options::FlashAttention;
 use crate::serve::config::{self, Config};
 use crate::serve::models::{Resolve, Served};
 use crate::serve::reload::Source;
@@ -153,7 +154,14 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
     let tuning = tuning.clone();
     Arc::new(move |named, live| {
-        let tuned = tuning.look_up(&named.options.model, &named.engine.variant, live);
+        let mut tuned = tuning.look_up(&named.options.model, &named.engine.variant, live);
+        // That was measured with one request at a time. Without flash attention every token is multiplied with the cells
+        // of all slots, with it the cells of others are skipped.
+        if let Some(tuned) = tuned.as_mut().filter(|_| named.options.slots > 1)
+            && tuned.flash_attention == Some(FlashAttention::Off)
+        {
+            tuned.flash_attention = None;
+        }
         let settings = Settings::resolve_tuned(&named.engine, tuned.as_ref(), live)?;
         super::warn_of(&settings);
         warn_of_context(&named.options.model, &settings);
