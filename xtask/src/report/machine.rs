@@ -12,6 +12,7 @@ pub fn lead(inputs: &Inputs) -> String {
     let parts = [
         (inputs.builds.len(), "build"),
         (inputs.comparisons.len(), "comparison"),
+        (inputs.servers.len(), "comparison of servers"),
         (inputs.rows.len(), "row of anneal bench"),
         (inputs.rooflines.len(), "roofline"),
         (inputs.tunings.len(), "tuning"),
@@ -19,6 +20,7 @@ pub fn lead(inputs: &Inputs) -> String {
     ];
     let said = parts.into_iter().filter(|(number, _)| *number > 0).map(|(number, one)| match one {
         "row of anneal bench" if number > 1 => format!("{number} rows of anneal bench"),
+        "comparison of servers" if number > 1 => format!("{number} comparisons of servers"),
         one => count(number, one),
     });
     let said: Vec<String> = said.collect();
@@ -78,6 +80,9 @@ fn machines(inputs: &Inputs) -> Vec<(String, String)> {
     };
     for (name, comparison) in &inputs.comparisons {
         add(&comparison.provenance.machine, name.clone());
+    }
+    for (name, served) in &inputs.servers {
+        add(&served.provenance.machine, name.clone());
     }
     for (name, other) in &inputs.others {
         add(other.value()["machine"].as_str().unwrap_or_default(), name.clone());

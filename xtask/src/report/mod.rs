@@ -9,6 +9,7 @@ mod others;
 mod read;
 mod repeat;
 mod rows;
+mod servers;
 mod sound;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use report::{Block, Report, Section};
 use serde_json::Value;
 
 use crate::compare::Comparison;
+use crate::serving::Served;
 pub use gather::gather;
 pub use read::read_all;
 use rows::Row;
@@ -36,6 +38,8 @@ pub struct Inputs {
     builds: Vec<BuildInfo>,
     /// `bench compare`.
     comparisons: Vec<(String, Comparison)>,
+    /// `bench serve`.
+    servers: Vec<(String, Served)>,
     /// `anneal bench`.
     rows: Vec<Row>,
     /// `anneal bench --roofline`.
@@ -72,6 +76,7 @@ impl Inputs {
     /// Whether there are builds and machines at most.
     pub fn measured_nothing(&self) -> bool {
         self.comparisons.is_empty()
+            && self.servers.is_empty()
             && self.rows.is_empty()
             && self.rooflines.is_empty()
             && self.tunings.is_empty()
@@ -85,6 +90,7 @@ pub fn page(inputs: &Inputs, hostname: bool) -> Report {
         ("Host", machine::blocks(inputs, hostname)),
         ("Builds", builds::blocks(&inputs.builds)),
         ("Comparisons", compared::blocks(&inputs.comparisons)),
+        ("Servers", servers::blocks(&inputs.servers)),
         ("What settings did", tuned::blocks(&inputs.tunings)),
         ("Threads", bench::threads(&inputs.rows)),
         ("Roofline", bench::roofline(&inputs.rows, &inputs.rooflines)),

@@ -11,7 +11,7 @@ use super::rows::Row;
 use super::{Inputs, Other, sound};
 
 /// What a file may be.
-const KINDS: &str = "a comparison (bench compare --raw), bench build, bench overhead, rows of anneal bench -o json or \
+const KINDS: &str = "a comparison (bench compare --raw), bench serve --out, bench build, bench overhead, rows of anneal bench -o json or \
                      jsonl, a roofline, a tuning record, build_info.json, optimize, validate, or a machine (detect)";
 
 /// Reads the files that were named, in their order. The first that is not understood ends it.
@@ -32,6 +32,7 @@ impl Inputs {
         self.hosts.append(&mut read.hosts);
         self.builds.append(&mut read.builds);
         self.comparisons.append(&mut read.comparisons);
+        self.servers.append(&mut read.servers);
         self.rows.append(&mut read.rows);
         self.rooflines.append(&mut read.rooflines);
         self.tunings.append(&mut read.tunings);
@@ -79,6 +80,10 @@ impl Inputs {
             let mut comparison = parse(value, "a comparison")?;
             sound::judge(&mut comparison)?;
             self.comparisons.push((name, comparison));
+        } else if has(&["figures", "programs", "warm_prefix"]) {
+            let mut served = parse(value, "a comparison of servers")?;
+            sound::judge_servers(&mut served)?;
+            self.servers.push((name, served));
         } else if has(&["plan_hash", "toolchain", "schema_version"]) {
             let text = serde_json::to_vec(&value)?;
             self.builds.push(BuildInfo::parse(&text, path)?);

@@ -13,6 +13,7 @@ pub fn blocks(inputs: &Inputs) -> Vec<Block> {
     let mut commands: Vec<String> = inputs.builds.iter().map(build).collect();
     commands.extend((!inputs.rooflines.is_empty()).then(|| "anneal bench --roofline".to_string()));
     commands.extend(inputs.comparisons.iter().map(|(_, comparison)| comparison.provenance.command.clone()));
+    commands.extend(inputs.servers.iter().map(|(_, served)| served.provenance.command.clone()));
     commands.extend(bench(&inputs.rows));
     commands.extend(inputs.tunings.iter().map(|entry| {
         let objective = entry["key"]["objective"].as_str().unwrap_or("chat");

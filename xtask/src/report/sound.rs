@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::tuned;
 use crate::compare::comparison::{Comparison, Figure};
 use crate::compare::{Quantity, Ratio};
+use crate::serving::Served;
 
 /// Refuses ratios that cannot be, and builds that nobody entered. What is said of a ratio is what the ratio says,
 /// whatever the file does.
@@ -34,6 +35,24 @@ fn judge_figure(figure: &mut Figure) -> Result<()> {
             check(ends(ratio)).with_context(|| result.build.clone())?;
         }
         result.verdict = result.ratio.map(|ratio| figure.phase.verdict(&ratio).to_string());
+    }
+    Ok(())
+}
+
+/// The same of servers.
+pub fn judge_servers(served: &mut Served) -> Result<()> {
+    let Served { programs, figures, .. } = served;
+    for figure in figures {
+        let title = || format!("{} with {} clients", figure.name, figure.clients);
+        for result in &mut figure.results {
+            if !programs.iter().any(|own| own.name == result.program) {
+                bail!("{}: it tells of {:?}, which is none of its programs", title(), result.program);
+            }
+            if let Some(ratio) = &result.ratio {
+                check(ends(ratio)).with_context(title)?;
+            }
+            result.verdict = result.ratio.map(|ratio| figure.quantity.verdict(&ratio).to_string());
+        }
     }
     Ok(())
 }

@@ -101,6 +101,28 @@ fn all_published_results_are_understood() {
     }
 }
 
+/// What clients notice is drawn, against each other server; all else stands in the table.
+#[test]
+fn servers_are_drawn_and_tabled() {
+    let inputs = read_all(&[docs("by-hand/serve-tiny-zen4.json")]).unwrap();
+    let report = page(&inputs, false);
+    let titles: Vec<&str> = report.sections.iter().map(|section| section.title.as_str()).collect();
+    assert_eq!(titles, ["Host", "Servers", "Commands to repeat"]);
+    let markdown = report.markdown("plots");
+    let figure = &inputs.servers[0].1.figures[0];
+    let (own, ratio) = (&figure.results[0], figure.results[1].ratio.unwrap());
+    for expected in [
+        "Of 1 comparison of servers, read from".to_string(),
+        format!("| {} | all clients | {:.0} t/s | llama-server |", figure.clients, own.median),
+        format!("{:.3} [{:.3}, {:.3}]", ratio.median, ratio.low, ratio.high),
+        "outside libllama".to_string(),
+        "cargo xtask bench serve -m tiny.gguf".to_string(),
+    ] {
+        assert!(markdown.contains(&expected), "{expected} is not in\n{markdown}");
+    }
+    assert_eq!(report.plots().count(), 1);
+}
+
 #[test]
 fn what_is_not_understood_is_named_and_nothing_of_it_is_taken() {
     let whole = std::fs::read_to_string(docs("native-vs-llama-bench.json")).unwrap();
@@ -161,6 +183,20 @@ fn what_a_file_says_of_its_ratios_is_what_they_say() {
         assert_eq!(comparison.overall[0].verdict, expected);
         assert_eq!(comparison.figures[0].results[1].verdict.as_deref(), Some(expected));
     }
+    let servers: Value =
+        serde_json::from_str(&std::fs::read_to_string(docs("by-hand/serve-tiny-zen4.json")).unwrap())
+            .unwrap();
+    let of_servers = |median: f64, low: f64, high: f64| {
+        let mut altered = servers.clone();
+        let result = &mut altered["figures"][0]["results"][1];
+        result["ratio"] = json!({"median": median, "low": low, "high": high, "pairs": 20});
+        result["verdict"] = json!("faster");
+        altered
+    };
+    let read = inputs(&[&of_servers(0.9, 0.8, 0.95).to_string()]).unwrap();
+    assert_eq!(read.servers[0].1.figures[0].results[1].verdict.as_deref(), Some("slower"));
+    let mut strange_server = servers.clone();
+    strange_server["figures"][0]["results"][1]["program"] = json!("nobody");
     let mut stranger = whole.clone();
     stranger["figures"][0]["results"][1]["build"] = json!("nobody");
     let bad = json!({"median": -1.0, "low": -2.0, "high": 0.0, "pairs": 20});
@@ -171,6 +207,8 @@ fn what_a_file_says_of_its_ratios_is_what_they_say() {
         (with(0.0, 0.0, 0.0), "cannot be"),
         (with(1.3, 1.1, 1.2), "cannot be"),
         (stranger, "\"nobody\", which is none of its builds"),
+        (strange_server, "\"nobody\", which is none of its programs"),
+        (of_servers(1.3, 1.1, 1.2), "cannot be"),
         (json!({"ranking": [{"name": "native", "against_base": bad}]}), "cannot be"),
         (tuned, "cannot be"),
     ];

@@ -46,7 +46,8 @@ pub struct Served {
     pub equal: Option<Equal>,
     /// What was measured, ours against each other one.
     pub figures: Vec<Figure>,
-    /// All runs, in their order.
+    /// All runs, in their order; published results may leave them out, since the samples are in the figures.
+    #[serde(default)]
     pub runs: Vec<Run>,
 }
 
@@ -319,7 +320,8 @@ impl Served {
     }
 }
 
-fn show(unit: &str, value: f64) -> String {
+/// A value with its unit.
+pub fn show(unit: &str, value: f64) -> String {
     match (unit, value) {
         ("bytes", _) => Bytes(value as u64).to_string(),
         (_, value) if value >= 1000.0 => format!("{value:.0} {unit}"),
