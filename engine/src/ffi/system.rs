@@ -1,0 +1,159 @@
+//! The library as a whole: its start, its version, what devices and libraries it has.
+
+use std::ffi::CStr;
+
+use llama_sys as sys;
+
+use super::owned;
+
+/// Installs the handlers and initialises the backends. The first call counts; `verbose` lets llama.cpp's log
+/// through to stderr.
+pub fn start(verbose: bool) {
+    // SAFETY: no preconditions; once only by itself.
+    unsafe { sys::anneal_start(verbose) }
+}
+
+/// Sets or clears the flag that stops interruptible contexts.
+pub fn interrupt(on: bool) {
+    // SAFETY: stores an atomic.
+    unsafe { sys::anneal_interrupt(on) }
+}
+
+/// Whether the flag is set.
+pub fn interrupted() -> bool {
+    // SAFETY: reads an atomic, ignores its argument.
+    unsafe { sys::anneal_interrupted(std::ptr::null_mut()) }
+}
+
+/// Ends the process without destructors, for when other threads are inside llama.cpp.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit has no preconditions.
+    unsafe { sys::anneal_exit_now(code) };
+    std::process::abort()
+}
+
+/// Version of the linked llama.cpp.
+pub fn llama_version() -> String {
+    // SAFETY: takes nothing, returns a string literal.
+    unsafe { owned(sys::llama_version()) }
+}
+
+/// What the linked backends were compiled for and can do, as llama.cpp words it.
+pub fn system_info() -> String {
+    start(false);
+    // SAFETY: the backends are initialised; returns a static buffer that is copied at once.
+    unsafe { owned(sys::llama_print_system_info()) }
+}
+
+/// Whether a large buffer of the CPU backend asks the kernel for huge pages.
+pub fn huge_pages() -> bool {
+    start(false);
+    // SAFETY: makes a buffer of its own and frees it.
+    unsafe { sys::anneal_huge_pages() }
+}
+
+/// Whether large buffers made from now on ask for huge pages, in a build that can.
+pub fn ask_huge_pages(on: bool) {
+    // SAFETY: stores an atomic.
+    unsafe { sys::anneal_ask_huge_pages(on) }
+}
+
+/// Turns ggml's tiled kernels off for the rest of the process. They look at the environment once, at the first matrix
+/// product, so this must come before a model is loaded.
+pub fn turn_off_tiled() {
+    // SAFETY: at this time nothing but the thread that waits for signals runs beside this one, and it reads no
+    // environment; llama.cpp's threads are made later.
+    unsafe { std::env::set_var(TILED, "0") }
+}
+
+/// The variable that ggml's tiled kernels look at.
+pub const TILED: &str = "GGML_CPU_TILED_MM";
+
+/// Whether C and C++ get their memory, as Rust does, from the allocator that was linked in.
+#[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
+pub fn allocator_serves_cpp() -> bool {
+    // SAFETY: `owns` is called with memory that is alive, and only looks it up.
+    unsafe { sys::anneal_memory_is(Some(owns)) }
+}
+
+#[cfg(all(feature = "mimalloc", not(feature = "jemalloc")))]
+unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
+    // SAFETY: compares the address with those of its arenas.
+    unsafe { libmimalloc_sys::mi_is_in_heap_region(memory) }
+}
+
+#[cfg(feature = "jemalloc")]
+unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
+    let mut memory = memory;
+    let (mut arena, mut size) = (0u32, size_of::<u32>());
+    // SAFETY: the shim has seen that `malloc` is this program's, so jemalloc knows the address; reads one pointer,
+    // writes one number.
+    unsafe {
+        tikv_jemalloc_sys::mallctl(
+            c"arenas.lookup".as_ptr(),
+            (&raw mut arena).cast(),
+            &mut size,
+            (&raw mut memory).cast(),
+            size_of_val(&memory),
+        ) == 0
+    }
+}
+
+/// Kind of a compute device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The CPU, or a library that works on it.
+    Cpu,
+    /// A GPU with memory of its own or shared memory.
+    Gpu,
+}
+
+/// The devices of the linked backends, with their descriptions.
+pub fn devices() -> Vec<(DeviceKind, String)> {
+    start(false);
+    // SAFETY: the backends are initialised, every index is below the count, descriptions are copied at once.
+    unsafe {
+        (0..sys::ggml_backend_dev_count())
+            .map(|index| {
+                let device = sys::ggml_backend_dev_get(index);
+                let kind = match sys::ggml_backend_dev_type(device) {
+                    sys::GGML_BACKEND_DEVICE_TYPE_GPU | sys::GGML_BACKEND_DEVICE_TYPE_IGPU => DeviceKind::Gpu,
+                    _ => DeviceKind::Cpu,
+                };
+                (kind, owned(sys::ggml_backend_dev_description(device)))
+            })
+            .collect()
+    }
+}
+
+/// Names of the linked backends.
+pub fn backends() -> Vec<String> {
+    start(false);
+    // SAFETY: as in `devices`.
+    unsafe {
+        (0..sys::ggml_backend_reg_count())
+            .map(|index| owned(sys::ggml_backend_reg_name(sys::ggml_backend_reg_get(index))))
+            .collect()
+    }
+}
+
+/// What the linked BLAS library calls itself; `None` where there is none.
+pub fn blas_library() -> Option<String> {
+    let mut text = [0_u8; 256];
+    // SAFETY: writes at most the given size, NUL-terminated; needs no initialised backends.
+    let found = unsafe { sys::anneal_blas_library(text.as_mut_ptr().cast(), text.len()) };
+    let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+    found.then(|| text.to_string_lossy().trim().to_string())
+}
+
+/// Whether [`set_blas_threads`] has a say in how many threads the BLAS library uses.
+pub fn blas_threads_obeyed() -> bool {
+    // SAFETY: compares addresses of functions.
+    unsafe { sys::anneal_blas_threads_obeyed() }
+}
+
+/// Threads that the BLAS library may use from its next call on; 0 for as many as llama.cpp uses itself.
+pub fn set_blas_threads(threads: u32) {
+    // SAFETY: stores an atomic.
+    unsafe { sys::anneal_blas_set_threads(i32::try_from(threads).unwrap_or(i32::MAX)) }
+}
