@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use toml::Value;
 
-use super::{Config, KEYS, put, truth};
+use super::Config;
+use super::known::{KEYS, put, truth};
 use crate::asked_threads::VARIABLE;
 use crate::error::{Error, Result};
 use crate::serve::fields::nearest;
