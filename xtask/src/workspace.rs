@@ -89,6 +89,11 @@ impl Workspace {
         self.anneal().join("cargo")
     }
 
+    /// Cargo's target folder for the tests that run against `portable`, beside those against `native`.
+    pub fn portable_tests(&self) -> PathBuf {
+        self.anneal().join("test-portable")
+    }
+
     /// Remembered versions of tools.
     pub fn tool_cache(&self) -> PathBuf {
         self.anneal().join("tools.json")

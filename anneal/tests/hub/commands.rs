@@ -76,11 +76,17 @@ fn a_servers_configuration_names_models_on_the_hub() {
     let serve = ["serve", "--config", config.to_str().expect("a path")];
     let (code, _, words) = run(&case, &serve);
     assert!(code == Some(1) && words.contains("fetched and verified") && words.contains(&socket), "{words}");
-    let (_, _, words) = run(&case, &serve);
-    assert!(!words.contains("fetched") && words.contains(&socket), "{words}");
+    for more in [&[][..], &["--offline"]] {
+        let (_, _, words) = run(&case, &[&serve[..], more].concat());
+        assert!(!words.contains("fetched") && words.contains(&socket), "{words}");
+    }
     fs::write(&config, "[models.small]\nhf = \"a/other\"\n").expect("written");
     let (code, _, words) = run(&case, &serve);
     assert!(code == Some(1) && words.contains("a/other"), "{words}");
+    let asked = case.server.log().len();
+    let (code, _, words) = run(&case, &[&serve[..], &["--offline"]].concat());
+    assert!(code == Some(1) && words.contains("a/other is not in the cache"), "{words}");
+    assert_eq!(case.server.log().len(), asked, "it was asked all the same");
 }
 
 #[test]

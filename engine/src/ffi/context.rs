@@ -18,7 +18,7 @@ pub struct Context {
     pub(super) model: Arc<Model>,
     pub(super) decode_pool: Option<Arc<Threadpool>>,
     pub(super) prefill_pool: Option<Arc<Threadpool>>,
-    pub(super) _collector: Option<Arc<Collector>>,
+    _collector: Option<Arc<Collector>>,
     pub(super) sequences: u32,
     /// Rows of logits that a batch may ask for.
     pub(super) rows: u32,

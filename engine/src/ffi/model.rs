@@ -16,9 +16,9 @@ use crate::variant::Variant;
 pub struct Model {
     pub(super) raw: NonNull<sys::llama_model>,
     pub(super) vocab: *const sys::llama_vocab,
-    pub(super) path: PathBuf,
-    pub(super) repacked: u64,
-    pub(super) n_ctx_train: u32,
+    path: PathBuf,
+    repacked: u64,
+    n_ctx_train: u32,
     pub(super) variant: variant::Applied,
 }
 

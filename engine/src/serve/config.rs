@@ -176,18 +176,22 @@ impl Config {
     /// With the files that `fetch` says for the models that are named by `hf`.
     ///
     /// # Errors
-    /// Those of `fetch`, and where a model has both names.
+    /// Where a model has both names, before anything is fetched, and those of `fetch`.
     pub fn fetched(mut self, fetch: &mut dyn FnMut(&Name) -> Result<PathBuf>) -> Result<Self> {
-        let own = self.models.values_mut().map(|config| (&mut config.model, &mut config.hf));
-        for (model, hf) in own.chain([(&mut self.model, &mut self.hf)]) {
-            let Some(name) = hf.take() else { continue };
-            if let Some(model) = model {
+        let own = self.models.iter().map(|(name, own)| (format!("models.{name}: "), "path", own));
+        for (place, key, config) in [(String::new(), "model", &self)].into_iter().chain(own) {
+            if let (Some(model), Some(hf)) = (&config.model, &config.hf) {
                 let model = model.display();
                 return Err(Error::Usage(format!(
-                    "hf = \"{name}\" and the file {model}: a model has one of them"
+                    "{place}hf = \"{hf}\" and {key} = \"{model}\": a model has one of them"
                 )));
             }
-            *model = Some(fetch(&name)?);
+        }
+        let own = self.models.values_mut().map(|config| (&mut config.model, &mut config.hf));
+        for (model, hf) in [(&mut self.model, &mut self.hf)].into_iter().chain(own) {
+            if let Some(name) = hf.take() {
+                *model = Some(fetch(&name)?);
+            }
         }
         Ok(self)
     }

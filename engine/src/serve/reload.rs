@@ -7,7 +7,7 @@ use toml::Table;
 
 use super::config::{Config, KEYS};
 use super::models::Served;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hub::Name;
 use crate::live::Live;
 use crate::settings::Settings;
@@ -46,7 +46,7 @@ pub struct Source {
 }
 
 /// The file of a model on the hub, which is fetched only where the second says so.
-pub type Fetch = fn(&Name, bool) -> Result<PathBuf>;
+pub type Fetch = Box<dyn Fn(&Name, bool) -> Result<PathBuf>>;
 
 /// What a new configuration changes.
 pub struct Change {
@@ -74,12 +74,18 @@ impl Source {
     /// What the flags and `table` ask for; models on the hub are fetched `now`, or else looked for on the disk.
     fn config(&mut self, table: &Table, now: bool) -> Result<Config> {
         let config = self.flags.clone().or(Config::from_table(table, &self.path)?);
-        let (fetch, fetched) = (self.fetch, &mut self.fetched);
+        let (fetch, fetched) = (&self.fetch, &mut self.fetched);
         config.fetched(&mut |name| {
             if let Some(path) = fetched.get(&name.to_string()) {
                 return Ok(path.clone());
             }
-            let path = fetch(name, now)?;
+            let path = fetch(name, now).map_err(|why| match now {
+                true => why,
+                false => Error::Usage(format!(
+                    "{name}: not fetched before, and not while others are served; fetch it with `anneal info --hf {name}`, or \
+                     start the server anew ({why})"
+                )),
+            })?;
             fetched.insert(name.to_string(), path.clone());
             Ok(path)
         })
@@ -91,8 +97,9 @@ impl Source {
     /// Where the file cannot be read or meant, or does not go together, keys that cannot be changed included.
     pub fn again(&mut self) -> Result<Change> {
         let new = Config::table(&self.path)?;
-        // As a whole: the next start would fail as well.
-        self.config(&new, false)?.served()?;
+        // As a whole: the next start would fail as well. What is on the hub it would fetch.
+        let whole = self.flags.clone().or(Config::from_table(&new, &self.path)?);
+        whole.fetched(&mut |name| Ok(PathBuf::from(name.to_string())))?.served()?;
         let (mut table, mut changed, mut later) = (Table::new(), Vec::new(), Vec::new());
         for name in KEYS.iter().map(|key| key.name).chain(["models", "workloads"]) {
             let at_once = AT_ONCE.contains(&name);
@@ -186,8 +193,9 @@ mod tests {
             ..Config::default()
         };
         write("queue = 3\nslots = 2\ntemperature = 0.5\n");
-        let (mut source, config) = Source::read(&path, flags, |_, _| unreachable!("no model is on the hub"))
-            .expect("a configuration");
+        let (mut source, config) =
+            Source::read(&path, flags, Box::new(|_, _| unreachable!("no model is on the hub")))
+                .expect("a configuration");
         assert_eq!((config.queue, config.slots), (Some(3), Some(2)));
 
         let said = |source: &mut Source| match source.again() {
@@ -245,22 +253,32 @@ mod tests {
         let paths = |texts: &[&str]| texts.iter().map(PathBuf::from).collect::<Vec<_>>();
 
         write("hf = \"a/b\"\n");
-        let (mut source, config) = Source::read(&path, Config::default(), fetch).expect("a configuration");
+        let (mut source, config) =
+            Source::read(&path, Config::default(), Box::new(fetch)).expect("a configuration");
         assert_eq!((config.model, config.hf), (Some("a/b/m.gguf".into()), None));
         // What was fetched is not asked for again.
         assert_eq!(models(&mut source), Ok(paths(&["a/b/m.gguf"])));
         write("hf = \"a/b\"\n[models.x]\nhf = \"a/there:Q8_0\"\n");
         assert_eq!(models(&mut source), Ok(paths(&["a/b/m.gguf", "a/there/m.gguf"])));
         write("hf = \"a/b\"\n[models.x]\nhf = \"a/not\"\n");
-        assert_eq!(models(&mut source), Err("a/not is asked for, now: false".to_string()));
+        let refused = models(&mut source).expect_err("it is not there");
+        assert!(
+            refused.starts_with("a/not: not fetched before") && refused.contains("now: false"),
+            "{refused}"
+        );
+        // One that counts at the next start is fetched then.
+        write("hf = \"a/not\"\nqueue = 3\n");
+        let change = source.again().expect("a change").words;
+        assert!(change.contains("queue = 3") && change.ends_with("at the next start: hf"), "{change}");
 
         // A flag goes before the file, whichever of both names it has.
         let flags = Config { model: Some("flag.gguf".into()), ..Config::default() };
-        let (_, config) = Source::read(&path, flags, |_, _| Ok("x.gguf".into())).expect("a configuration");
+        let (_, config) =
+            Source::read(&path, flags, Box::new(|_, _| Ok("x.gguf".into()))).expect("a configuration");
         assert_eq!((config.model, config.hf), (Some("flag.gguf".into()), None));
         write("hf = \"a/b\"\nmodel = \"m.gguf\"\n");
-        let both = Source::read(&path, Config::default(), fetch).map(|(_, config)| config);
+        let both = Source::read(&path, Config::default(), Box::new(fetch)).map(|(_, config)| config);
         let told = both.expect_err("two names").to_string();
-        assert!(told.contains("hf = \"a/b\" and the file"), "{told}");
+        assert!(told.contains("hf = \"a/b\" and model = "), "{told}");
     }
 }

@@ -62,7 +62,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         anyhow::Ok(result)
     };
     // The kernels of CPUs without AVX-512, in a folder of its own: all that is linked with native's stays as it is.
-    let folder = workspace.anneal().join("test-portable").to_string_lossy().into_owned();
+    let folder = workspace.portable_tests().to_string_lossy().into_owned();
     let portable = run("portable", &["-p", "llama-link", "--test", "kernels", "--target-dir", &folder])?;
     let result = run("native", &["--workspace"])?.and(portable);
     // Its own errors repeat what was shown; the count is what a reader looks for.

@@ -17,6 +17,7 @@ pub fn blocks(servers: &[(String, Served)]) -> Vec<Block> {
         blocks.push(Block::Text(conditions(served)));
         blocks.extend(served.note.iter().map(|note| Block::Text(note.clone())));
         blocks.extend(served.stopped.iter().map(|why| Block::Text(format!("It is not complete: {why}"))));
+        blocks.extend(trouble(served).map(Block::Text));
         blocks.extend(plot(name, served).map(Block::Plot));
         blocks.push(Block::Table(table(served)));
     }
@@ -36,6 +37,23 @@ fn conditions(served: &Served) -> String {
         count(*pairs, "round"),
         ours(served),
     )
+}
+
+/// What makes the figures less worth.
+fn trouble(served: &Served) -> Option<String> {
+    let unequal = served.equal.as_ref().filter(|equal| !equal.is_whole()).map(|equal| {
+        format!("Of {} tokens to one prompt the servers gave the same first {}.", equal.asked, equal.same)
+    });
+    let (failed, words) = served.failed();
+    let failed = (failed > 0).then(|| {
+        format!(
+            "{} went wrong, and the figures are of the others: {}.",
+            count(failed, "request"),
+            words.join("; ")
+        )
+    });
+    let words: Vec<String> = unequal.into_iter().chain(failed).collect();
+    (!words.is_empty()).then(|| words.join(" "))
 }
 
 fn ours(served: &Served) -> &str {
@@ -85,9 +103,13 @@ fn table(served: &Served) -> Table {
     for figure in &served.figures {
         let Some(own) = figure.results.first() else { continue };
         let first = [figure.clients.to_string(), figure.name.clone(), show(&figure.unit, own.median)];
-        let compared: Vec<[String; 4]> = others(&figure.results)
-            .map(|(other, [median, low, high])| {
-                let ratio = format!("{median:.3} [{low:.3}, {high:.3}]");
+        let compared: Vec<[String; 4]> = figure.results[1..]
+            .iter()
+            .map(|other| {
+                // None where a round is missing: there are no pairs.
+                let ratio = other.ratio.map_or(String::new(), |ratio| {
+                    format!("{:.3} [{:.3}, {:.3}]", ratio.median, ratio.low, ratio.high)
+                });
                 let verdict = other.verdict.clone().unwrap_or_default();
                 [other.program.clone(), show(&figure.unit, other.median), ratio, verdict]
             })

@@ -7,6 +7,7 @@ use super::tuned;
 use crate::compare::comparison::{Comparison, Figure};
 use crate::compare::{Quantity, Ratio};
 use crate::serving::Served;
+use crate::serving::figures::reading;
 
 /// Refuses ratios that cannot be, and builds that nobody entered. What is said of a ratio is what the ratio says,
 /// whatever the file does.
@@ -43,7 +44,16 @@ fn judge_figure(figure: &mut Figure) -> Result<()> {
 pub fn judge_servers(served: &mut Served) -> Result<()> {
     let Served { programs, figures, .. } = served;
     for figure in figures {
-        let title = || format!("{} with {} clients", figure.name, figure.clients);
+        let name = format!("{} with {} clients", figure.name, figure.clients);
+        let title = || name.clone();
+        // As it is measured, whatever the file says.
+        let Some((quantity, unit)) = reading(&figure.name) else {
+            bail!("{name}: no such thing is measured")
+        };
+        (figure.quantity, figure.unit) = (quantity, unit.to_string());
+        if figure.results.first().map(|own| &own.program) != programs.first().map(|own| &own.name) {
+            bail!("{name}: ours does not come first");
+        }
         for result in &mut figure.results {
             if !programs.iter().any(|own| own.name == result.program) {
                 bail!("{}: it tells of {:?}, which is none of its programs", title(), result.program);
@@ -51,7 +61,7 @@ pub fn judge_servers(served: &mut Served) -> Result<()> {
             if let Some(ratio) = &result.ratio {
                 check(ends(ratio)).with_context(title)?;
             }
-            result.verdict = result.ratio.map(|ratio| figure.quantity.verdict(&ratio).to_string());
+            result.verdict = result.ratio.map(|ratio| quantity.verdict(&ratio).to_string());
         }
     }
     Ok(())

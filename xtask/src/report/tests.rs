@@ -121,6 +121,10 @@ fn servers_are_drawn_and_tabled() {
         assert!(markdown.contains(&expected), "{expected} is not in\n{markdown}");
     }
     assert_eq!(report.plots().count(), 1);
+    assert!(!markdown.contains("the same first"), "{markdown}");
+    // What makes figures less worth is said.
+    let unequal = page(&read_all(&[docs("by-hand/serve-qwen-zen4.json")]).unwrap(), false).markdown("plots");
+    assert!(unequal.contains("Of 32 tokens to one prompt the servers gave the same first 1."), "{unequal}");
 }
 
 #[test]
@@ -197,6 +201,10 @@ fn what_a_file_says_of_its_ratios_is_what_they_say() {
     assert_eq!(read.servers[0].1.figures[0].results[1].verdict.as_deref(), Some("slower"));
     let mut strange_server = servers.clone();
     strange_server["figures"][0]["results"][1]["program"] = json!("nobody");
+    let mut strange_figure = servers.clone();
+    strange_figure["figures"][0]["name"] = json!("beauty");
+    let mut turned = servers.clone();
+    turned["figures"][0]["results"].as_array_mut().unwrap().reverse();
     let mut stranger = whole.clone();
     stranger["figures"][0]["results"][1]["build"] = json!("nobody");
     let bad = json!({"median": -1.0, "low": -2.0, "high": 0.0, "pairs": 20});
@@ -209,6 +217,8 @@ fn what_a_file_says_of_its_ratios_is_what_they_say() {
         (stranger, "\"nobody\", which is none of its builds"),
         (strange_server, "\"nobody\", which is none of its programs"),
         (of_servers(1.3, 1.1, 1.2), "cannot be"),
+        (strange_figure, "beauty with 1 clients: no such thing is measured"),
+        (turned, "ours does not come first"),
         (json!({"ranking": [{"name": "native", "against_base": bad}]}), "cannot be"),
         (tuned, "cannot be"),
     ];

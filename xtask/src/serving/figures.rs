@@ -202,6 +202,12 @@ const MEASURES: [Measure; 10] = [
     },
 ];
 
+/// How the figure of this name reads, and its unit.
+pub fn reading(name: &str) -> Option<(Quantity, &'static str)> {
+    let measure = MEASURES.iter().find(|measure| measure.name == name)?;
+    Some((measure.quantity, measure.unit))
+}
+
 /// The figures of `runs`, of which those of round 0 do not count; the first of `programs` is ours.
 pub fn figures(runs: &[Run], programs: &[Contender]) -> Vec<Figure> {
     let mut clients: Vec<u32> = Vec::new();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::hub::{Hub, Name, Options, Watch};
+use crate::serve::reload::Fetch;
 use anyhow::Result;
 use build_info::Bytes;
 use build_info::words::printable;
@@ -22,8 +23,8 @@ pub struct HubFlags {
     /// bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M@main [default: Q4_K_M, else the first]
     #[arg(long, value_name = "OWNER/REPO[:QUANT]", conflicts_with = "model")]
     hf: Option<Name>,
-    /// Fetch nothing: take what --hf has fetched before
-    #[arg(long, requires = "hf")]
+    /// Fetch nothing: take what was fetched before
+    #[arg(long)]
     offline: bool,
 }
 
@@ -35,10 +36,23 @@ impl HubFlags {
         Ok(self.any(model)?.ok_or_else(none)?)
     }
 
+    /// The same where a configuration may name one, or several: --offline counts for these too.
+    pub fn beside(&self, model: Option<&Path>, has_configuration: bool) -> Result<Option<PathBuf>> {
+        match has_configuration && self.hf.is_none() {
+            true => Ok(model.map(Path::to_path_buf)),
+            false => self.any(model),
+        }
+    }
+
+    /// How models are had that a configuration names.
+    pub fn fetch(&self) -> Fetch {
+        let offline = self.offline;
+        Box::new(move |name, now| fetch(name, offline || !now))
+    }
+
     /// The same where there may be none.
     pub fn any(&self, model: Option<&Path>) -> Result<Option<PathBuf>> {
         match &self.hf {
-            // clap lets it pass where -m, which --hf conflicts with, is there.
             None if self.offline => {
                 let words = "--offline takes what --hf has fetched before: name that with --hf OWNER/REPO";
                 Err(crate::Error::Usage(words.to_string()).into())
@@ -47,11 +61,6 @@ impl HubFlags {
             None => Ok(model.map(Path::to_path_buf)),
         }
     }
-}
-
-/// The file of a model on the hub: fetched `now` where it is not there, or else only looked for.
-pub fn fetch_or_find(name: &Name, now: bool) -> crate::Result<PathBuf> {
-    fetch(name, !now)
 }
 
 fn fetch(name: &Name, offline: bool) -> crate::Result<PathBuf> {

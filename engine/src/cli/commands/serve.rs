@@ -22,7 +22,7 @@ use build_info::words::printable;
 use serde_json::json;
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
-use super::hub::{self, HubFlags};
+use super::hub::HubFlags;
 use super::variant::{VariantFlags, warn_of_context};
 
 /// Serve a model to other programs
@@ -125,12 +125,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         stdout.write_all(config::printed().as_bytes()).context("cannot write to stdout")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let flags = Config { model: args.hub.any(args.model.as_deref())?, ..flags(args) };
-    let file = args
-        .config
-        .as_deref()
-        .map(|path| Source::read(path, flags.clone(), hub::fetch_or_find))
-        .transpose()?;
+    let model = args.hub.beside(args.model.as_deref(), args.config.is_some())?;
+    let flags = Config { model, ..flags(args) };
+    let read = |path| Source::read(path, flags.clone(), args.hub.fetch());
+    let file = args.config.as_deref().map(read).transpose()?;
     let (mut source, config) = match file {
         Some((source, config)) => (Some(source), config),
         None => (None, flags.or(Config::default().under_environment(config::variables())?)),
@@ -155,12 +153,15 @@ pub(super) fn resolve(tuning: &TuningFlags) -> Resolve {
     let tuning = tuning.clone();
     Arc::new(move |named, live| {
         let mut tuned = tuning.look_up(&named.options.model, &named.engine.variant, live);
-        // That was measured with one request at a time. Without flash attention every token is multiplied with the cells
-        // of all slots, with it the cells of others are skipped.
+        // A record is of one request at a time. Without flash attention a token is multiplied with the cells of all slots;
+        // with it those of others are at least not summed up, and skipped where our kernels do it.
         if let Some(tuned) = tuned.as_mut().filter(|_| named.options.slots > 1)
             && tuned.flash_attention == Some(FlashAttention::Off)
         {
             tuned.flash_attention = None;
+            log::note(
+                "the tuning record's \"no flash attention\" is left out: it was measured with one request at a time (slots = 1)",
+            );
         }
         let settings = Settings::resolve_tuned(&named.engine, tuned.as_ref(), live)?;
         super::warn_of(&settings);

@@ -114,7 +114,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "drain_s", value: "30.0", help: "Seconds for which requests may go on after SIGTERM.",
           set: |config, value| put(&mut config.drain_s, seconds(value)) },
     Key { name: "step_ms", value: "250",
-          help: "Milliseconds that prompts may add to the time between two tokens of others, and up to four times as much where more wait than generate: less is smoother, more is faster in all.",
+          help: "Milliseconds that prompts may add to the time between two tokens of others, and up to four times as much where more slots read their prompts than generate: less is smoother, more is faster in all.",
           set: |config, value| put(&mut config.step_ms, whole(value, 1, 60_000)) },
     Key { name: "prompt_reuse", value: "true", help: "Keep what was evaluated, for prompts that begin the same.",
           set: |config, value| put(&mut config.prompt_reuse, truth(value)) },

@@ -15,7 +15,7 @@ unsafe extern "C" {
 const Q8_K: usize = 4 + 256 + 32;
 
 /// As the CPU quantises, and as plain C does.
-fn quantised(row: &[f32]) -> [Vec<u8>; 2] {
+pub fn quantised(row: &[f32]) -> [Vec<u8>; 2] {
     let mut both = [vec![0u8; row.len() / 256 * Q8_K], vec![0u8; row.len() / 256 * Q8_K]];
     let length = row.len() as i64;
     // SAFETY: both write `row.len() / 256` blocks; every CPU type that others convert to has from_float.
