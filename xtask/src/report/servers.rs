@@ -107,9 +107,7 @@ fn table(served: &Served) -> Table {
             .iter()
             .map(|other| {
                 // None where a round is missing: there are no pairs.
-                let ratio = other.ratio.map_or(String::new(), |ratio| {
-                    format!("{:.3} [{:.3}, {:.3}]", ratio.median, ratio.low, ratio.high)
-                });
+                let ratio = other.ratio.map_or(String::new(), |ratio| ratio.to_string());
                 let verdict = other.verdict.clone().unwrap_or_default();
                 [other.program.clone(), show(&figure.unit, other.median), ratio, verdict]
             })
