@@ -34,7 +34,7 @@ fn run_says_what_drafts_brought() {
 #[test]
 fn what_cannot_be_meant_is_refused_in_words() {
     let model = tiny().to_str().expect("a path in UTF-8");
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 7] = [
         (&["run", "--speculative", "both"], "unknown speculative mode"),
         (&["run", "--speculative", "model"], "--draft-model FILE"),
         (&["run", "--draft-near"], "--draft-near without drafts"),
@@ -45,7 +45,6 @@ fn what_cannot_be_meant_is_refused_in_words() {
         ),
         (&["bench", "--speculative", "lookup"], "speculative decoding is not measured here"),
         (&["bench", "--draft-model", model], "speculative decoding is not measured here"),
-        (&["serve", "--speculative", "model"], "anneal run and anneal chat"),
     ];
     for (arguments, expected) in cases {
         let all = [arguments, &["-m", model]].concat();

@@ -117,8 +117,21 @@ pub(crate) fn shared_context(
 ) -> Result<Context> {
     // So that the end does not wait for a long step.
     let options = context_options(model, settings, true);
-    check_memory(model, &options, settings, live, LOWER_CTX)?;
-    let mut context = Context::shared_with_rows(model, &options, sequences, rows)?;
+    context_of(model, &options, settings, live, LOWER_CTX, sequences, rows)
+}
+
+/// The same with `options` that are not the settings'; `mend` is what to do where it does not fit into memory.
+pub(crate) fn context_of(
+    model: &Arc<Model>,
+    options: &ContextOptions,
+    settings: &Settings,
+    live: &Live,
+    mend: &'static str,
+    sequences: u32,
+    rows: u32,
+) -> Result<Context> {
+    check_memory(model, options, settings, live, mend)?;
+    let mut context = Context::shared_with_rows(model, options, sequences, rows)?;
     threads::attach(&mut context, settings, live.host.as_ref())?;
     Ok(context)
 }

@@ -42,6 +42,62 @@ fn tokens_are_those_of_run_without_drafts() {
     assert!(server.metric("anneal_accepted_tokens_total") <= drafted as f64);
 }
 
+/// The smaller model is the same one here, so that all that it drafts is right.
+#[test]
+fn a_smaller_model_drafts() {
+    let model = crate::common::tiny();
+    let draft = model.to_str().expect("a path");
+    let server = Server::start(&[
+        "--slots",
+        "3",
+        "--draft-model",
+        draft,
+        "--draft-p-min",
+        "0",
+        "--draft-near",
+        "-c",
+        "1500",
+    ]);
+    // One with a prompt that takes more than a step to read, beside others; twice, so that slots hold other texts before.
+    let long = "The smith brings the steel slowly to a red heat. ".repeat(14);
+    let prompts = [REPEATS, "hello", long.as_str(), "A day in short", REPEATS, long.as_str()];
+    let plain = |prompt: &str| server.ask(&with(greedy(prompt, 60), json!({ "drafts": "off" })));
+    let expected: Vec<Value> = prompts.iter().map(|prompt| plain(prompt)["tokens"].clone()).collect();
+    let ask = |prompt: &str| server.ask(&with(greedy(prompt, 60), Value::Null));
+    let answers: Vec<Value> = std::thread::scope(|scope| {
+        let asked: Vec<_> = prompts.iter().map(|prompt| scope.spawn(move || ask(prompt))).collect();
+        asked.into_iter().map(|asked| asked.join().expect("an answer")).collect()
+    });
+    for ((prompt, answer), expected) in prompts.iter().zip(&answers).zip(&expected) {
+        assert_eq!(answer["usage"]["completion_tokens"], 60, "{answer}");
+        // Near ties may go otherwise in a batch: the beginning is the same.
+        assert_eq!(answer["tokens"][0], expected[0], "{prompt}");
+    }
+    let drafted = server.metric("anneal_drafted_tokens_total");
+    let accepted = server.metric("anneal_accepted_tokens_total");
+    assert!(drafted > 0.0 && accepted > 0.5 * drafted, "{accepted} of {drafted}");
+    // Alone, and by the text itself where a request wants that.
+    let alone = ask(REPEATS);
+    assert_eq!(alone["usage"]["completion_tokens"], 60, "{alone}");
+    let lookup = server.ask(&with(greedy(REPEATS, 60), json!({ "drafts": "lookup" })));
+    assert_eq!(lookup["usage"]["completion_tokens"], 60, "{lookup}");
+}
+
+#[test]
+fn what_cannot_draft_is_refused_at_the_start() {
+    for (flags, expected) in [
+        (&["--speculative", "model"][..], "name the smaller model with --draft-model"),
+        (&["--speculative", "lookup", "--draft-model", "x.gguf"], "it would not be used"),
+        (&["--draft-model", "no such.gguf"], "no such.gguf"),
+        (&["--draft-model", "x.gguf", "--draft-p-min", "2"], "draft_p_min = 2: use 0 to 1"),
+    ] {
+        let model = crate::common::tiny();
+        let serve = ["serve", "-m", model.to_str().expect("a path"), "--listen", "127.0.0.1:0"];
+        let (code, _, words) = crate::common::parts(&crate::common::anneal([&serve[..], flags].concat()));
+        assert!(code.is_some_and(|code| code > 0) && words.contains(expected), "{flags:?}: {code:?} {words}");
+    }
+}
+
 #[test]
 fn drawn_tokens_and_schemas_are_the_same_too() {
     let server = Server::start(&["--slots", "1", "--speculative", "asked"]);

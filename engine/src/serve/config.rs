@@ -12,12 +12,12 @@ use std::time::Duration;
 use build_info::Bytes;
 use toml::Table;
 
-use super::drafts::{Drafting, Who};
+use super::drafts::{Drafting, Source, Who};
 use super::embed::Pooling;
 use super::fields::nearest;
 use super::keys;
 use super::listen;
-use super::run::{Options, PromptCache};
+use super::run::{DraftModelOptions, Options, PromptCache};
 use super::scheduler::Rules;
 use super::server::Limits;
 use super::workloads::Workloads;
@@ -63,6 +63,8 @@ pub struct Config {
     pub prompt_cache_size: Option<Bytes>,
     pub prompt_cache_ro: Option<bool>,
     pub speculative: Option<Who>,
+    pub draft_model: Option<PathBuf>,
+    pub draft_p_min: Option<f32>,
     pub draft_max: Option<u32>,
     pub draft_near: Option<bool>,
     pub max_request_bytes: Option<u32>,
@@ -112,8 +114,13 @@ impl Config {
     /// Looks for files in `folder`.
     fn look_in(&mut self, folder: &Path) {
         let config = self;
-        let files =
-            [&mut config.model, &mut config.socket, &mut config.api_key_file, &mut config.prompt_cache];
+        let files = [
+            &mut config.model,
+            &mut config.socket,
+            &mut config.api_key_file,
+            &mut config.prompt_cache,
+            &mut config.draft_model,
+        ];
         let adapters = config.engine.variant.adapters.iter_mut().map(|adapter| &mut adapter.path);
         for file in files.into_iter().flatten().chain(adapters) {
             *file = folder.join(&file);
@@ -165,7 +172,7 @@ impl Config {
         or!(self, other, default_model memory_limit pools preload);
         or!(self, other, name chat_template socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
             idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro speculative
-            draft_max draft_near max_request_bytes max_connections log_format log_level log_prompts);
+            draft_model draft_p_min draft_max draft_near max_request_bytes max_connections log_format log_level log_prompts);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
             n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
             greedy temperature top_k top_p min_p seed);
@@ -247,6 +254,26 @@ impl Config {
                 "prompt_cache with prompt_reuse = false: nothing would be read; leave one of them out",
             ));
         }
+        // A smaller model that is named is there to be used.
+        let implied = if self.draft_model.is_some() { Who::All(Source::Model) } else { Who::Off };
+        let who = self.speculative.unwrap_or(implied);
+        match (who, &self.draft_model) {
+            (Who::All(Source::Model), None) => {
+                return Err(usage("--speculative model: name the smaller model with --draft-model FILE"));
+            }
+            (Who::Off | Who::All(Source::Lookup), Some(model)) => {
+                return Err(Error::Usage(format!(
+                    "--draft-model {} with --speculative off or lookup: it would not be used; leave one of them out, or use \
+                     asked",
+                    model.display()
+                )));
+            }
+            _ => {}
+        }
+        let least_p = self.draft_p_min.unwrap_or(crate::speculative::Options::default().least_p);
+        if !(0.0..=1.0).contains(&least_p) {
+            return Err(Error::Usage(format!("draft_p_min = {least_p}: use 0 to 1")));
+        }
         let stem = model.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let seconds = |given: Option<f64>, default: f64| Duration::from_secs_f64(given.unwrap_or(default));
         let stall = seconds(self.stall_s, 30.0);
@@ -276,7 +303,8 @@ impl Config {
                 step: Duration::from_millis(u64::from(self.step_ms.unwrap_or(250))),
                 stall,
                 drafts: Drafting {
-                    who: self.speculative.unwrap_or_default(),
+                    who,
+                    has_model: self.draft_model.is_some(),
                     most: checked(
                         "--draft-max",
                         self.draft_max.unwrap_or(Drafting::default().most),
@@ -286,6 +314,7 @@ impl Config {
                     near: self.draft_near.unwrap_or(false),
                 },
             },
+            draft_model: self.draft_model.clone().map(|path| DraftModelOptions { path, least_p }),
             embedding_pooling: self.embedding_pooling,
             prompt_cache: self.prompt_cache.clone().map(|folder| PromptCache {
                 folder,
@@ -345,6 +374,7 @@ mod tests {
             api_key_file: None,
             embedding_pooling: None,
             prompt_cache: None,
+            draft_model: None,
             memory_limit: None,
             engine: Requested { variant: Variant::default(), ..read.engine.clone() },
             ..read.clone()

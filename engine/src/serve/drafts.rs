@@ -16,8 +16,17 @@ pub enum Who {
     Off,
     /// Requests that ask for it.
     Asked,
-    /// Requests that do not say otherwise.
-    All,
+    /// Requests that do not say otherwise, from there.
+    All(Source),
+}
+
+/// Where drafts come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The text itself.
+    Lookup,
+    /// A smaller model.
+    Model,
 }
 
 impl std::str::FromStr for Who {
@@ -27,12 +36,9 @@ impl std::str::FromStr for Who {
         match text {
             "off" => Ok(Who::Off),
             "asked" => Ok(Who::Asked),
-            "lookup" => Ok(Who::All),
-            "model" => {
-                Err("drafts of a smaller model are for anneal run and anneal chat: use off, asked or lookup"
-                    .to_string())
-            }
-            _ => Err(format!("{text:?}: use off, asked or lookup")),
+            "lookup" => Ok(Who::All(Source::Lookup)),
+            "model" => Ok(Who::All(Source::Model)),
+            _ => Err(format!("{text:?}: use off, asked, lookup or model")),
         }
     }
 }
@@ -46,11 +52,13 @@ pub struct Drafting {
     pub most: u32,
     /// Whether also where a batch rounds otherwise than single tokens do.
     pub near: bool,
+    /// Whether there is a smaller model.
+    pub has_model: bool,
 }
 
 impl Default for Drafting {
     fn default() -> Self {
-        Drafting { who: Who::Off, most: 7, near: false }
+        Drafting { who: Who::Off, most: 7, near: false, has_model: false }
     }
 }
 
@@ -59,7 +67,7 @@ impl Drafting {
     pub fn rows(self, slots: u32) -> u32 {
         match self.who {
             Who::Off => slots,
-            Who::Asked | Who::All => slots.saturating_mul(self.most + 1),
+            Who::Asked | Who::All(_) => slots.saturating_mul(self.most + 1),
         }
     }
 }
@@ -69,6 +77,8 @@ impl Drafting {
 pub struct Wish {
     /// Most tokens of a draft.
     pub most: u32,
+    /// Where it comes from.
+    pub from: Source,
 }
 
 /// What became of the drafts of a request.
@@ -111,12 +121,15 @@ impl Draft {
     }
 }
 
-const USE: &str = "use an object: {\"drafts\": \"lookup\" or \"off\", \"max\": a whole number}";
+const USE: &str = "use an object: {\"drafts\": \"lookup\", \"model\" or \"off\", \"max\": a whole number}";
 
 /// The field `speculative`.
 pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Refusal> {
     const NAME: &str = "speculative";
-    let everyone = (drafting.who == Who::All).then_some(Wish { most: drafting.most });
+    let everyone = match drafting.who {
+        Who::All(from) => Some(Wish { most: drafting.most, from }),
+        Who::Off | Who::Asked => None,
+    };
     let map: Map<String, Value> = match fields.take("speculative") {
         None => return Ok(everyone),
         Some(Value::Object(map)) => map,
@@ -132,23 +145,33 @@ pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Ref
             _ => return Err(wrong(NAME, format!("max: use 1 to {MOST}"), value)),
         },
     };
-    match map.get("drafts").unwrap_or(&Value::Null) {
-        Value::Null => Ok(everyone.map(|_| Wish { most })),
-        Value::String(text) if text == "off" => Ok(None),
-        Value::String(text) if text == "lookup" && drafting.who != Who::Off => Ok(Some(Wish { most })),
-        Value::String(text) if text == "lookup" => {
+    let from = match map.get("drafts").unwrap_or(&Value::Null) {
+        Value::Null => return Ok(everyone.map(|wish| Wish { most, ..wish })),
+        Value::String(text) if text == "off" => return Ok(None),
+        Value::String(text) if text == "lookup" => Source::Lookup,
+        Value::String(text) if text == "model" => Source::Model,
+        other => return Err(wrong(NAME, USE, other)),
+    };
+    match (drafting.who, from, drafting.has_model) {
+        (Who::Off, ..) => {
             let why = "this server drafts nothing: start it with --speculative asked or --speculative lookup";
             Err(Refusal::field(NAME, why))
         }
-        other => Err(wrong(NAME, USE, other)),
+        (_, Source::Model, false) => {
+            let why =
+                "this server has no smaller model: start it with --draft-model FILE, or ask for \"lookup\"";
+            Err(Refusal::field(NAME, why))
+        }
+        _ => Ok(Some(Wish { most, from })),
     }
 }
 
 /// What the field may be.
 pub fn schema(drafting: Drafting) -> Value {
-    let drafts = match drafting.who {
-        Who::Off => json!({ "enum": ["off", null] }),
-        Who::Asked | Who::All => json!({ "enum": ["lookup", "off", null] }),
+    let drafts = match (drafting.who, drafting.has_model) {
+        (Who::Off, _) => json!({ "enum": ["off", null] }),
+        (_, false) => json!({ "enum": ["lookup", "off", null] }),
+        (_, true) => json!({ "enum": ["lookup", "model", "off", null] }),
     };
     json!({
         "type": ["object", "null"],
@@ -165,48 +188,55 @@ pub fn schema(drafting: Drafting) -> Value {
 mod tests {
     use super::*;
 
-    fn read(json: &str, who: Who) -> Result<Option<u32>, String> {
+    const ALL: Who = Who::All(Source::Lookup);
+
+    fn read(json: &str, who: Who, has_model: bool) -> Result<Option<(u32, Source)>, String> {
         let mut fields = Fields::read(json.as_bytes()).map_err(|refusal| refusal.message)?;
-        let drafting = Drafting { who, ..Drafting::default() };
+        let drafting = Drafting { who, has_model, ..Drafting::default() };
         let wish = take(&mut fields, drafting).map_err(|refusal| refusal.message)?;
-        Ok(wish.map(|wish| wish.most))
+        Ok(wish.map(|wish| (wish.most, wish.from)))
     }
 
     #[test]
     fn a_request_has_what_it_may_ask_for() {
-        use Who::{All, Asked, Off};
+        use Who::{Asked, Off};
+        let of_model = Who::All(Source::Model);
         let cases = [
             ("{}", Off, None),
             ("{}", Asked, None),
-            ("{}", All, Some(7)),
-            (r#"{"speculative": null}"#, All, Some(7)),
-            (r#"{"speculative": {}}"#, All, Some(7)),
+            ("{}", ALL, Some((7, Source::Lookup))),
+            (r#"{"speculative": null}"#, ALL, Some((7, Source::Lookup))),
+            (r#"{"speculative": {}}"#, ALL, Some((7, Source::Lookup))),
             (r#"{"speculative": {}}"#, Asked, None),
-            (r#"{"speculative": {"drafts": "off"}}"#, All, None),
+            (r#"{"speculative": {"drafts": "off"}}"#, ALL, None),
             (r#"{"speculative": {"drafts": "off"}}"#, Off, None),
-            (r#"{"speculative": {"drafts": "lookup"}}"#, Asked, Some(7)),
-            (r#"{"speculative": {"drafts": "lookup", "max": 2.0}}"#, Asked, Some(2)),
+            (r#"{"speculative": {"drafts": "lookup"}}"#, Asked, Some((7, Source::Lookup))),
+            (r#"{"speculative": {"drafts": "lookup", "max": 2.0}}"#, Asked, Some((2, Source::Lookup))),
             // No more than there are rows for.
-            (r#"{"speculative": {"drafts": "lookup", "max": 15}}"#, Asked, Some(7)),
-            (r#"{"speculative": {"max": 1}}"#, All, Some(1)),
+            (r#"{"speculative": {"drafts": "lookup", "max": 15}}"#, Asked, Some((7, Source::Lookup))),
+            (r#"{"speculative": {"max": 1}}"#, ALL, Some((1, Source::Lookup))),
+            ("{}", of_model, Some((7, Source::Model))),
+            (r#"{"speculative": {"max": 3}}"#, of_model, Some((3, Source::Model))),
+            (r#"{"speculative": {"drafts": "lookup"}}"#, of_model, Some((7, Source::Lookup))),
+            (r#"{"speculative": {"drafts": "model"}}"#, Asked, Some((7, Source::Model))),
         ];
         for (json, who, expected) in cases {
-            assert_eq!(read(json, who), Ok(expected), "{json} of {who:?}");
+            assert_eq!(read(json, who, true), Ok(expected), "{json} of {who:?}");
         }
     }
 
     #[test]
     fn what_cannot_be_meant_is_named() {
         let cases = [
-            (r#"{"speculative": true}"#, Who::All, "speculative: use an object"),
-            (r#"{"speculative": {"draft": "lookup"}}"#, Who::All, "speculative: draft is none"),
-            (r#"{"speculative": {"drafts": "model"}}"#, Who::All, "speculative: use an object"),
-            (r#"{"speculative": {"max": 0}}"#, Who::All, "speculative: max: use 1 to 15"),
-            (r#"{"speculative": {"max": 1e9}}"#, Who::All, "speculative: max: use 1 to 15"),
+            (r#"{"speculative": true}"#, ALL, "speculative: use an object"),
+            (r#"{"speculative": {"draft": "lookup"}}"#, ALL, "speculative: draft is none"),
+            (r#"{"speculative": {"drafts": "model"}}"#, ALL, "speculative: this server has no smaller model"),
+            (r#"{"speculative": {"max": 0}}"#, ALL, "speculative: max: use 1 to 15"),
+            (r#"{"speculative": {"max": 1e9}}"#, ALL, "speculative: max: use 1 to 15"),
             (r#"{"speculative": {"drafts": "lookup"}}"#, Who::Off, "speculative: this server drafts nothing"),
         ];
         for (json, who, expected) in cases {
-            let why = read(json, who).err().unwrap_or_default();
+            let why = read(json, who, false).err().unwrap_or_default();
             assert!(why.starts_with(expected), "{json}: {why}");
         }
     }

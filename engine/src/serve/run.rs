@@ -67,8 +67,19 @@ pub struct Options {
     pub rules: Rules,
     /// Where prompts are kept on the disk.
     pub prompt_cache: Option<PromptCache>,
+    /// The smaller model that drafts.
+    pub draft_model: Option<DraftModelOptions>,
     /// Which tokens' embeddings a text's is made of; without it what the model says.
     pub embedding_pooling: Option<Pooling>,
+}
+
+/// A smaller model that drafts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DraftModelOptions {
+    /// Its file.
+    pub path: PathBuf,
+    /// Least probability of a token that it drafts.
+    pub least_p: f32,
 }
 
 /// A folder for prompts.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::ffi::{Context, Model, Token};
+use crate::ffi::{Batch, Context, Decoded, Model, SequenceId, Token};
 use crate::live::Live;
 use crate::model;
 use crate::settings::Settings;
@@ -12,11 +12,13 @@ use crate::settings::Settings;
 /// How many tokens one vocabulary may have more than the other: some are filled up to a round number.
 const MORE: u32 = 128;
 
-/// A small model with a context of its own. Its threads are those of the large one, which waits meanwhile.
+/// A small model with a context of its own, of as many sequences as the large one's. Its threads are those of the large one,
+/// which waits meanwhile.
 pub struct DraftModel {
     context: Context,
-    /// The tokens that the context holds.
-    held: Vec<Token>,
+    batch: Batch,
+    /// The tokens that each sequence of the context holds.
+    held: Vec<Vec<Token>>,
     /// Tokens that the large model has too.
     shared: u32,
     least_p: f32,
@@ -43,7 +45,9 @@ impl DraftModel {
         let mut options = model::context_options(&draft, settings, true);
         options.n_ctx = beside.n_ctx();
         let mend = "lower -c, take a smaller draft model, or leave --draft-model out";
-        let mut context = model::context_with(&draft, &options, settings, live, mend)?;
+        model::check_generates(&draft)?;
+        let sequences = beside.sequences();
+        let mut context = model::context_of(&draft, &options, settings, live, mend, sequences, sequences)?;
         context.share_threads(beside);
         let (decode, prefill) = beside.threads();
         if let Some(threads) = threads {
@@ -54,60 +58,107 @@ impl DraftModel {
             }
             context.set_threads(threads, threads.min(prefill));
         }
-        Ok(DraftModel { context, held: Vec::new(), shared, least_p })
+        let held = vec![Vec::new(); sequences as usize];
+        Ok(DraftModel { context, batch: Batch::default(), held, shared, least_p })
     }
 
-    /// Tokens of `tokens` that it has yet to evaluate.
-    pub fn behind(&self, tokens: &[Token]) -> usize {
-        tokens.len() - self.common(tokens)
+    /// Tokens of `tokens`, the text of `sequence`, that it has yet to evaluate.
+    pub fn behind(&self, sequence: SequenceId, tokens: &[Token]) -> usize {
+        tokens.len() - self.common(sequence, tokens)
     }
 
-    /// Up to `most` tokens that may follow `tokens`.
-    pub fn draft(&mut self, tokens: &[Token], most: usize) -> Result<Vec<Token>> {
+    /// Evaluates up to `most` of the tokens that [`behind`](Self::behind) counts, but the last, whose logits are for a
+    /// draft.
+    pub fn catch_up(&mut self, sequence: SequenceId, tokens: &[Token], most: usize) -> Result<()> {
+        let Some((_, before)) = tokens.split_last().filter(|_| self.knows(tokens)) else { return Ok(()) };
+        let from = self.keep(sequence, before);
+        let to = before.len().min(from.saturating_add(most));
+        self.evaluate(sequence, &before[from..to]).map(drop)
+    }
+
+    /// Up to `most` tokens that may follow `tokens`, the text of `sequence`.
+    pub fn draft(&mut self, sequence: SequenceId, tokens: &[Token], most: usize) -> Result<Vec<Token>> {
         let mut draft = Vec::new();
         // Beyond its end it is of no use any more.
         let room = (self.context.n_ctx() as usize).saturating_sub(tokens.len());
         let most = most.min(room);
-        if most == 0 || tokens.iter().any(|token| token.cast_unsigned() >= self.shared) {
+        let Some((_, before)) = tokens.split_last().filter(|_| most > 0 && self.knows(tokens)) else {
             return Ok(draft);
-        }
+        };
         // The last is evaluated in any case: its logits are wanted.
-        let keep = self.common(tokens).min(tokens.len().saturating_sub(1));
-        let kept = self.context.keep(keep);
-        self.held.truncate(kept);
-        self.evaluate(&tokens[kept..])?;
-        loop {
-            let (token, p) = best(self.context.logits()?);
+        let kept = self.keep(sequence, before);
+        let mut row = self.evaluate(sequence, &tokens[kept..])?;
+        while let Some(last) = row {
+            let (token, p) = best(self.context.logits_at(last)?);
             if p < self.least_p || token.cast_unsigned() >= self.shared {
-                return Ok(draft);
+                break;
             }
             draft.push(token);
             if draft.len() == most {
-                return Ok(draft);
+                break;
             }
-            self.evaluate(&[token])?;
+            row = self.evaluate(sequence, &[token])?;
         }
+        Ok(draft)
     }
 
-    fn common(&self, tokens: &[Token]) -> usize {
-        self.held.iter().zip(tokens).take_while(|(held, token)| held == token).count()
+    /// Whether all of `tokens` are tokens of this model too.
+    fn knows(&self, tokens: &[Token]) -> bool {
+        tokens.iter().all(|token| token.cast_unsigned() < self.shared)
     }
 
-    fn evaluate(&mut self, tokens: &[Token]) -> Result<()> {
-        let done = self.context.decode(tokens);
-        if done.is_err() {
-            // What of it was evaluated is not known.
-            self.context.clear();
-            self.held.clear();
-            return done;
+    fn common(&self, sequence: SequenceId, tokens: &[Token]) -> usize {
+        let held = &self.held[sequence as usize];
+        held.iter().zip(tokens).take_while(|(held, token)| held == token).count()
+    }
+
+    /// Forgets what `sequence` holds and `tokens` do not begin with; says how many of them it holds.
+    fn keep(&mut self, sequence: SequenceId, tokens: &[Token]) -> usize {
+        let common = self.common(sequence, tokens);
+        // A part can be forgotten: that was looked at.
+        let kept = if self.context.forget(sequence, common as u32) { common } else { self.empty(sequence) };
+        self.held[sequence as usize].truncate(kept);
+        kept
+    }
+
+    fn empty(&mut self, sequence: SequenceId) -> usize {
+        self.context.forget(sequence, 0);
+        self.held[sequence as usize].clear();
+        0
+    }
+
+    /// Evaluates `tokens` after what `sequence` holds; the row of the last one's logits, or nothing where there is no room
+    /// for them.
+    fn evaluate(&mut self, sequence: SequenceId, tokens: &[Token]) -> Result<Option<i32>> {
+        let mut row = None;
+        for part in tokens.chunks(self.context.n_batch().max(1) as usize) {
+            let held = self.held[sequence as usize].len();
+            self.batch.clear();
+            for (at, token) in part.iter().enumerate() {
+                row = Some(self.batch.push(*token, (held + at) as u32, sequence, at + 1 == part.len()));
+            }
+            match self.context.decode_batch(&mut self.batch) {
+                Ok(Decoded::Done) => self.held[sequence as usize].extend(part),
+                // Others' texts are only worth time.
+                Ok(Decoded::NoRoom) => {
+                    for sequence in 0..self.context.sequences() {
+                        self.empty(sequence);
+                    }
+                    return Ok(None);
+                }
+                Err(error) => {
+                    // What of it was evaluated is not known.
+                    self.empty(sequence);
+                    return Err(error);
+                }
+            }
         }
-        self.held.extend(tokens);
-        Ok(())
+        Ok(row)
     }
 }
 
 /// Refuses a model whose memory cannot take tokens back.
-pub(super) fn check_memory(model: &Model) -> Result<()> {
+pub(crate) fn check_memory(model: &Model) -> Result<()> {
     if model.can_take_back() {
         return Ok(());
     }

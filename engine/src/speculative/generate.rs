@@ -6,7 +6,7 @@ use super::report::{DIFFERS, MIXTURE};
 use super::sameness::Found;
 use super::{Drafter, Speculator};
 use crate::error::{Error, Result};
-use crate::ffi::{Context, Token, interrupted};
+use crate::ffi::{Context, SequenceId, Token, interrupted};
 use crate::generate::{Generation, Stop, Teller};
 use crate::sampling::Chain;
 use crate::split::Sequence;
@@ -14,6 +14,9 @@ use crate::split::Sequence;
 /// How many of the largest differences that a look found a token must be ahead to be chosen by a batch: the difference
 /// is one logit's, and both of two may be off; and what the context holds was rounded so as well.
 const AHEAD: f32 = 4.0;
+
+/// The one sequence.
+const ALONE: SequenceId = 0;
 
 /// The same as [`crate::generate::go_on`], with drafts: `token`, the first, is chosen already and not told yet.
 pub(crate) fn go_on(
@@ -108,18 +111,18 @@ fn step(
     }
     let found = width.and_then(|(width, found)| Some((width, found?)));
     if let (Some(_), Drafter::Model(model)) = (found, &mut speculator.drafter)
-        && model.behind(tokens) > super::MOST as usize + 1
+        && model.behind(ALONE, tokens) > super::MOST as usize + 1
     {
         // A prompt is no step: it would look like a loss.
         let start = Instant::now();
-        model.draft(tokens, 1)?;
+        model.catch_up(ALONE, tokens, usize::MAX)?;
         speculator.report.prompt += start.elapsed();
     }
     speculator.gain.begin();
     let draft = match (found, &mut speculator.drafter) {
         (None, _) => Vec::new(),
         (Some((width, _)), Drafter::Lookup(lookup)) => lookup.draft(tokens, width - 1),
-        (Some((width, _)), Drafter::Model(model)) => model.draft(tokens, width - 1)?,
+        (Some((width, _)), Drafter::Model(model)) => model.draft(ALONE, tokens, width - 1)?,
     };
     let cost_time = found.is_some() && matches!(speculator.drafter, Drafter::Model(_));
     let (draft, found) = speculator.cut(draft, held, found);

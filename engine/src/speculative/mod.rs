@@ -34,6 +34,7 @@ pub use lookup::Lookup;
 pub use report::Report;
 
 pub(crate) use gain::Gain;
+pub(crate) use report::{DIFFERS, MIXTURE, NOT_TAKEN_BACK};
 pub(crate) use sameness::{Found, Sameness, WIDTHS};
 
 use gain::Clock;

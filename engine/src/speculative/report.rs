@@ -36,12 +36,16 @@ pub struct Report {
 }
 
 /// Said where a batch gives other bits.
-pub(super) const DIFFERS: &str = "here a batch of tokens rounds otherwise than single tokens do, and nothing was drafted where it \
+pub(crate) const DIFFERS: &str = "here a batch of tokens rounds otherwise than single tokens do, and nothing was drafted where it \
      does: -ctk bf16 -ctv bf16 often mends that, and --draft-near drafts all the same";
 
 /// Said of a mixture of experts.
-pub(super) const MIXTURE: &str = "in a mixture of experts a batch may round otherwise than single tokens do, and nothing was drafted: \
+pub(crate) const MIXTURE: &str = "in a mixture of experts a batch may round otherwise than single tokens do, and nothing was drafted: \
      --draft-near drafts all the same";
+
+/// Said by a server, which goes on without drafts.
+pub(crate) const NOT_TAKEN_BACK: &str = "this model keeps a state that all tokens change (it is recurrent, or in part), a draft that \
+     turns out wrong could not be taken out of it again, and nothing is drafted";
 
 impl Report {
     pub(super) fn new(drafts: Drafts) -> Self {

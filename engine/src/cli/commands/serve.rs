@@ -92,10 +92,16 @@ pub struct Args {
     /// [default: info, where --log-format is given]. Prompts and answers are never part of it, see log_prompts
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<log::Level>,
-    /// Speculative decoding by what the text itself repeats: off, asked (requests that ask for it) or lookup (all that do
-    /// not say otherwise) [default: off]
+    /// Speculative decoding: off, asked (requests that ask for it), lookup (what the text itself repeats, for all that do not
+    /// say otherwise) or model (of --draft-model, likewise) [default: off, or model with --draft-model]
     #[arg(long, value_name = "WHO")]
     speculative: Option<crate::serve::drafts::Who>,
+    /// Smaller model of the same vocabulary that drafts
+    #[arg(long, visible_alias = "model-draft", value_name = "FILE")]
+    draft_model: Option<PathBuf>,
+    /// Least probability of a token that the smaller model drafts [default: 0.75]
+    #[arg(long, value_name = "P")]
+    draft_p_min: Option<f32>,
     /// Most tokens of a draft, 1 to 15 [default: 7]
     #[arg(long, value_name = "N", value_parser = whole("1 to 15"))]
     draft_max: Option<u32>,
@@ -221,6 +227,8 @@ fn flags(args: &Args) -> Config {
         log_format: args.log_format,
         log_level: args.log_level,
         speculative: args.speculative,
+        draft_model: args.draft_model.clone(),
+        draft_p_min: args.draft_p_min,
         draft_max: args.draft_max,
         draft_near: args.draft_near.then_some(true),
         ..Config::default()

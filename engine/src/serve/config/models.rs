@@ -15,7 +15,7 @@ use crate::settings::Requested;
 use crate::variant::Variant;
 
 /// Keys of the file that a model may have for itself; `path` is its `model`.
-pub const OWN: [&str; 46] = [
+pub const OWN: [&str; 48] = [
     "hf",
     "chat_template",
     "load_mode",
@@ -42,6 +42,8 @@ pub const OWN: [&str; 46] = [
     "prompt_cache_size",
     "prompt_cache_ro",
     "speculative",
+    "draft_model",
+    "draft_p_min",
     "draft_max",
     "draft_near",
     "ctx_size",
@@ -71,7 +73,7 @@ pub(super) const PRINTED: &str = "
 
 # A request names its model. Each is loaded when it is first asked for, and unloaded when another one needs the memory
 # and nobody uses it. A table has path or hf, and may have any key of a model above; what it does not say is as above, but for
-# chat_template, embedding_pooling, lora, rope_… and yarn_…. Remove the # of every line.
+# chat_template, draft_model, embedding_pooling, lora, rope_… and yarn_…. Remove the # of every line.
 
 #[models.small]
 #path = \"small.gguf\"
@@ -201,6 +203,7 @@ impl Config {
             model: None,
             hf: None,
             chat_template: None,
+            draft_model: None,
             embedding_pooling: None,
             models: BTreeMap::new(),
             engine: self.engine_of_all(),

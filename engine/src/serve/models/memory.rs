@@ -48,6 +48,19 @@ pub fn estimate(named: &Named, settings: &Settings) -> Result<Estimate> {
     let per_token = bytes(1, key, value).unwrap_or_default();
     let smaller = bytes(1, KvType::Q8_0, KvType::Q8_0).filter(|smaller| *smaller < per_token);
     let cache = bytes(n_ctx, key, value).unwrap_or_default().0.saturating_mul(u64::from(contexts));
+    // The smaller model has a context as long, of its own shape.
+    let (drafts, drafts_cache) = match &named.options.draft_model {
+        None => (0, 0),
+        Some(draft) => {
+            let file = GgufFile::open(&draft.path)?;
+            let shape = file.cache_shape();
+            let bytes =
+                shape.map(|shape| shape.bytes(u64::from(n_ctx), key.bytes_per_32(), value.bytes_per_32()));
+            let cache = bytes.unwrap_or_default().0.saturating_mul(u64::from(contexts));
+            (file.weights()?.0.saturating_mul(u64::from(contexts)), cache)
+        }
+    };
+    let (weights, cache) = (Bytes(weights.0.saturating_add(drafts)), cache.saturating_add(drafts_cache));
     let path = named.options.model.clone();
     Ok(Estimate { path, weights, cache: Bytes(cache), n_ctx, contexts, per_token, smaller })
 }

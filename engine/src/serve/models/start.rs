@@ -24,6 +24,7 @@ use crate::serve::scheduler::Scheduler;
 use crate::serve::server::Server;
 use crate::serve::turn::{Cores, Turns};
 use crate::settings::Settings;
+use crate::speculative::DraftModel;
 
 /// The threads of a model.
 pub struct Running {
@@ -209,9 +210,15 @@ impl Start {
         let roomy = options.workloads.room(&settings, most);
         let rows = options.rules.rows(options.slots);
         let context = model::shared_context(&model, &roomy, &live, options.slots, rows)?;
+        let drafts = options
+            .draft_model
+            .as_ref()
+            .map(|draft| DraftModel::open(&draft.path, &context, None, draft.least_p, &settings, &live));
+        let drafts = drafts.transpose()?;
         let made = (context.n_ctx(), context.pools());
         let own = (!options.workloads.is_empty()).then_some(own);
-        let scheduler = Scheduler::new(context, inbox, metrics, options.rules)?.in_pool(index, own);
+        let scheduler =
+            Scheduler::new(context, inbox, metrics, options.rules)?.in_pool(index, own).drafting_with(drafts);
         Ok((scheduler.with_disk(cache, &settings, &live)?, made))
     }
 }

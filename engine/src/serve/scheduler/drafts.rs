@@ -5,43 +5,75 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::super::drafts::Who;
+use super::super::drafts::{Source, Who};
 use super::super::plan::Part;
 use super::{Rules, Scheduler};
 use crate::error::{Error, Result};
 use crate::ffi::{Batch, Context, Decoded, SequenceId, Token};
-use crate::speculative::{Found, Gain, Sameness, WIDTHS, is_mixture};
+use crate::speculative::{self, DraftModel, Found, Gain, MOST, Sameness, WIDTHS, is_mixture};
 
 /// What the scheduler knows of drafts.
 pub(super) struct Drafts {
+    /// The smaller model, if there is one.
+    model: Option<Box<DraftModel>>,
     sameness: Sameness,
-    /// For each number of slots that generate: batches of more are slower for all.
-    gains: HashMap<usize, Gain>,
-    /// How many generate in the step that is being measured; nothing where prompts are in it too.
-    measured: Option<usize>,
-    /// Whether the model's memory can take tokens back, and a batch says something of the next one.
-    possible: bool,
+    /// For each number of slots that generate, and whether the smaller model drafts for any: batches of more are slower for
+    /// all, and its drafts take time.
+    gains: HashMap<Step, Gain>,
+    /// The step that is being measured; nothing where prompts are in it too.
+    measured: Option<Step>,
+    /// Whether the smaller model was asked in it.
+    asked: bool,
+    /// Why nothing can be drafted at all, if that is so.
+    impossible: Option<&'static str>,
+    /// Whether it was said why there are no drafts.
+    told: bool,
     /// Whether the next step goes without: there was no room.
     rests: bool,
 }
 
+/// What is alike of steps that are compared: how many slots generate, and whether the smaller model drafts for any.
+type Step = (usize, bool);
+
 impl Drafts {
     pub(super) fn new(context: &Context, rules: &Rules) -> Self {
-        let possible = context.model().can_take_back() && (rules.drafts.near || !is_mixture(context));
+        let impossible = match (context.model().can_take_back(), rules.drafts.near || !is_mixture(context)) {
+            (false, _) => Some(speculative::NOT_TAKEN_BACK),
+            (true, false) => Some(speculative::MIXTURE),
+            (true, true) => None,
+        };
         Drafts {
+            model: None,
             sameness: Sameness::default(),
             gains: HashMap::new(),
             measured: None,
-            possible,
+            asked: false,
+            impossible,
+            told: false,
             rests: false,
+        }
+    }
+
+    /// Says once why there are no drafts.
+    fn tell(&mut self, why: &'static str) {
+        if !std::mem::replace(&mut self.told, true) {
+            crate::log::warn(&format!("speculative decoding: {why}"));
         }
     }
 }
 
 impl Scheduler {
+    /// The same with a smaller model that drafts.
+    #[must_use]
+    pub fn drafting_with(mut self, model: Option<DraftModel>) -> Self {
+        self.drafts.model = model.map(Box::new);
+        self
+    }
+
     /// Looks for drafts for the slots of `parts`, which has room for some more tokens.
     pub(super) fn draft(&mut self, parts: &[Part]) -> Result<()> {
         self.drafts.measured = None;
+        self.drafts.asked = false;
         if self.rules.drafts.who == Who::Off {
             return Ok(());
         }
@@ -51,10 +83,19 @@ impl Scheduler {
             .map(|part| part.slot)
             .collect();
         let only_these = deciding.len() == parts.len();
-        self.drafts.measured = (only_these && !deciding.is_empty()).then_some(deciding.len());
         let rests = std::mem::take(&mut self.drafts.rests);
-        let Some(count) = self.drafts.measured else { return Ok(()) };
-        let gain = self.drafts.gains.entry(count).or_insert_with(|| Gain::new(Box::new(Instant::now)));
+        if !only_these || deciding.is_empty() {
+            return Ok(());
+        }
+        if let Some(why) = self.drafts.impossible {
+            if deciding.iter().any(|at| self.wants(*at).is_some()) {
+                self.drafts.tell(why);
+            }
+            return Ok(());
+        }
+        let step = (deciding.len(), deciding.iter().any(|at| self.wants(*at) == Some(Source::Model)));
+        self.drafts.measured = Some(step);
+        let gain = self.drafts.gains.entry(step).or_insert_with(|| Gain::new(Box::new(Instant::now)));
         let lets = gain.lets_draft();
         let lost = gain.loss().is_some();
         if lost {
@@ -64,32 +105,43 @@ impl Scheduler {
                 }
             }
         }
-        if lets && !rests && self.drafts.possible {
+        let mut widths = Vec::new();
+        if lets && !rests {
             let used = parts.iter().map(|part| part.tokens).sum::<u32>();
             // Each its part, so that the first does not take it all; rows are kept for all.
-            let rows = self.context.rows().min(self.budget).saturating_sub(used) as usize / count;
+            let rows = self.context.rows().min(self.budget).saturating_sub(used) as usize / deciding.len();
             for at in deciding {
-                self.draft_of(at, rows)?;
+                if let Some(width) = self.width_of(at, rows)?
+                    && self.has_caught_up(at)?
+                {
+                    widths.push((at, width));
+                }
             }
         }
-        if let Some(gain) = self.drafts.gains.get_mut(&count) {
+        // Looking is no part of a step, and what the smaller model reads of a prompt neither: it would look like a loss.
+        if let Some(gain) = self.drafts.gains.get_mut(&step) {
             gain.begin();
         }
-        Ok(())
+        widths.into_iter().try_for_each(|(at, width)| self.draft_of(at, width))
     }
 
-    /// Drafts up to `most` tokens for slot `at`.
-    fn draft_of(&mut self, at: usize, most: usize) -> Result<()> {
+    /// Where the drafts of slot `at` come from, if its request wants any.
+    fn wants(&self, at: usize) -> Option<Source> {
+        let wish = self.slots[at].run.as_ref()?.draft.wish?;
+        Some(wish.from).filter(|from| *from == Source::Lookup || self.drafts.model.is_some())
+    }
+
+    /// The width of a batch with a draft of up to `most` tokens for slot `at`: the widest that may be.
+    fn width_of(&mut self, at: usize, most: usize) -> Result<Option<usize>> {
         // Cells of one context: a graph is as long as all that it holds.
         let cells = self.slots.iter().map(|slot| slot.held.len()).sum::<usize>();
         let slot = &self.slots[at];
-        let Some(run) = &slot.run else { return Ok(()) };
-        let (Some(wish), Some(next)) = (run.draft.wish, run.next) else { return Ok(()) };
+        let Some(run) = slot.run.as_ref().filter(|run| run.next.is_some()) else { return Ok(None) };
+        let Some(wish) = run.draft.wish.filter(|_| self.wants(at).is_some()) else { return Ok(None) };
         let room = (self.context.n_ctx() as usize).saturating_sub(cells + 1);
         let most = most.min(wish.most as usize).min(room).min(run.left().saturating_sub(1) as usize);
         let reach = run.draft.reach.min(WIDTHS.len() - 1);
         let (sequence, held) = (slot.sequence, slot.held.len());
-        let mut width = None;
         let fits = |width: &usize| *width <= most + 1 && !Sameness::is_between(*width, cells);
         for candidate in WIDTHS[..=reach].iter().copied().rev().filter(fits) {
             let found = match self.drafts.sameness.of(candidate, cells) {
@@ -105,16 +157,53 @@ impl Scheduler {
                 }
             };
             if found == Found::Same || self.rules.drafts.near {
-                width = Some(candidate);
-                break;
+                return Ok(Some(candidate));
             }
+            self.drafts.tell(speculative::DIFFERS);
         }
-        let Some(width) = width else { return Ok(()) };
-        if let Some(run) = &mut self.slots[at].run {
-            let text = run.text_with(next);
-            let draft = run.draft.lookup.draft(&text, width - 1);
-            run.draft.tokens = draft;
+        Ok(None)
+    }
+
+    /// Whether drafts for slot `at` can be had at once. The smaller model reads a part of what it has yet to read where not:
+    /// others wait meanwhile.
+    fn has_caught_up(&mut self, at: usize) -> Result<bool> {
+        let (wants, sequence) = (self.wants(at), self.slots[at].sequence);
+        let Some((run, model)) = self.slots[at].run.as_ref().zip(self.drafts.model.as_mut()) else {
+            return Ok(wants == Some(Source::Lookup));
+        };
+        let Some(next) = run.next.filter(|_| wants == Some(Source::Model)) else { return Ok(true) };
+        let text = run.text_with(next);
+        if model.behind(sequence, &text) <= MOST as usize + 1 {
+            return Ok(true);
         }
+        model.catch_up(sequence, &text, self.budget as usize)?;
+        Ok(model.behind(sequence, &text) <= MOST as usize + 1)
+    }
+
+    /// A draft for slot `at` that makes a batch of `width` tokens, or of less that may be.
+    fn draft_of(&mut self, at: usize, width: usize) -> Result<()> {
+        let (wants, sequence) = (self.wants(at), self.slots[at].sequence);
+        let cells = self.slots.iter().map(|slot| slot.held.len()).sum::<usize>();
+        let Some(run) = &mut self.slots[at].run else { return Ok(()) };
+        let Some(next) = run.next else { return Ok(()) };
+        let text = run.text_with(next);
+        let mut draft = match (wants, &mut self.drafts.model) {
+            (Some(Source::Model), Some(model)) => {
+                self.drafts.asked = true;
+                model.draft(sequence, &text, width - 1)?
+            }
+            _ => run.draft.lookup.draft(&text, width - 1),
+        };
+        // A shorter one: as much of it as makes a width that was looked at.
+        let may = |width: &usize| match self.drafts.sameness.of(*width, cells) {
+            Some(found) => found == Found::Same || self.rules.drafts.near,
+            None => false,
+        };
+        if draft.len() + 1 < width {
+            let fits = WIDTHS.iter().copied().rev().filter(|width| *width <= draft.len() + 1).find(may);
+            draft.truncate(fits.unwrap_or(1) - 1);
+        }
+        run.draft.tokens = draft;
         Ok(())
     }
 
@@ -164,10 +253,10 @@ impl Scheduler {
 
     /// The step gave `tokens` tokens, with drafts (`drafted`) or without.
     pub(super) fn measure_step(&mut self, tokens: usize, drafted: bool) {
-        let Some(count) = self.drafts.measured.take() else { return };
-        let Some(gain) = self.drafts.gains.get_mut(&count) else { return };
+        let Some(step) = self.drafts.measured.take() else { return };
+        let Some(gain) = self.drafts.gains.get_mut(&step) else { return };
         let before = gain.loss().is_none();
-        match drafted {
+        match drafted || self.drafts.asked {
             true => gain.end_drafted(tokens),
             false => gain.end_plain_of(tokens),
         }
