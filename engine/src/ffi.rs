@@ -15,6 +15,7 @@ mod batch;
 mod clock;
 mod collector;
 mod context;
+mod device;
 mod embedding;
 mod held;
 mod log;
@@ -27,6 +28,7 @@ mod system;
 mod threadpool;
 mod variant;
 
+pub(crate) use batch::ALONE;
 pub use batch::{Batch, Decoded, MAX_SEQUENCES, SequenceId};
 pub(crate) use clock::{ThreadClock, strftime_now, thread_time};
 pub use collector::Collector;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::ffi::{Context, Model, Token, interrupted};
+use crate::ffi::{ALONE, Context, Model, Token, interrupted};
 use crate::sampling::Chain;
 use crate::speculative::{self, Report};
 use crate::split::{HandOver, Sequence};
@@ -63,6 +63,8 @@ pub struct Generation {
     pub hand_over: Option<HandOver>,
     /// What drafts brought, where there were to be any.
     pub speculation: Option<Report>,
+    /// Of the choices, those that a device made.
+    pub chosen_on_device: usize,
 }
 
 impl Generation {
@@ -79,6 +81,7 @@ impl Generation {
             token_times: Vec::new(),
             hand_over: None,
             speculation: None,
+            chosen_on_device: 0,
         }
     }
 
@@ -118,6 +121,7 @@ pub(crate) fn from_tokens(
     start: Instant,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation> {
+    sequence.place_sampling(chain)?;
     let mut generation = prefill(sequence, prompt, request)?;
     if generation.stop != Stop::Interrupted {
         go_on(sequence, chain, prompt, None, &mut generation, request, start, on_text)?;
@@ -147,7 +151,7 @@ pub(crate) fn prefill(
     context.synchronize();
     generation.prefill = start.elapsed();
     // A sampler would choose something all the same. Once: what goes wrong later goes wrong in the first row, mostly.
-    if request.n_predict > 0 && has_nan(context.logits()?) {
+    if request.n_predict > 0 && !context.chooses_on_device(ALONE) && has_nan(context.logits()?) {
         return Err(Error::NotANumber);
     }
     Ok(generation)
@@ -182,6 +186,10 @@ pub(crate) fn go_on(
                 let token = chain.choose(row)?;
                 chain.accept_generated(token)?;
                 token
+            }
+            None if sequence.current().chooses_on_device(ALONE) => {
+                generation.chosen_on_device += 1;
+                chain.take_from_device(sequence.current(), -1)?
             }
             None => chain.sample(sequence.current(), -1)?,
         };

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use build_info::Bytes;
 
 use crate::error::{Error, Result};
-use crate::ffi::{Context, DeviceKind, Model, Token, devices};
+use crate::ffi::{ALONE, Context, DeviceKind, Model, Token, devices};
 use crate::live::Live;
 use crate::model;
 use crate::options::{ContextOptions, LoadMode, ModelOptions, SplitLayout};
+use crate::sampling::Chain;
 use crate::settings::{Settings, Source};
 use crate::speculative::{self, Speculator};
 
@@ -34,6 +35,14 @@ pub trait Sequence {
     /// What was handed over since this was last asked.
     fn take_hand_over(&mut self) -> Option<HandOver> {
         None
+    }
+
+    /// Lets a device choose the tokens of a text, where that was asked for and what `chain` does lets it.
+    ///
+    /// # Errors
+    /// Where llama.cpp cannot plan for it.
+    fn place_sampling(&mut self, _chain: &Chain) -> Result<()> {
+        Ok(())
     }
 
     /// What drafts its tokens, if anything does; it is put back afterwards.
@@ -142,7 +151,13 @@ impl Layouts {
     ) -> Result<Session> {
         let decode = model::context_with(&self.decode, options, settings, live, mend)?;
         let Some(model) = &self.prefill else {
-            return Ok(Session { decode, prefill: None, why_not: self.why_not.clone(), speculator: None });
+            return Ok(Session {
+                decode,
+                prefill: None,
+                why_not: self.why_not.clone(),
+                speculator: None,
+                on_device: false,
+            });
         };
         // The same options on both sides: a state fits only a cache of the same types and order.
         let context =
@@ -153,7 +168,7 @@ impl Layouts {
             context.share_threads(&decode);
             Prefill { context, from: settings.split_from.value as usize, at: None, used: false, handed: None }
         });
-        Ok(Session { decode, prefill, why_not, speculator: None })
+        Ok(Session { decode, prefill, why_not, speculator: None, on_device: false })
     }
 }
 
@@ -224,6 +239,7 @@ pub struct Session {
     prefill: Option<Prefill>,
     why_not: Option<String>,
     speculator: Option<Box<Speculator>>,
+    on_device: bool,
 }
 
 /// The context that evaluates prompts.
@@ -263,6 +279,12 @@ impl Session {
     ) -> Result<()> {
         self.speculator = Speculator::new(options, &self.decode, settings, live)?.map(Box::new);
         Ok(())
+    }
+
+    /// Whether the device that computes the logits chooses tokens from now on, where what chooses them is no more than the
+    /// greatest logit. Not what [`crate::cache`] keeps, which are logits.
+    pub fn sample_on_device(&mut self, on: bool) {
+        self.on_device = on;
     }
 
     /// Names the tokens that it holds before the next prompt, for drafts.
@@ -387,6 +409,11 @@ impl Sequence for Session {
 
     fn take_hand_over(&mut self) -> Option<HandOver> {
         self.prefill.as_mut()?.handed.take()
+    }
+
+    fn place_sampling(&mut self, chain: &Chain) -> Result<()> {
+        let on = self.on_device && self.speculator.is_none() && chain.is_argmax();
+        self.decode.choose_on_device(ALONE, on).map(drop)
     }
 
     fn take_speculator(&mut self) -> Option<Box<Speculator>> {

@@ -9,6 +9,7 @@ mod client;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowd;
+mod device;
 mod disk;
 mod drafts;
 mod embeddings;

@@ -11,6 +11,9 @@ use crate::options::ContextOptions;
 /// A sequence of a context, from 0.
 pub type SequenceId = u32;
 
+/// The sequence of a context that has no other.
+pub(crate) const ALONE: SequenceId = 0;
+
 /// The greatest number of sequences of a context: llama.cpp's LLAMA_MAX_SEQ.
 pub const MAX_SEQUENCES: u32 = 256;
 

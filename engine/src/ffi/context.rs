@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use llama_sys as sys;
 
+use super::device::DeviceSamplers;
 use super::{Collector, Message, Model, Threadpool, Token};
 use crate::error::{Error, Result};
 use crate::options::{ContextOptions, FlashAttention, KvType};
@@ -24,6 +25,7 @@ pub struct Context {
     pub(super) rows: u32,
     pub(super) message: Message,
     pub(super) stop: Option<Arc<AtomicBool>>,
+    pub(super) device_samplers: DeviceSamplers,
 }
 
 // SAFETY: see above; the model is shared by `Arc` and is `Sync`.
@@ -75,6 +77,8 @@ impl Context {
             if options.interruptible {
                 params.abort_callback = Some(sys::anneal_interrupted);
             }
+            // Of sequences whose tokens a device chooses.
+            params.n_outputs_max_per_seq = 1;
             if sequences > 1 {
                 params.n_seq_max = sequences;
                 params.kv_unified = true;
@@ -100,6 +104,7 @@ impl Context {
             rows: sequences,
             message,
             stop: None,
+            device_samplers: DeviceSamplers::default(),
         };
         context.adapt()?;
         Ok(context)

@@ -128,6 +128,12 @@ impl RawChain {
         unsafe { sys::anneal_chain_window(self.raw.as_ptr()) }
     }
 
+    /// Whether the greatest logit of all is taken, whatever the text.
+    pub(crate) fn is_argmax(&self) -> bool {
+        // SAFETY: reads fields.
+        unsafe { sys::anneal_chain_is_argmax(self.raw.as_ptr()) }
+    }
+
     /// What the last token was chosen from.
     pub(crate) fn candidates(&self) -> &[Candidate] {
         let mut len = 0;

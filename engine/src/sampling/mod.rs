@@ -108,6 +108,18 @@ impl Chain {
         self.takes_best
     }
 
+    /// Whether the token of the greatest logit is taken, whatever the text, so that a device can choose as well.
+    pub(crate) fn is_argmax(&self) -> bool {
+        self.guide.is_none() && self.raw.is_argmax()
+    }
+
+    /// The token that the device chose in output row `row` of `context`, accepted as [`sample`](Self::sample) does.
+    pub(crate) fn take_from_device(&mut self, context: &mut Context, row: i32) -> Result<Token> {
+        let token = context.token_of_device(row)?;
+        self.accept_as(token, true)?;
+        Ok(token)
+    }
+
     /// The seed that was asked for or drawn.
     pub fn seed(&self) -> u32 {
         self.seed

@@ -62,6 +62,7 @@ pub struct Config {
     pub prompt_cache: Option<PathBuf>,
     pub prompt_cache_size: Option<Bytes>,
     pub prompt_cache_ro: Option<bool>,
+    pub device_sampling: Option<bool>,
     pub speculative: Option<Who>,
     pub draft_model: Option<PathBuf>,
     pub draft_p_min: Option<f32>,
@@ -171,7 +172,7 @@ impl Config {
         self.workloads = if self.workloads.is_empty() { other.workloads } else { self.workloads };
         or!(self, other, default_model memory_limit pools preload);
         or!(self, other, name chat_template socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
-            idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro speculative
+            idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro device_sampling speculative
             draft_model draft_p_min draft_max draft_near max_request_bytes max_connections log_format log_level log_prompts);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
             n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
@@ -270,6 +271,12 @@ impl Config {
             }
             _ => {}
         }
+        let on_device = self.device_sampling.unwrap_or(false);
+        if on_device && who != Who::Off {
+            let why = "device_sampling with drafts: they are held against logits, and a device that chooses sends none; leave one \
+                       of them out";
+            return Err(usage(why));
+        }
         let least_p = self.draft_p_min.unwrap_or(crate::speculative::Options::default().least_p);
         if !(0.0..=1.0).contains(&least_p) {
             return Err(Error::Usage(format!("draft_p_min = {least_p}: use 0 to 1")));
@@ -302,6 +309,7 @@ impl Config {
                 reuse: self.prompt_reuse.unwrap_or(true),
                 step: Duration::from_millis(u64::from(self.step_ms.unwrap_or(250))),
                 stall,
+                on_device,
                 drafts: Drafting {
                     who,
                     has_model: self.draft_model.is_some(),

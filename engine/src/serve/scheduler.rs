@@ -44,6 +44,8 @@ pub struct Rules {
     pub stall: Duration,
     /// Speculative decoding.
     pub drafts: Drafting,
+    /// Whether a device may choose tokens.
+    pub on_device: bool,
 }
 
 impl Rules {
@@ -288,7 +290,7 @@ impl Scheduler {
         self.take_threads(&parts);
         let inbox = Arc::clone(&self.inbox);
         let turn = inbox.seats[self.pool.index].take();
-        if let Err(error) = self.draft(&parts) {
+        if let Err(error) = self.draft(&parts).and_then(|()| self.place_sampling(&parts)) {
             if turn.is_shared {
                 self.context.rest_threads();
             }
@@ -328,6 +330,18 @@ impl Scheduler {
             }
         }
         self.measure_step(made, drafted);
+    }
+
+    /// Lets a device choose for the requests of `parts` for which it can.
+    fn place_sampling(&mut self, parts: &[Part]) -> Result<()> {
+        for part in parts.iter().filter(|_| self.rules.on_device) {
+            let slot = &self.slots[part.slot];
+            if let Some(run) = &slot.run {
+                let on = run.job.logprobs.is_none() && run.job.chain.is_argmax();
+                self.context.choose_on_device(slot.sequence, on)?;
+            }
+        }
+        Ok(())
     }
 
     /// Puts `parts` into the batch; returns the slots that choose a token, and by which row.
@@ -378,11 +392,16 @@ impl Scheduler {
         let slot = &mut self.slots[at];
         let Some(run) = &mut slot.run else { return Ok(()) };
         // A sampler would choose something all the same. Once, as in `generate`.
-        if run.is_fresh() && has_nan(self.context.logits_at(row)?) {
+        let on_device = self.context.chooses_on_device(slot.sequence);
+        if run.is_fresh() && !on_device && has_nan(self.context.logits_at(row)?) {
             return Err(Error::NotANumber);
         }
         let constrained = run.job.chain.is_constrained().then(thread_time);
-        let chosen = run.choose(&mut self.context, row);
+        let chosen = match on_device {
+            true => run.take_from_device(&mut self.context, row),
+            false => run.choose(&mut self.context, row),
+        };
+        self.metrics.device_tokens.add(u64::from(on_device && chosen.is_ok()));
         let took = constrained.map(|begun| hold::counted(thread_time().saturating_sub(begun)));
         let client = run.job.client.clone();
         self.metrics.decode_tokens.add(u64::from(chosen.is_ok()));

@@ -179,6 +179,13 @@ impl Run {
         Ok(token)
     }
 
+    /// The same, of what a device chose there.
+    pub fn take_from_device(&mut self, context: &mut Context, row: i32) -> Result<Token> {
+        let token = self.job.chain.take_from_device(context, row)?;
+        self.job.leads = None;
+        Ok(token)
+    }
+
     /// The prompt and what was chosen after it, as texts with all their tokens.
     pub fn texts(&self, model: &Model) -> (String, String) {
         let text = |tokens: &[Token]| {

@@ -6,7 +6,7 @@ use super::report::{DIFFERS, MIXTURE};
 use super::sameness::Found;
 use super::{Drafter, Speculator};
 use crate::error::{Error, Result};
-use crate::ffi::{Context, SequenceId, Token, interrupted};
+use crate::ffi::{ALONE, Context, Token, interrupted};
 use crate::generate::{Generation, Stop, Teller};
 use crate::sampling::Chain;
 use crate::split::Sequence;
@@ -14,9 +14,6 @@ use crate::split::Sequence;
 /// How many of the largest differences that a look found a token must be ahead to be chosen by a batch: the difference
 /// is one logit's, and both of two may be off; and what the context holds was rounded so as well.
 const AHEAD: f32 = 4.0;
-
-/// The one sequence.
-const ALONE: SequenceId = 0;
 
 /// The same as [`crate::generate::go_on`], with drafts: `token`, the first, is chosen already and not told yet.
 pub(crate) fn go_on(

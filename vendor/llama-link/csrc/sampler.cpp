@@ -530,6 +530,10 @@ size_t anneal_chain_window(const anneal_chain * chain) {
     return chain->window.size;
 }
 
+bool anneal_chain_is_argmax(const anneal_chain * chain) {
+    return chain->rest == nullptr && chain->window.size == 0 && chain->biases.empty();
+}
+
 const llama_token_data * anneal_chain_candidates(const anneal_chain * chain, size_t * n_candidates) {
     *n_candidates = chain->candidates.size;
     return chain->candidates.data;

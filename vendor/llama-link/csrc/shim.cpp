@@ -11,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -498,6 +499,34 @@ bool anneal_chain_accept(anneal_chain * chain, llama_token token, bool generated
         anneal_chain_take(chain, token, generated);
         return true;
     });
+}
+
+llama_sampler * anneal_device_sampler_set(llama_context * ctx, llama_seq_id seq, char * err, size_t err_size) {
+    return guarded<llama_sampler *>(nullptr, err, err_size, [&]() -> llama_sampler * {
+        llama_sampler_chain_params params = llama_sampler_chain_default_params();
+        params.no_perf                    = true;
+        std::unique_ptr<llama_sampler, decltype(&llama_sampler_free)> chain(
+            llama_sampler_chain_init(params), llama_sampler_free);
+        llama_sampler_chain_add(chain.get(), llama_sampler_init_greedy());
+        if (!llama_set_sampler(ctx, seq, chain.get())) {
+            return nullptr;
+        }
+        // llama.cpp takes a chain whose samplers the device does not have, and marks them so.
+        if (llama_sampler_name(llama_sampler_chain_get(chain.get(), 0))[0] != '+') {
+            llama_set_sampler(ctx, seq, nullptr);
+            return nullptr;
+        }
+        return chain.release();
+    });
+}
+
+bool anneal_device_sampler_clear(llama_context * ctx, llama_seq_id seq, char * err, size_t err_size) {
+    return guarded(false, err, err_size, [&] { return llama_set_sampler(ctx, seq, nullptr); });
+}
+
+llama_token anneal_device_token(llama_context * ctx, int32_t row, char * err, size_t err_size) {
+    return guarded<llama_token>(
+        LLAMA_TOKEN_NULL, err, err_size, [&] { return llama_get_sampled_token_ith(ctx, row); });
 }
 
 const float * anneal_logits(llama_context * ctx, char * err, size_t err_size) {

@@ -147,6 +147,21 @@ bool anneal_chain_accept(struct anneal_chain * chain, llama_token token, bool ge
 // How many tokens of the text penalties look at.
 size_t anneal_chain_window(const struct anneal_chain * chain);
 
+// Whether the chain takes the greatest logit of all, whatever the text: a device can do that as well.
+bool anneal_chain_is_argmax(const struct anneal_chain * chain);
+
+// A sampler by which the device that computes the logits of sequence `seq` chooses its tokens, the greatest logit's, from
+// the next evaluation on. The caller frees it with llama_sampler_free, after anneal_device_sampler_clear or the context. NULL
+// where the device cannot, and on failure: then `err` is not empty.
+struct llama_sampler * anneal_device_sampler_set(
+        struct llama_context * ctx, llama_seq_id seq, char * err, size_t err_size);
+
+// No more for sequence `seq`.
+bool anneal_device_sampler_clear(struct llama_context * ctx, llama_seq_id seq, char * err, size_t err_size);
+
+// The token that the device chose in row `row` of the last evaluation; LLAMA_TOKEN_NULL where it chose none.
+llama_token anneal_device_token(struct llama_context * ctx, int32_t row, char * err, size_t err_size);
+
 // What the last token was chosen from; until the next call.
 const struct llama_token_data * anneal_chain_candidates(const struct anneal_chain * chain, size_t * n_candidates);
 

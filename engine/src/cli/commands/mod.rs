@@ -16,6 +16,7 @@ pub mod worker;
 
 mod bar;
 mod cache;
+mod device;
 mod flags;
 mod hub;
 mod sampling;

@@ -15,7 +15,7 @@ use crate::settings::Requested;
 use crate::variant::Variant;
 
 /// Keys of the file that a model may have for itself; `path` is its `model`.
-pub const OWN: [&str; 48] = [
+pub const OWN: [&str; 49] = [
     "hf",
     "chat_template",
     "load_mode",
@@ -41,6 +41,7 @@ pub const OWN: [&str; 48] = [
     "prompt_cache",
     "prompt_cache_size",
     "prompt_cache_ro",
+    "device_sampling",
     "speculative",
     "draft_model",
     "draft_p_min",
