@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::App;
 use super::beside::return_tokens;
+use super::format;
 use super::other::is_called;
 use super::out::{Asked, Shape, respond};
 use crate::serve::fields::{Fields, shown, wrong};
@@ -36,7 +37,9 @@ pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Resu
     let include_usage = include_usage(fields)?;
     let return_tokens = return_tokens(fields)?;
     let prompt = prompt(fields.take("prompt"))?;
-    let generate = Generate::take(fields, prompt, defaults)?;
+    let format = format::take(fields)?;
+    let mut generate = Generate::take(fields, prompt, defaults)?;
+    format::apply(format, &mut generate)?;
     Ok(Asked { generate, choices, include_usage, return_tokens })
 }
 

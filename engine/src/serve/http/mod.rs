@@ -6,6 +6,7 @@ mod calls;
 mod chat;
 mod completions;
 mod embeddings;
+mod format;
 mod io;
 mod logprobs;
 mod openapi;

@@ -153,6 +153,7 @@ fn completion(facts: &Facts) -> Value {
         "n": choices(),
         "best_of": { "type": ["integer", "null"], "minimum": 1, "maximum": CHOICES, "description": "As many as n." },
         "echo": { "enum": [false, null] },
+        "response_format": response_format(),
         "suffix": { "enum": ["", null] },
         "logprobs": {
             "type": ["integer", "null"], "minimum": 0, "maximum": MOST,
@@ -161,27 +162,31 @@ fn completion(facts: &Facts) -> Value {
     })
 }
 
-fn chat(_: &Facts) -> Value {
+fn response_format() -> Value {
     let schema = json!({ "type": ["object", "boolean"] });
     let format = |kind: &str| json!({ "properties": { "type": { "const": kind } }, "required": ["type"], "type": "object" });
+    json!({ "anyOf": [
+        format("text"),
+        format("json_object"),
+        {
+            "type": "object",
+            "properties": {
+                "type": { "const": "json_schema" },
+                "json_schema": { "type": "object", "properties": { "schema": schema }, "required": ["schema"] },
+            },
+            "required": ["type", "json_schema"],
+        },
+        { "type": "null" },
+    ]})
+}
+
+fn chat(_: &Facts) -> Value {
     json!({
         "messages": { "type": "array", "items": { "$ref": "#/components/schemas/Message" }, "minItems": 1 },
         "max_completion_tokens": {
             "type": ["integer", "null"], "minimum": 1, "maximum": u32::MAX, "description": "Goes before max_tokens.",
         },
-        "response_format": { "anyOf": [
-            format("text"),
-            format("json_object"),
-            {
-                "type": "object",
-                "properties": {
-                    "type": { "const": "json_schema" },
-                    "json_schema": { "type": "object", "properties": { "schema": schema }, "required": ["schema"] },
-                },
-                "required": ["type", "json_schema"],
-            },
-            { "type": "null" },
-        ]},
+        "response_format": response_format(),
         "tools": { "type": ["array", "null"], "items": { "$ref": "#/components/schemas/Tool" } },
         "tool_choice": {
             "description": "Not with a response_format, grammar or json_schema where it demands a call.",
