@@ -154,7 +154,8 @@ fn a_response_format_is_kept() {
     }
     assert!(whole > 0, "every answer was cut");
     // Texts that go on take it too.
-    let more = json!({ "prompt": "The smith", "response_format": formats[1], "max_tokens": 200, "temperature": 0 });
+    let more =
+        json!({ "prompt": "The smith", "response_format": formats[1], "max_tokens": 200, "temperature": 0 });
     let (status, answer) = server.post("/v1/completions", &more);
     assert_eq!(status, 200, "{answer}");
     let text = answer["choices"][0]["text"].as_str().expect("a text");

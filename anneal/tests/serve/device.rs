@@ -15,6 +15,9 @@ fn run_gives_the_same_tokens_and_counts_what_a_device_chose() {
     let device = tokens(&["--greedy", "--device-sampling"]);
     assert_eq!(device["tokens"], plain["tokens"]);
     assert_eq!((&device["chosen_on_device"], &plain["chosen_on_device"]), (&json!(40), &Value::Null));
+    // With two contexts the first token comes from the one that reads prompts.
+    let split = tokens(&["--greedy", "--device-sampling", "--split-layout", "on", "--split-from", "2"]);
+    assert_eq!(split["tokens"], tokens(&["--greedy", "--split-layout", "on", "--split-from", "2"])["tokens"]);
     // What a device does not do: draw, and look at what changes logits.
     let others: [&[&str]; 3] =
         [&["--seed", "1"], &["--greedy", "--repeat-penalty", "1.1"], &["--greedy", "--logit-bias", "5-1"]];
@@ -58,6 +61,15 @@ fn a_server_gives_each_request_its_tokens() {
             request
         })
         .collect();
+    // One after the other, every token is that of a server without; the slots go from one kind to the other.
+    let single = Server::start(&["--slots", "1", "--device-sampling"]);
+    for request in &requests {
+        let (expected, answer) = (plain.ask(request), single.ask(request));
+        for what in ["tokens", "text", "logprobs"] {
+            assert_eq!(answer[what], expected[what], "{request}");
+        }
+    }
+    assert_eq!(single.metric("anneal_device_tokens_total"), 3.0 * 24.0);
     let answers: Vec<Value> = std::thread::scope(|scope| {
         let asked: Vec<_> = requests.iter().map(|request| scope.spawn(|| server.ask(request))).collect();
         asked.into_iter().map(|asked| asked.join().expect("an answer")).collect()

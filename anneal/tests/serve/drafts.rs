@@ -83,10 +83,70 @@ fn a_smaller_model_drafts() {
     assert_eq!(lookup["usage"]["completion_tokens"], 60, "{lookup}");
 }
 
+/// Where a batch has the bits of single tokens, all tokens are those without; and what is sure of little drafts little.
+#[test]
+fn tokens_are_the_same_with_a_smaller_model() {
+    let model = crate::common::tiny();
+    let draft = model.to_str().expect("a path");
+    for p in ["0", "0.02"] {
+        let cache = ["-ctk", "bf16", "-ctv", "bf16"];
+        let flags = ["--slots", "1", "--draft-model", draft, "--draft-p-min", p];
+        let server = Server::start(&[&flags[..], &cache].concat());
+        for prompt in [REPEATS, "hello", REPEATS, "The smith brings the steel slowly to a red heat"] {
+            let plain = server.ask(&with(greedy(prompt, 100), json!({ "drafts": "off" })));
+            let answer = server.ask(&with(greedy(prompt, 100), Value::Null));
+            assert_eq!(answer["tokens"], plain["tokens"], "{prompt}, {p}");
+        }
+        let (drafted, accepted) =
+            (server.metric("anneal_drafted_tokens_total"), server.metric("anneal_accepted_tokens_total"));
+        // The same model: what it drafts is what is chosen. Nothing, on CPUs where a batch rounds otherwise.
+        assert_eq!(accepted, drafted, "{p}");
+    }
+}
+
+/// More conversations than there is room for, so that slots are emptied and taken again, and what drafts has them all too.
+#[test]
+fn drafts_outlive_a_context_that_is_full() {
+    let model = crate::common::tiny();
+    let draft = model.to_str().expect("a path");
+    let server = Server::start(&[
+        "--slots",
+        "3",
+        "--draft-model",
+        draft,
+        "--draft-p-min",
+        "0",
+        "--draft-near",
+        "-c",
+        "512",
+    ]);
+    let mut drafted = 0.0;
+    for round in 0..4 {
+        std::thread::scope(|scope| {
+            for slot in 0..3 {
+                let server = &server;
+                scope.spawn(move || {
+                    let prompt = format!("{round} {slot} {}", "The smith brings the steel. ".repeat(12));
+                    let answer = server.ask(&with(greedy(&prompt, 40), Value::Null));
+                    assert_eq!(answer["usage"]["completion_tokens"], 40, "{answer}");
+                });
+            }
+        });
+        let alone = server.ask(&with(greedy("Once more", 60), Value::Null));
+        assert_eq!(alone["usage"]["completion_tokens"], 60, "{alone}");
+        let now = server.metric("anneal_drafted_tokens_total");
+        assert!(
+            now > drafted || server.metric("anneal_drafts_turned_off_total") > 0.0,
+            "round {round}: {now}"
+        );
+        drafted = now;
+    }
+}
+
 #[test]
 fn what_cannot_draft_is_refused_at_the_start() {
     for (flags, expected) in [
-        (&["--speculative", "model"][..], "name the smaller model with --draft-model"),
+        (&["--speculative", "model"][..], "name the smaller model with draft_model"),
         (&["--speculative", "lookup", "--draft-model", "x.gguf"], "it would not be used"),
         (&["--draft-model", "no such.gguf"], "no such.gguf"),
         (&["--draft-model", "x.gguf", "--draft-p-min", "2"], "draft_p_min = 2: use 0 to 1"),

@@ -192,6 +192,25 @@ fn one_that_cannot_be_loaded_is_told_and_tried_again() {
     assert!(metric(&server, "anneal_model_load_failures_total", "a") >= 1.0);
 }
 
+/// A smaller model that drafts is a part of its model: counted, shared with no other, and no secret of the folder's.
+#[test]
+fn a_smaller_model_is_its_models() {
+    let missing = "slots = 2\nctx_size = 512\nmemory_limit = \"2GiB\"\n[models.a]\npath = \"a.gguf\"\ndraft_model = \"b.gguf\"\n\
+                   draft_near = true\n[models.b]\npath = \"b.gguf\"\ndraft_model = \"nothing.gguf\"\n";
+    let server = configured(missing, &FILES);
+    let answer = server.ask(&of("a", 40));
+    assert_eq!(answer["usage"]["completion_tokens"], 40, "{answer}");
+    let refused = server.ask(&of("b", 4));
+    let why = refused["error"]["message"].as_str().expect("words");
+    assert!(why.contains("nothing.gguf") && !why.contains('/'), "{why}");
+    // The estimate of both, and contexts for both.
+    let tight = format!("memory_limit = \"{}KiB\"\n", (2 * one() - 1) / 1024);
+    let server = configured(&missing.replace("memory_limit = \"2GiB\"\n", &tight), &FILES);
+    let refused = server.ask(&of("a", 4));
+    let why = refused["error"]["message"].as_str().expect("words");
+    assert!(why.contains("with the draft model b.gguf needs"), "{why}");
+}
+
 #[test]
 fn a_crowd_gets_what_it_asked_for_whichever_model_goes() {
     let server = configured(&format!("memory_limit = \"{}KiB\"\n{THREE}", (2 * one() + 4096) / 1024), &FILES);

@@ -56,6 +56,9 @@ pub fn generate(
     let start = Instant::now();
     let mut report = Report::default();
     let prompt = session.current().model().tokenize(request.prompt)?;
+    // Rows of logits are kept.
+    session.sample_on_device(false);
+    session.place_sampling(chain)?;
     check_prompt(session.current(), 0, &prompt)?;
     let Begun { held, row, is_of_use } = begin(session, cache, &prompt, &mut report);
     let mut generation = match row {

@@ -77,8 +77,6 @@ impl Context {
             if options.interruptible {
                 params.abort_callback = Some(sys::anneal_interrupted);
             }
-            // Of sequences whose tokens a device chooses.
-            params.n_outputs_max_per_seq = 1;
             if sequences > 1 {
                 params.n_seq_max = sequences;
                 params.kv_unified = true;

@@ -8,16 +8,21 @@ use llama_sys as sys;
 use super::{Context, SequenceId, Token};
 use crate::error::{Error, Result};
 
-/// The samplers that a context's device runs, one for each sequence that has any.
+/// The samplers that a context's device runs.
 #[derive(Default)]
-pub(super) struct DeviceSamplers(Vec<Option<NonNull<sys::llama_sampler>>>);
+pub(super) struct DeviceSamplers {
+    /// By sequence.
+    live: Vec<Option<NonNull<sys::llama_sampler>>>,
+    /// Whether the device was asked once, and cannot: every question makes llama.cpp plan its graphs anew.
+    impossible: bool,
+}
 
 // SAFETY: plain data without ties to a thread; only the context, which is `Send`, uses it.
 unsafe impl Send for DeviceSamplers {}
 
 impl Drop for DeviceSamplers {
     fn drop(&mut self) {
-        for sampler in self.0.drain(..).flatten() {
+        for sampler in self.live.drain(..).flatten() {
             // SAFETY: owned; the context that used it is gone, or does not use it any more.
             unsafe { sys::llama_sampler_free(sampler.as_ptr()) }
         }
@@ -32,8 +37,11 @@ impl Context {
     /// its graphs anew, which takes milliseconds.
     pub(crate) fn choose_on_device(&mut self, sequence: SequenceId, on: bool) -> Result<bool> {
         let at = sequence as usize;
-        if self.chooses_on_device(sequence) == on {
-            return Ok(on);
+        if self.chooses_on_device(sequence) == on
+            || self.device_samplers.impossible
+            || sequence >= self.sequences
+        {
+            return Ok(self.chooses_on_device(sequence));
         }
         let (err, err_size) = self.message.parts();
         if on {
@@ -48,9 +56,10 @@ impl Context {
             };
             let why = self.message.text();
             let Some(sampler) = NonNull::new(sampler) else {
+                self.device_samplers.impossible = true;
                 return if why.is_empty() { Ok(false) } else { Err(Error::Sampler(why)) };
             };
-            let samplers = &mut self.device_samplers.0;
+            let samplers = &mut self.device_samplers.live;
             samplers.resize(samplers.len().max(at + 1), None);
             samplers[at] = Some(sampler);
             return Ok(true);
@@ -62,7 +71,7 @@ impl Context {
         if !cleared {
             return Err(Error::Sampler(self.message.text()));
         }
-        if let Some(sampler) = self.device_samplers.0[at].take() {
+        if let Some(sampler) = self.device_samplers.live[at].take() {
             // SAFETY: owned, and the context does not use it any more.
             unsafe { sys::llama_sampler_free(sampler.as_ptr()) }
         }
@@ -71,7 +80,7 @@ impl Context {
 
     /// Whether the device chooses the tokens of `sequence`.
     pub(crate) fn chooses_on_device(&self, sequence: SequenceId) -> bool {
-        self.device_samplers.0.get(sequence as usize).is_some_and(Option::is_some)
+        self.device_samplers.live.get(sequence as usize).is_some_and(Option::is_some)
     }
 
     /// The token that the device chose in output row `row` of the last call, of a sequence whose tokens it chooses; -1 is the

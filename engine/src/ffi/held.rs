@@ -4,7 +4,7 @@ use std::ffi::CString;
 
 use llama_sys as sys;
 
-use super::{Context, Model, Token};
+use super::{ALONE, Context, Model, SequenceId, Token};
 
 impl Context {
     /// Tokens of the sequence that it holds.
@@ -21,25 +21,34 @@ impl Context {
         if tokens >= self.held() {
             return self.held();
         }
-        let kept = tokens > 0
-            && self.reaches_back_from(tokens)
-            && u32::try_from(tokens).is_ok_and(|from| self.forget(0, from));
-        if !kept {
+        if tokens == 0 || !self.keep_of(ALONE, tokens) {
             self.clear();
         }
         self.held()
+    }
+
+    /// Forgets what comes after the first `tokens` tokens of `sequence`. Where it cannot (a recurrent model, or what a token
+    /// after them looks back at is gone) it says so, and the sequence is to be emptied.
+    pub(crate) fn keep_of(&mut self, sequence: SequenceId, tokens: usize) -> bool {
+        self.reaches_back_from(sequence, tokens)
+            && u32::try_from(tokens).is_ok_and(|from| self.forget(sequence, from))
     }
 }
 
 impl Context {
     /// Whether what a token after the first `tokens` looks back at is still there: layers with a sliding window may have
     /// let it go, and llama.cpp forgets the rest without a word.
-    fn reaches_back_from(&self, tokens: usize) -> bool {
+    fn reaches_back_from(&self, sequence: SequenceId, tokens: usize) -> bool {
         // SAFETY: reads a field.
         let window = unsafe { sys::llama_model_n_swa(self.model.raw.as_ptr()) };
         let Some(window) = usize::try_from(window).ok().filter(|window| *window > 0) else { return true };
         // SAFETY: as in `held`; of all layers the greatest of the first positions.
-        let first = unsafe { sys::llama_memory_seq_pos_min(sys::llama_get_memory(self.raw.as_ptr()), 0) };
+        let first = unsafe {
+            sys::llama_memory_seq_pos_min(
+                sys::llama_get_memory(self.raw.as_ptr()),
+                sequence as sys::llama_seq_id,
+            )
+        };
         usize::try_from(first).is_ok_and(|first| first <= tokens.saturating_sub(window))
     }
 }

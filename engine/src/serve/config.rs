@@ -260,12 +260,13 @@ impl Config {
         let who = self.speculative.unwrap_or(implied);
         match (who, &self.draft_model) {
             (Who::All(Source::Model), None) => {
-                return Err(usage("--speculative model: name the smaller model with --draft-model FILE"));
+                return Err(usage(
+                    "speculative = model: name the smaller model with draft_model (--draft-model FILE)",
+                ));
             }
             (Who::Off | Who::All(Source::Lookup), Some(model)) => {
                 return Err(Error::Usage(format!(
-                    "--draft-model {} with --speculative off or lookup: it would not be used; leave one of them out, or use \
-                     asked",
+                    "draft_model {} with speculative = off or lookup: it would not be used; leave one of them out, or use asked",
                     model.display()
                 )));
             }

@@ -154,7 +154,8 @@ pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Ref
     };
     match (drafting.who, from, drafting.has_model) {
         (Who::Off, ..) => {
-            let why = "this server drafts nothing: start it with --speculative asked or --speculative lookup";
+            let why = "this server drafts nothing: start it with --speculative asked, --speculative lookup or \
+                       --draft-model FILE";
             Err(Refusal::field(NAME, why))
         }
         (_, Source::Model, false) => {

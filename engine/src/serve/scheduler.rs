@@ -295,7 +295,10 @@ impl Scheduler {
                 self.context.rest_threads();
             }
             drop(turn);
-            return self.give_up(&parts, &error);
+            return match error {
+                Error::Interrupted => self.inbox.close(Closing::Now),
+                error => self.give_up(&parts, &error),
+            };
         }
         let rows = self.fill(&parts);
         let start = Instant::now();

@@ -8,6 +8,7 @@ use crate::ffi::{Batch, Context, Decoded, Model, SequenceId, Token};
 use crate::live::Live;
 use crate::model;
 use crate::settings::Settings;
+use crate::variant::Variant;
 
 /// How many tokens one vocabulary may have more than the other: some are filled up to a round number.
 const MORE: u32 = 128;
@@ -38,16 +39,40 @@ impl DraftModel {
         settings: &Settings,
         live: &Live,
     ) -> Result<Self> {
-        let target = beside.model();
-        let draft = model::open(path, settings, live)?;
+        Self::beside(&Self::load(path, settings, live)?, beside, threads, least_p, settings, live)
+    }
+
+    /// Loads the model at `path`. Adapters and the scaling of positions are the large model's, and no matter here.
+    ///
+    /// # Errors
+    /// Where it cannot be loaded, or its memory cannot take tokens back.
+    pub(crate) fn load(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>> {
+        let draft = model::open(path, &Settings { variant: Variant::default(), ..settings.clone() }, live)?;
         check_memory(&draft)?;
-        let shared = shared_tokens(target, &draft)?;
-        let mut options = model::context_options(&draft, settings, true);
-        options.n_ctx = beside.n_ctx();
-        let mend = "lower -c, take a smaller draft model, or leave --draft-model out";
         model::check_generates(&draft)?;
+        Ok(draft)
+    }
+
+    /// The same as [`open`](Self::open) with a model that is loaded.
+    ///
+    /// # Errors
+    /// Where its tokens are not those of the large model, or its context does not fit into memory.
+    pub(crate) fn beside(
+        draft: &Arc<Model>,
+        beside: &Context,
+        threads: Option<u32>,
+        least_p: f32,
+        settings: &Settings,
+        live: &Live,
+    ) -> Result<Self> {
+        let shared = shared_tokens(beside.model(), draft)?;
         let sequences = beside.sequences();
-        let mut context = model::context_of(&draft, &options, settings, live, mend, sequences, sequences)?;
+        let mut options = model::context_options(draft, settings, true);
+        // Each sequence holds what the large model's does, and a draft.
+        let more = if sequences > 1 { sequences.saturating_mul(super::MOST + 1) } else { 0 };
+        options.n_ctx = beside.n_ctx().saturating_add(more);
+        let mend = "lower -c, take a smaller draft model, or leave --draft-model out";
+        let mut context = model::context_of(draft, &options, settings, live, mend, sequences, sequences)?;
         context.share_threads(beside);
         let (decode, prefill) = beside.threads();
         if let Some(threads) = threads {
@@ -60,6 +85,17 @@ impl DraftModel {
         }
         let held = vec![Vec::new(); sequences as usize];
         Ok(DraftModel { context, batch: Batch::default(), held, shared, least_p })
+    }
+
+    /// Threads for single tokens and for batches from now on.
+    pub(crate) fn set_threads(&mut self, decode: u32, prefill: u32) {
+        self.context.set_threads(decode, prefill);
+    }
+
+    /// Forgets what `sequence` holds beyond what it has in common with `tokens`, so that it never holds more than the large
+    /// model's does.
+    pub(crate) fn trim(&mut self, sequence: SequenceId, tokens: &[Token]) {
+        self.keep(sequence, tokens);
     }
 
     /// Tokens of `tokens`, the text of `sequence`, that it has yet to evaluate.
@@ -115,10 +151,14 @@ impl DraftModel {
     /// Forgets what `sequence` holds and `tokens` do not begin with; says how many of them it holds.
     fn keep(&mut self, sequence: SequenceId, tokens: &[Token]) -> usize {
         let common = self.common(sequence, tokens);
-        // A part can be forgotten: that was looked at.
-        let kept = if self.context.forget(sequence, common as u32) { common } else { self.empty(sequence) };
-        self.held[sequence as usize].truncate(kept);
-        kept
+        if common == self.held[sequence as usize].len() {
+            return common;
+        }
+        if common == 0 || !self.context.keep_of(sequence, common) {
+            return self.empty(sequence);
+        }
+        self.held[sequence as usize].truncate(common);
+        common
     }
 
     fn empty(&mut self, sequence: SequenceId) -> usize {
@@ -139,7 +179,8 @@ impl DraftModel {
             }
             match self.context.decode_batch(&mut self.batch) {
                 Ok(Decoded::Done) => self.held[sequence as usize].extend(part),
-                // Others' texts are only worth time.
+                // Only where what it holds lies scattered: there are as many cells as all of them need. Texts are only worth
+                // time.
                 Ok(Decoded::NoRoom) => {
                     for sequence in 0..self.context.sequences() {
                         self.empty(sequence);
@@ -158,7 +199,7 @@ impl DraftModel {
 }
 
 /// Refuses a model whose memory cannot take tokens back.
-pub(crate) fn check_memory(model: &Model) -> Result<()> {
+pub(super) fn check_memory(model: &Model) -> Result<()> {
     if model.can_take_back() {
         return Ok(());
     }

@@ -51,6 +51,8 @@ pub(crate) struct Gain {
     since: usize,
     tokens: usize,
     window: (usize, Duration),
+    /// What was spent for drafts outside of steps, and has yet to be counted.
+    debt: Duration,
     lost: u32,
     loss: Option<Loss>,
 }
@@ -66,6 +68,7 @@ impl Gain {
             since: 0,
             tokens: 0,
             window: (0, Duration::ZERO),
+            debt: Duration::ZERO,
             lost: 0,
             loss: None,
         }
@@ -90,6 +93,11 @@ impl Gain {
     /// A step begins.
     pub(crate) fn begin(&mut self) {
         self.began = Some((self.clock)());
+    }
+
+    /// Counts `time` that was spent for drafts outside of steps: in reading a text that is drafted for.
+    pub(crate) fn charge(&mut self, time: Duration) {
+        self.debt += time;
     }
 
     /// It has no draft, and looking for one took no time.
@@ -122,6 +130,10 @@ impl Gain {
             return;
         }
         self.window = (0, Duration::ZERO);
+        // As much again at most: what was spent once is to be earned by many steps.
+        let paid = self.debt.min(time);
+        self.debt -= paid;
+        let time = time + paid;
         let without = self.median().as_secs_f64();
         let with = time.as_secs_f64() / tokens as f64;
         self.lost = if with > without { self.lost + 1 } else { 0 };
@@ -184,6 +196,18 @@ mod tests {
         assert_eq!(gain.loss(), None);
         assert!((9999.0..10_001.0).contains(&gain.without().expect("measured")), "{:?}", gain.without());
         assert!(gain.plain_steps as usize > FIRST + 20, "{} steps to compare with", gain.plain_steps);
+    }
+
+    #[test]
+    fn what_is_spent_outside_of_steps_counts() {
+        // Three tokens in 200 µs, where 300 are taken without: a window of 33 tokens takes 2,200 and earns 1,100.
+        for (cost, lost) in [(0, false), (3_000, false), (10_000, true)] {
+            let (mut gain, wait) = gain();
+            run(&mut gain, &wait, 500, 3, 200);
+            gain.charge(Duration::from_micros(cost));
+            run(&mut gain, &wait, 500, 3, 200);
+            assert_eq!(gain.loss().is_some(), lost, "{cost} µs");
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::error::{Error, Result};
-use crate::ffi::{Context, Token};
+use crate::ffi::{Context, Model, Token};
 use crate::live::Live;
 use crate::options::Drafts;
 use crate::settings::Settings;
@@ -34,7 +34,8 @@ pub use lookup::Lookup;
 pub use report::Report;
 
 pub(crate) use gain::Gain;
-pub(crate) use report::{DIFFERS, MIXTURE, NOT_TAKEN_BACK};
+pub(crate) use report::DIFFERS;
+use report::{MIXTURE, NOT_TAKEN_BACK};
 pub(crate) use sameness::{Found, Sameness, WIDTHS};
 
 use gain::Clock;
@@ -146,7 +147,7 @@ impl Speculator {
             drafter,
             most: options.most as usize,
             near: options.near,
-            is_mixture: is_mixture(context),
+            is_mixture: is_mixture(context.model()),
             sameness: Sameness::default(),
             gain: Gain::new(clock),
             reach: 1.min(WIDTHS.len() - 1),
@@ -202,9 +203,17 @@ pub(crate) fn reach_after(reach: usize, drafted: usize, accepted: usize) -> usiz
     }
 }
 
+/// Why nothing can be drafted for `model` whatever drafts, if that is so; `near` where other bits will do.
+pub(crate) fn impossible(model: &Model, near: bool) -> Option<&'static str> {
+    match (model.can_take_back(), near || !is_mixture(model)) {
+        (false, _) => Some(NOT_TAKEN_BACK),
+        (true, false) => Some(MIXTURE),
+        (true, true) => None,
+    }
+}
+
 /// Whether the model chooses among several matrices for each token.
-pub(crate) fn is_mixture(context: &Context) -> bool {
-    let model = context.model();
+fn is_mixture(model: &Model) -> bool {
     let experts = model
         .metadata("general.architecture")
         .and_then(|architecture| model.metadata(&format!("{architecture}.expert_count")));

@@ -14,18 +14,21 @@ use crate::speculative::Options;
 pub struct DeviceSamplingFlag {
     /// Let the device that computes the logits choose the token of the greatest one, where no more is asked than that
     /// (--greedy, no penalties, no bias, no grammar): a GPU then sends a token in place of a row of logits
-    #[arg(long = "device-sampling")]
+    #[arg(long = "device-sampling", help_heading = "Sampling")]
     pub on: bool,
 }
 
 impl DeviceSamplingFlag {
     /// An error where what else is asked for needs logits.
     pub fn check(&self, speculation: &Options, has_cache: bool) -> Result<()> {
-        let other = match (speculation.drafts == Drafts::Off, has_cache) {
-            _ if !self.on => return Ok(()),
-            (true, false) => return Ok(()),
-            (false, _) => "drafts: they are held against logits",
-            (true, true) => "--prompt-cache: it keeps logits",
+        let other = if !self.on {
+            return Ok(());
+        } else if speculation.drafts != Drafts::Off {
+            "drafts: they are held against logits"
+        } else if has_cache {
+            "--prompt-cache: it keeps logits"
+        } else {
+            return Ok(());
         };
         let why = format!(
             "--device-sampling with {other}, and a device that chooses sends none; leave one of them out"

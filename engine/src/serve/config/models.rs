@@ -8,6 +8,7 @@ use super::Config;
 use super::known::{KEYS, put, truth};
 use crate::asked_threads::VARIABLE;
 use crate::error::{Error, Result};
+use crate::serve::drafts::{Source, Who};
 use crate::serve::fields::nearest;
 use crate::serve::models::{Named, Served};
 use crate::serve::workloads::Workloads;
@@ -184,6 +185,24 @@ impl Config {
         models.into_iter().map(|(name, model)| (name, first.clone().or(model))).collect()
     }
 
+    /// What stands above the tables, for the model `own`: a smaller model is of one, and so what it says of drafts is all that
+    /// counts where it names one.
+    fn for_drafts_of(&self, own: &Config) -> Config {
+        let mut above = self.clone();
+        let drafts = own.draft_model.is_some() || own.speculative.is_some_and(|who| who != Who::Off);
+        match (above.speculative, own.draft_model.is_some()) {
+            (Some(Who::All(Source::Model)), false) | (Some(Who::All(Source::Lookup) | Who::Off), true) => {
+                above.speculative = None;
+            }
+            _ => {}
+        }
+        above.device_sampling = above.device_sampling.filter(|_| !drafts);
+        if own.device_sampling == Some(true) && !drafts {
+            above.speculative = None;
+        }
+        above
+    }
+
     /// All that is to be served.
     ///
     /// # Errors
@@ -217,7 +236,8 @@ impl Config {
                      another with `name`"
                 )));
             }
-            let config = Config { name: Some(name.clone()), ..own.clone().or(above.clone()) };
+            let config = own.clone().or(above.for_drafts_of(own));
+            let config = Config { name: Some(name.clone()), ..config };
             let options = config.options().map_err(|why| Error::Usage(format!("models.{name}: {why}")))?;
             let preload = config.preload.unwrap_or(false);
             models.push(Named { options, engine: config.engine, preload });
@@ -280,6 +300,45 @@ mod tests {
         assert_eq!((names, found.models[0].preload, found.several), (vec!["small"], false, true));
         assert_eq!(found.models[0].engine.n_ctx, Some(8192));
         assert_eq!(found.models[0].options.workloads.names().collect::<Vec<_>>(), ["coding"]);
+    }
+
+    #[test]
+    fn drafts_are_of_the_model_that_names_a_smaller_one() {
+        let lookup = Who::All(Source::Lookup);
+        let model = Who::All(Source::Model);
+        // What stands above, what [models.a] says, and who drafts there.
+        let cases = [
+            ("", "draft_model = \"s\"", Ok(model)),
+            ("draft_model = \"s\"\nmodel = \"m\"", "", Ok(Who::Off)),
+            ("speculative = \"lookup\"", "", Ok(lookup)),
+            ("speculative = \"lookup\"", "draft_model = \"s\"", Ok(model)),
+            ("speculative = \"off\"", "draft_model = \"s\"", Ok(model)),
+            ("speculative = \"asked\"", "draft_model = \"s\"", Ok(Who::Asked)),
+            ("speculative = \"model\"", "draft_model = \"s\"", Ok(model)),
+            ("speculative = \"model\"", "", Ok(Who::Off)),
+            ("device_sampling = true", "draft_model = \"s\"", Ok(model)),
+            ("speculative = \"lookup\"", "device_sampling = true", Ok(Who::Off)),
+            ("", "speculative = \"model\"", Err("models.a: speculative = model: name the smaller model")),
+            ("", "speculative = \"lookup\"\ndraft_model = \"s\"", Err("models.a: draft_model s with")),
+            (
+                "",
+                "speculative = \"lookup\"\ndevice_sampling = true",
+                Err("models.a: device_sampling with drafts"),
+            ),
+            ("", "draft_model = \"s\"\ndraft_p_min = 1.5", Err("models.a: draft_p_min = 1.5: use 0 to 1")),
+        ];
+        for (above, own, expected) in cases {
+            let text = format!("{above}\n[models.a]\npath = \"a.gguf\"\n{own}\n");
+            match (served(&text), expected) {
+                (Ok(found), Ok(who)) => {
+                    let last = &found.models[found.models.len() - 1].options;
+                    assert_eq!(last.rules.drafts.who, who, "{text}");
+                    assert_eq!(last.draft_model.is_some(), own.contains("draft_model"), "{text}");
+                }
+                (Err(why), Err(words)) => assert!(why.contains(words), "{text}: {why}"),
+                (found, _) => panic!("{text}: {:?}", found.map(|_| ())),
+            }
+        }
     }
 
     #[test]

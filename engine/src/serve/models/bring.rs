@@ -75,7 +75,7 @@ impl Front {
                 let _ = self.tiled.set(settings.tiled.value);
             }
             let mut memory = Bytes(0);
-            if is_bounded || named.options.pools > 1 {
+            if is_bounded || named.options.pools > 1 || named.options.draft_model.is_some() {
                 let estimate = estimate(&named, &settings)?;
                 self.check(&estimate, live)?;
                 memory = estimate.total();
@@ -374,7 +374,9 @@ fn without_folders(why: &str, named: &Named) -> String {
     let adapters = named.engine.variant.adapters.iter().map(|adapter| adapter.path.as_path());
     let cache = options.prompt_cache.iter().map(|cache| cache.folder.as_path());
     let template = options.chat_template.iter().map(Path::new);
-    let paths = std::iter::once(options.model.as_path()).chain(adapters).chain(cache).chain(template);
+    let draft = options.draft_model.iter().map(|draft| draft.path.as_path());
+    let one = std::iter::once(options.model.as_path());
+    let paths = one.chain(draft).chain(adapters).chain(cache).chain(template);
     let mut folders: Vec<String> = paths
         .filter_map(Path::parent)
         .filter(|folder| folder.parent().is_some())

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use build_info::Bytes;
+use gguf::memory::CacheShape;
 use gguf::{GgufFile, Scalar, Value};
 
 use super::Named;
@@ -11,14 +12,17 @@ use crate::model::{adapters_size, n_ctx};
 use crate::options::KvType;
 use crate::settings::{CTX_STEP, Settings};
 
-/// What a model takes: its weights with those of its adapters, and K and V of its contexts. What computing takes besides is not in it.
+/// What a model takes: its weights with those of its adapters, and K and V of its contexts, and the same of the smaller model
+/// that drafts for it. What computing takes besides is not in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// The file.
     pub path: PathBuf,
-    /// Its weights.
+    /// The smaller model's.
+    draft: Option<PathBuf>,
+    /// Their weights.
     pub weights: Bytes,
-    /// K and V of all its contexts; 0 for models of which the file does not tell.
+    /// K and V of all their contexts; 0 for models of which the file does not tell.
     pub cache: Bytes,
     /// Tokens of each context.
     pub n_ctx: u32,
@@ -35,34 +39,35 @@ pub struct Estimate {
 /// # Errors
 /// Where its file cannot be read.
 pub fn estimate(named: &Named, settings: &Settings) -> Result<Estimate> {
-    let file = GgufFile::open(&named.options.model)?;
-    let weights = Bytes(file.weights()?.0.saturating_add(adapters_size(&file, settings)?.0));
-    let shape = file.cache_shape();
+    let options = &named.options;
+    let file = GgufFile::open(&options.model)?;
     let n_ctx = n_ctx(settings, trained(&file));
+    let contexts = options.pools;
+    let mut weights = file.weights()?.0.saturating_add(adapters_size(&file, settings)?.0);
+    let mut shapes = vec![file.cache_shape()];
+    // The smaller model has contexts as long, of its own shape.
+    if let Some(draft) = &options.draft_model {
+        let file = GgufFile::open(&draft.path)?;
+        weights = weights.saturating_add(file.weights()?.0);
+        shapes.push(file.cache_shape());
+    }
     let bytes = |tokens: u32, key: KvType, value: KvType| {
-        let shape = shape.as_ref()?;
-        Some(shape.bytes(u64::from(tokens), key.bytes_per_32(), value.bytes_per_32()))
+        let of =
+            |shape: &CacheShape| shape.bytes(u64::from(tokens), key.bytes_per_32(), value.bytes_per_32()).0;
+        Bytes(shapes.iter().flatten().map(of).fold(0, u64::saturating_add))
     };
     let (key, value) = (settings.type_k.value, settings.type_v.value);
-    let contexts = named.options.pools;
-    let per_token = bytes(1, key, value).unwrap_or_default();
-    let smaller = bytes(1, KvType::Q8_0, KvType::Q8_0).filter(|smaller| *smaller < per_token);
-    let cache = bytes(n_ctx, key, value).unwrap_or_default().0.saturating_mul(u64::from(contexts));
-    // The smaller model has a context as long, of its own shape.
-    let (drafts, drafts_cache) = match &named.options.draft_model {
-        None => (0, 0),
-        Some(draft) => {
-            let file = GgufFile::open(&draft.path)?;
-            let shape = file.cache_shape();
-            let bytes =
-                shape.map(|shape| shape.bytes(u64::from(n_ctx), key.bytes_per_32(), value.bytes_per_32()));
-            let cache = bytes.unwrap_or_default().0.saturating_mul(u64::from(contexts));
-            (file.weights()?.0.saturating_mul(u64::from(contexts)), cache)
-        }
-    };
-    let (weights, cache) = (Bytes(weights.0.saturating_add(drafts)), cache.saturating_add(drafts_cache));
-    let path = named.options.model.clone();
-    Ok(Estimate { path, weights, cache: Bytes(cache), n_ctx, contexts, per_token, smaller })
+    let per_token = bytes(1, key, value);
+    Ok(Estimate {
+        path: options.model.clone(),
+        draft: options.draft_model.as_ref().map(|draft| draft.path.clone()),
+        weights: Bytes(weights),
+        cache: Bytes(bytes(n_ctx, key, value).0.saturating_mul(u64::from(contexts))),
+        n_ctx,
+        contexts,
+        per_token,
+        smaller: Some(bytes(1, KvType::Q8_0, KvType::Q8_0)).filter(|smaller| *smaller < per_token),
+    })
 }
 
 fn trained(file: &GgufFile) -> u32 {
@@ -87,8 +92,12 @@ impl Estimate {
             1 => format!("a context of {} tokens", self.n_ctx),
             many => format!("{many} contexts of {} tokens", self.n_ctx),
         };
+        let (whose, draft) = match &self.draft {
+            None => ("its", String::new()),
+            Some(draft) => ("their", format!(" with the draft model {}", draft.display())),
+        };
         Some(format!(
-            "{} needs {} of memory ({} for its weights, {} for {contexts}), and all models of this server may take {limit} \
+            "{}{draft} needs {} of memory ({} for {whose} weights, {} for {contexts}), and all models of this server may take {limit} \
              (memory_limit): {}",
             self.path.display(),
             self.total(),
@@ -107,7 +116,8 @@ impl Estimate {
         };
         let (as_is, smaller) = (fits(self.per_token), self.smaller.map(fits).unwrap_or(0));
         if self.weights >= limit || (as_is == 0 && smaller == 0) {
-            return "take a smaller quantisation, or raise memory_limit".to_string();
+            let draft = if self.draft.is_some() { ", leave draft_model out" } else { "" };
+            return format!("take a smaller quantisation{draft}, or raise memory_limit");
         }
         let smaller = match smaller > as_is {
             true => format!(
@@ -132,6 +142,7 @@ mod tests {
     fn a_refusal_says_what_would_fit() {
         let estimate = Estimate {
             path: "m.gguf".into(),
+            draft: None,
             weights: Bytes(1000 << 10),
             cache: Bytes(4096 << 10),
             n_ctx: 4096,
@@ -164,5 +175,12 @@ mod tests {
         assert_eq!(mend(&quantised, 2000).as_deref(), Some("ctx_size = 768 would fit"));
         let two = Estimate { contexts: 2, cache: Bytes(8192 << 10), ..quantised };
         assert_eq!(mend(&two, 2024).as_deref(), Some("ctx_size = 512 would fit"));
+        let drafting = Estimate { draft: Some("s.gguf".into()), ..estimate };
+        let words = drafting.refused(Bytes(999 << 10)).expect("too much");
+        assert!(words.starts_with("m.gguf with the draft model s.gguf needs "), "{words}");
+        assert!(
+            words.ends_with("take a smaller quantisation, leave draft_model out, or raise memory_limit"),
+            "{words}"
+        );
     }
 }

@@ -24,7 +24,7 @@ use crate::serve::scheduler::Scheduler;
 use crate::serve::server::Server;
 use crate::serve::turn::{Cores, Turns};
 use crate::settings::Settings;
-use crate::speculative::DraftModel;
+use crate::speculative::{self, DraftModel};
 
 /// The threads of a model.
 pub struct Running {
@@ -91,6 +91,7 @@ pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common
     let model = model::open(&options.model, settings, live)?;
     let (path, milliseconds) = (options.model.display().to_string(), loading.elapsed().as_millis() as u64);
     tracing::info!(model = options.name, path, bytes = model.size(), milliseconds, "loaded");
+    let draft = draft_model(options, &model, settings, live)?;
     let template = template(options, &model)?;
     let seat = |cpus: &Option<Vec<u32>>| {
         let cores = cpus.as_ref().map_or(Cores::All, |cpus| Cores::These(cpus.clone()));
@@ -108,6 +109,7 @@ pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common
             live: Arc::clone(live),
             cache,
             model: Arc::clone(&model),
+            draft: draft.clone(),
             inbox: Arc::clone(&inbox),
             metrics: Arc::clone(&metrics),
         };
@@ -151,6 +153,21 @@ pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common
     Ok(Here { server, running: Running { schedulers, embedding, ended } })
 }
 
+/// The smaller model that drafts for `model`; none, with a word, where nothing can be drafted for it.
+fn draft_model(
+    options: &Options,
+    model: &Model,
+    settings: &Settings,
+    live: &Live,
+) -> Result<Option<(Arc<Model>, f32)>> {
+    let Some(draft) = &options.draft_model else { return Ok(None) };
+    if let Some(why) = speculative::impossible(model, options.rules.drafts.near) {
+        crate::log::warn(&format!("{} is not loaded: {why}", draft.path.display()));
+        return Ok(None);
+    }
+    Ok(Some((DraftModel::load(&draft.path, settings, live)?, draft.least_p)))
+}
+
 /// The template; a model without one can still go on with texts.
 fn template(options: &Options, model: &Model) -> Result<std::result::Result<Arc<Template>, String>> {
     match Template::choose(options.chat_template.as_deref(), model) {
@@ -170,6 +187,8 @@ struct Start {
     live: Arc<Live>,
     cache: Option<Wanted>,
     model: Arc<Model>,
+    /// The smaller model that drafts, and from which probability on.
+    draft: Option<(Arc<Model>, f32)>,
     inbox: Arc<Inbox>,
     metrics: Arc<Metrics>,
 }
@@ -200,7 +219,7 @@ impl Start {
 
     /// On the scheduler's thread: it is one of its pool's.
     fn make(self) -> Result<(Scheduler, (u32, Threads))> {
-        let Start { index, cpus, options, settings, live, cache, model, inbox, metrics } = self;
+        let Start { index, cpus, options, settings, live, cache, model, draft, inbox, metrics } = self;
         if let Some(cpus) = &cpus {
             // Before the context is made, whose memory is then taken from this node.
             bind(cpus);
@@ -210,10 +229,7 @@ impl Start {
         let roomy = options.workloads.room(&settings, most);
         let rows = options.rules.rows(options.slots);
         let context = model::shared_context(&model, &roomy, &live, options.slots, rows)?;
-        let drafts = options
-            .draft_model
-            .as_ref()
-            .map(|draft| DraftModel::open(&draft.path, &context, None, draft.least_p, &settings, &live));
+        let drafts = draft.map(|(draft, p)| DraftModel::beside(&draft, &context, None, p, &settings, &live));
         let drafts = drafts.transpose()?;
         let made = (context.n_ctx(), context.pools());
         let own = (!options.workloads.is_empty()).then_some(own);

@@ -95,6 +95,7 @@ impl Scheduler {
         }
         let slot = &mut self.slots[choice.slot];
         slot.held.truncate(choice.keep);
+        self.drafts.trim(sequence, &slot.held);
         slot.saved = slot.saved.min(choice.keep);
         choice.keep as u32
     }
@@ -102,6 +103,7 @@ impl Scheduler {
     /// Forgets what slot `at` holds.
     pub(super) fn empty(&mut self, at: usize) {
         self.context.forget(self.slots[at].sequence, 0);
+        self.drafts.trim(self.slots[at].sequence, &[]);
         self.slots[at].held.clear();
         self.slots[at].saved = 0;
     }

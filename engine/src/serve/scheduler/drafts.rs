@@ -6,16 +6,18 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use super::super::drafts::{Source, Who};
-use super::super::plan::Part;
+use super::super::plan::{Part, prefill_beside_decode};
 use super::{Rules, Scheduler};
 use crate::error::{Error, Result};
 use crate::ffi::{Batch, Context, Decoded, SequenceId, Token};
-use crate::speculative::{self, DraftModel, Found, Gain, MOST, Sameness, WIDTHS, is_mixture};
+use crate::speculative::{self, DraftModel, Found, Gain, MOST, Sameness, WIDTHS};
 
 /// What the scheduler knows of drafts.
 pub(super) struct Drafts {
     /// The smaller model, if there is one.
     model: Option<Box<DraftModel>>,
+    /// What it takes to read a token.
+    seconds_per_token: Option<f64>,
     sameness: Sameness,
     /// For each number of slots that generate, and whether the smaller model drafts for any: batches of more are slower for
     /// all, and its drafts take time.
@@ -35,20 +37,23 @@ pub(super) struct Drafts {
 /// What is alike of steps that are compared: how many slots generate, and whether the smaller model drafts for any.
 type Step = (usize, bool);
 
+/// A slot that is to have a draft: the width of its batch, and its text.
+struct Place {
+    slot: usize,
+    width: usize,
+    text: Vec<Token>,
+}
+
 impl Drafts {
     pub(super) fn new(context: &Context, rules: &Rules) -> Self {
-        let impossible = match (context.model().can_take_back(), rules.drafts.near || !is_mixture(context)) {
-            (false, _) => Some(speculative::NOT_TAKEN_BACK),
-            (true, false) => Some(speculative::MIXTURE),
-            (true, true) => None,
-        };
         Drafts {
             model: None,
+            seconds_per_token: None,
             sameness: Sameness::default(),
             gains: HashMap::new(),
             measured: None,
             asked: false,
-            impossible,
+            impossible: speculative::impossible(context.model(), rules.drafts.near),
             told: false,
             rests: false,
         }
@@ -60,6 +65,33 @@ impl Drafts {
             crate::log::warn(&format!("speculative decoding: {why}"));
         }
     }
+
+    /// Forgets what the smaller model holds of `sequence` beyond what it has in common with `tokens`.
+    pub(super) fn trim(&mut self, sequence: SequenceId, tokens: &[Token]) {
+        if let Some(model) = &mut self.model {
+            model.trim(sequence, tokens);
+        }
+    }
+
+    /// Threads of the smaller model, those of the large one, which waits meanwhile.
+    pub(super) fn set_threads(&mut self, (decode, prefill): (u32, u32)) {
+        if let Some(model) = &mut self.model {
+            model.set_threads(decode, prefill);
+        }
+    }
+
+    /// What the smaller model has `done`. An error of it ends its drafts, and nothing else.
+    fn taken<T>(&mut self, done: Result<T>) -> Result<Option<T>> {
+        match done {
+            Ok(done) => Ok(Some(done)),
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            Err(why) => {
+                self.model = None;
+                crate::log::warn(&format!("the smaller model drafts no more: {why}"));
+                Ok(None)
+            }
+        }
+    }
 }
 
 impl Scheduler {
@@ -67,6 +99,7 @@ impl Scheduler {
     #[must_use]
     pub fn drafting_with(mut self, model: Option<DraftModel>) -> Self {
         self.drafts.model = model.map(Box::new);
+        self.drafts.set_threads(self.context.threads());
         self
     }
 
@@ -105,24 +138,26 @@ impl Scheduler {
                 }
             }
         }
-        let mut widths = Vec::new();
+        let mut places = Vec::new();
         if lets && !rests {
             let used = parts.iter().map(|part| part.tokens).sum::<u32>();
             // Each its part, so that the first does not take it all; rows are kept for all.
             let rows = self.context.rows().min(self.budget).saturating_sub(used) as usize / deciding.len();
-            for at in deciding {
-                if let Some(width) = self.width_of(at, rows)?
-                    && self.has_caught_up(at)?
+            for slot in deciding {
+                if let Some(width) = self.width_of(slot, rows)?
+                    && let Some(text) =
+                        self.slots[slot].run.as_ref().and_then(|run| Some(run.text_with(run.next?)))
                 {
-                    widths.push((at, width));
+                    places.push(Place { slot, width, text });
                 }
             }
+            places = self.catch_up(step, places)?;
         }
-        // Looking is no part of a step, and what the smaller model reads of a prompt neither: it would look like a loss.
+        // Looking is no part of a step: it would look like a loss.
         if let Some(gain) = self.drafts.gains.get_mut(&step) {
             gain.begin();
         }
-        widths.into_iter().try_for_each(|(at, width)| self.draft_of(at, width))
+        places.into_iter().try_for_each(|place| self.draft_of(place))
     }
 
     /// Where the drafts of slot `at` come from, if its request wants any.
@@ -131,18 +166,29 @@ impl Scheduler {
         Some(wish.from).filter(|from| *from == Source::Lookup || self.drafts.model.is_some())
     }
 
+    /// Cells of the context that are taken. A graph is as long as all that it holds.
+    fn cells(&self) -> usize {
+        self.slots.iter().map(|slot| slot.held.len()).sum()
+    }
+
+    /// Whether a draft may be evaluated in a batch of which that is known.
+    fn may(&self, found: Option<Found>) -> bool {
+        found == Some(Found::Same) || self.rules.drafts.near
+    }
+
     /// The width of a batch with a draft of up to `most` tokens for slot `at`: the widest that may be.
     fn width_of(&mut self, at: usize, most: usize) -> Result<Option<usize>> {
-        // Cells of one context: a graph is as long as all that it holds.
-        let cells = self.slots.iter().map(|slot| slot.held.len()).sum::<usize>();
+        let cells = self.cells();
+        let Some(source) = self.wants(at) else { return Ok(None) };
         let slot = &self.slots[at];
         let Some(run) = slot.run.as_ref().filter(|run| run.next.is_some()) else { return Ok(None) };
-        let Some(wish) = run.draft.wish.filter(|_| self.wants(at).is_some()) else { return Ok(None) };
+        let wish = run.draft.wish.map_or(0, |wish| wish.most);
         let room = (self.context.n_ctx() as usize).saturating_sub(cells + 1);
-        let most = most.min(wish.most as usize).min(room).min(run.left().saturating_sub(1) as usize);
+        let most = most.min(wish as usize).min(room).min(run.left().saturating_sub(1) as usize);
         let reach = run.draft.reach.min(WIDTHS.len() - 1);
         let (sequence, held) = (slot.sequence, slot.held.len());
         let fits = |width: &usize| *width <= most + 1 && !Sameness::is_between(*width, cells);
+        let mut widest = None;
         for candidate in WIDTHS[..=reach].iter().copied().rev().filter(fits) {
             let found = match self.drafts.sameness.of(candidate, cells) {
                 Some(found) => found,
@@ -156,54 +202,85 @@ impl Scheduler {
                     self.drafts.sameness.learn(candidate, cells, rows)
                 }
             };
-            if found == Found::Same || self.rules.drafts.near {
-                return Ok(Some(candidate));
+            match self.may(Some(found)) {
+                true => widest = widest.max(Some(candidate)),
+                false => self.drafts.tell(speculative::DIFFERS),
             }
-            self.drafts.tell(speculative::DIFFERS);
+            // The smaller model may be sure of less than was asked for, and the narrower ones are to be known then.
+            if widest.is_some() && (source == Source::Lookup || self.rules.drafts.near) {
+                break;
+            }
         }
-        Ok(None)
+        Ok(widest)
     }
 
-    /// Whether drafts for slot `at` can be had at once. The smaller model reads a part of what it has yet to read where not:
-    /// others wait meanwhile.
-    fn has_caught_up(&mut self, at: usize) -> Result<bool> {
-        let (wants, sequence) = (self.wants(at), self.slots[at].sequence);
-        let Some((run, model)) = self.slots[at].run.as_ref().zip(self.drafts.model.as_mut()) else {
-            return Ok(wants == Some(Source::Lookup));
-        };
-        let Some(next) = run.next.filter(|_| wants == Some(Source::Model)) else { return Ok(true) };
-        let text = run.text_with(next);
-        if model.behind(sequence, &text) <= MOST as usize + 1 {
-            return Ok(true);
+    /// Of `places` those whose drafts can be had at once: the smaller model has read their texts. Of the others it reads a part,
+    /// for as long as a step may take: everybody waits meanwhile. What that takes is counted as drafts'.
+    fn catch_up(&mut self, step: Step, places: Vec<Place>) -> Result<Vec<Place>> {
+        let mut left = prefill_beside_decode(self.rules.step, self.drafts.seconds_per_token) as usize;
+        let mut ready = Vec::with_capacity(places.len());
+        for place in places {
+            let sequence = self.slots[place.slot].sequence;
+            let wants = self.wants(place.slot);
+            let Some(model) = self.drafts.model.as_mut().filter(|_| wants == Some(Source::Model)) else {
+                if wants == Some(Source::Lookup) {
+                    ready.push(place);
+                }
+                continue;
+            };
+            let behind = model.behind(sequence, &place.text);
+            // A draft reads those.
+            let may_be = MOST as usize + 1;
+            if behind > may_be && left > 0 {
+                let part = left.min(behind - 1);
+                let start = Instant::now();
+                let read = model.catch_up(sequence, &place.text, part);
+                let time = start.elapsed();
+                left -= part;
+                if let Some(gain) = self.drafts.gains.get_mut(&step) {
+                    gain.charge(time);
+                }
+                if self.drafts.taken(read)?.is_none() {
+                    continue;
+                }
+                if part >= 16 {
+                    self.drafts.seconds_per_token = Some(time.as_secs_f64() / part as f64);
+                }
+            }
+            let model = self.drafts.model.as_ref();
+            if model.is_some_and(|model| model.behind(sequence, &place.text) <= may_be) {
+                ready.push(place);
+            }
         }
-        model.catch_up(sequence, &text, self.budget as usize)?;
-        Ok(model.behind(sequence, &text) <= MOST as usize + 1)
+        Ok(ready)
     }
 
-    /// A draft for slot `at` that makes a batch of `width` tokens, or of less that may be.
-    fn draft_of(&mut self, at: usize, width: usize) -> Result<()> {
-        let (wants, sequence) = (self.wants(at), self.slots[at].sequence);
-        let cells = self.slots.iter().map(|slot| slot.held.len()).sum::<usize>();
-        let Some(run) = &mut self.slots[at].run else { return Ok(()) };
-        let Some(next) = run.next else { return Ok(()) };
-        let text = run.text_with(next);
-        let mut draft = match (wants, &mut self.drafts.model) {
+    /// A draft for a slot that makes a batch of its width, or of less that may be.
+    fn draft_of(&mut self, Place { slot, width, text }: Place) -> Result<()> {
+        let (wants, sequence) = (self.wants(slot), self.slots[slot].sequence);
+        let cells = self.cells();
+        let drafted = match (wants, &mut self.drafts.model) {
             (Some(Source::Model), Some(model)) => {
                 self.drafts.asked = true;
-                model.draft(sequence, &text, width - 1)?
+                let drafted = model.draft(sequence, &text, width - 1);
+                self.drafts.taken(drafted)?
             }
-            _ => run.draft.lookup.draft(&text, width - 1),
+            (Some(Source::Lookup), _) => {
+                let run = self.slots[slot].run.as_mut();
+                run.map(|run| run.draft.lookup.draft(&text, width - 1))
+            }
+            _ => None,
         };
-        // A shorter one: as much of it as makes a width that was looked at.
-        let may = |width: &usize| match self.drafts.sameness.of(*width, cells) {
-            Some(found) => found == Found::Same || self.rules.drafts.near,
-            None => false,
-        };
+        let mut draft = drafted.unwrap_or_default();
+        // A shorter one: as much of it as makes a width that may be.
         if draft.len() + 1 < width {
+            let may = |width: &usize| self.may(self.drafts.sameness.of(*width, cells));
             let fits = WIDTHS.iter().copied().rev().filter(|width| *width <= draft.len() + 1).find(may);
             draft.truncate(fits.unwrap_or(1) - 1);
         }
-        run.draft.tokens = draft;
+        if let Some(run) = &mut self.slots[slot].run {
+            run.draft.tokens = draft;
+        }
         Ok(())
     }
 

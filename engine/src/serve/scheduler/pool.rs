@@ -85,6 +85,7 @@ impl Scheduler {
         let threads = Threads::most(asked.map(|run| run.job.threads), own);
         if threads != self.pool.set {
             self.context.set_threads(threads.0, threads.1);
+            self.drafts.set_threads(threads);
             self.pool.set = threads;
         }
     }
