@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::client::{Server, greedy, http, tcp};
+use crate::client::{PATIENCE, Server, greedy, http, tcp};
 use crate::common::{self, parts};
 
 /// Exit code, stdout and stderr of `anneal top`.
@@ -92,4 +92,39 @@ fn nobody_there_is_told_with_a_code_of_its_own() {
     for wrong in ["https://box", "http://box/path"] {
         assert_eq!(top(wrong, &["--once"]).0, Some(2), "{wrong}");
     }
+}
+
+/// A terminal that closes without SIGHUP reaching the program, as under `nohup`: the end of what is typed comes for ever.
+#[test]
+fn a_terminal_that_is_gone_ends_it() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let server = Server::start(&[]);
+    let terminal =
+        openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
+    grantpt(&terminal).and_then(|()| unlockpt(&terminal)).expect("its other end");
+    let name = ptsname(&terminal, Vec::new()).expect("its name").into_string().expect("a path");
+    let end = || std::fs::OpenOptions::new().read(true).write(true).open(&name).expect("its other end");
+    let mut child = common::command()
+        .args(["top", path(&server.socket())])
+        .stdin(end())
+        .stdout(end())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("the executable runs");
+    let mut terminal = std::fs::File::from(terminal);
+    // Until it draws.
+    std::io::Read::read_exact(&mut terminal, &mut [0; 16]).expect("a screen");
+    drop(terminal);
+    let begin = std::time::Instant::now();
+    let ended = loop {
+        match child.try_wait().expect("a child") {
+            Some(status) => break Some(status),
+            None if begin.elapsed() > PATIENCE => break None,
+            None => std::thread::sleep(std::time::Duration::from_millis(10)),
+        }
+    };
+    let _ = child.kill();
+    let _ = child.wait();
+    // In order, or with an error of the terminal that it could not write; not by our hand.
+    assert!(ended.is_some_and(|status| status.code().is_some()), "{ended:?}");
 }

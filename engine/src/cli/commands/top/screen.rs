@@ -1,5 +1,6 @@
 //! The terminal: looks and keys until somebody leaves.
 
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -9,7 +10,8 @@ use crate::remote::{Failure, Place};
 use anyhow::{Context as _, Result};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::look::{Looker, Seen};
 use super::view::View;
@@ -20,7 +22,8 @@ const GLANCE: Duration = Duration::from_millis(100);
 /// Shows the server until q, ctrl-C or a signal. The terminal is given back as it was, after a panic as well.
 pub fn run(place: &Place, looker: Looker) -> Result<()> {
     let told = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
+    // SIGHUP ends the program as it always does: with the terminal there is nothing to give back.
+    for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&told)).context("signals cannot be waited for")?;
     }
     let coloured = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -42,7 +45,10 @@ fn watch(terminal: &mut DefaultTerminal, mut view: View, looker: Looker, told: &
             if told.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            if event::poll(GLANCE).context("the terminal cannot be read")? {
+            if is_gone() {
+                return Ok(());
+            }
+            if event::poll(Duration::ZERO).context("the terminal cannot be read")? {
                 match event::read().context("the terminal cannot be read")? {
                     Event::Key(key) if leaves(key) => return Ok(()),
                     Event::Resize(..) => break,
@@ -59,6 +65,22 @@ fn watch(terminal: &mut DefaultTerminal, mut view: View, looker: Looker, told: &
             }
         }
     }
+}
+
+/// Waits for a key or a moment; says whether the terminal is closed. crossterm would read its end again and again, and never
+/// come back.
+fn is_gone() -> bool {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        // Keys come from the controlling terminal, whose end is a signal's matter.
+        std::thread::sleep(GLANCE);
+        return false;
+    }
+    let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];
+    let glance = Timespec { tv_sec: 0, tv_nsec: i64::from(GLANCE.subsec_nanos()) };
+    // A signal ends the wait.
+    let _ = poll(&mut terminal, Some(&glance));
+    terminal[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
 }
 
 fn leaves(key: KeyEvent) -> bool {
