@@ -52,7 +52,7 @@ pub enum Error {
         /// How much there is.
         available: Bytes,
         /// What to do.
-        mend: &'static str,
+        mend: String,
     },
 
     /// Both layouts of a model do not fit.

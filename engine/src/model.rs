@@ -4,15 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use build_info::Bytes;
-use gguf::GgufFile;
 use gguf::memory::{CacheShape, Number};
+use gguf::{GgufFile, Scalar, Value};
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, Collector, Context, Model};
 use crate::live::Live;
-use crate::options::{ContextOptions, LoadMode};
+use crate::options::{ContextOptions, KvType, LoadMode};
 use crate::serve::embed::is_causal;
-use crate::settings::{Settings, Source};
+use crate::settings::{CTX_STEP, Settings, Source};
 use crate::threads;
 use crate::variant::Variant;
 
@@ -24,6 +24,11 @@ use crate::variant::Variant;
 pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>> {
     let file = GgufFile::open(path)?;
     let size = Bytes(file.weights()?.0.saturating_add(adapters_size(&file, settings)?.0));
+    if file.get("general.type") == Some(&Value::Scalar(Scalar::String("adapter".to_string()))) {
+        let what =
+            "is an adapter (LoRA) and no model: name the model that it is for with -m, and it with --lora";
+        return Err(Error::NotGenerative { path: path.to_path_buf(), what });
+    }
     let pageable = is_pageable(settings);
     if let Some(available) = live.memory().filter(|available| size > *available && !pageable) {
         return Err(Error::TooLarge {
@@ -32,7 +37,8 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
             needed: size,
             available,
             mend: "use a smaller quantisation, or read it from the disk as it runs, slowly, with \
-                   --load-mode mmap --no-repack",
+                   --load-mode mmap --no-repack"
+                .to_string(),
         });
     }
     if !settings.tiled.value && settings.tiled.source != Source::Environment {
@@ -166,10 +172,30 @@ fn check_memory(
             what: "context",
             needed,
             available,
-            mend,
+            mend: match would_fit(model, options, available) {
+                Some(fits) => format!("{mend}: {fits}"),
+                None => mend.to_string(),
+            },
         });
     }
     Ok(())
+}
+
+/// Contexts of which the cache does fit into `available`, in words.
+fn would_fit(model: &Model, options: &ContextOptions, available: Bytes) -> Option<String> {
+    let tokens = |type_k: KvType, type_v: KvType| {
+        let one = cache_size(model, &ContextOptions { n_ctx: CTX_STEP, type_k, type_v, ..*options })?;
+        let steps = u32::try_from(available.0 / one.0.max(1)).unwrap_or(u32::MAX);
+        Some(steps.saturating_mul(CTX_STEP).min(options.n_ctx)).filter(|tokens| *tokens > 0)
+    };
+    let as_is = tokens(options.type_k, options.type_v);
+    let smaller = tokens(KvType::Q8_0, KvType::Q8_0).filter(|smaller| Some(*smaller) > as_is);
+    match (as_is, smaller) {
+        (None, None) => None,
+        (Some(as_is), None) => Some(format!("-c {as_is} would fit")),
+        (None, Some(smaller)) => Some(format!("-c {smaller} with q8_0 would fit")),
+        (Some(as_is), Some(smaller)) => Some(format!("-c {as_is} would fit, -c {smaller} with q8_0")),
+    }
 }
 
 /// Whether the kernel can drop the weights' pages and read them again: mapped, and not copied by repacking.
@@ -211,7 +237,6 @@ pub(crate) fn cache_size(model: &Model, options: &ContextOptions) -> Option<Byte
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::KvType;
     use crate::settings::Requested;
 
     /// `bytes` with what stands at `key` given by `value`.

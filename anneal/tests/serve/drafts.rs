@@ -148,6 +148,7 @@ fn what_cannot_draft_is_refused_at_the_start() {
     for (flags, expected) in [
         (&["--speculative", "model"][..], "name the smaller model with draft_model"),
         (&["--speculative", "lookup", "--draft-model", "x.gguf"], "it would not be used"),
+        (&["--draft-max", "3"], "--draft-max without drafts"),
         (&["--draft-model", "no such.gguf"], "no such.gguf"),
         (&["--draft-model", "x.gguf", "--draft-p-min", "2"], "draft_p_min = 2: use 0 to 1"),
     ] {
@@ -214,7 +215,7 @@ fn a_server_without_drafts_says_so() {
     let server = Server::start(&[]);
     let answer = server.ask(&with(greedy("hello", 4), json!({ "drafts": "lookup" })));
     let message = answer["error"]["message"].as_str().expect("an error");
-    assert!(message.contains("this server drafts nothing"), "{message}");
+    assert!(message.contains("this model has no drafts"), "{message}");
     let answer = server.ask(&with(greedy("hello", 4), json!({ "drafts": "off" })));
     assert_eq!(answer["usage"]["completion_tokens"], 4, "{answer}");
 }

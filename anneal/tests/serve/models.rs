@@ -200,6 +200,20 @@ fn a_smaller_model_is_its_models() {
     let server = configured(missing, &FILES);
     let answer = server.ask(&of("a", 40));
     assert_eq!(answer["usage"]["completion_tokens"], 40, "{answer}");
+    // A configuration whose files are not there leaves what works.
+    let file = server.folder.path().join("server_config.toml");
+    for (from, to) in [
+        ("draft_model = \"b.gguf\"", "draft_model = \"gone.gguf\""),
+        ("path = \"a.gguf\"", "path = \"gone.gguf\""),
+    ] {
+        let text = std::fs::read_to_string(&file).expect("the configuration");
+        std::fs::write(&file, text.replace(from, to)).expect("another one");
+        server.signal("HUP");
+        std::thread::sleep(Duration::from_millis(300));
+        let answer = server.ask(&of("a", 2));
+        assert_eq!(answer["usage"]["completion_tokens"], 2, "{answer}");
+        std::fs::write(&file, text).expect("the first one");
+    }
     let refused = server.ask(&of("b", 4));
     let why = refused["error"]["message"].as_str().expect("words");
     assert!(why.contains("nothing.gguf") && !why.contains('/'), "{why}");

@@ -166,6 +166,10 @@ pub fn note(words: &str) {
 fn of_llama(level: ffi::LogLevel, line: &str) {
     const TARGET: &str = "llama.cpp";
     match level {
+        // No fault: the scheduler makes room, or does without a draft.
+        ffi::LogLevel::Warn if line.contains("failed to find a memory slot") => {
+            tracing::debug!(target: TARGET, "{}", printable(line));
+        }
         ffi::LogLevel::Error => tracing::error!(target: TARGET, "{}", printable(line)),
         ffi::LogLevel::Warn => tracing::warn!(target: TARGET, "{}", printable(line)),
         ffi::LogLevel::Info => tracing::debug!(target: TARGET, "{}", printable(line)),

@@ -154,13 +154,13 @@ pub fn take(fields: &mut Fields, drafting: Drafting) -> Result<Option<Wish>, Ref
     };
     match (drafting.who, from, drafting.has_model) {
         (Who::Off, ..) => {
-            let why = "this server drafts nothing: start it with --speculative asked, --speculative lookup or \
-                       --draft-model FILE";
+            let why = "this model has no drafts here: start the server with --speculative asked or lookup, or with --draft-model \
+                       FILE (speculative and draft_model in its configuration)";
             Err(Refusal::field(NAME, why))
         }
         (_, Source::Model, false) => {
-            let why =
-                "this server has no smaller model: start it with --draft-model FILE, or ask for \"lookup\"";
+            let why = "there is no smaller model for this one: start the server with --draft-model FILE (draft_model in its \
+                 configuration), or ask for \"lookup\"";
             Err(Refusal::field(NAME, why))
         }
         _ => Ok(Some(Wish { most, from })),
@@ -231,10 +231,10 @@ mod tests {
         let cases = [
             (r#"{"speculative": true}"#, ALL, "speculative: use an object"),
             (r#"{"speculative": {"draft": "lookup"}}"#, ALL, "speculative: draft is none"),
-            (r#"{"speculative": {"drafts": "model"}}"#, ALL, "speculative: this server has no smaller model"),
+            (r#"{"speculative": {"drafts": "model"}}"#, ALL, "speculative: there is no smaller model"),
             (r#"{"speculative": {"max": 0}}"#, ALL, "speculative: max: use 1 to 15"),
             (r#"{"speculative": {"max": 1e9}}"#, ALL, "speculative: max: use 1 to 15"),
-            (r#"{"speculative": {"drafts": "lookup"}}"#, Who::Off, "speculative: this server drafts nothing"),
+            (r#"{"speculative": {"drafts": "lookup"}}"#, Who::Off, "speculative: this model has no drafts"),
         ];
         for (json, who, expected) in cases {
             let why = read(json, who, false).err().unwrap_or_default();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 use super::config::{Config, KEYS};
-use super::models::Served;
+use super::models::{Named, Served};
 use crate::error::{Error, Result};
 use crate::hub::Name;
 use crate::live::Live;
@@ -116,6 +116,7 @@ impl Source {
         }
         let config = self.config(&table, false)?;
         let served = config.served()?;
+        self.check_files(&served)?;
         // Of the machine nothing is asked.
         for named in &served.models {
             Settings::resolve(&named.engine, &Live::default())?;
@@ -127,6 +128,31 @@ impl Source {
         self.keys = keys;
         self.table = table;
         Ok(Change { served, words: words(&self.path, &changed, &later) })
+    }
+
+    /// Sees that files which were not named before can be read: they would take the place of models that work.
+    fn check_files(&mut self, served: &Served) -> Result<()> {
+        let table = self.table.clone();
+        let before = self.config(&table, false)?.served()?;
+        let files = |served: &Served| -> Vec<(String, PathBuf)> {
+            let of = |named: &Named| {
+                let draft = named.options.draft_model.iter().map(|draft| draft.path.clone());
+                let files = std::iter::once(named.options.model.clone()).chain(draft);
+                files.map(|file| (named.options.name.clone(), file)).collect::<Vec<_>>()
+            };
+            served.models.iter().flat_map(of).collect()
+        };
+        let before = files(&before);
+        // What comes from the hub was seen when it was looked for.
+        let is_new = |named: &(String, PathBuf)| {
+            !before.contains(named) && !self.fetched.values().any(|file| *file == named.1)
+        };
+        for (name, file) in files(served).into_iter().filter(is_new) {
+            std::fs::File::open(&file).map_err(|why| {
+                Error::Usage(format!("models.{name}: cannot read {}: {why}", file.display()))
+            })?;
+        }
+        Ok(())
     }
 
     /// Whether another value of `name` changes anything: a flag goes before it.

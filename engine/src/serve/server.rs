@@ -18,7 +18,7 @@ use crate::chat::Template;
 use crate::error::Error;
 use crate::ffi::{Model, Token};
 use crate::model::check_generates;
-use crate::sampling::{Chain, SamplingOptions};
+use crate::sampling::{Chain, Constraint, SamplingOptions};
 
 /// Events that wait for a reader before its slot rests.
 const EVENTS: usize = 64;
@@ -238,6 +238,13 @@ impl Server {
         prompt: &[Token],
         client: &Client,
     ) -> Result<Chain, Refusal> {
+        // What is at fault, if anything is: all else was looked at when it was read.
+        let field = match (&sampling.constraint, sampling.logit_bias.is_empty()) {
+            (_, false) if bias_is_wrong(&sampling, &self.model) => Some("logit_bias"),
+            (Some(Constraint::Grammar(_)), _) => Some("grammar"),
+            (Some(Constraint::JsonSchema(_)), _) => Some("json_schema"),
+            _ => None,
+        };
         // Some take long to be made ready; DRY looks for its breakers in the whole vocabulary.
         let beside_whom = match (&sampling.constraint, sampling.dry_multiplier > 0.0) {
             (Some(_), _) => Some(Work::Grammar),
@@ -251,7 +258,8 @@ impl Server {
             }
             None => Chain::new(&sampling, &self.model),
         };
-        let mut chain = chain.map_err(|error| invalid(&error))?;
+        let mut chain =
+            chain.map_err(|error| Refusal { param: field.map(String::from), ..invalid(&error) })?;
         chain.accept_prompt(prompt).map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
         Ok(chain)
     }
@@ -333,6 +341,11 @@ pub fn plain_tokens(model: &Model, prompt: Prompt) -> Result<Vec<Token>, Refusal
 /// The seed of a request's next choice. The greatest number is none to llama.cpp.
 fn next_seed(seed: u32) -> u32 {
     if seed >= u32::MAX - 1 { 0 } else { seed + 1 }
+}
+
+/// Whether `sampling` names a token that `model` does not have.
+fn bias_is_wrong(sampling: &SamplingOptions, model: &Model) -> bool {
+    sampling.logit_bias.iter().any(|bias| bias.token.cast_unsigned() >= model.n_vocab())
 }
 
 fn invalid(error: &Error) -> Refusal {

@@ -51,7 +51,7 @@ const FIELDS: [&str; 32] = [
 ];
 
 /// Where requests go, beside `LINES`.
-const ROUTES: [&str; 9] = [
+const ROUTES: [&str; 10] = [
     "/v1/completions",
     "/v1/chat/completions",
     "/v1/embeddings",
@@ -61,6 +61,7 @@ const ROUTES: [&str; 9] = [
     "/health",
     "/metrics",
     "/openapi.json",
+    "/status",
 ];
 
 /// Lines of JSON at the Unix socket.
@@ -70,7 +71,7 @@ pub const LINES: &str = "lines";
 const GENERATING: [&str; 3] = [ROUTES[0], ROUTES[1], LINES];
 
 /// What is asked by those who watch.
-const QUIET: [&str; 2] = [ROUTES[6], ROUTES[7]];
+const QUIET: [&str; 3] = [ROUTES[6], ROUTES[7], ROUTES[9]];
 
 /// Numbers of requests.
 static NUMBER: AtomicU64 = AtomicU64::new(1);

@@ -37,7 +37,7 @@ pub struct Report {
 
 /// Said where a batch gives other bits.
 pub(crate) const DIFFERS: &str = "here a batch of tokens rounds otherwise than single tokens do, and nothing was drafted where it \
-     does: -ctk bf16 -ctv bf16 often mends that, and --draft-near drafts all the same";
+     does: for weights that are quantised -ctk bf16 -ctv bf16 mends that where it is not set, and --draft-near drafts all the same";
 
 /// Said of a mixture of experts.
 pub(crate) const MIXTURE: &str = "in a mixture of experts a batch may round otherwise than single tokens do, and nothing was drafted: \

@@ -11,6 +11,7 @@ use crate::ffi::start;
 use crate::log;
 use crate::options::FlashAttention;
 use crate::serve::config::{self, Config};
+use crate::serve::drafts::Who;
 use crate::serve::models::{Resolve, Served};
 use crate::serve::reload::Source;
 use crate::serve::run::{Hooks, Ready};
@@ -97,7 +98,7 @@ pub struct Args {
     /// Speculative decoding: off, asked (requests that ask for it), lookup (what the text itself repeats, for all that do not
     /// say otherwise) or model (of --draft-model, likewise) [default: off, or model with --draft-model]
     #[arg(long, value_name = "WHO")]
-    speculative: Option<crate::serve::drafts::Who>,
+    speculative: Option<Who>,
     /// Smaller model of the same vocabulary that drafts
     #[arg(long, visible_alias = "model-draft", value_name = "FILE")]
     draft_model: Option<PathBuf>,
@@ -133,6 +134,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         stdout.write_all(config::printed().as_bytes()).context("cannot write to stdout")?;
         return Ok(ExitCode::SUCCESS);
     }
+    check_drafts(args)?;
     let model = args.hub.beside(args.model.as_deref(), args.config.is_some())?;
     let flags = Config { model, ..flags(args) };
     let read = |path| Source::read(path, flags.clone(), args.hub.fetch());
@@ -151,6 +153,23 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     log::flush(LAST_LINES);
     ended
+}
+
+/// Flags that say how to draft want something that drafts; a configuration may name it.
+fn check_drafts(args: &Args) -> Result<()> {
+    let drafts = args.draft_model.is_some() || args.speculative.is_some_and(|who| who != Who::Off);
+    let alone = [
+        ("--draft-max", args.draft_max.is_some()),
+        ("--draft-p-min", args.draft_p_min.is_some()),
+        ("--draft-near", args.draft_near),
+    ];
+    match alone.iter().find(|(_, given)| *given && !drafts && args.config.is_none()) {
+        None => Ok(()),
+        Some((flag, _)) => Err(crate::Error::Usage(format!(
+            "{flag} without drafts: say where they come from with --speculative or --draft-model FILE"
+        ))
+        .into()),
+    }
 }
 
 /// How long the last lines of the log may take.

@@ -80,7 +80,7 @@ impl Evaluator {
                 what: "context for embeddings",
                 needed: cache,
                 available,
-                mend,
+                mend: mend.to_string(),
             });
         }
         // A recurrent state is as large for each text as for one.

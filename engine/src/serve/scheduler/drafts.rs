@@ -3,7 +3,7 @@
 //! Slots share the batch: those that generate and prompts have theirs first, drafts what is left of it.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::super::drafts::{Source, Who};
 use super::super::plan::{Part, prefill_beside_decode};
@@ -21,7 +21,7 @@ pub(super) struct Drafts {
     sameness: Sameness,
     /// For each number of slots that generate, and whether the smaller model drafts for any: batches of more are slower for
     /// all, and its drafts take time.
-    gains: HashMap<Step, Gain>,
+    gains: HashMap<Step, Measured>,
     /// The step that is being measured; nothing where prompts are in it too.
     measured: Option<Step>,
     /// Whether the smaller model was asked in it.
@@ -36,6 +36,42 @@ pub(super) struct Drafts {
 
 /// What is alike of steps that are compared: how many slots generate, and whether the smaller model drafts for any.
 type Step = (usize, bool);
+
+/// How long drafts that lost are left out, at first; twice as long after each further loss. A busy minute of the machine, or one
+/// text that nobody could guess, is no reason to do without for ever.
+const REST: Duration = Duration::from_secs(60);
+
+/// The longest.
+const LONGEST_REST: Duration = Duration::from_secs(3600);
+
+/// What is measured of steps that are alike.
+struct Measured {
+    gain: Gain,
+    /// Losses so far, and when it is tried again.
+    losses: u32,
+    again: Option<Instant>,
+}
+
+impl Measured {
+    fn new() -> Self {
+        Measured { gain: Gain::new(Box::new(Instant::now)), losses: 0, again: None }
+    }
+
+    /// Begins anew where it has rested for long enough.
+    fn wake(&mut self, now: Instant) {
+        if self.again.is_some_and(|again| again <= now) {
+            *self = Measured { losses: self.losses, ..Measured::new() };
+        }
+    }
+
+    /// Notes that it lost; says how long it rests.
+    fn rest(&mut self, now: Instant) -> Duration {
+        let rest = REST.saturating_mul(1 << self.losses.min(6)).min(LONGEST_REST);
+        self.losses += 1;
+        self.again = Some(now + rest);
+        rest
+    }
+}
 
 /// A slot that is to have a draft: the width of its batch, and its text.
 struct Place {
@@ -128,7 +164,9 @@ impl Scheduler {
         }
         let step = (deciding.len(), deciding.iter().any(|at| self.wants(*at) == Some(Source::Model)));
         self.drafts.measured = Some(step);
-        let gain = self.drafts.gains.entry(step).or_insert_with(|| Gain::new(Box::new(Instant::now)));
+        let measured = self.drafts.gains.entry(step).or_insert_with(Measured::new);
+        measured.wake(Instant::now());
+        let gain = &measured.gain;
         let lets = gain.lets_draft();
         let lost = gain.loss().is_some();
         if lost {
@@ -154,8 +192,8 @@ impl Scheduler {
             places = self.catch_up(step, places)?;
         }
         // Looking is no part of a step: it would look like a loss.
-        if let Some(gain) = self.drafts.gains.get_mut(&step) {
-            gain.begin();
+        if let Some(measured) = self.drafts.gains.get_mut(&step) {
+            measured.gain.begin();
         }
         places.into_iter().try_for_each(|place| self.draft_of(place))
     }
@@ -237,8 +275,8 @@ impl Scheduler {
                 let read = model.catch_up(sequence, &place.text, part);
                 let time = start.elapsed();
                 left -= part;
-                if let Some(gain) = self.drafts.gains.get_mut(&step) {
-                    gain.charge(time);
+                if let Some(measured) = self.drafts.gains.get_mut(&step) {
+                    measured.gain.charge(time);
                 }
                 if self.drafts.taken(read)?.is_none() {
                     continue;
@@ -331,14 +369,16 @@ impl Scheduler {
     /// The step gave `tokens` tokens, with drafts (`drafted`) or without.
     pub(super) fn measure_step(&mut self, tokens: usize, drafted: bool) {
         let Some(step) = self.drafts.measured.take() else { return };
-        let Some(gain) = self.drafts.gains.get_mut(&step) else { return };
-        let before = gain.loss().is_none();
+        let Some(measured) = self.drafts.gains.get_mut(&step) else { return };
         match drafted || self.drafts.asked {
-            true => gain.end_drafted(tokens),
-            false => gain.end_plain_of(tokens),
+            true => measured.gain.end_drafted(tokens),
+            false => measured.gain.end_plain_of(tokens),
         }
-        if before && gain.loss().is_some() {
+        let lost = measured.gain.loss().filter(|_| measured.again.is_none());
+        if let Some(loss) = lost {
             self.metrics.drafts_turned_off.add(1);
+            let rest = measured.rest(Instant::now()).as_secs();
+            tracing::info!("drafts for {} requests at a time: {loss}; tried again in {rest} s", step.0);
         }
     }
 }
@@ -382,4 +422,24 @@ fn look(
         rows.push((row, alone.into_iter().next().unwrap_or_default()));
     }
     Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lost_is_tried_again_after_a_rest_that_grows() {
+        let (mut measured, begin) = (Measured::new(), Instant::now());
+        let mut rests = Vec::new();
+        for _ in 0..9 {
+            let rest = measured.rest(begin);
+            rests.push(rest.as_secs());
+            measured.wake(begin + rest - Duration::from_millis(1));
+            assert!(measured.again.is_some(), "too early");
+            measured.wake(begin + rest);
+            assert!(measured.again.is_none(), "not tried again");
+        }
+        assert_eq!(rests, [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]);
+    }
 }
