@@ -42,22 +42,17 @@ fn tokens_are_those_of_run_without_drafts() {
     assert!(server.metric("anneal_accepted_tokens_total") <= drafted as f64);
 }
 
-/// The smaller model is the same one here, so that all that it drafts is right.
+/// Three slots in a context of `n_ctx` tokens, for which a smaller model drafts wherever it may: the same model, so that all that
+/// it drafts is right.
+fn drafting(n_ctx: &str) -> Server {
+    let draft = crate::common::tiny().to_str().expect("a path");
+    let flags = ["--slots", "3", "--draft-model", draft, "--draft-p-min", "0", "--draft-near", "-c", n_ctx];
+    Server::start(&flags)
+}
+
 #[test]
 fn a_smaller_model_drafts() {
-    let model = crate::common::tiny();
-    let draft = model.to_str().expect("a path");
-    let server = Server::start(&[
-        "--slots",
-        "3",
-        "--draft-model",
-        draft,
-        "--draft-p-min",
-        "0",
-        "--draft-near",
-        "-c",
-        "1500",
-    ]);
+    let server = drafting("1500");
     // One with a prompt that takes more than a step to read, beside others; twice, so that slots hold other texts before.
     let long = "The smith brings the steel slowly to a red heat. ".repeat(14);
     let prompts = [REPEATS, "hello", long.as_str(), "A day in short", REPEATS, long.as_str()];
@@ -107,19 +102,7 @@ fn tokens_are_the_same_with_a_smaller_model() {
 /// More conversations than there is room for, so that slots are emptied and taken again, and what drafts has them all too.
 #[test]
 fn drafts_outlive_a_context_that_is_full() {
-    let model = crate::common::tiny();
-    let draft = model.to_str().expect("a path");
-    let server = Server::start(&[
-        "--slots",
-        "3",
-        "--draft-model",
-        draft,
-        "--draft-p-min",
-        "0",
-        "--draft-near",
-        "-c",
-        "512",
-    ]);
+    let server = drafting("512");
     let mut drafted = 0.0;
     for round in 0..4 {
         std::thread::scope(|scope| {

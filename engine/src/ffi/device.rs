@@ -38,7 +38,8 @@ impl Context {
     pub(crate) fn choose_on_device(&mut self, sequence: SequenceId, on: bool) -> Result<bool> {
         let at = sequence as usize;
         if self.chooses_on_device(sequence) == on
-            || self.device_samplers.impossible
+            // It is turned off all the same, where it was on before.
+            || (on && self.device_samplers.impossible)
             || sequence >= self.sequences
         {
             return Ok(self.chooses_on_device(sequence));

@@ -172,8 +172,9 @@ impl Config {
         self.workloads = if self.workloads.is_empty() { other.workloads } else { self.workloads };
         or!(self, other, default_model memory_limit pools preload);
         or!(self, other, name chat_template socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
-            idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro device_sampling speculative
-            draft_model draft_p_min draft_max draft_near max_request_bytes max_connections log_format log_level log_prompts);
+            idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro
+            device_sampling speculative draft_model draft_p_min draft_max draft_near max_request_bytes max_connections
+            log_format log_level log_prompts);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
             n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
             greedy temperature top_k top_p min_p seed);
