@@ -4,6 +4,7 @@
 //! [`Program::open`] reads an ELF file for x86-64, which may be damaged or hostile. [`portable::check`] looks for
 //! instructions that not every x86-64-v3 CPU has, [`native::check`] for kernels that were not vectorised.
 
+mod ceiling;
 mod decode;
 mod elf;
 mod error;
@@ -13,7 +14,9 @@ mod packed;
 pub mod portable;
 mod program;
 pub mod rules;
+mod versions;
 
+pub use ceiling::Ceiling;
 pub use error::Error;
 pub use feature::{Feature, Level};
 pub use packed::Width;

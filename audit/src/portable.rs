@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::{Feature, Level, Program, Rules, Symbols};
+use crate::{Ceiling, Feature, Level, Program, Rules, Symbols};
 
-/// What was found beyond x86-64-v3.
+/// What was found beyond x86-64-v3, or beyond what each program may use.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Verdict {
     /// What is on no list.
@@ -59,7 +59,7 @@ pub fn strange(programs: &[Program], rules: &Rules) -> Vec<Strange> {
     found
 }
 
-/// A function that a CPU of x86-64-v3 may die of.
+/// A function that a CPU which the program is for may die of.
 #[derive(Clone, Debug, Serialize)]
 pub struct Violation {
     /// File that holds it.
@@ -83,7 +83,7 @@ pub struct Violation {
 pub struct Allowed {
     /// Its name.
     pub symbol: String,
-    /// What it uses beyond x86-64-v3.
+    /// What it uses beyond that.
     pub feature: Feature,
     /// Why that is no harm.
     pub reason: String,
@@ -91,10 +91,16 @@ pub struct Allowed {
 
 /// Looks for instructions that not every x86-64-v3 CPU has.
 pub fn check(programs: &[Program], rules: &Rules) -> Verdict {
+    check_each(programs, |_| Ceiling::level(Level::V3), rules)
+}
+
+/// Looks for instructions beyond what each of the programs may use.
+pub fn check_each(programs: &[Program], ceiling: impl Fn(&Program) -> Ceiling, rules: &Rules) -> Verdict {
     let mut verdict = Verdict { unknown: strange(programs, rules), ..Verdict::default() };
     for program in programs {
+        let ceiling = ceiling(program);
         for function in &program.functions {
-            for used in function.uses.iter().filter(|used| used.feature.level() > Level::V3) {
+            for used in function.uses.iter().filter(|used| !ceiling.allows(used.feature)) {
                 match rules.allows(function, &used.feature.name()) {
                     Some(allow) => verdict.allowed.push(Allowed {
                         symbol: function.name(),

@@ -1,12 +1,12 @@
 //! A disassembled program.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use iced_x86::Code;
 
 use crate::packed::Width;
-use crate::{Error, Feature, decode, elf};
+use crate::{Error, Feature, decode, elf, versions};
 
 /// The largest file that is read.
 const LARGEST: u64 = 4 << 30;
@@ -20,6 +20,8 @@ pub struct Program {
     pub size: u64,
     /// Which names were found.
     pub symbols: Symbols,
+    /// Versions of symbols that it asks the loader for, as in `GLIBC_2.17`.
+    pub versions: BTreeSet<String>,
     /// Functions, and stretches of code without a name.
     pub functions: Vec<Function>,
     /// Number of instructions.
@@ -148,6 +150,8 @@ impl Program {
             path: path.to_path_buf(),
             size: bytes.len() as u64,
             symbols: image.symbols,
+            versions: versions::needed(bytes)
+                .map_err(|error| Error::Damaged { path: path.to_path_buf(), what: error.to_string() })?,
             functions: Vec::new(),
             instructions: 0,
             code: image.sections.iter().map(|section| section.bytes.len() as u64).sum(),

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Glibc;
+
 /// What a build was held against.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -13,6 +15,8 @@ use serde::{Deserialize, Serialize};
 pub enum Rule {
     /// Nothing beyond x86-64-v3 but in functions that ask the CPU first.
     Portable,
+    /// The program runs on every x86-64 CPU, and kernels beside it use no more than their kind of CPU has.
+    Universal,
     /// What the host offers is used, and no kernel is scalar.
     Native,
     /// Nothing: only counted.
@@ -24,6 +28,7 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Rule::Portable => "portable",
+            Rule::Universal => "universal",
             Rule::Native => "native",
             Rule::Report => "report",
         })
@@ -51,6 +56,9 @@ pub struct Audit {
     /// Instruction sets outside these functions that are in no level.
     #[serde(default)]
     pub beyond: Vec<String>,
+    /// The oldest glibc that the files start with, where they use any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub glibc: Option<Glibc>,
     /// Instructions that were decoded.
     #[serde(default)]
     pub instructions: u64,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::Bytes;
 
 /// One machine, as seen by this process: hardware, and what the process may use of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Host {
     /// `x86_64`, `aarch64`, …, as `std::env::consts::ARCH` spells it.

@@ -5,12 +5,14 @@
 pub mod audit;
 pub mod evaluation;
 pub mod gate;
+mod glibc;
 pub mod host;
 mod host_check;
 pub mod kld;
 pub mod logits;
 pub mod optimized;
 pub mod record;
+mod released;
 pub mod roofline;
 pub mod switches;
 pub mod threads;
@@ -19,6 +21,7 @@ mod units;
 pub mod words;
 
 pub use gate::Gate;
+pub use glibc::Glibc;
 pub use host::Host;
 pub use host_check::Impossible;
 pub use logits::Logits;

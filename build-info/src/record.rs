@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::audit::Audit;
 use crate::optimized::{Bolt, Gain, Pgo};
 use crate::switches::{OpenMp, Switches};
-use crate::{Bytes, Gate, Host, Sha256, ThreadBudget};
+use crate::{Bytes, Gate, Glibc, Host, Sha256, ThreadBudget};
 
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
 pub const SCHEMA_VERSION: &str = "1.2";
@@ -61,6 +61,12 @@ pub struct BuildInfo {
     pub effective_flags: EffectiveFlags,
     /// Instruction sets without which the CPU guard refuses to start.
     pub isa_required: Vec<String>,
+    /// Kernels for kinds of CPUs, of which the engine loads one; none where the kernels are part of the program.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpu_variants: Vec<CpuVariant>,
+    /// The oldest glibc that the program starts with, where that is not the build host's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub glibc: Option<Glibc>,
     /// BLAS library, if one was linked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blas: Option<Blas>,
@@ -191,6 +197,16 @@ pub enum Threading {
     Openmp,
     /// ggml's own thread pool, attached by the engine.
     Threadpool,
+}
+
+/// Kernels for one kind of CPU, in a library of their own: `lib/libggml-cpu-NAME.so`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CpuVariant {
+    /// As llama.cpp calls it: `haswell`, `zen4`.
+    pub name: String,
+    /// Instruction sets that it was compiled to use, spelled as in [`crate::host::Cpu::features`].
+    pub requires: Vec<String>,
 }
 
 /// One file of a build.

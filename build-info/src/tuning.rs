@@ -130,6 +130,9 @@ pub struct Chosen {
     /// Whether large buffers ask for huge pages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub huge_pages: Option<bool>,
+    /// Kernels to load, of those that lie beside the program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_variant: Option<String>,
 }
 
 /// The result of one tuning.
@@ -445,6 +448,7 @@ impl Chosen {
             ("tiled", self.tiled.map(on)),
             ("split-layout", self.split_layout.map(on)),
             ("huge-pages", self.huge_pages.map(on)),
+            ("cpu-variant", self.cpu_variant.clone()),
             ("cache-type-k", self.type_k.clone()),
             ("cache-type-v", self.type_v.clone()),
             ("flash-attn", self.flash_attention.clone()),

@@ -28,6 +28,15 @@ pub enum Error {
         why: String,
     },
 
+    /// The kernels that compute are libraries beside the program, and none of them can be used.
+    #[error("cannot use the kernels in {}: {why}", path.display())]
+    Kernels {
+        /// A library of kernels, or their folder.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+
     /// llama.cpp refused the model.
     #[error("cannot load {}: {why}{}", path.display(), memory_advice(why))]
     Load {

@@ -79,6 +79,8 @@ pub mod hub;
 #[doc(hidden)]
 pub mod imatrix;
 #[doc(hidden)]
+pub mod kernels;
+#[doc(hidden)]
 pub mod live;
 #[doc(hidden)]
 pub mod log;

@@ -9,6 +9,7 @@ use gguf::{GgufFile, Scalar, Value};
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, Collector, Context, Model};
+use crate::kernels;
 use crate::live::Live;
 use crate::options::{ContextOptions, KvType, LoadMode};
 use crate::serve::embed::is_causal;
@@ -45,6 +46,7 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
         ffi::turn_off_tiled();
     }
     ffi::ask_huge_pages(settings.huge_pages.value);
+    kernels::want(&settings.cpu_variant);
     let model = Model::load_as(path, &settings.model_options(), &settings.variant)?;
     if !model.is_decoder_only() {
         let what = "has an encoder: this program runs models that generate text with a decoder alone";

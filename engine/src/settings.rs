@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::asked_threads::{self, Asked};
 use crate::error::{Error, Result};
 use crate::ffi::{MAX_THREADS, TILED};
+use crate::kernels;
 use crate::live::{Blas, Live};
 use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, SplitLayout};
 use crate::sampling::SamplingOptions;
@@ -93,6 +94,7 @@ pub struct Requested {
     pub repack: Option<bool>,
     pub tiled: Option<bool>,
     pub huge_pages: Option<bool>,
+    pub cpu_variant: Option<String>,
     pub split_layout: Option<SplitLayout>,
     pub split_from: Option<u32>,
     pub type_k: Option<KvType>,
@@ -142,6 +144,8 @@ pub struct Settings {
     pub tiled: Setting<bool>,
     /// Whether large buffers ask for huge pages, in a build that can.
     pub huge_pages: Setting<bool>,
+    /// Kernels to load, in a build that has them beside it; the best that run here if none.
+    pub cpu_variant: Setting<Option<String>>,
     /// Whether prefill gets weights of its own, as they are in the file.
     pub split_layout: Setting<SplitLayout>,
     /// Tokens of the shortest prompt that goes to them.
@@ -302,6 +306,7 @@ impl Settings {
             repack: Setting::pick(requested.repack, tuned.repack, true),
             tiled: tiled(requested, tuned),
             huge_pages: Setting::pick(requested.huge_pages, tuned.huge_pages, true),
+            cpu_variant: cpu_variant(requested, tuned),
             split_layout: Setting::pick(requested.split_layout, tuned.split_layout, SplitLayout::default()),
             split_from: Setting::or_default(requested.split_from, DEFAULT_SPLIT_FROM),
             type_k: Setting::pick(requested.type_k, tuned.type_k, KvType::default()),
@@ -419,6 +424,7 @@ impl Settings {
             line("repack", &self.repack, on(self.repack.value)),
             line("tiled", &self.tiled, on(self.tiled.value)),
             line("huge-pages", &self.huge_pages, if self.huge_pages.value { "as built" } else { "off" }),
+            line("cpu-variant", &self.cpu_variant, self.cpu_variant.value.as_deref().unwrap_or("the best")),
             line("split-layout", &self.split_layout, self.split_layout_in_words()),
             line("split-from", &self.split_from, self.split_from.value),
             line("cache-type-k", &self.type_k, self.type_k.value),
@@ -450,11 +456,23 @@ impl Requested {
             repack: self.repack.or(other.repack),
             tiled: self.tiled.or(other.tiled),
             huge_pages: self.huge_pages.or(other.huge_pages),
+            cpu_variant: self.cpu_variant.clone().or_else(|| other.cpu_variant.clone()),
             split_layout: self.split_layout.or(other.split_layout),
             type_k: self.type_k.or(other.type_k),
             type_v: self.type_v.or(other.type_v),
             flash_attention: self.flash_attention.or(other.flash_attention),
             ..self.clone()
+        }
+    }
+}
+
+/// Which kernels are loaded: the variable goes before the record, too.
+fn cpu_variant(requested: &Requested, tuned: &Requested) -> Setting<Option<String>> {
+    let variable = std::env::var(kernels::VARIABLE).ok().filter(|name| !name.is_empty());
+    match (&requested.cpu_variant, variable) {
+        (None, Some(name)) => Setting::new(Some(name), Source::Environment),
+        _ => {
+            Setting::pick(requested.cpu_variant.clone().map(Some), tuned.cpu_variant.clone().map(Some), None)
         }
     }
 }

@@ -9,11 +9,13 @@ use build_info::record::Tool;
 use crate::cache::{Question, answers};
 use crate::probe::Refusal;
 use crate::search::{Program, SearchPath, file_name};
-use crate::{CMAKE_AT_LEAST, Compiler, NvccHosts, Toolchain, Version, blas, libraries, parse};
+use crate::{CMAKE_AT_LEAST, Compiler, NvccHosts, Toolchain, Version, ZIG, blas, libraries, parse};
 
 const VERSION: &[&str] = &["--version"];
 /// `llvm-profdata --version` is unknown to LLVM 14; asked of a subcommand, all versions tell it.
 const SUBCOMMAND_VERSION: &[&str] = &["merge", "--version"];
+/// zig has a command for it.
+const ZIG_VERSION: &[&str] = &["version"];
 const VERBOSE_VERSION: &[&str] = &["-vV"];
 const PC_PATH: &[&str] = &["--variable", "pc_path", "pkg-config"];
 
@@ -30,6 +32,7 @@ const STEMS: &[&str] = &[
     "ninja",
     "ninja-build",
     "samu",
+    "zig",
     "ld.lld",
     "mold",
     "llvm-profdata",
@@ -59,6 +62,7 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
         default_compiler: asked.default_compiler(),
         cmake: asked.cmake(),
         ninja: asked.first(&["ninja", "ninja-build", "samu"], parse::plain),
+        zig: asked.zig(),
         lld: asked.llvm_tools("ld.lld", parse::lld),
         mold: asked.first(&["mold"], parse::plain),
         llvm_profdata: asked.llvm_tools("llvm-profdata", parse::llvm),
@@ -98,6 +102,7 @@ impl Asked {
             let path = || program.path.clone();
             match program.stem.as_str() {
                 "rustc" => questions.push((path(), rustc_question(search, program))),
+                "zig" => questions.push((path(), Question::new(&program.path, ZIG_VERSION))),
                 "llvm-profdata" => questions.push((path(), Question::new(&program.path, SUBCOMMAND_VERSION))),
                 "pkg-config" | "pkgconf" => questions.push((path(), Question::new(&program.path, PC_PATH))),
                 stem => {
@@ -157,6 +162,12 @@ impl Asked {
         let good = tools.iter().position(|(version, _)| *version >= CMAKE_AT_LEAST);
         let at = good.or_else(|| (0..tools.len()).max_by_key(|&at| tools[at].0))?;
         Some(tools.swap_remove(at).1)
+    }
+
+    /// zig, where it is the one that is wanted.
+    fn zig(&self) -> Option<Tool> {
+        let wanted = |(version, _): &(Version, Tool)| *version == ZIG;
+        self.tools(&["zig"], parse::plain).into_iter().find(wanted).map(|(_, tool)| tool)
     }
 
     fn compilers(&self) -> Vec<Compiler> {

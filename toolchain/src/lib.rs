@@ -18,5 +18,5 @@ pub use mismatch::{Mismatch, Severity, mismatches};
 pub use search::SearchPath;
 pub use tools::{
     BOLT_AT_LEAST, BlasLibrary, BlasThreading, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind,
-    GCC_AT_LEAST, LIBCLANG_AT_LEAST, Libclang, NvccHosts, Rustc, Toolchain, Version,
+    GCC_AT_LEAST, LIBCLANG_AT_LEAST, Libclang, NvccHosts, Rustc, Toolchain, Version, ZIG, ZIG_CLANG,
 };

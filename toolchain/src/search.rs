@@ -116,7 +116,7 @@ impl SearchPath {
         let mut dirs = Vec::new();
         if let Some(packages) = self.own_packages() {
             // The wheels' real programs; the scripts in `bin` start Python first, where they are scripts.
-            dirs.extend(["cmake/data/bin", "ninja/data/bin", "bin"].map(|dir| packages.join(dir)));
+            dirs.extend(["cmake/data/bin", "ninja/data/bin", "ziglang", "bin"].map(|dir| packages.join(dir)));
         }
         dirs.extend(self.cuda_home.iter().map(|cuda| cuda.join("bin")));
         dirs.extend(

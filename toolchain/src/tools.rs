@@ -17,6 +17,11 @@ pub const BOLT_AT_LEAST: u32 = 20;
 /// Oldest CMake. llama.cpp itself asks for 3.14; 3.24 knows `--fresh` and
 /// `CMAKE_CUDA_ARCHITECTURES=native`.
 pub const CMAKE_AT_LEAST: Version = Version::new(3, 24, 0);
+/// The zig that makes builds for other machines: this one and no other, so that they are the same wherever they are made.
+/// It is clang with headers and link-time stubs of any glibc, and with a C++ runtime in source.
+pub const ZIG: Version = Version::new(0, 17, 1);
+/// The clang in it.
+pub const ZIG_CLANG: Version = Version::new(22, 1, 8);
 /// Oldest libclang that bindgen loads.
 pub const LIBCLANG_AT_LEAST: u32 = 9;
 
@@ -32,6 +37,8 @@ pub struct Toolchain {
     pub cmake: Option<Tool>,
     /// Ninja.
     pub ninja: Option<Tool>,
+    /// zig, of the one version that is used.
+    pub zig: Option<Tool>,
     /// LLVM's linkers, newest first.
     pub lld: Vec<Tool>,
     /// mold.

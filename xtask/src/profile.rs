@@ -5,12 +5,14 @@ use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use build_info::Glibc;
 use build_info::switches::{Allocator, Switches};
 use serde::{Deserialize, Serialize};
 
 use crate::exit;
 
 mod alias;
+mod glibc;
 mod overrides;
 
 pub use overrides::Override;
@@ -30,8 +32,12 @@ pub struct Profile {
     pub description: String,
     /// Instruction sets.
     pub isa: Isa,
+    /// Kinds of CPUs that kernels are made for, with [`Isa::AllVariants`]; all if none is named.
+    pub variants: Vec<String>,
     /// How the C++ compiler is chosen.
     pub compiler: CompilerChoice,
+    /// The oldest glibc that the program is to start with; that of the build host if none.
+    pub glibc: Option<Glibc>,
     /// `CMAKE_BUILD_TYPE`.
     pub build_type: String,
     /// Static or shared libraries.
@@ -77,6 +83,8 @@ choice!(
         Native = "native",
         /// The psABI level that CPUs since Haswell have; its counterpart on other architectures.
         X86_64V3 = "x86-64-v3",
+        /// The baseline for the program, and kernels for every kind of CPU beside it, of which one is loaded.
+        AllVariants = "all-variants",
         /// None beyond the psABI's baseline, and no kernel that is written for one.
         Scalar = "scalar",
         /// What llama.cpp chooses.
@@ -94,6 +102,8 @@ choice!(
         Clang = "clang",
         /// The newest gcc, 11 or later.
         Gcc = "gcc",
+        /// The pinned zig: clang, for a glibc that is not here.
+        Zig = "zig",
     }
 );
 choice!(
@@ -177,7 +187,9 @@ struct File {
     description: Option<String>,
     set: Option<Vec<String>>,
     isa: Option<Isa>,
+    variants: Option<Vec<String>>,
     compiler: Option<CompilerChoice>,
+    glibc: Option<glibc::Choice>,
     build_type: Option<String>,
     linkage: Option<Linkage>,
     threading: Option<Threading>,
@@ -293,7 +305,9 @@ fn resolve(name: String, description: String, files: &[File]) -> Result<Profile>
     Ok(Profile {
         description,
         isa: resolve!(isa),
+        variants: resolve!(variants),
         compiler: resolve!(compiler),
+        glibc: resolve!(glibc).0,
         build_type: resolve!(build_type),
         linkage: resolve!(linkage),
         threading: resolve!(threading),
@@ -327,7 +341,9 @@ mod tests {
     const BASE: &str = r#"
         description = "base"
         isa = "native"
+        variants = []
         compiler = "best"
+        glibc = "host"
         build_type = "Release"
         linkage = "static"
         threading = "threadpool"

@@ -86,12 +86,13 @@ fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String 
         (digest, rope) => format!(" lora={} rope={rope}", digest.unwrap_or_default()),
     };
     format!(
-        "type_k={} type_v={} flash_attention={} repack={} tiled={} split={split} beyond_training={}{variant}",
+        "type_k={} type_v={} flash_attention={} repack={} tiled={} kernels={} split={split} beyond_training={}{variant}",
         settings.type_k.value,
         settings.type_v.value,
         settings.flash_attention.value,
         settings.repack.value,
         settings.tiled.value,
+        crate::kernels::loaded().map_or("own", |loaded| loaded.variant.as_str()),
         n_ctx > trained,
     )
 }

@@ -49,6 +49,9 @@ enum Command {
 /// Wrong usage.
 const USAGE: u8 = 2;
 
+/// The machine lacks something.
+const UNAVAILABLE: u8 = 69;
+
 /// The same may do at another time.
 const AGAIN: u8 = 75;
 
@@ -99,6 +102,7 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
             }
             match error.downcast_ref::<crate::Error>() {
                 Some(crate::Error::Usage(_) | crate::Error::Grammar { .. }) => ExitCode::from(USAGE),
+                Some(crate::Error::Kernels { .. }) => ExitCode::from(UNAVAILABLE),
                 Some(crate::Error::Hub(error)) if error.is_temporary() => ExitCode::from(AGAIN),
                 _ => ExitCode::FAILURE,
             }

@@ -44,6 +44,7 @@ impl Model {
     /// The same, as `variant` wants it.
     pub(crate) fn load_as(path: &Path, options: &ModelOptions, variant: &Variant) -> Result<Arc<Model>> {
         start(false);
+        crate::kernels::load()?;
         let file = c_path(path)?;
         let mut message = Message::new();
         let (err, err_size) = message.parts();

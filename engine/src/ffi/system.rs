@@ -13,6 +13,12 @@ pub fn start(verbose: bool) {
     unsafe { sys::anneal_start(verbose) }
 }
 
+/// The same for what only shows what there is: the kernels are loaded, and whoever loads a model is told why they were not.
+fn start_all() {
+    start(false);
+    let _ = crate::kernels::load();
+}
+
 /// Sets or clears the flag that stops interruptible contexts.
 pub fn interrupt(on: bool) {
     // SAFETY: stores an atomic.
@@ -40,14 +46,14 @@ pub fn llama_version() -> String {
 
 /// What the linked backends were compiled for and can do, as llama.cpp words it.
 pub fn system_info() -> String {
-    start(false);
+    start_all();
     // SAFETY: the backends are initialised; returns a static buffer that is copied at once.
     unsafe { owned(sys::llama_print_system_info()) }
 }
 
 /// Whether a large buffer of the CPU backend asks the kernel for huge pages.
 pub fn huge_pages() -> bool {
-    start(false);
+    start_all();
     // SAFETY: makes a buffer of its own and frees it.
     unsafe { sys::anneal_huge_pages() }
 }
@@ -110,7 +116,7 @@ pub enum DeviceKind {
 
 /// The devices of the linked backends, with their descriptions.
 pub fn devices() -> Vec<(DeviceKind, String)> {
-    start(false);
+    start_all();
     // SAFETY: the backends are initialised, every index is below the count, descriptions are copied at once.
     unsafe {
         (0..sys::ggml_backend_dev_count())
@@ -128,7 +134,7 @@ pub fn devices() -> Vec<(DeviceKind, String)> {
 
 /// Names of the linked backends.
 pub fn backends() -> Vec<String> {
-    start(false);
+    start_all();
     // SAFETY: as in `devices`.
     unsafe {
         (0..sys::ggml_backend_reg_count())

@@ -240,6 +240,7 @@ fn loading(settings: &Chosen) -> Chosen {
         split_layout: settings.split_layout,
         load_mode: settings.load_mode.clone(),
         huge_pages: settings.huge_pages,
+        cpu_variant: settings.cpu_variant.clone(),
         affinity: settings.affinity.clone(),
         ..Chosen::default()
     }

@@ -53,6 +53,8 @@ pub struct Surroundings<'a> {
     pub own_threads: bool,
     /// Whether this build asks for huge pages.
     pub huge_pages: bool,
+    /// Kernels that could be loaded in place of those that are, the likeliest first.
+    pub kernels: &'a [String],
     /// Whether what loses accuracy may be tried.
     pub allow_lossy: bool,
 }
@@ -69,6 +71,7 @@ pub fn stages(around: &Surroundings<'_>) -> Vec<Stage> {
         prefill_threads(around),
     ];
     stages.extend(ubatch(around));
+    stages.push(stage("kernels", Phases::Both, kernels(around)));
     if around.huge_pages {
         let off = Chosen { huge_pages: Some(false), ..Chosen::default() };
         stages.push(stage("huge pages", Phases::Both, vec![change("small pages", off)]));
@@ -116,6 +119,13 @@ fn layout(objective: &Objective) -> Stage {
         changes.insert(0, change(name, with(&split, &off)));
     }
     stage("layout", Phases::Both, changes)
+}
+
+/// ggml ranks kernels by what they use of a CPU, and more is not always faster: a CPU that lowers its clock for 512-bit
+/// registers has others that are.
+fn kernels(around: &Surroundings<'_>) -> Vec<Change> {
+    let of = |name: &String| Chosen { cpu_variant: Some(name.clone()), ..Chosen::default() };
+    around.kernels.iter().map(|name| change(format!("kernels for {name}"), of(name))).collect()
 }
 
 fn decode_threads(around: &Surroundings<'_>) -> Stage {
@@ -215,6 +225,7 @@ pub fn with(chosen: &Chosen, change: &Chosen) -> Chosen {
         affinity: text(&change.affinity, &chosen.affinity),
         poll: change.poll.or(chosen.poll),
         huge_pages: change.huge_pages.or(chosen.huge_pages),
+        cpu_variant: text(&change.cpu_variant, &chosen.cpu_variant),
     }
 }
 
@@ -224,6 +235,7 @@ pub fn changes_numerics(chosen: &Chosen) -> bool {
     let numbers = layout
         || chosen.repack.is_some()
         || chosen.tiled.is_some()
+        || chosen.cpu_variant.is_some()
         || chosen.n_ubatch.or(chosen.n_batch).is_some();
     numbers || chosen.flash_attention.is_some() || is_lossy(chosen)
 }
@@ -302,8 +314,14 @@ mod tests {
         let host = host(2, 1, None);
         let names = |objective: &str, own_threads, huge_pages, allow_lossy| -> Vec<&'static str> {
             let objective = objective.parse().expect("known");
-            let around =
-                Surroundings { host: &host, objective: &objective, own_threads, huge_pages, allow_lossy };
+            let around = Surroundings {
+                host: &host,
+                objective: &objective,
+                own_threads,
+                huge_pages,
+                kernels: &[],
+                allow_lossy,
+            };
             stages(&around).iter().map(|stage| stage.name).collect()
         };
         let (first, last) = (["layout", "flash attention", "decode threads"], ["affinity", "load mode"]);
@@ -322,6 +340,7 @@ mod tests {
             objective: &objective,
             own_threads: true,
             huge_pages: true,
+            kernels: &["haswell".to_string()],
             allow_lossy: false,
         };
         for stage in stages(&around) {

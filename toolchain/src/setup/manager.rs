@@ -158,8 +158,8 @@ impl Manager {
             // Only in Arch's user repository; Alpine and SUSE have none.
             (Blis, Manager::Brew) => "blis pkgconf",
             (Blis, _) => return None,
-            // Comes from pip everywhere.
-            (Mkl, _) => return None,
+            // They come from pip everywhere.
+            (Mkl | Zig, _) => return None,
             (Make, _) => "make",
             (Openmp, Manager::Dnf | Manager::Zypper) => "libomp-devel",
             (Openmp, Manager::Apk) => "openmp-dev",
@@ -293,7 +293,7 @@ impl AptVersions {
             // Of its flavours the one that brings no OpenMP runtime: ggml's own pool runs the other threads.
             Blis => Some(words("libblis-pthread-dev")),
             // In Debian's non-free section, and years old there: from pip.
-            Mkl => None,
+            Mkl | Zig => None,
             Make => Some(words("make")),
             Openmp if self.unknown => Some(words("libomp-dev")),
             Openmp => self.clang.map(|version| vec![format!("libomp-{version}-dev")]),

@@ -7,7 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::manager::{AptIndex, AptVersions, Manager};
 use super::requirement::{self, Needs, Requirement};
-use crate::{CMAKE_AT_LEAST, Toolchain};
+use crate::{CMAKE_AT_LEAST, Toolchain, ZIG};
+
+/// SHA-256 of zig's wheels, for x86-64 and aarch64: pip takes no other.
+const ZIG_WHEELS: [&str; 2] = [
+    "ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54",
+    "b7c5f02fccd40f89b999ee16a1f5ddced56e6182370f8affe494bcf8a28cf07e",
+];
 
 /// What this process may do to the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,6 +171,8 @@ struct Planner<'a> {
     wheels: Vec<&'static str>,
     /// Whether pip is to install MKL.
     mkl: bool,
+    /// Whether pip is to install zig.
+    zig: bool,
     /// The machine's CPUs are x86-64.
     x86_64: bool,
     unavailable: Vec<(Requirement, String)>,
@@ -187,6 +195,7 @@ impl<'a> Planner<'a> {
             optional: Vec::new(),
             wheels: Vec::new(),
             mkl: false,
+            zig: false,
             x86_64: toolchain.rustc.as_ref().is_none_or(|rustc| rustc.host.starts_with("x86_64")),
             unavailable: Vec::new(),
         }
@@ -197,6 +206,13 @@ impl<'a> Planner<'a> {
             let ready = if self.x86_64 { self.pip_is_at_hand() } else { Err("it is for x86-64 only".into()) };
             match ready {
                 Ok(()) => self.mkl = true,
+                Err(why) => self.unavailable.push((requirement, why)),
+            }
+            return;
+        }
+        if requirement == Requirement::Zig {
+            match self.pip_is_at_hand() {
+                Ok(()) => self.zig = true,
                 Err(why) => self.unavailable.push((requirement, why)),
             }
             return;
@@ -287,11 +303,11 @@ impl<'a> Planner<'a> {
         Step { kind, command, why: why.to_string(), needs_root, optional }
     }
 
-    /// cmake, ninja and MKL as wheels, unpacked into folders of the checkout: nothing of the user's Python
+    /// cmake, ninja, zig and MKL as wheels, unpacked into folders of the checkout: nothing of the user's Python
     /// changes, and no virtual environment is needed, which Debian's Python cannot make without
     /// another package.
     fn pip(&self) -> Vec<Step> {
-        if self.wheels.is_empty() && !self.mkl {
+        if self.wheels.is_empty() && !self.mkl && !self.zig {
             return Vec::new();
         }
         let own = |command: Vec<String>, why: &str| Step {
@@ -324,6 +340,17 @@ impl<'a> Planner<'a> {
         if !self.wheels.is_empty() {
             let command = pip("--upgrade --target", "packages", &self.wheels);
             steps.push(own(command, "newer than the system's, for this checkout only"));
+        }
+        if self.zig {
+            let hashes = ZIG_WHEELS.map(|hash| format!(" --hash=sha256:{hash}")).concat();
+            // Hashes are only taken from a file of requirements.
+            let install = pip("--require-hashes -r /dev/stdin --upgrade --target", "packages", &[]);
+            let install: Vec<String> = install.iter().map(|word| quote(word)).collect();
+            let command = format!("echo 'ziglang=={ZIG}{hashes}' | {}", install.join(" "));
+            steps.push(own(
+                ["sh", "-c", &command].map(str::to_string).to_vec(),
+                "what builds for other machines, for this checkout only",
+            ));
         }
         if self.mkl {
             // A prefix: with --target pip leaves out the libraries, which these wheels carry as data.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     BOLT_AT_LEAST, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, LIBCLANG_AT_LEAST,
-    Toolchain, Version,
+    Toolchain, Version, ZIG,
 };
 
 /// One thing that a profile or a command needs of the machine.
@@ -24,6 +24,8 @@ pub enum Requirement {
     Libclang,
     /// clang 18 or later.
     Clang,
+    /// The pinned zig.
+    Zig,
     /// LLVM's linker, of the same version as clang.
     Lld,
     /// `llvm-profdata` and `llvm-ar` that read what both rustc and clang write.
@@ -63,6 +65,7 @@ impl Requirement {
                 !toolchain.libclang.iter().any(|libclang| good(libclang.version.major))
             }
             Requirement::Clang => clang(toolchain).is_none(),
+            Requirement::Zig => toolchain.zig.is_none(),
             Requirement::Lld => match clang(toolchain) {
                 Some(clang) => !toolchain.lld.iter().any(|lld| lld.llvm_major == Some(clang.version.major)),
                 None => toolchain.lld.is_empty(),
@@ -103,6 +106,7 @@ impl fmt::Display for Requirement {
             Requirement::Ninja => "ninja",
             Requirement::Libclang => "libclang (for bindgen)",
             Requirement::Clang => &format!("clang {CLANG_AT_LEAST} or later"),
+            Requirement::Zig => &format!("zig {ZIG}"),
             Requirement::Lld => "lld of clang's version",
             Requirement::LlvmTools => "llvm-profdata and llvm-ar of rustc's LLVM",
             Requirement::Bolt => &format!("llvm-bolt {BOLT_AT_LEAST} or later"),

@@ -128,6 +128,7 @@ fn write_link(compilers: &Compilers, prefix: &Path) -> Result<()> {
         include: vec!["include".into()],
         search: vec!["lib".into()],
         libraries: ["llama", "ggml", "ggml-cpu", "ggml-base"].map(str::to_string).to_vec(),
+        whole: Vec::new(),
         system: ["stdc++", "m", "pthread"].map(str::to_string).to_vec(),
         rpath: Vec::new(),
         link_args: Vec::new(),
@@ -135,6 +136,7 @@ fn write_link(compilers: &Compilers, prefix: &Path) -> Result<()> {
         cc: Some(compilers.c.clone()),
         libclang_dir: None,
         shim_flags: flags,
+        guard_flags: None,
         isa_required: isa_required.into_iter().map(str::to_string).collect(),
         build_to_use: "a build made on this machine: cargo xtask build-native, or cargo xtask build-portable"
             .to_string(),

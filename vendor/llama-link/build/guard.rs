@@ -28,7 +28,10 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
         "-fno-stack-protector",
     ]);
     if x86 {
-        command.args(["-march=x86-64", "-mtune=generic"]);
+        match &link.guard_flags {
+            Some(flags) => command.args(flags),
+            None => command.args(["-march=x86-64", "-mtune=generic"]),
+        };
     }
     command.arg("-I").arg(out).arg("-o").arg(&object);
     let output = command.output().with_context(|| format!("cannot run {}", compiler.display()))?;

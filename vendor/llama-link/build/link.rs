@@ -23,6 +23,9 @@ pub struct Link {
     pub search: Vec<PathBuf>,
     /// llama.cpp's libraries, users before what they use.
     pub libraries: Vec<String>,
+    /// Those of `libraries` of which all is linked, for kernels that are loaded and use it.
+    #[serde(default)]
+    pub whole: Vec<String>,
     /// Libraries of the system, linked dynamically after them.
     pub system: Vec<String>,
     /// Run-time search paths for the executable, as they are (`$ORIGIN/…`).
@@ -41,6 +44,9 @@ pub struct Link {
     /// Flags of the shim, so that it is compiled like the rest of the C++ code.
     #[serde(default)]
     pub shim_flags: Vec<String>,
+    /// Flags by which the guard is compiled for any x86-64 CPU, where the compiler has its own spelling.
+    #[serde(default)]
+    pub guard_flags: Option<Vec<String>>,
     /// Instruction sets that the CPU guard asks for.
     pub isa_required: Vec<String>,
     /// What to run instead where one is missing.
@@ -89,11 +95,12 @@ impl Link {
             println!("cargo::rustc-link-search=native={}", folder.display());
         }
         // `-bundle`: the archives may hold LTO bitcode, which must reach the linker as it is.
-        let kind = match self.kind {
-            Kind::Static => "static:-bundle",
-            Kind::Dylib => "dylib",
-        };
         for library in &self.libraries {
+            let kind = match self.kind {
+                Kind::Static if self.whole.contains(library) => "static:+whole-archive,-bundle",
+                Kind::Static => "static:-bundle",
+                Kind::Dylib => "dylib",
+            };
             println!("cargo::rustc-link-lib={kind}={library}");
             self.watch(library);
         }

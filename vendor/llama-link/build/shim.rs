@@ -14,7 +14,14 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
         .cpp(true)
         .std("c++17")
         .cpp_link_stdlib(None) // among `system` of link.json
-        .files(["csrc/shim.cpp", "csrc/blas.cpp", "csrc/memory.cpp", "csrc/imatrix.cpp", "csrc/sampler.cpp"])
+        .files([
+            "csrc/shim.cpp",
+            "csrc/blas.cpp",
+            "csrc/kernels.cpp",
+            "csrc/memory.cpp",
+            "csrc/imatrix.cpp",
+            "csrc/sampler.cpp",
+        ])
         .include(crate::HEADERS)
         .includes(&link.include)
         .flag("-fexceptions")

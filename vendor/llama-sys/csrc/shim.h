@@ -23,6 +23,16 @@ extern "C" {
 // mapped file that became shorter ends the process with a message and exit code 1.
 void anneal_start(bool verbose);
 
+// Whether a CPU backend is there: part of the program, or loaded before.
+bool anneal_has_cpu(void);
+
+// How much ggml thinks of the kernels in the library `path` for this CPU: 0 where they cannot run, negative where there
+// are none, or the library cannot be loaded.
+int32_t anneal_kernels_score(const char * path, char * err, size_t err_size);
+
+// Loads them; once, before anything computes.
+bool anneal_kernels_load(const char * path, char * err, size_t err_size);
+
 // Called with each line that llama.cpp logs, without its end, and ggml's level of it. It must neither throw nor log.
 typedef void (*anneal_log_fn)(int32_t level, const char * line);
 

@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use audit::native::{self, InstructionSet, KernelWidth};
 use audit::portable::{self, Strange, UNKNOWN, Violation};
+use build_info::audit::Rule;
 
-use super::Report;
+use super::{Report, TooNew};
 use crate::ui::demangled;
 
 /// Faults that are named one by one.
@@ -14,8 +15,10 @@ const NAMED: usize = 5;
 impl Report {
     /// What the rules have against the program; nothing when it is as it should be.
     pub fn complaint(&self) -> Option<String> {
-        let portable = self.portable.as_ref().and_then(portable_complaint);
-        portable.or_else(|| self.native.as_ref().and_then(native_complaint))
+        let portable =
+            self.portable.as_ref().and_then(|verdict| portable_complaint(verdict, self.summary.rule));
+        let native = || self.native.as_ref().and_then(native_complaint);
+        portable.or_else(native).or_else(|| self.too_new.first().map(glibc_complaint))
     }
 
     /// What nobody can answer for, though the rule lets it pass.
@@ -46,7 +49,11 @@ fn unknown_code(unknown: &[Strange]) -> String {
     text
 }
 
-fn portable_complaint(verdict: &portable::Verdict) -> Option<String> {
+fn portable_complaint(verdict: &portable::Verdict, rule: Rule) -> Option<String> {
+    let cpu = match rule {
+        Rule::Universal => "CPU that it is for",
+        _ => "CPU of x86-64-v3",
+    };
     if verdict.violations.is_empty()
         && let Some(first) = verdict.unknown.first()
     {
@@ -60,7 +67,7 @@ fn portable_complaint(verdict: &portable::Verdict) -> Option<String> {
     }
     let first = verdict.violations.first()?;
     let mut text = format!(
-        "{} is not portable: {} that a CPU of x86-64-v3 may not have",
+        "{} is not portable: {} that a {cpu} may not have",
         first.file.display(),
         counted(verdict.violations.len(), "place holds instructions", "places hold instructions"),
     );
@@ -80,6 +87,16 @@ fn portable_complaint(verdict: &portable::Verdict) -> Option<String> {
          asked, add it to `allow` in profiles/audit.toml and give the reason"
     });
     Some(text)
+}
+
+fn glibc_complaint(found: &TooNew) -> String {
+    let TooNew { file, needs, floor } = found;
+    format!(
+        "{} starts with glibc {needs} and later, and is meant for {floor} and later\n  find the function: `objdump -T` \
+         lists what is taken of the C library, each with the version of glibc that it came with. Call another one, or \
+         raise `glibc` in the build profile",
+        file.display()
+    )
 }
 
 fn native_complaint(verdict: &native::Verdict) -> Option<String> {

@@ -9,12 +9,14 @@ use std::time::Instant;
 
 use anyhow::Result;
 use audit::portable::{self, Strange};
-use audit::{Level, Program, Rules, Symbols, native};
-use build_info::Bytes;
+use audit::{Ceiling, Level, Program, Rules, Symbols, native};
 use build_info::audit::{AllowedSymbol, Audit, Rule};
+use build_info::record::CpuVariant;
+use build_info::{Bytes, Glibc};
 use serde::Serialize;
 
 use crate::process;
+use crate::stages;
 use crate::workspace::Workspace;
 pub use subject::{Subject, libraries};
 
@@ -38,9 +40,22 @@ pub struct Report {
     /// What `portable` found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub portable: Option<portable::Verdict>,
+    /// Files that need a newer glibc than the build is for.
+    pub too_new: Vec<TooNew>,
     /// What `native` found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub native: Option<native::Verdict>,
+}
+
+/// A file that needs a newer glibc than it should.
+#[derive(Debug, Serialize)]
+pub struct TooNew {
+    /// The file.
+    pub file: PathBuf,
+    /// What it needs.
+    pub needs: Glibc,
+    /// What it should be content with.
+    pub floor: Glibc,
 }
 
 /// What was in a file.
@@ -100,8 +115,20 @@ pub struct Question<'a> {
     pub isa: &'a [String],
     /// Instruction sets of the host.
     pub offered: &'a BTreeSet<String>,
+    /// Kernels for kinds of CPUs, where they are libraries beside the program.
+    pub variants: &'a [CpuVariant],
+    /// The oldest glibc that the files are to start with, where that is named.
+    pub glibc: Option<Glibc>,
     /// Whether to name all functions.
     pub all_symbols: bool,
+}
+
+/// What the file at `path` may use without asking the CPU: a library of kernels what its variant takes, all else nothing
+/// beyond plain x86-64.
+fn ceiling(path: &Path, variants: &[CpuVariant]) -> Ceiling {
+    let of = |variant: &&CpuVariant| path.file_name() == Some(stages::kernels_file(&variant.name).as_ref());
+    let variant = variants.iter().find(of);
+    Ceiling::features(variant.iter().flat_map(|variant| &variant.requires).map(String::as_str))
 }
 
 /// The rules of a checkout.
@@ -122,7 +149,14 @@ pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<Re
         programs.push(Program::open(file)?);
     }
     let isa = question.isa.iter().cloned().collect();
-    let portable = (question.rule == Rule::Portable).then(|| portable::check(&programs, rules));
+    let portable = match question.rule {
+        Rule::Portable => Some(portable::check(&programs, rules)),
+        Rule::Universal => {
+            let ceiling = |program: &Program| ceiling(&program.path, question.variants);
+            Some(portable::check_each(&programs, ceiling, rules))
+        }
+        Rule::Native | Rule::Report => None,
+    };
     let native =
         (question.rule == Rule::Native).then(|| native::check(&programs, rules, &isa, question.offered));
 
@@ -140,6 +174,7 @@ pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<Re
         features,
         level,
         beyond,
+        glibc: programs.iter().filter_map(glibc).max(),
         instructions: programs.iter().map(|program| program.instructions).sum(),
         allowed,
         kernels: native.as_ref().map_or(0, |verdict| {
@@ -159,12 +194,26 @@ pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<Re
         passed: true,
         unknown: portable::strange(&programs, rules),
         occurring: occurring(&programs, question.all_symbols),
+        too_new: too_new(&programs, question.glibc),
         portable,
         native,
     };
     report.passed = report.complaint().is_none();
     report.summary.seconds = started.elapsed().as_secs_f64();
     Ok(report)
+}
+
+/// The oldest glibc that `program` starts with, where it uses any.
+fn glibc(program: &Program) -> Option<Glibc> {
+    program.versions.iter().filter_map(|name| name.strip_prefix("GLIBC_")?.parse().ok()).max()
+}
+
+fn too_new(programs: &[Program], floor: Option<Glibc>) -> Vec<TooNew> {
+    let of = |program: &Program| {
+        let (needs, floor) = (glibc(program)?, floor?);
+        (needs > floor).then(|| TooNew { file: program.path.clone(), needs, floor })
+    };
+    programs.iter().filter_map(of).collect()
 }
 
 fn count(number: usize) -> u32 {

@@ -73,7 +73,9 @@ impl Subject {
                     .is_some_and(|(_, value)| value.split(' ').any(|word| word == march))
             })
         };
-        if march("-march=x86-64-v3") {
+        if !info.cpu_variants.is_empty() {
+            Rule::Universal
+        } else if march("-march=x86-64-v3") || march("-march=x86_64_v3") {
             Rule::Portable
         } else if march("-march=native") {
             Rule::Native

@@ -30,6 +30,8 @@ pub struct Args {
 enum As {
     /// Nothing beyond x86-64-v3, but in functions that are known to ask the CPU first
     Portable,
+    /// Nothing beyond plain x86-64 in the program, and in kernels beside it no more than their kind of CPU has
+    Universal,
     /// What this CPU offers is used, and no kernel is scalar
     Native,
 }
@@ -44,6 +46,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let subject = Subject::find(&path)?;
     let rule = match args.rule {
         Some(As::Portable) => Rule::Portable,
+        Some(As::Universal) => Rule::Universal,
         Some(As::Native) => Rule::Native,
         None => subject.rule(),
     };
@@ -54,7 +57,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Some(info) if subject.rule() == Rule::Native => info.isa_required.clone(),
         _ => offered.iter().cloned().collect(),
     };
-    let question = Question { rule, isa: &isa, offered: &offered, all_symbols: ui.verbose() };
+    let variants = subject.info.as_ref().map_or(&[][..], |info| &info.cpu_variants);
+    let glibc = subject.info.as_ref().and_then(|info| info.glibc);
+    let question =
+        Question { rule, isa: &isa, offered: &offered, variants, glibc, all_symbols: ui.verbose() };
     let report = audit::audit(&subject.files, &question, &rules)?;
     ui.result(&report, text(&report, ui.verbose()))?;
     for content in report.contents.iter().filter(|content| content.stripped) {
@@ -196,6 +202,9 @@ fn conclusion(report: &Report) -> String {
     };
     if !summary.beyond.is_empty() {
         let _ = write!(text, " and {}", summary.beyond.join(", "));
+    }
+    if let Some(glibc) = summary.glibc {
+        let _ = write!(text, "; it starts with glibc {glibc} and later");
     }
     let seconds = summary.seconds;
     match (summary.rule, report.complaint().is_none()) {

@@ -82,6 +82,11 @@ pub fn needs(profile: &Profile) -> Needs {
     if matches!(profile.compiler, CompilerChoice::System | CompilerChoice::Gcc) {
         needs.recommended.clear();
     }
+    if profile.compiler == CompilerChoice::Zig {
+        needs.recommended.clear();
+        needs.required.retain(|requirement| *requirement != Requirement::Compiler);
+        needs.required.push(Requirement::Zig);
+    }
     if profile.threading == Threading::Openmp && profile.compiler == CompilerChoice::Best {
         needs.required.push(Requirement::Openmp);
     }
@@ -120,7 +125,8 @@ fn optional_needs(plan: &SetupPlan) -> Needs {
 /// CPUs that are not here for the tests of the CPU guard.
 pub fn needs_of_tests() -> Needs {
     let mut needs = Needs::native();
-    needs.required.extend([Requirement::Git, Requirement::Pip]);
+    // zig makes portable and universal.
+    needs.required.extend([Requirement::Git, Requirement::Pip, Requirement::Zig]);
     if cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         needs.required.push(Requirement::QemuUser);
     }

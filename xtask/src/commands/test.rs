@@ -6,10 +6,14 @@ use std::io::Write;
 use anyhow::{Result, bail};
 
 use crate::process::{self, Log, Run};
+use crate::stages::zig::{Linker, linker_of};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
 use super::{build, setup};
+
+/// What is built before the tests.
+const BUILT: [&str; 3] = ["native", "portable", "universal-few"];
 
 /// Options of `test`.
 #[derive(Debug, clap::Args)]
@@ -36,7 +40,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     // Before the builds: who is asked is still there, and nothing was done in vain.
     setup::ensure(&workspace, &setup::needs_of_tests(), args.yes, ui)?;
-    for profile in ["native", "portable"] {
+    for profile in BUILT {
         build::make(profile, args.yes, ui)?;
     }
     // libllama of the native build, rather than a tree of llama-link's own.
@@ -45,7 +49,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let state = workspace.anneal().join("test-state");
     let log = Log::new(workspace.anneal().join("test.log"), ui.verbose());
     let mut sum = Sum::default();
-    let mut run = |profile, what: &[&str]| {
+    let mut run = |profile, what: &[&str], linker: Option<&Linker>| {
         let result = Run::new(process::cargo(), &log)
             .dir(workspace.root())
             .args(["test", "--locked", "--no-fail-fast"])
@@ -54,6 +58,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             .env("ANNEAL_LLAMA_PREFIX", prefix(profile)?)
             .env("ANNEAL_STATE_DIR", &state)
             .envs(&complete(args.unattended))
+            .envs(
+                &linker
+                    .map(|linker| (linker.variable.clone(), Some(linker.program.display().to_string())))
+                    .into_iter()
+                    .collect(),
+            )
             .watch(|_, line| {
                 sum.add(line);
                 let _ = writeln!(std::io::stderr(), "{line}");
@@ -63,8 +73,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     };
     // The kernels of CPUs without AVX-512, in a folder of its own: all that is linked with native's stays as it is.
     let folder = workspace.portable_tests().to_string_lossy().into_owned();
-    let portable = run("portable", &["-p", "llama-link", "--test", "kernels", "--target-dir", &folder])?;
-    let result = run("native", &["--workspace"])?.and(portable);
+    let linker = linker_of(&workspace, "portable")?;
+    let mut kernels = vec!["-p", "llama-link", "--test", "kernels", "--target-dir", &folder];
+    kernels.extend(linker.iter().flat_map(|linker| ["--target", linker.target.as_str()]));
+    let portable = run("portable", &kernels, linker.as_ref())?;
+    let result = run("native", &["--workspace"], None)?.and(portable);
     // Its own errors repeat what was shown; the count is what a reader looks for.
     ui.result(
         &serde_json::json!({ "passed": sum.passed, "failed": sum.failed, "ignored": sum.ignored }),

@@ -7,11 +7,13 @@ use toolchain::{
     Toolchain, Version,
 };
 
+use super::zig::{self, Zig};
 use crate::profile::{CompilerChoice, Profile};
 
 /// The tools of one build.
 pub struct Tools {
     pub compiler: Compiler,
+    pub zig: Option<Zig>,
     pub linker: Option<Tool>,
     pub cmake: Tool,
     pub ninja: Tool,
@@ -41,14 +43,16 @@ pub fn choose(profile: &Profile, toolchain: &Toolchain, notes: &mut Vec<String>)
             cmake.version
         );
     }
+    let rustc = toolchain.rustc.clone().context("no rustc on the path; install Rust with rustup")?;
     Ok(Tools {
+        zig: zig::plan(profile, &rustc, toolchain)?,
         blas: super::blas::choose(profile.blas, toolchain, notes)?,
         compiler,
         linker,
         cmake,
         ninja: toolchain.ninja.clone().with_context(|| format!("no ninja; {SETUP}"))?,
         libclang: toolchain.libclang.first().cloned(),
-        rustc: toolchain.rustc.clone().context("no rustc on the path; install Rust with rustup")?,
+        rustc,
     })
 }
 
@@ -60,6 +64,7 @@ pub fn compiler(profile: &Profile, toolchain: &Toolchain, notes: &mut Vec<String
             .with_context(|| format!("no clang {CLANG_AT_LEAST} or later; {SETUP}")),
         CompilerChoice::Gcc => newest(toolchain, CompilerKind::Gcc, GCC_AT_LEAST)
             .with_context(|| format!("no gcc {GCC_AT_LEAST} or later; {SETUP}")),
+        CompilerChoice::Zig => Ok(Zig::compiler()),
         CompilerChoice::System => toolchain
             .default_compiler
             .clone()

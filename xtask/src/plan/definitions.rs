@@ -7,6 +7,7 @@ use build_info::switches::Switches;
 
 use super::blas;
 use super::choose::Tools;
+use super::zig;
 use super::{IsaPlan, LtoPlan};
 use crate::profile::{Blas, Linkage, Profile, Threading};
 
@@ -46,6 +47,10 @@ pub fn definitions(
         set("CMAKE_SHARED_LINKER_FLAGS", &flag);
     }
 
+    if tools.zig.is_some() {
+        set("CMAKE_AR", zig::AR);
+        set("CMAKE_RANLIB", zig::RANLIB);
+    }
     for (name, tool) in [("CMAKE_AR", &lto.ar), ("CMAKE_RANLIB", &lto.ranlib)] {
         if let Some(tool) = tool {
             set(name, &tool.to_string_lossy());

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 use build_info::Host;
 use serde::{Deserialize, Serialize};
-use toolchain::{Compiler, CompilerKind};
+use toolchain::CompilerKind;
 
+use super::choose::Tools;
 use super::{CodeGen, march};
-use crate::profile::Isa;
+use crate::exit;
+use crate::profile::{Isa, Linkage, Profile};
 
 /// How a build is aimed at CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +32,13 @@ pub struct IsaPlan {
     pub expected_flags: Vec<String>,
     /// Flags that no file may be compiled with.
     pub forbidden_flags: Vec<String>,
+}
+
+impl IsaPlan {
+    /// Whether kernels for kinds of CPUs lie beside the program.
+    pub fn has_variants(&self) -> bool {
+        self.isa == Isa::AllVariants.to_string()
+    }
 }
 
 /// x86-64-v3 of the psABI (x86-64 psABI 1.0, table 3.1) as the guard names it: v2 and v3's own.
@@ -79,7 +88,14 @@ const BEYOND_V3: &[&str] = &[
 const WITHOUT_AMX: [&str; 3] = ["-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16"];
 
 /// Plans the instruction sets.
-pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>) -> Result<IsaPlan> {
+pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<String>) -> Result<IsaPlan> {
+    let (isa, compiler) = (profile.isa, &tools.compiler);
+    if isa != Isa::AllVariants && !profile.variants.is_empty() {
+        return Err(exit::usage(format!(
+            "profile {}: `variants` goes with `isa = \"all-variants\"`: other builds have one kind of kernels",
+            profile.name
+        )));
+    }
     let mut plan = IsaPlan { isa: isa.to_string(), ..IsaPlan::default() };
     match isa {
         Isa::Native | Isa::Upstream => {
@@ -143,12 +159,13 @@ pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>)
                     plan.definitions.insert(format!("GGML_{name}"), value.to_string());
                 }
             }
-            plan.flags = vec!["-march=x86-64-v3".to_string()];
+            // zig takes a hyphen for the end of the CPU's name.
+            let march = if tools.zig.is_some() { "-march=x86_64_v3" } else { "-march=x86-64-v3" };
+            plan.flags = vec![march.to_string()];
             plan.codegen.cxx = plan.flags.clone();
             plan.codegen.own_rust = vec!["-Ctarget-cpu=x86-64-v3".to_string()];
             plan.required = V3.iter().map(|feature| feature.to_string()).collect();
-            plan.expected_flags =
-                ["-march=x86-64-v3", "-mavx2", "-mfma", "-mf16c", "-mbmi2"].map(str::to_string).to_vec();
+            plan.expected_flags = [march, "-mavx2", "-mfma", "-mf16c", "-mbmi2"].map(str::to_string).to_vec();
             plan.forbidden_flags =
                 ["-march=native", "-mtune=native", "-mavx512f"].map(str::to_string).to_vec();
         }
@@ -161,6 +178,37 @@ pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>)
             plan.expected_flags = plan.flags.clone();
             plan.forbidden_flags = ["-march=native", "-mcpu=native"].map(str::to_string).to_vec();
             notes.push(format!("on aarch64 a portable build is {arch}"));
+        }
+        Isa::AllVariants => {
+            if profile.linkage != Linkage::Static {
+                return Err(exit::usage(format!(
+                    "profile {}: `isa = \"all-variants\"` takes `linkage = \"static\"`: the kernels alone are loaded",
+                    profile.name
+                )));
+            }
+            for (name, value) in [
+                ("GGML_NATIVE", "OFF"),
+                ("GGML_BACKEND_DL", "ON"),
+                ("GGML_BACKEND_DL_STATIC", "ON"),
+                ("GGML_CPU_ALL_VARIANTS", "ON"),
+                // The names that remain are those of kernels. Most of the rest would be the C++ runtime's lines.
+                ("CMAKE_MODULE_LINKER_FLAGS", "-s"),
+            ] {
+                plan.definitions.insert(name.to_string(), value.to_string());
+            }
+            if let Some(wrong) = profile.variants.iter().find(|name| !is_variant(name)) {
+                return Err(exit::usage(format!(
+                    "profile {}: {wrong:?} is no variant's name: use those that `anneal info` of a whole build lists",
+                    profile.name
+                )));
+            }
+            if !profile.variants.is_empty() {
+                plan.definitions.insert("GGML_CPU_VARIANTS".to_string(), profile.variants.join(";"));
+            }
+            // What the kernels use of ggml-base is looked for in the program.
+            plan.codegen.link = vec!["-rdynamic".to_string()];
+            plan.forbidden_flags =
+                ["-march=native", "-mcpu=native", "-mtune=native"].map(str::to_string).to_vec();
         }
         // x86-64 alone has a baseline without vector kernels: ggml's for ARM need no switch.
         Isa::Scalar if host.arch == "x86_64" => {
@@ -181,6 +229,11 @@ pub fn plan(isa: Isa, host: &Host, compiler: &Compiler, notes: &mut Vec<String>)
         ),
     }
     Ok(plan)
+}
+
+/// Whether ggml may have a variant of this name; CMake must not take it apart.
+fn is_variant(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._".contains(&b))
 }
 
 /// Those of the host's instruction sets that a native build may use.

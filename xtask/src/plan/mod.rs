@@ -14,6 +14,7 @@ mod switches;
 #[cfg(test)]
 pub(crate) mod tests;
 pub mod variant;
+pub mod zig;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,6 +32,7 @@ pub use codegen::CodeGen;
 pub use isa::IsaPlan;
 pub use lto::LtoPlan;
 pub use variant::Variant;
+pub use zig::Zig;
 
 /// Everything that a build needs to be told, and nothing that changes without changing the build.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +47,9 @@ pub struct Plan {
     pub source: Source,
     /// C and C++ compiler.
     pub compiler: Compiler,
+    /// zig, where it compiles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zig: Option<Zig>,
     /// Linker that the compiler is told to use; its own default if none.
     pub linker: Option<Tool>,
     /// CMake.
@@ -92,7 +97,7 @@ pub struct Plan {
 /// When a tool is missing or too old, naming the command that installs it; when the profile makes no sense on
 /// this architecture.
 pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolchain) -> Result<Plan> {
-    if profile.reproducible && !matches!(profile.isa, Isa::X86_64V3 | Isa::Scalar) {
+    if profile.reproducible && !matches!(profile.isa, Isa::X86_64V3 | Isa::AllVariants | Isa::Scalar) {
         return Err(exit::usage(format!(
             "profile {}: `reproducible = true` does not go with `isa = \"{}\"`, which looks at the build host",
             profile.name, profile.isa
@@ -100,7 +105,7 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
     }
     let mut notes = Vec::new();
     let tools = choose::choose(profile, toolchain, &mut notes)?;
-    let isa = isa::plan(profile.isa, host, &tools.compiler, &mut notes)?;
+    let isa = isa::plan(profile, host, &tools, &mut notes)?;
     let lto = lto::plan(profile.lto, &tools, toolchain, &mut notes)?;
     let switches = switches::that_apply(profile, host, &tools, &mut notes)?;
     let of_switches = switches::plan(profile, &switches, &tools, toolchain, &mut notes)?;
@@ -118,7 +123,12 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
         blas: profile.blas,
         blas_library: tools.blas,
         cargo_profile: profile.cargo_profile.clone(),
-        codegen: isa.codegen.clone().and(lto.codegen.clone()).and(of_switches),
+        codegen: isa
+            .codegen
+            .clone()
+            .and(lto.codegen.clone())
+            .and(of_switches)
+            .and(tools.zig.as_ref().map(|_| zig::codegen()).unwrap_or_default()),
         lto,
         environment: CLEARED
             .iter()
@@ -129,6 +139,7 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
         isa,
         reproducible: profile.reproducible,
         compiler: tools.compiler,
+        zig: tools.zig,
         linker: tools.linker,
         cmake: tools.cmake,
         ninja: tools.ninja,

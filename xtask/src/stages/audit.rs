@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use audit::Rules;
 use build_info::audit::{Audit, Rule};
 
-use super::Build;
+use super::{Build, variants};
 use crate::audit::{Question, libraries, rules_path};
 use crate::profile::{Isa, Linkage};
 use crate::ui::Progress;
@@ -34,10 +34,16 @@ pub fn audit(build: &Build, progress: &mut Progress) -> Result<()> {
     if build.plan.linkage == Linkage::Shared {
         files.extend(libraries(&build.folder.prefix().join("lib"))?);
     }
+    let variants = variants::read(build)?;
+    if !variants.is_empty() {
+        files.extend(libraries(&build.folder.libraries())?);
+    }
     let question = Question {
         rule: rule(build),
         isa: &build.plan.isa.required,
         offered: &build.host.cpu.features,
+        variants: &variants,
+        glibc: build.plan.zig.as_ref().map(|zig| zig.glibc),
         all_symbols: false,
     };
     let mut report = auditing::audit(&files, &question, &Rules::read(&rules_path(build.workspace))?)?;
@@ -59,6 +65,8 @@ fn rule(build: &Build) -> Rule {
     let isa = &build.plan.isa.isa;
     if *isa == Isa::X86_64V3.to_string() {
         Rule::Portable
+    } else if build.plan.isa.has_variants() {
+        Rule::Universal
     } else if *isa == Isa::Native.to_string() {
         Rule::Native
     } else {

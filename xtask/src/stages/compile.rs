@@ -13,7 +13,7 @@ pub fn compile(build: &Build, progress: &mut Progress) -> Result<()> {
         .args([build.folder.cmake()])
         .args(["-j", &build.jobs().to_string()])
         .args(&build.plan.targets)
-        .envs(&build.plan.environment)
+        .envs(&build.environment()?)
         .env("NINJA_STATUS", "[%f/%t] ")
         .watch(|_, line| {
             if let Some((done, total, what)) = step(line) {

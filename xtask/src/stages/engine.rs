@@ -38,9 +38,12 @@ const FOREIGN: &[&str] = &[
     "CARGO_MANIFEST_",
     "CARGO_PKG_",
     "CARGO_PROFILE_",
+    "AR_",
     "CARGO_TARGET_",
+    "CC_",
     "CFLAGS_",
     "CXXFLAGS_",
+    "CXX_",
     "HOST_",
     "JEMALLOC_SYS_",
     "TARGET_",
@@ -68,6 +71,7 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
     let plan = build.plan;
     let total = count_packages(build).unwrap_or(0);
     let wrapper = wrapper(build)?;
+    let environment = build.cargo_environment(wrapper.as_deref())?;
     let mut finished = BTreeSet::new();
     let mut executable = None;
     Run::new(process::cargo(), &build.log)
@@ -84,10 +88,9 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
             }),
         )
         .args(["--message-format", "json-render-diagnostics"])
-        .envs(&plan.environment)
         .without(|name| FOREIGN.iter().any(|prefix| name.starts_with(prefix)))
-        .envs(&wrapper)
-        .env("CARGO_ENCODED_RUSTFLAGS", plan.codegen.rust.join("\x1f"))
+        .envs(&environment)
+        .env("CARGO_ENCODED_RUSTFLAGS", rust_flags(build).join("\x1f"))
         .env("CARGO_TARGET_DIR", build.workspace.cargo_target())
         // The same for all builds of one tree: what is made of them is compiled once.
         .env("ANNEAL_LLAMA_HEADERS", std::env::join_paths(build.tree.headers())?)
@@ -108,6 +111,24 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
     executable.map(PathBuf::from).context("cargo named no executable for `anneal`")
 }
 
+/// Flags for every crate: the plan's, and those that keep this machine's folders out of the program. They are no part of
+/// the plan, and cargo leaves them out of symbols' names.
+fn rust_flags(build: &Build) -> Vec<String> {
+    let home = |name: &str, below: &str| {
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        std::env::var_os(name).map(PathBuf::from).or_else(|| home.map(|home| home.join(below)))
+    };
+    let places = [
+        (Some(build.workspace.root().to_path_buf()), "anneal"),
+        (home("CARGO_HOME", ".cargo"), "cargo"),
+        (home("RUSTUP_HOME", ".rustup"), "rustup"),
+    ];
+    let remap = |(place, name): (Option<PathBuf>, &str)| {
+        Some(format!("--remap-path-prefix={}={name}", place?.display()))
+    };
+    build.plan.codegen.rust.iter().cloned().chain(places.into_iter().filter_map(remap)).collect()
+}
+
 /// Where bindgen finds libclang, when it would not by itself.
 fn libclang(plan: &Plan) -> BTreeMap<String, Option<String>> {
     let folder = plan.libclang.as_ref().map(|found| found.dir.display().to_string());
@@ -116,10 +137,10 @@ fn libclang(plan: &Plan) -> BTreeMap<String, Option<String>> {
 
 /// Has cargo call rustc through a script that gives the workspace's crates flags of their own. Cargo takes what it compiled
 /// by one script for another thing than what it compiled by a script of another name, so the flags are part of its name.
-fn wrapper(build: &Build) -> Result<BTreeMap<String, Option<String>>> {
+fn wrapper(build: &Build) -> Result<Option<PathBuf>> {
     let own = &build.plan.codegen.own_rust;
     if own.is_empty() {
-        return Ok(BTreeMap::new());
+        return Ok(None);
     }
     let text = wrapping(own);
     let folder = build.workspace.anneal().join("rustc");
@@ -129,7 +150,7 @@ fn wrapper(build: &Build) -> Result<BTreeMap<String, Option<String>>> {
     if !std::fs::read(&script).is_ok_and(|there| there == text.as_bytes()) {
         crate::fs::write_script(&script, &text)?;
     }
-    Ok(BTreeMap::from([("RUSTC_WORKSPACE_WRAPPER".to_string(), Some(script.display().to_string()))]))
+    Ok(Some(script))
 }
 
 /// A script that runs its arguments with `flags` after them: only for the plan's target, which build scripts, that run

@@ -15,8 +15,8 @@ use crate::plan::{Plan, blas};
 /// One entry of a compile database.
 /// <https://clang.llvm.org/docs/JSONCompilationDatabase.html>
 #[derive(Deserialize)]
-struct Entry {
-    file: String,
+pub struct Entry {
+    pub file: String,
     #[serde(default)]
     command: String,
     #[serde(default)]
@@ -24,7 +24,8 @@ struct Entry {
 }
 
 impl Entry {
-    fn words(&self) -> Vec<String> {
+    /// The words of the command.
+    pub fn words(&self) -> Vec<String> {
         if self.arguments.is_empty() {
             shlex::split(&self.command).unwrap_or_default()
         } else {
@@ -39,15 +40,13 @@ impl Entry {
 /// When a flag that the plan counts on is missing, a forbidden one is there, no instruction set is named at
 /// all, or a BLAS that was asked for is not compiled in.
 pub fn check(plan: &Plan, database: &Path) -> Result<EffectiveFlags> {
-    let text = std::fs::read(database)
-        .with_context(|| format!("cannot read the compile database {}", database.display()))?;
-    let entries: Vec<Entry> = serde_json::from_slice(&text)
-        .with_context(|| format!("cannot understand the compile database {}", database.display()))?;
+    let entries = entries(database)?;
     let wishes = Wishes {
         expected: &plan.isa.expected_flags,
         everywhere: &plan.codegen.cxx,
         forbidden: &plan.isa.forbidden_flags,
-        x86: plan.target.starts_with("x86_64"),
+        // One of the variants is for plain x86-64.
+        names_isa: plan.target.starts_with("x86_64") && !plan.isa.has_variants(),
         spares_kernels: plan.variant.as_ref().is_some_and(|variant| variant.spares_kernels),
         blas: plan.blas_library.as_ref().map(blas::expected_define),
     };
@@ -60,12 +59,21 @@ pub fn check(plan: &Plan, database: &Path) -> Result<EffectiveFlags> {
     })
 }
 
+/// The entries of the compile database at `database`.
+pub fn entries(database: &Path) -> Result<Vec<Entry>> {
+    let text = std::fs::read(database)
+        .with_context(|| format!("cannot read the compile database {}", database.display()))?;
+    serde_json::from_slice(&text)
+        .with_context(|| format!("cannot understand the compile database {}", database.display()))
+}
+
 /// What the database is held against.
 struct Wishes<'a> {
     expected: &'a [String],
     everywhere: &'a [String],
     forbidden: &'a [String],
-    x86: bool,
+    /// Whether every file of ggml-cpu must be told of an instruction set.
+    names_isa: bool,
     /// Whether ggml-cpu alone is compiled without the profile.
     spares_kernels: bool,
     /// What ggml-blas is compiled with, where there is to be one.
@@ -106,6 +114,8 @@ impl Wishes<'_> {
                 words
                     .iter()
                     .filter(|word| prefixes.iter().any(|prefix| word.starts_with(prefix)))
+                    // Where this checkout lies is no matter of the build.
+                    .filter(|word| !word.starts_with("-ffile-prefix-map="))
                     .filter(|word| seen.insert(word.as_str()))
                     .cloned()
                     .collect()
@@ -123,7 +133,7 @@ impl Wishes<'_> {
         let Some((flags, definitions)) = common else {
             bail!("it names no file of ggml-cpu: the CPU backend would not be built");
         };
-        if self.x86 && !flags.iter().any(|flag| flag.starts_with("-m")) {
+        if self.names_isa && !flags.iter().any(|flag| flag.starts_with("-m")) {
             bail!("ggml-cpu is compiled for plain x86-64: no instruction set is named");
         }
         self.check_blas(entries)?;
@@ -228,7 +238,7 @@ mod tests {
         for (name, expected, forbidden, blas, entries, wanted) in cases {
             let blas = blas.then(|| openblas.to_string());
             let result =
-                Wishes { expected, everywhere: &[], forbidden, x86: true, spares_kernels: false, blas }
+                Wishes { expected, everywhere: &[], forbidden, names_isa: true, spares_kernels: false, blas }
                     .check(&entries);
             match (result, wanted) {
                 (Ok(_), None) => {}
@@ -249,7 +259,7 @@ mod tests {
             expected: &[],
             everywhere: &[],
             forbidden: &[],
-            x86: true,
+            names_isa: true,
             spares_kernels: false,
             blas: None,
         }
@@ -267,7 +277,7 @@ mod tests {
             expected: &[],
             everywhere: &everywhere,
             forbidden: &[],
-            x86: true,
+            names_isa: true,
             spares_kernels: false,
             blas: None,
         };
@@ -296,7 +306,7 @@ mod tests {
                 expected: &[],
                 everywhere: &[],
                 forbidden: &[],
-                x86: true,
+                names_isa: true,
                 spares_kernels,
                 blas: None,
             };

@@ -82,6 +82,11 @@ impl Folder {
         self.path.join("bin/anneal")
     }
 
+    /// Kernels that the engine loads.
+    pub fn libraries(&self) -> PathBuf {
+        self.path.join("lib")
+    }
+
     /// The engine until it has passed the smoke test.
     pub fn candidate(&self) -> PathBuf {
         self.path.join("bin.new/anneal")

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
+use super::variants;
 use super::{Build, openmp};
 use crate::fs;
 use crate::plan::{Plan, blas};
@@ -20,13 +21,16 @@ struct Link<'a> {
     include: &'static [&'static str],
     search: &'static [&'static str],
     libraries: Vec<String>,
+    whole: &'static [&'static str],
     system: &'static [&'static str],
     rpath: Vec<String>,
     link_args: Vec<String>,
-    cc: &'a PathBuf,
-    cxx: &'a PathBuf,
+    cc: PathBuf,
+    cxx: PathBuf,
     libclang_dir: Option<&'a PathBuf>,
     shim_flags: Vec<&'a String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guard_flags: Option<[&'static str; 1]>,
     isa_required: &'a [String],
     build_to_use: String,
 }
@@ -40,9 +44,12 @@ pub fn install(build: &Build, progress: &mut Progress) -> Result<()> {
     Run::new(&build.plan.cmake.path, &build.log)
         .args(["--install"])
         .args([build.folder.cmake()])
-        .envs(&build.plan.environment)
+        .envs(&build.environment()?)
         .watch(|_, line| progress.message(line.trim_start_matches("-- ")))?;
 
+    if build.plan.isa.has_variants() {
+        variants::install(&prefix, &build.folder.libraries())?;
+    }
     write_link(build)
 }
 
@@ -86,7 +93,13 @@ fn link<'a>(build: &Build<'a>) -> Result<Link<'a>> {
         include: &["include"],
         search: &["lib"],
         libraries: Vec::new(),
-        system: &["stdc++", "m", "pthread", "dl"],
+        whole: if plan.isa.has_variants() { &["ggml-base"] } else { &[] },
+        // zig's C++ runtime is LLVM's.
+        system: if plan.zig.is_some() {
+            &["c++", "m", "pthread", "dl"]
+        } else {
+            &["stdc++", "m", "pthread", "dl"]
+        },
         rpath: rpath
             .iter()
             .map(|path| path.to_string())
@@ -100,10 +113,11 @@ fn link<'a>(build: &Build<'a>) -> Result<Link<'a>> {
             .chain(library.into_iter().flat_map(|library| blas::link_args(library, plan.linkage)))
             .chain(openmp::link_args(build)?)
             .collect(),
-        cc: &plan.compiler.cc,
-        cxx: &plan.compiler.cxx,
+        cc: build.compiler(&plan.compiler.cc)?,
+        cxx: build.compiler(&plan.compiler.cxx)?,
         libclang_dir: plan.libclang.as_ref().map(|found| &found.dir),
         shim_flags: shim_flags(plan),
+        guard_flags: plan.zig.as_ref().map(|_| ["-march=x86_64"]),
         isa_required: &plan.isa.required,
         build_to_use: build_to_use(plan.isa.cpu.as_deref()),
     })

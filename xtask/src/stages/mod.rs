@@ -17,6 +17,8 @@ mod openmp;
 mod record;
 mod smoke;
 mod switches;
+mod variants;
+pub mod zig;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -36,6 +38,7 @@ use crate::workspace::Workspace;
 use folder::Folder;
 pub use folder::{Builds, Found, Lock};
 pub use named::named;
+pub use variants::file as kernels_file;
 
 const CONFIGURE: &str = "configure";
 const COMPILE: &str = "compile";

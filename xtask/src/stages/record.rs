@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
-use build_info::record::{Artifact, BuildInfo, EffectiveFlags, SCHEMA_VERSION, Threading, Tool};
+use build_info::record::{Artifact, BuildInfo, CpuVariant, EffectiveFlags, SCHEMA_VERSION, Threading, Tool};
 use build_info::{Bytes, Policy, threads};
 use serde::Deserialize;
 
-use super::{Build, audit, blas, gate, openmp, smoke, switches};
+use super::{Build, audit, blas, gate, openmp, smoke, switches, variants};
 use crate::fs;
 use crate::plan::Plan;
 use crate::profile;
@@ -23,6 +23,8 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
     }
     let threads = threads::budget(&host, Policy::Balanced);
     // Not what was asked for: a profile's own definitions may have turned it on.
+    let cpu_variants = variants::read(build)?;
+    let artifacts = artifacts(build, &cpu_variants)?;
     let openmp = uses_openmp(&effective_flags);
     Ok(BuildInfo {
         schema_version: SCHEMA_VERSION.to_string(),
@@ -34,7 +36,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         cpu_flags: host.cpu.features.iter().cloned().collect(),
         cmake_flags: plan.cmake_flags(),
         llama_version: build.tree.llama_version.clone(),
-        compiler: format!("{} {}", plan.compiler.kind, plan.compiler.version),
+        compiler: compiler(plan),
         reproducible: plan.reproducible,
         optimal_threads: threads.decode,
         profile: plan.profile.clone(),
@@ -46,6 +48,8 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         openmp: openmp::linked(build)?,
         effective_flags,
         isa_required: isa_required(build)?,
+        cpu_variants,
+        glibc: plan.zig.as_ref().map(|zig| zig.glibc),
         blas: blas::verify(build)?,
         threading: if openmp { Threading::Openmp } else { Threading::Threadpool },
         lto: plan.lto.mode.to_string(),
@@ -56,7 +60,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         rejected: None,
         host,
         threads,
-        artifacts: artifacts(build)?,
+        artifacts,
         stages: build.stage_times(),
         smoke: smoke::result(build),
         audit: audit::result(build),
@@ -72,6 +76,15 @@ fn isa_required(build: &Build) -> Result<Vec<String>> {
         isa_required: Vec<String>,
     }
     Ok(build.ask_engine::<Info>()?.isa_required)
+}
+
+/// Who compiled, for people.
+fn compiler(plan: &Plan) -> String {
+    let compiler = format!("{} {}", plan.compiler.kind, plan.compiler.version);
+    match &plan.zig {
+        Some(zig) => format!("{compiler} of zig {}", zig.version),
+        None => compiler,
+    }
 }
 
 fn uses_openmp(flags: &EffectiveFlags) -> bool {
@@ -112,7 +125,7 @@ fn tools(plan: &Plan) -> BTreeMap<String, Tool> {
 }
 
 /// The engine, and the libraries beside it when they are not inside.
-fn artifacts(build: &Build) -> Result<Vec<Artifact>> {
+fn artifacts(build: &Build, variants: &[CpuVariant]) -> Result<Vec<Artifact>> {
     let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
     let mut all = vec![artifact(&anneal, Path::new("bin/anneal"))?];
     if build.plan.linkage == profile::Linkage::Shared {
@@ -129,6 +142,11 @@ fn artifacts(build: &Build) -> Result<Vec<Artifact>> {
         for name in libraries {
             all.push(artifact(&lib.join(&name), &Path::new("prefix/lib").join(&name))?);
         }
+    }
+    for variant in variants {
+        let file = variants::library(&build.folder.libraries(), &variant.name);
+        let name = file.file_name().unwrap_or_default();
+        all.push(artifact(&file, &Path::new("lib").join(name))?);
     }
     Ok(all)
 }

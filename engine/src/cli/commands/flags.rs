@@ -114,6 +114,9 @@ pub struct LoadFlags {
     /// Do not ask for huge pages, in a build that does
     #[arg(long)]
     pub no_huge_pages: bool,
+    /// Load these kernels of those that lie beside the program, in a build that has some (`anneal info` lists them)
+    #[arg(long, value_name = "NAME")]
+    pub cpu_variant: Option<String>,
     /// Let llama.cpp's log through to stderr
     #[arg(short, long)]
     pub verbose: bool,
@@ -209,6 +212,7 @@ impl LoadFlags {
         requested.repack = self.no_repack.then_some(false);
         requested.tiled = self.no_tiled.then_some(false);
         requested.huge_pages = self.no_huge_pages.then_some(false);
+        requested.cpu_variant = self.cpu_variant.clone();
     }
 }
 

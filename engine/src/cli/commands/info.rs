@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use crate::allocator::Memory;
 use crate::ffi::DeviceKind;
+use crate::kernels::Loaded;
 use crate::live::Live;
 use crate::model;
 use crate::settings::{Explained, Requested, Settings};
@@ -105,6 +106,7 @@ fn json(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
         "allocator": Memory::of_this_program(),
         "huge_pages": crate::ffi::huge_pages(),
         "openmp": crate::openmp::runtime(),
+        "kernels": crate::kernels::loaded(),
         "system_info": crate::ffi::system_info(),
         "isa_required": required,
         "warnings": live.warnings,
@@ -143,6 +145,9 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
     lines.push(("backends", crate::ffi::backends().join(", ")));
     if let Some(blas) = &live.blas {
         lines.push(("blas", blas.library.clone()));
+    }
+    if let Some(kernels) = crate::kernels::loaded() {
+        lines.extend(kernel_lines(kernels));
     }
     lines.push(("uses", crate::ffi::system_info()));
     lines.push(("memory by", Memory::of_this_program().to_string()));
@@ -189,6 +194,20 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
         }
     }
     out
+}
+
+/// Which kernels compute, why, and why not others.
+fn kernel_lines(loaded: &Loaded) -> Vec<(&'static str, String)> {
+    let mut lines = vec![("kernels", format!("{}: {}", loaded.variant, loaded.because))];
+    for kernels in loaded.all.iter().filter(|kernels| kernels.name != loaded.variant) {
+        let text = match kernels.missing.is_empty() {
+            true if kernels.score > 0 => format!("{} would run (rank {})", kernels.name, kernels.score),
+            true => format!("{} cannot run here", kernels.name),
+            false => format!("{} lacks {}", kernels.name, kernels.missing.join(" ")),
+        };
+        lines.push(("", text));
+    }
+    lines
 }
 
 /// What was done to the build beyond compiling it.

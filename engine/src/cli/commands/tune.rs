@@ -135,6 +135,7 @@ fn task(args: &Args, model: &Path, live: &Live) -> Result<Task> {
         objective: &objective,
         own_threads: crate::openmp::runtime().is_none(),
         huge_pages: crate::ffi::huge_pages(),
+        kernels: &crate::kernels::alternatives(),
         allow_lossy: args.allow_lossy,
     };
     let stages = stages(&around);

@@ -1,0 +1,32 @@
+//! A record as it goes into an archive for machines that are not here.
+
+use std::path::PathBuf;
+
+use crate::host::Os;
+use crate::threads::{self, Policy};
+use crate::{BuildInfo, Host};
+
+impl BuildInfo {
+    /// What was made, of what and how, and nothing of the machine that made it, of the time that it took and of what was
+    /// measured there: whoever makes the same again gets the same record. `date` is that of the sources, RFC 3339 in UTC.
+    #[must_use]
+    pub fn released(mut self, date: &str) -> Self {
+        let os = Os { family: self.host.os.family, ..Os::default() };
+        let host = Host { arch: self.host.arch, os, ..Host::default() };
+        self.threads = threads::budget(&host, Policy::Balanced);
+        self.optimal_threads = self.threads.decode;
+        self.host = host;
+        (self.hostname, self.cpu_model, self.cpu_flags) = (None, String::new(), Vec::new());
+        self.date = date.to_string();
+        (self.stages, self.smoke, self.gate) = (Vec::new(), None, None);
+        if let Some(audit) = &mut self.audit {
+            audit.seconds = 0.0;
+        }
+        for tool in self.toolchain.values_mut() {
+            tool.path = tool.path.file_name().map(PathBuf::from).unwrap_or_default();
+        }
+        // Only where a tool lies.
+        self.cmake_flags.retain(|flag| !flag.starts_with("-DCMAKE_MAKE_PROGRAM="));
+        self
+    }
+}

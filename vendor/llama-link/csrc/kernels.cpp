@@ -1,0 +1,55 @@
+// Kernels that are libraries beside the program.
+#include "shim.h"
+
+#include "ggml-backend.h"
+
+#include <cstdio>
+#include <exception>
+
+#include <dlfcn.h>
+
+namespace {
+
+void say(char * err, size_t err_size, const char * text) {
+    if (err_size > 0) {
+        std::snprintf(err, err_size, "%s", text == nullptr ? "" : text);
+    }
+}
+
+}  // namespace
+
+bool anneal_has_cpu(void) {
+    try {
+        return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU) != nullptr;
+    } catch (...) {
+        return false;
+    }
+}
+
+int32_t anneal_kernels_score(const char * path, char * err, size_t err_size) {
+    say(err, err_size, "");
+    void * library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+        say(err, err_size, dlerror());
+        return -1;
+    }
+    auto * score = (int (*)()) dlsym(library, "ggml_backend_score");
+    const int32_t result = score == nullptr ? -1 : score();
+    if (score == nullptr) {
+        say(err, err_size, "it has no ggml_backend_score");
+    }
+    dlclose(library);
+    return result;
+}
+
+bool anneal_kernels_load(const char * path, char * err, size_t err_size) {
+    say(err, err_size, "ggml refused it");
+    try {
+        return ggml_backend_load(path) != nullptr;
+    } catch (const std::exception & error) {
+        say(err, err_size, error.what());
+    } catch (...) {
+        say(err, err_size, "unknown C++ exception");
+    }
+    return false;
+}

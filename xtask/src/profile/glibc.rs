@@ -1,0 +1,17 @@
+//! The key `glibc` of a profile.
+
+use build_info::Glibc;
+use serde::Deserialize;
+
+/// `host`, or a version.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Choice(pub(super) Option<Glibc>);
+
+impl TryFrom<String> for Choice {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if text == "host" { Ok(Self(None)) } else { text.parse().map(|glibc| Self(Some(glibc))) }
+    }
+}

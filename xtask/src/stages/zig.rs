@@ -1,0 +1,132 @@
+//! zig as compilers of the usual kind: scripts that name its target, first on the path of what is run.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build_info::BuildInfo;
+use toolchain::setup::quote;
+
+use super::Build;
+use crate::plan::zig::{AR, CC, CXX, RANLIB};
+use crate::plan::{Plan, Zig};
+use crate::tools;
+use crate::workspace::Workspace;
+
+/// The folder of the scripts for `plan`, written if they are not there; nothing where another compiler is used.
+pub fn scripts(plan: &Plan, workspace: &Workspace) -> Result<Option<PathBuf>> {
+    let Some(zig) = &plan.zig else { return Ok(None) };
+    let search = tools::search(workspace);
+    let program = toolchain::discover(&search, Some(&workspace.tool_cache())).zig.with_context(|| {
+        format!("zig {} is gone; `cargo xtask setup --profile {}` installs it", zig.version, plan.profile)
+    })?;
+    let folder = workspace.anneal().join("zig").join(format!("{}-{}", zig.version, zig.target));
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    for (name, text) in texts(&program.path, zig) {
+        let script = folder.join(name);
+        // Ninja and cargo look at the times of compilers.
+        if !std::fs::read(&script).is_ok_and(|there| there == text.as_bytes()) {
+            crate::fs::write_script(&script, &text)?;
+        }
+    }
+    Ok(Some(folder))
+}
+
+/// By which variable cargo links what is linked with the libraries of the current build of `profile`, and for which target;
+/// nothing where that is left to cargo. A C++ runtime is the compiler's own.
+pub fn linker_of(workspace: &Workspace, profile: &str) -> Result<Option<Linker>> {
+    let folder = workspace.current(profile);
+    let plan = Plan::read(&folder, &BuildInfo::read(&folder.join("build_info.json"))?.plan_hash)?;
+    let scripts = scripts(&plan, workspace)?;
+    Ok(scripts.map(|scripts| Linker {
+        variable: linker_variable(&plan),
+        target: plan.target,
+        program: scripts.join(CC),
+    }))
+}
+
+/// Who links for a target.
+pub struct Linker {
+    /// Cargo's variable for it.
+    pub variable: String,
+    /// The target triple.
+    pub target: String,
+    /// The linker, by the compiler that drives it.
+    pub program: PathBuf,
+}
+
+fn linker_variable(plan: &Plan) -> String {
+    format!("CARGO_TARGET_{}_LINKER", plan.target.replace(['-', '.'], "_").to_uppercase())
+}
+
+fn texts(program: &Path, zig: &Zig) -> [(&'static str, String); 4] {
+    // The crate `cc` names rustc's target, which zig spells otherwise.
+    let filter = "for argument; do\n  shift\n  case $argument in --target=*) ;; *) set -- \"$@\" \"$argument\" ;; esac\ndone";
+    let text = |command: &str| {
+        format!("#!/bin/sh\n{filter}\nexec {} {command} \"$@\"\n", quote(&program.to_string_lossy()))
+    };
+    let target = quote(&zig.target);
+    // Before all others, for who says nothing of optimisation: with what zig is told when it links it compiles the C++
+    // runtime, once for each optimisation that it is told, and without any it would be a debug build.
+    let defaults = "-O2 -g0 -fomit-frame-pointer";
+    [
+        (CC, text(&format!("cc -target {target} {defaults}"))),
+        (CXX, text(&format!("c++ -target {target} {defaults}"))),
+        (AR, text("ar")),
+        (RANLIB, text("ranlib")),
+    ]
+}
+
+impl Build<'_> {
+    /// The environment of every command of this build.
+    pub(super) fn environment(&self) -> Result<BTreeMap<String, Option<String>>> {
+        self.environment_with(None)
+    }
+
+    /// The same with the folder `first` on the path before all others.
+    fn environment_with(&self, first: Option<&Path>) -> Result<BTreeMap<String, Option<String>>> {
+        let mut all = self.plan.environment.clone();
+        let ours: Vec<PathBuf> =
+            first.map(Path::to_path_buf).into_iter().chain(scripts(self.plan, self.workspace)?).collect();
+        if !ours.is_empty() {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let folders = ours.into_iter().chain(std::env::split_paths(&path));
+            let path = std::env::join_paths(folders).context("a folder of PATH has a colon in its name")?;
+            all.insert("PATH".to_string(), Some(path.to_string_lossy().into_owned()));
+        }
+        Ok(all)
+    }
+
+    /// The environment of cargo. `wrapper` is the script by which it calls rustc on crates of the workspace: named without
+    /// its folder, since cargo makes that name a part of every symbol. By the other variables cargo links for the plan's
+    /// target, and the `cc` crate compiles for it.
+    pub(super) fn cargo_environment(
+        &self,
+        wrapper: Option<&Path>,
+    ) -> Result<BTreeMap<String, Option<String>>> {
+        let mut all = self.environment_with(wrapper.and_then(Path::parent))?;
+        if let Some(name) = wrapper.and_then(Path::file_name) {
+            let name = name.to_string_lossy().into_owned();
+            all.insert("RUSTC_WORKSPACE_WRAPPER".to_string(), Some(name));
+        }
+        if self.plan.zig.is_some() {
+            let target = self.plan.target.replace(['-', '.'], "_");
+            let linker = linker_variable(self.plan);
+            for (name, value) in [
+                (linker, CC),
+                (format!("CC_{target}"), CC),
+                (format!("CXX_{target}"), CXX),
+                (format!("AR_{target}"), AR),
+            ] {
+                all.insert(name, Some(value.to_string()));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Where a compiler of the plan lies, which may name a script alone.
+    pub(super) fn compiler(&self, named: &Path) -> Result<PathBuf> {
+        let folder = scripts(self.plan, self.workspace)?;
+        Ok(folder.map_or_else(|| named.to_path_buf(), |folder| folder.join(named)))
+    }
+}
