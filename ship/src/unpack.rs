@@ -187,6 +187,13 @@ impl<'a> Writer<'a> {
         let path = self.into.join(name);
         let cannot = || format!("cannot write {}", path.display());
         let size = entry.header().size()?;
+        // As it says itself: nothing of it is written.
+        ensure!(
+            size <= MOST_BYTES - self.bytes,
+            "it would be {}, and with it more than {} in all: no build is that large, it may be a bomb",
+            Bytes(size),
+            Bytes(MOST_BYTES)
+        );
         let mode = if executable { 0o755 } else { 0o644 };
         let file: File =
             OpenOptions::new().write(true).create_new(true).mode(mode).open(&path).with_context(cannot)?;

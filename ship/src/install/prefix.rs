@@ -205,7 +205,8 @@ impl Prefix {
             (folder == ".", std::cmp::Reverse(folder.matches('/').count()), folder.clone())
         });
         for folder in made {
-            let _ = fs::remove_dir(self.root.join(folder));
+            // `rmdir PREFIX/.` is refused.
+            let _ = fs::remove_dir(if folder == "." { self.root.clone() } else { self.root.join(folder) });
         }
         Ok(())
     }
