@@ -166,6 +166,8 @@ leave() {
 lock() {
     trap leave EXIT
     trap 'exit 130' INT TERM HUP
+    (: >>"$home/.lock") 2>/dev/null || fail 1 "cannot write to $home: take a folder that you may write to with --prefix \
+DIR, or install as root"
     if has flock; then
         exec 9>>"$home/.lock"
         if ! flock -n 9; then
@@ -176,15 +178,18 @@ lock() {
         printf 'warning: flock is not there (util-linux brings it): start no second installer meanwhile\n' >&2
     fi
     printf '%s of process %s' "$do" $$ >"$home/.lock"
-    for left in "$home"/.staging-*; do
-        pid=${left##*/.staging-}
-        pid=${pid%%-*}
+    for left in "$home"/.staging-* "$home"/.current.* "$home"/.previous.* "$home"/.folders.*; do
+        pid=${left##*/.}
+        pid=${pid#*[-.]}
+        pid=${pid%%[-.]*}
         case $pid in
         '' | *[!0-9]*) ;;
         *) [ -d "/proc/$pid" ] || rm -rf "$left" ;;
         esac
     done
-    staging=$(mktemp -d "$home/.staging-$$-XXXXXX") || fail 1 "cannot write to $home"
+    # The name first: whatever comes between, it is known what to remove.
+    staging=$home/.staging-$$-$(od -An -N4 -tx4 /dev/urandom | tr -d ' \n')
+    mkdir -m 700 "$staging" || fail 1 "cannot write to $home"
 }
 
 make_folder() { # $1 below the prefix; which ones had to be made is remembered: those go again with the last version
@@ -378,10 +383,11 @@ name"
 # --- switching -----------------------------------------------------------------------------------------------------
 
 point() { # the link $1 at $2, by one rename
-    rm -f "$1.$$"
-    ln -s "$2" "$1.$$"
-    mv -fT "$1.$$" "$1" || {
-        rm -f "$1.$$"
+    beside=$home/.${1##*/}.$$
+    rm -f "$beside"
+    ln -s "$2" "$beside"
+    mv -fT "$beside" "$1" || {
+        rm -f "$beside"
         fail 1 "cannot point $1 at $2"
     }
 }
@@ -392,9 +398,9 @@ make_links() { # those that the version in $1 wants; they lead through `current`
     while read -r link; do
         if ! is_ours "$link"; then
             make_folder "${link%/*}"
-            ln -s "$(target_of "$link")" "$prefix/$link"
             made_links="$made_links$link
 "
+            ln -s "$(target_of "$link")" "$prefix/$link"
         fi
     done <"$staging/links"
 }
@@ -466,8 +472,8 @@ install() {
         printf '%s is installed already, and is current\n' "$name"
         return
     fi
-    mv -T "$tree" "$versions/$name" || fail 1 "cannot move $tree to $versions/$name"
     placed=$versions/$name
+    mv -T "$tree" "$placed" || fail 1 "cannot move $tree to $placed"
     make_current "$name"
     printf 'installed %s as %s\n' "$name" "$prefix/bin/anneal"
     case :$PATH: in

@@ -19,7 +19,12 @@ pub fn write_beside<T>(path: &Path, write: impl FnOnce(&mut File) -> Result<T>) 
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let cannot = || format!("cannot write {}", path.display());
     let mut beside = tempfile::Builder::new()
-        .prefix(&format!(".{}.", path.file_name().unwrap_or_default().to_string_lossy()))
+        // With our number: whether what was left by a kill may go can be told by it.
+        .prefix(&format!(
+            ".{}.{}.",
+            path.file_name().unwrap_or_default().to_string_lossy(),
+            std::process::id()
+        ))
         .tempfile_in(folder)
         .with_context(cannot)?;
     let value = write(beside.as_file_mut())?;

@@ -18,6 +18,9 @@ pub const FILE: &str = ".lock";
 /// How folders of work begin: `.staging-PID-RANDOM`.
 const STAGING: &str = ".staging-";
 
+/// How all begins that is renamed to its place when it is whole; the number of the process follows.
+const WORK: [&str; 4] = [STAGING, ".current.", ".previous.", ".folders."];
+
 /// Held while a prefix is changed; the system frees it when the process ends, however it does.
 #[derive(Debug)]
 pub struct Lock {
@@ -77,10 +80,11 @@ pub fn staging(prefix: &Prefix) -> Result<Scratch> {
     Scratch::make(prefix.home().join(format!("{STAGING}{}-{name}", std::process::id())))
 }
 
-/// Removes folders of work whose process is gone. One that cannot be removed is in nobody's way.
+/// Removes what was begun by processes that are gone. What cannot be removed is in nobody's way.
 fn remove_stale(prefix: &Prefix) {
     for path in stale(prefix) {
-        let _ = fs::remove_dir_all(path);
+        let folder = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir());
+        let _ = if folder { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     }
 }
 
@@ -89,8 +93,9 @@ fn stale(prefix: &Prefix) -> Vec<PathBuf> {
     entries
         .filter(|entry| {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let pid = name.strip_prefix(STAGING).and_then(|rest| rest.split('-').next()?.parse().ok());
-            pid.is_some_and(|pid| !is_alive(pid)) && entry.file_type().is_ok_and(|kind| kind.is_dir())
+            let rest = WORK.iter().find_map(|beginning| name.strip_prefix(beginning));
+            let pid = rest.and_then(|rest| rest.split(['-', '.']).next()?.parse().ok());
+            pid.is_some_and(|pid| !is_alive(pid))
         })
         .map(|entry| entry.path())
         .collect()
@@ -110,18 +115,22 @@ mod tests {
     fn only_what_dead_installers_left_is_stale() {
         let folder = tempfile::tempdir().unwrap();
         let prefix = Prefix::of(Some(folder.path())).unwrap();
-        let mut ended = std::process::Command::new("true").spawn().unwrap();
-        ended.wait().unwrap();
-        let dead = prefix.home().join(format!("{STAGING}{}-x", ended.id()));
+        // Linux has no such number. A process of our own that has ended would have held the other test's lock.
+        let ended = i32::MAX;
+        let dead = prefix.home().join(format!("{STAGING}{}-x", ended));
+        let link = prefix.home().join(format!(".current.{}", ended));
         for path in [
             &dead,
+            &link,
             &prefix.home().join(format!("{STAGING}{}-x", std::process::id())),
             &prefix.home().join(".staging-of somebody"),
             &prefix.versions(),
         ] {
             fs::create_dir_all(path).unwrap();
         }
-        assert_eq!(stale(&prefix), [dead]);
+        let mut found = stale(&prefix);
+        found.sort();
+        assert_eq!(found, [link, dead]);
     }
 
     #[test]

@@ -68,9 +68,11 @@ pub fn write(members: &Members, order: &Pack, deb: &Deb, file: &mut File) -> Res
         data.member(&format!("./{top}/{name}"), member)?;
     }
     data.member(&format!("./{copyright_name}"), &copyright)?;
+    // A header has 100 bytes for what a link holds, and the whole name may be longer.
+    data.link("./usr/lib/anneal/current", &order.name)?;
     for name in members.keys().filter(|name| LINKED.iter().any(|linked| name.starts_with(linked))) {
         let up = "../".repeat(name.matches('/').count());
-        data.link(&format!("./usr/{name}"), &format!("{up}lib/anneal/{}/{name}", order.name))?;
+        data.link(&format!("./usr/{name}"), &format!("{up}lib/anneal/current/{name}"))?;
     }
     let data = data.into_inner()?.finish()?;
 
