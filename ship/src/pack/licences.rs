@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use super::{DOCUMENTS, Member, Members, add};
-use crate::order::Licences;
+use crate::order::Parts;
 use crate::sbom::Crate;
 
 /// Beginnings of the names of files that hold licences, in lower case.
@@ -19,8 +19,8 @@ const FOLDERS: [&str; 3] = ["licenses", "licences", "license"];
 const DEEPEST: usize = 6;
 
 /// Adds the licence files of all parts to `members`; which crates have none.
-pub fn collect(folders: &[Licences], crates: &[Crate], members: &mut Members) -> Result<Vec<String>> {
-    for licences in folders {
+pub fn collect(parts: &Parts, crates: &[Crate], members: &mut Members) -> Result<Vec<String>> {
+    for licences in &parts.licences {
         let found = below(&licences.folder, if licences.deep { DEEPEST } else { 0 })?;
         ensure!(
             !found.is_empty(),
@@ -35,6 +35,9 @@ pub fn collect(folders: &[Licences], crates: &[Crate], members: &mut Members) ->
     }
     let mut without = Vec::new();
     let mut listed = String::new();
+    for part in &parts.others {
+        writeln!(listed, "{:<44} {}", format!("{}-{}", part.name, part.version), part.license)?;
+    }
     for part in crates.iter().filter(|part| part.is_foreign()) {
         let own = format!("{}-{}", part.name, part.version);
         let mut found = below(&part.folder, 0)?;

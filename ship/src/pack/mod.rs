@@ -67,7 +67,7 @@ pub fn pack(order: &Pack) -> Result<Packed> {
     let crates = crates.unwrap_or_default();
     let bill = sbom::bill(order, &crates)?;
     add(&mut members, SBOM, Member::made(bill)?)?;
-    let without_licence_file = licences::collect(&order.parts.licences, &crates, &mut members)?;
+    let without_licence_file = licences::collect(&order.parts, &crates, &mut members)?;
     let list: BTreeMap<String, Sha256> =
         members.iter().map(|(name, member)| (name.clone(), member.sha256.clone())).collect();
     add(&mut members, sums::LIST, Member::made(sums::text(&list).into_bytes())?)?;
