@@ -75,7 +75,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     installed.notes.iter().for_each(|note| ui.say(note));
     installed.warnings.iter().for_each(|warning| ui.warn(warning));
     let said = summary(&installed);
-    ui.done(if installed.dry_run { "would be" } else { "installed" }, said);
+    ui.done(if installed.dry_run { "would take" } else { "installed" }, said);
     ui.result(&installed, installed.program.display())
 }
 

@@ -101,8 +101,11 @@ fn program(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
         .dir(workspace.root())
         .args(["build", "--release", "--locked", "--package", "ship", "--bin", "ship"])
         .args(["--message-format", "json-render-diagnostics"])
-        // That of `cargo xtask` itself: build scripts that look at it would run again.
-        .without(|name| name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_"))
+        // Build scripts that look at one run again when it is another one: what cargo set for xtask, and what is meant
+        // for archives.
+        .without(|name| {
+            name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_") || name == "SOURCE_DATE_EPOCH"
+        })
         .env("CARGO_TARGET_DIR", &folder)
         .watch(|stream, line| {
             if stream == Stream::Out {
