@@ -11,7 +11,7 @@ pub const MAGIC: &[u8] = b"!<arch>\n";
 pub fn member(to: &mut impl Write, name: &str, mtime: u64, content: &[u8]) -> Result<()> {
     ensure!(name.len() <= 16, "the name {name} is too long for ar");
     ensure!(content.len() < 10_000_000_000, "{name} is too large for ar");
-    write!(to, "{name:<16}{mtime:<12}{:<6}{:<6}{:<8}{:<10}`\n", 0, 0, "100644", content.len())?;
+    writeln!(to, "{name:<16}{mtime:<12}{:<6}{:<6}{:<8}{:<10}`", 0, 0, "100644", content.len())?;
     to.write_all(content)?;
     // The next one begins at an even place.
     if content.len() % 2 == 1 {
