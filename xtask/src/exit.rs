@@ -37,6 +37,11 @@ pub fn try_again(message: impl Into<String>) -> anyhow::Error {
     Coded { code: TRY_AGAIN, message: message.into() }.into()
 }
 
+/// What another program of ours ended with, and why.
+pub fn like(code: u8, message: impl Into<String>) -> anyhow::Error {
+    Coded { code, message: message.into() }.into()
+}
+
 /// The user stopped it.
 pub fn interrupted(message: impl Into<String>) -> anyhow::Error {
     Coded { code: INTERRUPTED, message: message.into() }.into()

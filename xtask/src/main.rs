@@ -17,6 +17,7 @@ mod profile;
 mod recommend;
 mod report;
 mod serving;
+mod shipping;
 mod stages;
 mod tools;
 mod ui;

@@ -94,6 +94,16 @@ impl Workspace {
         self.anneal().join("test-portable")
     }
 
+    /// Finished archives.
+    pub fn dist(&self) -> PathBuf {
+        self.anneal().join("dist")
+    }
+
+    /// Cargo's target folder for programs of ours that xtask runs.
+    pub fn cargo_tools(&self) -> PathBuf {
+        self.anneal().join("cargo-tools")
+    }
+
     /// Remembered versions of tools.
     pub fn tool_cache(&self) -> PathBuf {
         self.anneal().join("tools.json")

@@ -44,6 +44,11 @@ enum Command {
     // For `tune`.
     #[command(hide = true)]
     Worker(commands::worker::Args),
+    // For `cargo xtask dist`.
+    #[command(hide = true)]
+    Completions(commands::pages::CompletionsArgs),
+    #[command(hide = true)]
+    Man(commands::pages::ManArgs),
 }
 
 /// Wrong usage.
@@ -89,6 +94,8 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
         Command::Logits(args) => commands::logits::run(&args),
         Command::Tune(args) => commands::tune::run(&args),
         Command::Worker(args) => commands::worker::run(&args),
+        Command::Completions(args) => commands::pages::completions(&args, &Cli::command()),
+        Command::Man(args) => commands::pages::man(&args, &Cli::command()),
     };
     match result {
         Ok(code) => code,

@@ -8,8 +8,10 @@ pub mod build;
 mod ci;
 mod clean;
 mod detect;
+mod dist;
 mod doctor;
 mod gate;
+mod install;
 mod link;
 mod model;
 mod optimize;
@@ -20,6 +22,7 @@ mod report;
 mod setup;
 mod show;
 mod test;
+mod uninstall;
 mod validate;
 mod vendor;
 
@@ -95,6 +98,12 @@ enum Command {
     Gate(gate::Args),
     /// Link the engine with a libllama that was made by hand, to try a change of it
     Link(link::Args),
+    /// Pack a build into an archive for other machines
+    Dist(dist::Args),
+    /// Install an archive, or go back to the version before
+    Install(install::Args),
+    /// Remove what was installed
+    Uninstall(uninstall::Args),
     /// Show the builds that are there
     Show(show::Args),
     /// Remove old builds
@@ -127,6 +136,9 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Audit(args) => audit::run(args, ui),
         Command::Gate(args) => gate::run(args, ui),
         Command::Link(args) => link::run(args, ui),
+        Command::Dist(args) => dist::run(args, ui),
+        Command::Install(args) => install::run(args, ui),
+        Command::Uninstall(args) => uninstall::run(args, ui),
         Command::Show(args) => show::run(args, ui),
         Command::Clean(args) => clean::run(args, ui),
         Command::Test(args) => test::run(args, ui),

@@ -64,6 +64,11 @@ impl Ui {
         self.verbose
     }
 
+    /// Whether nothing but the result, warnings and errors is wanted.
+    pub fn quiet(&self) -> bool {
+        self.quiet
+    }
+
     /// Prints the result of a command: as JSON with `--json`, else as text.
     pub fn result(&self, value: &impl Serialize, text: impl Display) -> Result<()> {
         let text = if self.json {

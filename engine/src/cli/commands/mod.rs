@@ -7,6 +7,7 @@ pub mod imatrix;
 pub mod info;
 pub mod logits;
 pub mod mcp;
+pub mod pages;
 pub mod quantize;
 pub mod run;
 pub mod serve;

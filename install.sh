@@ -1,0 +1,560 @@
+#!/bin/sh
+# Installs an archive of Anneal, for people without Rust. It lays things out as `cargo xtask install` does, so that each
+# can go on where the other was: PREFIX/lib/anneal/versions/NAME, `current` and `previous` beside it, and links to
+# `current` in PREFIX/bin and PREFIX/share. All is made and checked in a folder of its own; one rename makes it current.
+#
+# Exit codes: 0 done, 1 failed, 2 wrong usage, 69 this machine lacks what the build needs, 75 try again, 130 stopped.
+
+set -eu
+LC_ALL=C
+export LC_ALL
+umask 022
+
+usage() {
+    cat <<'END'
+Installs Anneal from an archive.
+
+  sh install.sh --from FILE|URL [--prefix DIR]    install and make current
+  sh install.sh --rollback [--prefix DIR]         go back to the version before
+  sh install.sh --uninstall [--all] [--prefix DIR]
+                                                  remove the current version, or all
+
+  --prefix DIR     where to (/usr/local for root, else ~/.local)
+  --sha256 HEX     the sum that the archive must have, in place of the one in FILE.sha256
+  --no-check       install without a sum: whether the archive is whole, and whose it is, nobody knows then
+  --key FILE|KEY   public key of minisign that must have signed the archive (FILE.minisig);
+                   or ANNEAL_MINISIGN_KEY, or PREFIX/etc/anneal/minisign.pub
+END
+}
+
+fail() { # CODE WORDS...
+    code=$1
+    shift
+    printf 'error: %s\n' "$*" >&2
+    exit "$code"
+}
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# Most entries and 512-byte blocks of one file, as in ship/src/unpack.rs.
+most_entries=20000
+most_blocks=4194304
+
+do=install from='' prefix='' sum='' check=yes key="${ANNEAL_MINISIGN_KEY:-}" all=no
+while [ $# -gt 0 ]; do
+    case $1 in
+    --from | --prefix | --sha256 | --key)
+        [ $# -ge 2 ] || fail 2 "$1 wants a value"
+        case $1 in
+        --from) from=$2 ;;
+        --prefix) prefix=$2 ;;
+        --sha256) sum=$2 ;;
+        --key) key=$2 ;;
+        esac
+        shift
+        ;;
+    --no-check) check=no ;;
+    --rollback) do=rollback ;;
+    --uninstall) do=uninstall ;;
+    --all) all=yes ;;
+    -h | --help)
+        usage
+        exit 0
+        ;;
+    *) fail 2 "unknown argument $1; sh install.sh --help lists them" ;;
+    esac
+    shift
+done
+if [ -z "$prefix" ]; then
+    if [ "$(id -u)" = 0 ]; then
+        prefix=/usr/local
+    else
+        prefix=${HOME:?HOME names no folder: say where to install with --prefix DIR}/.local
+    fi
+fi
+case $prefix in
+/*) ;;
+*) prefix=$PWD/$prefix ;;
+esac
+home=$prefix/lib/anneal
+versions=$home/versions
+
+# --- what is there -------------------------------------------------------------------------------------------------
+
+is_name() { # whether $1 can name a version
+    case $1 in
+    *[!A-Za-z0-9._+-]* | '') return 1 ;;
+    anneal-*) [ ${#1} -le 128 ] ;;
+    *) return 1 ;;
+    esac
+}
+
+foreign() {
+    fail 1 "$1 is there and was not put there by an installer of Anneal: nothing was changed; move it away, or install \
+elsewhere with --prefix DIR"
+}
+
+named_by() { # prints the version that the link $1 leads to
+    if [ -L "$1" ]; then
+        target=$(readlink "$1")
+        if ! is_name "${target#versions/}" || [ "$target" = "${target#versions/}" ]; then
+            foreign "$1"
+        fi
+        printf '%s\n' "${target#versions/}"
+    elif [ -e "$1" ]; then
+        foreign "$1"
+    fi
+}
+
+# The names that the version in $1 wants links for.
+wanted() {
+    for link in bin/anneal share/bash-completion/completions/anneal share/zsh/site-functions/_anneal \
+        share/fish/vendor_completions.d/anneal.fish; do
+        [ ! -f "$1/$link" ] || printf '%s\n' "$link"
+    done
+    pages "$1"
+}
+
+pages() { # our pages below $1
+    for page in "$1"/share/man/man1/anneal.1 "$1"/share/man/man1/anneal-*.1; do
+        if [ -e "$page" ] || [ -L "$page" ]; then
+            printf 'share/man/man1/%s\n' "${page##*/}"
+        fi
+    done
+}
+
+target_of() { # what a link at $1 below the prefix holds
+    up=$(printf '%s' "$1" | sed 's,[^/]*/,../,g; s,[^/]*$,,')
+    printf '%slib/anneal/current/%s\n' "$up" "$1"
+}
+
+is_ours() { [ -L "$prefix/$1" ] && [ "$(readlink "$prefix/$1")" = "$(target_of "$1")" ]; }
+
+check_links() { # of the version in $1
+    wanted "$1" | while read -r link; do
+        if { [ -e "$prefix/$link" ] || [ -L "$prefix/$link" ]; } && ! is_ours "$link"; then
+            foreign "$prefix/$link"
+        fi
+    done
+}
+
+present() { # links of ours
+    {
+        printf '%s\n' bin/anneal share/bash-completion/completions/anneal share/zsh/site-functions/_anneal \
+            share/fish/vendor_completions.d/anneal.fish
+        pages "$prefix"
+    } | while read -r link; do
+        ! is_ours "$link" || printf '%s\n' "$link"
+    done
+}
+
+# --- one at a time -------------------------------------------------------------------------------------------------
+
+staging='' made_links='' placed=''
+leave() {
+    code=$?
+    trap '' INT TERM HUP
+    # Links and a version that were made for what did not become current.
+    if [ -n "$made_links" ]; then
+        printf '%s' "$made_links" | while read -r link; do rm -f "$prefix/$link"; done
+    fi
+    [ -z "$placed" ] || rm -rf "$placed"
+    [ -z "$staging" ] || rm -rf "$staging"
+    exit "$code"
+}
+
+lock() {
+    trap leave EXIT
+    trap 'exit 130' INT TERM HUP
+    (: >>"$home/.lock") 2>/dev/null || fail 1 "cannot write to $home: take a folder that you may write to with --prefix \
+DIR, or install as root"
+    if has flock; then
+        exec 9>>"$home/.lock"
+        if ! flock -n 9; then
+            fail 75 "$(cat "$home/.lock") is at work in $prefix: wait for its end, then run the same again"
+        fi
+        [ -e "$home/.lock" ] || fail 75 "another installer has just ended: run the same again"
+    else
+        printf 'warning: flock is not there (util-linux brings it): start no second installer meanwhile\n' >&2
+    fi
+    printf '%s of process %s' "$do" $$ >"$home/.lock"
+    for left in "$home"/.staging-* "$home"/.current.* "$home"/.previous.* "$home"/.folders.*; do
+        pid=${left##*/.}
+        pid=${pid#*[-.]}
+        pid=${pid%%[-.]*}
+        case $pid in
+        '' | *[!0-9]*) ;;
+        *) [ -d "/proc/$pid" ] || rm -rf "$left" ;;
+        esac
+    done
+    # The name first: whatever comes between, it is known what to remove.
+    staging=$home/.staging-$$-$(od -An -N4 -tx4 /dev/urandom | tr -d ' \n')
+    mkdir -m 700 "$staging" || fail 1 "cannot write to $home"
+}
+
+make_folder() { # $1 below the prefix; which ones had to be made is remembered: those go again with the last version
+    [ ! -d "$prefix/$1" ] || return 0
+    missing='' folder=$1
+    while [ ! -d "$prefix/$folder" ]; do
+        missing="$folder
+$missing"
+        case $folder in
+        .) break ;;
+        */*) folder=${folder%/*} ;;
+        *) folder=. ;;
+        esac
+    done
+    mkdir -p "$prefix/$1" || fail 1 "cannot make $prefix/$1: take a folder that you may write to with --prefix DIR, or \
+install as root"
+    [ -d "$home" ] || return 0
+    { cat "$home/folders" 2>/dev/null || :; printf '%s' "$missing"; } | sort -u >"$home/.folders.$$"
+    mv -f "$home/.folders.$$" "$home/folders"
+}
+
+# --- archives ------------------------------------------------------------------------------------------------------
+
+digest() {
+    if has sha256sum; then
+        sha256sum <"$1"
+    elif has shasum; then
+        shasum -a 256 <"$1"
+    elif has openssl; then
+        openssl dgst -sha256 -r <"$1"
+    else
+        fail 1 "cannot check $1: install one of sha256sum (coreutils), shasum (perl), openssl"
+    fi | cut -c 1-64
+}
+
+fetch() { # URL FILE; 1 when it is not there
+    case $1 in
+    https:*) protocols='=https' ;;
+    *) protocols='=http,https' ;;
+    esac
+    if has curl; then
+        status=$(curl -sSL --proto "$protocols" --proto-redir "$protocols" --max-redirs 5 --max-filesize 2147483648 \
+            --connect-timeout 30 --speed-limit 1 --speed-time 30 -o "$2" -w '%{http_code}' "$1") ||
+            fail 75 "cannot fetch $1: is the network there?"
+        case $status in
+        200) return 0 ;;
+        404 | 410)
+            rm -f "$2"
+            return 1
+            ;;
+        429 | 5??) fail 75 "$1 answers $status: try again later" ;;
+        *) fail 1 "$1 answers $status" ;;
+        esac
+    elif has wget; then
+        # It cannot be told to stay with https when it is led elsewhere.
+        wget -q --max-redirect=0 -T 30 -O "$2" "$1" || {
+            rm -f "$2"
+            return 1
+        }
+    else
+        fail 1 "cannot fetch $1: install curl or wget, or fetch it and its .sha256 by hand and give the file"
+    fi
+}
+
+told_sum() { # the sum of $2 in the list $1
+    while read -r told file rest; do
+        if [ "${file#\*}" = "$2" ] && [ -z "$rest" ]; then
+            printf '%s\n' "$told"
+            return 0
+        fi
+    done <"$1"
+    fail 1 "$1 tells no sum of $2; it belongs to another file"
+}
+
+check_archive() { # $archive, whose sum and signature may lie at $archive.sha256 and $archive.minisig
+    file=${archive##*/}
+    if [ -n "$sum" ]; then
+        expected=$sum
+    elif [ -f "$archive.sha256" ]; then
+        expected=$(told_sum "$archive.sha256" "$file")
+    elif [ "$check" = no ]; then
+        expected=''
+        printf 'warning: %s is installed without a sum (--no-check): whether it is whole, and whose it is, nobody knows\n' \
+            "$from" >&2
+    else
+        fail 1 "there is no $from.sha256 beside the archive: fetch that too, or give the sum with --sha256 HEX; --no-check \
+installs whatever it is"
+    fi
+    if [ -n "$expected" ]; then
+        expected=$(printf '%s' "$expected" | tr A-F a-f)
+        found=$(digest "$archive")
+        [ "$found" = "$expected" ] || fail 1 "$file is damaged, or not what was meant: its SHA-256 is $found and should be \
+$expected; fetch it again"
+    fi
+    if [ -z "$key" ] && [ -e "$prefix/etc/anneal/minisign.pub" ]; then
+        key=$prefix/etc/anneal/minisign.pub
+    fi
+    [ -n "$key" ] || return 0
+    [ -f "$archive.minisig" ] || fail 1 "$from has no signature (.minisig) beside it, and there is a key that must have \
+signed what is installed"
+    has minisign || fail 1 "cannot check the signature of $from: install minisign, or take the key away"
+    if [ -f "$key" ]; then flag=-p; else flag=-P; fi
+    minisign -V -q -m "$archive" -x "$archive.minisig" "$flag" "$key" >&2 ||
+        fail 1 "$from.minisig is not the signature of this archive by the key: do not install it"
+}
+
+unpack() { # $archive to $staging/$name
+    plain=$staging/plain.tar
+    case $archive in
+    *.gz)
+        has gzip || fail 1 "cannot unpack $archive: install gzip"
+        set -- gzip -dc
+        ;;
+    *)
+        has zstd || fail 1 "cannot unpack $archive: install zstd (apt install zstd, dnf install zstd), or take the .tar.gz"
+        set -- zstd -q -dc
+        ;;
+    esac
+    # A bomb ends at the limit.
+    (
+        ulimit -f $most_blocks
+        "$@" "$archive" >"$plain"
+    ) || fail 1 "cannot unpack $archive: it is damaged, too large, or the disk is full"
+    tar -tf "$plain" >"$staging/names" || fail 1 "cannot unpack $archive: it is damaged"
+    tar -tvf "$plain" >"$staging/listing" || fail 1 "cannot unpack $archive: it is damaged"
+    # What an archive of Anneal never holds is refused before anything of it is written.
+    [ "$(wc -l <"$staging/names")" -le $most_entries ] || fail 1 "refused: it holds more than $most_entries files"
+    ! grep -v '^[-d]' "$staging/listing" >&2 || fail 1 "refused: it holds what is neither a file nor a folder"
+    ! grep -E ' (->|link to) ' "$staging/listing" >&2 || fail 1 "refused: it holds a link"
+    ! cut -c 1-10 "$staging/listing" | grep -q '[sStT]' || fail 1 "refused: it holds files with setuid or setgid"
+    ! grep -E '[^ -~]|[\]' "$staging/names" >&2 || fail 1 "refused: a name in it holds control characters"
+    ! grep -E '(^|/)\.{1,2}(/|$)|^/|//' "$staging/names" >&2 || fail 1 "refused: a name in it leads elsewhere"
+    ! sed 's,/$,,' "$staging/names" | sort | uniq -d | grep . >&2 || fail 1 "refused: a name is in it twice"
+    while read -r member; do
+        case $member in
+        "$name" | "$name"/*) ;;
+        *) fail 1 "refused: $member in it lies outside of the folder $name" ;;
+        esac
+    done <"$staging/names"
+    (
+        ulimit -f $most_blocks
+        cd "$staging" && tar -xof "$plain"
+    ) || fail 1 "cannot unpack $archive: is the disk full?"
+    rm -f "$plain"
+    [ -f "$staging/$name/bin/anneal" ] || fail 1 "$archive holds no program"
+    [ -z "$(find "$staging/$name" ! -type f ! -type d -o -type f -links +1)" ] || fail 1 "refused: it holds a link"
+}
+
+check_sums() { # of the folder $1
+    (
+        cd "$1" || exit 1
+        [ -f SHA256SUMS ] || exit 1
+        cut -c 67- SHA256SUMS | sort >"$staging/listed"
+        find . -type f ! -path ./SHA256SUMS | cut -c 3- | sort | cmp -s - "$staging/listed" || exit 1
+        if has sha256sum; then
+            sha256sum -c SHA256SUMS >/dev/null 2>&1
+        else
+            while read -r told member; do
+                [ "$(digest "$member")" = "$told" ] || exit 1
+            done <SHA256SUMS
+        fi
+    )
+}
+
+check_runs() { # the version in $1
+    head=$(od -An -tx1 -N20 "$1/bin/anneal" | tr -d ' \n')
+    case $head in
+    7f454c460201*3e00) built=x86_64 ;;
+    7f454c460201*b700) built=aarch64 ;;
+    7f454c46*) built='another machine' ;;
+    *) fail 1 "bin/anneal in it is no program for Linux" ;;
+    esac
+    here=$(uname -m)
+    [ "$here" != arm64 ] || here=aarch64
+    [ "$built" = "$here" ] || fail 69 "it is built for $built and this machine is $here: take the archive with $here in its \
+name"
+    [ -x "$1/bin/anneal" ] || fail 1 "bin/anneal in it may not be run"
+    limit=''
+    ! has timeout || limit='timeout 10'
+    code=0
+    # shellcheck disable=SC2086 # two words or none
+    said=$(cd "$1" && env -i $limit "$1/bin/anneal" --version 2>&1 </dev/null) || code=$?
+    case $code in
+    0) ;;
+    69) fail 69 "$said" ;;
+    124) fail 1 "$1/bin/anneal --version has not ended within 10 s" ;;
+    *) fail 1 "$1/bin/anneal --version failed (exit code $code): $said" ;;
+    esac
+}
+
+# --- switching -----------------------------------------------------------------------------------------------------
+
+point() { # the link $1 at $2, by one rename
+    beside=$home/.${1##*/}.$$
+    rm -f "$beside"
+    ln -s "$2" "$beside"
+    mv -fT "$beside" "$1" || {
+        rm -f "$beside"
+        fail 1 "cannot point $1 at $2"
+    }
+}
+
+make_links() { # those that the version in $1 wants; they lead through `current`
+    check_links "$1"
+    wanted "$1" >"$staging/links"
+    while read -r link; do
+        if ! is_ours "$link"; then
+            make_folder "${link%/*}"
+            made_links="$made_links$link
+"
+            ln -s "$(target_of "$link")" "$prefix/$link"
+        fi
+    done <"$staging/links"
+}
+
+sweep() { # links of ours that lead nowhere
+    present | while read -r link; do
+        [ -e "$prefix/$link" ] || rm -f "$prefix/$link"
+    done
+}
+
+make_current() { # the version $1
+    make_links "$versions/$1"
+    before=$(named_by "$home/current")
+    sync -f "$home" 2>/dev/null || sync
+    if [ "$before" != "$1" ]; then
+        # Killed between these two, the current one is still there.
+        [ -z "$before" ] || point "$home/previous" "versions/$before"
+        point "$home/current" "versions/$1"
+    fi
+    made_links='' placed=''
+    sync -f "$home" 2>/dev/null || sync
+    sweep
+}
+
+install() {
+    [ -n "$from" ] || fail 2 "say what to install with --from FILE|URL; sh install.sh --help tells more"
+    if [ -n "$sum" ] && [ "$check" = no ]; then
+        fail 2 "--no-check and --sha256 exclude each other: give one"
+    fi
+    file=${from##*/}
+    name=${file%.tar.zst}
+    name=${name%.tar.gz}
+    if [ "$name" = "$file" ] || ! is_name "$name"; then
+        fail 2 "$from is no archive of Anneal: those are called anneal-VERSION-TARGET-PROFILE.tar.zst or .tar.gz"
+    fi
+    case $from in
+    http://* | https://*) ;;
+    *) [ -f "$from" ] || fail 1 "there is no file $from" ;;
+    esac
+    named_by "$home/current" >/dev/null
+    named_by "$home/previous" >/dev/null
+    if [ -L "$versions/$name" ] || { [ -e "$versions/$name" ] && [ ! -d "$versions/$name" ]; }; then
+        foreign "$versions/$name"
+    fi
+    make_folder lib/anneal/versions
+    lock
+    case $from in
+    http://* | https://*)
+        archive=$staging/$file
+        [ -n "$sum" ] || fetch "$from.sha256" "$archive.sha256" || :
+        fetch "$from.minisig" "$archive.minisig" || :
+        fetch "$from" "$archive" || fail 1 "there is no $from"
+        ;;
+    /*) archive=$from ;;
+    *) archive=$PWD/$from ;;
+    esac
+    check_archive
+    unpack
+    tree=$staging/$name
+    check_sums "$tree" || fail 1 "what is in $from is not what SHA256SUMS in it says"
+    chmod -R u=rwX,go=rX "$tree"
+    check_runs "$tree"
+    check_links "$tree"
+    if [ -e "$versions/$name" ]; then
+        if ! cmp -s "$tree/SHA256SUMS" "$versions/$name/SHA256SUMS" || ! check_sums "$versions/$name"; then
+            fail 1 "$name is installed with other content: uninstall it first (cargo xtask install --force replaces it)"
+        fi
+        make_current "$name"
+        printf '%s is installed already, and is current\n' "$name"
+        return
+    fi
+    placed=$versions/$name
+    mv -T "$tree" "$placed" || fail 1 "cannot move $tree to $placed"
+    make_current "$name"
+    printf 'installed %s as %s\n' "$name" "$prefix/bin/anneal"
+    case :$PATH: in
+    *:"$prefix/bin":*) ;;
+    *) printf 'warning: %s/bin is not in PATH: add it to PATH in ~/.profile\n' "$prefix" >&2 ;;
+    esac
+}
+
+installed() { # fails when nothing is
+    if [ ! -d "$versions" ] || [ -z "$(ls -A "$versions")" ]; then
+        fail 1 "nothing is installed in $prefix: name the prefix with --prefix DIR"
+    fi
+}
+
+rollback() {
+    installed
+    lock
+    current=$(named_by "$home/current")
+    previous=$(named_by "$home/previous")
+    if [ -z "$current" ] || [ -z "$previous" ] || [ "$current" = "$previous" ] || [ ! -d "$versions/$previous" ]; then
+        fail 1 "there is no version to go back to in $prefix"
+    fi
+    check_sums "$versions/$previous" || fail 1 "$previous is damaged: install it again"
+    check_runs "$versions/$previous"
+    make_links "$versions/$previous"
+    point "$home/current" "versions/$previous"
+    made_links=''
+    point "$home/previous" "versions/$current"
+    sweep
+    printf '%s is current, %s is the one before\n' "$previous" "$current"
+}
+
+uninstall() {
+    installed
+    lock
+    current=$(named_by "$home/current")
+    previous=$(named_by "$home/previous")
+    next=''
+    if [ "$all" = no ]; then
+        [ -n "$current" ] || fail 2 "no version is current: --all removes all of them"
+        for folder in "$versions"/*; do
+            [ "${folder##*/}" = "$current" ] || next=${folder##*/}
+        done
+        if [ -n "$previous" ] && [ "$previous" != "$current" ] && [ -d "$versions/$previous" ]; then
+            next=$previous
+        fi
+    fi
+    if [ -n "$next" ]; then
+        make_links "$versions/$next"
+        point "$home/current" "versions/$next"
+        made_links=''
+        if [ "$previous" = "$next" ] || [ "$previous" = "$current" ]; then
+            rm -f "$home/previous"
+        fi
+        sweep
+        mv -T "$versions/$current" "$staging/gone"
+        printf 'removed %s; %s is current\n' "$current" "$next"
+        return
+    fi
+    # The links first: they must not lead to half a version.
+    present | while read -r link; do rm -f "$prefix/$link"; done
+    rm -f "$home/current" "$home/previous"
+    for folder in "$versions"/*; do
+        ! is_name "${folder##*/}" || mv -T "$folder" "$staging/${folder##*/}"
+    done
+    rmdir "$versions" 2>/dev/null || :
+    rm -rf "$staging"
+    staging=''
+    folders=$(cat "$home/folders" 2>/dev/null || :)
+    rm -f "$home/folders" "$home/.lock"
+    # What is not empty holds what others put there. The deepest first.
+    rmdir "$home" 2>/dev/null || :
+    printf '%s\n' "$folders" | awk -F/ '$0 != "" { print ($0 == "." ? 0 : NF), $0 }' | sort -rn | cut -d' ' -f2- |
+        while read -r folder; do
+            case /$folder/ in
+            /./) rmdir "$prefix" 2>/dev/null || : ;;
+            */../*) ;;
+            *) rmdir "$prefix/$folder" 2>/dev/null || : ;;
+            esac
+        done
+    printf 'removed all of Anneal in %s\n' "$prefix"
+}
+
+$do

@@ -1,0 +1,66 @@
+//! Where two archives differ, file by file: whether a build gives the same bytes again.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::order::Difference;
+use crate::{files, name, unpack};
+
+/// Compares two archives of the same name.
+pub fn compare(one: &Path, other: &Path) -> Result<Vec<Difference>> {
+    let temp = tempfile::tempdir().context("cannot make a folder to unpack to")?;
+    let mut folders = Vec::new();
+    for (archive, own) in [(one, "one"), (other, "other")] {
+        let into = temp.path().join(own);
+        std::fs::create_dir(&into)?;
+        let file = archive.file_name().unwrap_or_default().to_string_lossy();
+        let unpacked = unpack::unpack(files::open_regular(archive)?, name::of_archive(&file)?, &into, |_| {})
+            .with_context(|| format!("cannot unpack {}", archive.display()))?;
+        folders.push((unpacked.folder, unpacked.sha256));
+    }
+    let [(first, first_sum), (second, second_sum)] = &folders[..] else { return Ok(Vec::new()) };
+    let mut found = trees(first, second)?;
+    if found.is_empty() && first_sum != second_sum {
+        let member = one.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let what = "the same files, packed otherwise: times, order or compression".to_string();
+        found.push(Difference { member, what });
+    }
+    Ok(found)
+}
+
+fn trees(one: &Path, other: &Path) -> Result<Vec<Difference>> {
+    let (first, second) = (files::tree(one)?, files::tree(other)?);
+    let all: BTreeSet<&String> = first.iter().chain(&second).collect();
+    let mut found = Vec::new();
+    for member in all {
+        let what = match (first.binary_search(member).is_ok(), second.binary_search(member).is_ok()) {
+            (true, false) => Some("only in the first".to_string()),
+            (false, true) => Some("only in the second".to_string()),
+            _ => content(&one.join(member), &other.join(member))?,
+        };
+        found.extend(what.map(|what| Difference { member: member.clone(), what }));
+    }
+    Ok(found)
+}
+
+/// What differs between two files.
+fn content(one: &Path, other: &Path) -> Result<Option<String>> {
+    let mode = |path: &Path| path.metadata().map(|meta| meta.permissions().mode() & 0o777);
+    let (first, second) = (std::fs::read(one)?, std::fs::read(other)?);
+    if let Some(at) = first.iter().zip(&second).position(|(one, other)| one != other) {
+        let differing = first.iter().zip(&second).filter(|(one, other)| one != other).count();
+        return Ok(Some(format!(
+            "content at byte {at}, {differing} bytes in all; {} and {} bytes long",
+            first.len(),
+            second.len()
+        )));
+    }
+    if first.len() != second.len() {
+        return Ok(Some(format!("length, {} and {} bytes", first.len(), second.len())));
+    }
+    let (first, second) = (mode(one)?, mode(other)?);
+    Ok((first != second).then(|| format!("mode, {first:o} and {second:o}")))
+}

@@ -1,0 +1,213 @@
+//! Files: written beside and renamed, kept through a power cut, digested.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build_info::Sha256;
+use sha2::Digest;
+
+use crate::interrupt;
+
+/// A piece that is read at once.
+const PIECE: usize = 1 << 16;
+
+/// Replaces `path` by what `write` writes, so that a reader sees the old or the new, never a part.
+pub fn write_beside<T>(path: &Path, write: impl FnOnce(&mut File) -> Result<T>) -> Result<T> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let cannot = || format!("cannot write {}", path.display());
+    let mut beside = tempfile::Builder::new()
+        // With our number: whether what was left by a kill may go can be told by it.
+        .prefix(&format!(
+            ".{}.{}.",
+            path.file_name().unwrap_or_default().to_string_lossy(),
+            std::process::id()
+        ))
+        .tempfile_in(folder)
+        .with_context(cannot)?;
+    let value = write(beside.as_file_mut())?;
+    beside
+        .as_file()
+        .set_permissions(std::fs::Permissions::from_mode(0o644))
+        .and_then(|()| beside.as_file().sync_all())
+        .with_context(cannot)?;
+    beside.persist(path).map_err(|error| error.error).with_context(cannot)?;
+    sync_folder(folder)?;
+    Ok(value)
+}
+
+/// The same for some bytes.
+pub fn replace(path: &Path, content: &[u8]) -> Result<()> {
+    write_beside(path, |file| {
+        file.write_all(content).with_context(|| format!("cannot write {}", path.display()))
+    })
+}
+
+/// Has the names in `folder` on the disk before anything that comes after.
+pub fn sync_folder(folder: &Path) -> Result<()> {
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .with_context(|| format!("cannot write the folder {} to the disk", folder.display()))
+}
+
+/// Points the symbolic link `link` at `target` by one rename.
+pub fn switch_link(link: &Path, target: &Path) -> Result<()> {
+    let cannot = || format!("cannot point {} at {}", link.display(), target.display());
+    let folder = link.parent().unwrap_or(Path::new("."));
+    let name = link.file_name().unwrap_or_default().to_string_lossy();
+    let beside = link.with_file_name(format!(".{name}.{}", std::process::id()));
+    let _ = std::fs::remove_file(&beside);
+    let switched = std::os::unix::fs::symlink(target, &beside).and_then(|()| std::fs::rename(&beside, link));
+    if switched.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    switched.with_context(cannot)?;
+    sync_folder(folder)
+}
+
+/// Copies `from` to `to` and returns how many bytes it were; ends when the user asks for it.
+pub fn copy(mut from: impl Read, mut to: impl Write, mut seen: impl FnMut(&[u8])) -> Result<u64> {
+    let mut buffer = vec![0; PIECE];
+    let mut copied = 0;
+    loop {
+        interrupt::check()?;
+        let read = match from.read(&mut buffer) {
+            Ok(0) => return Ok(copied),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error.into()),
+        };
+        seen(&buffer[..read]);
+        to.write_all(&buffer[..read])?;
+        copied += read as u64;
+    }
+}
+
+/// Size and SHA-256 of a regular file's content.
+pub fn digest(path: &Path) -> Result<(u64, Sha256)> {
+    let cannot = || format!("cannot read {}", path.display());
+    let mut file = open_regular(path)?;
+    digest_of(&mut file).with_context(cannot)
+}
+
+/// The same of what is read from `from`.
+pub fn digest_of(from: impl Read) -> Result<(u64, Sha256)> {
+    let mut hasher = sha2::Sha256::new();
+    let size = copy(from, io::sink(), |piece| hasher.update(piece))?;
+    Ok((size, finished(hasher)))
+}
+
+/// What `hasher` has seen.
+pub fn finished(hasher: sha2::Sha256) -> Sha256 {
+    Sha256::from_bytes(&hasher.finalize().into())
+}
+
+/// Opens a regular file: a pipe that nobody writes to would be waited for without end.
+pub fn open_regular(path: &Path) -> Result<File> {
+    let meta = std::fs::metadata(path).with_context(|| format!("cannot open {}", path.display()))?;
+    anyhow::ensure!(meta.is_file(), "cannot read {}: it is no regular file", path.display());
+    File::open(path).with_context(|| format!("cannot open {}", path.display()))
+}
+
+/// Reads a small regular file.
+pub fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let mut content = Vec::new();
+    open_regular(path)?
+        .take(most + 1)
+        .read_to_end(&mut content)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    anyhow::ensure!(content.len() as u64 <= most, "{} is larger than {most} bytes", path.display());
+    Ok(content)
+}
+
+/// The regular files below `folder`, by their names relative to it with `/`, ascending.
+///
+/// # Errors
+/// When there is anything else than files and folders, or a name that is no UTF-8.
+pub fn tree(folder: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    let mut waiting = vec![(folder.to_path_buf(), String::new())];
+    while let Some((path, name)) = waiting.pop() {
+        for entry in std::fs::read_dir(&path).with_context(|| format!("cannot list {}", path.display()))? {
+            let entry = entry.with_context(|| format!("cannot list {}", path.display()))?;
+            let own = entry.file_name();
+            let own = own.to_str().with_context(|| format!("the name {own:?} is no UTF-8"))?;
+            let name = if name.is_empty() { own.to_string() } else { format!("{name}/{own}") };
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                waiting.push((entry.path(), name));
+            } else if kind.is_file() {
+                found.push(name);
+            } else {
+                anyhow::bail!("{} is neither a file nor a folder", entry.path().display());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Removes a folder and all below; that it is not there is as good.
+pub fn remove_tree(path: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A folder that is removed with all in it, however the work on it ends.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes `path`.
+    pub fn make(path: PathBuf) -> Result<Self> {
+        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // The next installer tries again.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_written_leaves_what_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        replace(&path, b"old").unwrap();
+        let failed: Result<()> = write_beside(&path, |file| {
+            file.write_all(b"half")?;
+            anyhow::bail!("the disk is full")
+        });
+        assert!(failed.is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_tree_is_files_and_folders_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("b")).unwrap();
+        std::fs::write(folder.path().join("b/c"), "").unwrap();
+        std::fs::write(folder.path().join("a"), "").unwrap();
+        assert_eq!(tree(folder.path()).unwrap(), ["a", "b/c"]);
+        std::os::unix::fs::symlink("a", folder.path().join("link")).unwrap();
+        assert!(tree(folder.path()).unwrap_err().to_string().contains("link is neither"));
+    }
+}

@@ -1,0 +1,92 @@
+//! Which archive of a folder is for this machine.
+
+use anyhow::{Result, anyhow};
+
+use crate::{exit, name};
+
+/// The archive that was chosen.
+#[derive(Debug)]
+pub struct Chosen {
+    /// Its file.
+    pub file: String,
+    /// Why this one.
+    pub why: String,
+}
+
+/// Profiles that run on most machines come first: another one may be for a CPU that this is not.
+fn rank(profile: &str) -> usize {
+    ["universal", "portable"].iter().position(|known| profile == *known).unwrap_or(2)
+}
+
+/// Chooses among `names`, some of which are archives, for this machine: the newest version, and of that the profile that
+/// runs on most machines.
+pub fn choose<'a>(names: impl Iterator<Item = &'a str>, folder: &str) -> Result<Chosen> {
+    choose_for(std::env::consts::ARCH, names, folder)
+}
+
+fn choose_for<'a>(arch: &str, names: impl Iterator<Item = &'a str>, folder: &str) -> Result<Chosen> {
+    let mut ours = Vec::new();
+    let mut others = Vec::new();
+    for file in names {
+        let Some((version, target, profile)) = name::of_archive(file).ok().and_then(name::parts) else {
+            continue;
+        };
+        if target.split('-').next() == Some(arch) {
+            let ending = name::ENDINGS.iter().position(|ending| file.ends_with(ending));
+            ours.push((std::cmp::Reverse(name::order(version)), rank(profile), profile, ending, file));
+        } else {
+            others.push(target);
+        }
+    }
+    ours.sort();
+    let Some((_, rank, profile, _, file)) = ours.first() else {
+        if others.is_empty() {
+            return Err(anyhow!(
+                "{folder} holds no archive of Anneal (anneal-VERSION-TARGET-PROFILE.tar.zst)"
+            ));
+        }
+        others.sort_unstable();
+        others.dedup();
+        return Err(exit::lacks(format!(
+            "{folder} holds archives for {}, none for {arch}, which this machine is",
+            others.join(", ")
+        )));
+    };
+    let reason = match (ours.len(), rank) {
+        (1, _) => "the only one for this machine".to_string(),
+        (_, 2) => "the newest version; no universal or portable build of it is there".to_string(),
+        _ => format!("the newest version, of which the {profile} build runs on most machines"),
+    };
+    Ok(Chosen { file: (*file).to_string(), why: format!("{file}: {reason}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_for_this_machine_that_runs_on_most() {
+        let archive = |version: &str, arch: &str, profile: &str, ending: &str| {
+            format!("anneal-{version}-{arch}-unknown-linux-gnu-{profile}{ending}")
+        };
+        let all = [
+            archive("0.9.0", "x86_64", "universal", ".tar.zst"),
+            archive("0.10.0", "x86_64", "native", ".tar.zst"),
+            archive("0.10.0", "x86_64", "portable", ".tar.gz"),
+            archive("0.10.0", "x86_64", "portable", ".tar.zst"),
+            archive("0.11.0", "aarch64", "universal", ".tar.zst"),
+            "index.json".to_string(),
+            archive("0.10.0", "x86_64", "portable", ".tar.zst.sha256"),
+        ];
+        let choose = |arch: &str, all: &[String]| choose_for(arch, all.iter().map(String::as_str), "F");
+        let chosen = choose("x86_64", &all).unwrap();
+        assert_eq!(chosen.file, all[3]);
+        assert!(chosen.why.contains("portable build runs on most"), "{}", chosen.why);
+        assert_eq!(choose("x86_64", &all[..2]).unwrap().file, all[1]);
+        assert_eq!(choose("aarch64", &all).unwrap().file, all[4]);
+        let error = choose("riscv64", &all).unwrap_err();
+        assert_eq!(exit::code_of(&error), 69);
+        assert!(error.to_string().contains("none for riscv64"), "{error}");
+        assert!(choose("x86_64", &all[5..]).unwrap_err().to_string().contains("no archive of Anneal"));
+    }
+}

@@ -1,0 +1,167 @@
+//! Installs archives below a prefix, several versions side by side, one of which is current.
+//!
+//! Everything is made and checked in a folder of its own; then the version is put into its place by one rename, and made
+//! current by another. What is killed before that leaves the earlier version as it was.
+
+mod choose;
+mod links;
+mod lock;
+mod prefix;
+mod remove;
+mod source;
+mod stage;
+mod switch;
+
+use anyhow::{Context, Result, bail};
+use build_info::Bytes;
+
+use crate::order::{self, Install, Installed, List, Version};
+use crate::signature::Key;
+use crate::{exit, files, program, sums};
+use lock::Lock;
+use prefix::{Prefix, is_there};
+use source::{Place, Source, Told};
+
+pub use remove::uninstall;
+pub use switch::rollback;
+
+/// Installs what `order` names, or says what that would be.
+pub fn install(order: &Install) -> Result<Installed> {
+    if order.no_check && order.sha256.is_some() {
+        return Err(exit::usage("--no-check and --sha256 exclude each other: give one"));
+    }
+    let prefix = Prefix::of(order.prefix.as_deref())?;
+    let key = Key::configured(order.key.as_deref(), prefix.root())?;
+    let mut told = Told::default();
+    let place = source::find(order, &mut told)?;
+    let name = source::name_of(&place)?;
+    // What can be refused is refused before anything is fetched or made.
+    prefix.previous()?;
+    links::check(&prefix, None)?;
+    let plain_folder = std::fs::symlink_metadata(prefix.version(&name)).map_or(true, |meta| meta.is_dir());
+    if !plain_folder {
+        return Err(prefix::foreign(&prefix.version(&name)));
+    }
+    if order.dry_run {
+        return would_install(order, &prefix, &place, key.as_ref(), told);
+    }
+
+    prefix.make_folder("lib/anneal/versions")?;
+    let _lock = Lock::take(&prefix, "install")?;
+    let scratch = lock::staging(&prefix)?;
+    let source = source::open(&place, order, key.as_ref(), Some(scratch.path()), &mut told)?;
+    let staged = stage::stage(source, scratch.path())?;
+    let version = stage::check(&staged)?;
+    links::check(&prefix, Some(&staged))?;
+    let before = prefix.current()?;
+    let was_there = switch::put(&prefix, &name, &staged, order.force, &mut told)?;
+    drop(scratch);
+    links::sweep(&prefix)?;
+    note_path(&prefix, &mut told);
+    Ok(Installed {
+        folder: prefix.version(&name),
+        program: prefix.program(),
+        version: Some(version),
+        previous: before.filter(|before| *before != name),
+        name,
+        was_there,
+        dry_run: false,
+        notes: told.notes,
+        warnings: told.warnings,
+    })
+}
+
+/// All that can be known without writing anything.
+fn would_install(
+    order: &Install,
+    prefix: &Prefix,
+    place: &Place,
+    key: Option<&Key>,
+    mut told: Told,
+) -> Result<Installed> {
+    let name = source::name_of(place)?;
+    match place {
+        Place::There(url, _) => told.notes.push(format!("would fetch {url}, its sum and check them")),
+        _ => match source::open(place, order, key, None, &mut told)? {
+            Source::Archive(archive) => {
+                let size = Bytes(archive.size);
+                told.notes.push(format!("{size}, SHA-256 {}, checked", archive.sha256));
+            }
+            Source::Tree { folder, .. } => {
+                sums::check(&folder)?;
+                told.notes.push(format!("{}: all its files are what was packed", folder.display()));
+            }
+        },
+    }
+    let was_there = is_there(&prefix.version(&name));
+    Ok(Installed {
+        folder: prefix.version(&name),
+        program: prefix.program(),
+        version: None,
+        previous: prefix.current()?.filter(|before| *before != name),
+        name,
+        was_there,
+        dry_run: true,
+        notes: told.notes,
+        warnings: told.warnings,
+    })
+}
+
+/// Says so when a shell here would not find what was installed.
+fn note_path(prefix: &Prefix, told: &mut Told) {
+    let bin = prefix.root().join("bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<_> = std::env::split_paths(&path).collect();
+    let found = folders.iter().map(|folder| folder.join("anneal")).find(|program| program.is_file());
+    match found {
+        Some(found) if found.canonicalize().ok() != prefix.program().canonicalize().ok() => {
+            told.warnings.push(format!(
+                "a shell finds {} first: put {} before its folder in PATH, or remove it",
+                found.display(),
+                bin.display()
+            ));
+        }
+        None => told.warnings.push(format!(
+            "{} is not in PATH: add it (export PATH=\"{}:$PATH\" in ~/.profile), or call {}",
+            bin.display(),
+            bin.display(),
+            prefix.program().display()
+        )),
+        Some(_) => {}
+    }
+}
+
+/// Lists the versions below a prefix, and whether each is still what was installed.
+pub fn list(order: &List) -> Result<Vec<Version>> {
+    let prefix = Prefix::of(order.prefix.as_deref())?;
+    let (current, previous) = (prefix.current()?, prefix.previous()?);
+    let describe = |name: String| {
+        let folder = prefix.version(&name);
+        let size = |name: &String| folder.join(name).metadata().map_or(0, |meta| meta.len());
+        let bytes = files::tree(&folder).unwrap_or_default().iter().map(size).sum();
+        Ok(order::Version {
+            current: current.as_ref() == Some(&name),
+            previous: previous.as_ref() == Some(&name),
+            size: Bytes(bytes),
+            problem: sums::check(&folder).err().map(|error| format!("{error:#}")),
+            name,
+        })
+    };
+    prefix.all()?.into_iter().map(describe).collect()
+}
+
+/// Refuses a version that does not run any more, before it is made current.
+fn check_still_runs(prefix: &Prefix, name: &str) -> Result<()> {
+    let folder = prefix.version(name);
+    sums::check(&folder).with_context(|| format!("{name} is damaged: install it again"))?;
+    program::version(&folder.join("bin/anneal"), &folder)?;
+    Ok(())
+}
+
+/// Takes the lock of a prefix in which something is installed.
+fn lock_installed(prefix: &Prefix, what: &str) -> Result<Lock> {
+    if !prefix.home().is_dir() || prefix.all()?.is_empty() {
+        bail!("nothing is installed in {}: name the prefix with --prefix DIR", prefix.root().display());
+    }
+    Lock::take(prefix, what)
+}

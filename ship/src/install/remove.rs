@@ -1,0 +1,96 @@
+//! Removes versions, and with the last one all that is ours.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::lock::staging;
+use super::prefix::{self, Prefix};
+use super::{links, lock_installed};
+use crate::exit;
+use crate::files;
+use crate::order::{Uninstall, Uninstalled};
+
+/// Removes a version, or all.
+pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {
+    if order.all && order.version.is_some() {
+        return Err(exit::usage("a version and --all exclude each other: give one"));
+    }
+    let prefix = Prefix::of(order.prefix.as_deref())?;
+    let lock = if order.dry_run { None } else { Some(lock_installed(&prefix, "uninstall")?) };
+    let all = prefix.all()?;
+    let current = prefix.current()?.filter(|name| all.contains(name));
+    let doomed = match (&order.version, &current) {
+        _ if order.all => all.clone(),
+        (Some(asked), _) => vec![prefix::find(asked, &all)?],
+        (None, Some(current)) => vec![current.clone()],
+        (None, None) => {
+            return Err(exit::usage(format!(
+                "no version is current: say which to remove, of {}, or --all",
+                all.join(", ")
+            )));
+        }
+    };
+    let left: Vec<&String> = all.iter().filter(|name| !doomed.contains(name)).collect();
+    let next = match current {
+        Some(current) if !doomed.contains(&current) => Some(current),
+        _ => {
+            let previous = prefix.previous()?.filter(|name| left.contains(&name));
+            previous.or_else(|| left.last().map(|name| (*name).clone()))
+        }
+    };
+    if order.dry_run {
+        return Ok(Uninstalled { removed: doomed, current: next, dry_run: true });
+    }
+
+    match &next {
+        Some(next) => switch_away(&prefix, next, &doomed)?,
+        None => {
+            // The links first: they must not lead to half a version.
+            links::remove(&prefix)?;
+            remove_link(&prefix.current_link())?;
+            remove_link(&prefix.previous_link())?;
+        }
+    }
+    let scratch = staging(&prefix)?;
+    for name in &doomed {
+        // Out of the versions by one rename: a kill leaves a whole one there or none.
+        let out = scratch.path().join(name);
+        let place = prefix.version(name);
+        fs::rename(&place, &out).with_context(|| format!("cannot move {} away", place.display()))?;
+        files::remove_tree(&out)?;
+    }
+    drop(scratch);
+    if next.is_none() {
+        prefix.remove_empty()?;
+    }
+    drop(lock);
+    Ok(Uninstalled { removed: doomed, current: next, dry_run: false })
+}
+
+/// Makes `next` current, where it is not, and forgets a previous one that will be gone.
+fn switch_away(prefix: &Prefix, next: &str, doomed: &[String]) -> Result<()> {
+    let current = prefix.current()?;
+    let previous = prefix.previous()?;
+    if current.as_deref() != Some(next) {
+        let links = links::make(prefix, &prefix.version(next))?;
+        files::switch_link(&prefix.current_link(), &PathBuf::from("versions").join(next))?;
+        links.keep();
+        links::sweep(prefix)?;
+    }
+    if previous.is_none_or(|name| name == next || doomed.contains(&name)) {
+        remove_link(&prefix.previous_link())?;
+    }
+    Ok(())
+}
+
+fn remove_link(link: &Path) -> Result<()> {
+    match fs::remove_file(link) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", link.display()))
+        }
+        _ => Ok(()),
+    }
+}

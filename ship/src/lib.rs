@@ -1,0 +1,69 @@
+//! Packs a build into archives, checks them, installs them.
+//!
+//! The program `ship` takes one [`Order`] as JSON on standard input, gives one [`Reply`] as JSON on standard output, and
+//! tells people on standard error how it goes. It is a program of its own because `xtask` is compiled before anything
+//! else: xtask takes this crate without `tools`, which is [`order`] and no more.
+
+pub mod order;
+
+pub use order::{Answer, Order, Reply};
+
+#[cfg(feature = "tools")]
+mod compare;
+#[cfg(feature = "tools")]
+mod elf;
+#[cfg(feature = "tools")]
+mod exit;
+#[cfg(feature = "tools")]
+mod fetch;
+#[cfg(feature = "tools")]
+mod files;
+#[cfg(feature = "tools")]
+mod install;
+#[cfg(feature = "tools")]
+mod interrupt;
+#[cfg(feature = "tools")]
+mod name;
+#[cfg(feature = "tools")]
+mod pack;
+#[cfg(feature = "tools")]
+mod program;
+#[cfg(feature = "tools")]
+mod progress;
+#[cfg(feature = "tools")]
+mod sbom;
+#[cfg(feature = "tools")]
+mod signature;
+#[cfg(feature = "tools")]
+mod sums;
+#[cfg(feature = "tools")]
+mod unpack;
+#[cfg(feature = "tools")]
+mod verify;
+
+#[cfg(feature = "tools")]
+pub use tools::*;
+
+/// What only the program needs.
+#[cfg(feature = "tools")]
+mod tools {
+    use anyhow::Result;
+
+    pub use crate::exit::{code_of, usage};
+    pub use crate::interrupt::catch_signals;
+    pub use crate::unpack::{Unpacked, unpack};
+    use crate::{Answer, Order, compare, install, pack, verify};
+
+    /// Does what `order` says.
+    pub fn carry_out(order: &Order) -> Result<Answer> {
+        match order {
+            Order::Pack(order) => pack::pack(order).map(Answer::Packed),
+            Order::Verify(order) => verify::verify(order).map(Answer::Verified),
+            Order::Compare(order) => compare::compare(&order.one, &order.other).map(Answer::Compared),
+            Order::Install(order) => install::install(order).map(Answer::Installed),
+            Order::Rollback(order) => install::rollback(order).map(Answer::Switched),
+            Order::Uninstall(order) => install::uninstall(order).map(Answer::Uninstalled),
+            Order::List(order) => install::list(order).map(Answer::Listed),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Names: of archives, which become folders, and of what is in them.
+
+use anyhow::{Result, bail, ensure};
+
+/// Endings of an archive, the preferred one first.
+pub const ENDINGS: [&str; 2] = [".tar.zst", ".tar.gz"];
+
+/// Longer names do not fit into a tar header, and no build has one.
+const LONGEST: usize = 128;
+
+/// The name of the version in the archive `file`: the file's own without its ending.
+pub fn of_archive(file: &str) -> Result<&str> {
+    let Some(name) = ENDINGS.iter().find_map(|ending| file.strip_suffix(ending)) else {
+        bail!("{file:?} is no archive of Anneal: its name ends in neither {} nor {}", ENDINGS[0], ENDINGS[1]);
+    };
+    check_version(name)?;
+    Ok(name)
+}
+
+/// Refuses what cannot name a version: it becomes the name of a folder.
+pub fn check_version(name: &str) -> Result<()> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
+    ensure!(
+        name.starts_with("anneal-") && name.len() <= LONGEST && name.chars().all(plain),
+        "{name:?} names no version of Anneal: that is anneal-VERSION-TARGET-PROFILE of letters, digits and ._+-"
+    );
+    Ok(())
+}
+
+/// Refuses what cannot name a file in an archive: absolute, upwards, empty parts, control characters.
+pub fn check_member(name: &str) -> Result<()> {
+    ensure!(!name.is_empty(), "an empty name");
+    ensure!(!name.chars().any(char::is_control), "the name {name:?} holds control characters");
+    ensure!(!name.contains('\\'), "the name {name:?} holds a backslash");
+    for part in name.split('/') {
+        ensure!(
+            !matches!(part, "" | "." | ".."),
+            "the name {name:?} is absolute, or leads upwards or nowhere"
+        );
+    }
+    Ok(())
+}
+
+/// Version, target triple and profile in the name of a version: `anneal-0.1.0-x86_64-unknown-linux-gnu-portable`.
+pub fn parts(name: &str) -> Option<(&str, &str, &str)> {
+    let rest = name.strip_prefix("anneal-")?;
+    let system = rest.find("-linux-")?;
+    // The architecture and the vendor stand before the system, and hold no `-`.
+    let vendor = rest[..system].rfind('-')?;
+    let target = rest[..vendor].rfind('-')? + 1;
+    let environment = system + "-linux-".len();
+    let end = environment + rest[environment..].find('-')?;
+    let (version, triple, profile) = (&rest[..target - 1], &rest[target..end], &rest[end + 1..]);
+    (!version.is_empty() && !profile.is_empty()).then_some((version, triple, profile))
+}
+
+/// A version as a list that sorts as people count: 0.10.0 after 0.9.0, and 1.0.0-rc.1 before 1.0.0.
+pub fn order(version: &str) -> (Vec<u64>, bool, String) {
+    let (numbers, rest) = version.split_once(['-', '+']).unwrap_or((version, ""));
+    let numbers = numbers.split('.').map(|number| number.parse().unwrap_or(0)).collect();
+    (numbers, rest.is_empty() || version.contains('+'), rest.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_could_leave_its_folder_is_refused() {
+        for good in ["a", "bin/anneal", "share/doc/a b/README", "..a", "a..b/c"] {
+            assert!(check_member(good).is_ok(), "{good}");
+        }
+        for wrong in ["", "/a", "a/", "a//b", ".", "..", "a/../b", "./a", "a\nb", "a\u{1b}[2J", "a\\b"] {
+            assert!(check_member(wrong).is_err(), "{wrong:?} was taken");
+        }
+        for wrong in
+            ["", "anneal", "anneal-/x", "anneal-..\u{0}", "other-1", &format!("anneal-{}", "x".repeat(130))]
+        {
+            assert!(check_version(wrong).is_err(), "{wrong:?} was taken");
+        }
+    }
+
+    #[test]
+    fn a_name_tells_version_target_and_profile() {
+        let cases = [
+            (
+                "anneal-0.1.0-x86_64-unknown-linux-gnu-portable",
+                Some(("0.1.0", "x86_64-unknown-linux-gnu", "portable")),
+            ),
+            (
+                "anneal-1.0.0-rc.1-aarch64-unknown-linux-musl-native-lto",
+                Some(("1.0.0-rc.1", "aarch64-unknown-linux-musl", "native-lto")),
+            ),
+            ("anneal-0.1.0-x86_64-unknown-linux-gnu", None),
+            ("anneal-0.1.0", None),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(parts(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn versions_sort_as_people_count() {
+        let ascending = ["0.9.0", "0.10.0", "1.0.0-rc.1", "1.0.0", "1.0.1"];
+        for pair in ascending.windows(2) {
+            assert!(order(pair[0]) < order(pair[1]), "{pair:?}");
+        }
+    }
+}

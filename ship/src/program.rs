@@ -1,0 +1,82 @@
+//! Runs the program that was unpacked, to see that it can be.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::{exit, interrupt};
+
+/// It prints a line; a program that takes longer waits for something.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// What the CPU guard exits with.
+const LACKS: i32 = 69;
+
+/// What is kept of its output.
+const MOST_OUTPUT: u64 = 1 << 16;
+
+/// What `program --version` prints, run in `folder` with an empty environment.
+///
+/// # Errors
+/// When it fails, with what it said; with exit code 69 when its CPU guard says that this CPU will not do.
+pub fn version(program: &Path, folder: &Path) -> Result<String> {
+    let shown = program.display();
+    let mut child = Command::new(program)
+        .arg("--version")
+        .env_clear()
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| {
+            format!(
+                "cannot run {shown}: the file system may forbid programs (noexec), or its loader is not there"
+            )
+        })?;
+    let said = reader(child.stdout.take());
+    let complained = reader(child.stderr.take());
+    let started = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().with_context(|| format!("cannot wait for {shown}"))? {
+            break status;
+        }
+        let stopped = interrupt::check();
+        if stopped.is_err() || started.elapsed() > LONGEST {
+            let _ = child.kill();
+            let _ = child.wait();
+            stopped?;
+            return Err(anyhow!("{shown} --version has not ended within {} s", LONGEST.as_secs()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    // Whoever it may have started could hold the pipes open.
+    let text = |from: mpsc::Receiver<String>| from.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+    let (said, complained) = (text(said), text(complained));
+    let complained = complained.trim();
+    if status.success() {
+        return Ok(said.trim().to_string());
+    }
+    if status.code() == Some(LACKS) {
+        return Err(exit::lacks(complained.to_string()));
+    }
+    let words = if complained.is_empty() { "and printed nothing" } else { complained };
+    Err(anyhow!("{shown} --version failed ({status}): {words}"))
+}
+
+/// The text that comes out of `pipe`, once it ends.
+fn reader(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(pipe) = pipe {
+            let _ = pipe.take(MOST_OUTPUT).read_to_end(&mut bytes);
+        }
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    receiver
+}

@@ -1,0 +1,224 @@
+//! Which crates are really in a program: what `cargo tree` resolves for it alone. `cargo metadata` tells the rest, but joins
+//! the features of all members of a workspace.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use build_info::Sha256;
+use serde::Deserialize;
+
+use crate::order::Rust;
+
+/// One crate that is linked.
+#[derive(Clone, Debug)]
+pub struct Crate {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Its features that are on.
+    pub features: Vec<String>,
+    /// SPDX expression, as its author wrote it.
+    pub license: Option<String>,
+    /// File that its author named in place of an expression.
+    pub license_file: Option<PathBuf>,
+    /// What it is.
+    pub description: Option<String>,
+    /// Digest of its package, where it came from a registry.
+    pub checksum: Option<Sha256>,
+    /// Its source folder.
+    pub folder: PathBuf,
+    /// Places of what it needs in the list of crates.
+    pub needs: BTreeSet<usize>,
+    foreign: bool,
+}
+
+impl Crate {
+    /// Whether it is none of this workspace.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign
+    }
+}
+
+/// What `cargo metadata` tells.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    version: String,
+    license: Option<String>,
+    license_file: Option<PathBuf>,
+    description: Option<String>,
+    source: Option<String>,
+    manifest_path: PathBuf,
+}
+
+/// What Cargo.lock holds.
+#[derive(Deserialize)]
+struct Lock {
+    package: Vec<Locked>,
+}
+
+#[derive(Deserialize)]
+struct Locked {
+    name: String,
+    version: String,
+    checksum: Option<Sha256>,
+}
+
+/// One line of `cargo tree`.
+struct Line {
+    depth: usize,
+    name: String,
+    version: String,
+    features: Vec<String>,
+}
+
+/// A name and a version.
+type Id = (String, String);
+
+/// The crates of a program for `target`, by name and version: neither what build scripts nor what macros are made of.
+pub fn crates(rust: &Rust, target: &str) -> Result<Vec<Crate>> {
+    let features = match rust.features.is_empty() {
+        true => Vec::new(),
+        false => vec![format!("--features={}", rust.features.join(","))],
+    };
+    let tree = ["tree", "--locked", "--package", &rust.package, "--edges", "normal,no-proc-macro"];
+    let form = ["--prefix", "depth", "--format", "{p}|{f}", "--color", "never", "--target", target];
+    let tree = cargo(rust, tree.into_iter().chain(form).chain(features.iter().map(String::as_str)))?;
+    let metadata =
+        cargo(rust, ["metadata", "--locked", "--format-version", "1", "--filter-platform", target])?;
+    let metadata: Metadata =
+        serde_json::from_slice(&metadata).context("cannot understand `cargo metadata`")?;
+    let lock = rust.workspace.join("Cargo.lock");
+    let text = std::fs::read_to_string(&lock).with_context(|| format!("cannot read {}", lock.display()))?;
+    let lock: Lock =
+        toml::from_str(&text).with_context(|| format!("cannot understand {}", lock.display()))?;
+    let lines = String::from_utf8(tree).context("cannot understand `cargo tree`")?;
+    let lines = lines.lines().filter(|line| !line.is_empty()).map(line).collect::<Result<Vec<_>>>()?;
+    join(&lines, metadata.packages, lock.package)
+}
+
+fn cargo<'a>(rust: &Rust, arguments: impl IntoIterator<Item = &'a str>) -> Result<Vec<u8>> {
+    let arguments: Vec<&str> = arguments.into_iter().collect();
+    let shown = arguments.join(" ");
+    let output = Command::new(&rust.cargo)
+        .args(&arguments)
+        .current_dir(&rust.workspace)
+        .output()
+        .with_context(|| format!("cannot run {} {shown}", rust.cargo.display()))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        bail!("cargo {shown} failed ({}): {}", output.status, words.trim());
+    }
+    Ok(output.stdout)
+}
+
+/// `2anyhow v1.0.104|default,std (*)`
+fn line(text: &str) -> Result<Line> {
+    let cannot = || format!("cannot understand the line {text:?} of `cargo tree`");
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (depth, rest) = text.split_at(digits);
+    let (package, features) = rest.split_once('|').with_context(cannot)?;
+    let mut words = package.split(' ');
+    let name = words.next().with_context(cannot)?;
+    let version = words.next().and_then(|version| version.strip_prefix('v')).with_context(cannot)?;
+    let features = features.trim_end_matches("(*)").trim();
+    Ok(Line {
+        depth: depth.parse().with_context(cannot)?,
+        name: name.to_string(),
+        version: version.to_string(),
+        features: features.split(',').filter(|feature| !feature.is_empty()).map(str::to_string).collect(),
+    })
+}
+
+fn join(lines: &[Line], packages: Vec<Package>, locked: Vec<Locked>) -> Result<Vec<Crate>> {
+    let id = |line: &Line| (line.name.clone(), line.version.clone());
+    let names: BTreeSet<Id> = lines.iter().map(id).collect();
+    let places: BTreeMap<&Id, usize> = names.iter().enumerate().map(|(place, id)| (id, place)).collect();
+    let mut known: BTreeMap<Id, Package> = BTreeMap::new();
+    for package in packages {
+        known.insert((package.name.clone(), package.version.clone()), package);
+    }
+    let checksums: BTreeMap<Id, Option<Sha256>> =
+        locked.into_iter().map(|locked| ((locked.name, locked.version), locked.checksum)).collect();
+
+    let mut crates = Vec::new();
+    for id in &names {
+        let package =
+            known.remove(id).with_context(|| format!("`cargo metadata` knows no {} {}", id.0, id.1))?;
+        let folder = package.manifest_path.parent().unwrap_or(Path::new(".")).to_path_buf();
+        crates.push(Crate {
+            name: package.name,
+            version: package.version,
+            features: Vec::new(),
+            license: package.license,
+            license_file: package.license_file,
+            description: package.description,
+            checksum: checksums.get(id).cloned().flatten(),
+            folder,
+            needs: BTreeSet::new(),
+            foreign: package.source.is_some(),
+        });
+    }
+    // The way from the root to the line before.
+    let mut above: Vec<usize> = Vec::new();
+    for line in lines {
+        let place = places[&id(line)];
+        ensure!(line.depth <= above.len(), "`cargo tree` has a line without the one above it: {}", line.name);
+        above.truncate(line.depth);
+        if let Some(needing) = above.last() {
+            crates[*needing].needs.insert(place);
+        }
+        above.push(place);
+        let features: BTreeSet<String> =
+            crates[place].features.iter().chain(&line.features).cloned().collect();
+        crates[place].features = features.into_iter().collect();
+    }
+    Ok(crates)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_becomes_a_graph() {
+        let package = |name: &str, source: Option<&str>| Package {
+            name: name.to_string(),
+            version: "1.0.0".to_string(),
+            license: None,
+            license_file: None,
+            description: None,
+            source: source.map(str::to_string),
+            manifest_path: PathBuf::from(format!("/x/{name}/Cargo.toml")),
+        };
+        let text = ["0a v1.0.0 (/x/a)|", "1b v1.0.0|default,std", "2c v1.0.0|", "1c v1.0.0|alloc (*)"];
+        let lines = text.map(|text| line(text).unwrap());
+        let packages = || vec![package("a", None), package("b", Some("r")), package("c", Some("r"))];
+        let crates = join(&lines, packages(), Vec::new()).unwrap();
+        let told: Vec<_> = crates
+            .iter()
+            .map(|part| {
+                (part.name.as_str(), part.features.join(","), part.needs.iter().copied().collect::<Vec<_>>())
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("a", String::new(), vec![1, 2]),
+                ("b", "default,std".into(), vec![2]),
+                ("c", "alloc".into(), vec![])
+            ]
+        );
+        assert_eq!(crates.iter().map(Crate::is_foreign).collect::<Vec<_>>(), [false, true, true]);
+        assert!(join(&lines, Vec::new(), Vec::new()).is_err());
+        assert!(line("what?").is_err());
+    }
+}

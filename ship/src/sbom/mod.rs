@@ -1,0 +1,159 @@
+//! The bill of materials: CycloneDX 1.6, <https://cyclonedx.org/docs/1.6/json/>. Written by hand, for `cyclonedx-bom` brings
+//! XML, and gives every document a random number.
+
+mod crates;
+mod time;
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+pub use crates::{Crate, crates};
+
+use crate::order::{Pack, Part};
+
+/// The document, as it is written to a file.
+pub fn bill(order: &Pack, crates: &[Crate]) -> Result<Vec<u8>> {
+    let root = format!("pkg:generic/anneal@{}?profile={}", order.version, encoded(&order.profile));
+    let package = order.parts.rust.as_ref().map(|rust| rust.package.as_str());
+    let is_root = |part: &Crate| Some(part.name.as_str()) == package;
+    let reference = |part: &Crate| if is_root(part) { root.clone() } else { purl(part) };
+
+    let mut components: BTreeMap<String, Value> = BTreeMap::new();
+    let mut depends: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for part in crates {
+        let needs = part.needs.iter().map(|needed| reference(&crates[*needed])).collect();
+        depends.insert(reference(part), needs);
+        if !is_root(part) {
+            components.insert(purl(part), component(part));
+        }
+    }
+    for other in &order.parts.others {
+        components.insert(other.purl.clone(), other_component(other));
+        depends.insert(other.purl.clone(), Vec::new());
+        depends.entry(root.clone()).or_default().push(other.purl.clone());
+    }
+    for needs in depends.values_mut() {
+        needs.sort();
+        needs.dedup();
+    }
+    let graph: Vec<Value> = depends
+        .into_iter()
+        .map(|(reference, needs)| json!({ "ref": reference, "dependsOn": needs }))
+        .collect();
+    let document = json!({
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "timestamp": time::rfc3339(order.mtime),
+            "tools": { "components": [{
+                "type": "application", "name": "anneal-ship", "version": env!("CARGO_PKG_VERSION")
+            }] },
+            "component": {
+                "type": "application",
+                "bom-ref": root,
+                "name": "anneal",
+                "version": order.version,
+                "licenses": [{ "expression": "MIT" }],
+                "purl": root,
+                "properties": properties(&[
+                    ("anneal:target".to_string(), order.target.clone()),
+                    ("anneal:profile".to_string(), order.profile.clone()),
+                ]),
+            },
+        },
+        "components": components.into_values().collect::<Vec<_>>(),
+        "dependencies": graph,
+    });
+    let mut text = serde_json::to_vec_pretty(&document)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+fn component(part: &Crate) -> Value {
+    let mut component = json!({
+        "type": "library",
+        "bom-ref": purl(part),
+        "name": part.name,
+        "version": part.version,
+        "scope": "required",
+        "purl": purl(part),
+    });
+    let mut set = |key: &str, value: Value| component[key] = value;
+    if let Some(license) = &part.license {
+        set("licenses", json!([{ "expression": expression(license) }]));
+    }
+    if let Some(checksum) = &part.checksum {
+        set("hashes", json!([{ "alg": "SHA-256", "content": checksum }]));
+    }
+    if let Some(description) = &part.description {
+        set("description", json!(description.split_whitespace().collect::<Vec<_>>().join(" ")));
+    }
+    if !part.features.is_empty() {
+        set("properties", properties(&[("cargo:features".to_string(), part.features.join(","))]));
+    }
+    component
+}
+
+fn other_component(part: &Part) -> Value {
+    let mut component = json!({
+        "type": "library",
+        "bom-ref": part.purl,
+        "name": part.name,
+        "version": part.version,
+        "description": part.description,
+        "scope": "required",
+        "licenses": [{ "expression": part.license }],
+        "purl": part.purl,
+    });
+    let patches =
+        part.patches.iter().map(|(name, sha256)| (format!("anneal:patch:{name}"), sha256.to_string()));
+    let all: Vec<(String, String)> = part.properties.iter().cloned().chain(patches).collect();
+    if !all.is_empty() {
+        component["properties"] = properties(&all);
+    }
+    if !part.patches.is_empty() {
+        let patch = |(name, _): &(String, _)| json!({ "type": "unofficial", "resolves": [{ "type": "enhancement", "name": name }] });
+        component["pedigree"] = json!({ "patches": part.patches.iter().map(patch).collect::<Vec<_>>() });
+    }
+    component
+}
+
+fn properties(all: &[(String, String)]) -> Value {
+    let property = |(name, value): &(String, String)| json!({ "name": name, "value": value });
+    all.iter().map(property).collect()
+}
+
+/// The package URL of a crate; one of this workspace is on no registry.
+fn purl(part: &Crate) -> String {
+    let kind = if part.is_foreign() { "cargo/" } else { "generic/anneal/" };
+    format!("pkg:{kind}{}@{}", part.name, encoded(&part.version))
+}
+
+/// As package URLs want what is not plain.
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_~".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+/// `MIT/Apache-2.0`, as cargo once had it, is no SPDX expression.
+fn expression(license: &str) -> String {
+    license.split('/').map(str::trim).collect::<Vec<_>>().join(" OR ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cargo_once_took_for_an_expression_becomes_one() {
+        for (old, new) in [("MIT/Apache-2.0", "MIT OR Apache-2.0"), ("MIT OR Zlib", "MIT OR Zlib")] {
+            assert_eq!(expression(old), new);
+        }
+        assert_eq!(encoded("0.1.0+b:c"), "0.1.0%2Bb%3Ac");
+    }
+}

@@ -1,0 +1,259 @@
+//! A small build that can be packed and installed, the program that does it, and install.sh, which does the same.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use ship::order::{Install, Item, Licences, Pack, Packed, Part, Parts, Uninstall};
+use ship::{Answer, Order, Reply};
+
+/// Seconds since 1970 of every packed file.
+pub const MTIME: u64 = 1_700_000_000;
+
+/// The target triple of this machine.
+pub fn target() -> String {
+    format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
+}
+
+/// Name of the archive of `version`.
+pub fn name(version: &str) -> String {
+    format!("anneal-{version}-{}-portable", target())
+}
+
+/// A C program in the place of the engine, which says `says` and exits with `code`.
+pub fn program(path: &Path, says: &str, code: i32) {
+    let source = path.with_extension("c");
+    // It must start with nothing in its environment, like the engine.
+    let stream = if code == 0 { "stdout" } else { "stderr" };
+    let text = format!(
+        "#include <stdio.h>\nint main(void) {{ fprintf({stream}, \"{says}\\n\"); return {code}; }}\n"
+    );
+    fs::write(&source, text).unwrap();
+    let compiled = Command::new("cc").arg(&source).arg("-o").arg(path).output().expect("cc is there");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    fs::remove_file(source).unwrap();
+}
+
+/// Writes the files of a build to `folder`, whose program says `says`.
+pub fn build(folder: &Path, says: &str) {
+    for below in ["bin", "man", "licences/vendor/x", "completions"] {
+        fs::create_dir_all(folder.join(below)).unwrap();
+    }
+    program(&folder.join("bin/anneal"), says, 0);
+    let record = format!("{{\"target\": {:?}, \"hostname\": null, \"host\": {{}}}}\n", target());
+    fs::write(folder.join("build_info.json"), record).unwrap();
+    fs::write(folder.join("man/anneal.1"), ".TH anneal 1\n").unwrap();
+    fs::write(folder.join("man/anneal-run.1"), ".TH anneal-run 1\n").unwrap();
+    for shell in ["anneal", "_anneal", "anneal.fish"] {
+        fs::write(folder.join("completions").join(shell), "# completions\n").unwrap();
+    }
+    fs::write(folder.join("LICENSE"), "MIT\n").unwrap();
+    fs::write(folder.join("licences/LICENSE"), "MIT, llama.cpp\n").unwrap();
+    fs::write(folder.join("licences/vendor/x/LICENSE"), "Zlib\n").unwrap();
+}
+
+/// The order to pack what [`build`] wrote.
+pub fn order(folder: &Path, version: &str, out: &Path) -> Pack {
+    let files = [
+        ("bin/anneal", "bin/anneal"),
+        ("build_info.json", "build_info.json"),
+        ("man/anneal.1", "share/man/man1/anneal.1"),
+        ("man/anneal-run.1", "share/man/man1/anneal-run.1"),
+        ("completions/anneal", "share/bash-completion/completions/anneal"),
+        ("completions/_anneal", "share/zsh/site-functions/_anneal"),
+        ("completions/anneal.fish", "share/fish/vendor_completions.d/anneal.fish"),
+        ("LICENSE", "share/doc/anneal/LICENSE"),
+    ];
+    let item = |(from, to): (&str, &str)| Item {
+        from: folder.join(from),
+        to: to.to_string(),
+        executable: to.starts_with("bin/"),
+    };
+    Pack {
+        name: name(version),
+        version: version.to_string(),
+        target: target(),
+        profile: "portable".to_string(),
+        out: out.to_path_buf(),
+        files: files.into_iter().map(item).collect(),
+        mtime: MTIME,
+        gz: true,
+        deb: None,
+        parts: Parts {
+            rust: None,
+            others: vec![Part {
+                name: "llama.cpp".to_string(),
+                version: "b1".to_string(),
+                license: "MIT".to_string(),
+                purl: "pkg:generic/llama.cpp@b1".to_string(),
+                description: "runs models".to_string(),
+                patches: Vec::new(),
+                properties: Vec::new(),
+            }],
+            licences: vec![Licences {
+                folder: folder.join("licences"),
+                name: "llama.cpp-b1".to_string(),
+                deep: true,
+            }],
+        },
+    }
+}
+
+/// Packs an order in this process.
+pub fn packed(order: Pack) -> Packed {
+    match ship::carry_out(&Order::Pack(Box::new(order))).unwrap() {
+        Answer::Packed(packed) => packed,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A folder with archives of `versions`, whose programs say `anneal VERSION`.
+pub fn archives(temp: &Path, versions: &[&str]) -> PathBuf {
+    let out = temp.join("dist");
+    for version in versions {
+        let folder = temp.join(format!("build-{version}"));
+        build(&folder, &format!("anneal {version}"));
+        packed(order(&folder, version, &out));
+    }
+    out
+}
+
+/// Gives an order to the program `ship`, which an error of the program is none for.
+pub fn ship_with(order: &Order, change: impl FnOnce(&mut Command)) -> (i32, Reply) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ship"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    command.env_remove("ANNEAL_MINISIGN_KEY");
+    change(&mut command);
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&serde_json::to_vec(order).unwrap()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let reply = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {:?}", String::from_utf8_lossy(&output.stdout)));
+    (output.status.code().unwrap_or(-1), reply)
+}
+
+/// The same with nothing changed.
+pub fn ship(order: &Order) -> (i32, Reply) {
+    ship_with(order, |_| {})
+}
+
+/// What a failure said, on one line.
+pub fn said(reply: &Reply) -> String {
+    match reply {
+        Reply::Failed(failed) => failed.said.join(": "),
+        Reply::Done(answer) => panic!("it was done: {answer:?}"),
+    }
+}
+
+/// Both ways to install: what holds for one must hold for the other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Installer {
+    Ship,
+    Script,
+}
+
+pub const BOTH: [Installer; 2] = [Installer::Ship, Installer::Script];
+
+/// How it ended: the exit code, and what was said.
+pub type Ended = (i32, String);
+
+impl Installer {
+    pub fn install(self, from: &Path, prefix: &Path) -> Ended {
+        self.install_with(from.to_str().unwrap(), prefix, |_| {}, &[])
+    }
+
+    /// With more in the order, and the same as arguments.
+    pub fn install_with(
+        self,
+        from: &str,
+        prefix: &Path,
+        change: impl FnOnce(&mut Install),
+        arguments: &[&str],
+    ) -> Ended {
+        let mut order =
+            Install { from: from.to_string(), prefix: Some(prefix.to_path_buf()), ..Install::default() };
+        change(&mut order);
+        match self {
+            Self::Ship => ended(ship(&Order::Install(order))),
+            Self::Script => script(&[&["--from", from][..], arguments].concat(), prefix),
+        }
+    }
+
+    pub fn rollback(self, prefix: &Path) -> Ended {
+        let order = ship::order::Rollback { prefix: Some(prefix.to_path_buf()), dry_run: false };
+        match self {
+            Self::Ship => ended(ship(&Order::Rollback(order))),
+            Self::Script => script(&["--rollback"], prefix),
+        }
+    }
+
+    pub fn uninstall(self, prefix: &Path, all: bool) -> Ended {
+        let order = Uninstall { all, prefix: Some(prefix.to_path_buf()), ..Uninstall::default() };
+        match self {
+            Self::Ship => ended(ship(&Order::Uninstall(order))),
+            Self::Script if all => script(&["--uninstall", "--all"], prefix),
+            Self::Script => script(&["--uninstall"], prefix),
+        }
+    }
+}
+
+fn ended((code, reply): (i32, Reply)) -> Ended {
+    match reply {
+        Reply::Done(answer) => (code, format!("{answer:?}")),
+        Reply::Failed(failed) => (code, failed.said.join(": ")),
+    }
+}
+
+/// install.sh, as a command.
+pub fn script_command(arguments: &[&str], prefix: &Path) -> Command {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../install.sh");
+    let mut command = Command::new("sh");
+    command.arg(script).args(arguments).arg("--prefix").arg(prefix).env_remove("ANNEAL_MINISIGN_KEY");
+    command
+}
+
+fn script(arguments: &[&str], prefix: &Path) -> Ended {
+    let Output { status, stdout, stderr } = script_command(arguments, prefix).output().unwrap();
+    let text = [stdout, stderr].concat();
+    (status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// What the installed program says; nothing when none runs.
+pub fn runs(prefix: &Path) -> Option<String> {
+    let output = Command::new(prefix.join("bin/anneal")).arg("--version").output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
+}
+
+/// Everything below `folder`: names, what links hold, digests and modes of files.
+pub fn snapshot(folder: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut waiting = vec![folder.to_path_buf()];
+    while let Some(path) = waiting.pop() {
+        for entry in fs::read_dir(&path).into_iter().flatten().flatten() {
+            let (path, kind) = (entry.path(), entry.file_type().unwrap());
+            let name = path.strip_prefix(folder).unwrap().display().to_string();
+            let told = if kind.is_symlink() {
+                format!("-> {}", fs::read_link(&path).unwrap().display())
+            } else if kind.is_dir() {
+                waiting.push(path.clone());
+                "folder".to_string()
+            } else {
+                let mode = entry.metadata().unwrap().permissions().mode();
+                format!("{mode:o} {:?}", fs::read(&path).map(|content| (content.len(), hash(&content))))
+            };
+            found.insert(name, told);
+        }
+    }
+    found
+}
+
+fn hash(content: &[u8]) -> u64 {
+    use std::hash::{DefaultHasher, Hasher};
+    let mut hasher = DefaultHasher::new();
+    hasher.write(content);
+    hasher.finish()
+}

@@ -1,0 +1,300 @@
+//! A full disk, a prefix that cannot be written to, a kill at any moment: the earlier version runs on, and the next
+//! installer finds nothing in its way.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{BOTH, Installer, build, name, order, packed, runs, script_command};
+use ship::Order;
+use ship::order::{Install, Item};
+
+/// Bytes that do not compress.
+const BALLAST: usize = 4 << 20;
+
+/// Archives 0.1.0, which is small, and 0.2.0 and 0.3.0, which are not.
+fn archives(temp: &Path) -> PathBuf {
+    let out = temp.join("dist");
+    let mut state = 1u64;
+    let ballast: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    })
+    .take(BALLAST)
+    .collect();
+    for version in ["0.1.0", "0.2.0", "0.3.0"] {
+        let folder = temp.join(version);
+        build(&folder, &format!("anneal {version}"));
+        let mut order = order(&folder, version, &out);
+        // Level 19 of what does not compress is slow, and no matter here.
+        order.gz = false;
+        if version != "0.1.0" {
+            let from = folder.join("ballast");
+            fs::write(&from, &ballast).unwrap();
+            order.files.push(Item { from, to: "share/doc/anneal/ballast".to_string(), executable: false });
+        }
+        packed(order);
+    }
+    out
+}
+
+fn archive(dist: &Path, version: &str) -> PathBuf {
+    dist.join(format!("{}.tar.zst", name(version)))
+}
+
+/// Starts an installation that is not waited for, in a group of its own.
+fn start(installer: Installer, from: &Path, prefix: &Path, before: &str) -> Child {
+    let mut command = match installer {
+        Installer::Ship => {
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("{before} exec {}", env!("CARGO_BIN_EXE_ship"))]);
+            command
+        }
+        Installer::Script => {
+            let inner = script_command(&["--from", from.to_str().unwrap()], prefix);
+            let words: Vec<String> =
+                inner.get_args().map(|word| format!("'{}'", word.to_string_lossy())).collect();
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("{before} exec sh {}", words.join(" "))]);
+            command
+        }
+    };
+    command.env_remove("ANNEAL_MINISIGN_KEY").process_group(0);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let order = Install {
+        from: from.display().to_string(),
+        prefix: Some(prefix.to_path_buf()),
+        ..Install::default()
+    };
+    // The script reads none of it.
+    let _ = child.stdin.take().unwrap().write_all(&serde_json::to_vec(&Order::Install(order)).unwrap());
+    child
+}
+
+/// Names of what work has left in a prefix.
+fn leavings(prefix: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for folder in ["lib/anneal", "bin", "lib/anneal/versions"] {
+        for entry in fs::read_dir(prefix.join(folder)).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if (name.starts_with('.') || name.contains(".new")) && name != ".lock" {
+                found.push(format!("{folder}/{name}"));
+            }
+        }
+    }
+    found
+}
+
+/// A file system of `size` bytes at `place`, for root where mounting is allowed.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(place: &Path, size: usize) -> Option<Self> {
+        fs::create_dir_all(place).unwrap();
+        let option = format!("size={size}");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &option, "tmpfs"]).arg(place).output();
+        mounted.ok()?.status.success().then(|| Self(place.to_path_buf()))
+    }
+
+    fn remount(&self, option: &str) {
+        let option = format!("remount,{option}");
+        let done = Command::new("mount").args(["-o", &option]).arg(&self.0).status().unwrap();
+        assert!(done.success(), "cannot {option} {}", self.0.display());
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// Says so where a test cannot be run: files that may not get large stand for a full disk then.
+fn cannot_mount() {
+    eprintln!("NOT TESTED: no small file system can be mounted here (it takes root)");
+}
+
+#[test]
+fn a_full_disk_leaves_the_version_before() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path());
+    for installer in BOTH {
+        // Full at the beginning, in the middle of the large file, and at the very end.
+        for size in [256 << 10, 2 << 20, BALLAST, BALLAST + (64 << 10), BALLAST + (160 << 10)] {
+            let Some(disk) = Mounted::new(&temp.path().join("disk"), size) else { return cannot_mount() };
+            let prefix = disk.0.join("prefix");
+            let (code, words) = installer.install(&archive(&dist, "0.1.0"), &prefix);
+            assert_eq!(code, 0, "{installer:?}, {size}: {words}");
+            let (code, words) = installer.install(&archive(&dist, "0.2.0"), &prefix);
+            if code == 0 {
+                // It fitted after all: then all of it is there.
+                assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"), "{installer:?}, {size}");
+                assert!(size > BALLAST, "{installer:?}: {BALLAST} bytes on a disk of {size}");
+                continue;
+            }
+            assert_eq!(code, 1, "{installer:?}, {size}: {words}");
+            assert!(
+                words.contains("No space left") || words.contains("disk is full"),
+                "{installer:?}: {words}"
+            );
+            assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"), "{installer:?}, {size}: {words}");
+            assert_eq!(leavings(&prefix), Vec::<String>::new(), "{installer:?}, {size}");
+            assert_eq!(fs::read_dir(prefix.join("lib/anneal/versions")).unwrap().count(), 1);
+            // Space is made, and it goes on.
+            disk.remount("size=64m");
+            let (code, words) = installer.install(&archive(&dist, "0.2.0"), &prefix);
+            assert_eq!(code, 0, "{installer:?}, {size}: {words}");
+            assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"));
+        }
+    }
+}
+
+#[test]
+fn a_file_that_may_not_get_large_leaves_the_version_before() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path());
+    for installer in BOTH {
+        let prefix = temp.path().join(format!("{installer:?}"));
+        installer.install(&archive(&dist, "0.1.0"), &prefix);
+        // Blocks of 512 bytes: half of the ballast.
+        let mut child = start(installer, &archive(&dist, "0.2.0"), &prefix, "ulimit -f 4096;");
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(1), "{installer:?}: {status}");
+        assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"), "{installer:?}");
+        assert_eq!(leavings(&prefix), Vec::<String>::new(), "{installer:?}");
+    }
+}
+
+#[test]
+fn a_prefix_that_cannot_be_written_to_is_named() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path());
+    for installer in BOTH {
+        let place = temp.path().join(format!("{installer:?}"));
+        let root = rustix::process::geteuid().is_root();
+        let disk = if root { Mounted::new(&place, 16 << 20) } else { None };
+        if root && disk.is_none() {
+            return cannot_mount();
+        }
+        let prefix = place.join("prefix");
+        installer.install(&archive(&dist, "0.1.0"), &prefix);
+        let writable = |yes: bool| match &disk {
+            Some(disk) => disk.remount(if yes { "rw" } else { "ro" }),
+            None => {
+                let mode = if yes { 0o755 } else { 0o555 };
+                for folder in ["", "lib/anneal", "lib/anneal/versions"] {
+                    fs::set_permissions(prefix.join(folder), fs::Permissions::from_mode(mode)).unwrap();
+                }
+            }
+        };
+        writable(false);
+        let (code, words) = installer.install(&archive(&dist, "0.2.0"), &prefix);
+        let (new_code, new_words) = installer.install(&archive(&dist, "0.2.0"), &prefix.join("below"));
+        let still = runs(&prefix);
+        writable(true);
+        assert_eq!(code, 1, "{installer:?}: {words}");
+        assert!(words.contains(prefix.to_str().unwrap()), "{installer:?}: {words}");
+        assert_eq!(new_code, 1, "{installer:?}: {new_words}");
+        assert!(new_words.contains("--prefix DIR"), "{installer:?}: {new_words}");
+        assert_eq!(still.as_deref(), Some("anneal 0.1.0"), "{installer:?}");
+    }
+}
+
+#[test]
+fn a_kill_at_any_moment_leaves_a_version_that_runs() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path());
+    for installer in BOTH {
+        let prefix = temp.path().join(format!("{installer:?}"));
+        let (code, words) = installer.install(&archive(&dist, "0.1.0"), &prefix);
+        assert_eq!(code, 0, "{words}");
+        let begun = Instant::now();
+        assert!(start(installer, &archive(&dist, "0.2.0"), &prefix, "").wait().unwrap().success());
+        let whole = begun.elapsed();
+
+        let mut before = "anneal 0.2.0".to_string();
+        let mut killed = 0;
+        for turn in 0..20 {
+            let version = if turn % 2 == 0 { "0.3.0" } else { "0.2.0" };
+            // Where it is there already, there would be little to interrupt.
+            if let Ok(previous) = prefix.join("lib/anneal/previous").canonicalize() {
+                fs::remove_dir_all(previous).unwrap();
+            }
+            let mut child = start(installer, &archive(&dist, version), &prefix, "");
+            std::thread::sleep(whole.mul_f64(f64::from(turn) / 19.0));
+            let group = rustix::process::Pid::from_child(&child);
+            let signal = rustix::process::Signal::KILL;
+            let _ = rustix::process::kill_process_group(group, signal);
+            let status = child.wait().unwrap();
+            killed += u32::from(!status.success());
+            let now = runs(&prefix).unwrap_or_else(|| panic!("{installer:?}, turn {turn}: nothing runs"));
+            assert!(now == before || now == format!("anneal {version}"), "{installer:?}, turn {turn}: {now}");
+            before = now;
+        }
+        assert!(killed > 5, "{installer:?}: only {killed} of 20 were killed before their end");
+        for version in ["0.3.0", "0.2.0"] {
+            let (code, words) = installer.install(&archive(&dist, version), &prefix);
+            assert_eq!(code, 0, "{installer:?}: {words}");
+            assert_eq!(runs(&prefix), Some(format!("anneal {version}")));
+        }
+        assert_eq!(leavings(&prefix), Vec::<String>::new(), "{installer:?}");
+        let (code, words) = installer.uninstall(&prefix, true);
+        assert_eq!(code, 0, "{installer:?}: {words}");
+        assert!(!prefix.exists(), "{installer:?} left {:?}", common::snapshot(&prefix));
+    }
+}
+
+#[test]
+fn whoever_is_asked_to_stop_takes_away_what_was_begun() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path());
+    for installer in BOTH {
+        let prefix = temp.path().join(format!("{installer:?}"));
+        installer.install(&archive(&dist, "0.1.0"), &prefix);
+        let mut child = start(installer, &archive(&dist, "0.2.0"), &prefix, "");
+        // As soon as it has begun.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while leavings(&prefix).is_empty() && Instant::now() < deadline && child.try_wait().unwrap().is_none()
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let group = rustix::process::Pid::from_child(&child);
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::TERM);
+        let status = child.wait().unwrap();
+        let expected = if status.success() { "anneal 0.2.0" } else { "anneal 0.1.0" };
+        assert!(status.success() || status.code() == Some(130), "{installer:?}: {status}");
+        assert_eq!(runs(&prefix).as_deref(), Some(expected), "{installer:?}: {status}");
+        assert_eq!(leavings(&prefix), Vec::<String>::new(), "{installer:?}: {status}");
+    }
+}
+
+#[test]
+fn two_installers_do_not_meet() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path());
+    let prefix = temp.path().join("prefix");
+    Installer::Ship.install(&archive(&dist, "0.1.0"), &prefix);
+    let lock = fs::OpenOptions::new().write(true).open(prefix.join("lib/anneal/.lock")).unwrap();
+    lock.lock().unwrap();
+    fs::write(prefix.join("lib/anneal/.lock"), "install of process 1").unwrap();
+    for installer in BOTH {
+        for (code, words) in [
+            installer.install(&archive(&dist, "0.2.0"), &prefix),
+            installer.rollback(&prefix),
+            installer.uninstall(&prefix, true),
+        ] {
+            assert_eq!(code, 75, "{installer:?}: {words}");
+            assert!(words.contains("install of process 1 is at work"), "{installer:?}: {words}");
+        }
+    }
+    drop(lock);
+    let (code, words) = Installer::Script.install(&archive(&dist, "0.2.0"), &prefix);
+    assert_eq!(code, 0, "{words}");
+}

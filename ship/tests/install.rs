@@ -1,0 +1,274 @@
+//! Installing, going back, removing: by `ship` and by install.sh, each of which goes on where the other was.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use common::{BOTH, Installer, archives, name, runs, said, ship, snapshot};
+use ship::order::{Install, List, Uninstall};
+use ship::{Answer, Order, Reply};
+
+#[test]
+fn a_version_is_installed_replaced_taken_back_and_removed() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0", "0.2.0"]);
+    let archive = |version: &str, ending: &str| dist.join(format!("{}{ending}", name(version)));
+    // Each step by one of both.
+    for (first, second) in [
+        (Installer::Ship, Installer::Ship),
+        (Installer::Script, Installer::Script),
+        (Installer::Ship, Installer::Script),
+        (Installer::Script, Installer::Ship),
+    ] {
+        let prefix = temp.path().join("a prefix");
+        // Of others, and not to be touched.
+        fs::create_dir_all(prefix.join("bin")).unwrap();
+        fs::write(prefix.join("bin/other"), "theirs").unwrap();
+        let before = snapshot(&prefix);
+
+        let (code, words) = first.install(&archive("0.1.0", ".tar.zst"), &prefix);
+        assert_eq!(code, 0, "{first:?}: {words}");
+        assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"));
+        for page in ["share/man/man1/anneal-run.1", "share/bash-completion/completions/anneal"] {
+            assert!(prefix.join(page).is_symlink() && prefix.join(page).is_file(), "{first:?}: {page}");
+        }
+        let (code, words) = first.rollback(&prefix);
+        assert_eq!(code, 1, "{words}");
+        assert!(words.contains("no version to go back to"), "{words}");
+
+        let (code, words) = second.install(&archive("0.2.0", ".tar.gz"), &prefix);
+        assert_eq!(code, 0, "{second:?}: {words}");
+        assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"));
+        let (code, words) = first.rollback(&prefix);
+        assert_eq!(code, 0, "{first:?}: {words}");
+        assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"));
+        let (code, words) = second.rollback(&prefix);
+        assert_eq!(code, 0, "{second:?}: {words}");
+        assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"));
+
+        // The current one goes, the other takes its place.
+        let (code, words) = second.uninstall(&prefix, false);
+        assert_eq!(code, 0, "{second:?}: {words}");
+        assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"));
+        let (code, words) = first.uninstall(&prefix, false);
+        assert_eq!(code, 0, "{first:?}: {words}");
+        assert_eq!(snapshot(&prefix), before, "{first:?} and {second:?} left something");
+        let (code, words) = first.uninstall(&prefix, true);
+        assert_eq!(code, 1, "{words}");
+        assert!(words.contains("nothing is installed"), "{words}");
+    }
+}
+
+#[test]
+fn a_prefix_that_was_made_goes_again() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0", "0.2.0"]);
+    for installer in BOTH {
+        let prefix = temp.path().join("new");
+        for version in ["0.1.0", "0.2.0"] {
+            let (code, words) = installer.install(&dist.join(format!("{}.tar.zst", name(version))), &prefix);
+            assert_eq!(code, 0, "{installer:?}: {words}");
+        }
+        let (code, words) = installer.uninstall(&prefix, true);
+        assert_eq!(code, 0, "{installer:?}: {words}");
+        assert!(!prefix.exists(), "{installer:?} left {:?}", snapshot(&prefix));
+    }
+}
+
+#[test]
+fn what_others_put_there_is_never_overwritten() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0"]);
+    let archive = dist.join(format!("{}.tar.zst", name("0.1.0")));
+    let in_the_way = [
+        "bin/anneal",
+        "share/man/man1/anneal-run.1",
+        "share/fish/vendor_completions.d/anneal.fish",
+        "lib/anneal/current",
+        "lib/anneal/previous",
+    ];
+    for installer in BOTH {
+        for place in in_the_way {
+            for link in [false, true] {
+                let prefix = tempfile::tempdir_in(temp.path()).unwrap();
+                let path = prefix.path().join(place);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                match link {
+                    true => symlink("../elsewhere", &path).unwrap(),
+                    false => fs::write(&path, "theirs").unwrap(),
+                }
+                let before = fs::symlink_metadata(&path).unwrap().modified().unwrap();
+                let (code, words) = installer.install(&archive, prefix.path());
+                assert_eq!(code, 1, "{installer:?} {place}: {words}");
+                assert!(words.contains(path.to_str().unwrap()), "{installer:?} {place}: {words}");
+                assert!(words.contains("was not put there"), "{installer:?} {place}: {words}");
+                assert_eq!(fs::symlink_metadata(&path).unwrap().modified().unwrap(), before);
+                let versions = prefix.path().join("lib/anneal/versions");
+                assert_eq!(
+                    fs::read_dir(versions).map_or(0, |there| there.count()),
+                    0,
+                    "{installer:?} {place}"
+                );
+                assert_eq!(prefix.path().join("bin/anneal").exists(), place == "bin/anneal" && !link);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_again_is_a_switch_and_other_content_is_not() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0", "0.2.0"]);
+    let archive = |version: &str| dist.join(format!("{}.tar.zst", name(version)));
+    for installer in BOTH {
+        let prefix = tempfile::tempdir_in(temp.path()).unwrap();
+        let prefix = prefix.path();
+        for version in ["0.1.0", "0.2.0", "0.1.0", "0.1.0"] {
+            let (code, words) = installer.install(&archive(version), prefix);
+            assert_eq!(code, 0, "{installer:?}: {words}");
+            assert_eq!(runs(prefix).unwrap(), format!("anneal {version}"));
+        }
+        let (code, words) = installer.rollback(prefix);
+        assert_eq!(code, 0, "{installer:?}: {words}");
+        assert_eq!(runs(prefix).as_deref(), Some("anneal 0.2.0"), "installing it twice took the way back");
+
+        // Another build under the same name.
+        let other = tempfile::tempdir_in(temp.path()).unwrap();
+        let folder = other.path().join("build");
+        common::build(&folder, "another");
+        common::packed(common::order(&folder, "0.2.0", other.path()));
+        let other = other.path().join(format!("{}.tar.zst", name("0.2.0")));
+        let (code, words) = installer.install(&other, prefix);
+        assert_eq!(code, 1, "{installer:?}: {words}");
+        assert!(words.contains("with other content"), "{words}");
+        assert_eq!(runs(prefix).as_deref(), Some("anneal 0.2.0"));
+        if installer == Installer::Ship {
+            let forced = |order: &mut Install| order.force = true;
+            let (code, words) = installer.install_with(other.to_str().unwrap(), prefix, forced, &[]);
+            assert_eq!(code, 0, "{words}");
+            assert_eq!(runs(prefix).as_deref(), Some("another"));
+        }
+    }
+}
+
+#[test]
+fn a_damaged_version_is_told_of_not_gone_back_to_and_repaired() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0", "0.2.0"]);
+    let archive = |version: &str| dist.join(format!("{}.tar.zst", name(version)));
+    let prefix = temp.path().join("prefix");
+    for version in ["0.1.0", "0.2.0"] {
+        Installer::Ship.install(&archive(version), &prefix);
+    }
+    let damaged = prefix.join("lib/anneal/versions").join(name("0.1.0")).join("build_info.json");
+    fs::write(&damaged, "{}").unwrap();
+    let listed = ship(&Order::List(List { prefix: Some(prefix.clone()) }));
+    let Reply::Done(Answer::Listed(listed)) = listed.1 else { panic!("{listed:?}") };
+    let told: Vec<_> = listed.iter().map(|one| (one.current, one.previous, one.problem.is_some())).collect();
+    assert_eq!(told, [(false, true, true), (true, false, false)]);
+    for installer in BOTH {
+        let (code, words) = installer.rollback(&prefix);
+        assert_eq!(code, 1, "{installer:?}: {words}");
+        assert!(words.contains("is damaged"), "{installer:?}: {words}");
+        assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"));
+    }
+    let (code, words) = Installer::Ship.install(&archive("0.1.0"), &prefix);
+    assert_eq!(code, 0, "{words}");
+    assert!(words.contains("was damaged and is repaired"), "{words}");
+    assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"));
+}
+
+#[test]
+fn a_folder_gives_the_newest_or_is_what_was_unpacked() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.9.0", "0.10.0"]);
+    let prefix = temp.path().join("prefix");
+    let (code, words) = Installer::Ship.install(&dist, &prefix);
+    assert_eq!(code, 0, "{words}");
+    assert!(
+        words.contains("the portable build runs on most machines") || words.contains("of which the portable"),
+        "{words}"
+    );
+    assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.10.0"));
+
+    let unpacked = prefix.join("lib/anneal/versions").join(name("0.10.0"));
+    let second = temp.path().join("second");
+    let (code, words) = Installer::Ship.install(&unpacked, &second);
+    assert_eq!(code, 0, "{words}");
+    assert_eq!(runs(&second).as_deref(), Some("anneal 0.10.0"));
+    let tree = |prefix: &std::path::Path| snapshot(&prefix.join("lib/anneal/versions"));
+    assert_eq!(tree(&second), tree(&prefix));
+
+    // A build's own folder is no archive.
+    let (code, words) = Installer::Ship.install(&temp.path().join("build-0.9.0"), &prefix);
+    assert_eq!(code, 2, "{words}");
+    assert!(words.contains("cargo xtask dist"), "{words}");
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_and_changes_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0"]);
+    let prefix = temp.path().join("prefix");
+    let dry = |order: &mut Install| order.dry_run = true;
+    let (code, words) = Installer::Ship.install_with(dist.to_str().unwrap(), &prefix, dry, &[]);
+    assert_eq!(code, 0, "{words}");
+    assert!(words.contains("dry_run: true") && words.contains(", checked"), "{words}");
+    assert!(!prefix.exists());
+
+    Installer::Ship.install(&dist, &prefix);
+    let before = snapshot(&prefix);
+    let order = Uninstall { all: true, prefix: Some(prefix.clone()), dry_run: true, version: None };
+    let (code, reply) = ship(&Order::Uninstall(order));
+    assert_eq!(code, 0, "{reply:?}");
+    assert_eq!(snapshot(&prefix), before);
+}
+
+#[test]
+fn versions_are_removed_by_name_and_by_number() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0", "0.2.0", "0.3.0"]);
+    let prefix = temp.path().join("prefix");
+    for version in ["0.1.0", "0.2.0", "0.3.0"] {
+        Installer::Ship.install(&dist.join(format!("{}.tar.zst", name(version))), &prefix);
+    }
+    let uninstall = |version: &str| {
+        let version = Some(version.to_string());
+        ship(&Order::Uninstall(Uninstall { version, prefix: Some(prefix.clone()), ..Uninstall::default() }))
+    };
+    let (code, reply) = uninstall("0.4.0");
+    assert_eq!(code, 1);
+    assert!(said(&reply).contains("0.4.0 is not installed"), "{reply:?}");
+    // The one that a rollback would lead to: no link may lead to what is gone.
+    assert_eq!(uninstall("0.2.0").0, 0);
+    assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.3.0"));
+    assert!(!prefix.join("lib/anneal/previous").is_symlink());
+    assert_eq!(uninstall(&name("0.3.0")).0, 0);
+    assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"));
+}
+
+#[test]
+fn others_may_run_what_an_installer_with_a_narrow_umask_installed() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0"]);
+    let prefix = temp.path().join("prefix");
+    let archive = dist.join(format!("{}.tar.zst", name("0.1.0")));
+    let order =
+        Install { from: archive.display().to_string(), prefix: Some(prefix.clone()), ..Install::default() };
+    let shell = format!("umask 077; exec {}", env!("CARGO_BIN_EXE_ship"));
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", &shell])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let order = serde_json::to_vec(&Order::Install(order)).unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), &order).unwrap();
+    assert!(child.wait().unwrap().success());
+    let version = prefix.join("lib/anneal/versions").join(name("0.1.0"));
+    for (path, expected) in [("", 0o755), ("bin", 0o755), ("bin/anneal", 0o755), ("build_info.json", 0o644)] {
+        let mode = version.join(path).metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, expected, "{path}");
+    }
+}

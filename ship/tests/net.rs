@@ -1,0 +1,216 @@
+//! Archives from a server of the test's own, which also misbehaves.
+
+mod common;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use common::{BOTH, Installer, archives, name, runs};
+use ship::order::Install;
+
+/// What a server answers.
+#[derive(Clone)]
+struct Answer {
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn of(status: &str, headers: &str, body: &[u8]) -> Self {
+        let head = format!("HTTP/1.1 {status}\r\nConnection: close\r\n{headers}");
+        Self { head, body: body.to_vec() }
+    }
+
+    fn whole(body: &[u8]) -> Self {
+        Self::of("200 OK", &format!("Content-Length: {}\r\n", body.len()), body)
+    }
+}
+
+/// A server that lives as long as the test.
+struct Server {
+    port: u16,
+    answers: Arc<Mutex<HashMap<String, Answer>>>,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let answers: Arc<Mutex<HashMap<String, Answer>>> = Arc::default();
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (all, heard) = (Arc::clone(&answers), Arc::clone(&asked));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let _ = serve(stream, &all, &heard);
+            }
+        });
+        Self { port, answers, asked }
+    }
+
+    /// Gives the files of `folder`.
+    fn with(folder: &Path) -> Self {
+        let server = Self::start();
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            server.set(&name, Answer::whole(&fs::read(entry.path()).unwrap()));
+        }
+        server
+    }
+
+    fn set(&self, name: &str, answer: Answer) {
+        self.answers.lock().unwrap().insert(format!("/dist/{name}"), answer);
+    }
+
+    fn remove(&self, name: &str) {
+        self.answers.lock().unwrap().remove(&format!("/dist/{name}"));
+    }
+
+    fn url(&self, name: &str) -> String {
+        format!("http://127.0.0.1:{}/dist/{name}", self.port)
+    }
+}
+
+fn serve(
+    stream: TcpStream,
+    answers: &Mutex<HashMap<String, Answer>>,
+    asked: &Mutex<Vec<String>>,
+) -> std::io::Result<()> {
+    let mut lines = BufReader::new(&stream).lines();
+    let request = lines.next().transpose()?.unwrap_or_default();
+    while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
+    let path = request.split(' ').nth(1).unwrap_or_default().to_string();
+    let found = answers.lock().unwrap().get(&path).cloned();
+    asked.lock().unwrap().push(path);
+    let answer = found.unwrap_or_else(|| Answer::of("404 Not Found", "Content-Length: 0\r\n", b""));
+    let mut stream = &stream;
+    stream.write_all(format!("{}\r\n", answer.head).as_bytes())?;
+    stream.write_all(&answer.body)
+}
+
+fn file(version: &str) -> String {
+    format!("{}.tar.zst", name(version))
+}
+
+fn install(installer: Installer, url: &str, prefix: &Path) -> common::Ended {
+    installer.install_with(url, prefix, |_| {}, &[])
+}
+
+fn prepared(temp: &Path) -> (PathBuf, PathBuf) {
+    (archives(temp, &["0.1.0", "0.2.0"]), temp.join("prefix"))
+}
+
+#[test]
+fn an_archive_comes_by_its_url_and_by_that_of_its_folder() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dist, prefix) = prepared(temp.path());
+    let server = Server::with(&dist);
+    for installer in BOTH {
+        let (code, words) = install(installer, &server.url(&file("0.1.0")), &prefix);
+        assert_eq!(code, 0, "{installer:?}: {words}");
+        assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"));
+        let (code, words) = installer.uninstall(&prefix, true);
+        assert_eq!(code, 0, "{installer:?}: {words}");
+    }
+    let (code, words) = install(Installer::Ship, &server.url(""), &prefix);
+    assert_eq!(code, 0, "{words}");
+    assert!(words.contains("is not encrypted"), "{words}");
+    assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"));
+    // Nothing of it is left but what was installed.
+    let left: Vec<_> = fs::read_dir(prefix.join("lib/anneal")).unwrap().flatten().collect();
+    assert!(left.iter().all(|entry| !entry.file_name().to_string_lossy().contains("staging")), "{left:?}");
+
+    // What would be is found out without fetching the archive.
+    server.asked.lock().unwrap().clear();
+    let dry = |order: &mut Install| order.dry_run = true;
+    let (code, words) = Installer::Ship.install_with(&server.url(""), &temp.path().join("other"), dry, &[]);
+    assert_eq!(code, 0, "{words}");
+    assert_eq!(*server.asked.lock().unwrap(), ["/dist/index.json"]);
+}
+
+#[test]
+fn a_redirect_is_followed_to_its_end_and_not_for_ever() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dist, prefix) = prepared(temp.path());
+    let server = Server::with(&dist);
+    let whole = Answer::whole(&fs::read(dist.join(file("0.1.0"))).unwrap());
+    server.set("elsewhere", whole);
+    let lead = |to: &str| Answer::of("302 Found", &format!("Location: {to}\r\nContent-Length: 0\r\n"), b"");
+    for to in ["/dist/elsewhere", "elsewhere", &server.url("elsewhere")] {
+        server.set(&file("0.1.0"), lead(to));
+        for installer in BOTH {
+            let prefix = tempfile::tempdir_in(temp.path()).unwrap();
+            let (code, words) = install(installer, &server.url(&file("0.1.0")), prefix.path());
+            assert_eq!(code, 0, "{installer:?} {to}: {words}");
+        }
+    }
+    server.set(&file("0.1.0"), lead(&server.url(&file("0.1.0"))));
+    server.set(&file("0.2.0"), lead("file:///etc/passwd"));
+    for installer in BOTH {
+        for version in ["0.1.0", "0.2.0"] {
+            let (code, words) = install(installer, &server.url(&file(version)), &prefix);
+            assert_ne!(code, 0, "{installer:?}: {words}");
+            assert!(runs(&prefix).is_none());
+        }
+    }
+}
+
+#[test]
+fn a_server_that_misbehaves_installs_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dist, prefix) = prepared(temp.path());
+    let content = fs::read(dist.join(file("0.2.0"))).unwrap();
+    let list = format!("{}.sha256", file("0.2.0"));
+    let mut flipped = content.clone();
+    flipped[content.len() / 2] ^= 1;
+    let short = format!("Content-Length: {}\r\n", content.len());
+    let busy = Answer::of("503 Busy", "Content-Length: 0\r\n", b"");
+    let forbidden = Answer::of("403 Forbidden", "Content-Length: 0\r\n", b"");
+    let endless = Answer::of("200 OK", "Content-Length: 9999999999\r\n", &content);
+    // What the server does instead, the exit code, and words of ship.
+    type Case<'a> = (&'a str, Option<Answer>, i32, &'a str);
+    let cases: [Case; 7] = [
+        (&list, None, 1, "there is no"),
+        (&file("0.2.0"), None, 1, "there is no"),
+        (&file("0.2.0"), Some(Answer::whole(&flipped)), 1, "is damaged, or not what was meant"),
+        (&file("0.2.0"), Some(Answer::of("200 OK", &short, &content[..100])), 1, "cannot fetch"),
+        (&file("0.2.0"), Some(endless), 1, "larger than"),
+        (&file("0.2.0"), Some(busy), 75, "try again"),
+        (&file("0.2.0"), Some(forbidden), 1, "403"),
+    ];
+    for installer in BOTH {
+        let (code, words) = installer.install(&dist.join(file("0.1.0")), &prefix);
+        assert_eq!(code, 0, "{words}");
+        for (what, answer, expected, part) in &cases {
+            let server = Server::with(&dist);
+            match answer {
+                Some(answer) => server.set(what, answer.clone()),
+                None => server.remove(what),
+            }
+            let (code, words) = install(installer, &server.url(&file("0.2.0")), &prefix);
+            if installer == Installer::Ship {
+                assert_eq!(code, *expected, "{part}: {words}");
+                assert!(words.contains(part), "{part}: {words}");
+            }
+            assert_ne!(code, 0, "{installer:?} {part}: {words}");
+            assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"), "{installer:?} {part}");
+            let staged = fs::read_dir(prefix.join("lib/anneal")).unwrap().flatten();
+            let left: Vec<_> =
+                staged.filter(|entry| entry.file_name().to_string_lossy().contains("staging")).collect();
+            assert!(left.is_empty(), "{installer:?} {part}: {left:?}");
+        }
+        let (code, words) = installer.uninstall(&prefix, true);
+        assert_eq!(code, 0, "{words}");
+    }
+    // Nobody there.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for installer in BOTH {
+        let (code, words) =
+            install(installer, &format!("http://127.0.0.1:{port}/{}", file("0.2.0")), &prefix);
+        assert_eq!(code, 75, "{installer:?}: {words}");
+    }
+}

@@ -1,0 +1,158 @@
+//! Signatures, written here as minisign writes them: <https://jedisct1.github.io/minisign/>.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use blake2::{Blake2b512, Digest};
+use common::{Installer, archives, name, runs};
+use ring::signature::{Ed25519KeyPair, KeyPair};
+
+/// Whoever signs.
+struct Signer {
+    pair: Ed25519KeyPair,
+    id: [u8; 8],
+}
+
+impl Signer {
+    fn new(seed: u8) -> Self {
+        Self { pair: Ed25519KeyPair::from_seed_unchecked(&[seed; 32]).unwrap(), id: [seed; 8] }
+    }
+
+    fn public(&self) -> String {
+        STANDARD.encode([b"Ed", &self.id[..], self.pair.public_key().as_ref()].concat())
+    }
+
+    /// Puts the signature of `archive` beside it.
+    fn sign(&self, archive: &Path) {
+        let digest = Blake2b512::digest(fs::read(archive).unwrap());
+        let signature = self.pair.sign(&digest);
+        let signature = signature.as_ref();
+        let comment = "timestamp:0";
+        let global = self.pair.sign(&[signature, comment.as_bytes()].concat());
+        let text = format!(
+            "untrusted comment: a test\n{}\ntrusted comment: {comment}\n{}\n",
+            STANDARD.encode([b"ED", &self.id[..], signature].concat()),
+            STANDARD.encode(global.as_ref())
+        );
+        fs::write(beside(archive), text).unwrap();
+    }
+}
+
+fn beside(archive: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.minisig", archive.display()))
+}
+
+#[test]
+fn with_a_key_only_what_it_signed_is_installed() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0", "0.2.0"]);
+    let archive = |version: &str| dist.join(format!("{}.tar.zst", name(version)));
+    let (ours, other) = (Signer::new(1), Signer::new(2));
+    let has_minisign = Command::new("minisign").arg("-v").output().is_ok();
+    let mut installers = vec![Installer::Ship];
+    if has_minisign {
+        installers.push(Installer::Script);
+    } else {
+        eprintln!("NOT TESTED: install.sh with signatures, for minisign is not there");
+    }
+    for installer in installers {
+        let prefix = temp.path().join(format!("{installer:?}"));
+        let install = |key: &str| {
+            let given = key.to_string();
+            let from = archive("0.1.0").display().to_string();
+            installer.install_with(&from, &prefix, move |order| order.key = Some(given), &["--key", key])
+        };
+        let refused = |key: &str, expected: &str| {
+            let (code, words) = install(key);
+            assert_eq!(code, 1, "{installer:?}: {words}");
+            assert!(words.contains(expected), "{installer:?}, {expected}: {words}");
+            assert!(runs(&prefix).is_none(), "{installer:?} installed what {expected}");
+        };
+        let _ = fs::remove_file(beside(&archive("0.1.0")));
+        refused(&ours.public(), "has no signature");
+        other.sign(&archive("0.1.0"));
+        refused(&ours.public(), "not the signature of this archive");
+        // A good signature of another archive.
+        ours.sign(&archive("0.2.0"));
+        fs::copy(beside(&archive("0.2.0")), beside(&archive("0.1.0"))).unwrap();
+        refused(&ours.public(), "not the signature of this archive");
+        fs::write(beside(&archive("0.1.0")), "nonsense").unwrap();
+        refused(&ours.public(), "signature");
+
+        ours.sign(&archive("0.1.0"));
+        let file = temp.path().join("key.pub");
+        fs::write(&file, format!("untrusted comment: a key\n{}\n", ours.public())).unwrap();
+        for key in [ours.public(), file.display().to_string()] {
+            let (code, words) = install(&key);
+            assert_eq!(code, 0, "{installer:?}: {words}");
+            assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"));
+        }
+
+        // One that is kept there holds without being named.
+        fs::create_dir_all(prefix.join("etc/anneal")).unwrap();
+        fs::write(
+            prefix.join("etc/anneal/minisign.pub"),
+            format!("untrusted comment: x\n{}\n", other.public()),
+        )
+        .unwrap();
+        let (code, words) = installer.install(&archive("0.2.0"), &prefix);
+        assert_eq!(code, 1, "{installer:?}: {words}");
+        other.sign(&archive("0.2.0"));
+        let (code, words) = installer.install(&archive("0.2.0"), &prefix);
+        assert_eq!(code, 0, "{installer:?}: {words}");
+    }
+}
+
+#[test]
+fn a_key_that_is_none_is_wrong_usage() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0"]);
+    let from = dist.display().to_string();
+    let (code, words) = Installer::Ship.install_with(
+        &from,
+        &temp.path().join("prefix"),
+        |order| order.key = Some("no key".to_string()),
+        &[],
+    );
+    assert_eq!(code, 2, "{words}");
+    assert!(words.contains("no public key of minisign"), "{words}");
+}
+
+#[test]
+fn the_script_refuses_a_key_where_it_cannot_check() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0"]);
+    let archive = dist.join(format!("{}.tar.zst", name("0.1.0")));
+    let signer = Signer::new(1);
+    signer.sign(&archive);
+    // All that the script needs, and no minisign.
+    let bin = temp.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let tools = "sh awk cat chmod cmp cut env find flock grep id ln ls mkdir mv od readlink rm rmdir sed \
+                 sha256sum sort sync tar timeout tr uname uniq wc zstd";
+    for tool in tools.split_whitespace() {
+        let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output().unwrap();
+        let path = String::from_utf8_lossy(&found.stdout).trim().to_string();
+        if !path.is_empty() {
+            std::os::unix::fs::symlink(path, bin.join(tool)).unwrap();
+        }
+    }
+    let prefix = temp.path().join("prefix");
+    let run = |arguments: &[&str]| {
+        let mut command = common::script_command(arguments, &prefix);
+        let output = command.env("PATH", &bin).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let from = archive.to_str().unwrap();
+    let (code, words) = run(&["--from", from, "--key", &signer.public()]);
+    assert_eq!(code, Some(1), "{words}");
+    assert!(words.contains("install minisign"), "{words}");
+    assert!(runs(&prefix).is_none());
+    let (code, words) = run(&["--from", from]);
+    assert_eq!(code, Some(0), "{words}");
+}

@@ -1,0 +1,235 @@
+//! `dist`
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use build_info::{BuildInfo, Bytes};
+use serde::Serialize;
+use ship::order::{Archive, Compare, Deb, Difference, Item, Pack, Verified, Verify};
+use ship::{Answer, Order};
+use xshell::{Shell, cmd};
+
+use super::build;
+use crate::shipping::{self, Contents, Needs};
+use crate::stages::{self, Lock};
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+use crate::{exit, fs, tools};
+
+/// Who made the package, for Debian's field; there is no address to write to.
+const MAINTAINER: &str = "The authors of Anneal <anneal@anneal.invalid>";
+
+/// What installs an archive where there is no Rust.
+const SCRIPT: &str = "install.sh";
+
+/// Options of `dist`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Name of a file in profiles/build
+    #[arg(short, long, default_value = "portable")]
+    profile: String,
+    /// Where the archives go; by default target/anneal/dist
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Pack the current build of the profile as it is
+    #[arg(long)]
+    no_build: bool,
+    /// Make a Debian package too
+    #[arg(long)]
+    deb: bool,
+    /// Make a .tar.gz too, for those who have no zstd
+    #[arg(long)]
+    gz: bool,
+    /// Unpack what was packed elsewhere, look for anything of this machine in it, run it
+    #[arg(long)]
+    verify: bool,
+    /// Say where the archive differs from this one of the same name, and fail if it does
+    #[arg(long, value_name = "ARCHIVE")]
+    against: Option<PathBuf>,
+    /// Install missing tools without asking
+    #[arg(short, long)]
+    yes: bool,
+    /// List what would be packed and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// What `dist` made.
+#[derive(Serialize)]
+struct Made {
+    name: String,
+    archives: Vec<Archive>,
+    installer: PathBuf,
+    files: usize,
+    unpacked: Bytes,
+    crates: usize,
+    without_licence_file: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<Verified>,
+}
+
+/// Packs a build.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    if !args.no_build && !args.dry_run {
+        build::make(&args.profile, args.yes, ui)?;
+    }
+    let build = stages::named(&workspace, &args.profile)?;
+    let info = BuildInfo::read(&build.join("build_info.json"))?;
+    let name = shipping::name(&info);
+    let out = std::path::absolute(args.out.clone().unwrap_or_else(|| workspace.dist()))?;
+    let _lock = if args.dry_run { None } else { Some(Lock::take(&workspace)?) };
+    let contents = Contents::gather(&workspace, &build, &info, &foreign(&workspace)?)?;
+    if args.dry_run {
+        return list(&name, &out, &contents.items, ui);
+    }
+
+    let needs = needs(&contents)?;
+    let order = Pack {
+        name: name.clone(),
+        version: info.anneal_version.clone(),
+        target: info.target.clone(),
+        profile: info.profile.clone(),
+        out: out.clone(),
+        mtime: time(&workspace)?,
+        gz: args.gz,
+        deb: if args.deb { Some(debian(&needs)?) } else { None },
+        parts: shipping::parts(&workspace, &info, &needs)?,
+        files: contents.items.clone(),
+    };
+    let (_, unknown) = needs.packages();
+    for library in unknown {
+        ui.warn(format!(
+            "the program needs {library}, which is not in the archive: it must be there where it is run"
+        ));
+    }
+    let packed = match shipping::give(&workspace, &Order::Pack(Box::new(order)), ui)? {
+        Answer::Packed(packed) => packed,
+        other => return Err(shipping::unexpected(&other)),
+    };
+    let installer = out.join(SCRIPT);
+    fs::write_script(&installer, &std::fs::read_to_string(workspace.root().join(SCRIPT))?)?;
+    let archive = packed.archives.first().context("nothing was packed")?.clone();
+    let verified = if args.verify { Some(verify(&workspace, &archive, &info, ui)?) } else { None };
+    if let Some(other) = &args.against {
+        check_equal(&workspace, other, &archive.path, ui)?;
+    }
+    let made = Made {
+        name,
+        archives: packed.archives,
+        installer,
+        files: packed.files,
+        unpacked: packed.unpacked,
+        crates: packed.crates,
+        without_licence_file: packed.without_licence_file,
+        verified,
+    };
+    ui.done("packed", format_args!("{} files, {}, {} crates", made.files, made.unpacked, made.crates));
+    ui.result(&made, text(&workspace, &made))
+}
+
+fn text(workspace: &Workspace, made: &Made) -> String {
+    let line = |archive: &Archive| {
+        let path = archive.path.strip_prefix(workspace.root()).unwrap_or(&archive.path);
+        format!("{}  {}  {}\n", archive.sha256, archive.size, path.display())
+    };
+    made.archives.iter().map(line).collect()
+}
+
+fn list(name: &str, out: &Path, items: &[Item], ui: &Ui) -> Result<()> {
+    let names: Vec<&str> = items.iter().map(|item| item.to.as_str()).collect();
+    let mut text = format!("would pack into {}:\n", out.join(format!("{name}.tar.zst")).display());
+    for item in items {
+        text += &format!("  {} from {}\n", item.to, item.from.display());
+    }
+    text += "  share/doc/anneal/THIRD-PARTY/, sbom.cdx.json and SHA256SUMS, made of these\n";
+    ui.result(&serde_json::json!({ "name": name, "out": out, "files": names, "dry_run": true }), text)
+}
+
+/// Paths of this machine that nobody else should read, and what stands for each in a record.
+fn foreign(workspace: &Workspace) -> Result<BTreeMap<PathBuf, &'static str>> {
+    let mut foreign = BTreeMap::from([(workspace.root().to_path_buf(), ".")]);
+    foreign.insert(workspace.root().canonicalize()?, ".");
+    let home = std::env::home_dir().filter(|home| home.components().count() > 1);
+    let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    foreign.extend(cargo.map(|path| (path, "~/.cargo")));
+    foreign.extend(home.map(|path| (path, "~")));
+    Ok(foreign)
+}
+
+/// What the program and its libraries need of a system.
+fn needs(contents: &Contents) -> Result<Needs> {
+    let programs =
+        contents.items.iter().filter(|item| item.to.starts_with("bin/") || item.to.starts_with("lib/"));
+    Needs::of(&programs.map(|item| item.from.as_path()).collect::<Vec<_>>())
+}
+
+fn debian(needs: &Needs) -> Result<Deb> {
+    let (depends, unknown) = needs.packages();
+    if !unknown.is_empty() {
+        bail!(
+            "no Debian package is known that brings {}: leave out --deb, or build a profile that does not need it",
+            unknown.join(", ")
+        );
+    }
+    let libc = needs.glibc.clone().context("the program needs no version of glibc: it is not for Debian")?;
+    Ok(Deb { libc, depends, maintainer: MAINTAINER.to_string() })
+}
+
+/// Time of all files of an archive: SOURCE_DATE_EPOCH (<https://reproducible-builds.org/specs/source-date-epoch/>), else
+/// that of the last commit.
+fn time(workspace: &Workspace) -> Result<u64> {
+    if let Some(given) = std::env::var_os("SOURCE_DATE_EPOCH") {
+        let given = given.to_string_lossy().into_owned();
+        return given.parse().map_err(|_| {
+            exit::usage(format!("SOURCE_DATE_EPOCH is no number of seconds since 1970: {given:?}"))
+        });
+    }
+    let shell = Shell::new()?;
+    shell.change_dir(workspace.root());
+    let told = cmd!(shell, "git log -1 --format=%ct").quiet().ignore_stderr().read();
+    told.ok().and_then(|text| text.trim().parse().ok()).context(
+        "cannot tell when these sources were made, for they are no git checkout: set SOURCE_DATE_EPOCH to the seconds \
+         since 1970",
+    )
+}
+
+/// Looks at the archive as a stranger would.
+fn verify(workspace: &Workspace, archive: &Archive, info: &BuildInfo, ui: &Ui) -> Result<Verified> {
+    let host = tools::host(ui);
+    let order = Verify {
+        archive: archive.path.clone(),
+        paths: foreign(workspace)?.into_keys().collect(),
+        hostname: info.hostname.clone().or(host.hostname),
+        run: info.target.split('-').next() == Some(std::env::consts::ARCH),
+    };
+    let verified = match shipping::give(workspace, &Order::Verify(order), ui) {
+        Ok(Answer::Verified(verified)) => verified,
+        Ok(other) => return Err(shipping::unexpected(&other)),
+        Err(error) => return Err(error.context(format!("{} must not be passed on", archive.path.display()))),
+    };
+    let ran = verified.version.as_deref().unwrap_or("it is for another machine and was not run");
+    ui.done("verified", format_args!("{} files; {ran}", verified.files));
+    Ok(verified)
+}
+
+/// Compares the archives `one` and `other`, file by file.
+pub fn compare(workspace: &Workspace, one: &Path, other: &Path, ui: &Ui) -> Result<Vec<Difference>> {
+    let order = Compare { one: std::path::absolute(one)?, other: std::path::absolute(other)? };
+    match shipping::give(workspace, &Order::Compare(order), ui)? {
+        Answer::Compared(differences) => Ok(differences),
+        other => Err(shipping::unexpected(&other)),
+    }
+}
+
+fn check_equal(workspace: &Workspace, one: &Path, other: &Path, ui: &Ui) -> Result<()> {
+    let differences = compare(workspace, one, other, ui)?;
+    if differences.is_empty() {
+        ui.done("equal", format_args!("{} has the same bytes", one.display()));
+        return Ok(());
+    }
+    let lines: Vec<String> =
+        differences.iter().map(|found| format!("  {}: {}", found.member, found.what)).collect();
+    Err(anyhow!("{} and {} differ:\n{}", one.display(), other.display(), lines.join("\n")))
+}

@@ -1,0 +1,189 @@
+//! What an archive holds: the program, what it knows of itself, and what is made of that.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use build_info::BuildInfo;
+use ship::order::Item;
+
+use crate::fs;
+use crate::stages::Builds;
+use crate::workspace::Workspace;
+
+/// Completions by shell, and where each looks for them.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/anneal"),
+    ("zsh", "share/zsh/site-functions/_anneal"),
+    ("fish", "share/fish/vendor_completions.d/anneal.fish"),
+];
+
+/// Where man looks for pages.
+const MAN: &str = "share/man/man1";
+
+/// The name of an archive of the build `info`, and of the folder in it.
+pub fn name(info: &BuildInfo) -> String {
+    name_of(&info.anneal_version, &info.target, &info.profile)
+}
+
+fn name_of(version: &str, target: &str, profile: &str) -> String {
+    // Keys given by hand are part of a profile's name, and `:` is no part of a file's.
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._+-".contains(c) { c } else { '-' };
+    let profile: String = profile.chars().map(plain).collect();
+    format!("anneal-{version}-{target}-{profile}")
+}
+
+/// Files that are made for one archive; they go when it is made.
+pub struct Contents {
+    folder: PathBuf,
+    /// The files, to be packed.
+    pub items: Vec<Item>,
+}
+
+impl Drop for Contents {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Contents {
+    /// Those of the build in `build`, whose record is `info`. `foreign` are paths of this machine and what stands for
+    /// each in the record.
+    pub fn gather(
+        workspace: &Workspace,
+        build: &Path,
+        info: &BuildInfo,
+        foreign: &BTreeMap<PathBuf, &str>,
+    ) -> Result<Self> {
+        let folder = workspace.anneal().join(format!("dist.{}", std::process::id()));
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let mut contents = Self { folder, items: Vec::new() };
+        contents.add(build.join("bin/anneal"), "bin/anneal", true);
+        for library in libraries(&build.join("lib"))? {
+            let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            contents.add(library, &format!("lib/{name}"), false);
+        }
+        for file in ["README.md", "LICENSE"] {
+            contents.add(workspace.root().join(file), &format!("share/doc/anneal/{file}"), false);
+        }
+        contents.write("build_info.json", record(info, foreign)?.as_bytes())?;
+        contents.pages(workspace, build)?;
+        Ok(contents)
+    }
+
+    fn add(&mut self, from: PathBuf, to: &str, executable: bool) {
+        self.items.push(Item { from, to: to.to_string(), executable });
+    }
+
+    /// Makes a file and adds it.
+    fn write(&mut self, to: &str, content: &[u8]) -> Result<()> {
+        let path = self.folder.join(to);
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        fs::write_atomically(&path, content)?;
+        self.add(path, to, false);
+        Ok(())
+    }
+
+    /// Manual pages and completions, which the program writes itself; one that cannot run here has them written by
+    /// another build, whose command line is the same.
+    fn pages(&mut self, workspace: &Workspace, build: &Path) -> Result<()> {
+        let others = Builds::of(workspace).all()?.into_iter().filter(|found| found.current_of.is_some());
+        let programs = std::iter::once(build.to_path_buf()).chain(others.map(|found| found.path));
+        let programs: Vec<PathBuf> = programs.map(|folder| folder.join("bin/anneal")).collect();
+        let works = |program: &&PathBuf| run(program, &["completions", "bash"]).is_ok();
+        let Some(program) = programs.iter().find(works) else {
+            let first = programs.first().context("there is no build")?;
+            let error = run(first, &["completions", "bash"]).err();
+            let error = error.unwrap_or_else(|| anyhow::anyhow!("it worked the second time"));
+            return Err(error.context(
+                "no build here can print its manual: build one that runs on this machine and is of these sources \
+                 (`cargo xtask build-native`)",
+            ));
+        };
+        for (shell, to) in COMPLETIONS {
+            let text = run(program, &["completions", shell])?;
+            self.write(to, &text)?;
+        }
+        let folder = self.folder.join(MAN);
+        run(program, &["man", "--out", &folder.to_string_lossy()])?;
+        for page in listed(&folder)? {
+            let name = page.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            self.add(page, &format!("{MAN}/{name}"), false);
+        }
+        Ok(())
+    }
+}
+
+/// What `program` prints.
+fn run(program: &Path, arguments: &[&str]) -> Result<Vec<u8>> {
+    let shown = format!("{} {}", program.display(), arguments.join(" "));
+    let output = Command::new(program).args(arguments).output();
+    let output = output.with_context(|| format!("cannot run {shown}"))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        bail!("{shown} failed ({}): {}", output.status, words.trim());
+    }
+    Ok(output.stdout)
+}
+
+/// The shared libraries in `folder`, which may not be there.
+fn libraries(folder: &Path) -> Result<Vec<PathBuf>> {
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let is_library = |path: &PathBuf| path.to_string_lossy().ends_with(".so");
+    Ok(listed(folder)?.into_iter().filter(is_library).collect())
+}
+
+fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// The record as others may read it: without this machine's name, and without where things lie on it.
+fn record(info: &BuildInfo, foreign: &BTreeMap<PathBuf, &str>) -> Result<String> {
+    let mut info = info.clone();
+    (info.hostname, info.host.hostname) = (None, None);
+    let text = without_places(serde_json::to_string_pretty(&info)?, foreign);
+    BuildInfo::parse(text.as_bytes(), Path::new("build_info.json"))?;
+    Ok(text)
+}
+
+/// The JSON in `text` with what stands for each of the folders `foreign` in its place.
+fn without_places(mut text: String, foreign: &BTreeMap<PathBuf, &str>) -> String {
+    let mut foreign: Vec<_> = foreign.iter().collect();
+    // What lies in another of them first.
+    foreign.sort_by_key(|(path, _)| std::cmp::Reverse(path.as_os_str().len()));
+    for (path, name) in foreign {
+        let quoted = serde_json::Value::from(path.to_string_lossy()).to_string();
+        let inside = quoted.trim_matches('"');
+        text =
+            text.replace(&format!("{inside}/"), &format!("{name}/")).replace(&quoted, &format!("{name:?}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_for_others_does_not_tell_where_things_lie_here() {
+        let text = r#"["-DA=/home/me/src/anneal/x", "-DB=/home/me/.cargo/bin", "/home/me", "/home/melon/x"]"#;
+        let foreign =
+            BTreeMap::from([(PathBuf::from("/home/me"), "~"), (PathBuf::from("/home/me/src/anneal"), ".")]);
+        let expected = r#"["-DA=./x", "-DB=~/.cargo/bin", "~", "/home/melon/x"]"#;
+        assert_eq!(without_places(text.to_string(), &foreign), expected);
+    }
+
+    #[test]
+    fn a_name_holds_nothing_that_a_file_cannot() {
+        let name = name_of("0.1.0", "x86_64-unknown-linux-gnu", "native+repack:false");
+        assert_eq!(name, "anneal-0.1.0-x86_64-unknown-linux-gnu-native+repack-false");
+    }
+}

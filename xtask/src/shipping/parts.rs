@@ -1,0 +1,149 @@
+//! What a build is made of, for its bill of materials and its licences.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use build_info::BuildInfo;
+use build_info::switches::Allocator;
+use serde::Deserialize;
+use ship::order::{Licences, Part, Parts, Rust};
+
+use super::Needs;
+use crate::process;
+use crate::workspace::Workspace;
+
+/// The parts of the build `info`, whose program needs `needs`.
+pub fn parts(workspace: &Workspace, info: &BuildInfo, needs: &Needs) -> Result<Parts> {
+    let llama = sources(workspace, info)?;
+    let mut licences =
+        vec![Licences { folder: llama, name: format!("llama.cpp-{}", info.llama_version), deep: true }];
+    // Not there where Rust came without its documents.
+    if let Some(folder) = rust_documents().filter(|folder| folder.join("licenses").is_dir()) {
+        licences.push(Licences { folder, name: format!("rust-std-{}", rustc_version(info)), deep: false });
+    }
+    let rust = Rust {
+        workspace: workspace.root().to_path_buf(),
+        cargo: PathBuf::from(process::cargo()),
+        package: "anneal".to_string(),
+        features: features(info),
+    };
+    Ok(Parts { rust: Some(rust), others: others(info, needs), licences })
+}
+
+/// The engine's features beyond the default ones, as the engine's stage has them.
+fn features(info: &BuildInfo) -> Vec<String> {
+    match info.switches.as_ref().map(|switches| switches.allocator) {
+        None | Some(Allocator::System) => Vec::new(),
+        Some(allocator) => vec![format!("anneal/{allocator}")],
+    }
+}
+
+fn others(info: &BuildInfo, needs: &Needs) -> Vec<Part> {
+    let source = &info.source;
+    let purl = match source.origin.as_str() {
+        "git" => format!("pkg:github/ggml-org/llama.cpp@{}", source.version),
+        _ => format!("pkg:generic/llama.cpp@{}", info.llama_version),
+    };
+    let mut parts = vec![
+        Part {
+            name: "llama.cpp".to_string(),
+            version: info.llama_version.clone(),
+            license: "MIT".to_string(),
+            purl,
+            description: format!("runs the models; patched, and compiled by {}", info.compiler),
+            patches: source.patches.iter().map(|patch| (patch.name.clone(), patch.sha256.clone())).collect(),
+            properties: vec![
+                ("anneal:source:origin".to_string(), source.origin.clone()),
+                ("anneal:source:version".to_string(), source.version.clone()),
+                ("anneal:source:tree-sha256".to_string(), source.digest.to_string()),
+            ],
+        },
+        plain(
+            "rust-std",
+            rustc_version(info),
+            "MIT OR Apache-2.0",
+            "the library of Rust, part of the program",
+        ),
+        cxx_runtime(info, needs),
+    ];
+    if let Some(blas) = &info.blas {
+        parts.push(plain(&blas.vendor, &blas.version, "BSD-3-Clause", "multiplies matrices"));
+    }
+    parts
+}
+
+/// The library of C++, which is part of the program or of the system.
+fn cxx_runtime(info: &BuildInfo, needs: &Needs) -> Part {
+    let version = info.toolchain.get("cxx").map_or("unknown", |tool| tool.version.as_str());
+    let libstdcxx = "GPL-3.0-or-later WITH GCC-exception-3.1";
+    if needs.libraries.contains("libstdc++.so.6") {
+        let mut part =
+            plain("libstdc++", "6", libstdcxx, "the library of C++; the system's, not in the archive");
+        part.properties.push(("anneal:linked".to_string(), "dynamically".to_string()));
+        return part;
+    }
+    // zig brings LLVM's.
+    if info.compiler.contains("zig") {
+        return plain(
+            "libc++",
+            version,
+            "Apache-2.0 WITH LLVM-exception",
+            "the library of C++, part of the program",
+        );
+    }
+    plain("libstdc++", version, libstdcxx, "the library of C++, part of the program")
+}
+
+fn plain(name: &str, version: &str, license: &str, description: &str) -> Part {
+    Part {
+        name: name.to_string(),
+        version: version.to_string(),
+        license: license.to_string(),
+        purl: format!("pkg:generic/{}@{version}", name.replace('+', "%2B")),
+        description: description.to_string(),
+        patches: Vec::new(),
+        properties: Vec::new(),
+    }
+}
+
+fn rustc_version(info: &BuildInfo) -> &str {
+    info.toolchain.get("rustc").map_or("unknown", |tool| tool.version.as_str())
+}
+
+/// Where the documents of the Rust that compiles here lie.
+fn rust_documents() -> Option<PathBuf> {
+    let output = std::process::Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
+    let folder = String::from_utf8(output.stdout).ok()?;
+    Some(Path::new(folder.trim()).join("share/doc/rust"))
+}
+
+/// The llama.cpp sources that the build `info` was made of.
+///
+/// # Errors
+/// When they are not there any more.
+fn sources(workspace: &Workspace, info: &BuildInfo) -> Result<PathBuf> {
+    #[derive(Deserialize)]
+    struct Fetched {
+        digest: build_info::Sha256,
+    }
+    let all = workspace.anneal().join("sources");
+    let entries = std::fs::read_dir(&all).with_context(|| format!("cannot list {}", all.display()))?;
+    for entry in entries {
+        let folder = entry?.path();
+        let told = std::fs::read(folder.join("source.json")).ok();
+        let fetched = told.and_then(|text| serde_json::from_slice::<Fetched>(&text).ok());
+        let tree = folder.join("llama.cpp");
+        if fetched.is_some_and(|fetched| fetched.digest == info.source.digest) && tree.is_dir() {
+            return Ok(tree);
+        }
+    }
+    bail!(
+        "the sources of {} ({} {}) are not in {}, and their licences must go with it: `cargo xtask vendor --origin {}` \
+         fetches them",
+        info.profile,
+        info.source.origin,
+        info.source.version,
+        all.display(),
+        info.source.origin
+    )
+}
