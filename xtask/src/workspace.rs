@@ -31,8 +31,7 @@ impl Workspace {
         Ok(Self { root })
     }
 
-    /// The one at `root`, for tests.
-    #[cfg(test)]
+    /// The one at `root`, which is there or will be.
     pub fn at(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
     }

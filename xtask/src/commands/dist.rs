@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use build_info::{BuildInfo, Bytes};
 use serde::Serialize;
-use ship::order::{Archive, Compare, Deb, Difference, Item, Pack, Verified, Verify};
+use ship::order::{Archive, Compare, Deb, Difference, Item, Pack, Packed, Verified, Verify};
 use ship::{Answer, Order};
 use xshell::{Shell, cmd};
 
 use super::build;
-use crate::shipping::{self, Contents, Needs};
+use crate::shipping::{self, Again, Contents, Needs};
 use crate::stages::{self, Lock};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
@@ -41,7 +41,8 @@ pub struct Args {
     /// Make a .tar.gz too, for those who have no zstd
     #[arg(long)]
     gz: bool,
-    /// Unpack what was packed elsewhere, look for anything of this machine in it, run it
+    /// Unpack what was packed elsewhere, look for anything of this machine in it, run it; build a reproducible profile a
+    /// second time, in another folder and with one job, and fail unless that gives the same bytes
     #[arg(long)]
     verify: bool,
     /// Say where the archive differs from this one of the same name, and fail if it does
@@ -67,6 +68,8 @@ struct Made {
     without_licence_file: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<Verified>,
+    /// Whether a second build gave the same bytes.
+    reproduced: bool,
 }
 
 /// Packs a build.
@@ -75,48 +78,37 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     if !args.no_build && !args.dry_run {
         build::make(&args.profile, args.yes, ui)?;
     }
+    let time = time(&workspace)?;
+    let out = std::path::absolute(args.out.clone().unwrap_or_else(|| workspace.dist()))?;
     let build = stages::named(&workspace, &args.profile)?;
     let info = BuildInfo::read(&build.join("build_info.json"))?;
-    let name = shipping::name(&info);
-    let out = std::path::absolute(args.out.clone().unwrap_or_else(|| workspace.dist()))?;
-    let _lock = if args.dry_run { None } else { Some(Lock::take(&workspace)?) };
-    let contents = Contents::gather(&workspace, &build, &info, &foreign(&workspace)?)?;
     if args.dry_run {
-        return list(&name, &out, &contents.items, ui);
+        let contents = Contents::gather(&workspace, &build, &info, &foreign(&workspace)?, time)?;
+        return list(&shipping::name(&info), &out, &contents.items, ui);
     }
-
-    let needs = needs(&contents)?;
-    let order = Pack {
-        name: name.clone(),
-        version: info.anneal_version.clone(),
-        target: info.target.clone(),
-        profile: info.profile.clone(),
-        out: out.clone(),
-        mtime: time(&workspace)?,
-        gz: args.gz,
-        deb: if args.deb { Some(debian(&needs)?) } else { None },
-        parts: shipping::parts(&workspace, &info, &needs)?,
-        files: contents.items.clone(),
-    };
-    let (_, unknown) = needs.packages();
-    for library in unknown {
-        ui.warn(format!(
-            "the program needs {library}, which is not in the archive: it must be there where it is run"
-        ));
-    }
-    let packed = match shipping::give(&workspace, &Order::Pack(Box::new(order)), ui)? {
-        Answer::Packed(packed) => packed,
-        other => return Err(shipping::unexpected(&other)),
+    let job = Job { args: &args, tools: &workspace, time };
+    let packed = {
+        let _lock = Lock::take(&workspace)?;
+        job.pack(&workspace, &build, &info, &out, ui)?
     };
     let installer = out.join(SCRIPT);
     fs::write_script(&installer, &std::fs::read_to_string(workspace.root().join(SCRIPT))?)?;
     let archive = packed.archives.first().context("nothing was packed")?.clone();
     let verified = if args.verify { Some(verify(&workspace, &archive, &info, ui)?) } else { None };
+    if args.verify && info.reproducible {
+        job.again(&archive.path, ui)?;
+    } else if args.verify {
+        ui.warn(format!(
+            "{} is made for the machine that builds it and cannot be made again elsewhere: no second build is compared",
+            info.profile
+        ));
+    }
     if let Some(other) = &args.against {
         check_equal(&workspace, other, &archive.path, ui)?;
     }
     let made = Made {
-        name,
+        name: shipping::name(&info),
+        reproduced: args.verify && info.reproducible,
         archives: packed.archives,
         installer,
         files: packed.files,
@@ -127,6 +119,65 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     };
     ui.done("packed", format_args!("{} files, {}, {} crates", made.files, made.unpacked, made.crates));
     ui.result(&made, text(&workspace, &made))
+}
+
+/// What the first and the second packing have in common.
+struct Job<'a> {
+    args: &'a Args,
+    /// The checkout whose `ship` packs.
+    tools: &'a Workspace,
+    /// Time of all files, seconds since 1970.
+    time: u64,
+}
+
+impl Job<'_> {
+    /// Packs the build of `workspace` in `build`, whose record is `info`, into `out`.
+    fn pack(
+        &self,
+        workspace: &Workspace,
+        build: &Path,
+        info: &BuildInfo,
+        out: &Path,
+        ui: &Ui,
+    ) -> Result<Packed> {
+        let contents = Contents::gather(workspace, build, info, &foreign(workspace)?, self.time)?;
+        let needs = needs(&contents)?;
+        let order = Pack {
+            name: shipping::name(info),
+            version: info.anneal_version.clone(),
+            target: info.target.clone(),
+            profile: info.profile.clone(),
+            out: out.to_path_buf(),
+            mtime: self.time,
+            gz: self.args.gz,
+            deb: if self.args.deb { Some(debian(&needs)?) } else { None },
+            parts: shipping::parts(workspace, info, &needs)?,
+            files: contents.items.clone(),
+        };
+        for library in needs.packages().1 {
+            ui.warn(format!(
+                "the program needs {library}, which is not in the archive: it must be there where it is run"
+            ));
+        }
+        match shipping::give(self.tools, &Order::Pack(Box::new(order)), ui)? {
+            Answer::Packed(packed) => Ok(packed),
+            other => Err(shipping::unexpected(&other)),
+        }
+    }
+
+    /// Makes the archive a second time and compares.
+    ///
+    /// # Errors
+    /// When it is not the same to the byte, with what differs.
+    fn again(&self, archive: &Path, ui: &Ui) -> Result<()> {
+        ui.say("building it a second time, in another folder, with one job");
+        let again = Again::build(self.tools, &self.args.profile, ui)?;
+        let build = stages::named(again.workspace(), &self.args.profile)?;
+        let info = BuildInfo::read(&build.join("build_info.json"))?;
+        let packed = self.pack(again.workspace(), &build, &info, &again.workspace().dist(), ui)?;
+        let second = packed.archives.first().context("nothing was packed")?;
+        check_equal(self.tools, &second.path, archive, ui)
+    }
 }
 
 fn text(workspace: &Workspace, made: &Made) -> String {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use build_info::BuildInfo;
@@ -55,6 +56,7 @@ impl Contents {
         build: &Path,
         info: &BuildInfo,
         foreign: &BTreeMap<PathBuf, &str>,
+        time: u64,
     ) -> Result<Self> {
         let folder = workspace.anneal().join(format!("dist.{}", std::process::id()));
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -67,7 +69,7 @@ impl Contents {
         for file in ["README.md", "LICENSE"] {
             contents.add(workspace.root().join(file), &format!("share/doc/anneal/{file}"), false);
         }
-        contents.write("build_info.json", record(info, foreign)?.as_bytes())?;
+        contents.write("build_info.json", record(info, foreign, time)?.as_bytes())?;
         contents.pages(workspace, build)?;
         Ok(contents)
     }
@@ -145,10 +147,15 @@ fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The record as others may read it: without this machine's name, and without where things lie on it.
-fn record(info: &BuildInfo, foreign: &BTreeMap<PathBuf, &str>) -> Result<String> {
+/// The record as others may read it: without this machine's name, and without where things lie on it. That of a build which
+/// anybody can make again is as of `time`, seconds since 1970, and tells nothing of who made it.
+fn record(info: &BuildInfo, foreign: &BTreeMap<PathBuf, &str>, time: u64) -> Result<String> {
     let mut info = info.clone();
     (info.hostname, info.host.hostname) = (None, None);
+    if info.reproducible {
+        let date = SystemTime::UNIX_EPOCH + Duration::from_secs(time);
+        info = info.released(&humantime::format_rfc3339_seconds(date).to_string());
+    }
     let text = without_places(serde_json::to_string_pretty(&info)?, foreign);
     BuildInfo::parse(text.as_bytes(), Path::new("build_info.json"))?;
     Ok(text)

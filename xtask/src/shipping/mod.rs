@@ -1,6 +1,7 @@
 //! Packing and installing, which the program `ship` does: xtask tells it what, as data, and does not have to be compiled
 //! with all that it needs.
 
+mod again;
 mod contents;
 mod needs;
 mod parts;
@@ -20,6 +21,7 @@ use crate::process::{self, Log, Run, Stream};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
+pub use again::Again;
 pub use contents::{Contents, name};
 pub use needs::Needs;
 pub use parts::parts;
@@ -104,7 +106,9 @@ fn program(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
         // Build scripts that look at one run again when it is another one: what cargo set for xtask, and what is meant
         // for archives.
         .without(|name| {
-            name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_") || name == "SOURCE_DATE_EPOCH"
+            name.starts_with("CARGO_MANIFEST_")
+                || name.starts_with("CARGO_PKG_")
+                || name == "SOURCE_DATE_EPOCH"
         })
         .env("CARGO_TARGET_DIR", &folder)
         .watch(|stream, line| {
