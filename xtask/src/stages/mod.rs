@@ -8,6 +8,7 @@ pub mod border;
 mod compile;
 mod configure;
 mod engine;
+mod environment;
 pub mod flags;
 mod folder;
 pub mod gate;

@@ -1,13 +1,11 @@
 //! zig as compilers of the usual kind: scripts that name its target, first on the path of what is run.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use build_info::BuildInfo;
 use toolchain::setup::quote;
 
-use super::Build;
 use crate::plan::zig::{AR, CC, CXX, RANLIB};
 use crate::plan::{Plan, Zig};
 use crate::tools;
@@ -55,7 +53,8 @@ pub struct Linker {
     pub program: PathBuf,
 }
 
-fn linker_variable(plan: &Plan) -> String {
+/// Cargo's variable for who links for the target of `plan`.
+pub fn linker_variable(plan: &Plan) -> String {
     format!("CARGO_TARGET_{}_LINKER", plan.target.replace(['-', '.'], "_").to_uppercase())
 }
 
@@ -75,58 +74,4 @@ fn texts(program: &Path, zig: &Zig) -> [(&'static str, String); 4] {
         (AR, text("ar")),
         (RANLIB, text("ranlib")),
     ]
-}
-
-impl Build<'_> {
-    /// The environment of every command of this build.
-    pub(super) fn environment(&self) -> Result<BTreeMap<String, Option<String>>> {
-        self.environment_with(None)
-    }
-
-    /// The same with the folder `first` on the path before all others.
-    fn environment_with(&self, first: Option<&Path>) -> Result<BTreeMap<String, Option<String>>> {
-        let mut all = self.plan.environment.clone();
-        let ours: Vec<PathBuf> =
-            first.map(Path::to_path_buf).into_iter().chain(scripts(self.plan, self.workspace)?).collect();
-        if !ours.is_empty() {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            let folders = ours.into_iter().chain(std::env::split_paths(&path));
-            let path = std::env::join_paths(folders).context("a folder of PATH has a colon in its name")?;
-            all.insert("PATH".to_string(), Some(path.to_string_lossy().into_owned()));
-        }
-        Ok(all)
-    }
-
-    /// The environment of cargo. `wrapper` is the script by which it calls rustc on crates of the workspace: named without
-    /// its folder, since cargo makes that name a part of every symbol. By the other variables cargo links for the plan's
-    /// target, and the `cc` crate compiles for it.
-    pub(super) fn cargo_environment(
-        &self,
-        wrapper: Option<&Path>,
-    ) -> Result<BTreeMap<String, Option<String>>> {
-        let mut all = self.environment_with(wrapper.and_then(Path::parent))?;
-        if let Some(name) = wrapper.and_then(Path::file_name) {
-            let name = name.to_string_lossy().into_owned();
-            all.insert("RUSTC_WORKSPACE_WRAPPER".to_string(), Some(name));
-        }
-        if self.plan.zig.is_some() {
-            let target = self.plan.target.replace(['-', '.'], "_");
-            let linker = linker_variable(self.plan);
-            for (name, value) in [
-                (linker, CC),
-                (format!("CC_{target}"), CC),
-                (format!("CXX_{target}"), CXX),
-                (format!("AR_{target}"), AR),
-            ] {
-                all.insert(name, Some(value.to_string()));
-            }
-        }
-        Ok(all)
-    }
-
-    /// Where a compiler of the plan lies, which may name a script alone.
-    pub(super) fn compiler(&self, named: &Path) -> Result<PathBuf> {
-        let folder = scripts(self.plan, self.workspace)?;
-        Ok(folder.map_or_else(|| named.to_path_buf(), |folder| folder.join(named)))
-    }
 }

@@ -1,0 +1,80 @@
+//! The environment of the commands of a build.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::Build;
+use super::zig::{linker_variable, scripts};
+use crate::plan::zig::{AR, CC, CXX};
+
+impl Build<'_> {
+    /// The environment of every command of this build.
+    pub(super) fn environment(&self) -> Result<BTreeMap<String, Option<String>>> {
+        self.environment_with(None)
+    }
+
+    /// The same with the folder `first` on the path before all others.
+    fn environment_with(&self, first: Option<&Path>) -> Result<BTreeMap<String, Option<String>>> {
+        let mut all = self.plan.environment.clone();
+        all.extend(self.of_ccache());
+        let ours: Vec<PathBuf> =
+            first.map(Path::to_path_buf).into_iter().chain(scripts(self.plan, self.workspace)?).collect();
+        if !ours.is_empty() {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let folders = ours.into_iter().chain(std::env::split_paths(&path));
+            let path = std::env::join_paths(folders).context("a folder of PATH has a colon in its name")?;
+            all.insert("PATH".to_string(), Some(path.to_string_lossy().into_owned()));
+        }
+        Ok(all)
+    }
+
+    /// What lets ccache find in one checkout what was compiled in another: paths below the checkout count as relative ones,
+    /// and zig's scripts, whose text names the checkout, by what they run.
+    /// <https://ccache.dev/manual/latest.html#_compiling_in_different_directories>
+    fn of_ccache(&self) -> Vec<(String, Option<String>)> {
+        let name = self.launcher.as_deref().and_then(Path::file_name).unwrap_or_default();
+        if name != "ccache" {
+            return Vec::new();
+        }
+        let root = self.workspace.root().display().to_string();
+        let check = self.plan.zig.as_ref().map(|zig| format!("string:zig {} {}", zig.version, zig.target));
+        let mut all = vec![("CCACHE_BASEDIR", root), ("CCACHE_NOHASHDIR", "true".to_string())];
+        all.extend(check.map(|check| ("CCACHE_COMPILERCHECK", check)));
+        all.into_iter().map(|(name, value)| (name.to_string(), Some(value))).collect()
+    }
+
+    /// The environment of cargo. `wrapper` is the script by which it calls rustc on crates of the workspace: named without
+    /// its folder, since cargo makes that name a part of every symbol. By the other variables cargo links for the plan's
+    /// target, and the `cc` crate compiles for it.
+    pub(super) fn cargo_environment(
+        &self,
+        wrapper: Option<&Path>,
+    ) -> Result<BTreeMap<String, Option<String>>> {
+        let mut all = self.environment_with(wrapper.and_then(Path::parent))?;
+        if let Some(name) = wrapper.and_then(Path::file_name) {
+            let name = name.to_string_lossy().into_owned();
+            all.insert("RUSTC_WORKSPACE_WRAPPER".to_string(), Some(name));
+        }
+        if self.plan.zig.is_some() {
+            let target = self.plan.target.replace(['-', '.'], "_");
+            let linker = linker_variable(self.plan);
+            for (name, value) in [
+                (linker, CC),
+                (format!("CC_{target}"), CC),
+                (format!("CXX_{target}"), CXX),
+                (format!("AR_{target}"), AR),
+            ] {
+                all.insert(name, Some(value.to_string()));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Where a compiler of the plan lies, which may name a script alone.
+    pub(super) fn compiler(&self, named: &Path) -> Result<PathBuf> {
+        let folder = scripts(self.plan, self.workspace)?;
+        Ok(folder.map_or_else(|| named.to_path_buf(), |folder| folder.join(named)))
+    }
+}
