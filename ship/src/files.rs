@@ -159,29 +159,6 @@ pub fn remove_tree(path: &Path) -> Result<()> {
     }
 }
 
-/// A folder that is removed with all in it, however the work on it ends.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    /// Makes `path`.
-    pub fn make(path: PathBuf) -> Result<Self> {
-        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
-    }
-
-    /// Its path.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // The next installer tries again.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -104,7 +104,9 @@ fn program(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
         // Build scripts that look at one run again when it is another one: what cargo set for xtask, and what is meant
         // for archives.
         .without(|name| {
-            name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_") || name == "SOURCE_DATE_EPOCH"
+            name.starts_with("CARGO_MANIFEST_")
+                || name.starts_with("CARGO_PKG_")
+                || name == "SOURCE_DATE_EPOCH"
         })
         .env("CARGO_TARGET_DIR", &folder)
         .watch(|stream, line| {
