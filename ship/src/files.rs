@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use build_info::Sha256;
@@ -156,29 +156,6 @@ pub fn remove_tree(path: &Path) -> Result<()> {
             Err(error).with_context(|| format!("cannot remove {}", path.display()))
         }
         _ => Ok(()),
-    }
-}
-
-/// A folder that is removed with all in it, however the work on it ends.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    /// Makes `path`.
-    pub fn make(path: PathBuf) -> Result<Self> {
-        std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
-    }
-
-    /// Its path.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // The next installer tries again.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

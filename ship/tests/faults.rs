@@ -224,7 +224,10 @@ fn a_kill_at_any_moment_leaves_a_version_that_runs() {
         for turn in 0..20 {
             let version = if turn % 2 == 0 { "0.3.0" } else { "0.2.0" };
             // Where it is there already, there would be little to interrupt.
-            if let Ok(previous) = prefix.join("lib/anneal/previous").canonicalize() {
+            let version_of = |link: &str| prefix.join("lib/anneal").join(link).canonicalize().ok();
+            let previous =
+                version_of("previous").filter(|folder| Some(folder) != version_of("current").as_ref());
+            if let Some(previous) = previous {
                 fs::remove_dir_all(previous).unwrap();
             }
             let mut child = start(installer, &archive(&dist, version), &prefix, "");

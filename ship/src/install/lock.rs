@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, test_kill_process};
+use tempfile::TempDir;
 
 use super::prefix::Prefix;
 use crate::exit;
-use crate::files::Scratch;
 
 /// Its file, in our own folder. install.sh takes the same with flock(1).
 pub const FILE: &str = ".lock";
@@ -71,13 +71,11 @@ impl Lock {
     }
 }
 
-/// Makes a folder of our own on the file system that is installed to.
-pub fn staging(prefix: &Prefix) -> Result<Scratch> {
-    let random = tempfile::Builder::new().prefix("").rand_bytes(8).tempdir_in(prefix.home());
-    let random = random.with_context(|| format!("cannot write to {}", prefix.home().display()))?;
-    let name = random.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-    drop(random);
-    Scratch::make(prefix.home().join(format!("{STAGING}{}-{name}", std::process::id())))
+/// Makes a folder of our own on the file system that is installed to; it goes however the work in it ends.
+pub fn staging(prefix: &Prefix) -> Result<TempDir> {
+    let name = format!("{STAGING}{}-", std::process::id());
+    let made = tempfile::Builder::new().prefix(&name).rand_bytes(8).tempdir_in(prefix.home());
+    made.with_context(|| format!("cannot write to {}", prefix.home().display()))
 }
 
 /// Removes what was begun by processes that are gone. What cannot be removed is in nobody's way.
