@@ -89,6 +89,9 @@ impl Decode {
             // The plain prefetch of 3DNow! is a no-operation on CPUs without it, as prefetchw is.
             let feature = match (code, feature) {
                 (Code::Prefetch_m8, CpuidFeature::D3NOW) => &CpuidFeature::PREFETCHW,
+                // Encoded as `rep bsf`, which is `bsf` on CPUs without it. The two differ for 0 alone, and compilers for
+                // plain x86-64 write it where they know that there is none, since it is faster where it is known.
+                (code, CpuidFeature::BMI1) if code.mnemonic() == Mnemonic::Tzcnt => &CpuidFeature::INTEL386,
                 _ => feature,
             };
             let Some(slot) = self.slots.get_mut(*feature as usize) else { continue };

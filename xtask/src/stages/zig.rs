@@ -59,8 +59,10 @@ pub fn linker_variable(plan: &Plan) -> String {
 }
 
 fn texts(program: &Path, zig: &Zig) -> [(&'static str, String); 4] {
-    // The crate `cc` names rustc's target, which zig spells otherwise.
-    let filter = "for argument; do\n  shift\n  case $argument in --target=*) ;; *) set -- \"$@\" \"$argument\" ;; esac\ndone";
+    // The crate `cc` names rustc's target, which zig spells otherwise. rustc hands archives through -Wl, which zig takes for
+    // options, and asks for the lines of debuggers to be stripped, for which zig strips names as well.
+    let filter = "for argument; do\n  shift\n  case $argument in\n    --target=* | -Wl,--strip-debug) ;;\n    \
+                  -Wl,/*) set -- \"$@\" \"${argument#-Wl,}\" ;;\n    *) set -- \"$@\" \"$argument\" ;;\n  esac\ndone";
     let text = |command: &str| {
         format!("#!/bin/sh\n{filter}\nexec {} {command} \"$@\"\n", quote(&program.to_string_lossy()))
     };
