@@ -14,7 +14,7 @@ use crate::switches::{OpenMp, Switches};
 use crate::{Bytes, Gate, Glibc, Host, Sha256, ThreadBudget};
 
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
-pub const SCHEMA_VERSION: &str = "1.2";
+pub const SCHEMA_VERSION: &str = "1.3";
 
 /// The record of one build. It keeps the names that existing scripts read (`build_type`, `date`, `hostname`,
 /// `cpu_model`, `cpu_flags`, `cmake_flags`, `llama_version`, `compiler`, `reproducible`, `optimal_threads`).

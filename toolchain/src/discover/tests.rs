@@ -43,6 +43,19 @@ fn found(compilers: &[Compiler]) -> Vec<String> {
 }
 
 #[test]
+fn only_the_pinned_zig_is_taken() {
+    let machine = Machine::new();
+    let tell = |version: &str| format!("[ \"$1\" = version ] && echo {version} || exit 1");
+    machine.script("usr/bin/zig", &tell("0.13.0"));
+    assert_eq!(discover(&machine.search(), None).zig, None);
+    machine.script("target/tools/packages/ziglang/zig", &tell(&ZIG.to_string()));
+    let mut search = machine.search();
+    search.own_tools = Some(machine.root().join("target/tools"));
+    let found = discover(&search, None).zig.expect("the checkout's own");
+    assert_eq!(found.path, machine.root().join("target/tools/packages/ziglang/zig"));
+}
+
+#[test]
 fn a_debian_machine_is_read() {
     let machine = debian();
     let toolchain = discover(&machine.search(), None);

@@ -180,6 +180,35 @@ fn a_missing_or_old_tool_is_named_with_the_mend() {
 }
 
 #[test]
+fn a_universal_plan_holds_nothing_of_the_build_host() {
+    let [one, other] = ["i3-6100", "epyc-2s"].map(|name| plan_for("universal", &host(name)).unwrap());
+    assert_eq!(one.hash(), other.hash());
+    insta::assert_snapshot!("universal@any", one);
+}
+
+#[test]
+fn what_does_not_go_with_a_profile_is_told_before_anything_is_built() {
+    let host = host("i3-6100");
+    let cases = [
+        ("native+glibc:2.28", "takes `compiler = \"zig\"`"),
+        ("portable+glibc:host", "takes a glibc to build for"),
+        ("portable+lto:thin", "goes with `lto = \"off\"`"),
+        ("native+variants:x64,haswell", "goes with `isa = \"all-variants\"`"),
+        ("universal+linkage:shared", "takes `linkage = \"static\"`"),
+        ("universal+variants:x64;rm", "is no variant's name"),
+    ];
+    for (profile, expected) in cases {
+        let error = plan_for(profile, &host).unwrap_err();
+        assert!(error.to_string().contains(expected), "{profile}: {error}");
+        assert_eq!(crate::exit::code_of(&error), 2, "{profile}");
+    }
+    let mut toolchain = gcc_only();
+    toolchain.zig = None;
+    let error = plan_with("portable", &host, &toolchain).unwrap_err().to_string();
+    assert!(error.contains("no zig 0.17.1") && error.contains("setup --profile portable"), "{error}");
+}
+
+#[test]
 fn a_build_for_this_host_cannot_be_called_reproducible() {
     let mut profile = profile::load(&root().join("profiles/build"), "native").unwrap();
     profile.reproducible = true;

@@ -175,6 +175,24 @@ fn mkl_comes_from_pip_into_a_folder_of_its_own() {
 }
 
 #[test]
+fn zig_comes_from_pip_in_one_version_and_no_other_wheel_is_taken() {
+    let needs = Needs { required: vec![Requirement::Zig], recommended: vec![] };
+    let made = plan(&needs, &bare(), &facts(Some(Manager::Apt), Rights::None));
+    let [step] = &made.steps[..] else { panic!("{:?}", made.steps) };
+    assert_eq!((step.needs_root, &step.command[..2]), (false, &["sh".to_string(), "-c".to_string()][..]));
+    let command = &step.command[2];
+    assert!(command.starts_with(&format!("echo 'ziglang=={ZIG} --hash=sha256:")), "{command}");
+    assert_eq!(command.matches("--hash=sha256:").count(), ZIG_WHEELS.len());
+    assert!(
+        command.contains("--require-hashes") && command.contains("target/anneal/tools/packages"),
+        "{command}"
+    );
+    let mut there = bare();
+    there.zig = Some(Tool { path: "/usr/bin/zig".into(), version: ZIG.to_string(), llvm_major: None });
+    assert!(plan(&needs, &there, &facts(Some(Manager::Apt), Rights::None)).is_complete());
+}
+
+#[test]
 fn openmp_comes_for_the_clang_that_compiles() {
     let names = [
         (Manager::Apt, "libomp-22-dev"),
