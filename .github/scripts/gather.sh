@@ -1,0 +1,29 @@
+#!/bin/sh
+# gather.sh OUT DIST...: one folder of several that `cargo xtask dist` made on several machines, with one index.json, so that
+# `install --from` finds all archives at one address. Checks every sum first.
+set -eu
+[ $# -ge 2 ] || {
+    echo "usage: gather.sh OUT DIST..." >&2
+    exit 2
+}
+out=$1
+shift
+mkdir -p "$out"
+for dist in "$@"; do
+    (cd "$dist" && for sum in *.sha256; do sha256sum --check --quiet "$sum"; done)
+    for file in "$dist"/*; do
+        name=${file##*/}
+        [ "$name" != index.json ] || continue
+        if [ -e "$out/$name" ] && ! cmp -s "$file" "$out/$name"; then
+            echo "error: $name is in two folders, with other content" >&2
+            exit 1
+        fi
+        cp -p "$file" "$out/$name"
+    done
+done
+indexes=''
+for dist in "$@"; do indexes="$indexes $dist/index.json"; done
+# shellcheck disable=SC2086 # the folders are the workflow's own, without spaces
+jq -s 'if (map(.schema) | unique | length) == 1 then . else error("index.json of two formats") end
+    | {schema: .[0].schema, archives: (map(.archives) | add | unique_by(.file))}' $indexes >"$out/index.json"
+ls -l "$out"

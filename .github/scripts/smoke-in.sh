@@ -1,0 +1,15 @@
+#!/bin/sh
+# smoke-in.sh IMAGE DIST PROFILE MODEL: smoke.sh in a container of IMAGE, an old distribution for one. DIST and MODEL are there
+# to be read only.
+set -eu
+[ $# -eq 4 ] || {
+    echo "usage: smoke-in.sh IMAGE DIST PROFILE MODEL" >&2
+    exit 2
+}
+here=$(cd "$(dirname "$0")" && pwd)
+dist=$(cd "$2" && pwd)
+model=$(cd "$(dirname "$4")" && pwd)/$(basename "$4")
+exec docker run --rm --mount "type=bind,source=$here,target=/scripts,readonly" \
+    --mount "type=bind,source=$dist,target=/dist,readonly" \
+    --mount "type=bind,source=$model,target=/model.gguf,readonly" \
+    "$1" sh /scripts/smoke.sh /dist "$3" /model.gguf

@@ -1,0 +1,95 @@
+#!/bin/sh
+# smoke.sh DIST PROFILE MODEL: what somebody does who was given the archive. Installs DIST's archive of PROFILE for this kind of
+# machine with install.sh, runs what the README runs, serves the model and asks for its health, installs again,
+# uninstalls, and looks that nothing is left. No Rust, no compiler; runs on a machine, in a container and in a chroot.
+#
+# Takes the .tar.zst where there is zstd, else the .tar.gz.
+set -eu
+[ $# -eq 3 ] || {
+    echo "usage: smoke.sh DIST PROFILE MODEL" >&2
+    exit 2
+}
+dist=$1 profile=$2 model=$3
+fail() {
+    echo "error: $*" >&2
+    exit 1
+}
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# What install.sh takes and small images leave out.
+missing=''
+for tool in cmp find flock tar gzip; do
+    has "$tool" || missing="$missing $tool"
+done
+if [ -n "$missing" ]; then
+    echo "not here:$missing; installing them"
+    if has apt-get; then
+        apt-get update -qq
+        apt-get install -y -qq --no-install-recommends diffutils findutils util-linux tar gzip >/dev/null
+    elif has dnf; then
+        dnf install -y -q diffutils findutils util-linux tar gzip
+    else
+        fail "neither apt-get nor dnf is here to install$missing"
+    fi
+fi
+
+if has zstd; then end=tar.zst; else end=tar.gz; fi
+archive=''
+machine=$(uname -m)
+for found in "$dist"/anneal-*"-$machine-unknown-linux-gnu-$profile.$end"; do
+    [ -f "$found" ] || fail "there is no archive of $profile for $machine in $dist, as .$end"
+    [ -z "$archive" ] || fail "several archives of $profile are in $dist: $archive and $found"
+    archive=$found
+done
+
+work=$(mktemp -d)
+server=''
+leave() {
+    code=$?
+    [ -z "$server" ] || kill -9 "$server" 2>/dev/null || :
+    rm -rf "$work"
+    exit "$code"
+}
+trap leave EXIT
+trap 'exit 130' INT TERM HUP
+prefix=$work/prefix
+# Nothing of whoever runs this.
+export HOME="$work" ANNEAL_STATE_DIR="$work/state"
+
+if [ -r /etc/os-release ]; then sed -n 's/^PRETTY_NAME=//p' /etc/os-release; fi
+ldd --version 2>/dev/null | head -n 1 || :
+sh "$dist/install.sh" --from "$archive" --prefix "$prefix"
+anneal=$prefix/bin/anneal
+"$anneal" --version
+"$anneal" info | sed -n '1,12p'
+
+run() { "$anneal" run -m "$model" -p hello -n 16 --greedy 2>"$work/said" || { cat "$work/said" >&2; fail "anneal run"; }; }
+first=$(run)
+[ -n "$first" ] || fail "anneal run wrote no text"
+echo "$first"
+[ "$first" = "$(run)" ] || fail "the same prompt gave another text"
+
+"$anneal" serve -m "$model" --socket "$work/socket" 2>"$work/served" &
+server=$!
+tries=0
+until "$anneal" top --once --interval 0.1 "$work/socket" >"$work/top" 2>&1; do
+    tries=$((tries + 1))
+    kill -0 "$server" 2>/dev/null || { cat "$work/served" >&2; fail "anneal serve ended"; }
+    [ "$tries" -lt 100 ] || { cat "$work/top" "$work/served" >&2; fail "the server does not answer"; }
+    sleep 0.3
+done
+sed -n 1,2p "$work/top"
+kill -TERM "$server"
+code=0
+wait "$server" || code=$?
+server=''
+[ "$code" = 0 ] || fail "anneal serve ended with $code after SIGTERM"
+[ ! -e "$work/socket" ] || fail "the socket is still there"
+
+sh "$dist/install.sh" --from "$archive" --prefix "$prefix"
+sh "$dist/install.sh" --uninstall --all --prefix "$prefix"
+if [ -e "$prefix" ] && [ -n "$(find "$prefix" ! -type d)" ]; then
+    find "$prefix" >&2
+    fail "this is left after --uninstall --all"
+fi
+echo "passed: $(basename "$archive")"

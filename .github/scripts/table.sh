@@ -1,0 +1,51 @@
+#!/bin/sh
+# table.sh DIST [COMPARISON...]: what a release says of itself, in Markdown on stdout: the files in DIST with their sizes and
+# SHA-256, and of each COMPARISON, a file that `cargo xtask bench compare --json` wrote, what was measured. What was not measured is
+# not there.
+set -eu
+[ $# -ge 1 ] || {
+    echo "usage: table.sh DIST [COMPARISON...]" >&2
+    exit 2
+}
+dist=$1
+shift
+
+echo '## Files'
+echo
+echo '| file | size | SHA-256 |'
+echo '| --- | ---: | --- |'
+count=0
+for file in "$dist"/*.tar.zst "$dist"/*.tar.gz "$dist"/*.deb; do
+    [ -f "$file" ] || continue
+    count=$((count + 1))
+    bytes=$(wc -c <"$file")
+    size=$(awk -v b="$bytes" 'BEGIN { printf "%.1f MiB", b / 1048576 }')
+    sum=$(sha256sum <"$file" | cut -c 1-64)
+    echo "| \`${file##*/}\` | $size | \`$sum\` |"
+done
+if [ "$count" = 0 ]; then
+    echo "error: there are no archives in $dist" >&2
+    exit 1
+fi
+
+[ $# -gt 0 ] || exit 0
+echo
+echo '## Measured'
+echo
+echo 'Medians of paired runs with 95 % intervals, on the machine that built it: one that others share. A ratio whose interval'
+echo 'holds 1 shows no difference.'
+for comparison in "$@"; do
+    echo
+    jq -r '
+        def round3: . * 1000 | round / 1000;
+        "\(.machine); \(.threads) threads; `\(.command)`",
+        "",
+        "| what | build | median | against \(.builds[0].name) | |",
+        "| --- | --- | ---: | --- | --- |",
+        (.figures[] | . as $figure | .results[]
+            | "| \($figure.phase) \($figure.model // "") \($figure.shape // {} | [.prompt, .generate] | map(select(. != null)) | map(tostring) | join("+"))"
+            + " | \(.build) | \(.median | round3) \($figure.unit)"
+            + " | \(if .ratio then "\(.ratio.median | round3) [\(.ratio.low | round3), \(.ratio.high | round3)]" else "" end)"
+            + " | \(.verdict // "") |")
+    ' "$comparison"
+done

@@ -1,0 +1,50 @@
+#!/bin/sh
+# rootfs.sh [--suite SUITE] [--mirror URL] ARCHIVE DIR: what the images hold, made without a container engine: a small Debian in DIR
+# with ARCHIVE installed by the install.sh that lies beside it. No Rust and no compiler get in. Takes root and debootstrap.
+#
+# SUITE is bookworm, or bullseye to see that glibc 2.31 is enough.
+set -eu
+usage() {
+    echo "usage: rootfs.sh [--suite SUITE] [--mirror URL] ARCHIVE DIR" >&2
+    exit 2
+}
+suite=bookworm mirror=http://deb.debian.org/debian
+while [ $# -gt 2 ]; do
+    case $1 in
+    --suite) suite=$2 ;;
+    --mirror) mirror=$2 ;;
+    *) usage ;;
+    esac
+    shift 2
+done
+[ $# -eq 2 ] || usage
+archive=$1 root=$2
+fail() {
+    echo "error: $*" >&2
+    exit 1
+}
+[ "$(id -u)" = 0 ] || fail "debootstrap and chroot take root"
+command -v debootstrap >/dev/null || fail "install debootstrap"
+dist=$(dirname "$archive")
+for file in "$archive" "$archive.sha256" "$dist/install.sh"; do [ -f "$file" ] || fail "there is no $file"; done
+# Debian's smallest system has gzip and no zstd.
+case $archive in
+*.tar.zst) include=--include=zstd ;;
+*.tar.gz) include='' ;;
+*) fail "$archive is neither a .tar.zst nor a .tar.gz" ;;
+esac
+[ ! -e "$root" ] || fail "$root is there already"
+
+# shellcheck disable=SC2086 # one word or none
+debootstrap --variant=minbase $include "$suite" "$root" "$mirror" >"$root.log" 2>&1 ||
+    fail "debootstrap failed: $(tail -n 3 "$root.log")"
+rm -f "$root.log"
+mkdir "$root/dist"
+cp "$archive" "$archive.sha256" "$dist/install.sh" "$root/dist/"
+# The installer checks the sum, and runs the program with this system's libraries.
+chroot "$root" /bin/sh /dist/install.sh --from "/dist/${archive##*/}" --prefix /usr/local
+rm -r "$root/dist"
+# As in Dockerfile.portable.
+install -d -o 65532 -g 65532 -m 0700 "$root/var/lib/anneal" "$root/run/anneal"
+mkdir -p "$root/models" "$root/etc/anneal"
+chroot "$root" /bin/sh -c 'sed -n "s/^PRETTY_NAME=//p" /etc/os-release; ldd --version | head -n 1; command -v cargo rustc gcc || echo "no compiler inside"'

@@ -1,0 +1,168 @@
+//! Workflows, images and manifests, which nothing on a developer's machine runs: what in them leads elsewhere is there.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
+}
+
+/// Names and contents of the files in `folder` for whose names `wanted` holds.
+fn files(folder: &str, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(root().join(folder)).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if wanted(&name) {
+            found.push((name.clone(), read(format!("{folder}/{name}"))));
+        }
+    }
+    assert!(!found.is_empty(), "{folder} holds none");
+    found
+}
+
+/// Keys in the first column of the tables below `heading`, several of a cell too.
+fn keys_below(reference: &str, heading: &str) -> BTreeSet<String> {
+    let (_, rest) = reference.split_once(&format!("\n{heading}\n")).expect(heading);
+    let section = rest.split("\n#").next().unwrap();
+    let cells =
+        section.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split('|').nth(1));
+    cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(String::from).collect()
+}
+
+/// The literal block of a ConfigMap's `key: |`, without its indentation.
+fn block(manifest: &str, key: &str) -> String {
+    let mut lines = manifest.lines().skip_while(|line| line.trim() != format!("{key}: |")).skip(1).peekable();
+    let indent = lines.peek().expect("the block is empty").chars().take_while(|&c| c == ' ').count();
+    lines
+        .take_while(|line| line.trim().is_empty() || line.starts_with(&" ".repeat(indent)))
+        .map(|line| format!("{}\n", line.get(indent..).unwrap_or("")))
+        .collect()
+}
+
+#[test]
+fn the_pods_configuration_has_only_keys_that_the_server_knows() {
+    let reference = read("docs/src/reference/server.md");
+    let known = keys_below(&reference, "## server_config.toml");
+    assert!(known.len() > 40 && known.contains("drain_s"), "{known:?}");
+    let config: toml::Table =
+        block(&read("deploy/kubernetes/config.yaml"), "server_config.toml").parse().unwrap();
+    assert!(config.len() > 5, "{config:?}");
+    for key in config.keys().filter(|key| *key != "workloads") {
+        assert!(known.contains(key), "{key} is no key of server_config.toml");
+    }
+    let workloads = config["workloads"].as_table().unwrap();
+    for (name, workload) in workloads {
+        for (key, threads) in workload.as_table().unwrap() {
+            assert!(["decode_threads", "prefill_threads"].contains(&key.as_str()), "workload {name}: {key}");
+            assert!((1..=512).contains(&threads.as_integer().unwrap()), "workload {name}: {key} = {threads}");
+        }
+    }
+
+    // Pods mount what the configuration names, and wait for longer than the server drains.
+    let drain = config["drain_s"].as_float().unwrap();
+    for pool in ["portable", "native"] {
+        let pods = read(format!("deploy/kubernetes/{pool}.yaml"));
+        let grace = number_after(&pods, "terminationGracePeriodSeconds: ");
+        let before = number_after(&pods, "seconds: ");
+        assert!(grace > drain + before, "{pool}: {grace} s are not more than {before} s and {drain} s");
+        for key in ["model", "api_key_file"] {
+            let path = Path::new(config[key].as_str().unwrap());
+            let mount = format!("mountPath: {}, readOnly: true", path.parent().unwrap().display());
+            assert!(pods.contains(&mount), "{pool}: no {mount}");
+        }
+        let port = config["listen"].as_str().unwrap().rsplit(':').next().unwrap().to_string();
+        assert!(pods.contains(&format!("containerPort: {port}\n")), "{pool}: not port {port}");
+    }
+}
+
+fn number_after(text: &str, key: &str) -> f64 {
+    let line =
+        text.lines().find_map(|line| line.trim().strip_prefix(key)).unwrap_or_else(|| panic!("no {key}"));
+    line.parse().unwrap()
+}
+
+#[test]
+fn pods_may_do_nothing_that_they_need_not() {
+    for pool in ["portable", "native"] {
+        let pods = read(format!("deploy/kubernetes/{pool}.yaml"));
+        for line in [
+            "runAsNonRoot: true",
+            "runAsUser: 65532",
+            "type: RuntimeDefault",
+            "allowPrivilegeEscalation: false",
+            "readOnlyRootFilesystem: true",
+            "drop: [ALL]",
+            "automountServiceAccountToken: false",
+        ] {
+            assert!(pods.lines().any(|found| found.trim() == line), "{pool}: no {line}");
+        }
+    }
+}
+
+#[test]
+fn what_is_applied_is_there() {
+    let list = read("deploy/kubernetes/kustomization.yaml");
+    let named: Vec<&str> = list
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- "))
+        .filter(|name| name.ends_with(".yaml"))
+        .collect();
+    assert!(named.len() > 3, "{named:?}");
+    for name in named {
+        assert!(root().join("deploy/kubernetes").join(name).exists(), "{name} is not there");
+    }
+}
+
+#[test]
+fn images_run_as_a_number_and_are_healthy_by_a_program_they_hold() {
+    for (name, text) in files("containers", |name| name.starts_with("Dockerfile")) {
+        let last = |word: &str| text.lines().filter_map(|line| line.strip_prefix(word)).next_back();
+        let user = last("USER ").unwrap_or_else(|| panic!("{name}: no USER"));
+        let numeric = user.split(':').all(|part| part.parse::<u32>().is_ok_and(|id| id != 0));
+        assert!(numeric, "{name}: USER {user} is no number, or root");
+        assert_eq!(last("STOPSIGNAL "), Some("SIGTERM"), "{name}");
+        assert!(
+            text.contains("CMD [\"/usr/local/bin/anneal\", \"top\", \"--once\""),
+            "{name}: no health check"
+        );
+        assert!(
+            last("CMD ").is_some_and(|command| command.starts_with('[')),
+            "{name}: there is no shell for its CMD"
+        );
+    }
+}
+
+#[test]
+fn workflows_ask_for_little_and_run_what_is_there() {
+    let mut scripts = BTreeSet::new();
+    for (name, text) in files(".github/workflows", |name| name.ends_with(".yml")) {
+        assert!(text.lines().any(|line| line == "permissions: {}"), "{name}: permissions for every job");
+        assert!(!text.contains("pull_request_target"), "{name}: a stranger's code would run with our rights");
+        for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
+            let step = line.trim_start_matches("- ");
+            if let Some(action) = step.strip_prefix("uses: ") {
+                let commit = action.split(['@', ' ']).nth(1).unwrap_or("");
+                let pinned = commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+                assert!(
+                    pinned && action.contains(" # v"),
+                    "{name}: {action}: no commit, or no word of its version"
+                );
+            }
+            // An expression in a command is pasted in before the shell reads it.
+            assert!(!step.starts_with("run: ") || !step.contains("${{"), "{name}: {step}");
+            scripts.extend(line.split_whitespace().filter(|word| word.starts_with('.')).map(String::from));
+        }
+    }
+    assert!(scripts.len() > 4, "{scripts:?}");
+    scripts.extend(["containers/rootfs.sh", "containers/run-rootfs.sh"].map(String::from));
+    for script in scripts {
+        let found = std::fs::metadata(root().join(&script)).unwrap_or_else(|why| panic!("{script}: {why}"));
+        assert!(found.permissions().mode() & 0o111 == 0o111, "{script} may not be run");
+    }
+}
