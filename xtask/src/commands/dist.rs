@@ -41,8 +41,8 @@ pub struct Args {
     /// Make a .tar.gz too, for those who have no zstd
     #[arg(long)]
     gz: bool,
-    /// Unpack what was packed elsewhere, look for anything of this machine in it, run it; build a reproducible profile a
-    /// second time, in another folder and with one job, and fail unless that gives the same bytes
+    /// Build a reproducible profile a second time, in another folder, for another user and with one job, and fail unless
+    /// that gives the same bytes
     #[arg(long)]
     verify: bool,
     /// Say where the archive differs from this one of the same name, and fail if it does
@@ -66,13 +66,12 @@ struct Made {
     unpacked: Bytes,
     crates: usize,
     without_licence_file: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verified: Option<Verified>,
+    verified: Verified,
     /// Whether a second build gave the same bytes.
     reproduced: bool,
 }
 
-/// Packs a build.
+/// Packs a build, and looks at the archive as a stranger would: unpacked elsewhere, run, nothing of this machine in it.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     if !args.no_build && !args.dry_run {
@@ -94,7 +93,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let installer = out.join(SCRIPT);
     fs::write_script(&installer, &std::fs::read_to_string(workspace.root().join(SCRIPT))?)?;
     let archive = packed.archives.first().context("nothing was packed")?.clone();
-    let verified = if args.verify { Some(verify(&workspace, &archive, &info, ui)?) } else { None };
+    let verified = verify(&workspace, &archive, &info, ui)?;
     if args.verify && info.reproducible {
         job.again(&archive.path, ui)?;
     } else if args.verify {

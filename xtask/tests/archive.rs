@@ -1,0 +1,83 @@
+//! What `dist` packs, on the unpacked archive and never on the build tree: installed by the shell script and by xtask, run,
+//! taken back.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use gguf::synth::{self, Options, Preset};
+use serde_json::Value;
+
+const PROFILE: &str = "universal-few";
+
+fn xtask(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_xtask")).args(args).output().unwrap()
+}
+
+#[track_caller]
+fn succeeded(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+/// Packs the current build into `out`.
+fn dist(out: &Path) -> PathBuf {
+    let args = ["dist", "--profile", PROFILE, "--no-build", "--json", "--out", out.to_str().unwrap()];
+    let made: Value = serde_json::from_str(&succeeded(&xtask(&args))).unwrap();
+    assert!(made["crates"].as_u64().is_some_and(|crates| crates > 100), "{made}");
+    made["archives"][0]["path"].as_str().map(PathBuf::from).unwrap()
+}
+
+/// Twelve tokens of the installed program, in an environment of nothing.
+fn tokens(program: &Path, model: &str) -> Value {
+    let args = ["run", "-m", model, "-p", "The smith brings the steel", "-n", "12", "--greedy", "--json"];
+    let report = succeeded(&Command::new(program).args(args).env_clear().current_dir("/").output().unwrap());
+    serde_json::from_str::<Value>(&report).unwrap()["tokens"].clone()
+}
+
+#[test]
+fn an_archive_is_made_alike_twice_installed_run_and_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("tiny.gguf");
+    synth::write(&model, &Options::new(Preset::Tiny)).unwrap();
+    let model = model.to_str().unwrap();
+    let archive = dist(&folder.path().join("one"));
+    let second = dist(&folder.path().join("two"));
+    assert!(
+        std::fs::read(&archive).unwrap() == std::fs::read(&second).unwrap(),
+        "the same build, packed twice"
+    );
+
+    let build =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/anneal").join(PROFILE).join("bin/anneal");
+    let expected = tokens(&build, model);
+    assert_eq!(expected.as_array().map(Vec::len), Some(12));
+
+    let prefix = folder.path().join("a prefix");
+    let from = archive.to_str().unwrap();
+    let script = archive.with_file_name("install.sh");
+    let sh = |args: &[&str]| Command::new("sh").arg(&script).args(args).output().unwrap();
+    let to = ["--prefix", prefix.to_str().unwrap()];
+    succeeded(&sh(&[&["--from", from][..], &to].concat()));
+    assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
+    succeeded(&xtask(&[&["uninstall", "--all"][..], &to].concat()));
+    assert!(!prefix.join("bin/anneal").exists() && !prefix.join("lib/anneal").exists());
+    succeeded(&xtask(&[&["install", "--from", from][..], &to].concat()));
+    assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
+
+    // One bit of it is another: refused, and what is installed stays.
+    let mut bytes = std::fs::read(&archive).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&second, bytes).unwrap();
+    for refused in [
+        sh(&[&["--from", second.to_str().unwrap()][..], &to].concat()),
+        xtask(&[&["install", "--from", second.to_str().unwrap()][..], &to].concat()),
+    ] {
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains("sum") || said.contains("sha256"), "{said}");
+    }
+    assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
+}
