@@ -1,6 +1,7 @@
 #!/bin/sh
-# rootfs.sh [--suite SUITE] [--mirror URL] ARCHIVE DIR: what the images hold, made without a container engine: a small Debian in DIR
-# with ARCHIVE installed by the install.sh that lies beside it. No Rust and no compiler get in. Takes root and debootstrap.
+# rootfs.sh [--suite SUITE] [--mirror URL] ARCHIVE DIR: what the images hold, made without a container engine: a small
+# Debian in DIR with ARCHIVE installed by the install.sh that lies beside it. No Rust and no compiler get in. Takes root
+# and debootstrap.
 #
 # SUITE is bookworm, or bullseye to see that glibc 2.31 is enough.
 set -eu
@@ -47,4 +48,6 @@ rm -r "$root/dist"
 # As in Dockerfile.portable.
 install -d -o 65532 -g 65532 -m 0700 "$root/var/lib/anneal" "$root/run/anneal"
 mkdir -p "$root/models" "$root/etc/anneal"
-chroot "$root" /bin/sh -c 'sed -n "s/^PRETTY_NAME=//p" /etc/os-release; ldd --version | head -n 1; command -v cargo rustc gcc || echo "no compiler inside"'
+chroot "$root" /bin/sh -c 'sed -n "s/^PRETTY_NAME=//p" /etc/os-release
+    ldd --version | head -n 1
+    command -v cargo rustc gcc || echo "no compiler inside"'

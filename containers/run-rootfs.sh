@@ -1,8 +1,9 @@
 #!/bin/sh
-# run-rootfs.sh [--cpus N] [--config FILE] ROOT MODEL [PORT]: serves MODEL from a root file system of rootfs.sh as a container engine would: mounts and
-# processes of its own, everything read only but two tmpfs, no capability, user 65532, and with --cpus a quota, as in 1.5, where
-# this may make control groups. FILE is a server_config.toml, mounted where the pods of deploy/kubernetes have theirs. Then looks at it from outside: health, a key, an answer, the image's health check, SIGTERM.
-# Takes root, unshare, curl.
+# run-rootfs.sh [--cpus N] [--config FILE] ROOT MODEL [PORT]: serves MODEL from a root file system of rootfs.sh as a
+# container engine would: mounts and processes of its own, everything read only but two tmpfs, no capability, user 65532,
+# and with --cpus a quota, as in 1.5, where this may make control groups. FILE is a server_config.toml, mounted where the
+# pods of deploy/kubernetes have theirs. Then looks at it from outside: health, a key, an answer, the image's health check,
+# SIGTERM. Takes root, unshare, curl.
 set -eu
 usage() {
     echo "usage: run-rootfs.sh [--cpus N] [--config FILE] ROOT MODEL [PORT]" >&2

@@ -1,6 +1,6 @@
 #!/bin/sh
-# check-tag.sh TAG: fails unless TAG is `v` and the version in Cargo.toml. Archives are named by that version, so a release
-# under another name would offer files that belong to an older one.
+# check-tag.sh TAG: fails unless TAG is `v` and the version in Cargo.toml. Archives are named by that version, so a
+# release under another name would offer files that belong to an older one.
 set -eu
 [ $# -eq 1 ] || {
     echo "usage: check-tag.sh TAG" >&2

@@ -1,6 +1,6 @@
 #!/bin/sh
-# gather.sh OUT DIST...: one folder of several that `cargo xtask dist` made on several machines, with one index.json, so that
-# `install --from` finds all archives at one address. Checks every sum first.
+# gather.sh OUT DIST...: one folder of several that `cargo xtask dist` made on several machines, with one index.json, so
+# that `install --from` finds all archives at one address. Checks every sum first.
 set -eu
 [ $# -ge 2 ] || {
     echo "usage: gather.sh OUT DIST..." >&2

@@ -1,6 +1,6 @@
 #!/bin/sh
-# smoke-in.sh IMAGE DIST PROFILE MODEL: smoke.sh in a container of IMAGE, an old distribution for one. DIST and MODEL are there
-# to be read only.
+# smoke-in.sh IMAGE DIST PROFILE MODEL: smoke.sh in a container of IMAGE, an old distribution for one. DIST and MODEL are
+# read only there.
 set -eu
 [ $# -eq 4 ] || {
     echo "usage: smoke-in.sh IMAGE DIST PROFILE MODEL" >&2

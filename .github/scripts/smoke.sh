@@ -1,7 +1,7 @@
 #!/bin/sh
-# smoke.sh DIST PROFILE MODEL: what somebody does who was given the archive. Installs DIST's archive of PROFILE for this kind of
-# machine with install.sh, runs what the README runs, serves the model and asks for its health, installs again,
-# uninstalls, and looks that nothing is left. No Rust, no compiler; runs on a machine, in a container and in a chroot.
+# smoke.sh DIST PROFILE MODEL: what somebody does who was given the archive. Installs DIST's archive of PROFILE for this
+# kind of machine with install.sh, runs what the README runs, serves the model and asks for its health, installs again,
+# uninstalls, and looks that nothing is left. No Rust, no compiler; on a machine, in a container or in a chroot.
 #
 # Takes the .tar.zst where there is zstd, else the .tar.gz.
 set -eu

@@ -1,7 +1,7 @@
 #!/bin/sh
-# table.sh DIST [COMPARISON...]: what a release says of itself, in Markdown on stdout: the files in DIST with their sizes and
-# SHA-256, and of each COMPARISON, a file that `cargo xtask bench compare --json` wrote, what was measured. What was not measured is
-# not there.
+# table.sh DIST [COMPARISON...]: what a release says of itself, in Markdown on stdout: the files in DIST with their sizes
+# and SHA-256, and of each COMPARISON, a file that `cargo xtask bench compare --json` wrote, what was measured. What was
+# not measured is not there.
 set -eu
 [ $# -ge 1 ] || {
     echo "usage: table.sh DIST [COMPARISON...]" >&2
@@ -15,7 +15,7 @@ echo
 echo '| file | size | SHA-256 |'
 echo '| --- | ---: | --- |'
 count=0
-for file in "$dist"/*.tar.zst "$dist"/*.tar.gz "$dist"/*.deb; do
+for file in "$dist"/anneal-*.tar.zst "$dist"/anneal-*.tar.gz "$dist"/anneal_*.deb; do
     [ -f "$file" ] || continue
     count=$((count + 1))
     bytes=$(wc -c <"$file")
