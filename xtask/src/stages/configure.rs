@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::Build;
+use super::{Build, zig};
 use crate::pgo::gcda;
 use crate::process::{Run, Stream};
 use crate::ui::Progress;
@@ -16,19 +16,11 @@ const SPARE_KERNELS: &str = "\
 cmake_language(DEFER CALL target_compile_options ggml-cpu PRIVATE -fno-profile-generate -fno-profile-use)
 ";
 
-/// Keeps the places of the sources out of what is compiled: assertions name their files.
-fn without_places(build: &Build) -> String {
-    let tree = build.tree.path.display();
-    format!(
-        "add_compile_options(\"-ffile-prefix-map={tree}=llama.cpp\" \"-ffile-prefix-map={}=build\")\n",
-        build.folder.cmake().display()
-    )
-}
-
 /// What the stage is run on beyond the plan.
-pub fn input(build: &Build) -> String {
+pub fn input(build: &Build) -> Result<String> {
     let spared = build.plan.variant.as_ref().is_some_and(|variant| variant.spares_kernels);
-    format!("{}{}", build.tree.path.display(), if spared { SPARE_KERNELS } else { "" })
+    let scripts = zig::digest(build.plan, build.workspace)?;
+    Ok(format!("{}{}{scripts}", build.tree.path.display(), if spared { SPARE_KERNELS } else { "" }))
 }
 
 /// Configures into an empty tree: a half-written cache of a stopped run would be believed.
@@ -47,10 +39,6 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
     if spares_kernels {
         crate::fs::write_atomically(&spare, SPARE_KERNELS.as_bytes())?;
     }
-    let places = build.folder.path().join("places.cmake");
-    if build.plan.reproducible {
-        crate::fs::write_atomically(&places, without_places(build).as_bytes())?;
-    }
     let launchers = build.launcher.iter().flat_map(|launcher| {
         ["CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER"].map(|name| define(name, launcher))
     });
@@ -64,7 +52,6 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
         .args(build.plan.cmake_flags())
         .args([define("CMAKE_INSTALL_PREFIX", &build.folder.prefix())])
         .args(launchers)
-        .args(build.plan.reproducible.then(|| define("CMAKE_PROJECT_TOP_LEVEL_INCLUDES", &places)))
         .args(spares_kernels.then(|| define("CMAKE_PROJECT_ggml_INCLUDE", &spare)))
         .envs(&build.environment()?)
         .env(ceiling, folder)

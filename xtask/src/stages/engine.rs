@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use build_info::switches::Allocator;
 use serde::Deserialize;
 
-use super::Build;
+use super::{Build, zig};
 use crate::plan::Plan;
 use crate::process::{self, Run, Stream};
 use crate::ui::Progress;
@@ -114,19 +114,9 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
 /// Flags for every crate: the plan's, and those that keep this machine's folders out of the program. They are no part of
 /// the plan, and cargo leaves them out of symbols' names.
 fn rust_flags(build: &Build) -> Vec<String> {
-    let home = |name: &str, below: &str| {
-        let home = std::env::var_os("HOME").map(PathBuf::from);
-        std::env::var_os(name).map(PathBuf::from).or_else(|| home.map(|home| home.join(below)))
-    };
-    let places = [
-        (Some(build.workspace.root().to_path_buf()), "anneal"),
-        (home("CARGO_HOME", ".cargo"), "cargo"),
-        (home("RUSTUP_HOME", ".rustup"), "rustup"),
-    ];
-    let remap = |(place, name): (Option<PathBuf>, &str)| {
-        Some(format!("--remap-path-prefix={}={name}", place?.display()))
-    };
-    build.plan.codegen.rust.iter().cloned().chain(places.into_iter().filter_map(remap)).collect()
+    let remap = |(place, name): (PathBuf, &str)| format!("--remap-path-prefix={}={name}", place.display());
+    let places = zig::places(build.workspace.root()).map(remap);
+    build.plan.codegen.rust.iter().cloned().chain(places).collect()
 }
 
 /// Where bindgen finds libclang, when it would not by itself.

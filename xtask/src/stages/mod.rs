@@ -209,7 +209,7 @@ impl<'a> Build<'a> {
             self.stage(INSTALL, &install::input(self)?, |build, _| install::borrow(build, prefix))?;
             return Ok(flags.clone());
         }
-        self.stage(CONFIGURE, &configure::input(self), configure::configure)?;
+        self.stage(CONFIGURE, &configure::input(self)?, configure::configure)?;
         let flags = flags::check(self.plan, &self.folder.compile_database())?;
         switches::check_definitions(self.plan, &flags)?;
         self.stage(COMPILE, "", compile::compile)?;

@@ -20,7 +20,7 @@ pub fn scripts(plan: &Plan, workspace: &Workspace) -> Result<Option<PathBuf>> {
     })?;
     let folder = workspace.anneal().join("zig").join(format!("{}-{}", zig.version, zig.target));
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    for (name, text) in texts(&program.path, zig) {
+    for (name, text) in texts(&program.path, zig, workspace.root()) {
         let script = folder.join(name);
         // Ninja and cargo look at the times of compilers.
         if !std::fs::read(&script).is_ok_and(|there| there == text.as_bytes()) {
@@ -58,7 +58,29 @@ pub fn linker_variable(plan: &Plan) -> String {
     format!("CARGO_TARGET_{}_LINKER", plan.target.replace(['-', '.'], "_").to_uppercase())
 }
 
-fn texts(program: &Path, zig: &Zig) -> [(&'static str, String); 4] {
+/// Folders of this machine, and what stands for each in a program.
+pub fn places(root: &Path) -> impl Iterator<Item = (PathBuf, &'static str)> {
+    let home = |name: &str, below: &str| {
+        std::env::var_os(name).map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(below)))
+    };
+    [
+        (Some(root.to_path_buf()), "anneal"),
+        (home("CARGO_HOME", ".cargo"), "cargo"),
+        (home("RUSTUP_HOME", ".rustup"), "rustup"),
+    ]
+    .into_iter()
+    .filter_map(|(place, name)| Some((place?, name)))
+}
+
+/// What the scripts say, as a digest: what was compiled by others is compiled again.
+pub fn digest(plan: &Plan, workspace: &Workspace) -> Result<String> {
+    let Some(folder) = scripts(plan, workspace)? else { return Ok(String::new()) };
+    let path = folder.join(CXX);
+    let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(format!(" {}", crate::fs::digest(&text)))
+}
+
+fn texts(program: &Path, zig: &Zig, root: &Path) -> [(&'static str, String); 4] {
     // The crate `cc` names rustc's target, which zig spells otherwise. rustc hands archives through -Wl, which zig takes for
     // options, and asks for the lines of debuggers to be stripped, for which zig strips names as well.
     let filter = "for argument; do\n  shift\n  case $argument in\n    --target=* | -Wl,--strip-debug) ;;\n    \
@@ -68,8 +90,10 @@ fn texts(program: &Path, zig: &Zig) -> [(&'static str, String); 4] {
     };
     let target = quote(&zig.target);
     // Before all others, for who says nothing of optimisation: with what zig is told when it links it compiles the C++
-    // runtime, once for each optimisation that it is told, and without any it would be a debug build.
-    let defaults = "-O2 -g0 -fomit-frame-pointer";
+    // runtime, once for each optimisation that it is told, and without any it would be a debug build. And where things lie
+    // on this machine stays out of it: assertions name their files, the crate `ring` asks for debuggers' lines.
+    let maps = places(root).map(|(place, name)| quote(&format!("-ffile-prefix-map={}={name}", place.display())));
+    let defaults = format!("-O2 -g0 -fomit-frame-pointer {}", maps.collect::<Vec<_>>().join(" "));
     [
         (CC, text(&format!("cc -target {target} {defaults}"))),
         (CXX, text(&format!("c++ -target {target} {defaults}"))),
