@@ -92,7 +92,8 @@ fn texts(program: &Path, zig: &Zig, root: &Path) -> [(&'static str, String); 4] 
     // Before all others, for who says nothing of optimisation: with what zig is told when it links it compiles the C++
     // runtime, once for each optimisation that it is told, and without any it would be a debug build. And where things lie
     // on this machine stays out of it: assertions name their files, the crate `ring` asks for debuggers' lines.
-    let maps = places(root).map(|(place, name)| quote(&format!("-ffile-prefix-map={}={name}", place.display())));
+    let maps =
+        places(root).map(|(place, name)| quote(&format!("-ffile-prefix-map={}={name}", place.display())));
     let defaults = format!("-O2 -g0 -fomit-frame-pointer {}", maps.collect::<Vec<_>>().join(" "));
     [
         (CC, text(&format!("cc -target {target} {defaults}"))),

@@ -175,6 +175,10 @@ impl Checkout {
         for entry in std::fs::read_dir(profiles).unwrap() {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
+            // The pinned zig is a large download, and compiles a C++ runtime first: here the system's compilers will do.
+            let of_zig = ["compiler = \"zig\"", "glibc = \"2", "cargo_profile = \"dist\""];
+            let kept = text.lines().filter(|line| !of_zig.iter().any(|key| line.starts_with(key)));
+            let text: String = kept.map(|line| format!("{line}\n")).collect();
             write(&root.join("profiles/build").join(path.file_name().unwrap()), &text);
         }
         Self { _folder: folder, root, source }
