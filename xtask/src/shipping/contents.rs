@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail};
 use build_info::BuildInfo;
 use ship::order::Item;
 
-use crate::fs;
 use crate::stages::Builds;
 use crate::workspace::Workspace;
+use crate::{audit, fs};
 
 /// Completions by shell, and where each looks for them.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -62,7 +62,7 @@ impl Contents {
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let mut contents = Self { folder, items: Vec::new() };
         contents.add(build.join("bin/anneal"), "bin/anneal", true);
-        for library in libraries(&build.join("lib"))? {
+        for library in audit::libraries(&build.join("lib"))? {
             let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
             contents.add(library, &format!("lib/{name}"), false);
         }
@@ -129,15 +129,6 @@ fn run(program: &Path, arguments: &[&str]) -> Result<Vec<u8>> {
         bail!("{shown} failed ({}): {}", output.status, words.trim());
     }
     Ok(output.stdout)
-}
-
-/// The shared libraries in `folder`, which may not be there.
-fn libraries(folder: &Path) -> Result<Vec<PathBuf>> {
-    if !folder.is_dir() {
-        return Ok(Vec::new());
-    }
-    let is_library = |path: &PathBuf| path.to_string_lossy().ends_with(".so");
-    Ok(listed(folder)?.into_iter().filter(is_library).collect())
 }
 
 fn listed(folder: &Path) -> Result<Vec<PathBuf>> {

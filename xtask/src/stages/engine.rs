@@ -33,12 +33,12 @@ const SOURCES: &[&str] = &[
 /// Variables by which cargo, cc and bindgen would build something else than the plan says, and those that cargo set for
 /// xtask: a build script that looks at one runs again when it is another one.
 const FOREIGN: &[&str] = &[
+    "AR_",
     "BINDGEN_EXTRA_CLANG_ARGS_",
     "CARGO_BUILD_",
     "CARGO_MANIFEST_",
     "CARGO_PKG_",
     "CARGO_PROFILE_",
-    "AR_",
     "CARGO_TARGET_",
     "CC_",
     "CFLAGS_",
