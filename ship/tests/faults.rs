@@ -92,6 +92,17 @@ fn leavings(prefix: &Path) -> Vec<String> {
     found
 }
 
+/// Until the lock is free: the children of a script that was killed hold it until the kernel has ended them as well,
+/// which is after the shell itself could be waited for.
+fn wait_for_the_lock(prefix: &Path) {
+    let lock = fs::OpenOptions::new().write(true).open(prefix.join("lib/anneal/.lock")).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while lock.try_lock().is_err() {
+        assert!(Instant::now() < deadline, "the lock of {} is still held", prefix.display());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A file system of `size` bytes at `place`, for root where mounting is allowed.
 struct Mounted(PathBuf);
 
@@ -237,6 +248,7 @@ fn a_kill_at_any_moment_leaves_a_version_that_runs() {
             let _ = rustix::process::kill_process_group(group, signal);
             let status = child.wait().unwrap();
             killed += u32::from(!status.success());
+            wait_for_the_lock(&prefix);
             let now = runs(&prefix).unwrap_or_else(|| panic!("{installer:?}, turn {turn}: nothing runs"));
             assert!(now == before || now == format!("anneal {version}"), "{installer:?}, turn {turn}: {now}");
             before = now;
