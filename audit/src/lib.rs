@@ -6,6 +6,7 @@
 
 mod ceiling;
 mod decode;
+mod dynamic;
 mod elf;
 mod error;
 mod feature;
@@ -14,9 +15,9 @@ mod packed;
 pub mod portable;
 mod program;
 pub mod rules;
-mod versions;
 
 pub use ceiling::Ceiling;
+pub use dynamic::Dynamic;
 pub use error::Error;
 pub use feature::{Feature, Level};
 pub use packed::Width;

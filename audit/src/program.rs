@@ -1,12 +1,12 @@
 //! A disassembled program.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use iced_x86::Code;
 
 use crate::packed::Width;
-use crate::{Error, Feature, decode, elf, versions};
+use crate::{Dynamic, Error, Feature, decode, elf};
 
 /// The largest file that is read.
 const LARGEST: u64 = 4 << 30;
@@ -20,8 +20,8 @@ pub struct Program {
     pub size: u64,
     /// Which names were found.
     pub symbols: Symbols,
-    /// Versions of symbols that it asks the loader for, as in `GLIBC_2.17`.
-    pub versions: BTreeSet<String>,
+    /// What it asks the loader for.
+    pub dynamic: Dynamic,
     /// Functions, and stretches of code without a name.
     pub functions: Vec<Function>,
     /// Number of instructions.
@@ -150,7 +150,7 @@ impl Program {
             path: path.to_path_buf(),
             size: bytes.len() as u64,
             symbols: image.symbols,
-            versions: versions::needed(bytes)
+            dynamic: Dynamic::read(bytes)
                 .map_err(|error| Error::Damaged { path: path.to_path_buf(), what: error.to_string() })?,
             functions: Vec::new(),
             instructions: 0,

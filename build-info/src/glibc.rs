@@ -20,6 +20,13 @@ impl fmt::Display for Glibc {
     }
 }
 
+/// Of the two numbers.
+impl From<(u32, u32)> for Glibc {
+    fn from((major, minor): (u32, u32)) -> Self {
+        Self { major, minor }
+    }
+}
+
 impl FromStr for Glibc {
     type Err = String;
 

@@ -16,6 +16,7 @@ mod released;
 pub mod roofline;
 pub mod switches;
 pub mod threads;
+pub mod time;
 pub mod tuning;
 mod units;
 pub mod words;

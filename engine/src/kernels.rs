@@ -16,7 +16,7 @@ use crate::ffi;
 use crate::settings::{Setting, Source};
 
 /// The variable that names the kernels to load.
-pub const VARIABLE: &str = "ANNEAL_CPU_VARIANT";
+const VARIABLE: &str = "ANNEAL_CPU_VARIANT";
 
 /// How the libraries are called; the variant's name stands between.
 const FILE: (&str, &str) = ("libggml-cpu-", ".so");
@@ -63,6 +63,11 @@ static WANTED: Mutex<Option<(String, Source)>> = Mutex::new(None);
 pub fn want(setting: &Setting<Option<String>>) {
     let wanted = setting.value.clone().map(|name| (name, setting.source));
     *WANTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = wanted;
+}
+
+/// What the environment asks for.
+pub fn of_environment() -> Option<String> {
+    std::env::var(VARIABLE).ok().filter(|name| !name.is_empty())
 }
 
 /// What `tune` tries in place of what is loaded: the next by ggml's rank, and the best without 512-bit registers.
@@ -112,13 +117,13 @@ fn load_from(folder: &Path) -> Result<Loaded> {
     let record = crate::live::Live::record_path().and_then(|path| build_info::BuildInfo::read(&path).ok());
     let variants = record.map(|record| record.cpu_variants).unwrap_or_default();
     let all = survey(folder, &variants, &features)?;
-    let variable =
-        || Some((std::env::var(VARIABLE).ok().filter(|name| !name.is_empty())?, Source::Environment));
-    let wanted = WANTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone().or_else(variable);
+    let of_settings = WANTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+    let wanted = of_settings.or_else(|| Some((of_environment()?, Source::Environment)));
     let (best, because) =
         choose(&all, wanted.as_ref().map(|(name, source)| (name.as_str(), *source)), folder)?;
     ffi::load_kernels(&best.path)?;
-    Ok(Loaded { variant: best.name.clone(), because, all: all.clone() })
+    let variant = best.name.clone();
+    Ok(Loaded { variant, because, all })
 }
 
 /// The kernels in `folder`, the best first. What each of them takes is in `variants`; one that the record does not know is

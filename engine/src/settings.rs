@@ -468,8 +468,7 @@ impl Requested {
 
 /// Which kernels are loaded: the variable goes before the record, too.
 fn cpu_variant(requested: &Requested, tuned: &Requested) -> Setting<Option<String>> {
-    let variable = std::env::var(kernels::VARIABLE).ok().filter(|name| !name.is_empty());
-    match (&requested.cpu_variant, variable) {
+    match (&requested.cpu_variant, kernels::of_environment()) {
         (None, Some(name)) => Setting::new(Some(name), Source::Environment),
         _ => {
             Setting::pick(requested.cpu_variant.clone().map(Some), tuned.cpu_variant.clone().map(Some), None)

@@ -293,43 +293,17 @@ pub(super) fn peak_rss() -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// `time` as RFC 3339 in UTC, to the second. Civil date from days: Howard Hinnant's `civil_from_days`.
+/// `time` as RFC 3339 in UTC, to the second.
 pub fn utc(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second % 3_600 / 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    build_info::time::rfc3339(time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
     use crate::live::Live;
     use crate::settings::Requested;
-
-    #[test]
-    fn dates_are_civil() {
-        let cases = [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_709_251_199, "2024-02-29T23:59:59Z"),
-            (4_102_444_800, "2100-01-01T00:00:00Z"),
-        ];
-        for (seconds, expected) in cases {
-            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), expected);
-        }
-    }
 
     #[test]
     fn deviation_is_the_samples() {

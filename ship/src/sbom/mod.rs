@@ -2,7 +2,6 @@
 //! XML, and gives every document a random number.
 
 mod crates;
-mod time;
 
 use std::collections::BTreeMap;
 
@@ -47,7 +46,7 @@ pub fn bill(order: &Pack, crates: &[Crate]) -> Result<Vec<u8>> {
         "specVersion": "1.6",
         "version": 1,
         "metadata": {
-            "timestamp": time::rfc3339(order.mtime),
+            "timestamp": build_info::time::rfc3339(order.mtime),
             "tools": { "components": [{
                 "type": "application", "name": "anneal-ship", "version": env!("CARGO_PKG_VERSION")
             }] },

@@ -205,7 +205,7 @@ pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<Re
 
 /// The oldest glibc that `program` starts with, where it uses any.
 fn glibc(program: &Program) -> Option<Glibc> {
-    program.versions.iter().filter_map(|name| name.strip_prefix("GLIBC_")?.parse().ok()).max()
+    program.dynamic.glibc().map(Glibc::from)
 }
 
 fn too_new(programs: &[Program], floor: Option<Glibc>) -> Vec<TooNew> {

@@ -223,7 +223,8 @@ fn debian(needs: &Needs) -> Result<Deb> {
             unknown.join(", ")
         );
     }
-    let libc = needs.glibc.clone().context("the program needs no version of glibc: it is not for Debian")?;
+    let libc =
+        needs.glibc.context("the program needs no version of glibc: it is not for Debian")?.to_string();
     Ok(Deb { libc, depends, maintainer: MAINTAINER.to_string() })
 }
 

@@ -159,6 +159,7 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
                     plan.definitions.insert(format!("GGML_{name}"), value.to_string());
                 }
             }
+            plan.definitions.extend(tuned(tools));
             // zig takes a hyphen for the end of the CPU's name.
             let march = if tools.zig.is_some() { "-march=x86_64_v3" } else { "-march=x86-64-v3" };
             plan.flags = vec![march.to_string()];
@@ -196,6 +197,7 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             ] {
                 plan.definitions.insert(name.to_string(), value.to_string());
             }
+            plan.definitions.extend(tuned(tools));
             if let Some(wrong) = profile.variants.iter().find(|name| !is_variant(name)) {
                 return Err(exit::usage(format!(
                     "profile {}: {wrong:?} is no variant's name: use those that `anneal info` of a whole build lists",
@@ -229,6 +231,20 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
         ),
     }
     Ok(plan)
+}
+
+/// What kernels with AVX2, and without AVX-512, are scheduled for where clang compiles them for any CPU: its model of Zen 2.
+/// Its default, Sandy Bridge's, and those of Haswell and Skylake keep more than 16 registers' worth of operands at a time,
+/// and the innermost loop of F16 products is left with sums in memory (docs/src/concepts/universal.md has the figures). The
+/// instructions stay those of the plan.
+fn tuned(tools: &Tools) -> Option<(String, String)> {
+    // zig takes -mtune for -mcpu.
+    let flags = match (&tools.zig, tools.compiler.kind) {
+        (Some(_), _) => "SHELL:-Xclang -tune-cpu -Xclang znver2",
+        (None, CompilerKind::Clang) => "-mtune=znver2",
+        (None, CompilerKind::Gcc) => return None,
+    };
+    Some(("GGML_CPU_AVX2_FLAGS".to_string(), flags.to_string()))
 }
 
 /// Whether ggml may have a variant of this name; CMake must not take it apart.

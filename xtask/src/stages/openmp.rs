@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use audit::Dynamic;
 use build_info::switches::OpenMp;
-use object::read::elf::{Dyn, FileHeader};
-use object::{Endianness, elf};
 use toolchain::CompilerKind;
 
 use super::{Build, switches};
@@ -103,19 +102,12 @@ fn is_runtime(name: &str) -> bool {
     RUNTIMES.iter().any(|runtime| name.starts_with(runtime))
 }
 
-/// The names in `DT_NEEDED` of the ELF file at `path`.
-fn needed(path: &Path) -> Result<Vec<String>> {
+/// What the ELF file at `path` asks the loader for.
+fn needed(path: &Path) -> Result<BTreeSet<String>> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let names = || -> object::Result<Vec<String>> {
-        let header = elf::FileHeader64::<Endianness>::parse(&*bytes)?;
-        let endian = header.endian()?;
-        let sections = header.sections(endian, &*bytes)?;
-        let Some((entries, strings)) = sections.dynamic(endian, &*bytes)? else { return Ok(Vec::new()) };
-        let strings = sections.strings(endian, &*bytes, strings)?;
-        let names = entries.iter().filter(|entry| entry.tag(endian) == elf::DT_NEEDED);
-        names.map(|entry| Ok(String::from_utf8_lossy(entry.string(endian, strings)?).into_owned())).collect()
-    };
-    names().with_context(|| format!("{} is no executable that can be understood", path.display()))
+    let found = Dynamic::read(&bytes)
+        .with_context(|| format!("{} is no executable that can be understood", path.display()))?;
+    Ok(found.libraries)
 }
 
 #[cfg(test)]
