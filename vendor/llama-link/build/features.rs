@@ -13,11 +13,13 @@ pub struct Feature {
     /// Other spellings: `/proc/cpuinfo`, rustc.
     aliases: &'static [&'static str],
     predefined: &'static str,
-    place: Place,
+    /// Where it is shown.
+    pub place: Place,
 }
 
 /// Where the guard looks for an instruction set.
-enum Place {
+#[derive(Clone, Copy)]
+pub enum Place {
     /// x86: a bit of CPUID, and the registers that the system must save for it.
     Cpuid {
         leaf: u32,
