@@ -14,7 +14,7 @@ use crate::switches::{OpenMp, Switches};
 use crate::{Bytes, Gate, Glibc, Host, Sha256, ThreadBudget};
 
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
-pub const SCHEMA_VERSION: &str = "1.3";
+pub const SCHEMA_VERSION: &str = "1.4";
 
 /// The record of one build. It keeps the names that existing scripts read (`build_type`, `date`, `hostname`,
 /// `cpu_model`, `cpu_flags`, `cmake_flags`, `llama_version`, `compiler`, `reproducible`, `optimal_threads`).
@@ -103,6 +103,10 @@ pub struct BuildInfo {
     pub artifacts: Vec<Artifact>,
     /// Seconds that each stage took, in order.
     pub stages: Vec<StageTime>,
+    /// What ran the programs of this build where it was made, of another architecture: they were seen to give the right
+    /// results, and no speed was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulated: Option<Emulated>,
     /// What the smoke test measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub smoke: Option<Smoke>,
@@ -233,6 +237,16 @@ pub struct StageTime {
     /// compiled, whose server is not among the programs that were run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,
+}
+
+/// An emulator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Emulated {
+    /// Its name and version.
+    pub emulator: String,
+    /// The CPU that it stood for.
+    pub cpu: String,
 }
 
 /// What the smoke test saw: two greedy runs on a tiny synthetic model gave equal tokens.

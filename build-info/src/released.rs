@@ -12,7 +12,12 @@ impl BuildInfo {
     #[must_use]
     pub fn released(mut self, date: &str) -> Self {
         let os = Os { family: self.host.os.family, ..Os::default() };
-        let host = Host { arch: self.host.arch, os, ..Host::default() };
+        // Where it is run, not where it was made.
+        let arch = match (&self.emulated, self.target.split_once('-')) {
+            (Some(_), Some((arch, _))) => arch.to_string(),
+            _ => self.host.arch,
+        };
+        let host = Host { arch, os, ..Host::default() };
         self.threads = threads::budget(&host, Policy::Balanced);
         self.optimal_threads = self.threads.decode;
         self.host = host;

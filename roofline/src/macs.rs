@@ -60,6 +60,7 @@ pub fn measure(kernel: &Kernel, cpus: &[u32], seconds: f64) -> Result<Passes, Er
 
 /// All loops of this CPU, the best last.
 fn int8() -> Vec<Kernel> {
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "the others are x86's"))]
     let mut all = vec![PORTABLE_INT8];
     #[cfg(target_arch = "x86_64")]
     all.extend(crate::x86::int8().into_iter().chain(crate::amx::int8()));
@@ -67,6 +68,7 @@ fn int8() -> Vec<Kernel> {
 }
 
 fn f32() -> Vec<Kernel> {
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "the others are x86's"))]
     let mut all = vec![PORTABLE_F32];
     #[cfg(target_arch = "x86_64")]
     all.extend(crate::x86::f32());

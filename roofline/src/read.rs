@@ -37,6 +37,7 @@ fn best() -> Sum {
 
 /// Every way to read that this CPU knows, the widest last.
 fn all() -> Vec<Sum> {
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "the others are x86's"))]
     let mut all: Vec<Sum> = vec![("portable", portable)];
     #[cfg(target_arch = "x86_64")]
     all.extend(crate::x86::sums());

@@ -208,8 +208,11 @@ pub struct Verify {
     pub paths: Vec<PathBuf>,
     /// Name of the build host.
     pub hostname: Option<String>,
-    /// Whether the program is run: a build for another machine cannot be.
+    /// Whether the program is run: a build for another machine cannot be, but by an emulator.
     pub run: bool,
+    /// The words that stand before it then: the emulator and its options.
+    #[serde(default)]
+    pub emulator: Vec<String>,
 }
 
 /// What [`Verify`] looked at.

@@ -1,5 +1,6 @@
 //! Runs the program that was unpacked, to see that it can be.
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,13 +20,15 @@ const LACKS: i32 = 69;
 /// What is kept of its output.
 const MOST_OUTPUT: u64 = 1 << 16;
 
-/// What `program --version` prints, run in `folder` with an empty environment.
+/// What `program --version` prints, run in `folder` with an empty environment, by `emulator` where that has words.
 ///
 /// # Errors
 /// When it fails, with what it said; with exit code 69 when its CPU guard says that this CPU will not do.
-pub fn version(program: &Path, folder: &Path) -> Result<String> {
+pub fn version(emulator: &[String], program: &Path, folder: &Path) -> Result<String> {
     let shown = program.display();
-    let mut child = Command::new(program)
+    let mut words = emulator.iter().map(OsStr::new).chain([program.as_os_str()]);
+    let mut child = Command::new(words.next().unwrap_or(program.as_os_str()))
+        .args(words)
         .arg("--version")
         .env_clear()
         .current_dir(folder)

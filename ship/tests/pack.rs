@@ -161,6 +161,7 @@ fn verify(archive: &Path, paths: &[&str], hostname: &str) -> Result<ship::order:
         paths: paths.iter().map(PathBuf::from).collect(),
         hostname: Some(hostname.to_string()),
         run: true,
+        emulator: Vec::new(),
     };
     match ship::carry_out(&Order::Verify(order)) {
         Ok(Answer::Verified(verified)) => Ok(verified),

@@ -8,8 +8,8 @@ use build_info::record::Tool;
 
 use crate::cache::{Question, answers};
 use crate::probe::Refusal;
-use crate::search::{Program, SearchPath, file_name};
-use crate::{CMAKE_AT_LEAST, Compiler, NvccHosts, Toolchain, Version, ZIG, blas, libraries, parse};
+use crate::search::{Program, SearchPath, entries, file_name};
+use crate::{CMAKE_AT_LEAST, Compiler, Emulator, NvccHosts, Toolchain, Version, ZIG, blas, libraries, parse};
 
 const VERSION: &[&str] = &["--version"];
 /// `llvm-profdata --version` is unknown to LLVM 14; asked of a subcommand, all versions tell it.
@@ -17,6 +17,8 @@ const SUBCOMMAND_VERSION: &[&str] = &["merge", "--version"];
 /// zig has a command for it.
 const ZIG_VERSION: &[&str] = &["version"];
 const VERBOSE_VERSION: &[&str] = &["-vV"];
+/// Where rustc looks for standard libraries.
+const SYSROOT: &[&str] = &["--print", "sysroot"];
 const PC_PATH: &[&str] = &["--variable", "pc_path", "pkg-config"];
 
 /// C drivers, with the C++ driver that stands beside each.
@@ -48,7 +50,12 @@ const STEMS: &[&str] = &[
     "pkg-config",
     "pkgconf",
     "qemu-x86_64",
+    "qemu-aarch64",
 ];
+
+/// Where distributions put the loader and the C library for programs of aarch64: beside the system's own with a
+/// cross compiler, or among them on a machine of several architectures.
+const AARCH64_SYSROOTS: [&str; 2] = ["usr/aarch64-linux-gnu", ""];
 
 /// Finds every tool that `search` leads to. What tools said of themselves is remembered in the file at
 /// `cache` until they change. A tool that hangs, crashes or talks rubbish counts as not there.
@@ -79,6 +86,8 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
         make: asked.first(&["gmake", "make"], parse::make),
         git: asked.first(&["git"], parse::plain),
         qemu_user: asked.first(&["qemu-x86_64"], parse::plain),
+        aarch64: asked.first(&["qemu-aarch64"], parse::plain).and_then(|tool| emulator(search, tool)),
+        rust_targets: asked.rust_targets(),
         silent: asked.silent.clone(),
     }
 }
@@ -87,6 +96,8 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
 struct Asked {
     programs: Vec<Program>,
     answers: BTreeMap<PathBuf, String>,
+    /// What rustc answered when it was asked for its libraries.
+    sysroot: Option<PathBuf>,
     silent: Vec<PathBuf>,
 }
 
@@ -101,7 +112,9 @@ impl Asked {
         for program in &programs {
             let path = || program.path.clone();
             match program.stem.as_str() {
-                "rustc" => questions.push((path(), rustc_question(search, program))),
+                "rustc" => questions.extend(
+                    [VERBOSE_VERSION, SYSROOT].map(|args| (path(), rustc_question(search, program, args))),
+                ),
                 "zig" => questions.push((path(), Question::new(&program.path, ZIG_VERSION))),
                 "llvm-profdata" => questions.push((path(), Question::new(&program.path, SUBCOMMAND_VERSION))),
                 "pkg-config" | "pkgconf" => questions.push((path(), Question::new(&program.path, PC_PATH))),
@@ -116,15 +129,20 @@ impl Asked {
         let (paths, questions): (Vec<PathBuf>, Vec<Question>) = questions.into_iter().unzip();
         let answered = paths.into_iter().zip(answers(&questions, cache, search.patience));
         let mut answers = BTreeMap::new();
+        let mut sysroot = None;
         let mut silent = Vec::new();
-        for (path, answer) in answered {
+        for ((path, answer), question) in answered.zip(&questions) {
             match answer {
+                // Of the first rustc, as its version is.
+                Ok(text) if question.args == SYSROOT => {
+                    sysroot = sysroot.or_else(|| Some(PathBuf::from(text.trim())));
+                }
                 Ok(text) => drop(answers.insert(path, text)),
                 Err(Refusal::OutOfTime) => silent.push(path),
                 Err(Refusal::Failed) => {}
             }
         }
-        Self { programs, answers, silent }
+        Self { programs, answers, sysroot, silent }
     }
 
     /// The programs with one of these names that answered, with the answers; the first name first, then
@@ -170,6 +188,13 @@ impl Asked {
         self.tools(&["zig"], parse::plain).into_iter().find(wanted).map(|(_, tool)| tool)
     }
 
+    /// Targets whose libraries lie in rustc's folders.
+    fn rust_targets(&self) -> Vec<String> {
+        let folders = self.sysroot.iter().flat_map(|sysroot| entries(&sysroot.join("lib/rustlib")));
+        let targets = folders.filter(|folder| folder.join("lib").is_dir());
+        targets.map(|folder| file_name(&folder).to_string()).collect()
+    }
+
     fn compilers(&self) -> Vec<Compiler> {
         let mut found: Vec<Compiler> = self.drivers("clang").chain(self.drivers("gcc")).collect();
         // `gcc` is Apple's clang on a Mac: the same compiler under another name.
@@ -205,18 +230,25 @@ impl Asked {
     }
 }
 
-/// `rustc -vV` of the compiler itself, where rustup's proxy can be seen through: the proxy takes 30 ms,
+/// `tool` with the C library of aarch64; nothing where that is missing, for then no program starts.
+fn emulator(search: &SearchPath, tool: Tool) -> Option<Emulator> {
+    let folders = AARCH64_SYSROOTS.map(|folder| search.root.join(folder));
+    let sysroot = folders.into_iter().find(|folder| folder.join("lib/ld-linux-aarch64.so.1").exists())?;
+    Some(Emulator { tool, sysroot })
+}
+
+/// What rustc is asked, of the compiler itself, where rustup's proxy can be seen through: the proxy takes 30 ms,
 /// and its own file does not change when the toolchain does. Else all that decides on the proxy's answer
 /// goes into the question.
-fn rustc_question(search: &SearchPath, program: &Program) -> Question {
+fn rustc_question(search: &SearchPath, program: &Program, args: &'static [&'static str]) -> Question {
     let proxy = file_name(&program.canonical) == "rustup";
-    let mut question = Question::new(&program.path, VERBOSE_VERSION);
+    let mut question = Question::new(&program.path, args);
     let Some(rustup) = search.rustup_home.as_ref().filter(|_| proxy) else { return question };
     let chosen = search.rustup_toolchain.as_ref();
     if let Some(real) = chosen.map(|name| rustup.join("toolchains").join(name).join("bin/rustc"))
         && real.is_file()
     {
-        return Question::new(&real, VERBOSE_VERSION);
+        return Question::new(&real, args);
     }
     question.salt = chosen.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     question.also.extend(["settings.toml", "toolchains", "update-hashes"].map(|name| rustup.join(name)));

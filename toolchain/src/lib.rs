@@ -17,6 +17,7 @@ pub use discover::discover;
 pub use mismatch::{Mismatch, Severity, mismatches};
 pub use search::SearchPath;
 pub use tools::{
-    BOLT_AT_LEAST, BlasLibrary, BlasThreading, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind,
-    GCC_AT_LEAST, LIBCLANG_AT_LEAST, Libclang, NvccHosts, Rustc, Toolchain, Version, ZIG, ZIG_CLANG,
+    AARCH64, BOLT_AT_LEAST, BlasLibrary, BlasThreading, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler,
+    CompilerKind, Emulator, GCC_AT_LEAST, LIBCLANG_AT_LEAST, Libclang, NvccHosts, Rustc, Toolchain, Version,
+    ZIG, ZIG_CLANG,
 };

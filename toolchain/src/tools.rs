@@ -22,6 +22,8 @@ pub const CMAKE_AT_LEAST: Version = Version::new(3, 24, 0);
 pub const ZIG: Version = Version::new(0, 17, 1);
 /// The clang in it.
 pub const ZIG_CLANG: Version = Version::new(22, 1, 8);
+/// The other architecture that builds are made for, where the machine is not of it: as rustc calls it.
+pub const AARCH64: &str = "aarch64-unknown-linux-gnu";
 /// Oldest libclang that bindgen loads.
 pub const LIBCLANG_AT_LEAST: u32 = 9;
 
@@ -71,9 +73,22 @@ pub struct Toolchain {
     pub git: Option<Tool>,
     /// qemu's user mode for x86-64, for tests.
     pub qemu_user: Option<Tool>,
+    /// What runs programs for aarch64 here.
+    pub aarch64: Option<Emulator>,
+    /// Targets that rustc has a standard library for.
+    pub rust_targets: Vec<String>,
     /// Programs that had not told their version when the time for it was up. They count as not there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<PathBuf>,
+}
+
+/// qemu's user mode for another architecture, with what the programs of that architecture are linked to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Emulator {
+    /// The emulator.
+    pub tool: Tool,
+    /// Folder whose `lib` holds that architecture's loader and C library.
+    pub sysroot: PathBuf,
 }
 
 /// One C/C++ compiler.

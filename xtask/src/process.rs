@@ -1,5 +1,6 @@
 //! External commands: echoed, logged, watched, stopped by ctrl-C.
 
+mod executable;
 mod running;
 
 use std::collections::VecDeque;
@@ -17,6 +18,7 @@ use gguf::partial::free_space;
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::exit;
+pub use executable::Executable;
 pub use running::{Running, stop};
 
 /// Lines of output that an error shows.

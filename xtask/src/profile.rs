@@ -30,6 +30,8 @@ pub struct Profile {
     pub alias: Option<String>,
     /// One line for people.
     pub description: String,
+    /// What the program is for.
+    pub target: Target,
     /// Instruction sets.
     pub isa: Isa,
     /// Kinds of CPUs that kernels are made for, with [`Isa::AllVariants`]; all if none is named.
@@ -83,12 +85,23 @@ choice!(
         Native = "native",
         /// The psABI level that CPUs since Haswell have; its counterpart on other architectures.
         X86_64V3 = "x86-64-v3",
+        /// That counterpart on aarch64.
+        Aarch64Dotprod = "armv8.2-a+dotprod",
         /// The baseline for the program, and kernels for every kind of CPU beside it, of which one is loaded.
         AllVariants = "all-variants",
         /// None beyond the psABI's baseline, and no kernel that is written for one.
         Scalar = "scalar",
         /// What llama.cpp chooses.
         Upstream = "upstream",
+    }
+);
+choice!(
+    /// Which machines the program is for.
+    Target {
+        /// Those of the architecture that builds it.
+        Host = "host",
+        /// aarch64 with Linux, whatever builds it.
+        Aarch64 = "aarch64-unknown-linux-gnu",
     }
 );
 choice!(
@@ -186,6 +199,7 @@ struct File {
     inherits: Option<String>,
     description: Option<String>,
     set: Option<Vec<String>>,
+    target: Option<Target>,
     isa: Option<Isa>,
     variants: Option<Vec<String>>,
     compiler: Option<CompilerChoice>,
@@ -305,6 +319,7 @@ fn resolve(name: String, description: String, files: &[File]) -> Result<Profile>
     Ok(Profile {
         description,
         isa: resolve!(isa),
+        target: resolve!(target),
         variants: resolve!(variants),
         compiler: resolve!(compiler),
         glibc: resolve!(glibc).0,
@@ -340,6 +355,7 @@ mod tests {
 
     const BASE: &str = r#"
         description = "base"
+        target = "host"
         isa = "native"
         variants = []
         compiler = "best"

@@ -172,7 +172,8 @@ fn fixed(text: &str) -> [std::ffi::c_char; 128] {
         end -= 1;
     }
     for (slot, byte) in buffer.iter_mut().zip(text[..end].bytes()) {
-        *slot = byte.cast_signed();
+        // Signed on x86-64, unsigned on aarch64.
+        *slot = std::ffi::c_char::from_ne_bytes([byte]);
     }
     buffer
 }

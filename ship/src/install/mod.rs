@@ -154,7 +154,7 @@ pub fn list(order: &List) -> Result<Vec<Version>> {
 fn check_still_runs(prefix: &Prefix, name: &str) -> Result<()> {
     let folder = prefix.version(name);
     sums::check(&folder).with_context(|| format!("{name} is damaged: install it again"))?;
-    program::version(&folder.join("bin/anneal"), &folder)?;
+    program::version(&[], &folder.join("bin/anneal"), &folder)?;
     Ok(())
 }
 

@@ -92,5 +92,5 @@ pub fn check(folder: &Path) -> Result<String> {
     elf::check_host(&anneal)?;
     let mode = anneal.metadata()?.permissions().mode();
     ensure!(mode & 0o111 == 0o111, "bin/anneal in it may not be run (mode {:o})", mode & 0o777);
-    program::version(&anneal, folder)
+    program::version(&[], &anneal, folder)
 }

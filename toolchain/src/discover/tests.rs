@@ -56,6 +56,42 @@ fn only_the_pinned_zig_is_taken() {
 }
 
 #[test]
+fn an_emulator_without_a_c_library_is_none() {
+    let machine = debian();
+    machine.tool("usr/bin/qemu-aarch64", "qemu-aarch64 version 7.2.22 (Debian 1:7.2+dfsg-7)");
+    assert_eq!(discover(&machine.search(), None).aarch64, None);
+    // Among the system's own, where packages of several architectures are installed; then a cross compiler's, which is
+    // nothing else's.
+    for (library, sysroot) in
+        [("lib", ""), ("usr/aarch64-linux-gnu/lib", "usr/aarch64-linux-gnu")].map(|(l, s)| (l.to_string(), s))
+    {
+        machine.file(&format!("{library}/ld-linux-aarch64.so.1"), "");
+        let found = discover(&machine.search(), None).aarch64.expect("an emulator");
+        assert_eq!((found.tool.version.as_str(), found.sysroot), ("7.2.22", machine.root().join(sysroot)));
+    }
+}
+
+#[test]
+fn rustc_tells_where_its_libraries_lie() {
+    let machine = Machine::new();
+    let sysroot = machine.root().join("opt/rust");
+    let version = "rustc 1.95.0\nhost: x86_64-unknown-linux-gnu\nrelease: 1.95.0\nLLVM version: 22.1.2";
+    let rustc = format!(
+        "if [ \"$1\" = --print ]; then echo '{}'; else printf '%s\\n' '{version}'; fi",
+        sysroot.display()
+    );
+    machine.script("usr/bin/rustc", &rustc);
+    assert!(discover(&machine.search(), None).rust_targets.is_empty());
+    for target in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
+        machine.file(&format!("opt/rust/lib/rustlib/{target}/lib/libstd-0.rlib"), "");
+    }
+    machine.file("opt/rust/lib/rustlib/etc/lldb_commands", "");
+    let toolchain = discover(&machine.search(), None);
+    assert_eq!(toolchain.rust_targets, ["aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu"]);
+    assert!(toolchain.rustc.is_some());
+}
+
+#[test]
 fn a_debian_machine_is_read() {
     let machine = debian();
     let toolchain = discover(&machine.search(), None);

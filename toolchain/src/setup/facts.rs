@@ -23,6 +23,7 @@ pub(crate) fn gather(search: &SearchPath, may_prompt: bool) -> Facts {
         no_lists: manager == Some(Manager::Pacman) && lists.is_empty(),
         refreshed: false,
         python: python(search),
+        rustup: search.which("rustup").is_some(),
         own_tools: search.own_tools.clone().unwrap_or_else(|| PathBuf::from("tools")),
     }
 }

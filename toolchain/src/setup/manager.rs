@@ -160,6 +160,11 @@ impl Manager {
             (Blis, _) => return None,
             // They come from pip everywhere.
             (Mkl | Zig, _) => return None,
+            // From rustup, which is no package manager of the system.
+            (RustAarch64, _) => return None,
+            (EmulatorAarch64, Manager::Pacman) => "qemu-user aarch64-linux-gnu-glibc",
+            // The others have the emulator, and no package with the C library that programs for it need.
+            (EmulatorAarch64, _) => return None,
             (Make, _) => "make",
             (Openmp, Manager::Dnf | Manager::Zypper) => "libomp-devel",
             (Openmp, Manager::Apk) => "openmp-dev",
@@ -294,6 +299,8 @@ impl AptVersions {
             Blis => Some(words("libblis-pthread-dev")),
             // In Debian's non-free section, and years old there: from pip.
             Mkl | Zig => None,
+            RustAarch64 => None,
+            EmulatorAarch64 => Some(words("qemu-user libc6-arm64-cross")),
             Make => Some(words("make")),
             Openmp if self.unknown => Some(words("libomp-dev")),
             Openmp => self.clang.map(|version| vec![format!("libomp-{version}-dev")]),

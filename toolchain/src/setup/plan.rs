@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::manager::{AptIndex, AptVersions, Manager};
 use super::requirement::{self, Needs, Requirement};
-use crate::{CMAKE_AT_LEAST, Toolchain, ZIG};
+use crate::{AARCH64, CMAKE_AT_LEAST, Toolchain, ZIG};
 
 /// SHA-256 of zig's wheels, for x86-64 and aarch64: pip takes no other.
 const ZIG_WHEELS: [&str; 2] = [
@@ -51,6 +51,8 @@ pub(crate) struct Facts {
     /// The package lists were read anew by this run.
     pub refreshed: bool,
     pub python: Option<Python>,
+    /// Whether there is rustup.
+    pub rustup: bool,
     /// Folder for packages of this checkout's own.
     pub own_tools: PathBuf,
 }
@@ -173,6 +175,8 @@ struct Planner<'a> {
     mkl: bool,
     /// Whether pip is to install zig.
     zig: bool,
+    /// Whether rustup is to bring a standard library for aarch64.
+    rust_aarch64: bool,
     /// The machine's CPUs are x86-64.
     x86_64: bool,
     unavailable: Vec<(Requirement, String)>,
@@ -196,6 +200,7 @@ impl<'a> Planner<'a> {
             wheels: Vec::new(),
             mkl: false,
             zig: false,
+            rust_aarch64: false,
             x86_64: toolchain.rustc.as_ref().is_none_or(|rustc| rustc.host.starts_with("x86_64")),
             unavailable: Vec::new(),
         }
@@ -214,6 +219,18 @@ impl<'a> Planner<'a> {
             match self.pip_is_at_hand() {
                 Ok(()) => self.zig = true,
                 Err(why) => self.unavailable.push((requirement, why)),
+            }
+            return;
+        }
+        if requirement == Requirement::RustAarch64 {
+            match self.facts.rustup {
+                true => self.rust_aarch64 = true,
+                false => self.unavailable.push((
+                    requirement,
+                    format!(
+                        "it would come from rustup, which is not here: install rust-std of rustc's version for {AARCH64}"
+                    ),
+                )),
             }
             return;
         }
@@ -287,6 +304,13 @@ impl<'a> Planner<'a> {
             steps.extend(self.install(manager, &self.optional, "what makes the build faster", true));
         }
         steps.extend(self.pip());
+        steps.extend(self.rust_aarch64.then(|| Step {
+            kind: StepKind::Install,
+            command: ["rustup", "target", "add", AARCH64].map(str::to_string).to_vec(),
+            why: "what Rust programs for aarch64 are made of".to_string(),
+            needs_root: false,
+            optional: false,
+        }));
         steps
     }
 

@@ -6,8 +6,8 @@ use build_info::record::Tool;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BOLT_AT_LEAST, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, LIBCLANG_AT_LEAST,
-    Toolchain, Version, ZIG,
+    AARCH64, BOLT_AT_LEAST, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST,
+    LIBCLANG_AT_LEAST, Toolchain, Version, ZIG,
 };
 
 /// One thing that a profile or a command needs of the machine.
@@ -46,6 +46,10 @@ pub enum Requirement {
     Git,
     /// pip.
     Pip,
+    /// What runs programs for aarch64 on other machines: qemu's user mode, and that architecture's C library.
+    EmulatorAarch64,
+    /// Rust's standard library for aarch64.
+    RustAarch64,
     /// qemu's user mode for x86-64, by which the CPU guard is tested on CPUs that are not here.
     QemuUser,
 }
@@ -89,6 +93,8 @@ impl Requirement {
             }),
             Requirement::Git => toolchain.git.is_none(),
             Requirement::Pip => !pip,
+            Requirement::EmulatorAarch64 => toolchain.aarch64.is_none(),
+            Requirement::RustAarch64 => !toolchain.rust_targets.iter().any(|target| target == AARCH64),
             Requirement::QemuUser => toolchain.qemu_user.is_none(),
         }
     }
@@ -117,6 +123,8 @@ impl fmt::Display for Requirement {
             Requirement::Openmp => "clang's OpenMP runtime",
             Requirement::Git => "git",
             Requirement::Pip => "pip",
+            Requirement::EmulatorAarch64 => "qemu-aarch64 with aarch64's C library",
+            Requirement::RustAarch64 => "Rust's standard library for aarch64",
             Requirement::QemuUser => "qemu-x86_64 (for the tests of the CPU guard)",
         };
         f.pad(text)

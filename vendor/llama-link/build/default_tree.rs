@@ -118,10 +118,7 @@ fn configure_and_install(tree: &Tree, definitions: &[(String, String)], prefix: 
 /// Written last: a prefix without it is built again.
 fn write_link(compilers: &Compilers, prefix: &Path) -> Result<()> {
     let flags = vec![NATIVE.to_string()];
-    let isa_required = match cfg!(target_arch = "x86_64") {
-        true => features::of_compiler(compilers.c.as_os_str(), &flags)?,
-        false => Vec::new(),
-    };
+    let isa_required = features::of_compiler(std::env::consts::ARCH, compilers.c.as_os_str(), &flags)?;
     let link = Link {
         schema: SCHEMA,
         kind: Kind::Static,

@@ -1,4 +1,4 @@
-//! x86 instruction sets the CPU guard can check, and how to find out which a compilation needs.
+//! Instruction sets the CPU guard can check, and how to find out which a compilation needs.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -6,40 +6,69 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// One instruction set: where CPUID shows it, which registers the system must save for it, and the macro
-/// by which a compiler says that it may emit it.
+/// One instruction set: where the CPU or the kernel shows it, and the macro by which a compiler says that it may emit it.
 pub struct Feature {
     /// As `build_info::host::Cpu::features` spells it.
     pub name: &'static str,
     /// Other spellings: `/proc/cpuinfo`, rustc.
     aliases: &'static [&'static str],
-    cpuid_macro: &'static str,
-    pub leaf: u32,
-    pub subleaf: u32,
-    /// `EAX`, `EBX`, `ECX` or `EDX`.
-    pub register: &'static str,
-    pub bit: u32,
-    /// `NONE`, `YMM`, `ZMM` or `TILE`, as in `guard.c`.
-    pub state: &'static str,
+    predefined: &'static str,
+    /// Where it is shown.
+    pub place: Place,
 }
 
-macro_rules! features {
+/// Where the guard looks for an instruction set.
+#[derive(Clone, Copy)]
+pub enum Place {
+    /// x86: a bit of CPUID, and the registers that the system must save for it.
+    Cpuid {
+        leaf: u32,
+        subleaf: u32,
+        /// `EAX`, `EBX`, `ECX` or `EDX`.
+        register: &'static str,
+        bit: u32,
+        /// `NONE`, `YMM`, `ZMM` or `TILE`, as in `guard.c`.
+        state: &'static str,
+    },
+    /// aarch64: a bit of what the kernel tells every program.
+    Hwcap {
+        /// `AT_HWCAP` or `AT_HWCAP2`.
+        word: &'static str,
+        bit: u32,
+    },
+}
+
+macro_rules! cpuid {
     ($($name:literal $([$($alias:literal),*])? $cpp:literal $leaf:literal $sub:literal $reg:ident $bit:literal $state:ident;)*) => {
-        /// All of them. CPUID positions: Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E.
-        pub const FEATURES: &[Feature] = &[$(Feature {
+        /// Those of x86. CPUID positions: Intel SDM volume 2A, CPUID; AMD APM volume 3, appendix E.
+        const X86_64: &[Feature] = &[$(Feature {
             name: $name,
             aliases: &[$($($alias),*)?],
-            cpuid_macro: $cpp,
-            leaf: $leaf,
-            subleaf: $sub,
-            register: stringify!($reg),
-            bit: $bit,
-            state: stringify!($state),
+            predefined: $cpp,
+            place: Place::Cpuid {
+                leaf: $leaf,
+                subleaf: $sub,
+                register: stringify!($reg),
+                bit: $bit,
+                state: stringify!($state),
+            },
         }),*];
     };
 }
 
-features! {
+macro_rules! hwcap {
+    ($($name:literal $([$($alias:literal),*])? $cpp:literal $word:ident $bit:literal;)*) => {
+        /// Those of aarch64. Bits: Linux, `arch/arm64/include/uapi/asm/hwcap.h`; macros: Arm C Language Extensions.
+        const AARCH64: &[Feature] = &[$(Feature {
+            name: $name,
+            aliases: &[$($($alias),*)?],
+            predefined: $cpp,
+            place: Place::Hwcap { word: stringify!($word), bit: $bit },
+        }),*];
+    };
+}
+
+cpuid! {
     "sse3" ["pni"] "__SSE3__" 1 0 ECX 0 NONE;
     "pclmulqdq" ["pclmul"] "__PCLMUL__" 1 0 ECX 1 NONE;
     "ssse3" "__SSSE3__" 1 0 ECX 9 NONE;
@@ -118,14 +147,64 @@ features! {
     "wbnoinvd" "__WBNOINVD__" 0x80000008 0 EBX 9 NONE;
 }
 
-/// What every x86-64 CPU has: named in lists, nothing to check.
-const BASELINE: &[&str] = &["cmov", "cx8", "fpu", "fxsr", "lm", "mmx", "sse", "sse2", "syscall", "x87"];
+hwcap! {
+    "aes" "__ARM_FEATURE_AES" AT_HWCAP 3;
+    "pmull" "__ARM_FEATURE_AES" AT_HWCAP 4;
+    "sha1" "__ARM_FEATURE_SHA2" AT_HWCAP 5;
+    "sha2" "__ARM_FEATURE_SHA2" AT_HWCAP 6;
+    "crc32" ["crc"] "__ARM_FEATURE_CRC32" AT_HWCAP 7;
+    "atomics" ["lse"] "__ARM_FEATURE_ATOMICS" AT_HWCAP 8;
+    "fphp" "__ARM_FEATURE_FP16_SCALAR_ARITHMETIC" AT_HWCAP 9;
+    "asimdhp" ["fp16"] "__ARM_FEATURE_FP16_VECTOR_ARITHMETIC" AT_HWCAP 10;
+    "asimdrdm" ["rdm"] "__ARM_FEATURE_QRDMX" AT_HWCAP 12;
+    "jscvt" ["jsconv"] "__ARM_FEATURE_JCVT" AT_HWCAP 13;
+    "fcma" "__ARM_FEATURE_COMPLEX" AT_HWCAP 14;
+    "lrcpc" ["rcpc"] "__ARM_FEATURE_RCPC" AT_HWCAP 15;
+    "sha3" "__ARM_FEATURE_SHA3" AT_HWCAP 17;
+    "sm3" "__ARM_FEATURE_SM3" AT_HWCAP 18;
+    "sm4" "__ARM_FEATURE_SM4" AT_HWCAP 19;
+    "asimddp" ["dotprod"] "__ARM_FEATURE_DOTPROD" AT_HWCAP 20;
+    "sha512" "__ARM_FEATURE_SHA512" AT_HWCAP 21;
+    "sve" "__ARM_FEATURE_SVE" AT_HWCAP 22;
+    "asimdfhm" ["fhm"] "__ARM_FEATURE_FP16_FML" AT_HWCAP 23;
+    "uscat" ["lse2"] "__ARM_FEATURE_LSE2" AT_HWCAP 25;
+    "ilrcpc" ["rcpc2"] "__ARM_FEATURE_RCPC2" AT_HWCAP 26;
+    "sve2" "__ARM_FEATURE_SVE2" AT_HWCAP2 1;
+    "frint" ["frintts"] "__ARM_FEATURE_FRINT" AT_HWCAP2 8;
+    "svei8mm" "__ARM_FEATURE_SVE_MATMUL_INT8" AT_HWCAP2 9;
+    "svebf16" "__ARM_FEATURE_SVE_BF16" AT_HWCAP2 12;
+    "i8mm" "__ARM_FEATURE_MATMUL_INT8" AT_HWCAP2 13;
+    "bf16" "__ARM_FEATURE_BF16" AT_HWCAP2 14;
+}
+
+/// What every CPU of an architecture has: named in lists, nothing to check.
+fn baseline(arch: &str) -> &'static [&'static str] {
+    match arch {
+        "x86_64" => &["cmov", "cx8", "fpu", "fxsr", "lm", "mmx", "sse", "sse2", "syscall", "x87"],
+        "aarch64" => &["asimd", "fp", "neon"],
+        _ => &[],
+    }
+}
+
+/// What the guard can check on `arch`, as `CARGO_CFG_TARGET_ARCH` spells it.
+pub fn table(arch: &str) -> &'static [Feature] {
+    match arch {
+        "x86_64" => X86_64,
+        "aarch64" => AARCH64,
+        _ => &[],
+    }
+}
 
 impl Feature {
     /// The row of `guard.c`'s table.
     pub fn c_row(&self) -> String {
-        let Feature { name, leaf, subleaf, register, bit, state, .. } = self;
-        format!("{{ \"{name}\", {leaf:#x}, {subleaf}, {register}, {bit}, {state} }},")
+        let name = self.name;
+        match self.place {
+            Place::Cpuid { leaf, subleaf, register, bit, state } => {
+                format!("{{ \"{name}\", {leaf:#x}, {subleaf}, {register}, {bit}, {state} }},")
+            }
+            Place::Hwcap { word, bit } => format!("{{ \"{name}\", {word}, {bit} }},"),
+        }
     }
 }
 
@@ -134,40 +213,40 @@ fn canonical(name: &str) -> String {
     name.to_ascii_lowercase().replace(['_', '.', '-'], "")
 }
 
-fn find(name: &str) -> Option<&'static Feature> {
+fn find(arch: &str, name: &str) -> Option<&'static Feature> {
     let wanted = canonical(name);
-    FEATURES.iter().find(|feature| {
+    table(arch).iter().find(|feature| {
         std::iter::once(&feature.name).chain(feature.aliases).any(|name| canonical(name) == wanted)
     })
 }
 
-/// The features that `names` ask for, in the order of the table. A name that the guard cannot check is an
+/// The features of `arch` that `names` ask for, in the order of the table. A name that the guard cannot check is an
 /// error: leaving it out would let the program die of it.
-pub fn resolve<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<&'static Feature>> {
+pub fn resolve<'a>(arch: &str, names: impl IntoIterator<Item = &'a str>) -> Result<Vec<&'static Feature>> {
     let mut wanted = BTreeSet::new();
     for name in names {
-        match find(name) {
+        match find(arch, name) {
             Some(feature) => {
                 wanted.insert(feature.name);
             }
-            None if BASELINE.iter().any(|base| canonical(base) == canonical(name)) => {}
+            None if baseline(arch).iter().any(|base| canonical(base) == canonical(name)) => {}
             None => bail!(
                 "the CPU guard does not know the instruction set {name:?}: correct the name in isa_required, \
-                 or add it to vendor/llama-link/build/features.rs with its CPUID bit"
+                 or add it to vendor/llama-link/build/features.rs with its bit"
             ),
         }
     }
-    Ok(FEATURES.iter().filter(|feature| wanted.contains(feature.name)).collect())
+    Ok(table(arch).iter().filter(|feature| wanted.contains(feature.name)).collect())
 }
 
-/// Names out of `CARGO_CFG_TARGET_FEATURE` that the guard can check: what rustc may emit.
-pub fn of_rustc() -> Vec<&'static str> {
+/// Names out of `CARGO_CFG_TARGET_FEATURE` that the guard can check on `arch`: what rustc may emit.
+pub fn of_rustc(arch: &str) -> Vec<&'static str> {
     let list = std::env::var("CARGO_CFG_TARGET_FEATURE").unwrap_or_default();
-    list.split(',').filter_map(|name| find(name).map(|feature| feature.name)).collect()
+    list.split(',').filter_map(|name| find(arch, name).map(|feature| feature.name)).collect()
 }
 
-/// Names of the instruction sets that `compiler` may emit under `flags`, from its predefined macros.
-pub fn of_compiler(compiler: &OsStr, flags: &[String]) -> Result<Vec<&'static str>> {
+/// Names of the instruction sets of `arch` that `compiler` may emit under `flags`, from its predefined macros.
+pub fn of_compiler(arch: &str, compiler: &OsStr, flags: &[String]) -> Result<Vec<&'static str>> {
     let output = Command::new(compiler)
         .args(flags)
         .args(["-dM", "-E", "-x", "c", "/dev/null"])
@@ -179,9 +258,9 @@ pub fn of_compiler(compiler: &OsStr, flags: &[String]) -> Result<Vec<&'static st
     }
     let macros = String::from_utf8_lossy(&output.stdout);
     let defined: BTreeSet<&str> = macros.lines().filter_map(|line| line.split(' ').nth(1)).collect();
-    Ok(FEATURES
+    Ok(table(arch)
         .iter()
-        .filter(|feature| defined.contains(feature.cpuid_macro))
+        .filter(|feature| defined.contains(feature.predefined))
         .map(|feature| feature.name)
         .collect())
 }

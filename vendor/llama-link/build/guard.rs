@@ -1,4 +1,4 @@
-//! Compiles the CPU guard, for plain x86-64 whatever everything else is compiled for.
+//! Compiles the CPU guard, for any CPU of the architecture whatever everything else is compiled for.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,8 +10,8 @@ use crate::link::Link;
 
 /// Compiles `csrc/guard.c` with the list of what the build needs, and links it in whole.
 pub fn build(link: &Link, out: &Path) -> Result<()> {
-    let x86 = std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
-    let required = if x86 { required(link)? } else { Vec::new() };
+    let arch = std::env::var("CARGO_CFG_TARGET_ARCH").context("cargo sets CARGO_CFG_TARGET_ARCH")?;
+    let required = required(link, &arch)?;
     std::fs::write(out.join("guard_required.h"), header(&required, &link.build_to_use))?;
 
     // Not through `cc::Build::compile`: CFLAGS and CFLAGS_<target> must not reach this one file.
@@ -27,12 +27,12 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
         "-fno-lto",
         "-fno-stack-protector",
     ]);
-    if x86 {
-        match &link.guard_flags {
-            Some(flags) => command.args(flags),
-            None => command.args(["-march=x86-64", "-mtune=generic"]),
-        };
-    }
+    match (&link.guard_flags, arch.as_str()) {
+        (Some(flags), _) => command.args(flags),
+        (None, "x86_64") => command.args(["-march=x86-64", "-mtune=generic"]),
+        (None, "aarch64") => command.arg("-march=armv8-a"),
+        (None, _) => &mut command,
+    };
     command.arg("-I").arg(out).arg("-o").arg(&object);
     let output = command.output().with_context(|| format!("cannot run {}", compiler.display()))?;
     if !output.status.success() {
@@ -49,9 +49,9 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
 }
 
 /// What the C++ side says it needs, and what rustc was told it may use.
-fn required(link: &Link) -> Result<Vec<&'static Feature>> {
-    let names = link.isa_required.iter().map(String::as_str).chain(features::of_rustc());
-    features::resolve(names)
+fn required(link: &Link, arch: &str) -> Result<Vec<&'static Feature>> {
+    let names = link.isa_required.iter().map(String::as_str).chain(features::of_rustc(arch));
+    features::resolve(arch, names)
 }
 
 fn header(required: &[&Feature], build_to_use: &str) -> String {

@@ -44,7 +44,7 @@ pub struct Link {
     /// Flags of the shim, so that it is compiled like the rest of the C++ code.
     #[serde(default)]
     pub shim_flags: Vec<String>,
-    /// Flags by which the guard is compiled for any x86-64 CPU, where the compiler has its own spelling.
+    /// Flags by which the guard is compiled for any CPU of the architecture, where the compiler has its own spelling.
     #[serde(default)]
     pub guard_flags: Option<Vec<String>>,
     /// Instruction sets that the CPU guard asks for.

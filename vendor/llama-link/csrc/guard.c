@@ -1,8 +1,9 @@
 // The CPU guard: stops a program that was built for a newer CPU with words instead of SIGILL.
 //
-// Compiled for plain x86-64 whatever the rest is compiled for, and freestanding: nothing here may call
+// Compiled for any CPU of the architecture whatever the rest is compiled for, and freestanding: nothing here may call
 // code that could hold a newer instruction. It runs from .preinit_array, before the constructors of every
-// shared library and of the program itself (ggml's C++ statics, libomp), and reads CPUID and XCR0 only.
+// shared library and of the program itself (ggml's C++ statics, libomp), and asks the CPU alone: CPUID and XCR0 on x86-64,
+// on aarch64 what the kernel read from it (HWCAP).
 
 #include "guard_required.h"  // generated: ANNEAL_GUARD_FEATURES, ANNEAL_GUARD_COUNT, ANNEAL_GUARD_USE
 
@@ -10,6 +11,7 @@
 
 #include <cpuid.h>
 
+enum { WRITE = 1, EXIT_GROUP = 231 };
 enum reg { EAX, EBX, ECX, EDX };
 
 // Bits of XCR0 (Intel SDM volume 1, 13.3): the registers that the operating system saves.
@@ -23,14 +25,45 @@ struct feature {
     enum state state;
 };
 
-// One row more than there are features, so that an empty list is still an array.
-static const struct feature required[ANNEAL_GUARD_COUNT + 1] = { ANNEAL_GUARD_FEATURES { 0, 0, 0, EAX, 0, NONE } };
+#elif defined(__aarch64__) && defined(__linux__)
 
-// write(2) and _exit(2) by number: libc is mapped, but a static one need not be plain x86-64.
+enum { WRITE = 64, EXIT_GROUP = 94 };
+
+// Of libc, which reads what the kernel put on the stack: no instruction that is newer than libc itself.
+extern unsigned long getauxval(unsigned long type);
+
+// Where a bit lies (Linux, include/uapi/linux/auxvec.h and arch/arm64/include/uapi/asm/hwcap.h).
+enum { AT_HWCAP = 16, AT_HWCAP2 = 26, HWCAP_CPUID = 1 << 11 };
+
+struct feature {
+    const char * name;
+    unsigned long word;
+    unsigned bit;
+};
+
+#else
+#define ANNEAL_GUARD_NONE
+#endif
+
+#ifndef ANNEAL_GUARD_NONE
+
+// One row more than there are features, so that an empty list is still an array.
+static const struct feature required[ANNEAL_GUARD_COUNT + 1] = { ANNEAL_GUARD_FEATURES { .name = 0 } };
+
+// write(2) and _exit(2) by number: libc is mapped, but a static one need not be for any CPU.
 static long system_call(long number, long a, long b, long c) {
+#if defined(__x86_64__)
     long result;
     __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
     return result;
+#else
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+    return x0;
+#endif
 }
 
 static void say(const char * text) {
@@ -40,8 +73,10 @@ static void say(const char * text) {
         __asm__ volatile("" ::: "memory");
         length++;
     }
-    (void) system_call(1 /* SYS_write */, 2, (long) text, length);
+    (void) system_call(WRITE, 2, (long) text, length);
 }
+
+#if defined(__x86_64__)
 
 static unsigned max_leaf(unsigned base) {
     unsigned regs[4];
@@ -98,7 +133,54 @@ static void say_cpu_name(void) {
     say(start);
 }
 
-static void refuse(unsigned long state) {
+// Whether the operating system saves the registers that the feature uses.
+static int is_enabled(const struct feature * feature) {
+    return (feature->state & ~enabled_state()) == 0;
+}
+
+#else
+
+// Whether the kernel, which reads it from the CPU, reports the feature.
+static int cpu_has(const struct feature * feature) {
+    return (getauxval(feature->word) >> feature->bit) & 1;
+}
+
+// The kernel reports no feature that it has not enabled.
+static int is_enabled(const struct feature * feature) {
+    (void) feature;
+    return 1;
+}
+
+static void say_hexadecimal(unsigned long number) {
+    char text[19] = "0x";
+    unsigned digits = 1;
+    while (digits < 16 && number >> (4 * digits) != 0) {
+        digits++;
+    }
+    for (unsigned i = 0; i < digits; i++) {
+        text[2 + i] = "0123456789abcdef"[(number >> (4 * (digits - 1 - i))) & 15];
+    }
+    text[2 + digits] = 0;
+    say(text);
+}
+
+// As /proc/cpuinfo has it: the kernel lets programs read the register where it says so.
+static void say_cpu_name(void) {
+    unsigned long midr;
+    if ((getauxval(AT_HWCAP) & HWCAP_CPUID) == 0) {
+        say("unknown");
+        return;
+    }
+    __asm__ volatile("mrs %0, midr_el1" : "=r"(midr));
+    say("implementer ");
+    say_hexadecimal((midr >> 24) & 0xff);
+    say(", part ");
+    say_hexadecimal((midr >> 4) & 0xfff);
+}
+
+#endif
+
+static void refuse(void) {
     say("anneal: this build does not run on this CPU\n  CPU:      ");
     say_cpu_name();
     say("\n  missing: ");
@@ -109,7 +191,7 @@ static void refuse(unsigned long state) {
         }
     }
     for (unsigned i = 0; i < ANNEAL_GUARD_COUNT; i++) {
-        if (cpu_has(&required[i]) && (required[i].state & ~state) != 0) {
+        if (cpu_has(&required[i]) && !is_enabled(&required[i])) {
             say(" ");
             say(required[i].name);
             say(" (not enabled by the operating system)");
@@ -117,15 +199,14 @@ static void refuse(unsigned long state) {
     }
     say("\n  use:      " ANNEAL_GUARD_USE "\n");
     for (;;) {
-        (void) system_call(231 /* SYS_exit_group */, 69 /* EX_UNAVAILABLE */, 0, 0);
+        (void) system_call(EXIT_GROUP, 69 /* EX_UNAVAILABLE */, 0, 0);
     }
 }
 
 static void check(void) {
-    unsigned long state = enabled_state();
     for (unsigned i = 0; i < ANNEAL_GUARD_COUNT; i++) {
-        if (!cpu_has(&required[i]) || (required[i].state & ~state) != 0) {
-            refuse(state);
+        if (!cpu_has(&required[i]) || !is_enabled(&required[i])) {
+            refuse();
         }
     }
 }

@@ -152,5 +152,12 @@ fn summary(info: &BuildInfo) -> String {
             smoke.prefill_tokens_per_second, smoke.decode_tokens_per_second, smoke.model
         )
     });
-    format!("{} with {} for {}{smoke}", info.profile, info.compiler, info.cpu_model)
+    let (machine, smoke) = match &info.emulated {
+        Some(emulated) => (
+            &info.target,
+            format!(", run by {} as {}: right, and how fast is not known", emulated.emulator, emulated.cpu),
+        ),
+        None => (&info.cpu_model, smoke),
+    };
+    format!("{} with {} for {machine}{smoke}", info.profile, info.compiler)
 }

@@ -93,7 +93,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let installer = out.join(SCRIPT);
     fs::write_script(&installer, &std::fs::read_to_string(workspace.root().join(SCRIPT))?)?;
     let archive = packed.archives.first().context("nothing was packed")?.clone();
-    let verified = verify(&workspace, &archive, &info, ui)?;
+    let verified = verify(&workspace, &build, &archive, &info, ui)?;
     if args.verify && info.reproducible {
         job.again(&archive.path, ui)?;
     } else if args.verify {
@@ -247,13 +247,21 @@ fn time(workspace: &Workspace) -> Result<u64> {
 }
 
 /// Looks at the archive as a stranger would.
-fn verify(workspace: &Workspace, archive: &Archive, info: &BuildInfo, ui: &Ui) -> Result<Verified> {
+fn verify(
+    workspace: &Workspace,
+    build: &Path,
+    archive: &Archive,
+    info: &BuildInfo,
+    ui: &Ui,
+) -> Result<Verified> {
     let host = tools::host(ui);
+    let emulator = stages::executable(build)?.before().to_vec();
     let order = Verify {
         archive: archive.path.clone(),
         paths: foreign(workspace)?.into_keys().collect(),
         hostname: info.hostname.clone().or(host.hostname),
-        run: info.target.split('-').next() == Some(std::env::consts::ARCH),
+        run: !emulator.is_empty() || info.target.split('-').next() == Some(std::env::consts::ARCH),
+        emulator,
     };
     let verified = match shipping::give(workspace, &Order::Verify(order), ui) {
         Ok(Answer::Verified(verified)) => verified,

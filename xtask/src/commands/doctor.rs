@@ -145,7 +145,8 @@ fn rows(tools: &Toolchain) -> Vec<[String; 3]> {
     if let Some(compiler) = &tools.default_compiler {
         row("cc", &format!("{} {}", compiler.kind, compiler.version), compiler.cc.display().to_string());
     }
-    let many: [(&str, &[Tool]); 12] = [
+    let emulator = tools.aarch64.as_ref().map(|found| found.tool.clone());
+    let many: [(&str, &[Tool]); 13] = [
         ("cmake", tools.cmake.as_slice()),
         ("ninja", tools.ninja.as_slice()),
         ("lld", &tools.lld),
@@ -158,6 +159,7 @@ fn rows(tools: &Toolchain) -> Vec<[String; 3]> {
         ("ccache", tools.ccache.as_slice()),
         ("git", tools.git.as_slice()),
         ("qemu-x86_64", tools.qemu_user.as_slice()),
+        ("qemu-aarch64", emulator.as_slice()),
     ];
     for (name, found) in many {
         for tool in found {

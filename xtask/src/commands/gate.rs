@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use build_info::{BuildInfo, gate};
 
-use crate::process::Log;
+use crate::process::{Executable, Log};
 use crate::stages::gate::{Engine, REFERENCE_PROFILE, Reference, failure, table};
-use crate::stages::named;
+use crate::stages::{executable, named};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 use crate::{exit, fs};
@@ -58,11 +58,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 }
 
 /// The engine that was asked for.
-fn anneal(args: &Args, workspace: &Workspace) -> Result<PathBuf> {
+fn anneal(args: &Args, workspace: &Workspace) -> Result<Executable> {
     let place = match &args.path {
         Some(path) => path.clone(),
         None => named(workspace, &args.profile)?,
     };
+    let folder = place.is_dir().then(|| place.clone());
     let place = if place.is_dir() { place.join("bin/anneal") } else { place };
     if !place.is_file() {
         return Err(exit::usage(format!(
@@ -70,7 +71,11 @@ fn anneal(args: &Args, workspace: &Workspace) -> Result<PathBuf> {
             place.display()
         )));
     }
-    Ok(std::path::absolute(place)?)
+    match folder {
+        // A copy of a program has no record, and a folder of programs need not have one.
+        Some(folder) if folder.join("build_info.json").is_file() => executable(&std::path::absolute(folder)?),
+        _ => Ok(Executable::new(std::path::absolute(place)?)),
+    }
 }
 
 fn write_reference(workspace: &Workspace, ui: &Ui) -> Result<()> {
@@ -85,7 +90,7 @@ fn write_reference(workspace: &Workspace, ui: &Ui) -> Result<()> {
     };
     let scratch = workspace.anneal().join("gate");
     let log = Log::new(log(&scratch)?, ui.verbose());
-    let anneal = folder.join("bin/anneal");
+    let anneal = executable(&folder)?;
     let engine = Engine { anneal: &anneal, folder: &scratch, log: &log };
     let bytes = engine.reference(build.clone())?.to_bytes()?;
     let path = Reference::path(workspace.root());

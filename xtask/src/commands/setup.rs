@@ -13,7 +13,7 @@ use toolchain::setup::{
     Consent, Console, Declined, Needs, Outcome, Requirement, SetupError, SetupPlan, Step, examine, list,
 };
 
-use crate::profile::{self, Blas, CompilerChoice, Lto, Profile, Threading};
+use crate::profile::{self, Blas, CompilerChoice, Lto, Profile, Target, Threading};
 use crate::tools::{self, SourceArgs};
 use crate::ui::{Progress, Ui};
 use crate::workspace::Workspace;
@@ -86,6 +86,11 @@ pub fn needs(profile: &Profile) -> Needs {
         needs.recommended.clear();
         needs.required.retain(|requirement| *requirement != Requirement::Compiler);
         needs.required.push(Requirement::Zig);
+    }
+    if profile.target == Target::Aarch64 && !cfg!(all(target_arch = "aarch64", target_os = "linux")) {
+        // llvm-strip is among the LLVM tools.
+        let cross = [Requirement::EmulatorAarch64, Requirement::RustAarch64, Requirement::LlvmTools];
+        needs.required.extend(cross);
     }
     if profile.threading == Threading::Openmp && profile.compiler == CompilerChoice::Best {
         needs.required.push(Requirement::Openmp);

@@ -76,6 +76,12 @@ impl Candidate {
             })?),
             None => None,
         };
+        if let Some(emulated) = record.as_ref().and_then(|record| record.emulated.as_ref()) {
+            bail!(
+                "{name} is for another machine than this one, and {} says nothing of its speed: measure it where it runs",
+                emulated.emulator
+            );
+        }
         Ok(Self { name: name.to_string(), path: program, program: kind, record })
     }
 }

@@ -11,6 +11,7 @@ use build_info::record::Tool;
 use toolchain::{BOLT_AT_LEAST, CompilerKind, Toolchain};
 
 use super::Plan;
+use super::cross::NOT_HERE;
 use crate::profile::Linkage;
 
 /// `llvm-bolt` and its companions, which lie beside it.
@@ -38,6 +39,9 @@ pub fn tools(plan: &Plan, toolchain: &Toolchain, notes: &mut Vec<String>) -> Res
             "BOLT rewrites programs for Linux on x86-64 and AArch64, and this build is for {}",
             plan.target
         );
+    }
+    if plan.cross.is_some() {
+        bail!("{NOT_HERE}: use BOLT there");
     }
     if plan.linkage == Linkage::Shared {
         bail!(

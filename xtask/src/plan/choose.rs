@@ -1,17 +1,20 @@
 //! Which of the tools at hand a build uses.
 
 use anyhow::{Context, Result};
+use build_info::Host;
 use build_info::record::Tool;
 use toolchain::{
     BlasLibrary, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST, Libclang, Rustc,
     Toolchain, Version,
 };
 
+use super::cross::{self, Aim};
 use super::zig::{self, Zig};
 use crate::profile::{CompilerChoice, Profile};
 
 /// The tools of one build.
 pub struct Tools {
+    pub aim: Aim,
     pub compiler: Compiler,
     pub zig: Option<Zig>,
     pub linker: Option<Tool>,
@@ -25,7 +28,12 @@ pub struct Tools {
 const SETUP: &str = "`cargo xtask setup` installs it";
 
 /// Chooses, and notes what a person should know about the choice.
-pub fn choose(profile: &Profile, toolchain: &Toolchain, notes: &mut Vec<String>) -> Result<Tools> {
+pub fn choose(
+    profile: &Profile,
+    host: &Host,
+    toolchain: &Toolchain,
+    notes: &mut Vec<String>,
+) -> Result<Tools> {
     let compiler = compiler(profile, toolchain, notes)?;
     // A compiler's own linker is left alone when the profile asks for what CMake does by itself.
     let linker = match (profile.compiler, compiler.kind) {
@@ -44,8 +52,10 @@ pub fn choose(profile: &Profile, toolchain: &Toolchain, notes: &mut Vec<String>)
         );
     }
     let rustc = toolchain.rustc.clone().context("no rustc on the path; install Rust with rustup")?;
+    let aim = cross::plan(profile, host, &rustc, toolchain)?;
     Ok(Tools {
-        zig: zig::plan(profile, &rustc, toolchain)?,
+        zig: zig::plan(profile, &aim, toolchain)?,
+        aim,
         blas: super::blas::choose(profile.blas, toolchain, notes)?,
         compiler,
         linker,

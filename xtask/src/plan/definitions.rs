@@ -25,6 +25,11 @@ pub fn definitions(
         all.insert(name.to_string(), value.to_string());
     };
 
+    if tools.aim.cross.is_some() {
+        // By these CMake knows that it cannot run what it compiles, and llama.cpp which kernels there are.
+        set("CMAKE_SYSTEM_NAME", "Linux");
+        set("CMAKE_SYSTEM_PROCESSOR", &tools.aim.arch);
+    }
     // The engine needs the library and nothing else.
     for part in ["COMMON", "TESTS", "EXAMPLES", "TOOLS", "SERVER", "APP"] {
         set(&format!("LLAMA_BUILD_{part}"), "OFF");

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use toolchain::CompilerKind;
 
 use super::choose::Tools;
-use super::{CodeGen, march};
+use super::{CodeGen, aarch64, march};
 use crate::exit;
 use crate::profile::{Isa, Linkage, Profile};
 
@@ -97,16 +97,17 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
         )));
     }
     let mut plan = IsaPlan { isa: isa.to_string(), ..IsaPlan::default() };
+    let arch = tools.aim.arch.as_str();
     match isa {
         Isa::Native | Isa::Upstream => {
             plan.definitions.insert("GGML_NATIVE".to_string(), "ON".to_string());
-            let flag = if host.arch == "x86_64" { "-march=native" } else { "-mcpu=native" };
+            let flag = if arch == "x86_64" { "-march=native" } else { "-mcpu=native" };
             plan.flags = vec![flag.to_string()];
             // On ARM, ggml turns `native` into an explicit -mcpu or -march of its own; only x86 keeps the word.
-            if host.arch == "x86_64" {
+            if arch == "x86_64" {
                 plan.expected_flags = plan.flags.clone();
-                plan.required = host_features(host);
             }
+            plan.required = host_features(host);
             if isa == Isa::Native {
                 // GGML_NATIVE reaches the kernels of ggml-cpu alone. Quantising (ggml-base), tokenising and
                 // sampling (libllama) have loops too: with the flag everywhere, quantising to Q4_K_M took 13 % less
@@ -132,14 +133,14 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             if let Some(note) = march::shortfall(&host.cpu, compiler) {
                 notes.push(note);
             }
-            if host.arch == "x86_64" && host.cpu.x86_64_level.is_some_and(|level| level < 3) {
+            if arch == "x86_64" && host.cpu.x86_64_level.is_some_and(|level| level < 3) {
                 notes.push(format!(
                     "this CPU is x86-64-v{}: there are no AVX2 kernels for it, expect a fraction of the speed",
                     host.cpu.x86_64_level.unwrap_or(1)
                 ));
             }
         }
-        Isa::X86_64V3 if host.arch == "x86_64" => {
+        Isa::X86_64V3 if arch == "x86_64" => {
             // GGML_NATIVE=OFF alone is not x86-64-v3 (no LZCNT, MOVBE, BMI1), and with SOURCE_DATE_EPOCH set
             // every default goes OFF in silence: each switch is named, and -march beside them.
             let on = ["SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C"];
@@ -170,17 +171,29 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             plan.forbidden_flags =
                 ["-march=native", "-mtune=native", "-mavx512f"].map(str::to_string).to_vec();
         }
-        Isa::X86_64V3 if host.arch == "aarch64" => {
-            let arch = "armv8.2-a+dotprod";
+        Isa::X86_64V3 | Isa::Aarch64Dotprod if arch == "aarch64" => {
+            plan.isa = Isa::Aarch64Dotprod.to_string();
+            let portable = aarch64::portable(tools.zig.is_some());
             plan.definitions.insert("GGML_NATIVE".to_string(), "OFF".to_string());
-            plan.definitions.insert("GGML_CPU_ARM_ARCH".to_string(), arch.to_string());
-            plan.flags = vec![format!("-march={arch}")];
+            plan.definitions.insert("GGML_CPU_ARM_ARCH".to_string(), portable.to_string());
+            plan.flags = vec![format!("-march={portable}")];
+            plan.codegen.cxx = plan.flags.clone();
             plan.codegen.own_rust = vec!["-Ctarget-feature=+dotprod".to_string()];
+            plan.required = aarch64::PORTABLE.map(str::to_string).to_vec();
             plan.expected_flags = plan.flags.clone();
             plan.forbidden_flags = ["-march=native", "-mcpu=native"].map(str::to_string).to_vec();
-            notes.push(format!("on aarch64 a portable build is {arch}"));
+            if isa == Isa::X86_64V3 {
+                notes.push(format!("on aarch64 a portable build is {}", plan.isa));
+            }
         }
         Isa::AllVariants => {
+            if arch != "x86_64" {
+                return Err(exit::usage(format!(
+                    "profile {}: `isa = \"all-variants\"` makes kernels for x86-64 alone, and this build is for {arch}: \
+                     take a profile with `isa = \"armv8.2-a+dotprod\"`, or native",
+                    profile.name
+                )));
+            }
             if profile.linkage != Linkage::Static {
                 return Err(exit::usage(format!(
                     "profile {}: `isa = \"all-variants\"` takes `linkage = \"static\"`: the kernels alone are loaded",
@@ -213,7 +226,7 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
                 ["-march=native", "-mcpu=native", "-mtune=native"].map(str::to_string).to_vec();
         }
         // x86-64 alone has a baseline without vector kernels: ggml's for ARM need no switch.
-        Isa::Scalar if host.arch == "x86_64" => {
+        Isa::Scalar if arch == "x86_64" => {
             let off = ["NATIVE", "SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C", "CPU_REPACK", "LLAMAFILE"];
             for name in off {
                 plan.definitions.insert(format!("GGML_{name}"), "OFF".to_string());
@@ -224,11 +237,17 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
             plan.forbidden_flags =
                 ["-march=native", "-msse4.2", "-mavx", "-mavx2", "-mfma"].map(str::to_string).to_vec();
         }
-        Isa::Scalar => bail!("a scalar build is not defined for {}: make it on an x86-64 machine", host.arch),
+        Isa::Scalar => bail!("a scalar build is not defined for {arch}: make it on an x86-64 machine"),
         Isa::X86_64V3 => bail!(
-            "a portable build is not defined for {}: use `cargo xtask build-native` on this machine",
-            host.arch
+            "a portable build is not defined for {arch}: use `cargo xtask build-native` on this machine"
         ),
+        Isa::Aarch64Dotprod => {
+            return Err(exit::usage(format!(
+                "profile {}: `isa = \"{isa}\"` is for aarch64, and this build is for {arch}: take the profile \
+                 portable-aarch64, or `isa = \"x86-64-v3\"`",
+                profile.name
+            )));
+        }
     }
     Ok(plan)
 }
@@ -254,5 +273,10 @@ fn is_variant(name: &str) -> bool {
 
 /// Those of the host's instruction sets that a native build may use.
 fn host_features(host: &Host) -> Vec<String> {
-    V3.iter().chain(BEYOND_V3).filter(|name| host.cpu.has(name)).map(|name| name.to_string()).collect()
+    let all: Vec<&str> = match host.arch.as_str() {
+        "x86_64" => V3.iter().chain(BEYOND_V3).copied().collect(),
+        "aarch64" => aarch64::NATIVE.to_vec(),
+        _ => Vec::new(),
+    };
+    all.into_iter().filter(|name| host.cpu.has(name)).map(str::to_string).collect()
 }

@@ -124,6 +124,6 @@ fn file_name(path: &Path) -> String {
 }
 
 /// The program beside `path` whose name has `to` where `path` has `from`: `clang-22` has `llvm-ar-22`.
-fn sibling(path: &Path, from: &str, to: &str) -> PathBuf {
+pub(super) fn sibling(path: &Path, from: &str, to: &str) -> PathBuf {
     path.with_file_name(file_name(path).replacen(from, to, 1))
 }

@@ -1,10 +1,12 @@
 //! Host + profile + source + toolchain → plan. Pure: no file, no clock, no environment is read here, so a
 //! plan for a machine that is not here can be printed, compared and tested. What was planned can be read again.
 
+mod aarch64;
 pub mod blas;
 pub mod bolt;
 pub mod choose;
 pub mod codegen;
+mod cross;
 mod definitions;
 pub mod isa;
 pub mod lto;
@@ -29,6 +31,7 @@ use toolchain::{BlasLibrary, Compiler, Libclang, Rustc, Toolchain};
 use crate::exit;
 use crate::profile::{Blas, Isa, Linkage, Profile, Threading};
 pub use codegen::CodeGen;
+pub use cross::Cross;
 pub use isa::IsaPlan;
 pub use lto::LtoPlan;
 pub use variant::Variant;
@@ -43,6 +46,9 @@ pub struct Plan {
     pub variant: Option<Variant>,
     /// Target triple.
     pub target: String,
+    /// What it takes where the target is another architecture than this machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cross: Option<Cross>,
     /// The llama.cpp sources.
     pub source: Source,
     /// C and C++ compiler.
@@ -97,23 +103,24 @@ pub struct Plan {
 /// When a tool is missing or too old, naming the command that installs it; when the profile makes no sense on
 /// this architecture.
 pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolchain) -> Result<Plan> {
-    if profile.reproducible && !matches!(profile.isa, Isa::X86_64V3 | Isa::AllVariants | Isa::Scalar) {
+    if profile.reproducible && matches!(profile.isa, Isa::Native | Isa::Upstream) {
         return Err(exit::usage(format!(
             "profile {}: `reproducible = true` does not go with `isa = \"{}\"`, which looks at the build host",
             profile.name, profile.isa
         )));
     }
     let mut notes = Vec::new();
-    let tools = choose::choose(profile, toolchain, &mut notes)?;
+    let tools = choose::choose(profile, host, toolchain, &mut notes)?;
     let isa = isa::plan(profile, host, &tools, &mut notes)?;
     let lto = lto::plan(profile.lto, &tools, toolchain, &mut notes)?;
-    let switches = switches::that_apply(profile, host, &tools, &mut notes)?;
+    let switches = switches::that_apply(profile, &tools.aim, &mut notes)?;
     let of_switches = switches::plan(profile, &switches, &tools, toolchain, &mut notes)?;
     let definitions = definitions::definitions(profile, &switches, source, &tools, &isa, &lto);
     Ok(Plan {
         profile: profile.name.clone(),
         variant: None,
-        target: tools.rustc.host.clone(),
+        target: tools.aim.triple,
+        cross: tools.aim.cross,
         source: source.clone(),
         definitions,
         targets: profile.targets.clone(),

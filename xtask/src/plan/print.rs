@@ -2,12 +2,15 @@
 
 use std::fmt::{self, Write};
 
-use super::Plan;
+use super::{Cross, Plan};
 use crate::profile::Lto;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "plan {} ({})", self.folder_name(), self.target)?;
+        if let Some(Cross { emulator, cpu, .. }) = &self.cross {
+            writeln!(f, "  run by     {} {}, as {cpu}", emulator.path.display(), emulator.version)?;
+        }
         writeln!(
             f,
             "  source     {} {} {}{}",

@@ -1,12 +1,12 @@
 //! What a profile's switches take of the compilers and the linker, and what they do not go with.
 
 use anyhow::{Result, bail};
-use build_info::Host;
 use build_info::switches::Switches;
 use toolchain::{CompilerKind, Toolchain};
 
 use super::choose::Tools;
 use super::codegen::CodeGen;
+use super::cross::Aim;
 use crate::exit;
 use crate::profile::{Linkage, Profile, Threading};
 
@@ -33,17 +33,12 @@ const ELSEWHERE: [(&str, &str); 8] = [
 ///
 /// # Errors
 /// When one of these was asked for by name.
-pub fn that_apply(
-    profile: &Profile,
-    host: &Host,
-    tools: &Tools,
-    notes: &mut Vec<String>,
-) -> Result<Switches> {
+pub fn that_apply(profile: &Profile, aim: &Aim, notes: &mut Vec<String>) -> Result<Switches> {
     let asked = &profile.switches;
     // Our patches know x86 kernels only.
-    let x86 = host.arch == "x86_64";
+    let x86 = aim.arch == "x86_64";
     // The linker puts our allocation of buffers in place of ggml's.
-    let wraps = profile.linkage == Linkage::Static && tools.rustc.host.contains("linux");
+    let wraps = profile.linkage == Linkage::Static && aim.triple.contains("linux");
     if asked.huge_pages && !wraps {
         let takes = "it takes `linkage = \"static\"` on Linux";
         if profile.sets.iter().any(|set| set.to_string() == "huge_pages=true") {

@@ -187,6 +187,53 @@ fn a_universal_plan_holds_nothing_of_the_build_host() {
 }
 
 #[test]
+fn a_build_for_aarch64_is_planned_anywhere_and_holds_nothing_of_the_build_host() {
+    let [one, other] = ["i3-6100", "epyc-2s"].map(|name| plan_for("portable-aarch64", &host(name)).unwrap());
+    assert_eq!(one.hash(), other.hash());
+    insta::assert_snapshot!("portable-aarch64@any-x86-64", one);
+    // There it is a build like any other.
+    let at_home = plan_for("portable-aarch64", &host("neoverse")).unwrap();
+    assert_eq!(at_home.cross, None);
+    assert_eq!((&at_home.isa, &at_home.codegen), (&one.isa, &one.codegen));
+    insta::assert_snapshot!("portable-aarch64@neoverse", at_home);
+    // The counterpart of x86-64-v3, by either name.
+    let portable = plan_for("portable+target:aarch64-unknown-linux-gnu", &host("i3-6100")).unwrap();
+    assert_eq!(portable.isa, one.isa);
+}
+
+#[test]
+fn a_native_build_for_aarch64_asks_for_what_its_cpu_has() {
+    let native = plan_for("native", &host("neoverse")).unwrap();
+    let asks = |name: &str| native.isa.required.iter().any(|found| found == name);
+    assert!(asks("asimddp") && asks("i8mm") && asks("sve") && !asks("sve2"), "{:?}", native.isa.required);
+    assert!(!asks("evtstrm") && !asks("cpuid"), "no compiler emits these: {:?}", native.isa.required);
+}
+
+#[test]
+fn what_a_build_for_another_machine_lacks_is_named_with_the_mend() {
+    let host = host("i3-6100");
+    let complete = reference_toolchain("x86_64").unwrap();
+    type Change<'a> = &'a dyn Fn(&mut Toolchain);
+    let cases: [(&str, Change); 4] = [
+        ("`rustup target add aarch64-unknown-linux-gnu`", &|tools| tools.rust_targets.truncate(0)),
+        ("a build that was never run is not taken for right", &|tools| tools.aarch64 = None),
+        ("no llvm-strip", &|tools| tools.llvm_ar.clear()),
+        ("no zig", &|tools| tools.zig = None),
+    ];
+    for (expected, change) in cases {
+        let mut toolchain = complete.clone();
+        change(&mut toolchain);
+        let error = plan_with("portable-aarch64", &host, &toolchain).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("setup --profile portable-aarch64"), "{error}");
+        // None of it is needed where its programs run by themselves.
+        let rustc = toolchain.rustc.as_mut().unwrap();
+        rustc.host = toolchain::AARCH64.to_string();
+        let at_home = plan_with("portable-aarch64", &self::host("neoverse"), &toolchain);
+        assert_eq!(at_home.is_err(), expected == "no zig", "{expected}");
+    }
+}
+
+#[test]
 fn what_does_not_go_with_a_profile_is_told_before_anything_is_built() {
     let host = host("i3-6100");
     let cases = [
@@ -196,6 +243,11 @@ fn what_does_not_go_with_a_profile_is_told_before_anything_is_built() {
         ("native+variants:x64,haswell", "goes with `isa = \"all-variants\"`"),
         ("universal+linkage:shared", "takes `linkage = \"static\"`"),
         ("universal+variants:x64;rm", "is no variant's name"),
+        ("native+target:aarch64-unknown-linux-gnu", "takes `compiler = \"zig\"`"),
+        ("portable-aarch64+isa:native+reproducible:false", "looks at this machine's CPU"),
+        ("portable-aarch64+blas:openblas", "goes with `blas = \"off\"`"),
+        ("portable-aarch64+target:host", "is for aarch64, and this build is for x86_64"),
+        ("universal+target:aarch64-unknown-linux-gnu", "for x86-64 alone"),
     ];
     for (profile, expected) in cases {
         let error = plan_for(profile, &host).unwrap_err();

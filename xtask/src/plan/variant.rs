@@ -8,6 +8,7 @@ use build_info::record::Tool;
 use serde::{Deserialize, Serialize};
 use toolchain::{CompilerKind, Toolchain};
 
+use super::cross::NOT_HERE;
 use super::{CodeGen, Plan};
 use crate::profile::PgoScope;
 
@@ -147,8 +148,11 @@ impl Plan {
 /// The `llvm-profdata` that reads what rustc and clang write. gcc reads its own counts.
 ///
 /// # Errors
-/// When the compilers are of different LLVMs, or there is no such `llvm-profdata`: before anything is compiled.
+/// When the build is for another machine, the compilers are of different LLVMs, or there is no such `llvm-profdata`: before anything is compiled.
 pub fn profdata_tool(plan: &Plan, scope: PgoScope, toolchain: &Toolchain) -> Result<Tool> {
+    if plan.cross.is_some() {
+        bail!("{NOT_HERE}: gather the profile there");
+    }
     let rustc = plan.rustc.llvm.major;
     let cxx = plan.compiler.version.major;
     if scope.cpp() && plan.compiler.kind == CompilerKind::Clang && cxx != rustc {

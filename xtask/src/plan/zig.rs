@@ -2,12 +2,15 @@
 //! runtime that becomes part of the program. The distribution's own compiler would bind the program to the glibc and the
 //! libstdc++ of the machine that it was built on.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context, Result};
 use build_info::Glibc;
 use serde::{Deserialize, Serialize};
-use toolchain::{Compiler, CompilerKind, Rustc, Toolchain, ZIG, ZIG_CLANG};
+use toolchain::{Compiler, CompilerKind, Toolchain, ZIG, ZIG_CLANG};
 
 use super::CodeGen;
+use super::cross::Aim;
 use crate::exit;
 use crate::profile::{CompilerChoice, Lto, Profile, Threading};
 
@@ -36,13 +39,28 @@ impl Zig {
     pub fn compiler() -> Compiler {
         Compiler { kind: CompilerKind::Clang, cc: CC.into(), cxx: CXX.into(), version: ZIG_CLANG }
     }
+
+    /// What compiles for any CPU of the target's architecture.
+    pub fn for_any_cpu(&self) -> &'static str {
+        if self.target.starts_with("aarch64-") { "-mcpu=generic" } else { "-march=x86_64" }
+    }
+
+    /// Where zig, whose program lies in `folder`, keeps the C library's headers for the target: those of the architecture
+    /// first. <https://github.com/ziglang/zig/tree/master/lib/libc/include>
+    pub fn headers(&self, folder: &Path) -> [PathBuf; 4] {
+        let arch = self.target.split('-').next().unwrap_or_default();
+        let gnu = format!("{arch}-linux-gnu");
+        let linux = format!("{arch}-linux-any");
+        [gnu.as_str(), "generic-glibc", &linux, "any-linux-any"]
+            .map(|name| folder.join("lib/libc/include").join(name))
+    }
 }
 
 /// Plans it; nothing for a profile of another compiler.
 ///
 /// # Errors
 /// When zig is missing, or the profile wants of it what it does not do.
-pub fn plan(profile: &Profile, rustc: &Rustc, toolchain: &Toolchain) -> Result<Option<Zig>> {
+pub fn plan(profile: &Profile, aim: &Aim, toolchain: &Toolchain) -> Result<Option<Zig>> {
     let wrong = |what: &str| exit::usage(format!("profile {}: {what}", profile.name));
     let glibc = match (profile.compiler, profile.glibc) {
         (CompilerChoice::Zig, Some(glibc)) => glibc,
@@ -59,9 +77,9 @@ pub fn plan(profile: &Profile, rustc: &Rustc, toolchain: &Toolchain) -> Result<O
     if profile.lto != Lto::Off || profile.threading == Threading::Openmp {
         return Err(wrong("`compiler = \"zig\"` goes with `lto = \"off\"` and without OpenMP"));
     }
-    let arch = rustc.host.split('-').next().unwrap_or_default();
-    if !rustc.host.contains("linux") {
-        return Err(wrong(&format!("`compiler = \"zig\"` builds for Linux, and rustc for {}", rustc.host)));
+    let arch = aim.triple.split('-').next().unwrap_or_default();
+    if !aim.triple.contains("linux") {
+        return Err(wrong(&format!("`compiler = \"zig\"` builds for Linux, and rustc for {}", aim.triple)));
     }
     let zig = toolchain.zig.as_ref().with_context(|| {
         format!("no zig {ZIG}; `cargo xtask setup --profile {}` installs it", profile.name)

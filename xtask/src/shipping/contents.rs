@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use build_info::BuildInfo;
 use ship::order::Item;
 
-use crate::stages::Builds;
+use crate::process::Executable;
+use crate::stages::{self, Builds};
 use crate::workspace::Workspace;
 use crate::{audit, fs};
 
@@ -93,9 +93,9 @@ impl Contents {
     /// another build, whose command line is the same.
     fn pages(&mut self, workspace: &Workspace, build: &Path) -> Result<()> {
         let others = Builds::of(workspace).all()?.into_iter().filter(|found| found.current_of.is_some());
-        let programs = std::iter::once(build.to_path_buf()).chain(others.map(|found| found.path));
-        let programs: Vec<PathBuf> = programs.map(|folder| folder.join("bin/anneal")).collect();
-        let works = |program: &&PathBuf| run(program, &["completions", "bash"]).is_ok();
+        let others = others.map(|found| Executable::new(found.path.join("bin/anneal")));
+        let programs: Vec<Executable> = std::iter::once(stages::executable(build)?).chain(others).collect();
+        let works = |program: &&Executable| run(program, &["completions", "bash"]).is_ok();
         let Some(program) = programs.iter().find(works) else {
             let first = programs.first().context("there is no build")?;
             let error = run(first, &["completions", "bash"]).err();
@@ -120,9 +120,9 @@ impl Contents {
 }
 
 /// What `program` prints.
-fn run(program: &Path, arguments: &[&str]) -> Result<Vec<u8>> {
-    let shown = format!("{} {}", program.display(), arguments.join(" "));
-    let output = Command::new(program).args(arguments).output();
+fn run(program: &Executable, arguments: &[&str]) -> Result<Vec<u8>> {
+    let shown = format!("{} {}", program.path().display(), arguments.join(" "));
+    let output = program.command().args(arguments).output();
     let output = output.with_context(|| format!("cannot run {shown}"))?;
     if !output.status.success() {
         let words = String::from_utf8_lossy(&output.stderr);

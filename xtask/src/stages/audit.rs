@@ -1,14 +1,16 @@
 //! The audit of the finished program: its instruction sets, read from its code.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use audit::Rules;
+use build_info::Glibc;
 use build_info::audit::{Audit, Rule};
 
 use super::{Build, variants};
 use crate::audit::{Question, libraries, rules_path};
 use crate::profile::{Isa, Linkage};
+use crate::shipping::Needs;
 use crate::ui::Progress;
 use crate::{audit as auditing, fs};
 
@@ -22,14 +24,14 @@ pub fn input(build: &Build) -> Result<String> {
 /// Audits the newest engine and its libraries.
 pub fn audit(build: &Build, progress: &mut Progress) -> Result<()> {
     let path = result_path(build);
+    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
     if !build.plan.target.starts_with("x86_64") {
         let arch = build.plan.target.split('-').next().unwrap_or_default();
         let reason = format!("only programs for x86-64 can be disassembled, and this one is for {arch}");
-        let none = Audit { not_done: Some(reason), ..Audit::default() };
-        return fs::write_atomically(&path, &serde_json::to_vec_pretty(&none)?);
+        let found = Audit { not_done: Some(reason), glibc: glibc(build, &anneal)?, ..Audit::default() };
+        return fs::write_atomically(&path, &serde_json::to_vec_pretty(&found)?);
     }
     progress.message("disassembling");
-    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
     let mut files = vec![anneal];
     if build.plan.linkage == Linkage::Shared {
         files.extend(libraries(&build.folder.prefix().join("lib"))?);
@@ -58,6 +60,21 @@ pub fn audit(build: &Build, progress: &mut Progress) -> Result<()> {
     }
     report.doubt().iter().for_each(|doubt| build.ui.warn(doubt));
     Ok(())
+}
+
+/// The oldest glibc that `anneal` starts with, of whatever architecture it is.
+///
+/// # Errors
+/// When that is newer than the one that the build is for.
+fn glibc(build: &Build, anneal: &Path) -> Result<Option<Glibc>> {
+    let needs = Needs::of(&[anneal])?.glibc;
+    let needs = needs.map(|text| text.parse::<Glibc>().map_err(anyhow::Error::msg)).transpose()?;
+    match (needs, build.plan.zig.as_ref().map(|zig| zig.glibc)) {
+        (Some(needs), Some(floor)) if needs > floor => {
+            bail!("the program needs glibc {needs}, and this build is for {floor} and later")
+        }
+        _ => Ok(needs),
+    }
 }
 
 /// What the build is held against.

@@ -65,7 +65,8 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
     if build.plan.zig.is_some() {
         // zig's own C++ runtime comes with debuggers' lines, which name the folder that zig lies in. Names of functions stay,
         // for the audit and for whoever reads a backtrace.
-        Run::new("strip", &build.log).args(["--strip-debug"]).args([&candidate]).watch(|_, _| {})?;
+        let strip = build.plan.cross.as_ref().map_or(Path::new("strip"), |cross| &cross.strip);
+        Run::new(strip, &build.log).args(["--strip-debug"]).args([&candidate]).watch(|_, _| {})?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::Build;
-use super::zig::{linker_variable, scripts};
+use super::zig::{bindgen_arguments, linker_variable, scripts};
 use crate::plan::zig::{AR, CC, CXX};
 
 impl Build<'_> {
@@ -68,6 +68,8 @@ impl Build<'_> {
             ] {
                 all.insert(name, Some(value.to_string()));
             }
+            let arguments = bindgen_arguments(self.plan, self.workspace)?;
+            all.extend(arguments.map(|words| (format!("BINDGEN_EXTRA_CLANG_ARGS_{target}"), Some(words))));
         }
         Ok(all)
     }

@@ -8,9 +8,9 @@ use serde::Serialize;
 use super::variants;
 use super::{Build, openmp};
 use crate::fs;
-use crate::plan::{Plan, blas};
+use crate::plan::{IsaPlan, Plan, blas};
 use crate::process::Run;
-use crate::profile::Linkage;
+use crate::profile::{Isa, Linkage};
 use crate::ui::Progress;
 
 /// What `vendor/llama-link/build` reads. Paths are relative to the prefix unless absolute.
@@ -117,9 +117,9 @@ fn link<'a>(build: &Build<'a>) -> Result<Link<'a>> {
         cxx: build.compiler(&plan.compiler.cxx)?,
         libclang_dir: plan.libclang.as_ref().map(|found| &found.dir),
         shim_flags: shim_flags(plan),
-        guard_flags: plan.zig.as_ref().map(|_| ["-march=x86_64"]),
+        guard_flags: plan.zig.as_ref().map(|zig| [zig.for_any_cpu()]),
         isa_required: &plan.isa.required,
-        build_to_use: build_to_use(plan.isa.cpu.as_deref()),
+        build_to_use: build_to_use(&plan.isa),
     })
 }
 
@@ -131,11 +131,16 @@ fn shim_flags(plan: &Plan) -> Vec<&String> {
 }
 
 /// What the CPU guard tells someone whose CPU lacks something.
-fn build_to_use(cpu: Option<&str>) -> String {
-    match cpu {
+fn build_to_use(isa: &IsaPlan) -> String {
+    match &isa.cpu {
         Some(cpu) => format!(
             "this build was made for {cpu}: use the portable build, or run `cargo xtask build-native` on this machine"
         ),
+        None if isa.isa == Isa::Aarch64Dotprod.to_string() => {
+            "this build needs a CPU of armv8.2-a with dot products (Neoverse N1, Cortex-A76, 2018, or later): run \
+             `cargo xtask build-native` on this machine"
+                .to_string()
+        }
         None => "this build needs a CPU of x86-64-v3 (Haswell, 2013, or later): run `cargo xtask build-native` on \
                  this machine"
             .to_string(),

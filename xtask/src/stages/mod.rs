@@ -32,13 +32,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::pgo::profdata;
-use crate::plan::Plan;
-use crate::process::{self, Log, Run};
+use crate::plan::{Cross, Plan};
+use crate::process::{self, Executable, Log, Run};
 use crate::ui::{Progress, Ui};
 use crate::workspace::Workspace;
 use folder::Folder;
 pub use folder::{Builds, Found, Lock};
-pub use named::named;
+pub use named::{executable, named};
 pub use variants::file as kernels_file;
 
 const CONFIGURE: &str = "configure";
@@ -243,7 +243,12 @@ impl<'a> Build<'a> {
     fn run_engine(&self) -> Result<Run<'_>> {
         let anneal = self.folder.newest_engine().context("the build folder holds no anneal")?;
         // One with counters would leave a profile wherever it is run.
-        Ok(Run::new(anneal, &self.log).env(profdata::VARIABLE, "/dev/null"))
+        Ok(self.executable(&anneal).run(&self.log).env(profdata::VARIABLE, "/dev/null"))
+    }
+
+    /// How the program at `path`, which is for this build's target, is run here.
+    fn executable(&self, path: &Path) -> Executable {
+        Executable::new(path).after(self.plan.cross.iter().flat_map(Cross::command))
     }
 
     /// What the newest engine tells of itself.

@@ -1,10 +1,13 @@
 //! The finished build that a name stands for.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
+use build_info::BuildInfo;
 
 use super::Builds;
+use crate::plan::{Cross, Plan};
+use crate::process::Executable;
 use crate::workspace::Workspace;
 use crate::{exit, profile};
 
@@ -39,6 +42,17 @@ pub fn named(workspace: &Workspace, name: &str) -> Result<PathBuf> {
         "there is no build {name:?}: {there}; profiles that can be built are {known}; what `pgo` and `bolt` make is the \
          current build of its profile where it was kept, and `cargo xtask show` lists all"
     )))
+}
+
+/// The engine of the finished build in `folder`, as it is run here.
+pub fn executable(folder: &Path) -> Result<Executable> {
+    let anneal = Executable::new(folder.join("bin/anneal"));
+    let info = BuildInfo::read(&folder.join("build_info.json"))?;
+    if info.emulated.is_none() {
+        return Ok(anneal);
+    }
+    let plan = Plan::read(folder, &info.plan_hash)?;
+    Ok(anneal.after(plan.cross.iter().flat_map(Cross::command)))
 }
 
 /// Profiles that have a current build.

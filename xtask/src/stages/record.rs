@@ -5,13 +5,15 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
-use build_info::record::{Artifact, BuildInfo, CpuVariant, EffectiveFlags, SCHEMA_VERSION, Threading, Tool};
+use build_info::record::{
+    Artifact, BuildInfo, CpuVariant, EffectiveFlags, Emulated, SCHEMA_VERSION, Threading, Tool,
+};
 use build_info::{Bytes, Policy, threads};
 use serde::Deserialize;
 
 use super::{Build, audit, blas, gate, openmp, smoke, switches, variants};
 use crate::fs;
-use crate::plan::Plan;
+use crate::plan::{Cross, Plan};
 use crate::profile;
 
 /// Gathers the record of a build whose stages have all passed.
@@ -62,6 +64,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         threads,
         artifacts,
         stages: build.stage_times(),
+        emulated: plan.cross.as_ref().map(emulated),
         smoke: smoke::result(build),
         audit: audit::result(build),
         gate: gate::result(build),
@@ -76,6 +79,12 @@ fn isa_required(build: &Build) -> Result<Vec<String>> {
         isa_required: Vec<String>,
     }
     Ok(build.ask_engine::<Info>()?.isa_required)
+}
+
+/// What ran the programs.
+fn emulated(cross: &Cross) -> Emulated {
+    let name = cross.emulator.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Emulated { emulator: format!("{name} {}", cross.emulator.version), cpu: cross.cpu.clone() }
 }
 
 /// Who compiled, for people.

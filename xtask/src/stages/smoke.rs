@@ -8,7 +8,6 @@ use gguf::synth::{self, Preset};
 use serde::Deserialize;
 
 use super::Build;
-use crate::process::Run;
 use crate::ui::Progress;
 
 /// Tokens generated in each run.
@@ -76,8 +75,11 @@ pub fn same_tokens(build: &Build, other: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the smoke test of this build measured.
+/// What the smoke test of this build measured; nothing where it was emulated, which says nothing of any machine's speed.
 pub fn result(build: &Build) -> Option<Smoke> {
+    if build.plan.cross.is_some() {
+        return None;
+    }
     serde_json::from_slice(&std::fs::read(result_path(build)).ok()?).ok()
 }
 
@@ -96,7 +98,9 @@ fn generate(build: &Build, model: &Path) -> Result<Report> {
 }
 
 fn generate_with(build: &Build, anneal: &Path, model: &Path) -> Result<Report> {
-    let output = Run::new(anneal, &build.log)
+    let output = build
+        .executable(anneal)
+        .run(&build.log)
         .env(crate::pgo::profdata::VARIABLE, "/dev/null")
         .args(["run", "--greedy", "--ignore-eos", "--json", "-n", &TOKENS.to_string(), "-p", PROMPT, "-m"])
         .args([model])

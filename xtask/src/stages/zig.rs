@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use build_info::BuildInfo;
+use build_info::record::Tool;
 use toolchain::setup::quote;
 
 use crate::plan::zig::{AR, CC, CXX, RANLIB};
@@ -14,10 +15,7 @@ use crate::workspace::Workspace;
 /// The folder of the scripts for `plan`, written if they are not there; nothing where another compiler is used.
 pub fn scripts(plan: &Plan, workspace: &Workspace) -> Result<Option<PathBuf>> {
     let Some(zig) = &plan.zig else { return Ok(None) };
-    let search = tools::search(workspace);
-    let program = toolchain::discover(&search, Some(&workspace.tool_cache())).zig.with_context(|| {
-        format!("zig {} is gone; `cargo xtask setup --profile {}` installs it", zig.version, plan.profile)
-    })?;
+    let program = program(plan, zig, workspace)?;
     let folder = workspace.anneal().join("zig").join(format!("{}-{}", zig.version, zig.target));
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     for (name, text) in texts(&program.path, zig, workspace.root()) {
@@ -28,6 +26,25 @@ pub fn scripts(plan: &Plan, workspace: &Workspace) -> Result<Option<PathBuf>> {
         }
     }
     Ok(Some(folder))
+}
+
+/// zig itself.
+fn program(plan: &Plan, zig: &Zig, workspace: &Workspace) -> Result<Tool> {
+    let search = tools::search(workspace);
+    toolchain::discover(&search, Some(&workspace.tool_cache())).zig.with_context(|| {
+        format!("zig {} is gone; `cargo xtask setup --profile {}` installs it", zig.version, plan.profile)
+    })
+}
+
+/// What bindgen is told beside the target, whose headers are not among this machine's: for the variable that it reads.
+pub fn bindgen_arguments(plan: &Plan, workspace: &Workspace) -> Result<Option<String>> {
+    let (Some(zig), Some(_)) = (&plan.zig, &plan.cross) else { return Ok(None) };
+    let program = program(plan, zig, workspace)?.path;
+    // pip's wheel has the program beside its folder; a link elsewhere is not what zig looks around.
+    let program = program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?;
+    let headers = zig.headers(program.parent().unwrap_or(Path::new("/")));
+    let words = headers.iter().map(|folder| format!("-isystem {}", quote(&folder.to_string_lossy())));
+    Ok(Some(words.collect::<Vec<_>>().join(" ")))
 }
 
 /// By which variable cargo links what is linked with the libraries of the current build of `profile`, and for which target;

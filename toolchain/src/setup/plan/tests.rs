@@ -193,6 +193,32 @@ fn zig_comes_from_pip_in_one_version_and_no_other_wheel_is_taken() {
 }
 
 #[test]
+fn what_builds_for_aarch64_comes_from_the_system_and_from_rustup() {
+    let needs = Needs {
+        required: vec![Requirement::EmulatorAarch64, Requirement::RustAarch64],
+        recommended: Vec::new(),
+    };
+    let planned = |manager, rustup| {
+        plan(&needs, &bare(), &Facts { rustup, refreshed: true, ..facts(Some(manager), Rights::Root) })
+    };
+    let rustup = "rustup target add aarch64-unknown-linux-gnu".to_string();
+    let made = planned(Manager::Apt, true);
+    assert_eq!(commands(&made), [format!("{APT} qemu-user libc6-arm64-cross"), rustup.clone()]);
+    assert_eq!(made.unavailable, []);
+    let made = planned(Manager::Dnf, true);
+    assert_eq!((commands(&made), made.unavailable.len()), (vec![rustup], 1));
+    let made = planned(Manager::Pacman, false);
+    assert!(commands(&made)[0].ends_with("qemu-user aarch64-linux-gnu-glibc"), "{made:?}");
+    assert_eq!(made.unavailable[0].0, Requirement::RustAarch64);
+    assert!(made.unavailable[0].1.contains("install rust-std of rustc's version"), "{made:?}");
+
+    let mut there = bare();
+    there.rust_targets = vec![crate::AARCH64.to_string()];
+    there.aarch64 = Some(crate::Emulator { tool: tool("7.2.22"), sysroot: "/usr/aarch64-linux-gnu".into() });
+    assert!(plan(&needs, &there, &facts(Some(Manager::Apt), Rights::Root)).is_complete());
+}
+
+#[test]
 fn openmp_comes_for_the_clang_that_compiles() {
     let names = [
         (Manager::Apt, "libomp-22-dev"),

@@ -31,7 +31,7 @@ pub const REFERENCE_PROFILE: &str = "reference";
 pub fn gate(build: &Build, progress: &mut Progress) -> Result<()> {
     let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
     let folder = folder(build);
-    let engine = Engine { anneal: &anneal, folder: &folder, log: &build.log };
+    let engine = Engine { anneal: &build.executable(&anneal), folder: &folder, log: &build.log };
     let report = build.folder.path().join("gate-report.json");
     let _ = std::fs::remove_file(&report);
     let found = engine.compare(&Reference::kept()?, |done, total, what| {

@@ -10,7 +10,7 @@ use gguf::probe::Probe;
 
 use super::reference::{Reference, Rows};
 use crate::fs;
-use crate::process::{Log, Run};
+use crate::process::{Executable, Log};
 
 /// Tokens of each probe's text: a prime, so that every tile of rows has a rest. One in 509 is 0.2 %.
 const POSITIONS: usize = 509;
@@ -20,7 +20,7 @@ const GREEDY: usize = 32;
 /// An engine at its place, and a folder for what it is fed and gives.
 pub struct Engine<'a> {
     /// The program.
-    pub anneal: &'a Path,
+    pub anneal: &'a Executable,
     /// A folder of the gate's own.
     pub folder: &'a Path,
     /// Where its output goes.
@@ -68,7 +68,9 @@ impl Engine<'_> {
         let out = self.file(feed.probe, "logits");
         // What an earlier run left must not be taken for this one's.
         let _ = std::fs::remove_file(&out);
-        let mut run = Run::new(self.anneal, self.log)
+        let mut run = self
+            .anneal
+            .run(self.log)
             .args(["logits", "-m"])
             .args([self.file(feed.probe, "gguf")])
             .args(["--tokens"])
