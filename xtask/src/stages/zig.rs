@@ -117,3 +117,45 @@ fn below(path: &Path, root: &Path) -> String {
         Err(_) => quote(&path.to_string_lossy()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::write_script;
+
+    /// A checkout whose zig says what it was told, and its C++ compiler.
+    fn checkout(root: &Path) -> (String, PathBuf) {
+        let zig = Zig {
+            version: "1.2.3".into(),
+            target: "x-linux-gnu.2.28".into(),
+            glibc: "2.28".parse().unwrap(),
+        };
+        let (tools, folder) = (root.join("target/anneal/tools"), root.join("target/anneal/zig/1.2.3-x"));
+        for folder in [&tools, &folder] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        write_script(&tools.join("zig"), "#!/bin/sh\nprintf '%s|' \"$@\"\n").unwrap();
+        let texts = texts(&tools.join("zig"), &zig, root, &folder);
+        let (name, text) = texts.into_iter().find(|(name, _)| *name == CXX).unwrap();
+        write_script(&folder.join(name), &text).unwrap();
+        (text, folder.join(name))
+    }
+
+    /// A cache takes a script for what it holds.
+    #[test]
+    fn scripts_of_two_checkouts_hold_the_same_and_each_finds_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = ["one", "the other one"].map(|name| folder.path().join(name));
+        let [one, other] = roots.each_ref().map(|root| checkout(root));
+        assert_eq!(one.0, other.0);
+        assert!(one.0.contains("\n# zig 1.2.3\n"), "{}", one.0);
+        for (root, script) in roots.iter().zip([one.1, other.1]) {
+            let output =
+                std::process::Command::new(script).args(["-c", "a b.c", "--target=z"]).output().unwrap();
+            let said = String::from_utf8(output.stdout).unwrap();
+            let map = format!("|-ffile-prefix-map={}=anneal|", root.display());
+            assert!(said.starts_with("c++|-target|x-linux-gnu.2.28|") && said.contains(&map), "{said}");
+            assert!(said.ends_with("|-c|a b.c|"), "{said}");
+        }
+    }
+}

@@ -145,7 +145,8 @@ fn explained(reason: &str) -> &str {
     match reason {
         "crate-type" => "programs and macros of Rust",
         "-fprofile-use" => "what gcc compiles with a profile (-fprofile-use)",
-        "multiple input files" | "no input file" => "links",
+        // cargo and CMake ask what a compiler is, and what it would define.
+        "-" | "missing input" => "questions to compilers",
         other => other,
     }
 }
@@ -153,8 +154,11 @@ fn explained(reason: &str) -> &str {
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let listed = |counts: &BTreeMap<String, u64>| {
-            let each = counts.iter().map(|(name, count)| format!("{} ({count})", explained(name)));
-            each.collect::<Vec<_>>().join(", ")
+            let mut all: BTreeMap<&str, u64> = BTreeMap::new();
+            for (name, count) in counts {
+                *all.entry(explained(name)).or_default() += count;
+            }
+            all.iter().map(|(name, count)| format!("{name} ({count})")).collect::<Vec<_>>().join(", ")
         };
         write!(f, "{} of {} objects were there", self.hits, self.hits + self.misses)?;
         if self.elsewhere > 0 {
@@ -184,12 +188,12 @@ mod tests {
     #[test]
     fn what_sccache_did_since_is_told_with_what_it_cannot_keep() {
         let before = Counts::of_sccache(&sccache(10, 1, "")).unwrap();
-        let rest = r#","not_cached":{"-fprofile-use":4},"dist_compiles":{"10.0.0.1:10501":2},"cache_write_errors":3"#;
+        let rest = r#","not_cached":{"-fprofile-use":4,"-":1,"missing input":2},"dist_compiles":{"10.0.0.1:10501":2},"cache_write_errors":3"#;
         let now = Counts::of_sccache(&sccache(113, 9, rest)).unwrap();
         assert_eq!(
             now.since(&before).to_string(),
-            "103 of 111 objects were there, 2 were compiled on other machines; not cacheable: what gcc \
-             compiles with a profile (-fprofile-use) (4); trouble: failed writes (3)"
+            "103 of 111 objects were there, 2 were compiled on other machines; not cacheable: questions to compilers (3), \
+             what gcc compiles with a profile (-fprofile-use) (4); trouble: failed writes (3)"
         );
         assert!(!now.since(&now).any());
         assert_eq!(Counts::of_sccache("error"), None);
