@@ -1,7 +1,7 @@
 //! What compiler caches are told, and what one did in a build.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -47,13 +47,15 @@ impl Build<'_> {
     /// How cargo has sccache run rustc. Not where crates are compiled for the CPU that is here: the flag stands in a script,
     /// which sccache does not read. It keeps libraries, and passes programs and macros on to rustc.
     pub(super) fn rustc_cache(&self) -> Option<(String, Option<String>)> {
-        let sccache = self.sccache().filter(|_| self.plan.codegen.own_rust.is_empty())?;
+        let sccache = self.launcher.as_deref().filter(|path| is_sccache(path));
+        let sccache = sccache.filter(|_| self.plan.codegen.own_rust.is_empty())?;
         Some(("RUSTC_WRAPPER".to_string(), Some(sccache.to_string_lossy().into_owned())))
     }
 
     /// Refuses to have another machine compile what is for the CPU that is here.
     pub(super) fn check_cache(&self) -> Result<()> {
-        let Some(launcher) = self.sccache().filter(|_| !self.plan.reproducible) else { return Ok(()) };
+        let sccache = self.cache().filter(|path| is_sccache(path) && !self.plan.reproducible);
+        let Some(launcher) = sccache else { return Ok(()) };
         let asked = Run::new(launcher, &self.log).args(["--dist-status"]).envs(&self.environment()?).output();
         // One that was built without it.
         let Ok(status) = asked else { return Ok(()) };
@@ -71,11 +73,11 @@ impl Build<'_> {
 
     /// What the cache has counted up to now; nothing where there is none or it does not say.
     pub(super) fn counts(&self) -> Option<Counts> {
-        let launcher = self.launcher.as_deref()?;
-        let sccache = self.sccache().is_some();
+        let launcher = self.cache()?;
+        let sccache = is_sccache(&launcher);
         let arguments: &[&str] =
             if sccache { &["--show-stats", "--stats-format", "json"] } else { &["--print-stats"] };
-        let asked = Run::new(launcher, &self.log).args(arguments).envs(&self.environment().ok()?).output();
+        let asked = Run::new(&launcher, &self.log).args(arguments).envs(&self.environment().ok()?).output();
         let text = asked.ok()?;
         if sccache { Counts::of_sccache(&text) } else { Some(Counts::of_ccache(&text)) }
     }
@@ -83,16 +85,29 @@ impl Build<'_> {
     /// Tells what the cache did since it had counted `before`.
     pub(super) fn tell_cache(&self, before: Option<Counts>) {
         let Some((before, now)) = before.zip(self.counts()) else { return };
-        let name = self.launcher.as_deref().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
         let counts = now.since(&before);
-        if counts.any() {
-            self.ui.done(&name, counts);
+        if let Some(cache) = self.cache().filter(|_| counts.any()) {
+            self.ui.done(&cache.file_name().unwrap_or_default().to_string_lossy(), counts);
         }
     }
 
-    fn sccache(&self) -> Option<&Path> {
-        self.launcher.as_deref().filter(|path| path.file_name().is_some_and(|name| name == "sccache"))
+    /// The cache that runs the C++ compilers: that of a tree which is configured, whatever is asked for now.
+    fn cache(&self) -> Option<PathBuf> {
+        match std::fs::read_to_string(self.folder.cmake().join("CMakeCache.txt")) {
+            Ok(cache) => configured(&cache),
+            Err(_) => self.launcher.clone(),
+        }
     }
+}
+
+fn is_sccache(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "sccache")
+}
+
+/// The launcher in CMake's cache.
+fn configured(cache: &str) -> Option<PathBuf> {
+    let entry = cache.lines().find_map(|line| line.strip_prefix("CMAKE_CXX_COMPILER_LAUNCHER:"))?;
+    entry.split_once('=').map(|(_, path)| PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty())
 }
 
 /// What the user's variable `name` holds, and `more`.
@@ -115,7 +130,19 @@ fn scheduler(status: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::scheduler;
+    use super::*;
+
+    #[test]
+    fn a_configured_tree_keeps_its_launcher() {
+        let cases = [
+            ("CMAKE_CXX_COMPILER_LAUNCHER:UNINITIALIZED=/usr/bin/sccache\n", Some("/usr/bin/sccache")),
+            ("CMAKE_CXX_COMPILER_LAUNCHER:STRING=\n", None),
+            ("CMAKE_CXX_COMPILER:STRING=c++\n", None),
+        ];
+        for (cache, expected) in cases {
+            assert_eq!(configured(cache), expected.map(PathBuf::from), "{cache}");
+        }
+    }
 
     #[test]
     fn a_scheduler_is_seen_whether_it_answers_or_not() {
