@@ -89,8 +89,8 @@ fn number_after(text: &str, key: &str) -> f64 {
 
 #[test]
 fn pods_may_do_nothing_that_they_need_not() {
-    for pool in ["portable", "native"] {
-        let pods = read(format!("deploy/kubernetes/{pool}.yaml"));
+    for name in ["portable", "native", "build"] {
+        let pods = read(format!("deploy/kubernetes/{name}.yaml"));
         for line in [
             "runAsNonRoot: true",
             "runAsUser: 65532",
@@ -100,9 +100,35 @@ fn pods_may_do_nothing_that_they_need_not() {
             "drop: [ALL]",
             "automountServiceAccountToken: false",
         ] {
-            assert!(pods.lines().any(|found| found.trim() == line), "{pool}: no {line}");
+            assert!(pods.lines().any(|found| found.trim() == line), "{name}: no {line}");
         }
     }
+}
+
+/// The first block of `key:` in a manifest, its own line included, without what explains it.
+fn indented(manifest: &str, key: &str) -> Vec<String> {
+    let mut lines = manifest.lines().skip_while(|line| line.trim() != key);
+    let first = lines.next().unwrap_or_else(|| panic!("no {key}"));
+    let indent = first.len() - first.trim_start().len();
+    let inside = lines.take_while(|line| line.len() - line.trim_start().len() > indent);
+    inside.map(str::trim).filter(|line| !line.starts_with('#')).map(String::from).collect()
+}
+
+/// What was tuned counts where the quota is the same: it would be published for nobody. And only who builds may write.
+#[test]
+fn a_job_tunes_for_the_pods_that_install_what_it_publishes() {
+    let [build, native, install] =
+        ["build", "native", "from-store"].map(|name| read(format!("deploy/kubernetes/{name}.yaml")));
+    let resources = indented(&native, "resources:");
+    assert!(resources.len() >= 6, "{resources:?}");
+    for (name, pods) in [("build", &build), ("from-store", &install)] {
+        assert_eq!(indented(pods, "resources:"), resources, "{name}");
+        assert!(pods.contains("anneal.dev/store: \"true\""), "{name}: the network policy lets it go nowhere");
+    }
+    for key in ["nodeSelector:", "tolerations:"] {
+        assert_eq!(indented(&build, key), indented(&native, key));
+    }
+    assert!(build.contains("name: anneal-store-writer") && !install.contains("anneal-store-writer"));
 }
 
 #[test]
@@ -114,7 +140,9 @@ fn what_is_applied_is_there() {
         .filter(|name| name.ends_with(".yaml"))
         .collect();
     assert!(named.len() > 3, "{named:?}");
-    for name in named {
+    let patches =
+        list.lines().filter_map(|line| line.trim_start_matches(['#', ' ']).strip_prefix("- path: "));
+    for name in named.into_iter().chain(patches).chain(["build.yaml"]) {
         assert!(root().join("deploy/kubernetes").join(name).exists(), "{name} is not there");
     }
 }
@@ -127,14 +155,24 @@ fn images_run_as_a_number_and_are_healthy_by_a_program_they_hold() {
         let numeric = user.split(':').all(|part| part.parse::<u32>().is_ok_and(|id| id != 0));
         assert!(numeric, "{name}: USER {user} is no number, or root");
         assert_eq!(last("STOPSIGNAL "), Some("SIGTERM"), "{name}");
+        // The builder serves nobody.
         assert!(
-            text.contains("CMD [\"/usr/local/bin/anneal\", \"top\", \"--once\""),
+            name.ends_with("builder") || text.contains("CMD [\"/usr/local/bin/anneal\", \"top\", \"--once\""),
             "{name}: no health check"
         );
         assert!(
             last("CMD ").is_some_and(|command| command.starts_with('[')),
             "{name}: there is no shell for its CMD"
         );
+    }
+}
+
+/// Objects that another run left would be in what is released.
+#[test]
+fn a_release_takes_nothing_from_a_cache() {
+    let release = read(".github/workflows/release.yml");
+    for word in ["actions/cache", "ccache"] {
+        assert!(!release.contains(word), "release.yml: {word}");
     }
 }
 

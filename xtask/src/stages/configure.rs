@@ -29,6 +29,7 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
     if tree.exists() {
         std::fs::remove_dir_all(&tree).with_context(|| format!("cannot clear {}", tree.display()))?;
     }
+    build.check_cache()?;
     let define = |name: &str, value: &Path| {
         let mut text = std::ffi::OsString::from(format!("-D{name}="));
         text.push(value);

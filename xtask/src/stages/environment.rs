@@ -18,7 +18,7 @@ impl Build<'_> {
     /// The same with the folder `first` on the path before all others.
     fn environment_with(&self, first: Option<&Path>) -> Result<BTreeMap<String, Option<String>>> {
         let mut all = self.plan.environment.clone();
-        all.extend(self.of_ccache());
+        all.extend(self.of_caches()?);
         let ours: Vec<PathBuf> =
             first.map(Path::to_path_buf).into_iter().chain(scripts(self.plan, self.workspace)?).collect();
         if !ours.is_empty() {
@@ -28,21 +28,6 @@ impl Build<'_> {
             all.insert("PATH".to_string(), Some(path.to_string_lossy().into_owned()));
         }
         Ok(all)
-    }
-
-    /// What lets ccache find in one checkout what was compiled in another: paths below the checkout count as relative ones,
-    /// and zig's scripts, whose text names the checkout, by what they run.
-    /// <https://ccache.dev/manual/latest.html#_compiling_in_different_directories>
-    fn of_ccache(&self) -> Vec<(String, Option<String>)> {
-        let name = self.launcher.as_deref().and_then(Path::file_name).unwrap_or_default();
-        if name != "ccache" {
-            return Vec::new();
-        }
-        let root = self.workspace.root().display().to_string();
-        let check = self.plan.zig.as_ref().map(|zig| format!("string:zig {} {}", zig.version, zig.target));
-        let mut all = vec![("CCACHE_BASEDIR", root), ("CCACHE_NOHASHDIR", "true".to_string())];
-        all.extend(check.map(|check| ("CCACHE_COMPILERCHECK", check)));
-        all.into_iter().map(|(name, value)| (name.to_string(), Some(value))).collect()
     }
 
     /// The environment of cargo. `wrapper` is the script by which it calls rustc on crates of the workspace: named without
@@ -57,6 +42,7 @@ impl Build<'_> {
             let name = name.to_string_lossy().into_owned();
             all.insert("RUSTC_WORKSPACE_WRAPPER".to_string(), Some(name));
         }
+        all.extend(self.rustc_cache());
         if self.plan.zig.is_some() {
             let target = self.plan.target.replace(['-', '.'], "_");
             let linker = linker_variable(self.plan);

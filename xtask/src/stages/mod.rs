@@ -5,6 +5,7 @@ mod audit;
 mod blas;
 pub mod bolt;
 pub mod border;
+mod cache;
 mod compile;
 mod configure;
 mod engine;
@@ -181,8 +182,10 @@ impl<'a> Build<'a> {
     fn up_to_smoke_test(&self) -> Result<EffectiveFlags> {
         self.folder.write_plan(self.plan)?;
         self.forget_what_is_lost();
+        let counted = self.counts();
         let flags = self.cpp()?;
         self.stage(ENGINE, &self.engine_source, engine::engine)?;
+        self.tell_cache(counted);
         border::check(self)?;
         switches::check_engine(self)?;
         self.stage(SMOKE, &self.engine_source, smoke::smoke)?;

@@ -18,7 +18,7 @@ pub fn scripts(plan: &Plan, workspace: &Workspace) -> Result<Option<PathBuf>> {
     let program = program(plan, zig, workspace)?;
     let folder = workspace.anneal().join("zig").join(format!("{}-{}", zig.version, zig.target));
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    for (name, text) in texts(&program.path, zig, workspace.root()) {
+    for (name, text) in texts(&program.path, zig, workspace.root(), &folder) {
         let script = folder.join(name);
         // Ninja and cargo look at the times of compilers.
         if !std::fs::read(&script).is_ok_and(|there| there == text.as_bytes()) {
@@ -97,20 +97,26 @@ pub fn digest(plan: &Plan, workspace: &Workspace) -> Result<String> {
     Ok(format!(" {}", crate::fs::digest(&text)))
 }
 
-fn texts(program: &Path, zig: &Zig, root: &Path) -> [(&'static str, String); 4] {
+fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static str, String); 4] {
     // The crate `cc` names rustc's target, which zig spells otherwise. rustc hands archives through -Wl, which zig takes for
     // options, and asks for the lines of debuggers to be stripped, for which zig strips names as well.
     let filter = "for argument; do\n  shift\n  case $argument in\n    --target=* | -Wl,--strip-debug) ;;\n    \
                   -Wl,/*) set -- \"$@\" \"${argument#-Wl,}\" ;;\n    *) set -- \"$@\" \"$argument\" ;;\n  esac\ndone";
+    // Where the checkout lies a script sees by its own place: sccache takes what a compiler's file holds for what it is, and
+    // one checkout is to find what was compiled in another. The version is there for the same reason.
+    let own = quote(&folder.strip_prefix(root).unwrap_or(folder).to_string_lossy());
     let text = |command: &str| {
-        format!("#!/bin/sh\n{filter}\nexec {} {command} \"$@\"\n", quote(&program.to_string_lossy()))
+        let version = &zig.version;
+        let program = below(program, root);
+        format!(
+            "#!/bin/sh\n# zig {version}\nroot=${{0%/{own}/*}}\n{filter}\nexec {program} {command} \"$@\"\n"
+        )
     };
     let target = quote(&zig.target);
     // Before all others, for who says nothing of optimisation: with what zig is told when it links it compiles the C++
     // runtime, once for each optimisation that it is told, and without any it would be a debug build. And where things lie
     // on this machine stays out of it: assertions name their files, the crate `ring` asks for debuggers' lines.
-    let maps =
-        places(root).map(|(place, name)| quote(&format!("-ffile-prefix-map={}={name}", place.display())));
+    let maps = places(root).map(|(place, name)| format!("-ffile-prefix-map={}={name}", below(&place, root)));
     let defaults = format!("-O2 -g0 -fomit-frame-pointer {}", maps.collect::<Vec<_>>().join(" "));
     [
         (CC, text(&format!("cc -target {target} {defaults}"))),
@@ -118,4 +124,55 @@ fn texts(program: &Path, zig: &Zig, root: &Path) -> [(&'static str, String); 4] 
         (AR, text("ar")),
         (RANLIB, text("ranlib")),
     ]
+}
+
+/// `path` as a word of a script that knows its checkout as `$root`.
+fn below(path: &Path, root: &Path) -> String {
+    match path.strip_prefix(root) {
+        Ok(rest) if rest.as_os_str().is_empty() => "\"$root\"".to_string(),
+        Ok(rest) => format!("\"$root\"/{}", quote(&rest.to_string_lossy())),
+        Err(_) => quote(&path.to_string_lossy()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::write_script;
+
+    /// A checkout whose zig says what it was told, and its C++ compiler.
+    fn checkout(root: &Path) -> (String, PathBuf) {
+        let zig = Zig {
+            version: "1.2.3".into(),
+            target: "x-linux-gnu.2.28".into(),
+            glibc: "2.28".parse().unwrap(),
+        };
+        let (tools, folder) = (root.join("target/anneal/tools"), root.join("target/anneal/zig/1.2.3-x"));
+        for folder in [&tools, &folder] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        write_script(&tools.join("zig"), "#!/bin/sh\nprintf '%s|' \"$@\"\n").unwrap();
+        let texts = texts(&tools.join("zig"), &zig, root, &folder);
+        let (name, text) = texts.into_iter().find(|(name, _)| *name == CXX).unwrap();
+        write_script(&folder.join(name), &text).unwrap();
+        (text, folder.join(name))
+    }
+
+    /// A cache takes a script for what it holds.
+    #[test]
+    fn scripts_of_two_checkouts_hold_the_same_and_each_finds_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = ["one", "the other one"].map(|name| folder.path().join(name));
+        let [one, other] = roots.each_ref().map(|root| checkout(root));
+        assert_eq!(one.0, other.0);
+        assert!(one.0.contains("\n# zig 1.2.3\n"), "{}", one.0);
+        for (root, script) in roots.iter().zip([one.1, other.1]) {
+            let output =
+                std::process::Command::new(script).args(["-c", "a b.c", "--target=z"]).output().unwrap();
+            let said = String::from_utf8(output.stdout).unwrap();
+            let map = format!("|-ffile-prefix-map={}=anneal|", root.display());
+            assert!(said.starts_with("c++|-target|x-linux-gnu.2.28|") && said.contains(&map), "{said}");
+            assert!(said.ends_with("|-c|a b.c|"), "{said}");
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! A compiler cache: files that two builds have in common are compiled once.
 
+mod counts;
+
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -7,6 +9,7 @@ use clap::ValueEnum;
 use toolchain::Toolchain;
 
 use crate::exit;
+pub use counts::Counts;
 
 /// Whether a compiler cache runs the compilers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

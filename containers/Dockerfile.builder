@@ -1,0 +1,27 @@
+# What builds, tunes and publishes on a node of a kind (deploy/kubernetes/build.yaml), and installs from the store: the sources,
+# the compilers, `xtask` and its programs. Nothing in it depends on the CPU that made it.
+#
+#   docker build -f containers/Dockerfile.builder -t anneal-builder:0.1.0 \
+#       --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)" .
+
+FROM rust:1.95-bookworm
+# Archives that are published have this time, since the repository's history is not sent to the builder.
+ARG SOURCE_DATE_EPOCH
+ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH}
+WORKDIR /src
+COPY . .
+# A question to a store compiles the program that asks; that nobody answers is no failure of a dry run.
+RUN cargo build --locked --package xtask \
+    && install target/debug/xtask /usr/local/bin/xtask && rm -rf target/debug \
+    && xtask setup --profile native --yes \
+    && xtask vendor \
+    && cargo fetch --locked \
+    && xtask install --list \
+    && xtask build-native --dry-run --store s3://nobody/nothing \
+    && rm -rf /var/lib/apt/lists/*
+# Builds write beside their sources, and the root file system is read only: who runs this copies /src and cargo's home here.
+ENV ANNEAL_WORKSPACE=/work/src CARGO_HOME=/work/cargo HOME=/work ANNEAL_STATE_DIR=/var/lib/anneal
+WORKDIR /work
+USER 65532:65532
+STOPSIGNAL SIGTERM
+CMD ["/usr/local/bin/xtask", "detect"]
