@@ -3,14 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use audit::Rules;
+use audit::{Dynamic, Rules};
 use build_info::Glibc;
 use build_info::audit::{Audit, Rule};
 
 use super::{Build, variants};
 use crate::audit::{Question, libraries, rules_path};
 use crate::profile::{Isa, Linkage};
-use crate::shipping::Needs;
 use crate::ui::Progress;
 use crate::{audit as auditing, fs};
 
@@ -67,8 +66,9 @@ pub fn audit(build: &Build, progress: &mut Progress) -> Result<()> {
 /// # Errors
 /// When that is newer than the one that the build is for.
 fn glibc(build: &Build, anneal: &Path) -> Result<Option<Glibc>> {
-    let needs = Needs::of(&[anneal])?.glibc;
-    let needs = needs.map(|text| text.parse::<Glibc>().map_err(anyhow::Error::msg)).transpose()?;
+    let bytes = std::fs::read(anneal).with_context(|| format!("cannot read {}", anneal.display()))?;
+    let asked = Dynamic::read(&bytes).with_context(|| format!("{} is no program", anneal.display()))?;
+    let needs = asked.glibc().map(Glibc::from);
     match (needs, build.plan.zig.as_ref().map(|zig| zig.glibc)) {
         (Some(needs), Some(floor)) if needs > floor => {
             bail!("the program needs glibc {needs}, and this build is for {floor} and later")
