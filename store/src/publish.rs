@@ -23,20 +23,21 @@ const LARGEST_LIST: Bytes = Bytes(1 << 16);
 pub fn publish(order: &Publish) -> Result<Published> {
     let place = place::open(&order.store)?;
     let key = order.parts.key();
+    let cannot = || format!("cannot publish to {}", order.store);
+    // Makes the folder of a store that begins with this build.
+    place.check_writable().with_context(cannot)?;
     if !order.force
         && let Some(entry) = ask::entry(&*place, &order.store, &key)?
     {
         list(&*place, &entry)?;
         return Ok(Published { entry, was_there: true, sent: Bytes(0) });
     }
-    let cannot = || format!("cannot publish to {}", order.store);
-    place.check_writable().with_context(cannot)?;
     let mut sent = Bytes(0);
     let archive = send(&*place, &order.archive, order.force, &mut sent).with_context(cannot)?;
+    let scratch = tempfile::tempdir().context("cannot make a temporary folder")?;
     let tree = match order.tree.is_empty() {
         true => None,
         false => {
-            let scratch = tempfile::tempdir().context("cannot make a temporary folder")?;
             let path = scratch.path().join("object.tar.zst");
             ship::plain(TREE, &order.tree, order.mtime, LEVEL, &path)?;
             Some(send(&*place, &path, order.force, &mut sent).with_context(cannot)?)
@@ -63,9 +64,12 @@ pub fn publish(order: &Publish) -> Result<Published> {
     Entry::parse(&entry.to_json(), &key).context("this build cannot be described in a store")?;
     let path = layout::build(&key);
     let first = match order.force {
-        true => place
-            .change(&path, LARGEST_LIST.max(Bytes(1 << 20)), &mut |_| Ok(Some(entry.to_json())))
-            .map(|()| true),
+        true => {
+            let file = scratch.path().join("entry.json");
+            std::fs::write(&file, entry.to_json())
+                .with_context(|| format!("cannot write {}", file.display()))?;
+            place.put(&path, &file).map(|()| true)
+        }
         false => place.put_new(&path, &entry.to_json()),
     };
     // The first one stays: others may have taken it, and its objects, already.
@@ -92,7 +96,7 @@ fn send(place: &dyn Place, path: &Path, force: bool, sent: &mut Bytes) -> Result
     Ok(object)
 }
 
-/// Makes `entry` the newest of its kind. A list that cannot be read is made anew: it is only a help for finding.
+/// Makes `entry` the newest of its kind. A damaged list is made anew: it is only a help for finding.
 fn list(place: &dyn Place, entry: &Entry) -> Result<()> {
     let path = layout::newest(&entry.parts.kind(), &entry.profile);
     place.change(&path, LARGEST_LIST, &mut |there| {

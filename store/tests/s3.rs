@@ -80,13 +80,16 @@ impl Moto {
         &self.variables["AWS_ENDPOINT_URL"]
     }
 
-    /// Asks for `path` in the bucket, as nobody in particular: moto looks at no signature.
+    /// Asks for `path` in the bucket. moto looks whether there is a signature, not at it.
     fn request(&self, method: &str, path: &str) -> String {
         use std::io::{Read, Write};
         let host = self.url().strip_prefix("http://").unwrap();
         let mut stream = TcpStream::connect(host).unwrap();
+        let signature = "AWS4-HMAC-SHA256 Credential=AKIATEST/20260101/us-east-1/s3/aws4_request, \
+                         SignedHeaders=host, Signature=0";
         let head = format!(
-            "{method} /builds{path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            "{method} /builds{path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {signature}\r\nContent-Length: \
+             0\r\nConnection: close\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).unwrap();
         let mut answer = Vec::new();

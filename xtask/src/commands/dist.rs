@@ -85,7 +85,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         let contents = Contents::gather(&workspace, &build, &info, &foreign(&workspace)?, time)?;
         return list(&shipping::name(&info), &out, &contents.items, ui);
     }
-    let job = Job { args: &args, tools: &workspace, time };
+    let job = Job { tools: &workspace, time, gz: args.gz, deb: args.deb };
     let packed = {
         let _lock = Lock::take(&workspace)?;
         job.pack(&workspace, &build, &info, &out, ui)?
@@ -95,7 +95,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let archive = packed.archives.first().context("nothing was packed")?.clone();
     let verified = verify(&workspace, &archive, &info, ui)?;
     if args.verify && info.reproducible {
-        job.again(&archive.path, ui)?;
+        job.again(&args.profile, &archive.path, ui)?;
     } else if args.verify {
         ui.warn(format!(
             "{} is made for the machine that builds it and cannot be made again elsewhere: no second build is compared",
@@ -122,11 +122,32 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 
 /// What the first and the second packing have in common.
 struct Job<'a> {
-    args: &'a Args,
     /// The checkout whose `ship` packs.
     tools: &'a Workspace,
     /// Time of all files, seconds since 1970.
     time: u64,
+    /// Whether a .tar.gz is made too.
+    gz: bool,
+    /// Whether a Debian package is made too.
+    deb: bool,
+}
+
+/// Packs the build in `build`, whose record is `info`, into `out`, and looks at the archive as a stranger would.
+///
+/// # Errors
+/// When it must not be passed on.
+pub fn archive(
+    workspace: &Workspace,
+    build: &Path,
+    info: &BuildInfo,
+    out: &Path,
+    ui: &Ui,
+) -> Result<Archive> {
+    let job = Job { tools: workspace, time: time(workspace)?, gz: false, deb: false };
+    let packed = job.pack(workspace, build, info, out, ui)?;
+    let archive = packed.archives.into_iter().next().context("nothing was packed")?;
+    verify(workspace, &archive, info, ui)?;
+    Ok(archive)
 }
 
 impl Job<'_> {
@@ -148,8 +169,8 @@ impl Job<'_> {
             profile: info.profile.clone(),
             out: out.to_path_buf(),
             mtime: self.time,
-            gz: self.args.gz,
-            deb: if self.args.deb { Some(debian(&needs)?) } else { None },
+            gz: self.gz,
+            deb: if self.deb { Some(debian(&needs)?) } else { None },
             parts: shipping::parts(workspace, info, &needs)?,
             files: contents.items.clone(),
         };
@@ -168,10 +189,10 @@ impl Job<'_> {
     ///
     /// # Errors
     /// When it is not the same to the byte, with what differs.
-    fn again(&self, archive: &Path, ui: &Ui) -> Result<()> {
+    fn again(&self, profile: &str, archive: &Path, ui: &Ui) -> Result<()> {
         ui.say("building it a second time, in another folder, with one job");
-        let again = Again::build(self.tools, &self.args.profile, ui)?;
-        let build = stages::named(again.workspace(), &self.args.profile)?;
+        let again = Again::build(self.tools, profile, ui)?;
+        let build = stages::named(again.workspace(), profile)?;
         let info = BuildInfo::read(&build.join("build_info.json"))?;
         let packed = self.pack(again.workspace(), &build, &info, &again.workspace().dist(), ui)?;
         let second = packed.archives.first().context("nothing was packed")?;
@@ -198,7 +219,7 @@ fn list(name: &str, out: &Path, items: &[Item], ui: &Ui) -> Result<()> {
 }
 
 /// Paths of this machine that nobody else should read, and what stands for each in a record.
-fn foreign(workspace: &Workspace) -> Result<BTreeMap<PathBuf, &'static str>> {
+pub fn foreign(workspace: &Workspace) -> Result<BTreeMap<PathBuf, &'static str>> {
     let mut foreign = BTreeMap::from([(workspace.root().to_path_buf(), ".")]);
     foreign.insert(workspace.root().canonicalize()?, ".");
     let home = std::env::home_dir().filter(|home| home.components().count() > 1);
@@ -229,7 +250,7 @@ fn debian(needs: &Needs) -> Result<Deb> {
 
 /// Time of all files of an archive: SOURCE_DATE_EPOCH (<https://reproducible-builds.org/specs/source-date-epoch/>), else
 /// that of the last commit.
-fn time(workspace: &Workspace) -> Result<u64> {
+pub fn time(workspace: &Workspace) -> Result<u64> {
     if let Some(given) = std::env::var_os("SOURCE_DATE_EPOCH") {
         let given = given.to_string_lossy().into_owned();
         return given.parse().map_err(|_| {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use audit::Rules;
+use build_info::Sha256;
 use build_info::audit::{Audit, Rule};
 
 use super::{Build, variants};
@@ -14,9 +15,14 @@ use crate::{audit as auditing, fs};
 
 /// What the audit depends on beyond the program: the rules.
 pub fn input(build: &Build) -> Result<String> {
+    Ok(format!("{} {}", build.engine_source, rules(build)?))
+}
+
+/// Digest of the rules.
+pub fn rules(build: &Build) -> Result<Sha256> {
     let path = rules_path(build.workspace);
     let rules = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(format!("{} {}", build.engine_source, fs::digest(&rules)))
+    Ok(fs::digest(&rules))
 }
 
 /// Audits the newest engine and its libraries.
@@ -79,6 +85,6 @@ pub fn result(build: &Build) -> Option<Audit> {
     serde_json::from_slice(&std::fs::read(result_path(build)).ok()?).ok()
 }
 
-fn result_path(build: &Build) -> PathBuf {
+pub fn result_path(build: &Build) -> PathBuf {
     build.folder.path().join("audit.json")
 }
