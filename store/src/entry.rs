@@ -228,7 +228,8 @@ pub(crate) mod tests {
     fn an_entry_is_held_against_its_key_and_against_sense() {
         let good = entry("a", "2.28");
         assert_eq!(Entry::parse(&good.to_json(), &good.key), Ok(good.clone()));
-        let cases: [(fn(&mut Entry), &str); 7] = [
+        type Case = (fn(&mut Entry), &'static str);
+        let cases: [Case; 7] = [
             (|entry| entry.schema = 2, "newer kind (2)"),
             (|entry| entry.key = digest(b"x"), "another build"),
             (|entry| entry.parts.engine = digest(b"x"), "another build"),
