@@ -161,15 +161,19 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
         let plan = plan::plan(&host, &profile, &source, &toolchain)?;
         let folder = workspace.anneal().join(plan.folder_name());
         let build = Build::unfetched(&folder, &workspace, ui, &host, &plan)?;
-        let improved = build.improved(hostname).filter(|_| !args.common.plain);
-        if improved.is_none() && build.there().is_none() {
-            let request = Request { workspace: &workspace, store, build: &build, host: &host, hostname };
-            if let Some(outcome) = storing::take(&request, ui)? {
-                plan.notes.iter().for_each(|note| ui.warn(note));
-                build.make_current()?;
-                let folder = workspace.current(&profile.name);
-                return finished(&workspace, &profile, Outcome { folder, ..outcome }, ui).map(Some);
-            }
+        // What is there needs neither the store nor the sources.
+        if let Some(improved) = build.improved(hostname).filter(|_| !args.common.plain) {
+            return finished(&workspace, &profile, improved, ui).map(Some);
+        }
+        if build.there().is_some() {
+            return finished(&workspace, &profile, build.run(hostname)?, ui).map(Some);
+        }
+        let request = Request { workspace: &workspace, store, build: &build, host: &host, hostname };
+        if let Some(outcome) = storing::take(&request, ui)? {
+            plan.notes.iter().for_each(|note| ui.warn(note));
+            build.make_current()?;
+            let folder = workspace.current(&profile.name);
+            return finished(&workspace, &profile, Outcome { folder, ..outcome }, ui).map(Some);
         }
     }
     openblas::provide(&workspace, &profile, &host, &args.archive, &mut toolchain, ui)?;

@@ -93,7 +93,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let installer = out.join(SCRIPT);
     fs::write_script(&installer, &std::fs::read_to_string(workspace.root().join(SCRIPT))?)?;
     let archive = packed.archives.first().context("nothing was packed")?.clone();
-    let verified = verify(&workspace, &archive, &info, ui)?;
+    let paths = foreign(&workspace)?.into_keys().collect();
+    let verified = verify(&workspace, &archive, &info, paths, ui)?;
     if args.verify && info.reproducible {
         job.again(&args.profile, &archive.path, ui)?;
     } else if args.verify {
@@ -132,7 +133,9 @@ struct Job<'a> {
     deb: bool,
 }
 
-/// Packs the build in `build`, whose record is `info`, into `out`, and looks at the archive as a stranger would.
+/// Packs the build in `build`, whose record is `info`, into `out` for machines of the same fleet, and looks at the archive
+/// as a stranger would. A build that is made for the machine that builds it keeps debuggers' lines, which name folders of
+/// it: those may stay, its name may not.
 ///
 /// # Errors
 /// When it must not be passed on.
@@ -146,7 +149,8 @@ pub fn archive(
     let job = Job { tools: workspace, time: time(workspace)?, gz: false, deb: false };
     let packed = job.pack(workspace, build, info, out, ui)?;
     let archive = packed.archives.into_iter().next().context("nothing was packed")?;
-    verify(workspace, &archive, info, ui)?;
+    let paths = if info.reproducible { foreign(workspace)?.into_keys().collect() } else { Vec::new() };
+    verify(workspace, &archive, info, paths, ui)?;
     Ok(archive)
 }
 
@@ -266,12 +270,18 @@ pub fn time(workspace: &Workspace) -> Result<u64> {
     )
 }
 
-/// Looks at the archive as a stranger would.
-fn verify(workspace: &Workspace, archive: &Archive, info: &BuildInfo, ui: &Ui) -> Result<Verified> {
+/// Looks at the archive as a stranger would, who must not find `paths` in it.
+fn verify(
+    workspace: &Workspace,
+    archive: &Archive,
+    info: &BuildInfo,
+    paths: Vec<PathBuf>,
+    ui: &Ui,
+) -> Result<Verified> {
     let host = tools::host(ui);
     let order = Verify {
         archive: archive.path.clone(),
-        paths: foreign(workspace)?.into_keys().collect(),
+        paths,
         hostname: info.hostname.clone().or(host.hostname),
         run: info.target.split('-').next() == Some(std::env::consts::ARCH),
     };
