@@ -101,7 +101,7 @@ pub struct BuildInfo {
     pub threads: ThreadBudget,
     /// Files of the build.
     pub artifacts: Vec<Artifact>,
-    /// Seconds that each stage took, in order.
+    /// Seconds that each stage took, in order; of a build from a store all but the smoke test were run where it was made.
     pub stages: Vec<StageTime>,
     /// What ran the programs of this build where it was made, of another architecture: they were seen to give the right
     /// results, and no speed was taken.
@@ -116,9 +116,28 @@ pub struct BuildInfo {
     /// What the correctness gate found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<Gate>,
+    /// The store that it was taken from, where it was not compiled here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_store: Option<FromStore>,
     /// Things the planner wants its reader to know.
     #[serde(default)]
     pub notes: Vec<String>,
+}
+
+/// Where a build came from that another machine has compiled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FromStore {
+    /// The store: a folder, a URL or a bucket.
+    pub store: String,
+    /// What the build was found by.
+    pub key: Sha256,
+    /// Digest of the object that held its files.
+    pub object: Sha256,
+    /// When it was published, RFC 3339 in UTC.
+    pub published: String,
+    /// When it was taken, RFC 3339 in UTC.
+    pub taken: String,
 }
 
 /// Where the llama.cpp sources came from.

@@ -24,6 +24,7 @@ impl BuildInfo {
         (self.hostname, self.cpu_model, self.cpu_flags) = (None, String::new(), Vec::new());
         self.date = date.to_string();
         (self.stages, self.smoke, self.gate) = (Vec::new(), None, None);
+        self.from_store = None;
         if let Some(audit) = &mut self.audit {
             audit.seconds = 0.0;
         }

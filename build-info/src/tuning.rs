@@ -376,6 +376,20 @@ impl TuningRecord {
         self.schema_version = SCHEMA_VERSION.to_string();
         self.entries.push(entry);
     }
+
+    /// Takes those of `others` whose keys are not here, as older than all that is: what was measured on this machine
+    /// counts before what came from elsewhere. How many.
+    pub fn merge(&mut self, others: impl IntoIterator<Item = Entry>) -> usize {
+        let mut new: Vec<Entry> = Vec::new();
+        for other in others {
+            if !self.entries.iter().chain(&new).any(|entry| entry.key == other.key) {
+                new.push(other);
+            }
+        }
+        let merged = new.len();
+        self.entries.splice(..0, new);
+        merged
+    }
 }
 
 impl CpuKey {
@@ -544,6 +558,25 @@ mod tests {
         assert_eq!(record.entries.len(), 2);
         let newest = record.lookup("a", &cpu("x", 2, None), &model(28), None).unwrap();
         assert_eq!(newest.chosen.poll, Some(3));
+    }
+
+    #[test]
+    fn what_is_merged_stands_behind_what_was_measured_here() {
+        let of =
+            |build: &str, objective: &str, poll| entry(build, cpu("x", 2, None), model(28), objective, poll);
+        let mut record = TuningRecord::default();
+        record.put(of("a", "chat", 1));
+        let others = [of("a", "chat", 7), of("a", "rag", 8), of("b", "chat", 9), of("a", "rag", 10)];
+        assert_eq!(record.merge(others.clone()), 2);
+        assert_eq!(record.merge(others), 0);
+        let found = |build, objective: Option<&str>| {
+            let found = record.lookup(build, &cpu("x", 2, None), &model(28), objective);
+            found.map(|entry| entry.chosen.poll)
+        };
+        assert_eq!(found("a", Some("chat")), Ok(Some(1)));
+        assert_eq!(found("a", None), Ok(Some(1)));
+        assert_eq!(found("a", Some("rag")), Ok(Some(8)));
+        assert_eq!(found("b", None), Ok(Some(9)));
     }
 
     #[test]

@@ -60,7 +60,15 @@ pub fn small_if_there(url: &str, most: u64) -> Result<Option<Vec<u8>>> {
 
 /// Writes what is at `url` to the new file `path`.
 pub fn to_file(url: &str, path: &Path) -> Result<()> {
-    let response = get(url)?.ok_or_else(|| anyhow!("there is no {url} (404)"))?;
+    match to_file_if_there(url, path)? {
+        true => Ok(()),
+        false => Err(anyhow!("there is no {url} (404)")),
+    }
+}
+
+/// The same; whether the server knows of such a thing.
+pub fn to_file_if_there(url: &str, path: &Path) -> Result<bool> {
+    let Some(response) = get(url)? else { return Ok(false) };
     let told = response.body().content_length();
     let too_large = || format!("{url} is larger than {}: no archive is", Bytes(LARGEST));
     ensure!(told.is_none_or(|told| told <= LARGEST), too_large());
@@ -75,7 +83,7 @@ pub fn to_file(url: &str, path: &Path) -> Result<()> {
         "{url} ended after {written} of {} bytes: run the same again",
         told.unwrap_or_default()
     );
-    Ok(())
+    Ok(true)
 }
 
 fn broken(url: &str) -> String {

@@ -13,23 +13,23 @@ mod compare;
 #[cfg(feature = "tools")]
 mod elf;
 #[cfg(feature = "tools")]
-mod exit;
+pub mod exit;
 #[cfg(feature = "tools")]
-mod fetch;
+pub mod fetch;
 #[cfg(feature = "tools")]
-mod files;
+pub mod files;
 #[cfg(feature = "tools")]
 mod install;
 #[cfg(feature = "tools")]
-mod interrupt;
+pub mod interrupt;
 #[cfg(feature = "tools")]
-mod name;
+pub mod name;
 #[cfg(feature = "tools")]
 mod pack;
 #[cfg(feature = "tools")]
 mod program;
 #[cfg(feature = "tools")]
-mod progress;
+pub mod progress;
 #[cfg(feature = "tools")]
 mod sbom;
 #[cfg(feature = "tools")]
@@ -51,6 +51,7 @@ mod tools {
 
     pub use crate::exit::{code_of, usage};
     pub use crate::interrupt::catch_signals;
+    pub use crate::pack::plain;
     pub use crate::unpack::{Unpacked, unpack};
     use crate::{Answer, Order, compare, install, pack, verify};
 

@@ -4,6 +4,7 @@ mod ar;
 mod deb;
 mod index;
 mod licences;
+mod plain;
 mod tarball;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,9 @@ use build_info::{Bytes, Sha256};
 
 use crate::order::{Archive, Item, Pack, Packed};
 use crate::{files, interrupt, name, sbom, sums};
+use tarball::Packing;
+
+pub use plain::plain;
 
 /// The bill of materials in an archive.
 const SBOM: &str = "sbom.cdx.json";
@@ -73,11 +77,11 @@ pub fn pack(order: &Pack) -> Result<Packed> {
     add(&mut members, sums::LIST, Member::made(sums::text(&list).into_bytes())?)?;
 
     let mut archives = Vec::new();
-    let kinds = name::ENDINGS.iter().take(if order.gz { 2 } else { 1 });
-    for ending in kinds {
+    let kinds = name::ENDINGS.iter().zip([Packing::Zstd(tarball::LEVEL), Packing::Gzip]);
+    for (ending, packing) in kinds.take(if order.gz { 2 } else { 1 }) {
         interrupt::check()?;
         let path = order.out.join(format!("{}{ending}", order.name));
-        files::write_beside(&path, |file| tarball::write(&members, order, ending, file))?;
+        files::write_beside(&path, |file| tarball::write(&members, &order.name, order.mtime, packing, file))?;
         archives.push(finished(&path)?);
     }
     if let Some(debian) = &order.deb {

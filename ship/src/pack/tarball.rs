@@ -9,30 +9,41 @@ use flate2::{Compression, GzBuilder};
 use tar::{EntryType, Header};
 
 use super::{Content, Member, Members};
-use crate::order::Pack;
 use crate::progress::Progress;
 use crate::{files, unpack};
 
 /// The highest level that does not need more memory to unpack.
-const LEVEL: i32 = 19;
+pub const LEVEL: i32 = 19;
 
-/// Writes the archive of `members` to `file`, compressed as its `ending` says.
-pub fn write(members: &Members, order: &Pack, ending: &str, file: &mut File) -> Result<()> {
+/// How an archive is compressed.
+#[derive(Clone, Copy, Debug)]
+pub enum Packing {
+    /// By zstd, at a level of its.
+    Zstd(i32),
+    /// By gzip, as well as it can.
+    Gzip,
+}
+
+/// Writes the archive of `members` below the folder `name` to `file`, all of the time `mtime`.
+pub fn write(members: &Members, name: &str, mtime: u64, packing: Packing, file: &mut File) -> Result<()> {
     let total = members.values().map(|member| member.size).sum();
     let mut progress = Progress::new("packing", Some(total));
     let file = io::BufWriter::new(file);
-    let mut file = if ending == ".tar.zst" {
-        let mut packed = zstd::stream::write::Encoder::new(file, LEVEL)?;
-        // A program and its man pages repeat themselves further apart than the level looks back.
-        packed.long_distance_matching(true)?;
-        packed.window_log(unpack::WINDOW_LOG)?;
-        packed.include_checksum(true)?;
-        tar(members, order, &mut packed, &mut progress)?;
-        packed.finish()?
-    } else {
-        let mut packed = gzip(file);
-        tar(members, order, &mut packed, &mut progress)?;
-        packed.finish()?
+    let mut file = match packing {
+        Packing::Zstd(level) => {
+            let mut packed = zstd::stream::write::Encoder::new(file, level)?;
+            // A program and its man pages repeat themselves further apart than the level looks back.
+            packed.long_distance_matching(true)?;
+            packed.window_log(unpack::WINDOW_LOG)?;
+            packed.include_checksum(true)?;
+            tar(members, name, mtime, &mut packed, &mut progress)?;
+            packed.finish()?
+        }
+        Packing::Gzip => {
+            let mut packed = gzip(file);
+            tar(members, name, mtime, &mut packed, &mut progress)?;
+            packed.finish()?
+        }
     };
     file.flush().context("cannot write the archive")
 }
@@ -42,12 +53,12 @@ pub fn gzip<W: Write>(to: W) -> flate2::write::GzEncoder<W> {
     GzBuilder::new().mtime(0).operating_system(255).write(to, Compression::best())
 }
 
-/// Writes `members` as a tar below the order's name, folders before what is in them.
-fn tar(members: &Members, order: &Pack, to: impl Write, progress: &mut Progress) -> Result<()> {
-    let mut archive = Tar::new(to, order.mtime);
-    archive.folder(&order.name)?;
+/// Writes `members` as a tar below the folder `top`, folders before what is in them.
+fn tar(members: &Members, top: &str, mtime: u64, to: impl Write, progress: &mut Progress) -> Result<()> {
+    let mut archive = Tar::new(to, mtime);
+    archive.folder(top)?;
     for (name, member) in members {
-        archive.member(&format!("{}/{name}", order.name), member)?;
+        archive.member(&format!("{top}/{name}"), member)?;
         progress.add(member.size);
     }
     archive.into_inner().map(|_| ())

@@ -2,15 +2,20 @@
 
 use anyhow::Result;
 use build_info::record::BuildInfo;
+use build_info::{Host, Sha256};
+use serde::Serialize;
+use store::Location;
 
 use super::{against_native, setup};
 use crate::openblas::{self, ArchiveArgs};
-use crate::profile::Override;
+use crate::plan::Plan;
+use crate::profile::{Override, Profile};
 use crate::stages::{Build, Lock, Outcome};
+use crate::storing::{self, Request, StoreArgs};
 use crate::tools::Cache;
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
-use crate::{plan, profile, tools};
+use crate::{plan, process, profile, tools};
 
 /// Options of `build`.
 #[derive(Debug, clap::Args)]
@@ -57,7 +62,28 @@ pub struct Short {
     #[arg(long)]
     no_hostname: bool,
     #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
     source: tools::SourceArgs,
+}
+
+/// What a dry run prints.
+#[derive(Serialize)]
+struct DryRun<'a> {
+    #[serde(flatten)]
+    plan: &'a Plan,
+    /// What a store says, where one is named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<Would>,
+}
+
+/// Whether a store has the build.
+#[derive(Serialize)]
+struct Would {
+    store: Location,
+    key: Sha256,
+    /// Nothing where it could not be asked.
+    hit: Option<bool>,
 }
 
 impl Short {
@@ -96,7 +122,8 @@ pub fn make(profile: &str, yes: bool, ui: &Ui) -> Result<()> {
 /// Builds a profile with some keys of its own changed, for another command: the plain build, whatever was made of it.
 pub fn make_with(profile: &str, keys: &[Override], cache: Cache, yes: bool, ui: &Ui) -> Result<()> {
     let source = tools::SourceArgs::default();
-    let common = Short { yes, dry_run: false, plain: true, cache, no_hostname: false, source };
+    let store = StoreArgs::none();
+    let common = Short { yes, dry_run: false, plain: true, cache, no_hostname: false, store, source };
     let set = SetArgs { keys: keys.to_vec() };
     build(&Args { set, ..common.profile(profile) }, ui).map(|_| ())
 }
@@ -106,13 +133,18 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     let workspace = Workspace::find()?;
     let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &args.set.keys)?;
     args.archive.check(&profile)?;
+    let store = args.common.store.location()?;
     let host = tools::host(ui);
     if args.common.dry_run {
         let mut toolchain = tools::toolchain(&workspace, ui);
         openblas::announce(&workspace, &profile, &host, &args.archive, &mut toolchain)?;
         let source = tools::pinned_source(&workspace, &args.common.source)?;
         let plan = plan::plan(&host, &profile, &source, &toolchain)?;
-        ui.result(&plan, &plan)?;
+        let store = match store {
+            Some(store) => Some(would_take(&workspace, store, &host, &plan, ui)?),
+            None => None,
+        };
+        ui.result(&DryRun { plan: &plan, store }, &plan)?;
         return Ok(None);
     }
 
@@ -120,6 +152,30 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     args.common.source.store(&workspace)?;
     let _lock = Lock::take(&workspace)?;
     let mut toolchain = setup::ready(&workspace, &profile, &args.common.source, args.common.yes, ui)?;
+    let hostname = !args.common.no_hostname;
+    if let Some(store) = &store {
+        // Planned as for a dry run: neither OpenBLAS nor the sources must be here to find what was made of them.
+        let mut toolchain = toolchain.clone();
+        openblas::announce(&workspace, &profile, &host, &args.archive, &mut toolchain)?;
+        let source = tools::pinned_source(&workspace, &args.common.source)?;
+        let plan = plan::plan(&host, &profile, &source, &toolchain)?;
+        let folder = workspace.anneal().join(plan.folder_name());
+        let build = Build::unfetched(&folder, &workspace, ui, &host, &plan)?;
+        // What is there needs neither the store nor the sources.
+        if let Some(improved) = build.improved(hostname).filter(|_| !args.common.plain) {
+            return finished(&workspace, &profile, improved, ui).map(Some);
+        }
+        if build.there().is_some() {
+            return finished(&workspace, &profile, build.run(hostname)?, ui).map(Some);
+        }
+        let request = Request { workspace: &workspace, store, build: &build, host: &host, hostname };
+        if let Some(outcome) = storing::take(&request, ui)? {
+            plan.notes.iter().for_each(|note| ui.warn(note));
+            build.make_current()?;
+            let folder = workspace.current(&profile.name);
+            return finished(&workspace, &profile, Outcome { folder, ..outcome }, ui).map(Some);
+        }
+    }
     openblas::provide(&workspace, &profile, &host, &args.archive, &mut toolchain, ui)?;
     let tree = tools::fetch(&workspace, &args.common.source, ui)?;
     let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
@@ -129,19 +185,58 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     }
     let folder = workspace.anneal().join(plan.folder_name());
     let build = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?.launched_by(launcher.as_deref());
-    let outcome = match build.improved(!args.common.no_hostname).filter(|_| !args.common.plain) {
+    let outcome = match build.improved(hostname).filter(|_| !args.common.plain) {
         Some(improved) => improved,
-        None => build.run(!args.common.no_hostname)?,
+        None => build.run(hostname)?,
     };
+    finished(&workspace, &profile, outcome, ui).map(Some)
+}
+
+/// Whether `store` has the build of `plan`; that it cannot be asked is told.
+fn would_take(workspace: &Workspace, store: Location, host: &Host, plan: &Plan, ui: &Ui) -> Result<Would> {
+    // The build folder is not made for a question.
+    let scratch = workspace.anneal().join(format!("dry-run.{}", std::process::id()));
+    let parts =
+        Build::unfetched(&scratch, workspace, ui, host, plan).and_then(|build| build.parts(storing::glibc()));
+    let _ = std::fs::remove_dir_all(&scratch);
+    let parts = parts?;
+    storing::explain(&parts, ui);
+    let key = parts.key();
+    let hit = match storing::ask(workspace, &store, &parts, ui) {
+        Ok(Some(entry)) if entry.tree.is_some() => {
+            ui.say(format_args!("the store {store} has this build, published {}", entry.published));
+            Some(true)
+        }
+        Ok(_) => {
+            ui.say(format_args!("the store {store} does not have this build: it would be compiled"));
+            Some(false)
+        }
+        Err(error) => {
+            process::check_interrupted()?;
+            ui.warn(format_args!("the store {store} cannot be asked: it would be compiled: {error:#}"));
+            None
+        }
+    };
+    Ok(Would { store, key, hit })
+}
+
+/// Lets an alias of the profile lead to the build, and says how it ended.
+fn finished(workspace: &Workspace, profile: &Profile, outcome: Outcome, ui: &Ui) -> Result<Outcome> {
     let outcome = match &profile.alias {
         Some(alias) => Outcome { folder: workspace.make_alias(alias, &profile.name)?, ..outcome },
         None => outcome,
     };
-    if outcome.built {
+    let taken = outcome.info.from_store.is_some();
+    if outcome.built && !taken {
         ui.say(ui::stage_times(&outcome.info.stages));
     }
-    ui.done(if outcome.built { "built" } else { "up to date" }, summary(&outcome.info));
-    Ok(Some(outcome))
+    let done = match (outcome.built, taken) {
+        (true, true) => "taken",
+        (true, false) => "built",
+        (false, _) => "up to date",
+    };
+    ui.done(done, summary(&outcome.info));
+    Ok(outcome)
 }
 
 /// One line about a build.
@@ -152,6 +247,8 @@ fn summary(info: &BuildInfo) -> String {
             smoke.prefill_tokens_per_second, smoke.decode_tokens_per_second, smoke.model
         )
     });
+    let store =
+        info.from_store.as_ref().map_or(String::new(), |from| format!(", from the store {}", from.store));
     let (machine, smoke) = match &info.emulated {
         Some(emulated) => (
             &info.target,
@@ -159,5 +256,5 @@ fn summary(info: &BuildInfo) -> String {
         ),
         None => (&info.cpu_model, smoke),
     };
-    format!("{} with {} for {machine}{smoke}", info.profile, info.compiler)
+    format!("{} with {} for {machine}{store}{smoke}", info.profile, info.compiler)
 }

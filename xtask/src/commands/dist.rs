@@ -85,7 +85,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         let contents = Contents::gather(&workspace, &build, &info, &foreign(&workspace)?, time)?;
         return list(&shipping::name(&info), &out, &contents.items, ui);
     }
-    let job = Job { args: &args, tools: &workspace, time };
+    let job = Job { tools: &workspace, time, gz: args.gz, deb: args.deb };
     let packed = {
         let _lock = Lock::take(&workspace)?;
         job.pack(&workspace, &build, &info, &out, ui)?
@@ -93,9 +93,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let installer = out.join(SCRIPT);
     fs::write_script(&installer, &std::fs::read_to_string(workspace.root().join(SCRIPT))?)?;
     let archive = packed.archives.first().context("nothing was packed")?.clone();
-    let verified = verify(&workspace, &build, &archive, &info, ui)?;
+    let paths = foreign(&workspace)?.into_keys().collect();
+    let verified = verify(&workspace, &build, &archive, &info, paths, ui)?;
     if args.verify && info.reproducible {
-        job.again(&archive.path, ui)?;
+        job.again(&args.profile, &archive.path, ui)?;
     } else if args.verify {
         ui.warn(format!(
             "{} is made for the machine that builds it and cannot be made again elsewhere: no second build is compared",
@@ -122,11 +123,35 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 
 /// What the first and the second packing have in common.
 struct Job<'a> {
-    args: &'a Args,
     /// The checkout whose `ship` packs.
     tools: &'a Workspace,
     /// Time of all files, seconds since 1970.
     time: u64,
+    /// Whether a .tar.gz is made too.
+    gz: bool,
+    /// Whether a Debian package is made too.
+    deb: bool,
+}
+
+/// Packs the build in `build`, whose record is `info`, into `out` for machines of the same fleet, and looks at the archive
+/// as a stranger would. A build that is made for the machine that builds it keeps debuggers' lines, which name folders of
+/// it: those may stay, its name may not.
+///
+/// # Errors
+/// When it must not be passed on.
+pub fn archive(
+    workspace: &Workspace,
+    build: &Path,
+    info: &BuildInfo,
+    out: &Path,
+    ui: &Ui,
+) -> Result<Archive> {
+    let job = Job { tools: workspace, time: time(workspace)?, gz: false, deb: false };
+    let packed = job.pack(workspace, build, info, out, ui)?;
+    let archive = packed.archives.into_iter().next().context("nothing was packed")?;
+    let paths = if info.reproducible { foreign(workspace)?.into_keys().collect() } else { Vec::new() };
+    verify(workspace, build, &archive, info, paths, ui)?;
+    Ok(archive)
 }
 
 impl Job<'_> {
@@ -148,8 +173,8 @@ impl Job<'_> {
             profile: info.profile.clone(),
             out: out.to_path_buf(),
             mtime: self.time,
-            gz: self.args.gz,
-            deb: if self.args.deb { Some(debian(&needs)?) } else { None },
+            gz: self.gz,
+            deb: if self.deb { Some(debian(&needs)?) } else { None },
             parts: shipping::parts(workspace, info, &needs)?,
             files: contents.items.clone(),
         };
@@ -168,10 +193,10 @@ impl Job<'_> {
     ///
     /// # Errors
     /// When it is not the same to the byte, with what differs.
-    fn again(&self, archive: &Path, ui: &Ui) -> Result<()> {
+    fn again(&self, profile: &str, archive: &Path, ui: &Ui) -> Result<()> {
         ui.say("building it a second time, in another folder, with one job");
-        let again = Again::build(self.tools, &self.args.profile, ui)?;
-        let build = stages::named(again.workspace(), &self.args.profile)?;
+        let again = Again::build(self.tools, profile, ui)?;
+        let build = stages::named(again.workspace(), profile)?;
         let info = BuildInfo::read(&build.join("build_info.json"))?;
         let packed = self.pack(again.workspace(), &build, &info, &again.workspace().dist(), ui)?;
         let second = packed.archives.first().context("nothing was packed")?;
@@ -198,7 +223,7 @@ fn list(name: &str, out: &Path, items: &[Item], ui: &Ui) -> Result<()> {
 }
 
 /// Paths of this machine that nobody else should read, and what stands for each in a record.
-fn foreign(workspace: &Workspace) -> Result<BTreeMap<PathBuf, &'static str>> {
+pub fn foreign(workspace: &Workspace) -> Result<BTreeMap<PathBuf, &'static str>> {
     let mut foreign = BTreeMap::from([(workspace.root().to_path_buf(), ".")]);
     foreign.insert(workspace.root().canonicalize()?, ".");
     let home = std::env::home_dir().filter(|home| home.components().count() > 1);
@@ -230,7 +255,7 @@ fn debian(needs: &Needs) -> Result<Deb> {
 
 /// Time of all files of an archive: SOURCE_DATE_EPOCH (<https://reproducible-builds.org/specs/source-date-epoch/>), else
 /// that of the last commit.
-fn time(workspace: &Workspace) -> Result<u64> {
+pub fn time(workspace: &Workspace) -> Result<u64> {
     if let Some(given) = std::env::var_os("SOURCE_DATE_EPOCH") {
         let given = given.to_string_lossy().into_owned();
         return given.parse().map_err(|_| {
@@ -246,19 +271,20 @@ fn time(workspace: &Workspace) -> Result<u64> {
     )
 }
 
-/// Looks at the archive as a stranger would.
+/// Looks at the archive as a stranger would, who must not find `paths` in it.
 fn verify(
     workspace: &Workspace,
     build: &Path,
     archive: &Archive,
     info: &BuildInfo,
+    paths: Vec<PathBuf>,
     ui: &Ui,
 ) -> Result<Verified> {
     let host = tools::host(ui);
     let emulator = stages::executable(build)?.before().to_vec();
     let order = Verify {
         archive: archive.path.clone(),
-        paths: foreign(workspace)?.into_keys().collect(),
+        paths,
         hostname: info.hostname.clone().or(host.hostname),
         run: !emulator.is_empty() || info.target.split('-').next() == Some(std::env::consts::ARCH),
         emulator,

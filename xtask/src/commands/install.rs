@@ -2,13 +2,16 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use build_info::tuning::CpuKey;
 use ship::order::{self, Installed, List, Rollback, Version};
 use ship::{Answer, Order};
+use store::order::{Choose, Chosen};
+use store::{CpuKind, Location};
 
-use crate::shipping;
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
+use crate::{exit, shipping, storing, tools};
 
 /// Options of `install`.
 #[derive(Debug, clap::Args)]
@@ -17,6 +20,12 @@ pub struct Args {
     /// default what `dist` made here
     #[arg(long, value_name = "FILE|DIR|URL", conflicts_with_all = ["rollback", "list"])]
     from: Option<String>,
+    /// Take the newest build for this machine's CPU from this store: a folder, https://HOST/DIR or s3://BUCKET/PREFIX
+    #[arg(long, value_name = "STORE", conflicts_with_all = ["from", "rollback", "list", "sha256", "no_check"])]
+    store: Option<String>,
+    /// Profile of the build that is taken from a store
+    #[arg(short, long, default_value = "native", requires = "store")]
+    profile: String,
     /// Where to; by default /usr/local for root, else ~/.local
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
@@ -53,6 +62,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     if args.rollback {
         return rollback(&workspace, &args, ui);
     }
+    if let Some(store) = &args.store {
+        let store = store.parse().map_err(exit::usage)?;
+        return from_store(&workspace, &args, store, ui);
+    }
     let from = args.from.unwrap_or_else(|| workspace.dist().to_string_lossy().into_owned());
     let order = order::Install {
         // Another folder is nobody's current one.
@@ -68,7 +81,68 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         force: args.force,
         dry_run: args.dry_run,
     };
-    let installed = match shipping::give(&workspace, &Order::Install(order), ui)? {
+    install(&workspace, order, ui)
+}
+
+/// Installs the newest build of a store that is for this machine.
+fn from_store(workspace: &Workspace, args: &Args, store: Location, ui: &Ui) -> Result<()> {
+    let host = tools::host(ui);
+    let scratch = Scratch::make(workspace)?;
+    let order = Choose {
+        store,
+        kinds: vec![CpuKind::of(&host).id(), store::key::any(&host.arch)],
+        profile: args.profile.clone(),
+        glibc: storing::glibc(),
+        into: (!args.dry_run).then(|| scratch.0.clone()),
+        cpu: Some(CpuKey::of(&host)),
+    };
+    let Chosen { entry, archive, tuning, notes } = storing::choose(workspace, order, ui)?;
+    notes.iter().for_each(|note| ui.warn(note));
+    ui.say(format_args!(
+        "{} for {}, published {}, gate {}, audit {}",
+        entry.name,
+        entry.parts.kind(),
+        entry.published,
+        entry.gate,
+        entry.audit
+    ));
+    let Some(archive) = archive else {
+        return ui.result(&entry, format_args!("would install {}, {}", entry.name, entry.archive.size));
+    };
+    let order = order::Install {
+        from: archive.to_string_lossy().into_owned(),
+        prefix: args.prefix.clone(),
+        sha256: Some(entry.archive.sha256.to_string()),
+        key: args.key.clone(),
+        force: args.force,
+        ..order::Install::default()
+    };
+    install(workspace, order, ui)?;
+    if let Some(tuning) = tuning {
+        storing::merge(tuning, &entry.plan_hash, ui);
+    }
+    Ok(())
+}
+
+/// A folder for what is fetched, which goes however the work in it ends.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make(workspace: &Workspace) -> Result<Self> {
+        let folder = workspace.anneal().join(format!("install.{}", std::process::id()));
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn install(workspace: &Workspace, order: order::Install, ui: &Ui) -> Result<()> {
+    let installed = match shipping::give(workspace, &Order::Install(order), ui)? {
         Answer::Installed(installed) => installed,
         other => return Err(shipping::unexpected(&other)),
     };

@@ -8,7 +8,7 @@ pub mod build;
 mod ci;
 mod clean;
 mod detect;
-mod dist;
+pub mod dist;
 mod doctor;
 mod gate;
 mod install;
@@ -17,6 +17,7 @@ mod model;
 mod optimize;
 mod pgo;
 pub mod plan;
+mod publish;
 pub mod recommend;
 mod report;
 mod setup;
@@ -100,6 +101,8 @@ enum Command {
     Link(link::Args),
     /// Pack a build into an archive for other machines
     Dist(dist::Args),
+    /// Put a build into a store that a fleet shares
+    Publish(publish::Args),
     /// Install an archive, or go back to the version before
     Install(install::Args),
     /// Remove what was installed
@@ -137,6 +140,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Gate(args) => gate::run(args, ui),
         Command::Link(args) => link::run(args, ui),
         Command::Dist(args) => dist::run(args, ui),
+        Command::Publish(args) => publish::run(args, ui),
         Command::Install(args) => install::run(args, ui),
         Command::Uninstall(args) => uninstall::run(args, ui),
         Command::Show(args) => show::run(args, ui),

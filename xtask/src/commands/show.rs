@@ -62,7 +62,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             let (compiler, date, smoke) = match &row.info {
                 None => (String::new(), row.problem.clone().unwrap_or_default(), String::new()),
                 Some(info) => (
-                    info.compiler.clone(),
+                    match &info.from_store {
+                        Some(from) => format!("{}, from {}", info.compiler, from.store),
+                        None => info.compiler.clone(),
+                    },
                     info.date.clone(),
                     info.smoke.as_ref().map_or(String::new(), |smoke| {
                         format!(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::process::{self, Log, Run};
 use crate::stages::zig::{Linker, linker_of};
@@ -14,6 +14,9 @@ use super::{build, setup};
 
 /// What is built before the tests.
 const BUILT: [&str; 3] = ["native", "portable", "universal-few"];
+
+/// The server of S3 that the tests of `store` speak to, as pip calls it.
+const MOTO: &str = "moto[server]==5.2.5";
 
 /// Options of `test`.
 #[derive(Debug, clap::Args)]
@@ -43,11 +46,14 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     for profile in BUILT {
         build::make(profile, args.yes, ui)?;
     }
+    let log = Log::new(workspace.anneal().join("test.log"), ui.verbose());
+    if args.yes {
+        moto(&workspace, &log)?;
+    }
     // libllama of the native build, rather than a tree of llama-link's own.
     let prefix = |profile| std::fs::canonicalize(workspace.current(profile).join("prefix"));
     // What was measured or tuned on this machine is no matter of a test: a folder that is not there.
     let state = workspace.anneal().join("test-state");
-    let log = Log::new(workspace.anneal().join("test.log"), ui.verbose());
     let mut sum = Sum::default();
     let mut run = |profile, what: &[&str], linker: Option<&Linker>| {
         let result = Run::new(process::cargo(), &log)
@@ -89,6 +95,25 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Ok(()) if sum.passed == 0 => bail!("no test was run: no name holds the filter"),
         other => other,
     }
+}
+
+/// Installs [`MOTO`] into a folder of its own; without it the tests that need it say that they were not run.
+fn moto(workspace: &Workspace, log: &Log) -> Result<()> {
+    let folder = workspace.anneal().join("tools/moto");
+    if folder.is_dir() {
+        return Ok(());
+    }
+    // Half of it would be taken for all of it.
+    let beside = workspace.anneal().join(format!("tools/.moto.{}", std::process::id()));
+    let installed = Run::new("python3", log)
+        .args(["-m", "pip", "install", "--disable-pip-version-check", MOTO, "--target"])
+        .args([&beside])
+        .watch(|_, _| {})
+        .and_then(|()| Ok(std::fs::rename(&beside, &folder)?));
+    if installed.is_err() {
+        let _ = std::fs::remove_dir_all(&beside);
+    }
+    installed.context("the tests of stores in S3 need moto")
 }
 
 /// By this variable a test knows that what it needs has been installed, so it fails where that is missing.

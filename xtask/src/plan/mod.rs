@@ -11,6 +11,7 @@ mod definitions;
 pub mod isa;
 pub mod lto;
 pub mod march;
+mod places;
 mod print;
 mod switches;
 #[cfg(test)]

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::process::{self, Log, Run};
-use crate::tools;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
+use crate::{storing, tools};
 
 /// A second checkout, which goes when it is done with.
 pub struct Again {
@@ -75,6 +75,8 @@ impl Again {
             .args([program.as_os_str()])
             .args(["build", "--profile", profile, "--yes", "--cache", "off"])
             .env("ANNEAL_WORKSPACE", self.workspace.root())
+            // What is there already proves nothing.
+            .env(storing::VARIABLE, "")
             .env("HOME", &home)
             .env("USER", "somebody")
             .env("LOGNAME", "somebody")

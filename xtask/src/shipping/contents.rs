@@ -69,7 +69,7 @@ impl Contents {
         for file in ["README.md", "LICENSE"] {
             contents.add(workspace.root().join(file), &format!("share/doc/anneal/{file}"), false);
         }
-        contents.write("build_info.json", record(info, foreign, time)?.as_bytes())?;
+        contents.write("build_info.json", record_of(info, foreign, time)?.as_bytes())?;
         contents.pages(workspace, build)?;
         Ok(contents)
     }
@@ -140,13 +140,21 @@ fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// The record as others may read it: without this machine's name, and without where things lie on it. That of a build which
 /// anybody can make again is as of `time`, seconds since 1970, and tells nothing of who made it.
-fn record(info: &BuildInfo, foreign: &BTreeMap<PathBuf, &str>, time: u64) -> Result<String> {
+fn record_of(info: &BuildInfo, foreign: &BTreeMap<PathBuf, &str>, time: u64) -> Result<String> {
     let mut info = info.clone();
-    (info.hostname, info.host.hostname) = (None, None);
     if info.reproducible {
         let date = SystemTime::UNIX_EPOCH + Duration::from_secs(time);
         info = info.released(&humantime::format_rfc3339_seconds(date).to_string());
     }
+    record(&info, foreign)
+}
+
+/// The record `info` as text, without this machine's name, and with what stands for each of the folders `foreign`.
+pub fn record(info: &BuildInfo, foreign: &BTreeMap<PathBuf, &str>) -> Result<String> {
+    let mut info = info.clone();
+    (info.hostname, info.host.hostname) = (None, None);
+    // Whoever takes it took it from where it is then.
+    info.from_store = None;
     let text = without_places(serde_json::to_string_pretty(&info)?, foreign);
     BuildInfo::parse(text.as_bytes(), Path::new("build_info.json"))?;
     Ok(text)

@@ -1,137 +1,34 @@
-//! Packing and installing, which the program `ship` does: xtask tells it what, as data, and does not have to be compiled
-//! with all that it needs.
+//! Packing and installing, which the program `ship` does.
 
 mod again;
 mod contents;
 mod needs;
 mod parts;
 
-use std::io::{Read, Write};
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use anyhow::Result;
+use ship::{Answer, Order};
 
-use anyhow::{Context, Result, anyhow};
-use serde::Deserialize;
-use ship::{Answer, Order, Reply};
-
-use crate::exit;
-use crate::process::{self, Log, Run, Stream};
+use crate::program::Program;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
 pub use again::Again;
-pub use contents::{Contents, name};
+pub use contents::{Contents, name, record};
 pub use needs::Needs;
 pub use parts::parts;
 
-/// How often a running program is looked at.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// What packs and installs.
+const SHIP: Program = Program { name: "ship", features: "tools", purpose: "packs and installs" };
 
 /// Has `ship` carry out `order`.
 ///
 /// # Errors
 /// Those of the program, with its exit code.
 pub fn give(workspace: &Workspace, order: &Order, ui: &Ui) -> Result<Answer> {
-    let program = program(workspace, ui)?;
-    process::check_interrupted()?;
-    let shown = program.display();
-    let mut child = Command::new(&program)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        // It shows there how far it is, and nothing else.
-        .stderr(if ui.quiet() { Stdio::null() } else { Stdio::inherit() })
-        // Ctrl-C reaches us alone, and we pass it on once: the second one means at once.
-        .process_group(0)
-        .spawn()
-        .with_context(|| format!("cannot run {shown}"))?;
-    let text = serde_json::to_vec(order)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(&text).with_context(|| format!("cannot give {shown} its order"))?;
-    }
-    let mut stdout = child.stdout.take().with_context(|| format!("{shown} has no output"))?;
-    let reader = std::thread::spawn(move || {
-        let mut said = Vec::new();
-        stdout.read_to_end(&mut said).map(|_| said)
-    });
-    let mut told = false;
-    let status = loop {
-        if let Some(status) = child.try_wait().with_context(|| format!("cannot wait for {shown}"))? {
-            break status;
-        }
-        if process::interrupted() && !told {
-            process::stop(&child, false);
-            told = true;
-        }
-        std::thread::sleep(PATIENCE);
-    };
-    let said = reader.join().map_err(|_| anyhow!("cannot read what {shown} said"))??;
-    match serde_json::from_slice(&said) {
-        Ok(Reply::Done(answer)) => Ok(answer),
-        Ok(Reply::Failed(failed)) => Err(error(failed.code, failed.said)),
-        Err(_) => Err(anyhow!("{shown} ended without an answer ({status})")),
-    }
-}
-
-/// A failure of the program, as an error of our own: the last cause first.
-fn error(code: u8, said: Vec<String>) -> anyhow::Error {
-    let mut causes = said.into_iter().rev();
-    let first = exit::like(code, causes.next().unwrap_or_else(|| "it did not say why".to_string()));
-    causes.fold(first, |error, cause| error.context(cause))
+    SHIP.give(workspace, order, ui)
 }
 
 /// What answers another question than was asked.
 pub fn unexpected(answer: &Answer) -> anyhow::Error {
-    anyhow!(
-        "ship answered something else than it was asked: {answer:?}; its sources and xtask's are not of one kind"
-    )
-}
-
-/// The program, compiled when it is not there or of other sources.
-fn program(workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Message {
-        executable: Option<PathBuf>,
-    }
-    let folder = workspace.cargo_tools();
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let log = Log::new(folder.join("ship.log"), ui.verbose());
-    let (mut found, mut told) = (None, false);
-    Run::new(process::cargo(), &log)
-        .dir(workspace.root())
-        .args(["build", "--release", "--locked", "--package", "ship", "--bin", "ship"])
-        .args(["--message-format", "json-render-diagnostics"])
-        // Build scripts that look at one run again when it is another one: what cargo set for xtask, and what is meant
-        // for archives.
-        .without(|name| {
-            name.starts_with("CARGO_MANIFEST_")
-                || name.starts_with("CARGO_PKG_")
-                || name == "SOURCE_DATE_EPOCH"
-        })
-        .env("CARGO_TARGET_DIR", &folder)
-        .watch(|stream, line| {
-            if stream == Stream::Out {
-                let message: Message = serde_json::from_str(line).unwrap_or_default();
-                found = message.executable.or(found.take());
-            } else if !told && line.trim_start().starts_with("Compiling") {
-                told = true;
-                ui.say("compiling what packs and installs, once");
-            }
-        })?;
-    found.context("cargo named no program `ship`")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failure_keeps_its_code_and_all_that_was_said() {
-        let said = ["cannot install", "the archive is damaged", "its sum differs"].map(String::from);
-        let error = error(69, said.to_vec());
-        assert_eq!(exit::code_of(&error), 69);
-        assert_eq!(format!("{error:#}"), said.join(": "));
-    }
+    SHIP.unexpected(answer)
 }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use audit::{Dynamic, Rules};
-use build_info::Glibc;
 use build_info::audit::{Audit, Rule};
+use build_info::{Glibc, Sha256};
 
 use super::{Build, variants};
 use crate::audit::{Question, libraries, rules_path};
@@ -15,9 +15,14 @@ use crate::{audit as auditing, fs};
 
 /// What the audit depends on beyond the program: the rules.
 pub fn input(build: &Build) -> Result<String> {
+    Ok(format!("{} {}", build.engine_source, rules(build)?))
+}
+
+/// Digest of the rules.
+pub fn rules(build: &Build) -> Result<Sha256> {
     let path = rules_path(build.workspace);
     let rules = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(format!("{} {}", build.engine_source, fs::digest(&rules)))
+    Ok(fs::digest(&rules))
 }
 
 /// Audits the newest engine and its libraries.
@@ -96,6 +101,6 @@ pub fn result(build: &Build) -> Option<Audit> {
     serde_json::from_slice(&std::fs::read(result_path(build)).ok()?).ok()
 }
 
-fn result_path(build: &Build) -> PathBuf {
+pub fn result_path(build: &Build) -> PathBuf {
     build.folder.path().join("audit.json")
 }

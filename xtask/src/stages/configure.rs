@@ -20,7 +20,7 @@ cmake_language(DEFER CALL target_compile_options ggml-cpu PRIVATE -fno-profile-g
 pub fn input(build: &Build) -> Result<String> {
     let spared = build.plan.variant.as_ref().is_some_and(|variant| variant.spares_kernels);
     let scripts = zig::digest(build.plan, build.workspace)?;
-    Ok(format!("{}{}{scripts}", build.tree.path.display(), if spared { SPARE_KERNELS } else { "" }))
+    Ok(format!("{}{}{scripts}", build.tree()?.path.display(), if spared { SPARE_KERNELS } else { "" }))
 }
 
 /// Configures into an empty tree: a half-written cache of a stopped run would be believed.
@@ -44,10 +44,10 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
         ["CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER"].map(|name| define(name, launcher))
     });
     // ggml asks git for a version, and git would answer with ours.
-    let (ceiling, folder) = build.tree.cmake_environment();
+    let (ceiling, folder) = build.tree()?.cmake_environment();
     Run::new(&build.plan.cmake.path, &build.log)
         .args(["-G", "Ninja", "-S"])
-        .args([&build.tree.path])
+        .args([&build.tree()?.path])
         .args(["-B"])
         .args([&tree])
         .args(build.plan.cmake_flags())

@@ -99,7 +99,7 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
         .env("CARGO_ENCODED_RUSTFLAGS", rust_flags(build).join("\x1f"))
         .env("CARGO_TARGET_DIR", build.workspace.cargo_target())
         // The same for all builds of one tree: what is made of them is compiled once.
-        .env("ANNEAL_LLAMA_HEADERS", std::env::join_paths(build.tree.headers())?)
+        .env("ANNEAL_LLAMA_HEADERS", std::env::join_paths(build.tree()?.headers())?)
         .envs(&libclang(plan))
         .env("ANNEAL_LLAMA_PREFIX", prefix)
         .watch(|stream, line| match (stream, serde_json::from_str::<Message>(line)) {

@@ -54,7 +54,7 @@ pub fn install(build: &Build, progress: &mut Progress) -> Result<()> {
 }
 
 /// Writes `link.json` for the libraries that are there.
-fn write_link(build: &Build) -> Result<()> {
+pub fn write_link(build: &Build) -> Result<()> {
     let prefix = build.folder.prefix();
     let mut link = link(build)?;
     let extension = if build.plan.linkage == Linkage::Static { ".a" } else { ".so" };

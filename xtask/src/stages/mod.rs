@@ -18,6 +18,7 @@ mod named;
 mod openmp;
 mod record;
 mod smoke;
+mod stored;
 mod switches;
 mod variants;
 pub mod zig;
@@ -40,6 +41,7 @@ use crate::workspace::Workspace;
 use folder::Folder;
 pub use folder::{Builds, Found, Lock};
 pub use named::{executable, named};
+pub use stored::Origin;
 pub use variants::file as kernels_file;
 
 const CONFIGURE: &str = "configure";
@@ -63,7 +65,8 @@ pub struct Build<'a> {
     ui: &'a Ui,
     host: &'a Host,
     plan: &'a Plan,
-    tree: &'a llama_source::Tree,
+    /// llama.cpp's sources; none where they need not be there, since nothing is compiled.
+    tree: Option<&'a llama_source::Tree>,
     folder: Folder,
     log: Log,
     /// Digest of the Rust sources that the engine is made of.
@@ -100,6 +103,17 @@ impl<'a> Build<'a> {
         plan: &'a Plan,
         tree: &'a llama_source::Tree,
     ) -> Result<Self> {
+        Ok(Self { tree: Some(tree), ..Self::unfetched(path, workspace, ui, host, plan)? })
+    }
+
+    /// The same where the sources need not be there: it can be looked at, and taken from elsewhere.
+    pub fn unfetched(
+        path: &Path,
+        workspace: &'a Workspace,
+        ui: &'a Ui,
+        host: &'a Host,
+        plan: &'a Plan,
+    ) -> Result<Self> {
         let folder = Folder::create(path)?;
         let log = Log::new(folder.log(), ui.verbose());
         let engine_source = engine::source_digest(workspace)?;
@@ -108,7 +122,7 @@ impl<'a> Build<'a> {
             ui,
             host,
             plan,
-            tree,
+            tree: None,
             folder,
             log,
             engine_source,
@@ -134,8 +148,8 @@ impl<'a> Build<'a> {
     pub fn linked_anew(&'a self, plan: &'a Plan, info: &BuildInfo) -> Result<Self> {
         let folder = self.workspace.anneal().join(plan.folder_name());
         let borrowed = Borrowed { prefix: self.folder.prefix(), flags: info.effective_flags.clone() };
-        let build = Self::open(&folder, self.workspace, self.ui, self.host, plan, self.tree)?;
-        Ok(Self { borrowed: Some(borrowed), ..build })
+        let build = Self::unfetched(&folder, self.workspace, self.ui, self.host, plan)?;
+        Ok(Self { borrowed: Some(borrowed), tree: self.tree, ..build })
     }
 
     /// Runs all stages, or none when the build is finished already, and makes it the profile's current one.
@@ -394,6 +408,11 @@ impl<'a> Build<'a> {
                 Some(StageTime { name: name.to_string(), seconds, cpu_seconds })
             })
             .collect()
+    }
+
+    /// llama.cpp's sources.
+    fn tree(&self) -> Result<&'a llama_source::Tree> {
+        self.tree.context("llama.cpp's sources were not fetched: `cargo xtask vendor` does it")
     }
 
     /// How many compilations run side by side.

@@ -37,7 +37,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         cpu_model: host.cpu.name.clone(),
         cpu_flags: host.cpu.features.iter().cloned().collect(),
         cmake_flags: plan.cmake_flags(),
-        llama_version: build.tree.llama_version.clone(),
+        llama_version: build.tree()?.llama_version.clone(),
         compiler: compiler(plan),
         reproducible: plan.reproducible,
         optimal_threads: threads.decode,
@@ -68,6 +68,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         smoke: smoke::result(build),
         audit: audit::result(build),
         gate: gate::result(build),
+        from_store: None,
         notes: plan.notes.clone(),
     })
 }

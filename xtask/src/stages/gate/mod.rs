@@ -59,7 +59,7 @@ fn folder(build: &Build) -> PathBuf {
     build.folder.path().join("gate")
 }
 
-fn result_path(build: &Build) -> PathBuf {
+pub fn result_path(build: &Build) -> PathBuf {
     folder(build).join("result.json")
 }
 

@@ -1,0 +1,270 @@
+//! What a store tells of a build. It comes from whoever may write to the store: nothing of it is a path, and all of it is
+//! held against the key and the digests.
+
+use std::fmt;
+
+use build_info::{Bytes, Glibc, Sha256};
+use serde::{Deserialize, Serialize};
+
+use crate::key::Parts;
+
+/// Version of the format: a newer one is refused.
+pub const SCHEMA: u32 = 1;
+
+/// An object is no larger than what can be unpacked.
+pub const LARGEST_OBJECT: Bytes = Bytes(2 << 30);
+
+/// Longest name that an archive may have.
+const LONGEST_NAME: usize = 128;
+
+/// Entries that the list of a kind keeps.
+const MOST_NEWEST: usize = 16;
+
+/// One build.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Version of this format.
+    pub schema: u32,
+    /// What it is found by.
+    pub key: Sha256,
+    /// What the key is made of.
+    pub parts: Parts,
+    /// Profile of the build.
+    pub profile: String,
+    /// Version of Anneal.
+    pub version: String,
+    /// Target triple.
+    pub target: String,
+    /// The oldest glibc that the program starts with.
+    pub glibc: Option<Glibc>,
+    /// Hash of the plan on the machine that built it: what tuning records name the build by.
+    pub plan_hash: Sha256,
+    /// What was made of the plain build: `pgo`, `bolt`.
+    pub variant: Option<String>,
+    /// When it was published, RFC 3339 in UTC.
+    pub published: String,
+    /// What the correctness gate found, in words.
+    pub gate: String,
+    /// What the audit found, in words.
+    pub audit: String,
+    /// Name of the archive without its ending: `anneal-VERSION-TARGET-PROFILE`.
+    pub name: String,
+    /// The archive that `install` takes.
+    pub archive: Object,
+    /// The files of a build folder that `build` takes; none of a build that cannot be taken into another checkout.
+    pub tree: Option<Object>,
+}
+
+/// One object of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Object {
+    /// Digest of its bytes, which is its name.
+    pub sha256: Sha256,
+    /// How many bytes.
+    pub size: Bytes,
+}
+
+/// Why an entry is not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused(String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl Entry {
+    /// Takes the entry in `text`, which was found as that of `key`.
+    ///
+    /// # Errors
+    /// When it is damaged, of a newer kind, or says what cannot be.
+    pub fn parse(text: &[u8], key: &Sha256) -> Result<Self, Refused> {
+        let refuse = |why: String| Err(Refused(why));
+        newer(text)?;
+        let entry: Self =
+            serde_json::from_slice(text).map_err(|error| Refused(format!("it is damaged: {error}")))?;
+        if entry.key != *key || entry.parts.key() != *key {
+            return refuse(format!(
+                "it tells of another build: its parts have the key {}",
+                entry.parts.key()
+            ));
+        }
+        for object in std::iter::once(&entry.archive).chain(&entry.tree) {
+            if object.size > LARGEST_OBJECT {
+                return refuse(format!("it tells of {} in one object: no build is that large", object.size));
+            }
+        }
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
+        if !entry.name.starts_with("anneal-")
+            || entry.name.len() > LONGEST_NAME
+            || !entry.name.chars().all(plain)
+        {
+            return refuse(format!("{:?} names no archive of Anneal", entry.name));
+        }
+        let words =
+            [&entry.profile, &entry.version, &entry.target, &entry.published, &entry.gate, &entry.audit];
+        if words.into_iter().chain(&entry.variant).any(|text| text.chars().any(char::is_control)) {
+            return refuse("it holds control characters".to_string());
+        }
+        Ok(entry)
+    }
+
+    /// The entry as it lies in a store.
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        text.push(b'\n');
+        text
+    }
+}
+
+/// Refuses what a later Anneal wrote: it may look like anything.
+fn newer(text: &[u8]) -> Result<(), Refused> {
+    #[derive(Deserialize)]
+    struct Version {
+        schema: u32,
+    }
+    let Version { schema } =
+        serde_json::from_slice(text).map_err(|error| Refused(format!("it is damaged: {error}")))?;
+    match schema <= SCHEMA {
+        true => Ok(()),
+        false => Err(Refused(format!("it is of a newer kind ({schema}): use the Anneal that wrote it"))),
+    }
+}
+
+/// The newest entries for a kind of CPUs and a profile, the newest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Newest {
+    /// Version of this format.
+    pub schema: u32,
+    /// The entries.
+    pub builds: Vec<Pointer>,
+}
+
+/// Leads to an entry.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pointer {
+    /// Its key.
+    pub key: Sha256,
+    /// The oldest glibc that the program starts with.
+    pub glibc: Option<Glibc>,
+    /// When it was published.
+    pub published: String,
+}
+
+impl Newest {
+    /// Takes the list in `text`.
+    ///
+    /// # Errors
+    /// When it is damaged or of a newer kind.
+    pub fn parse(text: &[u8]) -> Result<Self, Refused> {
+        newer(text)?;
+        serde_json::from_slice(text).map_err(|error| Refused(format!("it is damaged: {error}")))
+    }
+
+    /// This list with `entry` first.
+    #[must_use]
+    pub fn with(mut self, entry: &Entry) -> Self {
+        self.builds.retain(|pointer| pointer.key != entry.key);
+        let (key, glibc, published) = (entry.key.clone(), entry.glibc, entry.published.clone());
+        self.builds.insert(0, Pointer { key, glibc, published });
+        self.builds.truncate(MOST_NEWEST);
+        self
+    }
+
+    /// The newest that starts with the C library `here`; with an unknown one, the newest of all.
+    pub fn for_glibc(&self, here: Option<Glibc>) -> Option<&Pointer> {
+        let starts = |pointer: &&Pointer| match (pointer.glibc, here) {
+            (Some(needed), Some(here)) => needed <= here,
+            _ => true,
+        };
+        self.builds.iter().find(starts)
+    }
+}
+
+impl Default for Newest {
+    fn default() -> Self {
+        Self { schema: SCHEMA, builds: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::key::digest;
+
+    pub fn entry(engine: &str, glibc: &str) -> Entry {
+        let parts = Parts {
+            schema: 1,
+            plan: serde_json::json!({ "target": "x86_64-unknown-linux-gnu" }),
+            engine: digest(engine.as_bytes()),
+            gate: digest(b"gate"),
+            audit: digest(b"audit"),
+            cpu: None,
+            glibc: None,
+        };
+        Entry {
+            schema: SCHEMA,
+            key: parts.key(),
+            parts,
+            profile: "portable".into(),
+            version: "0.1.0".into(),
+            target: "x86_64-unknown-linux-gnu".into(),
+            glibc: Some(glibc.parse().unwrap()),
+            plan_hash: digest(b"plan"),
+            variant: None,
+            published: "2026-01-01T00:00:00Z".into(),
+            gate: "passed".into(),
+            audit: "passed".into(),
+            name: "anneal-0.1.0-x86_64-unknown-linux-gnu-portable".into(),
+            archive: Object { sha256: digest(b"archive"), size: Bytes(7) },
+            tree: None,
+        }
+    }
+
+    #[test]
+    fn an_entry_is_held_against_its_key_and_against_sense() {
+        let good = entry("a", "2.28");
+        assert_eq!(Entry::parse(&good.to_json(), &good.key), Ok(good.clone()));
+        type Case = (fn(&mut Entry), &'static str);
+        let cases: [Case; 7] = [
+            (|entry| entry.schema = 2, "newer kind (2)"),
+            (|entry| entry.key = digest(b"x"), "another build"),
+            (|entry| entry.parts.engine = digest(b"x"), "another build"),
+            (|entry| entry.name = "anneal-../../x".into(), "names no archive"),
+            (|entry| entry.name = "other".into(), "names no archive"),
+            (|entry| entry.archive.size = Bytes(3 << 30), "no build is that large"),
+            (|entry| entry.gate = "\u{1b}[2J".into(), "control characters"),
+        ];
+        for (change, expected) in cases {
+            let mut wrong = good.clone();
+            change(&mut wrong);
+            let said = Entry::parse(&wrong.to_json(), &good.key).unwrap_err().to_string();
+            assert!(said.contains(expected), "{said}");
+        }
+        let whole = good.to_json();
+        for wrong in [&b""[..], b"[]", b"null", &whole[..whole.len() / 2]] {
+            let said = Entry::parse(wrong, &good.key).unwrap_err().to_string();
+            assert!(said.contains("damaged"), "{said}");
+        }
+        // A digest that is a path is none.
+        let text = String::from_utf8(whole).unwrap();
+        let path = text.replace(good.archive.sha256.as_str(), "../../etc/passwd");
+        assert!(Entry::parse(path.as_bytes(), &good.key).is_err());
+    }
+
+    #[test]
+    fn the_newest_that_starts_here_is_chosen() {
+        let (old, new) = (entry("old", "2.28"), entry("new", "2.36"));
+        let newest = Newest::default().with(&old).with(&new).with(&old).with(&new);
+        let keys: Vec<_> = newest.builds.iter().map(|pointer| pointer.key.clone()).collect();
+        assert_eq!(keys, [new.key.clone(), old.key.clone()]);
+        let found =
+            |glibc: &str| newest.for_glibc(Some(glibc.parse().unwrap())).map(|pointer| pointer.key.clone());
+        assert_eq!((found("2.39"), found("2.31"), found("2.17")), (Some(new.key), Some(old.key), None));
+        let many = (0..40).fold(newest, |all, at| all.with(&entry(&at.to_string(), "2.28")));
+        assert_eq!(many.builds.len(), MOST_NEWEST);
+    }
+}

@@ -1,0 +1,237 @@
+//! What a build is found by: everything that decides what comes out of the compilers, and nothing of where things lie on
+//! the machine that runs them.
+
+use std::fmt::Write as _;
+
+use build_info::tuning::CpuKey;
+use build_info::{Glibc, Host, Sha256};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::Digest;
+
+/// Version of the way keys are made: another one finds other builds.
+pub const SCHEMA: u32 = 1;
+
+/// The parts of a key, as people can read them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parts {
+    /// Version of the way keys are made.
+    pub schema: u32,
+    /// The plan, llama.cpp's sources and patches among it; tools by their names and versions, without their places.
+    pub plan: Value,
+    /// Digest of the engine's Rust sources.
+    pub engine: Sha256,
+    /// Digest of the correctness gate's reference, which the build has passed.
+    pub gate: Sha256,
+    /// Digest of the audit's rules, which it keeps.
+    pub audit: Sha256,
+    /// The CPU that it is for, where the build looks at that.
+    pub cpu: Option<CpuKind>,
+    /// The C library of the machine, where its own compilers link with that.
+    pub glibc: Option<Glibc>,
+}
+
+/// What of a CPU decides what is compiled for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuKind {
+    /// `x86_64`, `aarch64`.
+    pub arch: String,
+    /// `GenuineIntel`, `AuthenticAMD`.
+    pub vendor: String,
+    /// Display family.
+    pub family: Option<u32>,
+    /// Display model.
+    pub model: Option<u32>,
+    /// Instruction sets that a program may use, ascending.
+    pub features: Vec<String>,
+}
+
+impl CpuKind {
+    /// The kind of `host`.
+    pub fn of(host: &Host) -> Self {
+        Self {
+            arch: host.arch.clone(),
+            vendor: host.cpu.vendor.clone(),
+            family: host.cpu.family,
+            model: host.cpu.model,
+            features: host.cpu.features.iter().cloned().collect(),
+        }
+    }
+
+    /// Its name in a store: `x86_64-AuthenticAMD-25-1-` and 12 digits of the features' digest.
+    pub fn id(&self) -> String {
+        let number = |number: Option<u32>| number.map_or("x".to_string(), |number| number.to_string());
+        let features = digest(self.features.join("\n").as_bytes());
+        plain(&format!(
+            "{}-{}-{}-{}-{}",
+            self.arch,
+            self.vendor,
+            number(self.family),
+            number(self.model),
+            features.short()
+        ))
+    }
+}
+
+/// The name in a store of the kind that builds have which look at no CPU.
+pub fn any(arch: &str) -> String {
+    plain(&format!("{arch}-any"))
+}
+
+impl Parts {
+    /// The key: SHA-256 over the parts as JSON with sorted names and no spaces.
+    pub fn key(&self) -> Sha256 {
+        digest(canonical(&serde_json::to_value(self).unwrap_or_default()).as_bytes())
+    }
+
+    /// The kind of CPUs that the build is for, as a store names it.
+    pub fn kind(&self) -> String {
+        match &self.cpu {
+            Some(cpu) => cpu.id(),
+            None => any(self.arch()),
+        }
+    }
+
+    fn arch(&self) -> &str {
+        let target = self.plan.get("target").and_then(Value::as_str).unwrap_or_default();
+        target.split('-').next().unwrap_or_default()
+    }
+
+    /// What the key is made of, one line for each part: where two machines differ, one of these does.
+    pub fn explain(&self) -> Vec<String> {
+        let cpu = self.cpu.as_ref().map_or("any: the build does not look at it".to_string(), |cpu| {
+            format!("{} ({})", cpu.id(), cpu.features.join(" "))
+        });
+        let glibc = self
+            .glibc
+            .map_or("the build brings its own".to_string(), |glibc| format!("{glibc}, this machine's"));
+        vec![
+            format!("key {}", self.key()),
+            format!("  plan without places {}", digest(canonical(&self.plan).as_bytes())),
+            format!("  engine's sources {}", self.engine),
+            format!("  gate's reference {}", self.gate),
+            format!("  audit's rules {}", self.audit),
+            format!("  CPU {cpu}"),
+            format!("  glibc {glibc}"),
+        ]
+    }
+}
+
+/// Name in a store of the CPU that settings were tuned for.
+pub fn of_tuned(cpu: &CpuKey) -> Sha256 {
+    digest(canonical(&serde_json::to_value(cpu).unwrap_or_default()).as_bytes())
+}
+
+/// SHA-256 of some bytes.
+pub fn digest(bytes: &[u8]) -> Sha256 {
+    Sha256::from_bytes(&sha2::Sha256::digest(bytes).into())
+}
+
+/// `name` with `_` in place of what is not plain in a path.
+pub fn plain(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._+-".contains(c) { c } else { '_' };
+    name.chars().map(plain).collect()
+}
+
+/// JSON of which there is one text for one value, whichever order a map has in memory.
+fn canonical(value: &Value) -> String {
+    let mut text = String::new();
+    write(value, &mut text);
+    text
+}
+
+fn write(value: &Value, text: &mut String) {
+    match value {
+        Value::Object(map) => {
+            let mut names: Vec<&String> = map.keys().collect();
+            names.sort();
+            text.push('{');
+            for (at, name) in names.into_iter().enumerate() {
+                let comma = if at == 0 { "" } else { "," };
+                let _ = write!(text, "{comma}{}:", Value::from(name.as_str()));
+                write(&map[name], text);
+            }
+            text.push('}');
+        }
+        Value::Array(all) => {
+            text.push('[');
+            for (at, one) in all.iter().enumerate() {
+                if at > 0 {
+                    text.push(',');
+                }
+                write(one, text);
+            }
+            text.push(']');
+        }
+        other => {
+            let _ = write!(text, "{other}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts() -> Parts {
+        Parts {
+            schema: SCHEMA,
+            plan: serde_json::json!({ "target": "x86_64-unknown-linux-gnu", "compiler": { "kind": "clang" } }),
+            engine: digest(b"engine"),
+            gate: digest(b"gate"),
+            audit: digest(b"audit"),
+            cpu: Some(CpuKind {
+                arch: "x86_64".into(),
+                vendor: "AuthenticAMD".into(),
+                family: Some(25),
+                model: Some(1),
+                features: vec!["avx2".into(), "fma".into()],
+            }),
+            glibc: Some("2.36".parse().unwrap()),
+        }
+    }
+
+    #[test]
+    fn a_key_is_another_one_when_any_part_is() {
+        let whole = parts();
+        assert_eq!(whole.key(), parts().key());
+        let changed = |change: fn(&mut Parts)| {
+            let mut changed = parts();
+            change(&mut changed);
+            changed.key()
+        };
+        let others = [
+            changed(|parts| parts.schema += 1),
+            changed(|parts| parts.plan["compiler"]["kind"] = "gcc".into()),
+            changed(|parts| parts.engine = digest(b"other")),
+            changed(|parts| parts.gate = digest(b"other")),
+            changed(|parts| parts.audit = digest(b"other")),
+            changed(|parts| parts.cpu.as_mut().unwrap().model = Some(2)),
+            changed(|parts| parts.cpu.as_mut().unwrap().features.push("avx512f".into())),
+            changed(|parts| parts.cpu = None),
+            changed(|parts| parts.glibc = Some("2.31".parse().unwrap())),
+            changed(|parts| parts.glibc = None),
+        ];
+        for (at, other) in others.iter().enumerate() {
+            assert_ne!(*other, whole.key(), "change {at}");
+            assert!(!others[..at].contains(other), "change {at} is an earlier one");
+        }
+    }
+
+    #[test]
+    fn a_key_survives_being_written_and_read() {
+        let text = serde_json::to_string_pretty(&parts()).unwrap();
+        assert_eq!(serde_json::from_str::<Parts>(&text).unwrap().key(), parts().key());
+        let sorted = canonical(&serde_json::json!({ "b": [1, { "d": null, "c": "\"" }], "a": 1.5 }));
+        assert_eq!(sorted, r#"{"a":1.5,"b":[1,{"c":"\"","d":null}]}"#);
+    }
+
+    #[test]
+    fn kinds_have_names_that_are_no_paths() {
+        let kind = parts().kind();
+        assert!(kind.starts_with("x86_64-AuthenticAMD-25-1-"), "{kind}");
+        assert_eq!(Parts { cpu: None, ..parts() }.kind(), "x86_64-any");
+        let odd = CpuKind { vendor: "../a b".into(), family: None, ..parts().cpu.unwrap() };
+        assert!(odd.id().starts_with("x86_64-.._a_b-x-1-"), "{}", odd.id());
+    }
+}

@@ -1,0 +1,36 @@
+//! What lies where in a store. The first part of each path is the version of the layout.
+//!
+//! ```text
+//! v1/objects/<sha256>.tar.zst             an archive, by the digest of its bytes; never changed
+//! v1/builds/<key>.json                    an entry: the first one stays
+//! v1/kinds/<kind>/<profile>.json          the newest entries for a kind of CPUs: for servers that list nothing
+//! v1/tuning/<key>/<sha256>.json           what was tuned with that build, by the digest of the CPU's key
+//! ```
+
+use build_info::Sha256;
+use build_info::tuning::CpuKey;
+
+use crate::key;
+
+/// Folder of the kinds.
+pub const KINDS: &str = "v1/kinds";
+
+/// Path of the object with the digest `sha256`.
+pub fn object(sha256: &Sha256) -> String {
+    format!("v1/objects/{sha256}.tar.zst")
+}
+
+/// Path of the entry of `key`.
+pub fn build(key: &Sha256) -> String {
+    format!("v1/builds/{key}.json")
+}
+
+/// Path of the list of a kind's newest entries.
+pub fn newest(kind: &str, profile: &str) -> String {
+    format!("{KINDS}/{}/{}.json", key::plain(kind), key::plain(profile))
+}
+
+/// Path of what was tuned on `cpu` with the build of `key`.
+pub fn tuning(key: &Sha256, cpu: &CpuKey) -> String {
+    format!("v1/tuning/{key}/{}.json", key::of_tuned(cpu))
+}

@@ -1,0 +1,45 @@
+//! Finished builds that a fleet shares: the second machine of a kind compiles nothing.
+//!
+//! A store is a folder, a web server's folder (to read), or a bucket of S3. What is in it is laid out as [`layout`] says.
+//! The program `store` takes one [`Order`] as JSON on standard input and gives one [`Reply`] as JSON on standard output,
+//! as `ship` does and for the same reason: xtask takes this crate without `tools`, which is words and no more.
+
+pub mod entry;
+pub mod key;
+pub mod layout;
+pub mod location;
+pub mod order;
+
+pub use entry::{Entry, Object};
+pub use key::{CpuKind, Parts};
+pub use location::Location;
+pub use order::{Answer, Order, Reply};
+
+#[cfg(feature = "tools")]
+mod ask;
+#[cfg(feature = "tools")]
+mod choose;
+#[cfg(feature = "tools")]
+mod download;
+#[cfg(feature = "tools")]
+mod place;
+#[cfg(feature = "tools")]
+mod publish;
+#[cfg(feature = "tools")]
+mod take;
+#[cfg(feature = "tools")]
+mod tuned;
+
+/// Does what `order` says.
+#[cfg(feature = "tools")]
+pub fn carry_out(order: &Order) -> anyhow::Result<Answer> {
+    match order {
+        Order::Ask(order) => ask::ask(order).map(Answer::Asked),
+        Order::Take(order) => take::take(order).map(Answer::Taken),
+        Order::Publish(order) => {
+            publish::publish(order).map(|published| Answer::Published(Box::new(published)))
+        }
+        Order::Tune(order) => tuned::publish(order).map(Answer::Tuned),
+        Order::Choose(order) => choose::choose(order).map(|chosen| Answer::Chosen(Box::new(chosen))),
+    }
+}

@@ -1,0 +1,190 @@
+//! What the program `store` can be told to do, and what it answers.
+
+use std::path::PathBuf;
+
+use build_info::tuning::CpuKey;
+use build_info::{Bytes, Glibc, Sha256, TuningRecord};
+use serde::{Deserialize, Serialize};
+pub use ship::order::{Failed, Item};
+
+use crate::{Entry, Location, Parts};
+
+/// What is to be done.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Order {
+    /// Say whether a build is there.
+    Ask(Ask),
+    /// Fetch the files of a build folder.
+    Take(Take),
+    /// Put a build into the store.
+    Publish(Box<Publish>),
+    /// Put what was tuned into the store.
+    Tune(Tune),
+    /// Fetch the newest archive for a machine.
+    Choose(Choose),
+}
+
+/// What came of an order.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// It was carried out.
+    Done(Answer),
+    /// It was not.
+    Failed(Failed),
+}
+
+/// The result of each order.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// Of [`Order::Ask`]: the entry, if there is one.
+    Asked(Option<Box<Entry>>),
+    /// Of [`Order::Take`]: nothing where there is no such build.
+    Taken(Option<Box<Taken>>),
+    /// Of [`Order::Publish`].
+    Published(Box<Published>),
+    /// Of [`Order::Tune`].
+    Tuned(Tuned),
+    /// Of [`Order::Choose`].
+    Chosen(Box<Chosen>),
+}
+
+/// Say whether a build is there.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ask {
+    /// Where to look.
+    pub store: Location,
+    /// What it is found by.
+    pub key: Sha256,
+}
+
+/// Fetch the files of a build folder.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Take {
+    /// Where from.
+    pub store: Location,
+    /// What it is found by.
+    pub key: Sha256,
+    /// An empty folder of the caller's, on the disk where the files shall stay.
+    pub into: PathBuf,
+    /// Whose settings are fetched as well.
+    pub cpu: Option<CpuKey>,
+}
+
+/// What was fetched.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Taken {
+    /// The entry.
+    pub entry: Entry,
+    /// The folder with the files.
+    pub folder: PathBuf,
+    /// Settings that were found fastest with this build on such a CPU.
+    pub tuning: Option<TuningRecord>,
+    /// What a person should know.
+    pub notes: Vec<String>,
+}
+
+/// Put a build into the store.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Publish {
+    /// Where to.
+    pub store: Location,
+    /// What it is found by.
+    pub parts: Parts,
+    /// Profile of the build.
+    pub profile: String,
+    /// Version of Anneal.
+    pub version: String,
+    /// Target triple.
+    pub target: String,
+    /// The oldest glibc that the program starts with.
+    pub glibc: Option<Glibc>,
+    /// Hash of the plan here.
+    pub plan_hash: Sha256,
+    /// What was made of the plain build.
+    pub variant: Option<String>,
+    /// Now, RFC 3339 in UTC.
+    pub published: String,
+    /// What the correctness gate found, in words.
+    pub gate: String,
+    /// What the audit found, in words.
+    pub audit: String,
+    /// Name of the archive without its ending.
+    pub name: String,
+    /// The archive.
+    pub archive: PathBuf,
+    /// The files of the build folder, if another checkout can take them.
+    pub tree: Vec<Item>,
+    /// Time of all these files, seconds since 1970.
+    pub mtime: u64,
+    /// Whether an entry that is there is replaced.
+    pub force: bool,
+}
+
+/// What was published.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Published {
+    /// The entry that is in the store now.
+    pub entry: Entry,
+    /// Whether somebody else had put it there.
+    pub was_there: bool,
+    /// Bytes that were sent.
+    pub sent: Bytes,
+}
+
+/// Put what was tuned into the store.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tune {
+    /// Where to.
+    pub store: Location,
+    /// The build in the store.
+    pub key: Sha256,
+    /// What was tuned; entries of other builds are passed over.
+    pub record: TuningRecord,
+    /// How these entries name the build.
+    pub build: Sha256,
+}
+
+/// What was put there.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Tuned {
+    /// Entries that are new in the store, or newer than those there.
+    pub entries: usize,
+}
+
+/// Fetch the newest archive for a machine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choose {
+    /// Where from.
+    pub store: Location,
+    /// Kinds that this machine is of, the best first.
+    pub kinds: Vec<String>,
+    /// Profile of the build.
+    pub profile: String,
+    /// The C library of this machine, where that is known.
+    pub glibc: Option<Glibc>,
+    /// An empty folder of the caller's; without one nothing is fetched.
+    pub into: Option<PathBuf>,
+    /// Whose settings are fetched as well.
+    pub cpu: Option<CpuKey>,
+}
+
+/// What was chosen.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Chosen {
+    /// The entry.
+    pub entry: Entry,
+    /// The archive, under the name that it had when it was packed.
+    pub archive: Option<PathBuf>,
+    /// Settings that were found fastest with this build on such a CPU.
+    pub tuning: Option<TuningRecord>,
+    /// What a person should know.
+    pub notes: Vec<String>,
+}

@@ -1,0 +1,197 @@
+//! A folder: on this machine, or on one that many have mounted.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use build_info::Bytes;
+use ship::progress::Progress;
+use ship::{exit, files, interrupt};
+use tempfile::NamedTempFile;
+
+use super::{Edit, Place};
+
+/// Held while a list is changed: a change takes milliseconds.
+const LOCK: &str = "v1/.lock";
+/// So long is waited for it.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How what is not whole yet begins.
+const PART: &str = ".part-";
+/// What a killed publisher left is removed by the next one after a day: no transfer takes that long.
+const STALE: Duration = Duration::from_secs(24 * 3600);
+
+/// A store in a folder.
+pub struct Folder {
+    root: PathBuf,
+}
+
+impl Folder {
+    /// That at `root`, which may not be there yet.
+    pub fn at(root: &Path) -> Self {
+        Self { root: root.to_path_buf() }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// Makes the folder of the file `path`, and takes from it what killed publishers left.
+    fn prepared(&self, path: &str) -> Result<PathBuf> {
+        let path = self.path(path);
+        let folder = path.parent().unwrap_or(&self.root);
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+            if entry.file_name().to_string_lossy().starts_with(PART) && age().is_some_and(|age| age > STALE) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        Ok(path)
+    }
+
+    /// A whole file beside `path`, not yet under its name.
+    fn beside(path: &Path, write: impl FnOnce(&File) -> Result<()>) -> Result<NamedTempFile> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let cannot = || format!("cannot write {}", path.display());
+        let beside = tempfile::Builder::new().prefix(PART).tempfile_in(folder).with_context(cannot)?;
+        write(beside.as_file())?;
+        // Others of the fleet shall read it.
+        beside
+            .as_file()
+            .set_permissions(fs::Permissions::from_mode(0o644))
+            .and_then(|()| beside.as_file().sync_all())
+            .with_context(cannot)?;
+        Ok(beside)
+    }
+
+    fn replace(path: &Path, write: impl FnOnce(&File) -> Result<()>) -> Result<()> {
+        let beside = Self::beside(path, write)?;
+        beside
+            .persist(path)
+            .map_err(|error| error.error)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        files::sync_folder(path.parent().unwrap_or(Path::new(".")))
+    }
+
+    fn lock(&self) -> Result<File> {
+        let path = self.prepared(LOCK)?;
+        let cannot = || format!("cannot lock {}", path.display());
+        let file =
+            OpenOptions::new().create(true).write(true).truncate(false).open(&path).with_context(cannot)?;
+        let begun = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) if begun.elapsed() < PATIENCE => {
+                    interrupt::check()?;
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    return Err(exit::try_again(format!(
+                        "{} has been locked by another publisher for {} s: try again later",
+                        path.display(),
+                        PATIENCE.as_secs()
+                    )));
+                }
+                Err(TryLockError::Error(error)) => return Err(error).with_context(cannot),
+            }
+        }
+    }
+}
+
+impl Place for Folder {
+    fn small(&self, path: &str, most: Bytes) -> Result<Option<Vec<u8>>> {
+        let path = self.path(path);
+        match fs::metadata(&path) {
+            Err(error) if is_absent(&error) => {
+                // A disk that is not mounted has no builds either, and is something else.
+                ensure!(self.root.is_dir(), "there is no folder {}", self.root.display());
+                Ok(None)
+            }
+            _ => files::read_small(&path, most.0).map(Some),
+        }
+    }
+
+    fn fetch(&self, path: &str, size: Bytes, to: &Path) -> Result<bool> {
+        let path = self.path(path);
+        if fs::metadata(&path).is_err_and(|error| is_absent(&error)) {
+            return Ok(false);
+        }
+        let from = files::open_regular(&path)?;
+        let to_file = File::create_new(to).with_context(|| format!("cannot write {}", to.display()))?;
+        let mut progress = Progress::new("fetching", Some(size.0));
+        files::copy(from, &to_file, |piece| progress.add(piece.len() as u64))
+            .with_context(|| format!("cannot copy {} to {}", path.display(), to.display()))?;
+        Ok(true)
+    }
+
+    fn size(&self, path: &str) -> Result<Option<Bytes>> {
+        let path = self.path(path);
+        match fs::metadata(&path) {
+            Ok(meta) => Ok(Some(Bytes(meta.len()))),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("cannot look at {}", path.display())),
+        }
+    }
+
+    fn put(&self, path: &str, from: &Path) -> Result<()> {
+        let path = self.prepared(path)?;
+        let source = files::open_regular(from)?;
+        let mut progress = Progress::new("sending", Some(source.metadata()?.len()));
+        Self::replace(&path, |file| {
+            files::copy(source, file, |piece| progress.add(piece.len() as u64))
+                .map(drop)
+                .with_context(|| format!("cannot copy {} to {}", from.display(), path.display()))
+        })
+    }
+
+    fn put_new(&self, path: &str, content: &[u8]) -> Result<bool> {
+        let path = self.prepared(path)?;
+        let cannot = || format!("cannot write {}", path.display());
+        let beside = Self::beside(&path, |mut file| file.write_all(content).with_context(cannot))?;
+        match beside.persist_noclobber(&path) {
+            Ok(_) => files::sync_folder(path.parent().unwrap_or(&self.root)).map(|()| true),
+            Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error.error).with_context(cannot),
+        }
+    }
+
+    fn change(&self, path: &str, most: Bytes, edit: Edit<'_>) -> Result<()> {
+        let _lock = self.lock()?;
+        let there = self.small(path, most)?;
+        let Some(content) = edit(there.as_deref())? else { return Ok(()) };
+        let path = self.prepared(path)?;
+        Self::replace(&path, |mut file| {
+            file.write_all(&content).with_context(|| format!("cannot write {}", path.display()))
+        })
+    }
+
+    fn folders(&self, path: &str) -> Result<Option<Vec<String>>> {
+        let path = self.path(path);
+        let entries = match fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(error) if is_absent(&error) => return Ok(Some(Vec::new())),
+            Err(error) => return Err(error).with_context(|| format!("cannot list {}", path.display())),
+        };
+        let folders = entries.flatten().filter(|entry| entry.path().is_dir());
+        let mut names: Vec<String> =
+            folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        Ok(Some(names))
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        let path = self.prepared(LOCK)?;
+        let folder = path.parent().unwrap_or(&self.root);
+        let made = tempfile::Builder::new().prefix(PART).tempfile_in(folder);
+        made.map(drop).with_context(|| format!("cannot write to {}", folder.display()))
+    }
+}
+
+/// Whether there is no such file, also because what should be its folder is none.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}

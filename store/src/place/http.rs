@@ -1,0 +1,66 @@
+//! What a web server shows of a folder. Only to read: whoever publishes writes to the folder itself, or to S3.
+
+use std::path::Path;
+
+use anyhow::Result;
+use build_info::Bytes;
+use ship::{exit, fetch};
+
+use super::{Edit, Place};
+
+/// A store behind a URL.
+pub struct Http {
+    url: String,
+}
+
+impl Http {
+    /// That at `url`, which has no `/` at its end.
+    pub fn at(url: &str) -> Self {
+        Self { url: url.to_string() }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}/{path}", self.url)
+    }
+
+    fn read_only<T>(&self) -> Result<T> {
+        Err(exit::usage(format!(
+            "{} can only be read: publish to the folder that this server shows, or to s3://BUCKET/PREFIX",
+            self.url
+        )))
+    }
+}
+
+impl Place for Http {
+    fn small(&self, path: &str, most: Bytes) -> Result<Option<Vec<u8>>> {
+        fetch::small_if_there(&self.url(path), most.0)
+    }
+
+    fn fetch(&self, path: &str, _size: Bytes, to: &Path) -> Result<bool> {
+        fetch::to_file_if_there(&self.url(path), to)
+    }
+
+    fn size(&self, _path: &str) -> Result<Option<Bytes>> {
+        self.read_only()
+    }
+
+    fn put(&self, _path: &str, _from: &Path) -> Result<()> {
+        self.read_only()
+    }
+
+    fn put_new(&self, _path: &str, _content: &[u8]) -> Result<bool> {
+        self.read_only()
+    }
+
+    fn change(&self, _path: &str, _most: Bytes, _edit: Edit<'_>) -> Result<()> {
+        self.read_only()
+    }
+
+    fn folders(&self, _path: &str) -> Result<Option<Vec<String>>> {
+        Ok(None)
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.read_only()
+    }
+}

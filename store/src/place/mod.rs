@@ -1,0 +1,63 @@
+//! The three kinds of places that a store can be in.
+
+mod folder;
+mod http;
+#[cfg(feature = "s3")]
+mod s3;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use build_info::Bytes;
+
+use crate::Location;
+
+/// Where a store keeps its files. Paths are those of [`layout`](crate::layout), with `/`.
+pub trait Place {
+    /// What is at `path`, of at most `most` bytes; nothing where there is no such file.
+    fn small(&self, path: &str, most: Bytes) -> Result<Option<Vec<u8>>>;
+
+    /// Copies what is at `path`, of `size` bytes, to the new file `to`; whether it is there.
+    fn fetch(&self, path: &str, size: Bytes, to: &Path) -> Result<bool>;
+
+    /// Size of what is at `path`.
+    fn size(&self, path: &str) -> Result<Option<Bytes>>;
+
+    /// Puts the file `from` to `path`, so that a reader sees all of it or what was there before.
+    fn put(&self, path: &str, from: &Path) -> Result<()>;
+
+    /// Puts `content` to `path` unless something is there: then false, and that stays.
+    fn put_new(&self, path: &str, content: &[u8]) -> Result<bool>;
+
+    /// Changes what is at `path` from what is there to what `edit` makes of it, or not where that is nothing. Of two
+    /// that change it at once, the second sees what the first has made.
+    fn change(&self, path: &str, most: Bytes, edit: Edit<'_>) -> Result<()>;
+
+    /// Names of the folders in the folder `path`; nothing where the place cannot list.
+    fn folders(&self, path: &str) -> Result<Option<Vec<String>>>;
+
+    /// Sees that something can be put here, before anything is made for it.
+    fn check_writable(&self) -> Result<()>;
+}
+
+/// Makes the new content of a file of the old one, if there is any.
+pub type Edit<'a> = &'a mut dyn FnMut(Option<&[u8]>) -> Result<Option<Vec<u8>>>;
+
+/// The place at `location`.
+pub fn open(location: &Location) -> Result<Box<dyn Place>> {
+    Ok(match location {
+        Location::Folder(path) => Box::new(folder::Folder::at(path)),
+        Location::Http(url) => Box::new(http::Http::at(url)),
+        #[cfg(feature = "s3")]
+        Location::S3 { bucket, prefix } => {
+            let s3 =
+                s3::S3::at(bucket, prefix).with_context(|| format!("cannot use the store {location}"))?;
+            Box::new(s3)
+        }
+        #[cfg(not(feature = "s3"))]
+        Location::S3 { .. } => {
+            return Err(ship::exit::usage(format!("{location}: this program was compiled without S3")))
+                .context("cannot open the store");
+        }
+    })
+}

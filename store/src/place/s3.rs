@@ -1,0 +1,263 @@
+//! A bucket of S3, or of something that speaks as S3 does.
+
+use std::fs::File;
+use std::future::Future;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use build_info::Bytes;
+use futures_util::StreamExt;
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::path::Path as Key;
+use object_store::{
+    BackoffConfig, ClientOptions, Error, GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+    PutPayload, RetryConfig, UpdateVersion,
+};
+use ship::progress::Progress;
+use ship::{exit, files, interrupt};
+use tokio::runtime::Runtime;
+
+use super::{Edit, Place};
+
+/// A server that says nothing for so long is gone.
+const SILENCE: Duration = Duration::from_secs(30);
+/// How often ctrl-C is looked for meanwhile.
+const EVERY: Duration = Duration::from_millis(50);
+/// A part of a large object; S3 takes parts from 5 MiB on.
+const PART: usize = 8 << 20;
+/// How often a list is changed anew because another publisher was first.
+const MOST_TURNS: u32 = 50;
+
+/// A store in a bucket.
+pub struct S3 {
+    store: AmazonS3,
+    prefix: String,
+    runtime: Runtime,
+}
+
+impl S3 {
+    /// That in `bucket` below `prefix`, as the variables `AWS_…` say.
+    pub fn at(bucket: &str, prefix: &str) -> Result<Self> {
+        // Once for the process; a second one is refused and no matter.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let retry = RetryConfig {
+            max_retries: 3,
+            retry_timeout: SILENCE,
+            backoff: BackoffConfig { max_backoff: Duration::from_secs(2), ..BackoffConfig::default() },
+        };
+        // Whole transfers may take long; each step is timed here.
+        let client =
+            ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10));
+        let endpoint = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"]
+            .into_iter()
+            .find_map(|name| std::env::var(name).ok());
+        // Whoever names http:// means it.
+        let plain = endpoint.is_some_and(|url| url.starts_with("http://"));
+        let store = AmazonS3Builder::from_env()
+            .with_client_options(client.with_allow_http(plain))
+            .with_bucket_name(bucket)
+            .with_retry(retry)
+            .build()
+            .context("what the variables AWS_… say cannot be used")?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { store, prefix: prefix.to_string(), runtime })
+    }
+
+    fn key(&self, path: &str) -> Key {
+        Key::from_iter(self.prefix.split('/').chain(path.split('/')).filter(|part| !part.is_empty()))
+    }
+
+    /// Runs `step`, which ends when the server is silent for too long or the user asks for it.
+    fn run<T>(&self, step: impl Future<Output = object_store::Result<T>>) -> Result<object_store::Result<T>> {
+        let stopped = async {
+            loop {
+                tokio::time::sleep(EVERY).await;
+                if let Err(stopped) = interrupt::check() {
+                    return stopped;
+                }
+            }
+        };
+        self.runtime.block_on(async {
+            tokio::select! {
+                done = tokio::time::timeout(SILENCE, step) => match done {
+                    Ok(done) => Ok(done),
+                    Err(_) => Err(exit::try_again(format!(
+                        "the server has not answered for {} s: is it there, and is AWS_ENDPOINT_URL its address?",
+                        SILENCE.as_secs()
+                    ))),
+                },
+                stopped = stopped => Err(stopped),
+            }
+        })
+    }
+
+    /// The object at `path`, not yet read.
+    fn get(&self, path: &str) -> Result<Option<GetResult>> {
+        let key = self.key(path);
+        match self.run(self.store.get(&key))? {
+            Ok(found) => Ok(Some(found)),
+            Err(Error::NotFound { source, .. }) if !is_no_bucket(&*source) => Ok(None),
+            Err(error) => Err(explain(error)).with_context(|| format!("cannot fetch {key}")),
+        }
+    }
+
+    /// Reads `found` to its end, piece by piece.
+    fn read(&self, found: GetResult, mut piece: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut pieces = found.into_stream();
+        while let Some(next) = self.run(async { pieces.next().await.transpose() })?.map_err(explain)? {
+            piece(&next)?;
+        }
+        Ok(())
+    }
+
+    fn put_with(&self, path: &str, content: &[u8], mode: PutMode) -> Result<object_store::Result<()>> {
+        let (key, payload) = (self.key(path), PutPayload::from(content.to_vec()));
+        let options = PutOptions::from(mode);
+        Ok(self.run(self.store.put_opts(&key, payload, options))?.map(drop))
+    }
+
+    /// What is at `path`, and by what it is told from another version of it.
+    fn small_and_version(&self, path: &str, most: Bytes) -> Result<Option<(Vec<u8>, UpdateVersion)>> {
+        let Some(found) = self.get(path)? else { return Ok(None) };
+        let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+        let mut content = Vec::new();
+        self.read(found, |piece| {
+            content.extend_from_slice(piece);
+            ensure!(
+                content.len() as u64 <= most.0,
+                "{path} is larger than {most}: it is not what it should be"
+            );
+            Ok(())
+        })?;
+        Ok(Some((content, version)))
+    }
+}
+
+impl Place for S3 {
+    fn small(&self, path: &str, most: Bytes) -> Result<Option<Vec<u8>>> {
+        Ok(self.small_and_version(path, most)?.map(|(content, _)| content))
+    }
+
+    fn fetch(&self, path: &str, size: Bytes, to: &Path) -> Result<bool> {
+        let Some(found) = self.get(path)? else { return Ok(false) };
+        let cannot = || format!("cannot write {}", to.display());
+        let mut file = File::create_new(to).with_context(cannot)?;
+        let mut progress = Progress::new("fetching", Some(size.0));
+        let mut left = size.0;
+        self.read(found, |piece| {
+            progress.add(piece.len() as u64);
+            left = left
+                .checked_sub(piece.len() as u64)
+                .with_context(|| format!("{path} is larger than {size}, which its entry says"))?;
+            file.write_all(piece).with_context(cannot)
+        })?;
+        Ok(true)
+    }
+
+    fn size(&self, path: &str) -> Result<Option<Bytes>> {
+        let key = self.key(path);
+        match self.run(self.store.head(&key))? {
+            Ok(meta) => Ok(Some(Bytes(meta.size))),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(explain(error)).with_context(|| format!("cannot look at {key}")),
+        }
+    }
+
+    fn put(&self, path: &str, from: &Path) -> Result<()> {
+        let key = self.key(path);
+        let mut file = files::open_regular(from)?;
+        let mut progress = Progress::new("sending", Some(file.metadata()?.len()));
+        let cannot = || format!("cannot put {key}");
+        let mut upload = self.run(self.store.put_multipart(&key))?.map_err(explain).with_context(cannot)?;
+        // Till it is completed nobody sees any of it, and what a killed publisher has sent is in nobody's way.
+        let sent: Result<()> = (|| loop {
+            let mut part = Vec::new();
+            (&mut file).take(PART as u64).read_to_end(&mut part)?;
+            if part.is_empty() {
+                return Ok(());
+            }
+            let size = part.len() as u64;
+            self.run(upload.put_part(PutPayload::from(part)))?.map_err(explain)?;
+            progress.add(size);
+        })();
+        match sent {
+            Ok(()) => self.run(upload.complete())?.map(drop).map_err(explain).with_context(cannot),
+            Err(error) => {
+                // A courtesy, which must not be waited for when the user has asked to stop.
+                let abort = tokio::time::timeout(Duration::from_secs(2), upload.abort());
+                let _ = self.runtime.block_on(abort);
+                Err(error).with_context(cannot)
+            }
+        }
+    }
+
+    fn put_new(&self, path: &str, content: &[u8]) -> Result<bool> {
+        match self.put_with(path, content, PutMode::Create)? {
+            Ok(()) => Ok(true),
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
+            Err(error) => Err(explain(error)).with_context(|| format!("cannot put {}", self.key(path))),
+        }
+    }
+
+    fn change(&self, path: &str, most: Bytes, edit: Edit<'_>) -> Result<()> {
+        for turn in 0..MOST_TURNS {
+            let there = self.small_and_version(path, most)?;
+            let Some(content) = edit(there.as_ref().map(|(content, _)| content.as_slice()))? else {
+                return Ok(());
+            };
+            let mode = there.map_or(PutMode::Create, |(_, version)| PutMode::Update(version));
+            match self.put_with(path, &content, mode)? {
+                Ok(()) => return Ok(()),
+                Err(Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotFound { .. }) => {
+                    // Not all of them at the same moments again.
+                    let pause = u64::from(std::process::id()) % 7 + u64::from(turn) * 3 + 1;
+                    std::thread::sleep(Duration::from_millis(pause * 5));
+                }
+                Err(error) => {
+                    return Err(explain(error)).with_context(|| format!("cannot change {}", self.key(path)));
+                }
+            }
+        }
+        bail!("{} was changed by others {MOST_TURNS} times meanwhile: try again later", self.key(path))
+    }
+
+    fn folders(&self, path: &str) -> Result<Option<Vec<String>>> {
+        let key = self.key(path);
+        match self.run(self.store.list_with_delimiter(Some(&key)))? {
+            Ok(listed) => {
+                let names = listed.common_prefixes.iter().filter_map(|folder| folder.filename());
+                Ok(Some(names.map(str::to_string).collect()))
+            }
+            // Who may read must not be allowed to list.
+            Err(Error::PermissionDenied { .. } | Error::Unauthenticated { .. }) => Ok(None),
+            Err(error) => Err(explain(error)).with_context(|| format!("cannot list {key}")),
+        }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        // Whether something may be put is known when it is; that there is such a bucket, and someone who answers, now.
+        self.small("v1/probe", Bytes(1 << 10)).map(drop)
+    }
+}
+
+/// Whether what was not found is the bucket.
+fn is_no_bucket(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.to_string().contains("NoSuchBucket")
+}
+
+/// `error` with what to do about it.
+fn explain(error: Error) -> anyhow::Error {
+    let what = match &error {
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
+            "the bucket refuses these credentials (AWS_ACCESS_KEY_ID and the like)"
+        }
+        Error::NotFound { source, .. } if is_no_bucket(&**source) => "there is no such bucket: make it first",
+        Error::NotImplemented { .. } | Error::NotSupported { .. } => {
+            "this server has no conditional writes, without which two publishers would meet"
+        }
+        _ => "the server of the bucket did not do it",
+    };
+    anyhow::Error::new(error).context(what)
+}

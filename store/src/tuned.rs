@@ -1,0 +1,81 @@
+//! Settings that were found fastest with a build of the store, by the CPU that they were measured on.
+
+use anyhow::{Context, Result};
+use build_info::tuning::{CpuKey, Entry as TuningEntry};
+use build_info::{Bytes, TuningRecord};
+
+use crate::order::{Tune, Tuned};
+use crate::place::{self, Place};
+use crate::{Entry, ask, layout};
+
+/// A tuning holds all its samples: some hundred kilobytes for each model and purpose.
+const LARGEST: Bytes = Bytes(16 << 20);
+
+/// What is known in the store of the build `entry` on `cpu`. That nothing can be had is a note, and no failure: a build
+/// runs without.
+pub fn fetch(
+    place: &dyn Place,
+    entry: &Entry,
+    cpu: Option<&CpuKey>,
+    notes: &mut Vec<String>,
+) -> Option<TuningRecord> {
+    let cpu = cpu?;
+    let path = layout::tuning(&entry.key, cpu);
+    let read = || {
+        let Some(text) = place.small(&path, LARGEST)? else { return Ok(None) };
+        let mut record = TuningRecord::parse(&text)?;
+        let build = entry.plan_hash.as_str();
+        record.entries.retain(|tuned| tuned.key.build == build && tuned.key.cpu == *cpu);
+        anyhow::Ok(Some(record).filter(|record| !record.entries.is_empty()))
+    };
+    read().unwrap_or_else(|error| {
+        notes.push(format!("what was tuned with this build is not taken: {path}: {error:#}"));
+        None
+    })
+}
+
+/// Puts what was tuned with the build of a key beside it, CPU by CPU. Of two entries of one key the later one stays.
+pub fn publish(order: &Tune) -> Result<Tuned> {
+    let place = place::open(&order.store)?;
+    let entry = ask::entry(&*place, &order.store, &order.key)?
+        .with_context(|| format!("the store {} has no build {}", order.store, order.key))?;
+    let mut groups: Vec<(CpuKey, Vec<TuningEntry>)> = Vec::new();
+    for tuned in order.record.entries.iter().filter(|tuned| tuned.key.build == order.build.as_str()) {
+        // As the first publisher's record calls it: all that have it got it from here.
+        let mut tuned = tuned.clone();
+        tuned.key.build = entry.plan_hash.to_string();
+        match groups.iter_mut().find(|(cpu, _)| *cpu == tuned.key.cpu) {
+            Some((_, group)) => group.push(tuned),
+            None => groups.push((tuned.key.cpu.clone(), vec![tuned])),
+        }
+    }
+    let mut entries = 0;
+    for (cpu, group) in groups {
+        let path = layout::tuning(&entry.key, &cpu);
+        let mut put = 0;
+        place
+            .change(&path, LARGEST, &mut |there| {
+                // A damaged one is of no use to anybody.
+                let mut record = there.and_then(|text| TuningRecord::parse(text).ok()).unwrap_or_default();
+                put = put_newer(&mut record, &group);
+                Ok((put > 0).then(|| serde_json::to_vec_pretty(&record)).transpose()?)
+            })
+            .with_context(|| format!("cannot put {path} into the store {}", order.store))?;
+        entries += put;
+    }
+    Ok(Tuned { entries })
+}
+
+/// Puts those of `group` into `record` that are new or later than what is there; how many.
+fn put_newer(record: &mut TuningRecord, group: &[TuningEntry]) -> usize {
+    let mut put = 0;
+    for tuned in group {
+        let there = record.entries.iter().find(|other| other.key == tuned.key);
+        // RFC 3339 in UTC sorts as text.
+        if there.is_none_or(|there| there.date < tuned.date) {
+            record.put(tuned.clone());
+            put += 1;
+        }
+    }
+    put
+}

@@ -1,0 +1,244 @@
+//! A store in a folder: what goes in comes out, whoever publishes at once or dies on the way.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::*;
+use store::Answer;
+
+const SIZE: usize = 300_000;
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn what_is_published_is_found_taken_and_chosen() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    let store = text(&root);
+    fs::create_dir(&root).unwrap();
+    assert!(matches!(done(give(&ask(store, "a"))), Answer::Asked(None)));
+    let order = publish(&temp.path().join("build"), store, "a", SIZE);
+    let Answer::Published(first) = done(give(&order)) else { panic!() };
+    assert!(!first.was_there && first.sent.0 > 2 * SIZE as u64, "{first:?}");
+    let Answer::Published(second) = done(give(&order)) else { panic!() };
+    assert_eq!((second.was_there, second.sent.0, &second.entry), (true, 0, &first.entry));
+    // Two objects, the entry, the list and its lock.
+    let key = parts("a").key();
+    let found = files(&root);
+    assert_eq!(found.len(), 5, "{found:?}");
+    assert!(found.contains(&format!("v1/builds/{key}.json")), "{found:?}");
+    assert!(found.contains(&format!("v1/kinds/{}/native.json", kind().id())), "{found:?}");
+
+    let into = temp.path().join("into");
+    let Answer::Taken(Some(taken)) = done(give(&take(store, "a", &into))) else { panic!() };
+    assert_eq!(taken.entry, first.entry);
+    let program = fs::read(taken.folder.join("bin/anneal")).unwrap();
+    assert_eq!(program, fs::read(temp.path().join("build/anneal")).unwrap());
+    assert_eq!(files(&into), ["anneal-build/bin/anneal", "anneal-build/build_info.json"]);
+    assert!(matches!(done(give(&take(store, "b", &temp.path().join("none")))), Answer::Taken(None)));
+
+    let (own, into) = (kind().id(), temp.path().join("chosen"));
+    fs::create_dir(&into).unwrap();
+    let order = choose(store, &["x86_64-GenuineIntel-6-85-0", &own], "2.31", Some(into.clone()));
+    let Answer::Chosen(chosen) = done(give(&order)) else { panic!() };
+    assert_eq!(chosen.archive, Some(into.join(format!("{NAME}.tar.zst"))));
+    assert!(fs::read(chosen.archive.unwrap()).unwrap().starts_with(b"archive of "));
+    let (code, words) = said(give(&choose(store, &["riscv64-any"], "2.31", None)));
+    assert_eq!(code, 69);
+    assert!(
+        words.contains("no build of native for riscv64-any; it has builds for") && words.contains(&own),
+        "{words}"
+    );
+    let (code, words) = said(give(&choose(store, &[&own], "2.17", None)));
+    assert!(code == 69 && words.contains("need glibc 2.28 and this machine has 2.17"), "{code}: {words}");
+}
+
+#[test]
+fn what_is_damaged_is_named_and_force_mends_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    let store = text(&root);
+    let order = publish(&temp.path().join("build"), store, "a", SIZE);
+    done(give(&order));
+    let object = tree_object(&root);
+    let whole = fs::read(&object).unwrap();
+    let name = object.file_name().unwrap().to_str().unwrap().to_string();
+    let mut flipped = whole.clone();
+    flipped[SIZE / 2] ^= 1;
+    let endless = [whole.as_slice(), &[0; 5000]].concat();
+    for (turn, damaged) in [&flipped[..], &whole[..SIZE / 2], b"", &endless].into_iter().enumerate() {
+        fs::write(&object, damaged).unwrap();
+        let into = temp.path().join(format!("into-{turn}"));
+        let (code, words) = said(give(&take(store, "a", &into)));
+        assert_eq!(code, 1, "{words}");
+        let digests = [name.strip_suffix(".tar.zst").unwrap(), digest_of(damaged).as_str()].map(String::from);
+        assert!(digests.iter().all(|digest| words.contains(digest)), "{words}");
+        assert!(words.contains(store) && words.contains("publish --force"), "{words}");
+        assert_eq!(files(&into), Vec::<String>::new());
+        done(give(&forced(order.clone())));
+        assert_eq!(fs::read(&object).unwrap(), whole);
+    }
+    fs::remove_file(&object).unwrap();
+    let (_, words) = said(give(&take(store, "a", &temp.path().join("gone"))));
+    assert!(words.contains("is not in the store"), "{words}");
+
+    // An entry that is none, and one of another build under this name.
+    let entry = root.join(format!("v1/builds/{}.json", parts("a").key()));
+    done(give(&publish(&temp.path().join("other"), store, "b", SIZE)));
+    let other = fs::read(root.join(format!("v1/builds/{}.json", parts("b").key()))).unwrap();
+    let huge = vec![b' '; 2 << 20];
+    for (wrong, expected) in [
+        (&b"{"[..], "damaged"),
+        (&other, "another build"),
+        (&huge, "larger than"),
+        (b"{\"schema\":9}", "newer kind"),
+    ] {
+        fs::write(&entry, wrong).unwrap();
+        let (_, words) = said(give(&take(store, "a", &temp.path().join("wrong"))));
+        assert!(words.contains(expected), "{words}");
+    }
+    done(give(&forced(order)));
+    assert!(matches!(done(give(&take(store, "a", &temp.path().join("mended")))), Answer::Taken(Some(_))));
+}
+
+fn digest_of(bytes: &[u8]) -> build_info::Sha256 {
+    store::key::digest(bytes)
+}
+
+#[test]
+fn of_many_publishers_one_is_first_and_all_are_in_the_list() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    let store = text(&root);
+    // Half of them the same build, half one of their own.
+    let orders: Vec<_> = (0..12)
+        .map(|at| {
+            let engine = if at % 2 == 0 { "same".to_string() } else { format!("own {at}") };
+            publish(&temp.path().join(format!("build-{at}")), store, &engine, SIZE / 10)
+        })
+        .collect();
+    let published: Vec<_> = std::thread::scope(|scope| {
+        let running: Vec<_> = orders.iter().map(|order| scope.spawn(|| done(give(order)))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let firsts =
+        published.iter().filter(|answer| matches!(answer, Answer::Published(made) if !made.was_there));
+    assert_eq!(firsts.count(), 7);
+    let list = fs::read(root.join(format!("v1/kinds/{}/native.json", kind().id()))).unwrap();
+    let newest = store::entry::Newest::parse(&list).unwrap();
+    assert_eq!(newest.builds.len(), 7, "{newest:?}");
+    for (at, pointer) in newest.builds.iter().enumerate() {
+        let engines = (0..12).map(|at| format!("own {at}")).chain(["same".to_string()]);
+        let engine = engines.into_iter().find(|engine| parts(engine).key() == pointer.key).unwrap();
+        let into = temp.path().join(format!("into-{at}"));
+        assert!(matches!(done(give(&take(store, &engine, &into))), Answer::Taken(Some(_))), "{engine}");
+    }
+}
+
+#[test]
+fn a_publisher_killed_at_any_moment_leaves_a_store_that_is_whole() {
+    let temp = tempfile::tempdir().unwrap();
+    let size = 20 * SIZE;
+    let mut whole = Duration::ZERO;
+    let mut killed = 0;
+    for turn in 0..=16u32 {
+        let root = temp.path().join(format!("store-{turn}"));
+        let order = publish(&temp.path().join("build"), text(&root), "a", size);
+        let mut child = command(&Default::default()).spawn().unwrap();
+        let begun = Instant::now();
+        child.stdin.take().unwrap().write_all(&serde_json::to_vec(&order).unwrap()).unwrap();
+        if turn == 0 {
+            assert!(child.wait().unwrap().success());
+            whole = begun.elapsed();
+            continue;
+        }
+        std::thread::sleep(whole.mul_f64(f64::from(turn) / 16.0));
+        child.kill().unwrap();
+        killed += u32::from(!child.wait().unwrap().success());
+        // Nothing, or all of it; and the next one has nothing in the way.
+        let into = temp.path().join(format!("into-{turn}"));
+        if root.is_dir() {
+            match done(give(&take(text(&root), "a", &into))) {
+                Answer::Taken(Some(taken)) => assert!(taken.folder.join("bin/anneal").is_file()),
+                Answer::Taken(None) => {}
+                other => panic!("turn {turn}: {other:?}"),
+            }
+        }
+        done(give(&order));
+        let into = temp.path().join(format!("after-{turn}"));
+        assert!(matches!(done(give(&take(text(&root), "a", &into))), Answer::Taken(Some(_))), "turn {turn}");
+        let part = |name: &&String| name.contains(".part-");
+        let old = std::time::SystemTime::now() - Duration::from_secs(3 * 24 * 3600);
+        for name in files(&root).iter().filter(part) {
+            fs::File::options().write(true).open(root.join(name)).unwrap().set_modified(old).unwrap();
+        }
+        done(give(&forced(order)));
+        assert_eq!(files(&root).iter().filter(part).count(), 0, "turn {turn}");
+        fs::remove_dir_all(&root).unwrap();
+    }
+    assert!(killed >= 4, "only {killed} were killed before their end");
+}
+
+#[test]
+fn whoever_is_asked_to_stop_ends_and_leaves_no_entry() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    let order = publish(&temp.path().join("build"), text(&root), "a", 100 * SIZE);
+    let mut child = command(&Default::default()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&serde_json::to_vec(&order).unwrap()).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !root.join("v1/objects").is_dir() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let process = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+    let (code, words) = said(ended(&child.wait_with_output().unwrap()));
+    assert_eq!(code, 130, "{words}");
+    assert!(
+        files(&root).iter().all(|name| !name.contains(".part-") && !name.contains("builds")),
+        "{:?}",
+        files(&root)
+    );
+}
+
+#[test]
+fn what_was_tuned_is_kept_by_cpu_and_the_later_one_counts() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    let store = text(&root);
+    done(give(&publish(&temp.path().join("build"), store, "a", 1000)));
+    let local = digest_of(b"local plan");
+    let put = |objective: &str, date: &str| {
+        let record = tuned(local.as_str(), objective, date);
+        let Answer::Tuned(tuned) = done(give(&tune(store, "a", record, "local plan"))) else { panic!() };
+        tuned.entries
+    };
+    assert_eq!(put("chat", "2026-01-02T00:00:00Z"), 1);
+    assert_eq!(put("chat", "2026-01-01T00:00:00Z"), 0);
+    assert_eq!(put("rag", "2026-01-01T00:00:00Z"), 1);
+    let other = tune(store, "a", tuned("another build", "chat", "2027-01-01T00:00:00Z"), "local plan");
+    let Answer::Tuned(nothing) = done(give(&other)) else { panic!() };
+    assert_eq!(nothing.entries, 0);
+    let Answer::Taken(Some(taken)) = done(give(&take(store, "a", &temp.path().join("into")))) else {
+        panic!()
+    };
+    let found = taken.tuning.unwrap().entries;
+    assert_eq!(found.len(), 2);
+    // As the first publisher's plan names the build, whoever tuned.
+    assert!(found.iter().all(|entry| entry.key.build == taken.entry.plan_hash.as_str()), "{found:?}");
+
+    // What cannot be understood is no reason to compile.
+    let path = root.join(format!("v1/tuning/{}", parts("a").key()));
+    let file = fs::read_dir(path).unwrap().next().unwrap().unwrap().path();
+    fs::write(file, "{").unwrap();
+    let Answer::Taken(Some(taken)) = done(give(&take(store, "a", &temp.path().join("again")))) else {
+        panic!()
+    };
+    assert!(taken.tuning.is_none() && taken.notes[0].contains("damaged"), "{:?}", taken.notes);
+}

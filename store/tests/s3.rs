@@ -1,0 +1,189 @@
+//! A store in S3, as moto's server speaks it: a second implementation, written by others.
+//!
+//! Where moto is missing these tests say so; in continuous integration, which installs it, they fail.
+#![cfg(feature = "s3")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::*;
+use store::Answer;
+
+/// A server of S3 with an empty bucket.
+struct Moto {
+    child: Child,
+    variables: BTreeMap<String, String>,
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The program: that which `cargo xtask ci` installs, or one on the path.
+fn moto_server() -> Command {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/anneal/tools/moto");
+    if !own.is_dir() {
+        return Command::new("moto_server");
+    }
+    let mut command = Command::new("python3");
+    command.args(["-m", "moto.server"]).env("PYTHONPATH", own);
+    command
+}
+
+impl Moto {
+    /// Nothing where there is no moto, which is told.
+    fn start() -> Option<Self> {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let started = moto_server()
+            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let child = match started {
+            Ok(child) => child,
+            Err(error) => {
+                let how = "python3 -m pip install --target target/anneal/tools/moto 'moto[server]'";
+                assert!(std::env::var_os("CI").is_none(), "moto_server: {error}; {how}");
+                eprintln!("NOT RUN: there is no moto_server ({error}): {how}");
+                return None;
+            }
+        };
+        let mut variables = BTreeMap::new();
+        for (name, value) in [
+            ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}")),
+            ("AWS_ACCESS_KEY_ID", "AKIATEST".to_string()),
+            ("AWS_SECRET_ACCESS_KEY", "a very secret word".to_string()),
+            ("AWS_REGION", "us-east-1".to_string()),
+        ] {
+            variables.insert(name.to_string(), value);
+        }
+        let moto = Self { child, variables };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < deadline, "moto_server has not begun to listen within a minute");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        moto.request("PUT", "");
+        Some(moto)
+    }
+
+    fn url(&self) -> &str {
+        &self.variables["AWS_ENDPOINT_URL"]
+    }
+
+    /// Asks for `path` in the bucket. moto looks whether there is a signature, not at it.
+    fn request(&self, method: &str, path: &str) -> String {
+        use std::io::{Read, Write};
+        let host = self.url().strip_prefix("http://").unwrap();
+        let mut stream = TcpStream::connect(host).unwrap();
+        let signature = "AWS4-HMAC-SHA256 Credential=AKIATEST/20260101/us-east-1/s3/aws4_request, \
+                         SignedHeaders=host, Signature=0";
+        let head = format!(
+            "{method} /builds{path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {signature}\r\nContent-Length: \
+             0\r\nConnection: close\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer
+    }
+}
+
+const STORE: &str = "s3://builds/a/fleet";
+
+#[test]
+fn a_bucket_keeps_what_a_folder_does() {
+    let Some(moto) = Moto::start() else { return };
+    let temp = tempfile::tempdir().unwrap();
+    // Several parts of an upload.
+    let order = publish(&temp.path().join("build"), STORE, "a", 20_000_000);
+    let Answer::Published(first) = done(give_with(&order, &moto.variables)) else { panic!() };
+    assert!(!first.was_there);
+    let Answer::Published(second) = done(give_with(&order, &moto.variables)) else { panic!() };
+    assert_eq!((second.was_there, &second.entry), (true, &first.entry));
+    assert!(moto.request("GET", "?prefix=a/fleet/v1/objects").contains("a/fleet/v1/objects/"));
+
+    let into = temp.path().join("into");
+    let Answer::Taken(Some(taken)) = done(give_with(&take(STORE, "a", &into), &moto.variables)) else {
+        panic!()
+    };
+    let program = fs::read(taken.folder.join("bin/anneal")).unwrap();
+    assert!(program == fs::read(temp.path().join("build/anneal")).unwrap());
+    let missing = take(STORE, "b", &temp.path().join("none"));
+    assert!(matches!(done(give_with(&missing, &moto.variables)), Answer::Taken(None)));
+
+    let local = store::key::digest(b"local plan");
+    for (objective, expected) in [("chat", 1), ("rag", 1), ("chat", 0)] {
+        let record = tuned(local.as_str(), objective, "2026-01-01T00:00:00Z");
+        let order = tune(STORE, "a", record, "local plan");
+        let Answer::Tuned(tuned) = done(give_with(&order, &moto.variables)) else { panic!() };
+        assert_eq!(tuned.entries, expected, "{objective}");
+    }
+    let order = choose(STORE, &[&kind().id()], "2.36", Some(into.clone()));
+    let Answer::Chosen(chosen) = done(give_with(&order, &moto.variables)) else { panic!() };
+    assert_eq!(chosen.tuning.unwrap().entries.len(), 2);
+    assert!(chosen.archive.unwrap().is_file());
+    let (code, words) = said(give_with(&choose(STORE, &["riscv64-any"], "2.36", None), &moto.variables));
+    assert!(code == 69 && words.contains(&format!("it has builds for {}", kind().id())), "{code}: {words}");
+
+    // Somebody else's bytes under the name of an object.
+    let sha256 = &first.entry.tree.as_ref().unwrap().sha256;
+    moto.request("PUT", &format!("/a/fleet/v1/objects/{sha256}.tar.zst"));
+    let (code, words) = said(give_with(&take(STORE, "a", &temp.path().join("bad")), &moto.variables));
+    assert!(code == 1 && words.contains("is damaged"), "{code}: {words}");
+    let order = forced(publish(&temp.path().join("build"), STORE, "a", 20_000_000));
+    done(give_with(&order, &moto.variables));
+    let again = take(STORE, "a", &temp.path().join("again"));
+    assert!(matches!(done(give_with(&again, &moto.variables)), Answer::Taken(Some(_))));
+}
+
+#[test]
+fn of_many_publishers_one_is_first_and_no_list_is_lost() {
+    let Some(moto) = Moto::start() else { return };
+    let temp = tempfile::tempdir().unwrap();
+    let orders: Vec<_> = (0..8)
+        .map(|at| {
+            let engine = if at % 2 == 0 { "same".to_string() } else { format!("own {at}") };
+            publish(&temp.path().join(format!("build-{at}")), STORE, &engine, 1000)
+        })
+        .collect();
+    let published: Vec<_> = std::thread::scope(|scope| {
+        let give = |order| done(give_with(order, &moto.variables));
+        let running: Vec<_> = orders.iter().map(|order| scope.spawn(move || give(order))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let firsts =
+        published.iter().filter(|answer| matches!(answer, Answer::Published(made) if !made.was_there));
+    assert_eq!(firsts.count(), 5);
+    let list = moto.request("GET", &format!("/a/fleet/v1/kinds/{}/native.json", kind().id()));
+    let newest = store::entry::Newest::parse(list.split("\r\n\r\n").nth(1).unwrap().as_bytes()).unwrap();
+    assert_eq!(newest.builds.len(), 5, "{list}");
+}
+
+#[test]
+fn what_is_wrong_is_told_and_no_secret_is() {
+    let Some(moto) = Moto::start() else { return };
+    let temp = tempfile::tempdir().unwrap();
+    let (code, words) = said(give_with(&take("s3://another", "a", &temp.path().join("a")), &moto.variables));
+    assert!(code == 1 && words.contains("no such bucket"), "{code}: {words}");
+    let mut variables = moto.variables.clone();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    variables.insert("AWS_ENDPOINT_URL".to_string(), format!("http://{closed}"));
+    let begun = Instant::now();
+    let (_, down) = said(give_with(&take(STORE, "a", &temp.path().join("a")), &variables));
+    assert!(begun.elapsed() < Duration::from_secs(45), "{:?}", begun.elapsed());
+    for words in [words, down] {
+        assert!(!words.contains("secret word") && !words.contains("AKIATEST"), "{words}");
+    }
+}

@@ -1,0 +1,156 @@
+//! Programs of ours that take one order as JSON and give one reply: xtask tells them what, as data, and does not have to be
+//! compiled with all that they need.
+
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use ship::order::Failed;
+
+use crate::exit;
+use crate::process::{self, Log, Run, Stream};
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+
+/// How often a running program is looked at.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// Its package, and its own name.
+    pub name: &'static str,
+    /// Features of its package.
+    pub features: &'static str,
+    /// What it does, as in "compiling what packs and installs".
+    pub purpose: &'static str,
+}
+
+/// What every program answers.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Reply<A> {
+    Done(A),
+    Failed(Failed),
+}
+
+impl Program {
+    /// Has it carry out `order`.
+    ///
+    /// # Errors
+    /// Those of the program, with its exit code.
+    pub fn give<A: DeserializeOwned>(
+        &self,
+        workspace: &Workspace,
+        order: &impl Serialize,
+        ui: &Ui,
+    ) -> Result<A> {
+        let program = self.compiled(workspace, ui)?;
+        process::check_interrupted()?;
+        let shown = program.display();
+        let mut child = Command::new(&program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // It shows there how far it is, and nothing else.
+            .stderr(if ui.quiet() { Stdio::null() } else { Stdio::inherit() })
+            // Ctrl-C reaches us alone, and we pass it on once: the second one means at once.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot run {shown}"))?;
+        let text = serde_json::to_vec(order)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(&text).with_context(|| format!("cannot give {shown} its order"))?;
+        }
+        let mut stdout = child.stdout.take().with_context(|| format!("{shown} has no output"))?;
+        let reader = std::thread::spawn(move || {
+            let mut said = Vec::new();
+            stdout.read_to_end(&mut said).map(|_| said)
+        });
+        let mut told = false;
+        let status = loop {
+            if let Some(status) = child.try_wait().with_context(|| format!("cannot wait for {shown}"))? {
+                break status;
+            }
+            if process::interrupted() && !told {
+                process::stop(&child, false);
+                told = true;
+            }
+            std::thread::sleep(PATIENCE);
+        };
+        let said = reader.join().map_err(|_| anyhow!("cannot read what {shown} said"))??;
+        match serde_json::from_slice(&said) {
+            Ok(Reply::Done(answer)) => Ok(answer),
+            Ok(Reply::Failed(failed)) => Err(error(failed.code, failed.said)),
+            Err(_) => Err(anyhow!("{shown} ended without an answer ({status})")),
+        }
+    }
+
+    /// Where it lies; compiled when it is not there or of other sources.
+    fn compiled(&self, workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Message {
+            executable: Option<PathBuf>,
+        }
+        let folder = workspace.cargo_tools();
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let log = Log::new(folder.join(format!("{}.log", self.name)), ui.verbose());
+        let (mut found, mut told) = (None, false);
+        Run::new(process::cargo(), &log)
+            .dir(workspace.root())
+            .args(["build", "--release", "--locked", "--package", self.name, "--bin", self.name])
+            .args(["--no-default-features", "--features", self.features])
+            .args(["--message-format", "json-render-diagnostics"])
+            // Build scripts that look at one run again when it is another one: what cargo set for xtask, and what is
+            // meant for archives.
+            .without(|name| {
+                name.starts_with("CARGO_MANIFEST_")
+                    || name.starts_with("CARGO_PKG_")
+                    || name == "SOURCE_DATE_EPOCH"
+            })
+            .env("CARGO_TARGET_DIR", &folder)
+            .watch(|stream, line| {
+                if stream == Stream::Out {
+                    let message: Message = serde_json::from_str(line).unwrap_or_default();
+                    found = message.executable.or(found.take());
+                } else if !told && line.trim_start().starts_with("Compiling") {
+                    told = true;
+                    ui.say(format_args!("compiling what {}, once", self.purpose));
+                }
+            })?;
+        found.with_context(|| format!("cargo named no program `{}`", self.name))
+    }
+
+    /// What answers another question than was asked.
+    pub fn unexpected(&self, answer: &impl std::fmt::Debug) -> anyhow::Error {
+        anyhow!(
+            "{} answered something else than it was asked: {answer:?}; its sources and xtask's are not of one kind",
+            self.name
+        )
+    }
+}
+
+/// A failure of the program, as an error of our own: the last cause first.
+fn error(code: u8, said: Vec<String>) -> anyhow::Error {
+    let mut causes = said.into_iter().rev();
+    let first = exit::like(code, causes.next().unwrap_or_else(|| "it did not say why".to_string()));
+    causes.fold(first, |error, cause| error.context(cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_keeps_its_code_and_all_that_was_said() {
+        let said = ["cannot install", "the archive is damaged", "its sum differs"].map(String::from);
+        let error = error(69, said.to_vec());
+        assert_eq!(exit::code_of(&error), 69);
+        assert_eq!(format!("{error:#}"), said.join(": "));
+    }
+}

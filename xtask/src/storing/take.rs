@@ -1,0 +1,114 @@
+//! A build from a store in place of one that is compiled.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use build_info::Host;
+use build_info::tuning::CpuKey;
+use store::order::{Take, Taken};
+use store::{Answer, Location, Order, Parts};
+
+use super::{PLAIN, explain, give, merge};
+use crate::process;
+use crate::stages::{Build, Origin, Outcome};
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+
+/// What is wanted.
+pub struct Request<'a> {
+    /// The checkout.
+    pub workspace: &'a Workspace,
+    /// Where to look.
+    pub store: &'a Location,
+    /// The build.
+    pub build: &'a Build<'a>,
+    /// This machine.
+    pub host: &'a Host,
+    /// Whether its name goes into the record.
+    pub hostname: bool,
+}
+
+/// The build, if the store has it and it runs here. That it has not, cannot be reached or gives what is damaged is told,
+/// and no error: then it is compiled.
+///
+/// # Errors
+/// When the user asks to stop.
+pub fn take(request: &Request, ui: &Ui) -> Result<Option<Outcome>> {
+    let taken = try_to_take(request, ui);
+    // Ctrl-C is no miss.
+    process::check_interrupted()?;
+    match taken {
+        Ok(Some(outcome)) => Ok(Some(outcome)),
+        Ok(None) => {
+            ui.say(format_args!("the store {} does not have this build: it is compiled", request.store));
+            Ok(None)
+        }
+        Err(error) => {
+            ui.warn(format_args!(
+                "no build comes from the store {}, so it is compiled: {error:#}",
+                request.store
+            ));
+            Ok(None)
+        }
+    }
+}
+
+fn try_to_take(request: &Request, ui: &Ui) -> Result<Option<Outcome>> {
+    let parts = request.build.parts(super::glibc())?;
+    explain(&parts, ui);
+    let scratch = Scratch::make(request.workspace)?;
+    let Some(taken) = fetch(request, &parts, &scratch, ui)? else { return Ok(None) };
+    taken.notes.iter().for_each(|note| ui.warn(note));
+    let Taken { entry, folder, tuning, .. } = *taken;
+    let object = entry.tree.as_ref().map(|tree| tree.sha256.clone()).context("the entry names no files")?;
+    let origin = Origin {
+        store: request.store.to_string(),
+        key: entry.key.clone(),
+        object,
+        published: entry.published.clone(),
+    };
+    let outcome = request
+        .build
+        .adopt(&folder, origin, request.hostname)
+        .with_context(|| format!("the build {} of {} is not taken", entry.key, entry.published))?;
+    if let Some(tuning) = tuning {
+        merge(tuning, &outcome.info.plan_hash, ui);
+    }
+    Ok(Some(outcome))
+}
+
+fn fetch(request: &Request, parts: &Parts, scratch: &Scratch, ui: &Ui) -> Result<Option<Box<Taken>>> {
+    let order = Order::Take(Take {
+        store: request.store.clone(),
+        key: parts.key(),
+        into: scratch.0.clone(),
+        cpu: Some(CpuKey::of(request.host)),
+    });
+    match give(request.workspace, request.store, &order, ui)? {
+        Answer::Taken(taken) => Ok(taken),
+        other => Err(PLAIN.unexpected(&other)),
+    }
+}
+
+/// An empty folder on the disk of the builds, which goes however the work in it ends; that of a killed process goes with the
+/// next.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make(workspace: &Workspace) -> Result<Self> {
+        // Whoever holds the lock of the builds is alone here.
+        let folder = workspace.anneal().join("from-store");
+        let cannot = || format!("cannot make the empty folder {}", folder.display());
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).with_context(cannot)?;
+        }
+        std::fs::create_dir_all(&folder).with_context(cannot)?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

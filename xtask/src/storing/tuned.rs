@@ -1,0 +1,103 @@
+//! The tuning record of this machine, and what comes to it from a store.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use build_info::{Sha256, TuningRecord};
+
+use crate::fs;
+use crate::ui::Ui;
+
+/// Where the record lies, as the engine finds it: `given`, else `$ANNEAL_TUNING`, else in the state folder.
+pub fn path(given: Option<&Path>) -> Option<PathBuf> {
+    let variable = || std::env::var_os("ANNEAL_TUNING").filter(|value| !value.is_empty()).map(PathBuf::from);
+    given
+        .map(Path::to_path_buf)
+        .or_else(variable)
+        .or_else(|| Some(host::state::folder()?.join("tuning.json")))
+}
+
+/// The record at `path`; nothing where there is none.
+///
+/// # Errors
+/// When it cannot be read, is damaged, or a later Anneal wrote it.
+pub fn read(path: &Path) -> Result<Option<TuningRecord>> {
+    let cannot = || format!("cannot use the tuning record {}", path.display());
+    match fs::content(path) {
+        Ok(text) => Ok(Some(TuningRecord::parse(&text).with_context(cannot)?)),
+        Err(error) if fs::is_absent(&error) => Ok(None),
+        Err(error) => Err(error).with_context(cannot),
+    }
+}
+
+/// Takes what `found` knows of the build, which this machine's plan names `build`, into this machine's record. What was
+/// measured here stays, and a record that cannot be read is left as it is: a build runs without.
+pub fn merge(found: TuningRecord, build: &Sha256, ui: &Ui) {
+    match merged(found, build) {
+        Ok(0) => {}
+        Ok(count) => {
+            ui.done("tuned", format_args!("{count} settings of the store's tuning record are known here now"))
+        }
+        Err(error) => ui.warn(format_args!("what was tuned with this build is not taken: {error:#}")),
+    }
+}
+
+fn merged(found: TuningRecord, build: &Sha256) -> Result<usize> {
+    let path = path(None).context("no folder is set for it: HOME is not set")?;
+    merge_into(&path, found, build)
+}
+
+fn merge_into(path: &Path, found: TuningRecord, build: &Sha256) -> Result<usize> {
+    let mut record = read(path)?.unwrap_or_default();
+    let count = record.merge(found.entries.into_iter().map(|mut entry| {
+        // The same program; the plan's hash holds where tools lie, which may be elsewhere here.
+        entry.key.build = build.to_string();
+        entry
+    }));
+    if count > 0 {
+        let folder = path.parent().unwrap_or(path);
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let mut text = serde_json::to_vec_pretty(&record)?;
+        text.push(b'\n');
+        fs::write_atomically(path, &text)?;
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(build: &str) -> TuningRecord {
+        let entry = serde_json::json!({
+            "key": {
+                "build": build,
+                "cpu": { "vendor": "v", "name": "n", "features": "f", "affinity": [0] },
+                "model": {
+                    "architecture": "llama", "layers": 1, "embedding": 1, "feed_forward": 1, "heads": 1, "kv_heads": 1,
+                    "vocabulary": 1, "quantisation": "Q4_0", "weights": 1
+                },
+                "objective": "chat"
+            },
+            "chosen": {}, "date": "2026-01-01T00:00:00Z", "anneal_version": "0.1.0", "budget_seconds": 1.0,
+            "seconds": 1.0, "lossy": false, "tokens": [1, 1], "stages": []
+        });
+        serde_json::from_value(serde_json::json!({ "schema_version": "1.0", "entries": [entry] })).unwrap()
+    }
+
+    #[test]
+    fn what_comes_is_named_by_this_machines_plan_and_a_foreign_file_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state/tuning.json");
+        let build = fs::digest(b"plan");
+        assert_eq!(merge_into(&path, record("theirs"), &build).unwrap(), 1);
+        assert_eq!(merge_into(&path, record("theirs"), &build).unwrap(), 0);
+        let kept = read(&path).unwrap().unwrap();
+        assert_eq!((kept.entries.len(), kept.entries[0].key.build.as_str()), (1, build.as_str()));
+        for foreign in ["{", "{\"schema_version\":\"9.0\"}"] {
+            std::fs::write(&path, foreign).unwrap();
+            assert!(merge_into(&path, record("theirs"), &build).is_err());
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), foreign);
+        }
+    }
+}
