@@ -43,8 +43,10 @@ pub fn kind() -> CpuKind {
 pub fn publish(folder: &Path, store: &str, engine: &str, size: usize) -> Order {
     fs::create_dir_all(folder).unwrap();
     // Not to be compressed, and the same for the same engine.
-    let mut seed =
-        digest(engine.as_bytes()).as_str().bytes().fold(1u64, |all, byte| all * 31 + u64::from(byte));
+    let mut seed = digest(engine.as_bytes())
+        .as_str()
+        .bytes()
+        .fold(1u64, |all, byte| all.wrapping_mul(31).wrapping_add(u64::from(byte)));
     let mut noise = || {
         seed ^= seed << 13;
         seed ^= seed >> 7;
