@@ -150,11 +150,22 @@ fn wrapper(build: &Build) -> Result<Option<PathBuf>> {
 }
 
 /// A script that runs its arguments with `flags` after them: only for the plan's target, which build scripts, that run
-/// here, are not compiled for by name.
+/// here, are not compiled for by name. Cargo's own questions are answered without them: what it is told of the CPU it passes
+/// on to the build scripts of all crates, which are compiled once for all builds, and one of them (httparse's) would then
+/// call AVX2 without asking, in a program for any CPU too.
 fn wrapping(flags: &[String]) -> String {
     let flags: Vec<String> = flags.iter().map(|flag| toolchain::setup::quote(flag)).collect();
     format!(
-        "#!/bin/sh\nfor argument; do\n  [ \"$argument\" = --target ] && exec \"$@\" {}\ndone\nexec \"$@\"\n",
+        "#!/bin/sh\n\
+         ours=\n\
+         for argument; do\n  \
+           case $argument in\n    \
+             --print | --print=*) exec \"$@\" ;;\n    \
+             --target | --target=*) ours=yes ;;\n  \
+           esac\n\
+         done\n\
+         [ -z \"$ours\" ] || exec \"$@\" {}\n\
+         exec \"$@\"\n",
         flags.join(" ")
     )
 }
@@ -213,6 +224,9 @@ mod tests {
         let print = ["printf", "%s|"];
         assert_eq!(run(&[&print[..], &["a", "--target", "x"]].concat()), "a|--target|x|-Cone=a b|-Ctwo='|");
         assert_eq!(run(&[&print[..], &["a b", "--targets"]].concat()), "a b|--targets|");
+        // Cargo's question about the target.
+        let question = ["-", "--target", "x", "--print=cfg"];
+        assert_eq!(run(&[&print[..], &question].concat()), "-|--target|x|--print=cfg|");
     }
 
     fn manifest(folder: &Path) -> toml::Table {
