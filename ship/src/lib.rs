@@ -35,6 +35,8 @@ mod sbom;
 #[cfg(feature = "tools")]
 mod signature;
 #[cfg(feature = "tools")]
+mod speak;
+#[cfg(feature = "tools")]
 mod sums;
 #[cfg(feature = "tools")]
 mod unpack;
@@ -52,6 +54,7 @@ mod tools {
     pub use crate::exit::{code_of, usage};
     pub use crate::interrupt::catch_signals;
     pub use crate::pack::plain;
+    pub use crate::speak::speak;
     pub use crate::unpack::{Unpacked, unpack};
     use crate::{Answer, Order, compare, install, pack, verify};
 

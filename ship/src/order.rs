@@ -25,12 +25,12 @@ pub enum Order {
     List(List),
 }
 
-/// What came of an order.
+/// What came of an order to this program, or to another that takes orders as it does and has answers `A`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reply {
+pub enum Reply<A = Answer> {
     /// It was carried out.
-    Done(Answer),
+    Done(A),
     /// It was not.
     Failed(Failed),
 }

@@ -26,14 +26,7 @@ pub enum Order {
 }
 
 /// What came of an order.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Reply {
-    /// It was carried out.
-    Done(Answer),
-    /// It was not.
-    Failed(Failed),
-}
+pub type Reply = ship::order::Reply<Answer>;
 
 /// The result of each order.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use ship::order::Failed;
+use serde::de::DeserializeOwned;
+use ship::order::Reply;
 
 use crate::exit;
 use crate::process::{self, Log, Run, Stream};
@@ -29,14 +29,6 @@ pub struct Program {
     pub features: &'static str,
     /// What it does, as in "compiling what packs and installs".
     pub purpose: &'static str,
-}
-
-/// What every program answers.
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Reply<A> {
-    Done(A),
-    Failed(Failed),
 }
 
 impl Program {
