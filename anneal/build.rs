@@ -1,5 +1,5 @@
 //! Passes on the linker arguments that llama-link cannot: cargo takes them only from the package of the
-//! executable.
+//! executable. And the list of crates, where there is one.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -15,5 +15,13 @@ fn main() {
     };
     for argument in arguments {
         println!("cargo::rustc-link-arg={argument}");
+    }
+
+    println!("cargo::rustc-check-cfg=cfg(auditable)");
+    println!("cargo::rerun-if-env-changed=ANNEAL_AUDITABLE");
+    if let Some(list) = std::env::var_os("ANNEAL_AUDITABLE") {
+        println!("cargo::rerun-if-changed={}", list.display());
+        println!("cargo::rustc-env=ANNEAL_AUDITABLE={}", list.display());
+        println!("cargo::rustc-cfg=auditable");
     }
 }

@@ -20,7 +20,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 const MOST_REDIRECTS: usize = 5;
 
 /// No archive is larger, so whoever sends more sends something else.
-const LARGEST: u64 = 2 << 30;
+const LARGEST: Bytes = Bytes(2 << 30);
 
 /// Whether `from` is for this module.
 pub fn is_url(from: &str) -> bool {
@@ -58,26 +58,26 @@ pub fn small_if_there(url: &str, most: u64) -> Result<Option<Vec<u8>>> {
     Ok(Some(content))
 }
 
-/// Writes what is at `url` to the new file `path`.
+/// Writes the archive at `url` to the new file `path`.
 pub fn to_file(url: &str, path: &Path) -> Result<()> {
-    match to_file_if_there(url, path)? {
+    match to_file_if_there(url, path, LARGEST)? {
         true => Ok(()),
         false => Err(anyhow!("there is no {url} (404)")),
     }
 }
 
-/// The same; whether the server knows of such a thing.
-pub fn to_file_if_there(url: &str, path: &Path) -> Result<bool> {
+/// Writes what is at `url`, of at most `most` bytes, to the new file `path`; whether the server knows of such a thing.
+pub fn to_file_if_there(url: &str, path: &Path, most: Bytes) -> Result<bool> {
     let Some(response) = get(url)? else { return Ok(false) };
     let told = response.body().content_length();
-    let too_large = || format!("{url} is larger than {}: no archive is", Bytes(LARGEST));
-    ensure!(told.is_none_or(|told| told <= LARGEST), too_large());
+    let too_large = || format!("{url} is larger than {most}: it is not what it should be");
+    ensure!(told.is_none_or(|told| told <= most.0), too_large());
     let file = File::create_new(path).with_context(|| format!("cannot write {}", path.display()))?;
     let mut progress = Progress::new("fetching", told);
-    let mut body = response.into_body().into_reader().take(LARGEST + 1);
+    let mut body = response.into_body().into_reader().take(most.0.saturating_add(1));
     let written = files::copy(&mut body, &file, |piece| progress.add(piece.len() as u64))
         .with_context(|| broken(url))?;
-    ensure!(written <= LARGEST, too_large());
+    ensure!(written <= most.0, too_large());
     ensure!(
         told.is_none_or(|told| told == written),
         "{url} ended after {written} of {} bytes: run the same again",

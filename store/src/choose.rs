@@ -30,7 +30,7 @@ pub fn choose(order: &Choose) -> Result<Chosen> {
     let archive = match &order.into {
         None => None,
         Some(into) => {
-            let path = into.join(format!("{}.tar.zst", entry.name));
+            let path = into.join(format!("{}.tar.zst", entry.build.name));
             download::object(&*place, &order.store, &entry.archive, &path)?;
             Some(path)
         }

@@ -25,7 +25,11 @@ fn fetched(place: &dyn Place, store: &Location, object: &Object, to: &Path) -> R
     let path = layout::object(&object.sha256);
     let there = place
         .fetch(&path, object.size, to)
-        .with_context(|| format!("cannot fetch {path} from the store {store}"))?;
+        .with_context(|| {
+            format!(
+                "cannot fetch {path} from the store {store}; where it is damaged, `cargo xtask publish --force` replaces it"
+            )
+        })?;
     ensure!(
         there,
         "{path} is not in the store {store}, though an entry names it: `cargo xtask publish --force` puts it back"

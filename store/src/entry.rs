@@ -27,6 +27,18 @@ pub struct Entry {
     pub schema: u32,
     /// What it is found by.
     pub key: Sha256,
+    /// The publisher's words.
+    #[serde(flatten)]
+    pub build: Build,
+    /// The archive that `install` takes.
+    pub archive: Object,
+    /// The files of a build folder that `build` takes; none of a build that cannot be taken into another checkout.
+    pub tree: Option<Object>,
+}
+
+/// What a publisher tells of a build.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Build {
     /// What the key is made of.
     pub parts: Parts,
     /// Profile of the build.
@@ -49,10 +61,6 @@ pub struct Entry {
     pub audit: String,
     /// Name of the archive without its ending: `anneal-VERSION-TARGET-PROFILE`.
     pub name: String,
-    /// The archive that `install` takes.
-    pub archive: Object,
-    /// The files of a build folder that `build` takes; none of a build that cannot be taken into another checkout.
-    pub tree: Option<Object>,
 }
 
 /// One object of a store.
@@ -86,10 +94,10 @@ impl Entry {
         newer(text)?;
         let entry: Self =
             serde_json::from_slice(text).map_err(|error| Refused(format!("it is damaged: {error}")))?;
-        if entry.key != *key || entry.parts.key() != *key {
+        if entry.key != *key || entry.build.parts.key() != *key {
             return refuse(format!(
                 "it tells of another build: its parts have the key {}",
-                entry.parts.key()
+                entry.build.parts.key()
             ));
         }
         for object in std::iter::once(&entry.archive).chain(&entry.tree) {
@@ -98,15 +106,21 @@ impl Entry {
             }
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
-        if !entry.name.starts_with("anneal-")
-            || entry.name.len() > LONGEST_NAME
-            || !entry.name.chars().all(plain)
+        if !entry.build.name.starts_with("anneal-")
+            || entry.build.name.len() > LONGEST_NAME
+            || !entry.build.name.chars().all(plain)
         {
-            return refuse(format!("{:?} names no archive of Anneal", entry.name));
+            return refuse(format!("{:?} names no archive of Anneal", entry.build.name));
         }
-        let words =
-            [&entry.profile, &entry.version, &entry.target, &entry.published, &entry.gate, &entry.audit];
-        if words.into_iter().chain(&entry.variant).any(|text| text.chars().any(char::is_control)) {
+        let words = [
+            &entry.build.profile,
+            &entry.build.version,
+            &entry.build.target,
+            &entry.build.published,
+            &entry.build.gate,
+            &entry.build.audit,
+        ];
+        if words.into_iter().chain(&entry.build.variant).any(|text| text.chars().any(char::is_control)) {
             return refuse("it holds control characters".to_string());
         }
         Ok(entry)
@@ -168,7 +182,7 @@ impl Newest {
     #[must_use]
     pub fn with(mut self, entry: &Entry) -> Self {
         self.builds.retain(|pointer| pointer.key != entry.key);
-        let (key, glibc, published) = (entry.key.clone(), entry.glibc, entry.published.clone());
+        let (key, glibc, published) = (entry.key.clone(), entry.build.glibc, entry.build.published.clone());
         self.builds.insert(0, Pointer { key, glibc, published });
         self.builds.truncate(MOST_NEWEST);
         self
@@ -205,9 +219,8 @@ pub(crate) mod tests {
             cpu: None,
             glibc: None,
         };
-        Entry {
-            schema: SCHEMA,
-            key: parts.key(),
+        let key = parts.key();
+        let build = Build {
             parts,
             profile: "portable".into(),
             version: "0.1.0".into(),
@@ -219,6 +232,11 @@ pub(crate) mod tests {
             gate: "passed".into(),
             audit: "passed".into(),
             name: "anneal-0.1.0-x86_64-unknown-linux-gnu-portable".into(),
+        };
+        Entry {
+            schema: SCHEMA,
+            key,
+            build,
             archive: Object { sha256: digest(b"archive"), size: Bytes(7) },
             tree: None,
         }
@@ -232,11 +250,11 @@ pub(crate) mod tests {
         let cases: [Case; 7] = [
             (|entry| entry.schema = 2, "newer kind (2)"),
             (|entry| entry.key = digest(b"x"), "another build"),
-            (|entry| entry.parts.engine = digest(b"x"), "another build"),
-            (|entry| entry.name = "anneal-../../x".into(), "names no archive"),
-            (|entry| entry.name = "other".into(), "names no archive"),
+            (|entry| entry.build.parts.engine = digest(b"x"), "another build"),
+            (|entry| entry.build.name = "anneal-../../x".into(), "names no archive"),
+            (|entry| entry.build.name = "other".into(), "names no archive"),
             (|entry| entry.archive.size = Bytes(3 << 30), "no build is that large"),
-            (|entry| entry.gate = "\u{1b}[2J".into(), "control characters"),
+            (|entry| entry.build.gate = "\u{1b}[2J".into(), "control characters"),
         ];
         for (change, expected) in cases {
             let mut wrong = good.clone();

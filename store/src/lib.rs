@@ -10,7 +10,7 @@ pub mod layout;
 pub mod location;
 pub mod order;
 
-pub use entry::{Entry, Object};
+pub use entry::{Build, Entry, Object};
 pub use key::{CpuKind, Parts};
 pub use location::Location;
 pub use order::{Answer, Order, Reply};

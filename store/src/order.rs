@@ -7,7 +7,7 @@ use build_info::{Bytes, Glibc, Sha256, TuningRecord};
 use serde::{Deserialize, Serialize};
 pub use ship::order::{Failed, Item};
 
-use crate::{Entry, Location, Parts};
+use crate::{Build, Entry, Location};
 
 /// What is to be done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -87,28 +87,8 @@ pub struct Taken {
 pub struct Publish {
     /// Where to.
     pub store: Location,
-    /// What it is found by.
-    pub parts: Parts,
-    /// Profile of the build.
-    pub profile: String,
-    /// Version of Anneal.
-    pub version: String,
-    /// Target triple.
-    pub target: String,
-    /// The oldest glibc that the program starts with.
-    pub glibc: Option<Glibc>,
-    /// Hash of the plan here.
-    pub plan_hash: Sha256,
-    /// What was made of the plain build.
-    pub variant: Option<String>,
-    /// Now, RFC 3339 in UTC.
-    pub published: String,
-    /// What the correctness gate found, in words.
-    pub gate: String,
-    /// What the audit found, in words.
-    pub audit: String,
-    /// Name of the archive without its ending.
-    pub name: String,
+    /// What is told of the build.
+    pub build: Build,
     /// The archive.
     pub archive: PathBuf,
     /// The files of the build folder, if another checkout can take them.

@@ -22,7 +22,7 @@ const LARGEST_LIST: Bytes = Bytes(1 << 16);
 /// Publishes, unless the build is there.
 pub fn publish(order: &Publish) -> Result<Published> {
     let place = place::open(&order.store)?;
-    let key = order.parts.key();
+    let key = order.build.parts.key();
     let cannot = || format!("cannot publish to {}", order.store);
     // Makes the folder of a store that begins with this build.
     place.check_writable().with_context(cannot)?;
@@ -43,23 +43,7 @@ pub fn publish(order: &Publish) -> Result<Published> {
             Some(send(&*place, &path, order.force, &mut sent).with_context(cannot)?)
         }
     };
-    let entry = Entry {
-        schema: entry::SCHEMA,
-        key: key.clone(),
-        parts: order.parts.clone(),
-        profile: order.profile.clone(),
-        version: order.version.clone(),
-        target: order.target.clone(),
-        glibc: order.glibc,
-        plan_hash: order.plan_hash.clone(),
-        variant: order.variant.clone(),
-        published: order.published.clone(),
-        gate: order.gate.clone(),
-        audit: order.audit.clone(),
-        name: order.name.clone(),
-        archive,
-        tree,
-    };
+    let entry = Entry { schema: entry::SCHEMA, key: key.clone(), build: order.build.clone(), archive, tree };
     // What cannot be read again is not written.
     Entry::parse(&entry.to_json(), &key).context("this build cannot be described in a store")?;
     let path = layout::build(&key);
@@ -98,14 +82,14 @@ fn send(place: &dyn Place, path: &Path, force: bool, sent: &mut Bytes) -> Result
 
 /// Makes `entry` the newest of its kind. A damaged list is made anew: it is only a help for finding.
 fn list(place: &dyn Place, entry: &Entry) -> Result<()> {
-    let path = layout::newest(&entry.parts.kind(), &entry.profile);
+    let path = layout::newest(&entry.build.parts.kind(), &entry.build.profile);
     place.change(&path, LARGEST_LIST, &mut |there| {
         let newest = there.and_then(|text| Newest::parse(text).ok()).unwrap_or_default();
         // It is told of already, whoever came first.
         if newest
             .builds
             .iter()
-            .any(|pointer| pointer.key == entry.key && pointer.published == entry.published)
+            .any(|pointer| pointer.key == entry.key && pointer.published == entry.build.published)
         {
             return Ok(None);
         }

@@ -24,7 +24,7 @@ pub fn fetch(
     let read = || {
         let Some(text) = place.small(&path, LARGEST)? else { return Ok(None) };
         let mut record = TuningRecord::parse(&text)?;
-        let build = entry.plan_hash.as_str();
+        let build = entry.build.plan_hash.as_str();
         record.entries.retain(|tuned| tuned.key.build == build && tuned.key.cpu == *cpu);
         anyhow::Ok(Some(record).filter(|record| !record.entries.is_empty()))
     };
@@ -43,7 +43,7 @@ pub fn publish(order: &Tune) -> Result<Tuned> {
     for tuned in order.record.entries.iter().filter(|tuned| tuned.key.build == order.build.as_str()) {
         // As the first publisher's record calls it: all that have it got it from here.
         let mut tuned = tuned.clone();
-        tuned.key.build = entry.plan_hash.to_string();
+        tuned.key.build = entry.build.plan_hash.to_string();
         match groups.iter_mut().find(|(cpu, _)| *cpu == tuned.key.cpu) {
             Some((_, group)) => group.push(tuned),
             None => groups.push((tuned.key.cpu.clone(), vec![tuned])),

@@ -77,8 +77,12 @@ fn what_is_damaged_is_named_and_force_mends_it() {
         let into = temp.path().join(format!("into-{turn}"));
         let (code, words) = said(give(&take(store, "a", &into)));
         assert_eq!(code, 1, "{words}");
-        let digests = [name.strip_suffix(".tar.zst").unwrap(), digest_of(damaged).as_str()].map(String::from);
-        assert!(digests.iter().all(|digest| words.contains(digest)), "{words}");
+        let expected = match damaged.len() > whole.len() {
+            // Not read to its end, for it may have none.
+            true => vec![name.clone(), "larger than".to_string()],
+            false => vec![name.strip_suffix(".tar.zst").unwrap().to_string(), digest_of(damaged).to_string()],
+        };
+        assert!(expected.iter().all(|part| words.contains(part.as_str())), "{words}");
         assert!(words.contains(store) && words.contains("publish --force"), "{words}");
         assert_eq!(files(&into), Vec::<String>::new());
         done(give(&forced(order.clone())));
@@ -231,7 +235,7 @@ fn what_was_tuned_is_kept_by_cpu_and_the_later_one_counts() {
     let found = taken.tuning.unwrap().entries;
     assert_eq!(found.len(), 2);
     // As the first publisher's plan names the build, whoever tuned.
-    assert!(found.iter().all(|entry| entry.key.build == taken.entry.plan_hash.as_str()), "{found:?}");
+    assert!(found.iter().all(|entry| entry.key.build == taken.entry.build.plan_hash.as_str()), "{found:?}");
 
     // What cannot be understood is no reason to compile.
     let path = root.join(format!("v1/tuning/{}", parts("a").key()));

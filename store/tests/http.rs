@@ -67,8 +67,16 @@ fn a_plain_web_server_is_a_store_to_read() {
     let (code, words) = said(give(&publish(&temp.path().join("build"), &url, "new", 1000)));
     assert!(code == 2 && words.contains("can only be read"), "{code}: {words}");
 
-    // Damage on the way is damage.
+    // So is what has no end: no more of it is taken than the entry says.
     let object = tree_object(&root);
+    let whole = fs::read(&object).unwrap();
+    fs::write(&object, [whole.as_slice(), &[0; 5000]].concat()).unwrap();
+    let (code, words) = said(give(&take(&url, "a", &temp.path().join("more"))));
+    assert!(code == 1 && words.contains("larger than"), "{code}: {words}");
+    assert_eq!(files(&temp.path().join("more")), Vec::<String>::new());
+    fs::write(&object, &whole).unwrap();
+
+    // Damage on the way is damage.
     let half = fs::read(&object).unwrap().len() / 2;
     fs::File::options().write(true).open(&object).unwrap().set_len(half as u64).unwrap();
     let (code, words) = said(give(&take(&url, "a", &temp.path().join("half"))));

@@ -2,6 +2,7 @@
 //! taken back.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -36,6 +37,38 @@ fn tokens(program: &Path, model: &str) -> Value {
     serde_json::from_str::<Value>(&report).unwrap()["tokens"].clone()
 }
 
+/// The program's own list of crates, as auditors read it, is what the bill of materials beside it says.
+#[track_caller]
+fn carries_its_list_of_crates(prefix: &Path) {
+    let program = std::fs::canonicalize(prefix.join("bin/anneal")).unwrap();
+    let carried = auditable_info::audit_info_from_file(&program, auditable_info::Limits::default()).unwrap();
+    let carried: BTreeSet<String> = carried
+        .packages
+        .iter()
+        .filter(|package| !package.root)
+        .map(|package| format!("{} {} {}", package.name, package.version, package.source))
+        .collect();
+    let bill = program.parent().and_then(Path::parent).unwrap().join("sbom.cdx.json");
+    let bill: Value = serde_json::from_slice(&std::fs::read(bill).unwrap()).unwrap();
+    let source = |purl: &str| match purl {
+        purl if purl.starts_with("pkg:cargo/") => Some("crates.io"),
+        purl if purl.starts_with("pkg:generic/anneal/") => Some("local"),
+        _ => None,
+    };
+    let word = |part: &Value, key: &str| part[key].as_str().unwrap().to_string();
+    let listed: BTreeSet<String> = bill["components"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|part| {
+            let source = source(part["purl"].as_str()?)?;
+            Some(format!("{} {} {source}", word(part, "name"), word(part, "version")))
+        })
+        .collect();
+    assert!(carried.len() > 100, "{carried:?}");
+    assert_eq!(carried, listed);
+}
+
 #[test]
 fn an_archive_is_made_alike_twice_installed_run_and_taken_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -61,6 +94,7 @@ fn an_archive_is_made_alike_twice_installed_run_and_taken_back() {
     let to = ["--prefix", prefix.to_str().unwrap()];
     succeeded(&sh(&[&["--from", from][..], &to].concat()));
     assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
+    carries_its_list_of_crates(&prefix);
     succeeded(&xtask(&[&["uninstall", "--all"][..], &to].concat()));
     assert!(!prefix.join("bin/anneal").exists() && !prefix.join("lib/anneal").exists());
     succeeded(&xtask(&[&["install", "--from", from][..], &to].concat()));

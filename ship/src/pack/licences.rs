@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{DOCUMENTS, Member, Members, add};
 use crate::order::Parts;
-use crate::sbom::Crate;
+use crate::sbom::Described;
 
 /// Beginnings of the names of files that hold licences, in lower case.
 const NAMES: [&str; 6] = ["license", "licence", "copying", "copyright", "notice", "unlicense"];
@@ -19,7 +19,7 @@ const FOLDERS: [&str; 3] = ["licenses", "licences", "license"];
 const DEEPEST: usize = 6;
 
 /// Adds the licence files of all parts to `members`; which crates have none.
-pub fn collect(parts: &Parts, crates: &[Crate], members: &mut Members) -> Result<Vec<String>> {
+pub fn collect(parts: &Parts, crates: &[Described], members: &mut Members) -> Result<Vec<String>> {
     for licences in &parts.licences {
         let found = below(&licences.folder, if licences.deep { DEEPEST } else { 0 })?;
         ensure!(
@@ -38,8 +38,8 @@ pub fn collect(parts: &Parts, crates: &[Crate], members: &mut Members) -> Result
     for part in &parts.others {
         writeln!(listed, "{:<44} {}", format!("{}-{}", part.name, part.version), part.license)?;
     }
-    for part in crates.iter().filter(|part| part.is_foreign()) {
-        let own = format!("{}-{}", part.name, part.version);
+    for part in crates.iter().filter(|part| part.linked.is_foreign()) {
+        let own = format!("{}-{}", part.linked.name, part.linked.version);
         let mut found = below(&part.folder, 0)?;
         let named = part.license_file.as_ref().map(|file| part.folder.join(file));
         found.extend(named.filter(|file| file.is_file() && !found.contains(file)));

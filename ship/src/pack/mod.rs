@@ -67,7 +67,7 @@ pub fn pack(order: &Pack) -> Result<Packed> {
     name::check_version(&order.name)?;
     std::fs::create_dir_all(&order.out).with_context(|| format!("cannot make {}", order.out.display()))?;
     let mut members = given(&order.files)?;
-    let crates = order.parts.rust.as_ref().map(|rust| sbom::crates(rust, &order.target)).transpose()?;
+    let crates = order.parts.rust.as_ref().map(|rust| sbom::described(rust, &order.target)).transpose()?;
     let crates = crates.unwrap_or_default();
     let bill = sbom::bill(order, &crates)?;
     add(&mut members, SBOM, Member::made(bill)?)?;

@@ -1,19 +1,20 @@
 //! The bill of materials: CycloneDX 1.6, <https://cyclonedx.org/docs/1.6/json/>. Written by hand, for `cyclonedx-bom` brings
 //! XML, and gives every document a random number.
 
-mod crates;
+mod described;
 
 use std::collections::BTreeMap;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 
-pub use crates::{Crate, crates};
+pub use described::{Described, described};
 
+use crate::crates::Crate;
 use crate::order::{Pack, Part};
 
 /// The document, as it is written to a file.
-pub fn bill(order: &Pack, crates: &[Crate]) -> Result<Vec<u8>> {
+pub fn bill(order: &Pack, crates: &[Described]) -> Result<Vec<u8>> {
     let root = format!("pkg:generic/anneal@{}?profile={}", order.version, encoded(&order.profile));
     let package = order.parts.rust.as_ref().map(|rust| rust.package.as_str());
     let is_root = |part: &Crate| Some(part.name.as_str()) == package;
@@ -22,10 +23,11 @@ pub fn bill(order: &Pack, crates: &[Crate]) -> Result<Vec<u8>> {
     let mut components: BTreeMap<String, Value> = BTreeMap::new();
     let mut depends: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for part in crates {
-        let needs = part.needs.iter().map(|needed| reference(&crates[*needed])).collect();
-        depends.insert(reference(part), needs);
-        if !is_root(part) {
-            components.insert(purl(part), component(part));
+        let linked = &part.linked;
+        let needs = linked.needs.iter().map(|needed| reference(&crates[*needed].linked)).collect();
+        depends.insert(reference(linked), needs);
+        if !is_root(linked) {
+            components.insert(purl(linked), component(part));
         }
     }
     for other in &order.parts.others {
@@ -71,27 +73,28 @@ pub fn bill(order: &Pack, crates: &[Crate]) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-fn component(part: &Crate) -> Value {
+fn component(part: &Described) -> Value {
+    let linked = &part.linked;
     let mut component = json!({
         "type": "library",
-        "bom-ref": purl(part),
-        "name": part.name,
-        "version": part.version,
+        "bom-ref": purl(linked),
+        "name": linked.name,
+        "version": linked.version,
         "scope": "required",
-        "purl": purl(part),
+        "purl": purl(linked),
     });
     let mut set = |key: &str, value: Value| component[key] = value;
     if let Some(license) = &part.license {
         set("licenses", json!([{ "expression": expression(license) }]));
     }
-    if let Some(checksum) = &part.checksum {
+    if let Some(checksum) = &linked.checksum {
         set("hashes", json!([{ "alg": "SHA-256", "content": checksum }]));
     }
     if let Some(description) = &part.description {
         set("description", json!(description.split_whitespace().collect::<Vec<_>>().join(" ")));
     }
-    if !part.features.is_empty() {
-        set("properties", properties(&[("cargo:features".to_string(), part.features.join(","))]));
+    if !linked.features.is_empty() {
+        set("properties", properties(&[("cargo:features".to_string(), linked.features.join(","))]));
     }
     component
 }

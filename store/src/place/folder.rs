@@ -1,7 +1,7 @@
 //! A folder: on this machine, or on one that many have mounted.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -120,11 +120,12 @@ impl Place for Folder {
         if fs::metadata(&path).is_err_and(|error| is_absent(&error)) {
             return Ok(false);
         }
-        let from = files::open_regular(&path)?;
+        let from = files::open_regular(&path)?.take(size.0.saturating_add(1));
         let to_file = File::create_new(to).with_context(|| format!("cannot write {}", to.display()))?;
         let mut progress = Progress::new("fetching", Some(size.0));
-        files::copy(from, &to_file, |piece| progress.add(piece.len() as u64))
+        let copied = files::copy(from, &to_file, |piece| progress.add(piece.len() as u64))
             .with_context(|| format!("cannot copy {} to {}", path.display(), to.display()))?;
+        ensure!(copied <= size.0, "{} is larger than {size}: it is not what it should be", path.display());
         Ok(true)
     }
 

@@ -36,8 +36,8 @@ impl Place for Http {
         fetch::small_if_there(&self.url(path), most.0)
     }
 
-    fn fetch(&self, path: &str, _size: Bytes, to: &Path) -> Result<bool> {
-        fetch::to_file_if_there(&self.url(path), to)
+    fn fetch(&self, path: &str, size: Bytes, to: &Path) -> Result<bool> {
+        fetch::to_file_if_there(&self.url(path), to, size)
     }
 
     fn size(&self, _path: &str) -> Result<Option<Bytes>> {

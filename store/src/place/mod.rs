@@ -17,7 +17,8 @@ pub trait Place {
     /// What is at `path`, of at most `most` bytes; nothing where there is no such file.
     fn small(&self, path: &str, most: Bytes) -> Result<Option<Vec<u8>>>;
 
-    /// Copies what is at `path`, of `size` bytes, to the new file `to`; whether it is there.
+    /// Copies what is at `path`, of `size` bytes, to the new file `to`; whether it is there. More bytes are an error, before
+    /// they fill the disk.
     fn fetch(&self, path: &str, size: Bytes, to: &Path) -> Result<bool>;
 
     /// Size of what is at `path`.

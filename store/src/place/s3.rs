@@ -150,7 +150,7 @@ impl Place for S3 {
             progress.add(piece.len() as u64);
             left = left
                 .checked_sub(piece.len() as u64)
-                .with_context(|| format!("{path} is larger than {size}, which its entry says"))?;
+                .with_context(|| format!("{path} is larger than {size}: it is not what it should be"))?;
             file.write_all(piece).with_context(cannot)
         })?;
         Ok(true)

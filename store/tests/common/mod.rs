@@ -12,7 +12,7 @@ use build_info::tuning::CpuKey;
 use ship::order::Item;
 use store::key::digest;
 use store::order::{Ask, Choose, Publish, Take, Tune};
-use store::{Answer, CpuKind, Location, Order, Parts, Reply};
+use store::{Answer, Build, CpuKind, Location, Order, Parts, Reply};
 
 pub const NAME: &str = "anneal-0.1.0-x86_64-unknown-linux-gnu-native";
 
@@ -61,17 +61,19 @@ pub fn publish(folder: &Path, store: &str, engine: &str, size: usize) -> Order {
     let item = |from: &str, to: &str| Item { from: folder.join(from), to: to.into(), executable: false };
     Order::Publish(Box::new(Publish {
         store: location(store),
-        parts: parts(engine),
-        profile: "native".into(),
-        version: "0.1.0".into(),
-        target: "x86_64-unknown-linux-gnu".into(),
-        glibc: Some("2.28".parse().unwrap()),
-        plan_hash: digest(format!("plan of {engine}").as_bytes()),
-        variant: None,
-        published: "2026-01-01T00:00:00Z".into(),
-        gate: "passed".into(),
-        audit: "passed".into(),
-        name: NAME.into(),
+        build: Build {
+            parts: parts(engine),
+            profile: "native".into(),
+            version: "0.1.0".into(),
+            target: "x86_64-unknown-linux-gnu".into(),
+            glibc: Some("2.28".parse().unwrap()),
+            plan_hash: digest(format!("plan of {engine}").as_bytes()),
+            variant: None,
+            published: "2026-01-01T00:00:00Z".into(),
+            gate: "passed".into(),
+            audit: "passed".into(),
+            name: NAME.into(),
+        },
         archive,
         tree: vec![item("anneal", "bin/anneal"), item("build_info.json", "build_info.json")],
         mtime: 1_700_000_000,

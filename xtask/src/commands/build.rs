@@ -204,7 +204,7 @@ fn would_take(workspace: &Workspace, store: Location, host: &Host, plan: &Plan, 
     let key = parts.key();
     let hit = match storing::ask(workspace, &store, &parts, ui) {
         Ok(Some(entry)) if entry.tree.is_some() => {
-            ui.say(format_args!("the store {store} has this build, published {}", entry.published));
+            ui.say(format_args!("the store {store} has this build, published {}", entry.build.published));
             Some(true)
         }
         Ok(_) => {

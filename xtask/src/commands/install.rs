@@ -100,14 +100,14 @@ fn from_store(workspace: &Workspace, args: &Args, store: Location, ui: &Ui) -> R
     notes.iter().for_each(|note| ui.warn(note));
     ui.say(format_args!(
         "{} for {}, published {}, gate {}, audit {}",
-        entry.name,
-        entry.parts.kind(),
-        entry.published,
-        entry.gate,
-        entry.audit
+        entry.build.name,
+        entry.build.parts.kind(),
+        entry.build.published,
+        entry.build.gate,
+        entry.build.audit
     ));
     let Some(archive) = archive else {
-        return ui.result(&entry, format_args!("would install {}, {}", entry.name, entry.archive.size));
+        return ui.result(&entry, format_args!("would install {}, {}", entry.build.name, entry.archive.size));
     };
     let order = order::Install {
         from: archive.to_string_lossy().into_owned(),
@@ -119,7 +119,7 @@ fn from_store(workspace: &Workspace, args: &Args, store: Location, ui: &Ui) -> R
     };
     install(workspace, order, ui)?;
     if let Some(tuning) = tuning {
-        storing::merge(tuning, &entry.plan_hash, ui);
+        storing::merge(tuning, &entry.build.plan_hash, ui);
     }
     Ok(())
 }

@@ -6,10 +6,10 @@ use anyhow::{Context, Result, bail};
 use build_info::BuildInfo;
 use build_info::switches::Allocator;
 use serde::Deserialize;
-use ship::order::{Licences, Part, Parts, Rust};
+use ship::order::{Licences, Part, Parts};
 
 use super::Needs;
-use crate::process;
+use crate::stages;
 use crate::workspace::Workspace;
 
 /// The parts of the build `info`, whose program needs `needs`.
@@ -21,21 +21,9 @@ pub fn parts(workspace: &Workspace, info: &BuildInfo, needs: &Needs) -> Result<P
     if let Some(folder) = rust_documents().filter(|folder| folder.join("licenses").is_dir()) {
         licences.push(Licences { folder, name: format!("rust-std-{}", rustc_version(info)), deep: false });
     }
-    let rust = Rust {
-        workspace: workspace.root().to_path_buf(),
-        cargo: PathBuf::from(process::cargo()),
-        package: "anneal".to_string(),
-        features: features(info),
-    };
+    let allocator = info.switches.as_ref().map_or(Allocator::System, |switches| switches.allocator);
+    let rust = stages::rust(workspace, allocator);
     Ok(Parts { rust: Some(rust), others: others(info, needs), licences })
-}
-
-/// The engine's features beyond the default ones, as the engine's stage has them.
-fn features(info: &BuildInfo) -> Vec<String> {
-    match info.switches.as_ref().map(|switches| switches.allocator) {
-        None | Some(Allocator::System) => Vec::new(),
-        Some(allocator) => vec![format!("anneal/{allocator}")],
-    }
 }
 
 fn others(info: &BuildInfo, needs: &Needs) -> Vec<Part> {

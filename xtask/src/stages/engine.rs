@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use build_info::switches::Allocator;
 use serde::Deserialize;
+use ship::order::Rust;
 
-use super::{Build, zig};
+use super::{Build, auditable, zig};
 use crate::plan::Plan;
 use crate::process::{self, Run, Stream};
 use crate::ui::Progress;
@@ -75,9 +76,11 @@ pub fn engine(build: &Build, progress: &mut Progress) -> Result<()> {
 /// next one replaces it.
 pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<PathBuf> {
     let plan = build.plan;
-    let total = count_packages(build).unwrap_or(0);
+    let rust = rust(build.workspace, plan.switches.allocator);
+    let total = count_packages(build, &rust).unwrap_or(0);
     let wrapper = wrapper(build)?;
     let environment = build.cargo_environment(wrapper.as_deref())?;
+    let crates = auditable::write(build.workspace, &rust, &plan.target)?;
     let mut finished = BTreeSet::new();
     let mut executable = None;
     Run::new(process::cargo(), &build.log)
@@ -87,7 +90,7 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
         // Named even when it is the host: else RUSTFLAGS reach build scripts too.
         .args(["--target", &plan.target])
         .args(["--jobs", &build.jobs().to_string()])
-        .args(features(plan))
+        .args(features(&rust))
         .args(
             plan.codegen.cargo_lto.iter().flat_map(|lto| {
                 ["--config".to_string(), format!("profile.{}.lto={lto:?}", plan.cargo_profile)]
@@ -102,6 +105,7 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
         .env("ANNEAL_LLAMA_HEADERS", std::env::join_paths(build.tree()?.headers())?)
         .envs(&libclang(plan))
         .env("ANNEAL_LLAMA_PREFIX", prefix)
+        .env("ANNEAL_AUDITABLE", crates)
         .watch(|stream, line| match (stream, serde_json::from_str::<Message>(line)) {
             (Stream::Out, Ok(message)) if message.reason == "compiler-artifact" => {
                 if message.executable.is_some() {
@@ -170,12 +174,23 @@ fn wrapping(flags: &[String]) -> String {
     )
 }
 
-/// The engine's features that the plan asks for.
-fn features(plan: &Plan) -> Vec<String> {
-    match plan.switches.allocator {
+/// The engine as cargo is asked for it.
+pub fn rust(workspace: &Workspace, allocator: Allocator) -> Rust {
+    let features = match allocator {
         Allocator::System => Vec::new(),
-        allocator => vec![format!("--features=anneal/{allocator}")],
+        allocator => vec![format!("anneal/{allocator}")],
+    };
+    Rust {
+        workspace: workspace.root().to_path_buf(),
+        cargo: PathBuf::from(process::cargo()),
+        package: "anneal".to_string(),
+        features,
     }
+}
+
+/// The engine's features that the plan asks for, as cargo takes them.
+fn features(rust: &Rust) -> impl Iterator<Item = String> {
+    rust.features.iter().map(|feature| format!("--features={feature}"))
 }
 
 /// A line of cargo's JSON messages.
@@ -196,12 +211,12 @@ struct Target {
 }
 
 /// How many packages the engine is made of.
-fn count_packages(build: &Build) -> Result<u64> {
+fn count_packages(build: &Build, rust: &Rust) -> Result<u64> {
     let tree = Run::new(process::cargo(), &build.log)
         .dir(build.workspace.root())
         .args(["tree", "--locked", "--package", "anneal", "--edges", "normal,build", "--prefix", "none"])
         .args(["--target", &build.plan.target])
-        .args(features(build.plan))
+        .args(features(rust))
         .output()?;
     let packages: BTreeSet<&str> =
         tree.lines().map(|line| line.trim_end_matches(" (*)")).filter(|line| !line.is_empty()).collect();

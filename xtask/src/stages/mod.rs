@@ -2,6 +2,7 @@
 //! build that was stopped goes on where it was.
 
 mod audit;
+mod auditable;
 mod blas;
 pub mod bolt;
 pub mod border;
@@ -38,6 +39,7 @@ use crate::plan::{Cross, Plan};
 use crate::process::{self, Executable, Log, Run};
 use crate::ui::{Progress, Ui};
 use crate::workspace::Workspace;
+pub use engine::rust;
 use folder::Folder;
 pub use folder::{Builds, Found, Lock};
 pub use named::{executable, named};

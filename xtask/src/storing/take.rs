@@ -65,12 +65,12 @@ fn try_to_take(request: &Request, ui: &Ui) -> Result<Option<Outcome>> {
         store: request.store.to_string(),
         key: entry.key.clone(),
         object,
-        published: entry.published.clone(),
+        published: entry.build.published.clone(),
     };
     let outcome = request
         .build
         .adopt(&folder, origin, request.hostname)
-        .with_context(|| format!("the build {} of {} is not taken", entry.key, entry.published))?;
+        .with_context(|| format!("the build {} of {} is not taken", entry.key, entry.build.published))?;
     if let Some(tuning) = tuning {
         merge(tuning, &outcome.info.plan_hash, ui);
     }

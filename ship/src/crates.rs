@@ -1,8 +1,6 @@
-//! Which crates are really in a program: what `cargo tree` resolves for it alone. `cargo metadata` tells the rest, but joins
-//! the features of all members of a workspace.
+//! Which crates are really in a program: what `cargo tree` resolves for it alone.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -20,43 +18,19 @@ pub struct Crate {
     pub version: String,
     /// Its features that are on.
     pub features: Vec<String>,
-    /// SPDX expression, as its author wrote it.
-    pub license: Option<String>,
-    /// File that its author named in place of an expression.
-    pub license_file: Option<PathBuf>,
-    /// What it is.
-    pub description: Option<String>,
     /// Digest of its package, where it came from a registry.
     pub checksum: Option<Sha256>,
-    /// Its source folder.
-    pub folder: PathBuf,
+    /// Where it came from, in cargo's words; none of this workspace's crates has one.
+    pub source: Option<String>,
     /// Places of what it needs in the list of crates.
     pub needs: BTreeSet<usize>,
-    foreign: bool,
 }
 
 impl Crate {
     /// Whether it is none of this workspace.
     pub fn is_foreign(&self) -> bool {
-        self.foreign
+        self.source.is_some()
     }
-}
-
-/// What `cargo metadata` tells.
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-}
-
-#[derive(Deserialize)]
-struct Package {
-    name: String,
-    version: String,
-    license: Option<String>,
-    license_file: Option<PathBuf>,
-    description: Option<String>,
-    source: Option<String>,
-    manifest_path: PathBuf,
 }
 
 /// What Cargo.lock holds.
@@ -69,6 +43,7 @@ struct Lock {
 struct Locked {
     name: String,
     version: String,
+    source: Option<String>,
     checksum: Option<Sha256>,
 }
 
@@ -84,7 +59,7 @@ struct Line {
 type Id = (String, String);
 
 /// The crates of a program for `target`, by name and version: neither what build scripts nor what macros are made of.
-pub fn crates(rust: &Rust, target: &str) -> Result<Vec<Crate>> {
+pub fn linked(rust: &Rust, target: &str) -> Result<Vec<Crate>> {
     let features = match rust.features.is_empty() {
         true => Vec::new(),
         false => vec![format!("--features={}", rust.features.join(","))],
@@ -92,20 +67,17 @@ pub fn crates(rust: &Rust, target: &str) -> Result<Vec<Crate>> {
     let tree = ["tree", "--locked", "--package", &rust.package, "--edges", "normal,no-proc-macro"];
     let form = ["--prefix", "depth", "--format", "{p}|{f}", "--color", "never", "--target", target];
     let tree = cargo(rust, tree.into_iter().chain(form).chain(features.iter().map(String::as_str)))?;
-    let metadata =
-        cargo(rust, ["metadata", "--locked", "--format-version", "1", "--filter-platform", target])?;
-    let metadata: Metadata =
-        serde_json::from_slice(&metadata).context("cannot understand `cargo metadata`")?;
     let lock = rust.workspace.join("Cargo.lock");
     let text = std::fs::read_to_string(&lock).with_context(|| format!("cannot read {}", lock.display()))?;
     let lock: Lock =
         toml::from_str(&text).with_context(|| format!("cannot understand {}", lock.display()))?;
     let lines = String::from_utf8(tree).context("cannot understand `cargo tree`")?;
     let lines = lines.lines().filter(|line| !line.is_empty()).map(line).collect::<Result<Vec<_>>>()?;
-    join(&lines, metadata.packages, lock.package)
+    join(&lines, lock.package)
 }
 
-fn cargo<'a>(rust: &Rust, arguments: impl IntoIterator<Item = &'a str>) -> Result<Vec<u8>> {
+/// What cargo prints when it is given `arguments`.
+pub(crate) fn cargo<'a>(rust: &Rust, arguments: impl IntoIterator<Item = &'a str>) -> Result<Vec<u8>> {
     let arguments: Vec<&str> = arguments.into_iter().collect();
     let shown = arguments.join(" ");
     let output = Command::new(&rust.cargo)
@@ -138,33 +110,23 @@ fn line(text: &str) -> Result<Line> {
     })
 }
 
-fn join(lines: &[Line], packages: Vec<Package>, locked: Vec<Locked>) -> Result<Vec<Crate>> {
+fn join(lines: &[Line], locked: Vec<Locked>) -> Result<Vec<Crate>> {
     let id = |line: &Line| (line.name.clone(), line.version.clone());
     let names: BTreeSet<Id> = lines.iter().map(id).collect();
     let places: BTreeMap<&Id, usize> = names.iter().enumerate().map(|(place, id)| (id, place)).collect();
-    let mut known: BTreeMap<Id, Package> = BTreeMap::new();
-    for package in packages {
-        known.insert((package.name.clone(), package.version.clone()), package);
-    }
-    let checksums: BTreeMap<Id, Option<Sha256>> =
-        locked.into_iter().map(|locked| ((locked.name, locked.version), locked.checksum)).collect();
+    let mut known: BTreeMap<Id, Locked> =
+        locked.into_iter().map(|locked| ((locked.name.clone(), locked.version.clone()), locked)).collect();
 
     let mut crates = Vec::new();
     for id in &names {
-        let package =
-            known.remove(id).with_context(|| format!("`cargo metadata` knows no {} {}", id.0, id.1))?;
-        let folder = package.manifest_path.parent().unwrap_or(Path::new(".")).to_path_buf();
+        let locked = known.remove(id).with_context(|| format!("Cargo.lock knows no {} {}", id.0, id.1))?;
         crates.push(Crate {
-            name: package.name,
-            version: package.version,
+            name: locked.name,
+            version: locked.version,
             features: Vec::new(),
-            license: package.license,
-            license_file: package.license_file,
-            description: package.description,
-            checksum: checksums.get(id).cloned().flatten(),
-            folder,
+            checksum: locked.checksum,
+            source: locked.source,
             needs: BTreeSet::new(),
-            foreign: package.source.is_some(),
         });
     }
     // The way from the root to the line before.
@@ -190,19 +152,16 @@ mod tests {
 
     #[test]
     fn a_tree_becomes_a_graph() {
-        let package = |name: &str, source: Option<&str>| Package {
+        let locked = |name: &str, source: Option<&str>| Locked {
             name: name.to_string(),
             version: "1.0.0".to_string(),
-            license: None,
-            license_file: None,
-            description: None,
             source: source.map(str::to_string),
-            manifest_path: PathBuf::from(format!("/x/{name}/Cargo.toml")),
+            checksum: None,
         };
         let text = ["0a v1.0.0 (/x/a)|", "1b v1.0.0|default,std", "2c v1.0.0|", "1c v1.0.0|alloc (*)"];
         let lines = text.map(|text| line(text).unwrap());
-        let packages = || vec![package("a", None), package("b", Some("r")), package("c", Some("r"))];
-        let crates = join(&lines, packages(), Vec::new()).unwrap();
+        let locked = vec![locked("a", None), locked("b", Some("r")), locked("c", Some("r"))];
+        let crates = join(&lines, locked).unwrap();
         let told: Vec<_> = crates
             .iter()
             .map(|part| {
@@ -218,7 +177,7 @@ mod tests {
             ]
         );
         assert_eq!(crates.iter().map(Crate::is_foreign).collect::<Vec<_>>(), [false, true, true]);
-        assert!(join(&lines, Vec::new(), Vec::new()).is_err());
+        assert!(join(&lines, Vec::new()).is_err());
         assert!(line("what?").is_err());
     }
 }
