@@ -100,29 +100,33 @@ pub fn digest(plan: &Plan, workspace: &Workspace) -> Result<String> {
 fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static str, String); 4] {
     // The crate `cc` names rustc's target, which zig spells otherwise. rustc hands archives through -Wl, which zig takes for
     // options, and asks for the lines of debuggers to be stripped, for which zig strips names as well.
-    let filter = "for argument; do\n  shift\n  case $argument in\n    --target=* | -Wl,--strip-debug) ;;\n    \
-                  -Wl,/*) set -- \"$@\" \"${argument#-Wl,}\" ;;\n    *) set -- \"$@\" \"$argument\" ;;\n  esac\ndone";
+    let filter = "for argument; do\n  shift\n  case $argument in\n    \
+                  --target=* | -Wl,--strip-debug) continue ;;\n    -Wl,/*) argument=${argument#-Wl,} ;;\n    \
+                  -c | -S | -E) compiles=yes ;;\n  esac\n  set -- \"$@\" \"$argument\"\ndone";
     // Where the checkout lies a script sees by its own place: sccache takes what a compiler's file holds for what it is, and
     // one checkout is to find what was compiled in another. The version is there for the same reason.
     let own = quote(&folder.strip_prefix(root).unwrap_or(folder).to_string_lossy());
-    let text = |command: &str| {
+    let program = below(program, root);
+    let text = |command: &str, compiling: &str| {
         let version = &zig.version;
-        let program = below(program, root);
         format!(
-            "#!/bin/sh\n# zig {version}\nroot=${{0%/{own}/*}}\n{filter}\nexec {program} {command} \"$@\"\n"
+            "#!/bin/sh\n# zig {version}\nroot=${{0%/{own}/*}}\ncompiles=\n{filter}\n{compiling}exec {program} {command} \"$@\"\n"
         )
     };
     let target = quote(&zig.target);
     // Before all others, for who says nothing of optimisation: with what zig is told when it links it compiles the C++
-    // runtime, once for each optimisation that it is told, and without any it would be a debug build. And where things lie
-    // on this machine stays out of it: assertions name their files, the crate `ring` asks for debuggers' lines.
+    // runtime, once for each optimisation that it is told, and without any it would be a debug build.
+    let compiler = |name: &str| format!("{name} -target {target} -O2 -g0 -fomit-frame-pointer");
+    // Where things lie on this machine stays out of what is compiled: assertions name their files, the crate `ring` asks for
+    // debuggers' lines. zig is not told so when it links: the runtime is kept by what it was compiled with, and would be
+    // compiled anew, for minutes, in each checkout. What its lines name is stripped from the program.
     let maps = places(root).map(|(place, name)| format!("-ffile-prefix-map={}={name}", below(&place, root)));
-    let defaults = format!("-O2 -g0 -fomit-frame-pointer {}", maps.collect::<Vec<_>>().join(" "));
+    let maps = format!("[ -z \"$compiles\" ] || set -- {} \"$@\"\n", maps.collect::<Vec<_>>().join(" "));
     [
-        (CC, text(&format!("cc -target {target} {defaults}"))),
-        (CXX, text(&format!("c++ -target {target} {defaults}"))),
-        (AR, text("ar")),
-        (RANLIB, text("ranlib")),
+        (CC, text(&compiler("cc"), &maps)),
+        (CXX, text(&compiler("c++"), &maps)),
+        (AR, text("ar", "")),
+        (RANLIB, text("ranlib", "")),
     ]
 }
 
@@ -167,12 +171,17 @@ mod tests {
         assert_eq!(one.0, other.0);
         assert!(one.0.contains("\n# zig 1.2.3\n"), "{}", one.0);
         for (root, script) in roots.iter().zip([one.1, other.1]) {
-            let output =
-                std::process::Command::new(script).args(["-c", "a b.c", "--target=z"]).output().unwrap();
-            let said = String::from_utf8(output.stdout).unwrap();
+            let says = |arguments: &[&str]| {
+                let output = std::process::Command::new(&script).args(arguments).output().unwrap();
+                String::from_utf8(output.stdout).unwrap()
+            };
+            let said = says(&["-c", "a b.c", "--target=z"]);
             let map = format!("|-ffile-prefix-map={}=anneal|", root.display());
             assert!(said.starts_with("c++|-target|x-linux-gnu.2.28|") && said.contains(&map), "{said}");
             assert!(said.ends_with("|-c|a b.c|"), "{said}");
+            // What zig compiles for a link is the same for all checkouts.
+            let said = says(&["a b.o", "-Wl,--strip-debug", "-Wl,/x/y.a", "-o", "a b"]);
+            assert!(said.ends_with("|a b.o|/x/y.a|-o|a b|") && !said.contains("prefix-map"), "{said}");
         }
     }
 }
