@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use build_info::{Bytes, Sha256};
 use serde::{Deserialize, Serialize};
 
+/// Bytes in the name of an archive: with the `/` of a folder they fill the field that a tar header has for a name.
+pub const LONGEST_NAME: usize = 99;
+
 /// What is to be done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -68,7 +71,7 @@ pub enum Answer {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pack {
-    /// Name of the archive without its ending, and of the one folder in it.
+    /// Name of the archive without its ending, and of the one folder in it, of at most [`LONGEST_NAME`] bytes.
     pub name: String,
     /// Version of Anneal.
     pub version: String,
