@@ -44,7 +44,8 @@ do=install from='' prefix='' sum='' check=yes key="${ANNEAL_MINISIGN_KEY:-}" all
 while [ $# -gt 0 ]; do
     case $1 in
     --from | --prefix | --sha256 | --key)
-        [ $# -ge 2 ] || fail 2 "$1 wants a value"
+        # An empty one is a variable that somebody forgot to set: no key, or no sum, would then be asked for.
+        if [ $# -lt 2 ] || [ -z "$2" ]; then fail 2 "$1 wants a value"; fi
         case $1 in
         --from) from=$2 ;;
         --prefix) prefix=$2 ;;
@@ -84,7 +85,7 @@ versions=$home/versions
 is_name() { # whether $1 can name a version
     case $1 in
     *[!A-Za-z0-9._+-]* | '') return 1 ;;
-    anneal-*) [ ${#1} -le 128 ] ;;
+    anneal-*) [ ${#1} -le 99 ] ;; # longer ones do not fit into a tar header
     *) return 1 ;;
     esac
 }
@@ -150,22 +151,31 @@ present() { # links of ours
 
 # --- one at a time -------------------------------------------------------------------------------------------------
 
-staging='' made_links='' placed=''
+staging='' becomes='' made_links='' placed='' locked=''
 leave() {
     code=$?
     trap '' INT TERM HUP
     # Links and a version that were made for what did not become current.
-    if [ -n "$made_links" ]; then
+    if [ -n "$becomes" ] && [ "$(readlink "$home/current")" != "versions/$becomes" ]; then
         printf '%s' "$made_links" | while read -r link; do rm -f "$prefix/$link"; done
+        [ -z "$placed" ] || rm -rf "$placed"
     fi
-    [ -z "$placed" ] || rm -rf "$placed"
     [ -z "$staging" ] || rm -rf "$staging"
+    # Where the first installation was refused, nothing is installed, and no uninstaller will come.
+    if [ -n "$locked" ] && [ ! -L "$home/current" ] && [ ! -L "$home/previous" ] && rmdir "$versions" 2>/dev/null; then
+        remove_empty
+    fi
     exit "$code"
 }
 
+listen() { trap 'exit 130' INT TERM HUP; }
+
+# Who asks to stop while links and folders change places would leave what nobody wanted; it takes milliseconds.
+deafen() { trap '' INT TERM HUP; }
+
 lock() {
     trap leave EXIT
-    trap 'exit 130' INT TERM HUP
+    listen
     (: >>"$home/.lock") 2>/dev/null || fail 1 "cannot write to $home: take a folder that you may write to with --prefix \
 DIR, or install as root"
     if has flock; then
@@ -177,6 +187,7 @@ DIR, or install as root"
     else
         printf 'warning: flock is not there (util-linux brings it): start no second installer meanwhile\n' >&2
     fi
+    locked=yes
     printf '%s of process %s' "$do" $$ >"$home/.lock"
     for left in "$home"/.staging-* "$home"/.current.* "$home"/.previous.* "$home"/.folders.*; do
         pid=${left##*/.}
@@ -204,11 +215,31 @@ $missing"
         *) folder=. ;;
         esac
     done
-    mkdir -p "$prefix/$1" || fail 1 "cannot make $prefix/$1: take a folder that you may write to with --prefix DIR, or \
-install as root"
+    mkdir -p "$prefix/$1" || {
+        printf '%s' "$missing" | remove_folders
+        fail 1 "cannot make $prefix/$1: take a folder that you may write to with --prefix DIR, or install as root"
+    }
     [ -d "$home" ] || return 0
     { cat "$home/folders" 2>/dev/null || :; printf '%s' "$missing"; } | sort -u >"$home/.folders.$$"
     mv -f "$home/.folders.$$" "$home/folders"
+}
+
+remove_folders() { # those told on stdin, the deepest first; what is not empty holds what others put there
+    awk -F/ '$0 != "" { print ($0 == "." ? 0 : NF), $0 }' | sort -rn | cut -d' ' -f2- |
+        while read -r folder; do
+            case /$folder/ in
+            /./) rmdir "$prefix" 2>/dev/null || : ;;
+            */../*) ;;
+            *) rmdir "$prefix/$folder" 2>/dev/null || : ;;
+            esac
+        done
+}
+
+remove_empty() { # all that is ours, where no version is
+    folders=$(cat "$home/folders" 2>/dev/null || :)
+    rm -f "$home/folders" "$home/.lock"
+    rmdir "$home" 2>/dev/null || :
+    printf '%s\n' "$folders" | remove_folders
 }
 
 # --- archives ------------------------------------------------------------------------------------------------------
@@ -234,24 +265,42 @@ fetch() { # URL FILE; 1 when it is not there
         status=$(curl -sSL --proto "$protocols" --proto-redir "$protocols" --max-redirs 5 --max-filesize 2147483648 \
             --connect-timeout 30 --speed-limit 1 --speed-time 30 -o "$2" -w '%{http_code}' "$1") ||
             fail 75 "cannot fetch $1: is the network there?"
-        case $status in
-        200) return 0 ;;
-        404 | 410)
-            rm -f "$2"
-            return 1
-            ;;
-        429 | 5??) fail 75 "$1 answers $status: try again later" ;;
-        *) fail 1 "$1 answers $status" ;;
-        esac
     elif has wget; then
         # It cannot be told to stay with https when it is led elsewhere.
-        wget -q --max-redirect=0 -T 30 -O "$2" "$1" || {
-            rm -f "$2"
-            return 1
-        }
+        code=0
+        wget -S -nv --max-redirect=0 -T 30 -t 1 -o "$staging/answer" -O "$2" "$1" || code=$?
+        # Its exit code tells no 404 from a 403; the server's own words do.
+        status=$(sed -n 's,^ *HTTP/[0-9.]* \([0-9][0-9][0-9]\).*,\1,p' "$staging/answer" | tail -n 1)
+        case $code:$status in
+        0:* | *:[45]??) ;;
+        *:3??) fail 1 "$1 leads elsewhere, where wget may leave https: install curl, or give the address that it leads to" ;;
+        *)
+            cat "$staging/answer" >&2
+            fail 75 "cannot fetch $1: is the network there?"
+            ;;
+        esac
     else
         fail 1 "cannot fetch $1: install curl or wget, or fetch it and its .sha256 by hand and give the file"
     fi
+    case $status in
+    200) return 0 ;;
+    404 | 410)
+        rm -f "$2"
+        return 1
+        ;;
+    429 | 5??) fail 75 "$1 answers $status: try again later" ;;
+    *) fail 1 "$1 answers $status" ;;
+    esac
+}
+
+take() { # $1, of the net or of this machine, to the file $2; 1 when it is not there
+    case $1 in
+    http://* | https://*) fetch "$1" "$2" ;;
+    *)
+        [ -f "$1" ] || return 1
+        cp -- "$1" "$2" || fail 1 "cannot copy $1 to $2: may it be read, and is there room on the disk?"
+        ;;
+    esac
 }
 
 told_sum() { # the sum of $2 in the list $1
@@ -261,7 +310,21 @@ told_sum() { # the sum of $2 in the list $1
             return 0
         fi
     done <"$1"
-    fail 1 "$1 tells no sum of $2; it belongs to another file"
+    fail 1 "$from.sha256 tells no sum of $2; it belongs to another file"
+}
+
+settle_key() { # the key that was given, else the one that is kept; where one cannot be looked for, that is not "none"
+    [ -z "$key" ] || return 0
+    kept=$prefix/etc/anneal/minisign.pub
+    for folder in "$prefix/etc" "$prefix/etc/anneal"; do
+        if [ -e "$folder" ] && { [ ! -d "$folder" ] || [ ! -x "$folder" ]; }; then
+            fail 1 "cannot tell whether there is a key: $folder is no folder, or may not be looked into"
+        fi
+    done
+    if [ -e "$kept" ] || [ -L "$kept" ]; then
+        [ -f "$kept" ] || fail 2 "the key of $kept is no public key of minisign, nor a file that holds one"
+        key=$kept
+    fi
 }
 
 check_archive() { # $archive, whose sum and signature may lie at $archive.sha256 and $archive.minisig
@@ -284,9 +347,6 @@ installs whatever it is"
         [ "$found" = "$expected" ] || fail 1 "$file is damaged, or not what was meant: its SHA-256 is $found and should be \
 $expected; fetch it again"
     fi
-    if [ -z "$key" ] && [ -e "$prefix/etc/anneal/minisign.pub" ]; then
-        key=$prefix/etc/anneal/minisign.pub
-    fi
     [ -n "$key" ] || return 0
     [ -f "$archive.minisig" ] || fail 1 "$from has no signature (.minisig) beside it, and there is a key that must have \
 signed what is installed"
@@ -300,11 +360,11 @@ unpack() { # $archive to $staging/$name
     plain=$staging/plain.tar
     case $archive in
     *.gz)
-        has gzip || fail 1 "cannot unpack $archive: install gzip"
+        has gzip || fail 1 "cannot unpack $from: install gzip"
         set -- gzip -dc
         ;;
     *)
-        has zstd || fail 1 "cannot unpack $archive: install zstd (apt install zstd, dnf install zstd), or take the .tar.gz"
+        has zstd || fail 1 "cannot unpack $from: install zstd (apt install zstd, dnf install zstd), or take the .tar.gz"
         set -- zstd -q -dc
         ;;
     esac
@@ -312,9 +372,10 @@ unpack() { # $archive to $staging/$name
     (
         ulimit -f $most_blocks
         "$@" "$archive" >"$plain"
-    ) || fail 1 "cannot unpack $archive: it is damaged, too large, or the disk is full"
-    tar -tf "$plain" >"$staging/names" || fail 1 "cannot unpack $archive: it is damaged"
-    tar -tvf "$plain" >"$staging/listing" || fail 1 "cannot unpack $archive: it is damaged"
+    ) || fail 1 "cannot unpack $from: it is damaged, too large, or the disk is full"
+    rm -f "$archive"
+    tar -tf "$plain" >"$staging/names" || fail 1 "cannot unpack $from: it is damaged"
+    tar -tvf "$plain" >"$staging/listing" || fail 1 "cannot unpack $from: it is damaged"
     # What an archive of Anneal never holds is refused before anything of it is written.
     [ "$(wc -l <"$staging/names")" -le $most_entries ] || fail 1 "refused: it holds more than $most_entries files"
     ! grep -v '^[-d]' "$staging/listing" >&2 || fail 1 "refused: it holds what is neither a file nor a folder"
@@ -332,9 +393,9 @@ unpack() { # $archive to $staging/$name
     (
         ulimit -f $most_blocks
         cd "$staging" && tar -xof "$plain"
-    ) || fail 1 "cannot unpack $archive: is the disk full?"
+    ) || fail 1 "cannot unpack $from: is the disk full?"
     rm -f "$plain"
-    [ -f "$staging/$name/bin/anneal" ] || fail 1 "$archive holds no program"
+    [ -f "$staging/$name/bin/anneal" ] || fail 1 "$from holds no program"
     [ -z "$(find "$staging/$name" ! -type f ! -type d -o -type f -links +1)" ] || fail 1 "refused: it holds a link"
 }
 
@@ -382,14 +443,14 @@ name"
 
 # --- switching -----------------------------------------------------------------------------------------------------
 
-point() { # the link $1 at $2, by one rename
+point() { # the link $1 at $2, by one rename; 1 when it is not
     beside=$home/.${1##*/}.$$
     rm -f "$beside"
-    ln -s "$2" "$beside"
-    mv -fT "$beside" "$1" || {
+    if ! ln -s "$2" "$beside" || ! mv -fT "$beside" "$1"; then
         rm -f "$beside"
-        fail 1 "cannot point $1 at $2"
-    }
+        printf 'error: cannot point %s at %s\n' "$1" "$2" >&2
+        return 1
+    fi
 }
 
 make_links() { # those that the version in $1 wants; they lead through `current`
@@ -411,18 +472,46 @@ sweep() { # links of ours that lead nowhere
     done
 }
 
+switch() { # to the version $1 from $2, where there is one
+    earlier=$(named_by "$home/previous")
+    deafen
+    # Killed between these two, the current one is still there.
+    if { [ -z "$2" ] || point "$home/previous" "versions/$2"; } && point "$home/current" "versions/$1"; then
+        listen
+        return
+    fi
+    if [ -n "$earlier" ]; then
+        point "$home/previous" "versions/$earlier" || :
+    else
+        rm -f "$home/previous"
+    fi
+    exit 1
+}
+
 make_current() { # the version $1
+    becomes=$1
     make_links "$versions/$1"
     before=$(named_by "$home/current")
     sync -f "$home" 2>/dev/null || sync
-    if [ "$before" != "$1" ]; then
-        # Killed between these two, the current one is still there.
-        [ -z "$before" ] || point "$home/previous" "versions/$before"
-        point "$home/current" "versions/$1"
-    fi
-    made_links='' placed=''
+    [ "$before" = "$1" ] || switch "$1" "$before"
     sync -f "$home" 2>/dev/null || sync
     sweep
+}
+
+check_still_runs() { # the version $1, before it is made current again
+    check_sums "$versions/$1" || fail 1 "$1 is damaged: install it again"
+    check_runs "$versions/$1"
+}
+
+repair() { # the version $name, by $tree
+    # No program of every system lets two folders change places: between these two there is neither.
+    deafen
+    mv -T "$versions/$name" "$staging/damaged" || fail 1 "cannot move $versions/$name away"
+    mv -T "$tree" "$versions/$name" || {
+        mv -T "$staging/damaged" "$versions/$name" || :
+        fail 1 "cannot move $tree to $versions/$name"
+    }
+    listen
 }
 
 install() {
@@ -445,18 +534,14 @@ install() {
     if [ -L "$versions/$name" ] || { [ -e "$versions/$name" ] && [ ! -d "$versions/$name" ]; }; then
         foreign "$versions/$name"
     fi
+    settle_key
     make_folder lib/anneal/versions
     lock
-    case $from in
-    http://* | https://*)
-        archive=$staging/$file
-        [ -n "$sum" ] || fetch "$from.sha256" "$archive.sha256" || :
-        fetch "$from.minisig" "$archive.minisig" || :
-        fetch "$from" "$archive" || fail 1 "there is no $from"
-        ;;
-    /*) archive=$from ;;
-    *) archive=$PWD/$from ;;
-    esac
+    # Into a folder of our own first: what is checked there is what is unpacked, whoever changes the files meanwhile.
+    archive=$staging/$file
+    [ -n "$sum" ] || take "$from.sha256" "$archive.sha256" || :
+    [ -z "$key" ] || take "$from.minisig" "$archive.minisig" || :
+    take "$from" "$archive" || fail 1 "there is no $from"
     check_archive
     unpack
     tree=$staging/$name
@@ -465,13 +550,19 @@ install() {
     check_runs "$tree"
     check_links "$tree"
     if [ -e "$versions/$name" ]; then
-        if ! cmp -s "$tree/SHA256SUMS" "$versions/$name/SHA256SUMS" || ! check_sums "$versions/$name"; then
+        cmp -s "$tree/SHA256SUMS" "$versions/$name/SHA256SUMS" ||
             fail 1 "$name is installed with other content: uninstall it first (cargo xtask install --force replaces it)"
+        if check_sums "$versions/$name"; then
+            make_current "$name"
+            printf '%s is installed already, and is current\n' "$name"
+        else
+            repair
+            make_current "$name"
+            printf '%s was damaged and is repaired, and is current\n' "$name"
         fi
-        make_current "$name"
-        printf '%s is installed already, and is current\n' "$name"
         return
     fi
+    becomes=$name
     placed=$versions/$name
     mv -T "$tree" "$placed" || fail 1 "cannot move $tree to $placed"
     make_current "$name"
@@ -496,14 +587,21 @@ rollback() {
     if [ -z "$current" ] || [ -z "$previous" ] || [ "$current" = "$previous" ] || [ ! -d "$versions/$previous" ]; then
         fail 1 "there is no version to go back to in $prefix"
     fi
-    check_sums "$versions/$previous" || fail 1 "$previous is damaged: install it again"
-    check_runs "$versions/$previous"
+    check_still_runs "$previous"
+    becomes=$previous
     make_links "$versions/$previous"
-    point "$home/current" "versions/$previous"
-    made_links=''
-    point "$home/previous" "versions/$current"
+    switch "$previous" "$current"
     sweep
     printf '%s is current, %s is the one before\n' "$previous" "$current"
+}
+
+others() { # than $1: names of the versions that are there, the newest last
+    for folder in "$versions"/*; do
+        other=${folder##*/}
+        if [ "$other" != "$1" ] && is_name "$other" && [ -d "$folder" ] && [ ! -L "$folder" ]; then
+            printf '%s\n' "$other"
+        fi
+    done | if sort -V </dev/null >/dev/null 2>&1; then sort -V; else sort; fi
 }
 
 uninstall() {
@@ -514,46 +612,34 @@ uninstall() {
     next=''
     if [ "$all" = no ]; then
         [ -n "$current" ] || fail 2 "no version is current: --all removes all of them"
-        for folder in "$versions"/*; do
-            [ "${folder##*/}" = "$current" ] || next=${folder##*/}
-        done
+        next=$(others "$current" | tail -n 1)
         if [ -n "$previous" ] && [ "$previous" != "$current" ] && [ -d "$versions/$previous" ]; then
             next=$previous
         fi
     fi
     if [ -n "$next" ]; then
+        (check_still_runs "$next") || fail $? "$current is not removed: $next would be current in its place"
+        becomes=$next
         make_links "$versions/$next"
+        deafen
         point "$home/current" "versions/$next"
-        made_links=''
         if [ "$previous" = "$next" ] || [ "$previous" = "$current" ]; then
             rm -f "$home/previous"
         fi
         sweep
         mv -T "$versions/$current" "$staging/gone"
+        listen
         printf 'removed %s; %s is current\n' "$current" "$next"
         return
     fi
     # The links first: they must not lead to half a version.
     present | while read -r link; do rm -f "$prefix/$link"; done
     rm -f "$home/current" "$home/previous"
-    for folder in "$versions"/*; do
-        ! is_name "${folder##*/}" || mv -T "$folder" "$staging/${folder##*/}"
-    done
+    others '' | while read -r folder; do mv -T "$versions/$folder" "$staging/$folder"; done
     rmdir "$versions" 2>/dev/null || :
     rm -rf "$staging"
     staging=''
-    folders=$(cat "$home/folders" 2>/dev/null || :)
-    rm -f "$home/folders" "$home/.lock"
-    # What is not empty holds what others put there. The deepest first.
-    rmdir "$home" 2>/dev/null || :
-    printf '%s\n' "$folders" | awk -F/ '$0 != "" { print ($0 == "." ? 0 : NF), $0 }' | sort -rn | cut -d' ' -f2- |
-        while read -r folder; do
-            case /$folder/ in
-            /./) rmdir "$prefix" 2>/dev/null || : ;;
-            */../*) ;;
-            *) rmdir "$prefix/$folder" 2>/dev/null || : ;;
-            esac
-        done
+    remove_empty
     printf 'removed all of Anneal in %s\n' "$prefix"
 }
 

@@ -15,11 +15,11 @@ echo
 echo '| file | size | SHA-256 |'
 echo '| --- | ---: | --- |'
 count=0
-for file in "$dist"/anneal-*.tar.zst "$dist"/anneal-*.tar.gz "$dist"/anneal_*.deb; do
+for file in "$dist"/anneal-*.tar.zst "$dist"/anneal-*.tar.gz "$dist"/anneal_*.deb "$dist"/install.sh; do
     [ -f "$file" ] || continue
-    count=$((count + 1))
+    [ "${file##*/}" = install.sh ] || count=$((count + 1))
     bytes=$(wc -c <"$file")
-    size=$(awk -v b="$bytes" 'BEGIN { printf "%.1f MiB", b / 1048576 }')
+    size=$(awk -v b="$bytes" 'BEGIN { if (b < 1048576) printf "%.1f KiB", b / 1024; else printf "%.1f MiB", b / 1048576 }')
     sum=$(sha256sum <"$file" | cut -c 1-64)
     echo "| \`${file##*/}\` | $size | \`$sum\` |"
 done

@@ -9,8 +9,13 @@ use anyhow::{Context, Result};
 use crate::order::Difference;
 use crate::{files, name, unpack};
 
-/// Compares two archives of the same name.
+/// Compares two archives of the same name file by file, and other files, Debian packages, byte by byte.
 pub fn compare(one: &Path, other: &Path) -> Result<Vec<Difference>> {
+    let name = one.file_name().unwrap_or_default().to_string_lossy();
+    if !name::ENDINGS.iter().any(|ending| name.ends_with(ending)) {
+        let what = content(one, other).with_context(|| format!("cannot compare {name}"))?;
+        return Ok(what.map(|what| Difference { member: name.into_owned(), what }).into_iter().collect());
+    }
     let temp = tempfile::tempdir().context("cannot make a folder to unpack to")?;
     let mut folders = Vec::new();
     for (archive, own) in [(one, "one"), (other, "other")] {

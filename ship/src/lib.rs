@@ -63,6 +63,7 @@ mod tools {
     pub fn carry_out(order: &Order) -> Result<Answer> {
         match order {
             Order::Pack(order) => pack::pack(order).map(Answer::Packed),
+            Order::Place(order) => pack::place(order).map(Answer::Placed),
             Order::Verify(order) => verify::verify(order).map(Answer::Verified),
             Order::Compare(order) => compare::compare(&order.one, &order.other).map(Answer::Compared),
             Order::Install(order) => install::install(order).map(Answer::Installed),

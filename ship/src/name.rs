@@ -1,12 +1,12 @@
 //! Names: of archives, which become folders, and of what is in them.
 
 use anyhow::{Result, bail, ensure};
+use semver::Version;
+
+use crate::order::LONGEST_NAME;
 
 /// Endings of an archive, the preferred one first.
 pub const ENDINGS: [&str; 2] = [".tar.zst", ".tar.gz"];
-
-/// Longer names do not fit into a tar header, and no build has one.
-const LONGEST: usize = 128;
 
 /// The name of the version in the archive `file`: the file's own without its ending.
 pub fn of_archive(file: &str) -> Result<&str> {
@@ -21,8 +21,9 @@ pub fn of_archive(file: &str) -> Result<&str> {
 pub fn check_version(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
     ensure!(
-        name.starts_with("anneal-") && name.len() <= LONGEST && name.chars().all(plain),
-        "{name:?} names no version of Anneal: that is anneal-VERSION-TARGET-PROFILE of letters, digits and ._+-"
+        name.starts_with("anneal-") && name.len() <= LONGEST_NAME && name.chars().all(plain),
+        "{name:?} names no version of Anneal: that is anneal-VERSION-TARGET-PROFILE of letters, digits and ._+-, at most \
+         {LONGEST_NAME} of them"
     );
     Ok(())
 }
@@ -54,11 +55,10 @@ pub fn parts(name: &str) -> Option<(&str, &str, &str)> {
     (!version.is_empty() && !profile.is_empty()).then_some((version, triple, profile))
 }
 
-/// A version as a list that sorts as people count: 0.10.0 after 0.9.0, and 1.0.0-rc.1 before 1.0.0.
-pub fn order(version: &str) -> (Vec<u64>, bool, String) {
-    let (numbers, rest) = version.split_once(['-', '+']).unwrap_or((version, ""));
-    let numbers = numbers.split('.').map(|number| number.parse().unwrap_or(0)).collect();
-    (numbers, rest.is_empty() || version.contains('+'), rest.to_string())
+/// A version as what sorts by the rules of SemVer 2.0, paragraph 11: 0.10.0 after 0.9.0, 1.0.0-rc.2 before 1.0.0-rc.10
+/// and both before 1.0.0. What is no such version sorts before all.
+pub fn order(version: &str) -> Option<Version> {
+    Version::parse(version).ok()
 }
 
 #[cfg(test)]
@@ -74,10 +74,11 @@ mod tests {
             assert!(check_member(wrong).is_err(), "{wrong:?} was taken");
         }
         for wrong in
-            ["", "anneal", "anneal-/x", "anneal-..\u{0}", "other-1", &format!("anneal-{}", "x".repeat(130))]
+            ["", "anneal", "anneal-/x", "anneal-..\u{0}", "other-1", &format!("anneal-{}", "x".repeat(93))]
         {
             assert!(check_version(wrong).is_err(), "{wrong:?} was taken");
         }
+        check_version(&format!("anneal-{}", "x".repeat(92))).unwrap();
     }
 
     #[test]
@@ -101,7 +102,20 @@ mod tests {
 
     #[test]
     fn versions_sort_as_people_count() {
-        let ascending = ["0.9.0", "0.10.0", "1.0.0-rc.1", "1.0.0", "1.0.1"];
+        let ascending = [
+            "of no kind",
+            "0.9.0",
+            "0.10.0",
+            "1.0.0-alpha+2",
+            "1.0.0-rc.1",
+            "1.0.0-rc.2",
+            "1.0.0-rc.10",
+            "1.0.0-rc.10.x",
+            "1.0.0",
+            "1.0.0+build",
+            "1.0.1-rc.1+build",
+            "1.0.1",
+        ];
         for pair in ascending.windows(2) {
             assert!(order(pair[0]) < order(pair[1]), "{pair:?}");
         }

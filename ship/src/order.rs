@@ -5,12 +5,17 @@ use std::path::PathBuf;
 use build_info::{Bytes, Sha256};
 use serde::{Deserialize, Serialize};
 
+/// Bytes in the name of an archive: with the `/` of a folder they fill the field that a tar header has for a name.
+pub const LONGEST_NAME: usize = 99;
+
 /// What is to be done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Order {
     /// Make the archives of a build.
     Pack(Box<Pack>),
+    /// Put archives into the folder that installers look into.
+    Place(Place),
     /// Say whether an archive is what a stranger may be given.
     Verify(Verify),
     /// Say where two archives differ.
@@ -50,6 +55,8 @@ pub struct Failed {
 pub enum Answer {
     /// Of [`Order::Pack`].
     Packed(Packed),
+    /// Of [`Order::Place`]: the archives, where they lie now.
+    Placed(Vec<Archive>),
     /// Of [`Order::Verify`].
     Verified(Verified),
     /// Of [`Order::Compare`]: where the two differ, nothing when they do not.
@@ -68,7 +75,7 @@ pub enum Answer {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pack {
-    /// Name of the archive without its ending, and of the one folder in it.
+    /// Name of the archive without its ending, and of the one folder in it, of at most [`LONGEST_NAME`] bytes.
     pub name: String,
     /// Version of Anneal.
     pub version: String,
@@ -198,6 +205,16 @@ pub struct Archive {
     pub sha256: Sha256,
 }
 
+/// Put archives that may be passed on into the folder that installers look into, and list there what it holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// The archives as they were packed, each with its sum beside it, on the file system of `out`.
+    pub archives: Vec<Archive>,
+    /// The folder.
+    pub out: PathBuf,
+}
+
 /// Say whether an archive is what a stranger may be given.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -224,7 +241,7 @@ pub struct Verified {
     pub version: Option<String>,
 }
 
-/// Say where two archives differ.
+/// Say where two archives, or two Debian packages, differ.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compare {

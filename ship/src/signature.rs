@@ -1,6 +1,6 @@
 //! Signatures of minisign: who made an archive, where a sum only tells that it arrived whole.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
@@ -47,9 +47,13 @@ impl Key {
             return Self::read(&given, "ANNEAL_MINISIGN_KEY").map(Some);
         }
         let kept = prefix.join("etc/anneal/minisign.pub");
-        match kept.exists() {
-            true => Self::read(&kept.to_string_lossy(), &kept.to_string_lossy()).map(Some),
-            false => Ok(None),
+        match std::fs::symlink_metadata(&kept) {
+            Ok(_) => Self::read(&kept.to_string_lossy(), &kept.to_string_lossy()).map(Some),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            // One that cannot be looked for may be there.
+            Err(error) => Err(error).with_context(|| {
+                format!("cannot tell whether there is a key: cannot look for {}", kept.display())
+            }),
         }
     }
 

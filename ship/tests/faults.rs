@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::{BOTH, Installer, build, name, order, packed, runs, script_command};
 use ship::Order;
-use ship::order::{Install, Item};
+use ship::order::{Install, Item, Uninstall};
 
 /// Bytes that do not compress.
 const BALLAST: usize = 4 << 20;
@@ -288,6 +288,77 @@ fn whoever_is_asked_to_stop_takes_away_what_was_begun() {
         assert_eq!(runs(&prefix).as_deref(), Some(expected), "{installer:?}: {status}");
         assert_eq!(leavings(&prefix), Vec::<String>::new(), "{installer:?}: {status}");
     }
+}
+
+/// A library that fails every fsync of a folder whose `current` leads to what NOT_TAKEN names: the switch is made, and
+/// the disk does not say that it has it.
+fn failing_fsync(folder: &Path) -> PathBuf {
+    let (source, library) = (folder.join("fsync.c"), folder.join("fsync.so"));
+    let text = r#"
+        #define _GNU_SOURCE
+        #include <errno.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        int fsync(int fd) {
+            char name[64], path[4096], current[4096];
+            snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+            ssize_t length = readlink(name, path, sizeof path - 16);
+            if (length > 0) {
+                strcpy(path + length, "/current");
+                length = readlink(path, current, sizeof current - 1);
+                current[length > 0 ? length : 0] = 0;
+                if (strstr(current, getenv("NOT_TAKEN"))) {
+                    errno = EIO;
+                    return -1;
+                }
+            }
+            return syscall(SYS_fsync, fd);
+        }
+    "#;
+    fs::write(&source, text).unwrap();
+    let compiled =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    library
+}
+
+#[test]
+fn a_disk_that_fails_after_the_switch_takes_nothing_away() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path());
+    let library = failing_fsync(temp.path());
+    let prefix = temp.path().join("prefix");
+    let versions = prefix.join("lib/anneal/versions");
+    Installer::Ship.install(&archive(&dist, "0.1.0"), &prefix);
+    // Links that are made for it have to stay as well.
+    let page = prefix.join("share/man/man1/anneal.1");
+    fs::remove_file(&page).unwrap();
+    let install = Order::Install(Install {
+        from: archive(&dist, "0.2.0").display().to_string(),
+        prefix: Some(prefix.clone()),
+        ..Install::default()
+    });
+    let (code, reply) = common::ship_with(&install, |command| {
+        command.env("LD_PRELOAD", &library).env("NOT_TAKEN", name("0.2.0"));
+    });
+    assert_eq!(code, 1, "{reply:?}");
+    assert!(common::said(&reply).contains("to the disk"), "{reply:?}");
+    assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"), "{reply:?}");
+    assert!(versions.join(name("0.2.0")).is_dir() && page.is_file());
+    let (code, words) = Installer::Ship.rollback(&prefix);
+    assert_eq!(code, 0, "{words}");
+    assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"));
+    // And away from one.
+    let uninstall = Order::Uninstall(Uninstall { prefix: Some(prefix.clone()), ..Uninstall::default() });
+    let (code, reply) = common::ship_with(&uninstall, |command| {
+        command.env("LD_PRELOAD", &library).env("NOT_TAKEN", name("0.2.0"));
+    });
+    assert_eq!(code, 1, "{reply:?}");
+    assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"), "{reply:?}");
+    assert!(page.is_file());
 }
 
 #[test]

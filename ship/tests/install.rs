@@ -173,10 +173,91 @@ fn a_damaged_version_is_told_of_not_gone_back_to_and_repaired() {
         assert!(words.contains("is damaged"), "{installer:?}: {words}");
         assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"));
     }
-    let (code, words) = Installer::Ship.install(&archive("0.1.0"), &prefix);
+    // What is current, and what was so before.
+    for (installer, version) in BOTH.into_iter().flat_map(|each| [(each, "0.1.0"), (each, "0.2.0")]) {
+        let damaged = prefix.join("lib/anneal/versions").join(name(version)).join("build_info.json");
+        fs::write(&damaged, "{}").unwrap();
+        let (code, words) = installer.install(&archive(version), &prefix);
+        assert_eq!(code, 0, "{installer:?}: {words}");
+        assert!(words.contains("was damaged and is repaired"), "{installer:?}: {words}");
+        assert_eq!(runs(&prefix), Some(format!("anneal {version}")), "{installer:?}");
+        assert_ne!(fs::read(&damaged).unwrap(), b"{}", "{installer:?}");
+    }
+    let (code, words) = Installer::Script.rollback(&prefix);
     assert_eq!(code, 0, "{words}");
-    assert!(words.contains("was damaged and is repaired"), "{words}");
-    assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"));
+    assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"), "a repair took the way back");
+}
+
+#[test]
+fn no_version_is_removed_for_one_that_does_not_run() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0", "0.2.0"]);
+    for installer in BOTH {
+        let prefix = temp.path().join(format!("{installer:?}"));
+        for version in ["0.1.0", "0.2.0"] {
+            installer.install(&dist.join(format!("{}.tar.zst", name(version))), &prefix);
+        }
+        let damaged = prefix.join("lib/anneal/versions").join(name("0.1.0")).join("build_info.json");
+        let whole = fs::read(&damaged).unwrap();
+        fs::write(&damaged, "{}").unwrap();
+        let (code, words) = installer.uninstall(&prefix, false);
+        assert_eq!(code, 1, "{installer:?}: {words}");
+        assert!(words.contains("is damaged") && words.contains("would be current"), "{installer:?}: {words}");
+        assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"), "{installer:?}");
+        fs::write(&damaged, whole).unwrap();
+        let (code, words) = installer.uninstall(&prefix, false);
+        assert_eq!(code, 0, "{installer:?}: {words}");
+        assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"), "{installer:?}");
+    }
+}
+
+#[test]
+fn the_newest_that_is_left_takes_the_place_of_what_is_removed() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.9.0", "0.10.0", "0.11.0"]);
+    for installer in BOTH {
+        let prefix = temp.path().join(format!("{installer:?}"));
+        for version in ["0.9.0", "0.10.0", "0.11.0"] {
+            installer.install(&dist.join(format!("{}.tar.zst", name(version))), &prefix);
+        }
+        // Of others, or of nobody.
+        let versions = prefix.join("lib/anneal/versions");
+        fs::write(versions.join(name("0.12.0")), "no folder").unwrap();
+        fs::create_dir(versions.join("zzz")).unwrap();
+        fs::remove_file(prefix.join("lib/anneal/previous")).unwrap();
+        let (code, words) = installer.uninstall(&prefix, false);
+        assert_eq!(code, 0, "{installer:?}: {words}");
+        assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.10.0"), "{installer:?}: {words}");
+        let (code, words) = installer.uninstall(&prefix, true);
+        assert_eq!(code, 0, "{installer:?}: {words}");
+        let mut left: Vec<_> =
+            fs::read_dir(&versions).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [name("0.12.0").as_str(), "zzz"], "{installer:?}");
+    }
+}
+
+#[test]
+fn a_first_installation_that_is_refused_leaves_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0"]);
+    let archive = dist.join(format!("{}.tar.zst", name("0.1.0")));
+    let mut content = fs::read(&archive).unwrap();
+    let middle = content.len() / 2;
+    content[middle] ^= 1;
+    fs::write(&archive, content).unwrap();
+    for installer in BOTH {
+        let prefix = temp.path().join(format!("{installer:?}"));
+        let (code, words) = installer.install(&archive, &prefix);
+        assert_eq!(code, 1, "{installer:?}: {words}");
+        assert!(!prefix.exists(), "{installer:?} left {:?}", snapshot(&prefix));
+        // And of what was there before, all.
+        fs::create_dir_all(prefix.join("lib/other")).unwrap();
+        let before = snapshot(&prefix);
+        let (code, words) = installer.install(&archive, &prefix);
+        assert_eq!(code, 1, "{installer:?}: {words}");
+        assert_eq!(snapshot(&prefix), before, "{installer:?}");
+    }
 }
 
 #[test]
@@ -252,7 +333,8 @@ fn versions_are_removed_by_name_and_by_number() {
 fn others_may_run_what_an_installer_with_a_narrow_umask_installed() {
     let temp = tempfile::tempdir().unwrap();
     let dist = archives(temp.path(), &["0.1.0"]);
-    let prefix = temp.path().join("prefix");
+    let made = temp.path().join("made");
+    let prefix = made.join("prefix");
     let archive = dist.join(format!("{}.tar.zst", name("0.1.0")));
     let order =
         Install { from: archive.display().to_string(), prefix: Some(prefix.clone()), ..Install::default() };
@@ -266,9 +348,18 @@ fn others_may_run_what_an_installer_with_a_narrow_umask_installed() {
     let order = serde_json::to_vec(&Order::Install(order)).unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), &order).unwrap();
     assert!(child.wait().unwrap().success());
+    let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
     let version = prefix.join("lib/anneal/versions").join(name("0.1.0"));
-    for (path, expected) in [("", 0o755), ("bin", 0o755), ("bin/anneal", 0o755), ("build_info.json", 0o644)] {
-        let mode = version.join(path).metadata().unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode, expected, "{path}");
+    for (path, expected) in [("bin/anneal", 0o755), ("build_info.json", 0o644)] {
+        assert_eq!(mode(&version.join(path)), expected, "{path}");
     }
+    // All folders on the way there.
+    assert_eq!(mode(&made), 0o755);
+    let folders = snapshot(&made).into_iter().filter(|(_, told)| told == "folder");
+    let mut seen = 0;
+    for (folder, _) in folders {
+        assert_eq!(mode(&made.join(&folder)), 0o755, "{folder}");
+        seen += 1;
+    }
+    assert!(seen > 10, "{seen}");
 }

@@ -159,6 +159,79 @@ fn a_redirect_is_followed_to_its_end_and_not_for_ever() {
     }
 }
 
+/// Some stores answer 403 of what is not there; where nobody has a key, nobody asks.
+#[test]
+fn a_signature_is_asked_for_where_there_is_a_key() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dist, prefix) = prepared(temp.path());
+    let server = Server::with(&dist);
+    let signature = format!("{}.minisig", file("0.1.0"));
+    server.set(&signature, Answer::of("403 Forbidden", "Content-Length: 0\r\n", b""));
+    for installer in BOTH {
+        server.asked.lock().unwrap().clear();
+        let (code, words) = install(installer, &server.url(&file("0.1.0")), &prefix);
+        assert_eq!(code, 0, "{installer:?}: {words}");
+        let asked = server.asked.lock().unwrap().clone();
+        assert!(!asked.iter().any(|path| path.ends_with(".minisig")), "{installer:?}: {asked:?}");
+
+        // Public keys of minisign have this form, and what has no signature does not come as far as to the key.
+        let key = "RWQBAQEBAQEBAYqI49336KkQzd9oD9gPM+p9U4BxBG+nQZfRIwXRQqBu";
+        let given = |order: &mut Install| order.key = Some(key.to_string());
+        let url = server.url(&file("0.1.0"));
+        let (code, words) = installer.install_with(&url, &prefix, given, &["--key", key]);
+        assert_ne!(code, 0, "{installer:?}: {words}");
+        let asked = server.asked.lock().unwrap().clone();
+        assert!(asked.iter().any(|path| path.ends_with(".minisig")), "{installer:?}: {asked:?}");
+    }
+}
+
+/// wget's exit code is the same whatever the server said.
+#[test]
+fn without_curl_wget_tells_what_the_server_said() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dist, prefix) = prepared(temp.path());
+    let bin = common::tools(temp.path(), &["curl"]);
+    if !bin.join("wget").exists() {
+        eprintln!("NOT TESTED: install.sh with wget, which is not there");
+        return;
+    }
+    let of = |status: &str| Some(Answer::of(status, "Content-Length: 0\r\n", b""));
+    let lead = Answer::of("302 Found", "Location: /dist/elsewhere\r\nContent-Length: 0\r\n", b"");
+    let short = Answer::of("200 OK", "Content-Length: 100000\r\n", b"short");
+    let (archive, list) = (file("0.1.0"), format!("{}.sha256", file("0.1.0")));
+    type Case<'a> = (&'a str, Option<Answer>, i32, &'a str);
+    let cases: [Case; 9] = [
+        (&archive, None, 1, "there is no"),
+        (&list, None, 1, "there is no"),
+        (&archive, of("410 Gone"), 1, "there is no"),
+        (&list, of("503 Busy"), 75, "try again"),
+        (&archive, of("503 Busy"), 75, "try again"),
+        (&list, of("403 Forbidden"), 1, "answers 403"),
+        (&archive, of("403 Forbidden"), 1, "answers 403"),
+        (&archive, Some(lead), 1, "install curl"),
+        (&archive, Some(short), 75, "cannot fetch"),
+    ];
+    for (what, answer, expected, part) in cases {
+        let server = Server::with(&dist);
+        match answer {
+            Some(answer) => server.set(what, answer),
+            None => server.remove(what),
+        }
+        let (code, words) = common::script_with(&bin, &["--from", &server.url(&archive)], &prefix);
+        assert_eq!(code, expected, "{what}, {part}: {words}");
+        assert!(words.contains(part), "{what}, {part}: {words}");
+        assert!(!prefix.exists(), "{what}, {part}");
+    }
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let nobody = format!("http://127.0.0.1:{port}/{archive}");
+    let (code, words) = common::script_with(&bin, &["--from", &nobody], &prefix);
+    assert_eq!(code, 75, "{words}");
+    let server = Server::with(&dist);
+    let (code, words) = common::script_with(&bin, &["--from", &server.url(&archive)], &prefix);
+    assert_eq!(code, 0, "{words}");
+    assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"));
+}
+
 #[test]
 fn a_server_that_misbehaves_installs_nothing() {
     let temp = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use common::{MTIME, build, name, order, packed};
 use serde_json::Value;
-use ship::order::{Compare, Deb, Difference, Index, Pack, Rust, Verify};
+use ship::order::{Archive, Compare, Deb, Difference, Index, Pack, Rust, Verify};
 use ship::{Answer, Order};
 
 fn run(program: &str, arguments: &[&str], folder: &Path) -> String {
@@ -115,11 +115,63 @@ fn the_members_are_as_others_read_them() {
     for ending in [".tar.zst", ".tar.gz"] {
         run("sha256sum", &["-c", "--strict", &format!("{top}{ending}.sha256")], &out);
     }
-    let index: Index = serde_json::from_slice(&fs::read(out.join("index.json")).unwrap()).unwrap();
-    let told: Vec<_> = index.archives.iter().map(|one| (one.file.as_str(), one.version.as_str())).collect();
-    let (one, other) = (format!("{top}.tar.gz"), format!("{top}.tar.zst"));
-    assert_eq!(told, [(one.as_str(), "0.1.0"), (other.as_str(), "0.1.0")]);
-    assert_eq!(index.archives[1].sha256, packed.archives[0].sha256);
+}
+
+#[test]
+fn installers_find_what_was_placed_and_nothing_else() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path().join("build");
+    build(&folder, "anneal");
+    let out = temp.path().join("dist");
+    let pack = |mtime: u64| {
+        let mut order = order(&folder, "0.1.0", &out.join(".packing"));
+        order.deb = Some(debian());
+        order.mtime = mtime;
+        packed(order).archives
+    };
+    let top = name("0.1.0");
+    let listed = || {
+        let index = fs::read(out.join("index.json")).ok()?;
+        let index: Index = serde_json::from_slice(&index).unwrap();
+        Some(index.archives.into_iter().map(|one| (one.file, one.version, one.sha256)).collect::<Vec<_>>())
+    };
+    let first = pack(MTIME);
+    assert_eq!(listed(), None);
+    let placed = common::placed(first.clone(), &out);
+    let entry = |ending: &str, archive: &Archive| {
+        (format!("{top}{ending}"), "0.1.0".to_string(), archive.sha256.clone())
+    };
+    assert_eq!(listed().unwrap(), [entry(".tar.gz", &first[1]), entry(".tar.zst", &first[0])]);
+    for (archive, packed) in placed.iter().zip(&first) {
+        assert_eq!(archive.path.parent(), Some(out.as_path()));
+        assert_eq!((archive.path.file_name(), &archive.sha256), (packed.path.file_name(), &packed.sha256));
+        let sum = format!("{}.sha256", archive.path.file_name().unwrap().to_str().unwrap());
+        run("sha256sum", &["-c", "--strict", &sum], &out);
+    }
+    // Packed and not placed, it is nobody's; the one before is still what it was.
+    let second = pack(MTIME + 1);
+    assert_eq!(listed().unwrap(), [entry(".tar.gz", &first[1]), entry(".tar.zst", &first[0])]);
+    run("sha256sum", &["-c", "--strict", &format!("{top}.tar.zst.sha256")], &out);
+    common::placed(second.clone(), &out);
+    assert_eq!(listed().unwrap(), [entry(".tar.gz", &second[1]), entry(".tar.zst", &second[0])]);
+    run("sha256sum", &["-c", "--strict", &format!("{top}.tar.zst.sha256")], &out);
+}
+
+/// As long as a header has room for, and no longer: told before anything is packed.
+#[test]
+fn the_longest_name_can_be_packed() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path().join("build");
+    build(&folder, "anneal");
+    for (length, fits) in [(99, true), (100, false)] {
+        let out = temp.path().join(length.to_string());
+        let mut order = order(&folder, "0.1.0", &out);
+        order.deb = Some(debian());
+        order.name = format!("anneal-{}", "x".repeat(length - "anneal-".len()));
+        let done = ship::carry_out(&Order::Pack(Box::new(order)));
+        assert_eq!(done.is_ok(), fits, "{length}: {:?}", done.err());
+        assert_eq!(out.exists(), fits);
+    }
 }
 
 #[test]
@@ -207,11 +259,13 @@ fn two_archives_are_compared_file_by_file() {
     let temp = tempfile::tempdir().unwrap();
     let folder = temp.path().join("build");
     build(&folder, "anneal");
-    let pack = |out: &str, mtime: u64| {
+    let pack_all = |out: &str, mtime: u64| {
         let mut order = order(&folder, "0.1.0", &temp.path().join(out));
         order.mtime = mtime;
-        packed(order).archives[0].path.clone()
+        order.deb = Some(debian());
+        packed(order).archives
     };
+    let pack = |out: &str, mtime: u64| pack_all(out, mtime)[0].path.clone();
     let compare = |one: &Path, other: &Path| {
         let order = Compare { one: one.to_path_buf(), other: other.to_path_buf() };
         match ship::carry_out(&Order::Compare(order)).unwrap() {
@@ -232,6 +286,18 @@ fn two_archives_are_compared_file_by_file() {
         found.iter().map(|one| one.member.as_str()).collect::<Vec<_>>(),
         ["SHA256SUMS", &expected.member]
     );
+
+    // All kinds of archives, of which a Debian package is not looked into.
+    let (one, same, other) = (pack_all("a", MTIME), pack_all("b", MTIME), pack_all("c", MTIME + 1));
+    for ((one, same), other) in one.iter().zip(&same).zip(&other) {
+        assert_eq!(compare(&one.path, &same.path), []);
+        let found = compare(&one.path, &other.path);
+        let found: Vec<_> = found.iter().map(|one| one.member.as_str()).collect();
+        let own = one.path.file_name().unwrap().to_str().unwrap();
+        // The bill of materials tells the time.
+        let expected = if own.ends_with(".deb") { vec![own] } else { vec!["SHA256SUMS", "sbom.cdx.json"] };
+        assert_eq!(found, expected, "{own}");
+    }
 }
 
 #[test]

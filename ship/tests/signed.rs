@@ -9,7 +9,7 @@ use std::process::Command;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use blake2::{Blake2b512, Digest};
-use common::{Installer, archives, name, runs};
+use common::{BOTH, Installer, archives, name, runs};
 use ring::signature::{Ed25519KeyPair, KeyPair};
 
 /// Whoever signs.
@@ -130,29 +130,55 @@ fn the_script_refuses_a_key_where_it_cannot_check() {
     let archive = dist.join(format!("{}.tar.zst", name("0.1.0")));
     let signer = Signer::new(1);
     signer.sign(&archive);
-    // All that the script needs, and no minisign.
-    let bin = temp.path().join("bin");
-    fs::create_dir(&bin).unwrap();
-    let tools = "sh awk cat chmod cmp cut env find flock grep id ln ls mkdir mv od readlink rm rmdir sed \
-                 sha256sum sort sync tar timeout tr uname uniq wc zstd";
-    for tool in tools.split_whitespace() {
-        let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output().unwrap();
-        let path = String::from_utf8_lossy(&found.stdout).trim().to_string();
-        if !path.is_empty() {
-            std::os::unix::fs::symlink(path, bin.join(tool)).unwrap();
-        }
-    }
+    let bin = common::tools(temp.path(), &["minisign"]);
     let prefix = temp.path().join("prefix");
-    let run = |arguments: &[&str]| {
-        let mut command = common::script_command(arguments, &prefix);
-        let output = command.env("PATH", &bin).output().unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
     let from = archive.to_str().unwrap();
-    let (code, words) = run(&["--from", from, "--key", &signer.public()]);
-    assert_eq!(code, Some(1), "{words}");
+    let (code, words) = common::script_with(&bin, &["--from", from, "--key", &signer.public()], &prefix);
+    assert_eq!(code, 1, "{words}");
     assert!(words.contains("install minisign"), "{words}");
     assert!(runs(&prefix).is_none());
-    let (code, words) = run(&["--from", from]);
-    assert_eq!(code, Some(0), "{words}");
+    let (code, words) = common::script_with(&bin, &["--from", from], &prefix);
+    assert_eq!(code, 0, "{words}");
+}
+
+/// A key that somebody put there and that cannot be read is not "no key".
+#[test]
+fn a_key_that_cannot_be_looked_at_is_not_none() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0"]);
+    let archive = dist.join(format!("{}.tar.zst", name("0.1.0")));
+    for installer in BOTH {
+        let prefix = temp.path().join(format!("{installer:?}"));
+        let kept = prefix.join("etc/anneal");
+        fs::create_dir_all(&kept).unwrap();
+        std::os::unix::fs::symlink("elsewhere", kept.join("minisign.pub")).unwrap();
+        let (code, words) = installer.install(&archive, &prefix);
+        assert_eq!(code, 2, "{installer:?}: {words}");
+        assert!(words.contains("no public key of minisign"), "{installer:?}: {words}");
+        fs::remove_dir_all(&kept).unwrap();
+        fs::write(&kept, "").unwrap();
+        let (code, words) = installer.install(&archive, &prefix);
+        assert_eq!(code, 1, "{installer:?}: {words}");
+        assert!(words.contains("cannot tell whether there is a key"), "{installer:?}: {words}");
+        assert!(runs(&prefix).is_none(), "{installer:?}");
+    }
+}
+
+/// `--key "$KEY"` where nobody has set KEY: it was meant to be checked.
+#[test]
+fn an_empty_key_and_an_empty_sum_are_wrong_usage() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0"]);
+    let archive = dist.join(format!("{}.tar.zst", name("0.1.0"))).display().to_string();
+    for installer in BOTH {
+        let prefix = temp.path().join(format!("{installer:?}"));
+        let empty = || Some(String::new());
+        for (code, words) in [
+            installer.install_with(&archive, &prefix, |order| order.key = empty(), &["--key", ""]),
+            installer.install_with(&archive, &prefix, |order| order.sha256 = empty(), &["--sha256", ""]),
+        ] {
+            assert_eq!(code, 2, "{installer:?}: {words}");
+            assert!(!prefix.exists(), "{installer:?}");
+        }
+    }
 }

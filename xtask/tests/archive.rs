@@ -46,7 +46,9 @@ fn carries_its_list_of_crates(prefix: &Path) {
         .packages
         .iter()
         .filter(|package| !package.root)
-        .map(|package| format!("{} {} {}", package.name, package.version, package.source))
+        .map(|package| {
+            format!("{} {} {}", package.name, package.version, String::from(package.source.clone()))
+        })
         .collect();
     let bill = program.parent().and_then(Path::parent).unwrap().join("sbom.cdx.json");
     let bill: Value = serde_json::from_slice(&std::fs::read(bill).unwrap()).unwrap();
@@ -77,6 +79,8 @@ fn an_archive_is_made_alike_twice_installed_run_and_taken_back() {
     let model = model.to_str().unwrap();
     let archive = dist(&folder.path().join("one"));
     let second = dist(&folder.path().join("two"));
+    let placed = |name: &str| archive.with_file_name(name).is_file();
+    assert!(placed("install.sh") && placed("index.json") && !archive.to_str().unwrap().contains(".packing"));
     assert!(
         std::fs::read(&archive).unwrap() == std::fs::read(&second).unwrap(),
         "the same build, packed twice"
@@ -114,4 +118,15 @@ fn an_archive_is_made_alike_twice_installed_run_and_taken_back() {
         assert!(said.contains("sum") || said.contains("SHA-256"), "{said}");
     }
     assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
+
+    // The one that would be replaced is what is compared with, and where they differ it stays.
+    let there = std::fs::read(&second).unwrap();
+    let out = second.parent().unwrap();
+    let before = std::fs::read_dir(out).unwrap().count();
+    let (path, from) = (out.to_str().unwrap(), second.to_str().unwrap());
+    let refused = xtask(&["dist", "--profile", PROFILE, "--no-build", "--out", path, "--against", from]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(std::fs::read(&second).unwrap() == there, "{said}");
+    assert_eq!(std::fs::read_dir(out).unwrap().count(), before, "{said}");
 }

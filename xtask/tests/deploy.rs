@@ -176,6 +176,30 @@ fn a_release_takes_nothing_from_a_cache() {
     }
 }
 
+/// A sum that is not attested can be replaced with the archive, and so can the script that would check it.
+#[test]
+fn a_release_attests_all_that_is_downloaded_and_tries_the_package() {
+    let release = read(".github/workflows/release.yml");
+    for file in ["*.tar.zst", "*.tar.gz", "*.deb", "*.sha256", "install.sh"] {
+        let subject = format!("in/*/dist/{file}");
+        assert!(release.lines().any(|line| line.trim() == subject), "{subject} is not attested");
+    }
+    assert!(read(".github/scripts/smoke-in.sh").contains("/scripts/smoke-deb.sh"));
+}
+
+/// What lies about in a checkout comes neither into the repository nor into an image's history.
+#[test]
+fn keys_are_ignored() {
+    let lines = |name: &str| read(name).lines().map(String::from).collect::<Vec<_>>();
+    let (git, docker) = (lines(".gitignore"), lines(".dockerignore"));
+    for pattern in ["*.env", "api-keys*", "minisign.key", "server_config.toml"] {
+        assert!(git.iter().any(|line| line == pattern), ".gitignore: no {pattern}");
+        // Without the folders before it only what lies at the top.
+        let anywhere = format!("**/{pattern}");
+        assert!(docker.contains(&anywhere), ".dockerignore: no {anywhere}");
+    }
+}
+
 #[test]
 fn workflows_ask_for_little_and_run_what_is_there() {
     let mut scripts = BTreeSet::new();

@@ -1,5 +1,7 @@
 //! Which archive of a folder is for this machine.
 
+use std::cmp::Reverse;
+
 use anyhow::{Result, anyhow};
 
 use crate::{exit, name};
@@ -13,9 +15,15 @@ pub struct Chosen {
     pub why: String,
 }
 
-/// Profiles that run on most machines come first: another one may be for a CPU that this is not.
+/// Profiles that run on most machines come first: another one may be for a CPU that this is not. `portable-aarch64` is
+/// what `portable` is, made on another machine.
 fn rank(profile: &str) -> usize {
-    ["universal", "portable"].iter().position(|known| profile == *known).unwrap_or(2)
+    match profile {
+        "universal" => 0,
+        "portable" => 1,
+        _ if profile.starts_with("portable-") => 1,
+        _ => 2,
+    }
 }
 
 /// Chooses among `names`, some of which are archives, for this machine: the newest version, and of that the profile that
@@ -33,7 +41,7 @@ fn choose_for<'a>(arch: &str, names: impl Iterator<Item = &'a str>, folder: &str
         };
         if target.split('-').next() == Some(arch) {
             let ending = name::ENDINGS.iter().position(|ending| file.ends_with(ending));
-            ours.push((std::cmp::Reverse(name::order(version)), rank(profile), profile, ending, file));
+            ours.push((Reverse(name::order(version)), rank(profile), profile, ending, file));
         } else {
             others.push(target);
         }
@@ -74,7 +82,8 @@ mod tests {
             archive("0.10.0", "x86_64", "native", ".tar.zst"),
             archive("0.10.0", "x86_64", "portable", ".tar.gz"),
             archive("0.10.0", "x86_64", "portable", ".tar.zst"),
-            archive("0.11.0", "aarch64", "universal", ".tar.zst"),
+            archive("0.11.0", "aarch64", "native", ".tar.zst"),
+            archive("0.11.0", "aarch64", "portable-aarch64", ".tar.zst"),
             "index.json".to_string(),
             archive("0.10.0", "x86_64", "portable", ".tar.zst.sha256"),
         ];
@@ -83,10 +92,10 @@ mod tests {
         assert_eq!(chosen.file, all[3]);
         assert!(chosen.why.contains("portable build runs on most"), "{}", chosen.why);
         assert_eq!(choose("x86_64", &all[..2]).unwrap().file, all[1]);
-        assert_eq!(choose("aarch64", &all).unwrap().file, all[4]);
+        assert_eq!(choose("aarch64", &all).unwrap().file, all[5]);
         let error = choose("riscv64", &all).unwrap_err();
         assert_eq!(exit::code_of(&error), 69);
         assert!(error.to_string().contains("none for riscv64"), "{error}");
-        assert!(choose("x86_64", &all[5..]).unwrap_err().to_string().contains("no archive of Anneal"));
+        assert!(choose("x86_64", &all[6..]).unwrap_err().to_string().contains("no archive of Anneal"));
     }
 }

@@ -48,16 +48,33 @@ pub fn install(order: &Install) -> Result<Installed> {
 
     prefix.make_folder("lib/anneal/versions")?;
     let _lock = Lock::take(&prefix, "install")?;
-    let scratch = lock::staging(&prefix)?;
-    let source = source::open(&place, order, key.as_ref(), Some(scratch.path()), &mut told)?;
+    let installed = fetch_and_put(order, &prefix, &place, name, key.as_ref(), told);
+    if installed.is_err() && prefix.is_empty() {
+        // Where the first installation was refused, nothing is installed, and no uninstaller will come.
+        let _ = prefix.remove_empty();
+    }
+    installed
+}
+
+/// Fetches what is at `place`, checks it, puts it into its place and makes it current.
+fn fetch_and_put(
+    order: &Install,
+    prefix: &Prefix,
+    place: &Place,
+    name: String,
+    key: Option<&Key>,
+    mut told: Told,
+) -> Result<Installed> {
+    let scratch = lock::staging(prefix)?;
+    let source = source::open(place, order, key, Some(scratch.path()), &mut told)?;
     let staged = stage::stage(source, scratch.path())?;
     let version = stage::check(&staged)?;
-    links::check(&prefix, Some(&staged))?;
+    links::check(prefix, Some(&staged))?;
     let before = prefix.current()?;
-    let was_there = switch::put(&prefix, &name, &staged, order.force, &mut told)?;
+    let was_there = switch::put(prefix, &name, &staged, order.force, &mut told)?;
     drop(scratch);
-    links::sweep(&prefix)?;
-    note_path(&prefix, &mut told);
+    links::sweep(prefix)?;
+    note_path(prefix, &mut told);
     Ok(Installed {
         folder: prefix.version(&name),
         program: prefix.program(),

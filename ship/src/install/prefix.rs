@@ -13,7 +13,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -139,24 +140,23 @@ impl Prefix {
         Ok(names)
     }
 
-    /// Makes the folder `below` the prefix, and remembers which ones had to be made: those go again with the last
-    /// version, and no others.
+    /// Makes the folder `below` the prefix, which everybody may enter, and remembers which ones had to be made: those go
+    /// again with the last version, and no others.
     pub fn make_folder(&self, below: &str) -> Result<()> {
-        let cannot = |path: &Path| {
-            format!(
-                "cannot make {}: take a folder that you may write to with --prefix DIR, or install as root",
-                path.display()
-            )
-        };
-        let mut missing = Vec::new();
-        let mut folder = self.root.join(below);
-        while !folder.exists() && folder.starts_with(&self.root) {
-            missing.push(folder.clone());
-            let Some(above) = folder.parent() else { break };
-            folder = above.to_path_buf();
-        }
-        for folder in missing.iter().rev() {
-            fs::create_dir_all(folder).with_context(|| cannot(folder))?;
+        let folder = self.root.join(below);
+        let missing: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.exists()).collect();
+        for (at, folder) in missing.iter().enumerate().rev() {
+            if let Err(error) = make_open(folder) {
+                for made in &missing[at + 1..] {
+                    let _ = fs::remove_dir(made);
+                }
+                return Err(error).with_context(|| {
+                    format!(
+                        "cannot make {}: take a folder that you may write to with --prefix DIR, or install as root",
+                        folder.display()
+                    )
+                });
+            }
         }
         if missing.is_empty() || !self.home().is_dir() {
             return Ok(());
@@ -185,6 +185,14 @@ impl Prefix {
         }
     }
 
+    /// Whether nothing is installed, and nobody put anything in its place.
+    pub fn is_empty(&self) -> bool {
+        let nothing = |mut entries: fs::ReadDir| entries.next().is_none();
+        fs::read_dir(self.versions()).is_ok_and(nothing)
+            && !is_there(&self.current_link())
+            && !is_there(&self.previous_link())
+    }
+
     /// Removes what is left of us when no version is: our own folder, then those that we made and nobody else uses.
     pub fn remove_empty(&self) -> Result<()> {
         let made = self.made_folders()?;
@@ -209,6 +217,15 @@ impl Prefix {
             let _ = fs::remove_dir(if folder == "." { self.root.clone() } else { self.root.join(folder) });
         }
         Ok(())
+    }
+}
+
+/// Makes a folder that everybody may enter, whatever the umask says of files.
+fn make_open(folder: &Path) -> io::Result<()> {
+    match fs::create_dir(folder) {
+        // Another installer was here first; one of us will have to wait.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
+        made => made.and_then(|()| fs::set_permissions(folder, fs::Permissions::from_mode(0o755))),
     }
 }
 

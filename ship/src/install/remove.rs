@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
 use super::lock::staging;
 use super::prefix::{self, Prefix};
-use super::{links, lock_installed};
+use super::{check_still_runs, links, lock_installed, switch};
 use crate::exit;
 use crate::files;
 use crate::order::{Uninstall, Uninstalled};
@@ -34,13 +34,17 @@ pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {
         }
     };
     let left: Vec<&String> = all.iter().filter(|name| !doomed.contains(name)).collect();
-    let next = match current {
-        Some(current) if !doomed.contains(&current) => Some(current),
+    let next = match &current {
+        Some(current) if !doomed.contains(current) => Some(current.clone()),
         _ => {
             let previous = prefix.previous()?.filter(|name| left.contains(&name));
             previous.or_else(|| left.last().map(|name| (*name).clone()))
         }
     };
+    if let Some(next) = next.as_ref().filter(|next| current.as_ref() != Some(next)) {
+        check_still_runs(&prefix, next)
+            .with_context(|| format!("nothing is removed: {next} would be current then"))?;
+    }
     if order.dry_run {
         return Ok(Uninstalled { removed: doomed, current: next, dry_run: true });
     }
@@ -76,8 +80,7 @@ fn switch_away(prefix: &Prefix, next: &str, doomed: &[String]) -> Result<()> {
     let previous = prefix.previous()?;
     if current.as_deref() != Some(next) {
         let links = links::make(prefix, &prefix.version(next))?;
-        files::switch_link(&prefix.current_link(), &PathBuf::from("versions").join(next))?;
-        links.keep();
+        switch::point_current(prefix, next, links)?;
         links::sweep(prefix)?;
     }
     if previous.is_none_or(|name| name == next || doomed.contains(&name)) {

@@ -7,9 +7,10 @@ use anyhow::{Context, Result, bail};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
+use super::links::{self, Made};
 use super::prefix::{Prefix, is_there};
 use super::source::Told;
-use super::{check_still_runs, links, lock_installed};
+use super::{check_still_runs, lock_installed};
 use crate::order::{Rollback, Switched};
 use crate::{files, interrupt, sums};
 
@@ -47,9 +48,10 @@ pub fn put(prefix: &Prefix, name: &str, staged: &Path, force: bool, told: &mut T
         fs::rename(staged, &place)
             .with_context(|| format!("cannot move {} to {}", staged.display(), place.display()))?;
     }
+    let was_current = is_current(prefix, name);
     let switched = files::sync_folder(&prefix.versions()).and_then(|()| make_current(prefix, name));
-    if switched.is_err() {
-        // Back to what was there.
+    if switched.is_err() && (was_current || !is_current(prefix, name)) {
+        // Back to what was there. A disk that did not take the switch fails after it, and what is current stays.
         let _ = if there { exchange(staged, &place) } else { files::remove_tree(&place) };
     }
     switched.map(|()| false)
@@ -59,24 +61,43 @@ pub fn put(prefix: &Prefix, name: &str, staged: &Path, force: bool, told: &mut T
 pub fn make_current(prefix: &Prefix, name: &str) -> Result<()> {
     let links = links::make(prefix, &prefix.version(name))?;
     let before = prefix.current()?;
-    let target = |name: &str| PathBuf::from("versions").join(name);
-    if before.as_deref() != Some(name) {
-        let earlier = fs::read_link(prefix.previous_link()).ok();
-        // Killed between these two, the current one is still there, and the next switch does both.
-        if let Some(before) = &before {
-            files::switch_link(&prefix.previous_link(), &target(before))?;
-        }
-        let switched = files::switch_link(&prefix.current_link(), &target(name));
-        if switched.is_err() {
-            let _ = match earlier {
-                Some(earlier) => files::switch_link(&prefix.previous_link(), &earlier),
-                None => fs::remove_file(prefix.previous_link()).map_err(Into::into),
-            };
-        }
-        switched?;
+    if is_current(prefix, name) {
+        links.keep();
+        return Ok(());
     }
-    links.keep();
-    Ok(())
+    let earlier = fs::read_link(prefix.previous_link()).ok();
+    // Killed between these two, the current one is still there, and the next switch does both.
+    let kept = before.map_or(Ok(()), |before| files::switch_link(&prefix.previous_link(), &target(&before)));
+    let switched = match kept {
+        Ok(()) => point_current(prefix, name, links),
+        failed => failed,
+    };
+    if switched.is_err() && !is_current(prefix, name) {
+        let _ = match earlier {
+            Some(earlier) => files::switch_link(&prefix.previous_link(), &earlier),
+            None => fs::remove_file(prefix.previous_link()).map_err(Into::into),
+        };
+    }
+    switched
+}
+
+/// Points `current` at the version `name`, for which `links` were made. They stay where it came to that, though the disk
+/// may not have taken it, which is an error too.
+pub fn point_current(prefix: &Prefix, name: &str, links: Made) -> Result<()> {
+    let switched = files::switch_link(&prefix.current_link(), &target(name));
+    if is_current(prefix, name) {
+        links.keep();
+    }
+    switched
+}
+
+fn is_current(prefix: &Prefix, name: &str) -> bool {
+    prefix.current().is_ok_and(|current| current.as_deref() == Some(name))
+}
+
+/// What a link to the version `name` holds.
+fn target(name: &str) -> PathBuf {
+    PathBuf::from("versions").join(name)
 }
 
 /// Makes the version current that was so before.
@@ -94,11 +115,13 @@ pub fn rollback(order: &Rollback) -> Result<Switched> {
     if !order.dry_run {
         let links = links::make(&prefix, &prefix.version(&previous))?;
         // Both links at once; elsewhere one after the other, the one that matters first.
-        if exchange(&prefix.current_link(), &prefix.previous_link()).is_err() {
-            files::switch_link(&prefix.current_link(), &PathBuf::from("versions").join(&previous))?;
-            files::switch_link(&prefix.previous_link(), &PathBuf::from("versions").join(&current))?;
+        match exchange(&prefix.current_link(), &prefix.previous_link()) {
+            Ok(()) => links.keep(),
+            Err(_) => {
+                point_current(&prefix, &previous, links)?;
+                files::switch_link(&prefix.previous_link(), &target(&current))?;
+            }
         }
-        links.keep();
         files::sync_folder(&prefix.home())?;
         links::sweep(&prefix)?;
     }

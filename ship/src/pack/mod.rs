@@ -4,11 +4,12 @@ mod ar;
 mod deb;
 mod index;
 mod licences;
+mod place;
 mod plain;
 mod tarball;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use build_info::{Bytes, Sha256};
@@ -17,6 +18,7 @@ use crate::order::{Archive, Item, Pack, Packed};
 use crate::{files, interrupt, name, sbom, sums};
 use tarball::Packing;
 
+pub use place::place;
 pub use plain::plain;
 
 /// The bill of materials in an archive.
@@ -39,7 +41,7 @@ struct Member {
 /// Where the bytes of a member are.
 enum Content {
     /// In a file.
-    Of(std::path::PathBuf),
+    Of(PathBuf),
     /// Made here.
     Made(Vec<u8>),
 }
@@ -89,7 +91,6 @@ pub fn pack(order: &Pack) -> Result<Packed> {
         files::write_beside(&path, |file| deb::write(&members, order, debian, file))?;
         archives.push(finished(&path)?);
     }
-    index::update(&order.out)?;
     Ok(Packed {
         archives,
         files: members.len(),
@@ -124,7 +125,13 @@ fn add(members: &mut Members, name: &str, member: Member) -> Result<()> {
 fn finished(path: &Path) -> Result<Archive> {
     let (size, sha256) = files::digest(path)?;
     let own = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let list = path.with_file_name(format!("{own}.sha256"));
-    files::replace(&list, sums::text(&BTreeMap::from([(own, sha256.clone())])).as_bytes())?;
+    files::replace(&sum_of(path), sums::text(&BTreeMap::from([(own, sha256.clone())])).as_bytes())?;
     Ok(Archive { path: path.to_path_buf(), size: Bytes(size), sha256 })
+}
+
+/// Where the sum of the archive `path` lies.
+fn sum_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".sha256");
+    PathBuf::from(name)
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use ship::order::{Install, Item, Licences, Pack, Packed, Part, Parts, Uninstall};
+use ship::order::{Archive, Install, Item, Licences, Pack, Packed, Part, Parts, Place, Uninstall};
 use ship::{Answer, Order, Reply};
 
 /// Seconds since 1970 of every packed file.
@@ -111,13 +111,21 @@ pub fn packed(order: Pack) -> Packed {
     }
 }
 
+/// Puts packed archives to where installers look, in this process.
+pub fn placed(archives: Vec<Archive>, out: &Path) -> Vec<Archive> {
+    match ship::carry_out(&Order::Place(Place { archives, out: out.to_path_buf() })).unwrap() {
+        Answer::Placed(placed) => placed,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// A folder with archives of `versions`, whose programs say `anneal VERSION`.
 pub fn archives(temp: &Path, versions: &[&str]) -> PathBuf {
     let out = temp.join("dist");
     for version in versions {
         let folder = temp.join(format!("build-{version}"));
         build(&folder, &format!("anneal {version}"));
-        packed(order(&folder, version, &out));
+        placed(packed(order(&folder, version, &temp.join("packing"))).archives, &out);
     }
     out
 }
@@ -217,9 +225,45 @@ pub fn script_command(arguments: &[&str], prefix: &Path) -> Command {
 }
 
 fn script(arguments: &[&str], prefix: &Path) -> Ended {
-    let Output { status, stdout, stderr } = script_command(arguments, prefix).output().unwrap();
+    how(script_command(arguments, prefix))
+}
+
+/// install.sh on a system that has no other programs than those in `bin`.
+pub fn script_with(bin: &Path, arguments: &[&str], prefix: &Path) -> Ended {
+    let mut command = script_command(arguments, prefix);
+    command.env("PATH", bin);
+    how(command)
+}
+
+fn how(mut command: Command) -> Ended {
+    let Output { status, stdout, stderr } = command.output().unwrap();
     let text = [stdout, stderr].concat();
     (status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// A folder with the programs that install.sh calls and this system has, but those in `without`.
+pub fn tools(temp: &Path, without: &[&str]) -> PathBuf {
+    let bin = temp.join(format!("bin-without-{}", without.join("-")));
+    fs::create_dir(&bin).unwrap();
+    let all = "sh awk cat chmod cmp cp curl cut env find flock grep gzip id ln ls minisign mkdir mv od readlink rm rmdir \
+               sed sha256sum sort sync tail tar timeout tr uname uniq wc wget zstd";
+    for tool in all.split_whitespace().filter(|tool| !without.contains(tool)) {
+        let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output().unwrap();
+        let path = String::from_utf8_lossy(&found.stdout).trim().to_string();
+        if !path.is_empty() {
+            std::os::unix::fs::symlink(path, bin.join(tool)).unwrap();
+        }
+    }
+    bin
+}
+
+/// Puts a script into the place of the program `name` in `bin`; it finds that one as `$real`.
+pub fn stand_in(bin: &Path, name: &str, script: &str) {
+    let path = bin.join(name);
+    let real = fs::read_link(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, format!("#!/bin/sh\nreal='{}'\n{script}\n", real.display())).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 /// What the installed program says; nothing when none runs.

@@ -1,17 +1,18 @@
 //! `dist`
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use build_info::{BuildInfo, Bytes};
 use serde::Serialize;
-use ship::order::{Archive, Compare, Deb, Difference, Item, Pack, Packed, Verified, Verify};
+use ship::order::{Archive, Compare, Deb, Difference, Item, Pack, Packed, Place, Verified, Verify};
 use ship::{Answer, Order};
 use xshell::{Shell, cmd};
 
 use super::build;
-use crate::shipping::{self, Again, Contents, Needs};
+use crate::shipping::{self, Again, Aside, Contents, Needs};
 use crate::stages::{self, Lock};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
@@ -74,10 +75,13 @@ struct Made {
 /// Packs a build, and looks at the archive as a stranger would: unpacked elsewhere, run, nothing of this machine in it.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
+    // What would be wrong after an hour of building is told before it.
+    let time = time(&workspace)?;
+    check_against(&args)?;
     if !args.no_build && !args.dry_run {
+        shipping::planned_name(&workspace, &args.profile)?;
         build::make(&args.profile, args.yes, ui)?;
     }
-    let time = time(&workspace)?;
     let out = std::path::absolute(args.out.clone().unwrap_or_else(|| workspace.dist()))?;
     let build = stages::named(&workspace, &args.profile)?;
     let info = BuildInfo::read(&build.join("build_info.json"))?;
@@ -86,31 +90,17 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return list(&shipping::name(&info), &out, &contents.items, ui);
     }
     let job = Job { tools: &workspace, time, gz: args.gz, deb: args.deb };
+    let aside = Aside::make(&out)?;
     let packed = {
         let _lock = Lock::take(&workspace)?;
-        job.pack(&workspace, &build, &info, &out, ui)?
+        job.pack(&workspace, &build, &info, aside.folder(), ui)?
     };
-    let installer = out.join(SCRIPT);
-    fs::write_script(&installer, &std::fs::read_to_string(workspace.root().join(SCRIPT))?)?;
-    let archive = packed.archives.first().context("nothing was packed")?.clone();
-    let paths = foreign(&workspace)?.into_keys().collect();
-    let verified = verify(&workspace, &build, &archive, &info, paths, ui)?;
-    if args.verify && info.reproducible {
-        job.again(&args.profile, &archive.path, ui)?;
-    } else if args.verify {
-        ui.warn(format!(
-            "{} is made for the machine that builds it and cannot be made again elsewhere: no second build is compared",
-            info.profile
-        ));
-    }
-    if let Some(other) = &args.against {
-        check_equal(&workspace, other, &archive.path, ui)?;
-    }
+    let verified = job.check(&args, &build, &info, &packed.archives, ui)?;
     let made = Made {
         name: shipping::name(&info),
         reproduced: args.verify && info.reproducible,
-        archives: packed.archives,
-        installer,
+        archives: place(&workspace, packed.archives, &out, ui)?,
+        installer: out.join(SCRIPT),
         files: packed.files,
         unpacked: packed.unpacked,
         crates: packed.crates,
@@ -154,6 +144,43 @@ pub fn archive(
     Ok(archive)
 }
 
+/// Refuses an archive to compare with that is not there, or of a kind that is not made.
+fn check_against(args: &Args) -> Result<()> {
+    let Some(other) = &args.against else { return Ok(()) };
+    if !other.is_file() {
+        return Err(exit::usage(format!("there is no archive {} to compare with", other.display())));
+    }
+    let made = match kind(other) {
+        Some("zst") => true,
+        Some("gz") => args.gz,
+        Some("deb") => args.deb,
+        _ => false,
+    };
+    if !made {
+        return Err(exit::usage(format!(
+            "{} is no .tar.zst, and nothing else is made that could be compared with it: --gz makes a .tar.gz, --deb a .deb",
+            other.display()
+        )));
+    }
+    Ok(())
+}
+
+/// What an archive is, by the end of its name.
+fn kind(archive: &Path) -> Option<&str> {
+    archive.extension().and_then(OsStr::to_str)
+}
+
+/// Moves what may be passed on to `out`, with what installs it.
+fn place(workspace: &Workspace, archives: Vec<Archive>, out: &Path, ui: &Ui) -> Result<Vec<Archive>> {
+    let _lock = Lock::take(workspace)?;
+    let script = std::fs::read_to_string(workspace.root().join(SCRIPT))?;
+    fs::write_script(&out.join(SCRIPT), &script)?;
+    match shipping::give(workspace, &Order::Place(Place { archives, out: out.to_path_buf() }), ui)? {
+        Answer::Placed(placed) => Ok(placed),
+        other => Err(shipping::unexpected(&other)),
+    }
+}
+
 impl Job<'_> {
     /// Packs the build of `workspace` in `build`, whose record is `info`, into `out`.
     fn pack(
@@ -189,18 +216,53 @@ impl Job<'_> {
         }
     }
 
-    /// Makes the archive a second time and compares.
+    /// Whether `archives` of the build in `build`, whose record is `info`, may be passed on: what a stranger may be given,
+    /// and the same as whatever `args` asks to compare with.
+    fn check(
+        &self,
+        args: &Args,
+        build: &Path,
+        info: &BuildInfo,
+        archives: &[Archive],
+        ui: &Ui,
+    ) -> Result<Verified> {
+        let first = archives.first().context("nothing was packed")?;
+        let paths = foreign(self.tools)?.into_keys().collect();
+        let verified = verify(self.tools, build, first, info, paths, ui)?;
+        if args.verify && info.reproducible {
+            self.again(&args.profile, archives, ui)?;
+        } else if args.verify {
+            ui.warn(format!(
+                "{} is made for the machine that builds it and cannot be made again elsewhere: no second build is compared",
+                info.profile
+            ));
+        }
+        if let Some(other) = &args.against {
+            let ours = archives.iter().find(|archive| kind(&archive.path) == kind(other));
+            check_equal(self.tools, other, &ours.unwrap_or(first).path, ui)?;
+        }
+        Ok(verified)
+    }
+
+    /// Makes the archives a second time and compares.
     ///
     /// # Errors
-    /// When it is not the same to the byte, with what differs.
-    fn again(&self, profile: &str, archive: &Path, ui: &Ui) -> Result<()> {
+    /// When one is not the same to the byte, with what differs.
+    fn again(&self, profile: &str, archives: &[Archive], ui: &Ui) -> Result<()> {
         ui.say("building it a second time, in another folder, with one job");
         let again = Again::build(self.tools, profile, ui)?;
         let build = stages::named(again.workspace(), profile)?;
         let info = BuildInfo::read(&build.join("build_info.json"))?;
         let packed = self.pack(again.workspace(), &build, &info, &again.workspace().dist(), ui)?;
-        let second = packed.archives.first().context("nothing was packed")?;
-        check_equal(self.tools, &second.path, archive, ui)
+        for archive in archives {
+            let name = archive.path.file_name();
+            let second = packed.archives.iter().find(|second| second.path.file_name() == name);
+            let second = second.with_context(|| {
+                format!("the second build gave no {}", name.unwrap_or_default().display())
+            })?;
+            check_equal(self.tools, &second.path, &archive.path, ui)?;
+        }
+        Ok(())
     }
 }
 
@@ -292,7 +354,10 @@ fn verify(
     let verified = match shipping::give(workspace, &Order::Verify(order), ui) {
         Ok(Answer::Verified(verified)) => verified,
         Ok(other) => return Err(shipping::unexpected(&other)),
-        Err(error) => return Err(error.context(format!("{} must not be passed on", archive.path.display()))),
+        Err(error) => {
+            let name = archive.path.file_name().unwrap_or_default().display();
+            return Err(error.context(format!("{name} must not be passed on, and is not kept")));
+        }
     };
     let ran = verified.version.as_deref().unwrap_or("it is for another machine and was not run");
     ui.done("verified", format_args!("{} files; {ran}", verified.files));
@@ -317,4 +382,44 @@ fn check_equal(workspace: &Workspace, one: &Path, other: &Path, ui: &Ui) -> Resu
     let lines: Vec<String> =
         differences.iter().map(|found| format!("  {}: {}", found.member, found.what)).collect();
     Err(anyhow!("{} and {} differ:\n{}", one.display(), other.display(), lines.join("\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn what_cannot_be_compared_with_is_told_of_before_the_build() {
+        let folder = tempfile::tempdir().unwrap();
+        let there = |name: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, "").unwrap();
+            path.display().to_string()
+        };
+        let (zst, gz, deb) = (there("a.tar.zst"), there("a.tar.gz"), there("a.deb"));
+        let absent = folder.path().join("b.tar.zst").display().to_string();
+        let cases: [(&[&str], bool); 8] = [
+            (&[], true),
+            (&["--against", &zst], true),
+            (&["--against", &absent], false),
+            (&["--against", folder.path().to_str().unwrap()], false),
+            (&["--against", &gz], false),
+            (&["--against", &gz, "--gz"], true),
+            (&["--against", &deb, "--gz"], false),
+            (&["--against", &deb, "--deb"], true),
+        ];
+        for (words, taken) in cases {
+            let line = Line::parse_from([&["dist"], words].concat());
+            let checked = check_against(&line.args);
+            assert_eq!(checked.as_ref().map_err(exit::code_of).err(), (!taken).then_some(2), "{words:?}");
+        }
+    }
 }

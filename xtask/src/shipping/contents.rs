@@ -6,12 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use build_info::BuildInfo;
-use ship::order::Item;
+use ship::order::{Item, LONGEST_NAME};
 
 use crate::process::Executable;
+use crate::profile::{self, Target};
 use crate::stages::{self, Builds};
 use crate::workspace::Workspace;
-use crate::{audit, fs};
+use crate::{audit, exit, fs};
 
 /// Completions by shell, and where each looks for them.
 const COMPLETIONS: [(&str, &str); 3] = [
@@ -26,6 +27,27 @@ const MAN: &str = "share/man/man1";
 /// The name of an archive of the build `info`, and of the folder in it.
 pub fn name(info: &BuildInfo) -> String {
     name_of(&info.anneal_version, &info.target, &info.profile)
+}
+
+/// The name that an archive of the profile `profile` will have when it is built.
+///
+/// # Errors
+/// When no archive can have it.
+pub fn planned_name(workspace: &Workspace, profile: &str) -> Result<String> {
+    let profile = profile::load(&workspace.build_profiles(), profile)?;
+    let target = match profile.target {
+        Target::Host => format!("{}-unknown-linux-gnu", std::env::consts::ARCH),
+        other => other.to_string(),
+    };
+    let name = name_of(env!("CARGO_PKG_VERSION"), &target, &profile.name);
+    if name.len() > LONGEST_NAME {
+        return Err(exit::usage(format!(
+            "the archive would be called {name}, which is {} bytes, and a tar has room for {LONGEST_NAME}: write the keys into \
+             a profile of their own, profiles/build/NAME.toml",
+            name.len()
+        )));
+    }
+    Ok(name)
 }
 
 fn name_of(version: &str, target: &str, profile: &str) -> String {
@@ -191,5 +213,20 @@ mod tests {
     fn a_name_holds_nothing_that_a_file_cannot() {
         let name = name_of("0.1.0", "x86_64-unknown-linux-gnu", "native+repack:false");
         assert_eq!(name, "anneal-0.1.0-x86_64-unknown-linux-gnu-native+repack-false");
+    }
+
+    #[test]
+    fn a_name_that_no_archive_can_have_is_told_of_before_the_build() {
+        let workspace = Workspace::find().unwrap();
+        let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        let version = env!("CARGO_PKG_VERSION");
+        let name = planned_name(&workspace, "portable").unwrap();
+        assert_eq!(name, format!("anneal-{version}-{target}-portable"));
+        let name = planned_name(&workspace, "portable-aarch64").unwrap();
+        assert_eq!(name, format!("anneal-{version}-aarch64-unknown-linux-gnu-portable-aarch64"));
+        let keys = "native+allocator:system+fast_math:false+huge_pages:false+llamafile:false+repack:false";
+        let error = planned_name(&workspace, keys).unwrap_err();
+        assert_eq!(exit::code_of(&error), 2, "{error:#}");
+        assert!(error.to_string().contains("has room for 99"), "{error:#}");
     }
 }

@@ -1,6 +1,7 @@
 //! Packing and installing, which the program `ship` does.
 
 mod again;
+mod aside;
 mod contents;
 mod needs;
 mod parts;
@@ -13,7 +14,8 @@ use crate::ui::Ui;
 use crate::workspace::Workspace;
 
 pub use again::Again;
-pub use contents::{Contents, name, record};
+pub use aside::Aside;
+pub use contents::{Contents, name, planned_name, record};
 pub use needs::Needs;
 pub use parts::parts;
 
