@@ -101,7 +101,7 @@ mod tests {
         let killed = workspace.scratch().join(format!("work.{}.0", std::process::id()));
         fs::create_dir_all(&killed).unwrap();
         fs::write(killed.join("half"), "").unwrap();
-        assert_eq!(left(&workspace), [killed.clone()]);
+        assert_eq!(left(&workspace), std::slice::from_ref(&killed));
         let one = Scratch::make(&workspace, "work").unwrap();
         assert_eq!(fs::read_dir(one.path()).unwrap().count(), 0);
         fs::write(one.path().join("file"), "").unwrap();
