@@ -200,6 +200,8 @@ fn aside(path: &Path) -> PathBuf {
 pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
     let failed = |why: String| Error::Tuning { path: path.to_path_buf(), why };
     check_changeable(path)?;
+    // What a build from a store knows is put there by another program.
+    let _lock = host::state::lock(path);
     let mut record = match parse(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => TuningRecord::default(),
         Err(error) => return Err(failed(error.to_string())),

@@ -1,13 +1,13 @@
 //! The newest archive for a machine that cannot build, or shall not.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use build_info::Bytes;
 use ship::exit;
 
 use crate::entry::{Newest, Pointer};
 use crate::order::{Choose, Chosen};
-use crate::place::{self, Place};
-use crate::{ask, download, layout, tuned};
+use crate::place::{self, Place, Refused};
+use crate::{Entry, ask, download, layout, tuned};
 
 /// A list of a few digests.
 const LARGEST_LIST: Bytes = Bytes(1 << 16);
@@ -18,7 +18,8 @@ const LARGEST_LIST: Bytes = Bytes(1 << 16);
 /// With exit code 69 when there is none, and why.
 pub fn choose(order: &Choose) -> Result<Chosen> {
     let place = place::open(&order.store)?;
-    let pointer = find(&*place, order)?;
+    let mut notes = Vec::new();
+    let (kind, pointer) = find(&*place, order, &mut notes)?;
     let entry = ask::entry(&*place, &order.store, &pointer.key)?.with_context(|| {
         format!(
             "{} is gone from the store {}, though a list names it",
@@ -26,7 +27,7 @@ pub fn choose(order: &Choose) -> Result<Chosen> {
             order.store
         )
     })?;
-    let mut notes = Vec::new();
+    check(&entry, kind, order)?;
     let archive = match &order.into {
         None => None,
         Some(into) => {
@@ -39,18 +40,45 @@ pub fn choose(order: &Choose) -> Result<Chosen> {
     Ok(Chosen { entry, archive, tuning, notes })
 }
 
-/// The newest entry of the first kind that has one.
-fn find(place: &dyn Place, order: &Choose) -> Result<Pointer> {
-    let mut too_new = None;
+/// Whether `entry`, which a list of `kind` led to, is what was asked for: a list is written by whoever may write, and a
+/// build for another CPU or C library would not start here.
+fn check(entry: &Entry, kind: &str, order: &Choose) -> Result<()> {
+    let (build, path) = (&entry.build, layout::newest(kind, &order.profile));
+    let wrong =
+        || format!("{path} in the store {} leads to {}, which is not of that list", order.store, entry.key);
+    ensure!(build.profile == order.profile, "{}: it is a build of {}", wrong(), build.profile);
+    ensure!(build.parts.kind() == kind, "{}: it is for {}", wrong(), build.parts.kind());
+    if let (Some(needed), Some(here)) = (build.glibc, order.glibc) {
+        ensure!(needed <= here, "{}: it needs glibc {needed} and this machine has {here}", wrong());
+    }
+    Ok(())
+}
+
+/// The newest entry of the first kind that has one, and the kind. That one may not look for a kind is a note where another
+/// one has a build.
+fn find<'a>(place: &dyn Place, order: &'a Choose, notes: &mut Vec<String>) -> Result<(&'a str, Pointer)> {
+    let (mut too_new, mut refused) = (None, None);
     for kind in &order.kinds {
         let path = layout::newest(kind, &order.profile);
         let cannot = || format!("cannot ask the store {} for {path}", order.store);
-        let Some(text) = place.small(&path, LARGEST_LIST).with_context(cannot)? else { continue };
+        let text = match place.small(&path, LARGEST_LIST).with_context(cannot) {
+            Err(error) if error.is::<Refused>() => {
+                notes.push(format!("{error:#}"));
+                refused = refused.or(Some(error));
+                continue;
+            }
+            text => text?,
+        };
+        let Some(text) = text else { continue };
         let newest = Newest::parse(&text).with_context(cannot)?;
         if let Some(pointer) = newest.for_glibc(order.glibc) {
-            return Ok(pointer.clone());
+            return Ok((kind.as_str(), pointer.clone()));
         }
         too_new = newest.builds.first().and_then(|pointer| pointer.glibc).or(too_new);
+    }
+    // Nobody knows then whether there is one.
+    if let Some(refused) = refused {
+        return Err(refused);
     }
     let (store, profile) = (&order.store, &order.profile);
     if let (Some(needed), Some(here)) = (too_new, order.glibc) {

@@ -72,13 +72,26 @@ pub struct Object {
     pub size: Bytes,
 }
 
-/// Why an entry is not taken.
+/// Why an entry, or a list, is not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused(String);
+pub enum Refused {
+    /// A later Anneal wrote it.
+    Newer {
+        /// Version of its format.
+        schema: u32,
+    },
+    /// It is damaged, or says what cannot be.
+    Wrong(String),
+}
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        match self {
+            Self::Newer { schema } => {
+                write!(f, "it is of a newer kind ({schema}): use the Anneal that wrote it")
+            }
+            Self::Wrong(why) => f.write_str(why),
+        }
     }
 }
 
@@ -90,10 +103,9 @@ impl Entry {
     /// # Errors
     /// When it is damaged, of a newer kind, or says what cannot be.
     pub fn parse(text: &[u8], key: &Sha256) -> Result<Self, Refused> {
-        let refuse = |why: String| Err(Refused(why));
+        let refuse = |why: String| Err(Refused::Wrong(why));
         newer(text)?;
-        let entry: Self =
-            serde_json::from_slice(text).map_err(|error| Refused(format!("it is damaged: {error}")))?;
+        let entry: Self = serde_json::from_slice(text).map_err(damaged)?;
         if entry.key != *key || entry.build.parts.key() != *key {
             return refuse(format!(
                 "it tells of another build: its parts have the key {}",
@@ -140,12 +152,15 @@ fn newer(text: &[u8]) -> Result<(), Refused> {
     struct Version {
         schema: u32,
     }
-    let Version { schema } =
-        serde_json::from_slice(text).map_err(|error| Refused(format!("it is damaged: {error}")))?;
+    let Version { schema } = serde_json::from_slice(text).map_err(damaged)?;
     match schema <= SCHEMA {
         true => Ok(()),
-        false => Err(Refused(format!("it is of a newer kind ({schema}): use the Anneal that wrote it"))),
+        false => Err(Refused::Newer { schema }),
     }
+}
+
+fn damaged(error: serde_json::Error) -> Refused {
+    Refused::Wrong(format!("it is damaged: {error}"))
 }
 
 /// The newest entries for a kind of CPUs and a profile, the newest first.
@@ -175,15 +190,17 @@ impl Newest {
     /// When it is damaged or of a newer kind.
     pub fn parse(text: &[u8]) -> Result<Self, Refused> {
         newer(text)?;
-        serde_json::from_slice(text).map_err(|error| Refused(format!("it is damaged: {error}")))
+        serde_json::from_slice(text).map_err(damaged)
     }
 
-    /// This list with `entry` first.
+    /// This list with `entry` where its time puts it, which is nowhere when all others are newer.
     #[must_use]
     pub fn with(mut self, entry: &Entry) -> Self {
         self.builds.retain(|pointer| pointer.key != entry.key);
         let (key, glibc, published) = (entry.key.clone(), entry.build.glibc, entry.build.published.clone());
         self.builds.insert(0, Pointer { key, glibc, published });
+        // RFC 3339 in UTC sorts as text.
+        self.builds.sort_by(|one, other| other.published.cmp(&one.published));
         self.builds.truncate(MOST_NEWEST);
         self
     }
@@ -284,5 +301,24 @@ pub(crate) mod tests {
         assert_eq!((found("2.39"), found("2.31"), found("2.17")), (Some(new.key), Some(old.key), None));
         let many = (0..40).fold(newest, |all, at| all.with(&entry(&at.to_string(), "2.28")));
         assert_eq!(many.builds.len(), MOST_NEWEST);
+    }
+
+    #[test]
+    fn what_is_published_again_is_no_newer_for_it() {
+        let of = |engine: &str, year: u32| {
+            let mut entry = entry(engine, "2.28");
+            entry.build.published = format!("{year}-01-01T00:00:00Z");
+            entry
+        };
+        let newest = [2025, 2027, 2026, 2024].map(|year| of(&year.to_string(), year));
+        let list = newest.iter().fold(Newest::default(), |list, entry| list.with(entry));
+        let years = |list: &Newest| -> Vec<String> {
+            list.builds.iter().map(|pointer| pointer.published[..4].to_string()).collect()
+        };
+        assert_eq!(years(&list), ["2027", "2026", "2025", "2024"]);
+        assert_eq!(list.clone().with(&of("2025", 2025)), list);
+        // One that fell off the end stays off.
+        let full = (0..MOST_NEWEST).fold(list, |list, at| list.with(&of(&format!("later {at}"), 2028)));
+        assert_eq!(full.clone().with(&of("2025", 2025)), full);
     }
 }

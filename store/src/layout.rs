@@ -5,6 +5,7 @@
 //! v1/builds/<key>.json                    an entry: the first one stays
 //! v1/kinds/<kind>/<profile>.json          the newest entries for a kind of CPUs: for servers that list nothing
 //! v1/tuning/<key>/<sha256>.json           what was tuned with that build, by the digest of the CPU's key
+//! v1/probe                                in a bucket: a few bytes that its server refused to put twice
 //! ```
 
 use build_info::Sha256;

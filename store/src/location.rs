@@ -103,6 +103,11 @@ impl Location {
     pub fn is_s3(&self) -> bool {
         matches!(self, Self::S3 { .. })
     }
+
+    /// Whether what is read there may have been changed on the way.
+    pub fn is_unencrypted(&self) -> bool {
+        matches!(self, Self::Http(url) if url.starts_with("http:"))
+    }
 }
 
 #[cfg(test)]
@@ -127,6 +132,11 @@ mod tests {
             assert_eq!(shown.parse(), Ok(expected));
         }
         assert!(matches!("builds".parse(), Ok(Location::Folder(path)) if path.is_absolute()));
+        let unencrypted = |text: &str| text.parse::<Location>().unwrap().is_unencrypted();
+        assert!(
+            unencrypted("http://a/b")
+                && !["https://a/b", "/http:/a", "s3://abc"].into_iter().any(unencrypted)
+        );
         let wrong = [
             "",
             "ftp://a/b",

@@ -2,22 +2,26 @@
 //! list of the newest. Whoever is killed on the way leaves an object that nothing names.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use build_info::{Bytes, Sha256};
-use ship::files;
+use ship::{exit, files};
 
-use crate::entry::{self, Newest, Object};
+use crate::entry::{self, Newest, Object, Refused};
 use crate::order::{Publish, Published};
 use crate::place::{self, Place};
 use crate::take::TREE;
-use crate::{Entry, ask, layout};
+use crate::{Entry, Location, ask, layout};
 
 /// Much faster than the archive's level, and few per cent larger: it is packed once and read in a rack.
 const LEVEL: i32 = 9;
 
 /// A list of a few digests.
 const LARGEST_LIST: Bytes = Bytes(1 << 16);
+
+/// How often an entry is put anew that another publisher was in the way of, and did not put either.
+const MOST_TURNS: u32 = 5;
 
 /// Publishes, unless the build is there.
 pub fn publish(order: &Publish) -> Result<Published> {
@@ -46,26 +50,37 @@ pub fn publish(order: &Publish) -> Result<Published> {
     let entry = Entry { schema: entry::SCHEMA, key: key.clone(), build: order.build.clone(), archive, tree };
     // What cannot be read again is not written.
     Entry::parse(&entry.to_json(), &key).context("this build cannot be described in a store")?;
-    let path = layout::build(&key);
-    let first = match order.force {
+    let (entry, was_there) = match order.force {
         true => {
             let file = scratch.path().join("entry.json");
             std::fs::write(&file, entry.to_json())
                 .with_context(|| format!("cannot write {}", file.display()))?;
-            place.put(&path, &file).map(|()| true)
+            place.put(&layout::build(&key), &file).with_context(cannot)?;
+            (entry, false)
         }
-        false => place.put_new(&path, &entry.to_json()),
-    };
-    // The first one stays: others may have taken it, and its objects, already.
-    let (entry, was_there) = match first.with_context(cannot)? {
-        true => (entry, false),
-        false => {
-            let first = ask::entry(&*place, &order.store, &key)?;
-            (first.with_context(|| format!("{path} was there and is gone: somebody cleans the store"))?, true)
-        }
+        false => put_first(&*place, &order.store, entry).with_context(cannot)?,
     };
     list(&*place, &entry).with_context(cannot)?;
     Ok(Published { entry, was_there, sent })
+}
+
+/// Puts `entry`, unless there is one of its key; the one that is there now, and whether it was there. The first one stays:
+/// others may have taken it, and its objects, already.
+fn put_first(place: &dyn Place, store: &Location, entry: Entry) -> Result<(Entry, bool)> {
+    let path = layout::build(&entry.key);
+    for turn in 0..MOST_TURNS {
+        if place.put_new(&path, &entry.to_json())? {
+            return Ok((entry, false));
+        }
+        if let Some(first) = ask::entry(place, store, &entry.key)? {
+            return Ok((first, true));
+        }
+        // S3 refuses one of two that come at once, also when the other one does not come through in the end.
+        std::thread::sleep(Duration::from_millis(100 << turn));
+    }
+    Err(exit::try_again(format!(
+        "another publisher was in the way of {path} {MOST_TURNS} times, and put nothing there: try again later"
+    )))
 }
 
 /// Puts the file `path` under its digest, unless it is there.
@@ -80,19 +95,22 @@ fn send(place: &dyn Place, path: &Path, force: bool, sent: &mut Bytes) -> Result
     Ok(object)
 }
 
-/// Makes `entry` the newest of its kind. A damaged list is made anew: it is only a help for finding.
+/// Puts `entry` into the list of its kind. A damaged list is made anew: it is only a help for finding. A later Anneal's is
+/// not: that has in it what we do not know.
 fn list(place: &dyn Place, entry: &Entry) -> Result<()> {
     let path = layout::newest(&entry.build.parts.kind(), &entry.build.profile);
     place.change(&path, LARGEST_LIST, &mut |there| {
-        let newest = there.and_then(|text| Newest::parse(text).ok()).unwrap_or_default();
-        // It is told of already, whoever came first.
-        if newest
-            .builds
-            .iter()
-            .any(|pointer| pointer.key == entry.key && pointer.published == entry.build.published)
-        {
-            return Ok(None);
-        }
-        Ok(Some(serde_json::to_vec_pretty(&newest.with(entry))?))
+        let newest = match there.map(Newest::parse) {
+            Some(Ok(newest)) => newest,
+            Some(Err(newer @ Refused::Newer { .. })) => {
+                return Err(newer).with_context(|| {
+                    format!("the build is published, and `install --store` does not find it: {path} is left as it is")
+                });
+            }
+            Some(Err(Refused::Wrong(_))) | None => Newest::default(),
+        };
+        let changed = newest.clone().with(entry);
+        // It is told of already, whoever came first, or is too old for it.
+        Ok((changed != newest).then(|| serde_json::to_vec_pretty(&changed)).transpose()?)
     })
 }

@@ -1,7 +1,7 @@
 //! Settings that were found fastest with a build of the store, by the CPU that they were measured on.
 
-use anyhow::{Context, Result};
-use build_info::tuning::{CpuKey, Entry as TuningEntry};
+use anyhow::{Context, Result, ensure};
+use build_info::tuning::{CpuKey, Entry as TuningEntry, TuningError};
 use build_info::{Bytes, TuningRecord};
 
 use crate::order::{Tune, Tuned};
@@ -55,10 +55,20 @@ pub fn publish(order: &Tune) -> Result<Tuned> {
         let mut put = 0;
         place
             .change(&path, LARGEST, &mut |there| {
-                // A damaged one is of no use to anybody.
-                let mut record = there.and_then(|text| TuningRecord::parse(text).ok()).unwrap_or_default();
-                put = put_newer(&mut record, &group);
-                Ok((put > 0).then(|| serde_json::to_vec_pretty(&record)).transpose()?)
+                let mut record = match there.map(TuningRecord::parse) {
+                    Some(Ok(record)) => record,
+                    Some(Err(newer @ TuningError::Newer { .. })) => return Err(newer.into()),
+                    // Of no use to anybody.
+                    Some(Err(TuningError::Damaged(_))) | None => TuningRecord::default(),
+                };
+                let mut newer = put_newer(&mut record, &group);
+                if newer.is_empty() {
+                    return Ok(None);
+                }
+                let text = fitted(&mut record)?;
+                newer.retain(|tuned| record.entries.contains(tuned));
+                put = newer.len();
+                Ok((put > 0).then_some(text))
             })
             .with_context(|| format!("cannot put {path} into the store {}", order.store))?;
         entries += put;
@@ -66,16 +76,32 @@ pub fn publish(order: &Tune) -> Result<Tuned> {
     Ok(Tuned { entries })
 }
 
-/// Puts those of `group` into `record` that are new or later than what is there; how many.
-fn put_newer(record: &mut TuningRecord, group: &[TuningEntry]) -> usize {
-    let mut put = 0;
+/// Puts those of `group` into `record` that are new or later than what is there; which.
+fn put_newer<'a>(record: &mut TuningRecord, group: &'a [TuningEntry]) -> Vec<&'a TuningEntry> {
+    let mut put = Vec::new();
     for tuned in group {
         let there = record.entries.iter().find(|other| other.key == tuned.key);
         // RFC 3339 in UTC sorts as text.
         if there.is_none_or(|there| there.date < tuned.date) {
             record.put(tuned.clone());
-            put += 1;
+            put.push(tuned);
         }
     }
     put
+}
+
+/// `record` as text, without the oldest entries where all of them are more than is read.
+fn fitted(record: &mut TuningRecord) -> Result<Vec<u8>> {
+    loop {
+        let text = serde_json::to_vec_pretty(record)?;
+        if text.len() as u64 <= LARGEST.0 {
+            return Ok(text);
+        }
+        ensure!(record.entries.len() > 1, "one tuning alone has more than the {LARGEST} that are read of it");
+        let oldest =
+            record.entries.iter().enumerate().min_by(|(_, one), (_, other)| one.date.cmp(&other.date));
+        if let Some((at, _)) = oldest {
+            record.entries.remove(at);
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -180,7 +180,7 @@ fn a_publisher_killed_at_any_moment_leaves_a_store_that_is_whole() {
         let part = |name: &&String| name.contains(".part-");
         let old = std::time::SystemTime::now() - Duration::from_secs(3 * 24 * 3600);
         for name in files(&root).iter().filter(part) {
-            fs::File::options().write(true).open(root.join(name)).unwrap().set_modified(old).unwrap();
+            File::options().write(true).open(root.join(name)).unwrap().set_modified(old).unwrap();
         }
         done(give(&forced(order)));
         assert_eq!(files(&root).iter().filter(part).count(), 0, "turn {turn}");
@@ -245,4 +245,99 @@ fn what_was_tuned_is_kept_by_cpu_and_the_later_one_counts() {
         panic!()
     };
     assert!(taken.tuning.is_none() && taken.notes[0].contains("damaged"), "{:?}", taken.notes);
+}
+
+#[test]
+fn what_no_reader_takes_is_mended_and_never_written() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    let store = text(&root);
+    done(give(&publish(&temp.path().join("build"), store, "a", 1000)));
+    // A list that somebody's hand has made larger than is read.
+    let list = root.join(format!("v1/kinds/{}/native.json", kind().id()));
+    fs::write(&list, vec![b' '; 1 << 17]).unwrap();
+    done(give(&publish(&temp.path().join("other"), store, "b", 1000)));
+    let newest = store::entry::Newest::parse(&fs::read(&list).unwrap()).unwrap();
+    assert_eq!(newest.builds.len(), 1);
+
+    let local = digest_of(b"local plan");
+    let put = |record| {
+        let Answer::Tuned(tuned) = done(give(&tune(store, "a", record, "local plan"))) else { panic!() };
+        tuned.entries
+    };
+    assert_eq!(put(tuned(local.as_str(), "chat", "2026-01-01T00:00:00Z")), 1);
+    let folder = root.join(format!("v1/tuning/{}", parts("a").key()));
+    let file = fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    File::options().write(true).open(&file).unwrap().set_len(17 << 20).unwrap();
+    assert_eq!(put(tuned(local.as_str(), "rag", "2026-01-02T00:00:00Z")), 1);
+    // Of what is more than is read the oldest goes, whoever comes last; and what is too old to stay is not put.
+    let large = |objective: &str, date: &str| {
+        let mut record = tuned(local.as_str(), objective, date);
+        record.entries[0].notes.push("x".repeat(7 << 20));
+        record
+    };
+    assert_eq!(put(large("batch", "2026-01-04T00:00:00Z")), 1);
+    assert_eq!(put(large("latency", "2026-01-03T00:00:00Z")), 1);
+    assert_eq!(put(large("8:8", "2026-01-05T00:00:00Z")), 1);
+    assert_eq!(put(large("9:9", "2026-01-01T00:00:00Z")), 0);
+    let Answer::Taken(Some(taken)) = done(give(&take(store, "a", &temp.path().join("into")))) else {
+        panic!()
+    };
+    let objectives: Vec<_> =
+        taken.tuning.unwrap().entries.into_iter().map(|entry| entry.key.objective).collect();
+    assert_eq!(objectives, ["batch", "8:8"], "{:?}", taken.notes);
+}
+
+#[test]
+fn what_a_later_anneal_wrote_is_left_as_it_is() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    let store = text(&root);
+    done(give(&publish(&temp.path().join("build"), store, "a", 1000)));
+    let local = digest_of(b"local plan");
+    let tuning = tune(store, "a", tuned(local.as_str(), "chat", "2026-01-01T00:00:00Z"), "local plan");
+    done(give(&tuning));
+    let list = root.join(format!("v1/kinds/{}/native.json", kind().id()));
+    let folder = root.join(format!("v1/tuning/{}", parts("a").key()));
+    let record = fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
+    let (newer_list, newer_record) = (r#"{"schema":9}"#, r#"{"schema_version":"9.0"}"#);
+    fs::write(&list, newer_list).unwrap();
+    fs::write(&record, newer_record).unwrap();
+    let (code, words) = said(give(&publish(&temp.path().join("other"), store, "b", 1000)));
+    assert!(
+        code == 1 && words.contains("newer kind (9)") && words.contains("is published"),
+        "{code}: {words}"
+    );
+    let (code, words) = said(give(&tuning));
+    assert!(code == 1 && words.contains("9.0"), "{code}: {words}");
+    assert_eq!(fs::read_to_string(&list).unwrap(), newer_list);
+    assert_eq!(fs::read_to_string(&record).unwrap(), newer_record);
+}
+
+#[test]
+fn a_list_that_leads_to_another_kind_of_build_is_not_followed() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    let store = text(&root);
+    done(give(&publish(&temp.path().join("build"), store, "a", 1000)));
+    let (own, riscv) = (kind().id(), "riscv64-any".to_string());
+    let list = fs::read_to_string(root.join(format!("v1/kinds/{own}/native.json"))).unwrap();
+    // By the list it starts here, by its own word it does not.
+    let old = list.replace("2.28", "2.17");
+    let cases = [
+        (&riscv, "native", "2.36", &list, format!("it is for {own}")),
+        (&own, "portable", "2.36", &list, "it is a build of native".to_string()),
+        (&own, "native", "2.17", &old, "needs glibc 2.28 and this machine has 2.17".to_string()),
+    ];
+    for (kind, profile, glibc, list, expected) in cases {
+        let path = root.join(format!("v1/kinds/{kind}/{profile}.json"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, list).unwrap();
+        let mut order = choose(store, &[kind], glibc, None);
+        if let store::Order::Choose(choose) = &mut order {
+            choose.profile = profile.to_string();
+        }
+        let (code, words) = said(give(&order));
+        assert!(code == 1 && words.contains(&expected), "{code}: {words}");
+    }
 }

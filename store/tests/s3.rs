@@ -7,9 +7,12 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -18,7 +21,7 @@ use store::Answer;
 /// A server of S3 with an empty bucket.
 struct Moto {
     child: Child,
-    variables: BTreeMap<String, String>,
+    variables: Variables,
 }
 
 impl Drop for Moto {
@@ -57,7 +60,7 @@ impl Moto {
                 return None;
             }
         };
-        let mut variables = BTreeMap::new();
+        let mut variables = Variables::new();
         for (name, value) in [
             ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}")),
             ("AWS_ACCESS_KEY_ID", "AKIATEST".to_string()),
@@ -82,7 +85,6 @@ impl Moto {
 
     /// Asks for `path` in the bucket. moto looks whether there is a signature, not at it.
     fn request(&self, method: &str, path: &str) -> String {
-        use std::io::{Read, Write};
         let host = self.url().strip_prefix("http://").unwrap();
         let mut stream = TcpStream::connect(host).unwrap();
         let signature = "AWS4-HMAC-SHA256 Credential=AKIATEST/20260101/us-east-1/s3/aws4_request, \
@@ -99,6 +101,55 @@ impl Moto {
         answer
     }
 }
+
+/// What stands between the program and moto, for one request: it may change the head, or answer in moto's place.
+type Act = dyn Fn(&mut String) -> Option<&'static str> + Send + Sync;
+
+/// The variables of a server that is moto behind `act`.
+fn behind(
+    moto: &Moto,
+    act: impl Fn(&mut String) -> Option<&'static str> + Send + Sync + 'static,
+) -> Variables {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut variables = moto.variables.clone();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    variables.insert("AWS_ENDPOINT_URL".to_string(), url);
+    let (act, server): (Arc<Act>, _) = (Arc::new(act), moto.url().replace("http://", ""));
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let (act, server) = (Arc::clone(&act), server.clone());
+            // Whoever ends in between is the test's business.
+            std::thread::spawn(move || drop(pass(client, &server, &*act)));
+        }
+    });
+    variables
+}
+
+/// Passes one request on, and its answer back; then the connection is closed.
+fn pass(mut client: TcpStream, server: &str, act: &Act) -> io::Result<()> {
+    let mut reader = BufReader::new(client.try_clone()?);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if reader.read_line(&mut head)? == 0 {
+            return Ok(());
+        }
+    }
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        value.trim().parse().ok().filter(|_| name.eq_ignore_ascii_case("content-length"))
+    });
+    let mut body = vec![0; length.unwrap_or(0)];
+    reader.read_exact(&mut body)?;
+    if let Some(answer) = act(&mut head) {
+        return client.write_all(answer.as_bytes());
+    }
+    let mut server = TcpStream::connect(server)?;
+    server.write_all(head.replacen("\r\n", "\r\nConnection: close\r\n", 1).as_bytes())?;
+    server.write_all(&body)?;
+    io::copy(&mut server, &mut client).map(drop)
+}
+
+type Variables = BTreeMap<String, String>;
 
 const STORE: &str = "s3://builds/a/fleet";
 
@@ -181,9 +232,112 @@ fn what_is_wrong_is_told_and_no_secret_is() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     variables.insert("AWS_ENDPOINT_URL".to_string(), format!("http://{closed}"));
     let begun = Instant::now();
-    let (_, down) = said(give_with(&take(STORE, "a", &temp.path().join("a")), &variables));
+    let (code, down) = said(give_with(&take(STORE, "a", &temp.path().join("a")), &variables));
+    assert_eq!(code, 75, "{down}");
     assert!(begun.elapsed() < Duration::from_secs(45), "{:?}", begun.elapsed());
     for words in [words, down] {
         assert!(!words.contains("secret word") && !words.contains("AKIATEST"), "{words}");
     }
+}
+
+#[test]
+fn a_server_that_cannot_do_it_now_may_be_tried_again() {
+    let Some(moto) = Moto::start() else { return };
+    let temp = tempfile::tempdir().unwrap();
+    let answers = [
+        ("HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", 75),
+        ("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", 75),
+        // Neither now nor later.
+        ("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", 1),
+    ];
+    for (answer, expected) in answers {
+        let variables = behind(&moto, move |_| Some(answer));
+        let (code, words) = said(give_with(&take(STORE, "a", &temp.path().join("a")), &variables));
+        assert_eq!(code, expected, "{words}");
+    }
+}
+
+#[test]
+fn who_may_not_list_is_told_which_right_is_missing_and_finds_what_is_there() {
+    let Some(moto) = Moto::start() else { return };
+    let temp = tempfile::tempdir().unwrap();
+    done(give_with(&publish(&temp.path().join("build"), STORE, "a", 1000), &moto.variables));
+    // As S3 answers for what is not there.
+    let variables = behind(&moto, |head| {
+        let forbidden = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        head.contains("riscv64-any").then_some(forbidden)
+    });
+    let order = choose(STORE, &["riscv64-any", &kind().id()], "2.36", None);
+    let Answer::Chosen(chosen) = done(give_with(&order, &variables)) else { panic!() };
+    assert!(chosen.notes.len() == 1 && chosen.notes[0].contains("s3:ListBucket"), "{:?}", chosen.notes);
+    let (code, words) = said(give_with(&choose(STORE, &["riscv64-any"], "2.36", None), &variables));
+    assert!(code == 1 && words.contains("s3:ListBucket"), "{code}: {words}");
+}
+
+#[test]
+fn a_server_without_conditional_writes_is_seen_before_anything_is_sent() {
+    let Some(moto) = Moto::start() else { return };
+    let temp = tempfile::tempdir().unwrap();
+    let order = publish(&temp.path().join("build"), STORE, "a", 1000);
+    for ignored in [&["if-none-match:", "if-match:"][..], &["if-match:"]] {
+        let variables = behind(&moto, move |head| {
+            let kept = |line: &&str| !ignored.iter().any(|name| line.to_ascii_lowercase().starts_with(name));
+            *head = head.split_inclusive("\r\n").filter(kept).collect();
+            None
+        });
+        let (code, words) = said(give_with(&order, &variables));
+        assert!(code == 1 && words.contains("no conditional writes"), "{code}: {words}");
+    }
+    assert!(!moto.request("GET", "?prefix=a/fleet").contains("v1/objects"));
+    // The probe that these left is in nobody's way.
+    done(give_with(&order, &moto.variables));
+}
+
+#[test]
+fn a_conflict_with_nobody_is_tried_again() {
+    let Some(moto) = Moto::start() else { return };
+    let temp = tempfile::tempdir().unwrap();
+    let answered = AtomicBool::new(false);
+    let variables = behind(&moto, move |head| {
+        let first = head.starts_with("PUT ") && head.contains("/v1/builds/");
+        let conflict = "HTTP/1.1 409 Conflict\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        (first && !answered.swap(true, Ordering::SeqCst)).then_some(conflict)
+    });
+    let order = publish(&temp.path().join("build"), STORE, "a", 1000);
+    let Answer::Published(published) = done(give_with(&order, &variables)) else { panic!() };
+    assert!(!published.was_there);
+}
+
+#[test]
+fn whoever_is_asked_to_stop_ends_and_takes_away_what_was_sent() {
+    let Some(moto) = Moto::start() else { return };
+    let temp = tempfile::tempdir().unwrap();
+    // The second part is held back till the signal has come.
+    let stopped = Arc::new(AtomicBool::new(false));
+    let (held, seen) = (Arc::clone(&stopped), Arc::new(AtomicBool::new(false)));
+    let seen_there = Arc::clone(&seen);
+    let variables = behind(&moto, move |head| {
+        if head.starts_with("PUT ") && head.contains("partNumber=2") {
+            seen_there.store(true, Ordering::SeqCst);
+            while !held.load(Ordering::SeqCst) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        None
+    });
+    let order = publish(&temp.path().join("build"), STORE, "a", 12 << 20);
+    let mut child = command(&variables).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&serde_json::to_vec(&order).unwrap()).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !seen.load(Ordering::SeqCst) {
+        assert!(Instant::now() < deadline, "no second part was sent");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(moto.request("GET", "?uploads").contains("<Upload>"));
+    let process = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+    let (code, words) = said(ended(&child.wait_with_output().unwrap()));
+    stopped.store(true, Ordering::SeqCst);
+    assert_eq!(code, 130, "{words}");
+    assert!(!moto.request("GET", "?uploads").contains("<Upload>"));
 }

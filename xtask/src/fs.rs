@@ -1,8 +1,8 @@
 //! Files: written beside and renamed, digested, measured.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -10,9 +10,11 @@ use build_info::Sha256;
 use sha2::Digest;
 
 mod given;
+mod replace;
 mod target;
 
 pub use given::{content, text};
+pub use replace::replace_all;
 pub use target::check_target;
 
 /// Whether `error` is that there is no such file.
@@ -20,11 +22,20 @@ pub fn is_absent(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Replaces `path` by `content` so that a reader sees the old or the new, never a part.
+/// Replaces `path` by `content` so that a reader sees the old or the new, never a part. Who may read it stays.
 ///
 /// # Errors
 /// When it cannot be written, or is there and is no regular file: a rename would put one in the place of a device.
 pub fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
+    write_with(path, content, 0o666)
+}
+
+/// The same of what is nobody else's business: a new file is for this user alone.
+pub fn write_privately(path: &Path, content: &[u8]) -> Result<()> {
+    write_with(path, content, 0o600)
+}
+
+fn write_with(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     // What a link leads to is meant, not the link.
     let real = std::fs::canonicalize(path);
     let path = real.as_deref().unwrap_or(path);
@@ -33,7 +44,11 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
     }
     let beside = beside(path);
     let written = (|| -> io::Result<()> {
-        let mut file = File::create(&beside)?;
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&beside)?;
+        if let Ok(there) = std::fs::metadata(path) {
+            file.set_permissions(there.permissions())?;
+        }
         file.write_all(content)?;
         file.sync_all()?;
         std::fs::rename(&beside, path)
@@ -162,6 +177,20 @@ mod tests {
         assert!(write_atomically(&path, b"new").is_err());
         assert_eq!(std::fs::read(path.join("old")).unwrap(), b"old");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn who_may_read_a_file_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, all) = (folder.path().join("own"), folder.path().join("all"));
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        write_privately(&own, b"1").unwrap();
+        write_atomically(&own, b"2").unwrap();
+        assert_eq!(mode(&own), 0o600);
+        write_atomically(&all, b"1").unwrap();
+        std::fs::set_permissions(&all, std::fs::Permissions::from_mode(0o640)).unwrap();
+        write_privately(&all, b"2").unwrap();
+        assert_eq!(mode(&all), 0o640);
     }
 
     #[test]

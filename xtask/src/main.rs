@@ -17,6 +17,7 @@ mod profile;
 mod program;
 mod recommend;
 mod report;
+mod scratch;
 mod serving;
 mod shipping;
 mod stages;

@@ -14,7 +14,7 @@ use toolchain::{SearchPath, Toolchain};
 use crate::exit;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
-pub use cache::{Cache, Counts};
+pub use cache::{Cache, Counts, Launcher};
 
 /// Where llama.cpp comes from.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -103,6 +103,11 @@ impl Workspace {
         self.anneal().join("cargo-tools")
     }
 
+    /// Folders of commands that are at work.
+    pub fn scratch(&self) -> PathBuf {
+        self.anneal().join("scratch")
+    }
+
     /// Remembered versions of tools.
     pub fn tool_cache(&self) -> PathBuf {
         self.anneal().join("tools.json")

@@ -12,7 +12,7 @@ use ship::progress::Progress;
 use ship::{exit, files, interrupt};
 use tempfile::NamedTempFile;
 
-use super::{Edit, Place};
+use super::{Edit, Place, check_readable};
 
 /// Held while a list is changed: a change takes milliseconds.
 const LOCK: &str = "v1/.lock";
@@ -162,8 +162,12 @@ impl Place for Folder {
 
     fn change(&self, path: &str, most: Bytes, edit: Edit<'_>) -> Result<()> {
         let _lock = self.lock()?;
-        let there = self.small(path, most)?;
+        let there = match self.size(path)? {
+            Some(size) if size > most => None,
+            _ => self.small(path, most)?,
+        };
         let Some(content) = edit(there.as_deref())? else { return Ok(()) };
+        check_readable(path, &content, most)?;
         let path = self.prepared(path)?;
         Self::replace(&path, |mut file| {
             file.write_all(&content).with_context(|| format!("cannot write {}", path.display()))

@@ -5,9 +5,10 @@ mod http;
 #[cfg(feature = "s3")]
 mod s3;
 
+use std::fmt;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use build_info::Bytes;
 
 use crate::Location;
@@ -31,7 +32,8 @@ pub trait Place {
     fn put_new(&self, path: &str, content: &[u8]) -> Result<bool>;
 
     /// Changes what is at `path` from what is there to what `edit` makes of it, or not where that is nothing. Of two
-    /// that change it at once, the second sees what the first has made.
+    /// that change it at once, the second sees what the first has made. What is larger than `most` is of no use to any
+    /// reader: `edit` sees nothing in its place, and makes nothing of that kind.
     fn change(&self, path: &str, most: Bytes, edit: Edit<'_>) -> Result<()>;
 
     /// Names of the folders in the folder `path`; nothing where the place cannot list.
@@ -43,6 +45,23 @@ pub trait Place {
 
 /// Makes the new content of a file of the old one, if there is any.
 pub type Edit<'a> = &'a mut dyn FnMut(Option<&[u8]>) -> Result<Option<Vec<u8>>>;
+
+/// Refuses to put to `path` what nobody could read there.
+fn check_readable(path: &str, content: &[u8], most: Bytes) -> Result<()> {
+    let size = Bytes(content.len() as u64);
+    ensure!(size <= most, "{path} would have {size}, and no reader takes more than {most}");
+    Ok(())
+}
+
+/// That a place lets us not look, which is no answer to whether something is there: for what to do about it.
+#[derive(Debug)]
+pub struct Refused(pub &'static str);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
 
 /// The place at `location`.
 pub fn open(location: &Location) -> Result<Box<dyn Place>> {

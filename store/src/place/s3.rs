@@ -6,10 +6,11 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use build_info::Bytes;
 use futures_util::StreamExt;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::client::{HttpError, HttpErrorKind};
 use object_store::path::Path as Key;
 use object_store::{
     BackoffConfig, ClientOptions, Error, GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
@@ -19,16 +20,22 @@ use ship::progress::Progress;
 use ship::{exit, files, interrupt};
 use tokio::runtime::Runtime;
 
-use super::{Edit, Place};
+use super::{Edit, Place, Refused, check_readable};
 
 /// A server that says nothing for so long is gone.
 const SILENCE: Duration = Duration::from_secs(30);
+/// Bytes per second of the slowest line that is waited for: nothing is heard while a request is still being sent.
+const SLOWEST: u64 = 50_000;
 /// How often ctrl-C is looked for meanwhile.
 const EVERY: Duration = Duration::from_millis(50);
-/// A part of a large object; S3 takes parts from 5 MiB on.
-const PART: usize = 8 << 20;
+/// A part of a large object: the smallest that S3 takes, for nothing is known of a part till it has arrived.
+const PART: usize = 5 << 20;
+/// So long is waited for the server to take away what was sent of an upload that failed.
+const COURTESY: Duration = Duration::from_secs(2);
 /// How often a list is changed anew because another publisher was first.
 const MOST_TURNS: u32 = 50;
+/// What is put only to see that the server refuses to put it twice.
+const PROBE: &str = "v1/probe";
 
 /// A store in a bucket.
 pub struct S3 {
@@ -71,6 +78,16 @@ impl S3 {
 
     /// Runs `step`, which ends when the server is silent for too long or the user asks for it.
     fn run<T>(&self, step: impl Future<Output = object_store::Result<T>>) -> Result<object_store::Result<T>> {
+        self.send(0, step)
+    }
+
+    /// The same of a step that sends `bytes`.
+    fn send<T>(
+        &self,
+        bytes: usize,
+        step: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<object_store::Result<T>> {
+        let patience = patience(bytes);
         let stopped = async {
             loop {
                 tokio::time::sleep(EVERY).await;
@@ -81,11 +98,11 @@ impl S3 {
         };
         self.runtime.block_on(async {
             tokio::select! {
-                done = tokio::time::timeout(SILENCE, step) => match done {
+                done = tokio::time::timeout(patience, step) => match done {
                     Ok(done) => Ok(done),
                     Err(_) => Err(exit::try_again(format!(
                         "the server has not answered for {} s: is it there, and is AWS_ENDPOINT_URL its address?",
-                        SILENCE.as_secs()
+                        patience.as_secs()
                     ))),
                 },
                 stopped = stopped => Err(stopped),
@@ -115,29 +132,31 @@ impl S3 {
     fn put_with(&self, path: &str, content: &[u8], mode: PutMode) -> Result<object_store::Result<()>> {
         let (key, payload) = (self.key(path), PutPayload::from(content.to_vec()));
         let options = PutOptions::from(mode);
-        Ok(self.run(self.store.put_opts(&key, payload, options))?.map(drop))
+        Ok(self.send(content.len(), self.store.put_opts(&key, payload, options))?.map(drop))
     }
 
-    /// What is at `path`, and by what it is told from another version of it.
-    fn small_and_version(&self, path: &str, most: Bytes) -> Result<Option<(Vec<u8>, UpdateVersion)>> {
+    /// What is at `path`, or nothing of it where that is more than `most` bytes, and by what it is told from another
+    /// version.
+    fn small_and_version(&self, path: &str, most: Bytes) -> Result<Option<(Option<Vec<u8>>, UpdateVersion)>> {
         let Some(found) = self.get(path)? else { return Ok(None) };
         let version = UpdateVersion { e_tag: found.meta.e_tag.clone(), version: found.meta.version.clone() };
+        if found.meta.size > most.0 {
+            return Ok(Some((None, version)));
+        }
         let mut content = Vec::new();
         self.read(found, |piece| {
             content.extend_from_slice(piece);
-            ensure!(
-                content.len() as u64 <= most.0,
-                "{path} is larger than {most}: it is not what it should be"
-            );
             Ok(())
         })?;
-        Ok(Some((content, version)))
+        Ok(Some((Some(content), version)))
     }
 }
 
 impl Place for S3 {
     fn small(&self, path: &str, most: Bytes) -> Result<Option<Vec<u8>>> {
-        Ok(self.small_and_version(path, most)?.map(|(content, _)| content))
+        let there = self.small_and_version(path, most)?;
+        let too_large = || format!("{path} is larger than {most}: it is not what it should be");
+        there.map(|(content, _)| content.with_context(too_large)).transpose()
     }
 
     fn fetch(&self, path: &str, size: Bytes, to: &Path) -> Result<bool> {
@@ -178,16 +197,15 @@ impl Place for S3 {
             if part.is_empty() {
                 return Ok(());
             }
-            let size = part.len() as u64;
-            self.run(upload.put_part(PutPayload::from(part)))?.map_err(explain)?;
-            progress.add(size);
+            let size = part.len();
+            self.send(size, upload.put_part(PutPayload::from(part)))?.map_err(explain)?;
+            progress.add(size as u64);
         })();
         match sent {
             Ok(()) => self.run(upload.complete())?.map(drop).map_err(explain).with_context(cannot),
             Err(error) => {
-                // A courtesy, which must not be waited for when the user has asked to stop.
-                let abort = tokio::time::timeout(Duration::from_secs(2), upload.abort());
-                let _ = self.runtime.block_on(abort);
+                // Not by `run`, which would not begin it where the user has asked to stop.
+                let _ = self.runtime.block_on(async { tokio::time::timeout(COURTESY, upload.abort()).await });
                 Err(error).with_context(cannot)
             }
         }
@@ -204,9 +222,10 @@ impl Place for S3 {
     fn change(&self, path: &str, most: Bytes, edit: Edit<'_>) -> Result<()> {
         for turn in 0..MOST_TURNS {
             let there = self.small_and_version(path, most)?;
-            let Some(content) = edit(there.as_ref().map(|(content, _)| content.as_slice()))? else {
+            let Some(content) = edit(there.as_ref().and_then(|(content, _)| content.as_deref()))? else {
                 return Ok(());
             };
+            check_readable(path, &content, most)?;
             let mode = there.map_or(PutMode::Create, |(_, version)| PutMode::Update(version));
             match self.put_with(path, &content, mode)? {
                 Ok(()) => return Ok(()),
@@ -220,7 +239,10 @@ impl Place for S3 {
                 }
             }
         }
-        bail!("{} was changed by others {MOST_TURNS} times meanwhile: try again later", self.key(path))
+        Err(exit::try_again(format!(
+            "{} was changed by others {MOST_TURNS} times meanwhile: try again later",
+            self.key(path)
+        )))
     }
 
     fn folders(&self, path: &str) -> Result<Option<Vec<String>>> {
@@ -237,27 +259,81 @@ impl Place for S3 {
     }
 
     fn check_writable(&self) -> Result<()> {
-        // Whether something may be put is known when it is; that there is such a bucket, and someone who answers, now.
-        self.small("v1/probe", Bytes(1 << 10)).map(drop)
+        const CONTENT: &[u8] = b"anneal";
+        // At once, but for whoever publishes here first.
+        let refuses = !self.put_new(PROBE, CONTENT)? || !self.put_new(PROBE, CONTENT)?;
+        let nobodys =
+            UpdateVersion { e_tag: Some("\"00000000000000000000000000000000\"".to_string()), version: None };
+        let refuses = match self.put_with(PROBE, CONTENT, PutMode::Update(nobodys))? {
+            Ok(()) => false,
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => refuses,
+            Err(error) => {
+                return Err(explain(error)).with_context(|| format!("cannot put {}", self.key(PROBE)));
+            }
+        };
+        ensure!(refuses, NO_CONDITIONS);
+        Ok(())
     }
 }
+
+/// How long a step is waited for that sends `bytes`.
+fn patience(bytes: usize) -> Duration {
+    SILENCE + Duration::from_secs(bytes as u64 / SLOWEST)
+}
+
+const NO_CONDITIONS: &str = "this server has no conditional writes, without which two publishers would meet";
 
 /// Whether what was not found is the bucket.
 fn is_no_bucket(error: &(dyn std::error::Error + 'static)) -> bool {
     error.to_string().contains("NoSuchBucket")
 }
 
+/// Whether what failed may work later: nobody was reached, or the server says that it is its own matter.
+fn may_pass(error: &Error) -> bool {
+    let mut chain =
+        std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |error| error.source());
+    chain.any(|cause| match cause.downcast_ref::<HttpError>() {
+        Some(broken) => !matches!(broken.kind(), HttpErrorKind::Decode | HttpErrorKind::Unknown),
+        // The crate has no public type for a status. `error response` is one of 200 with a failure in its body.
+        None => {
+            let said = cause.to_string();
+            let answered =
+                |status: &str| said.starts_with(&format!("Server returned non-2xx status code: {status}"));
+            answered("5") || answered("429") || said.starts_with("Server returned error response: ")
+        }
+    })
+}
+
 /// `error` with what to do about it.
 fn explain(error: Error) -> anyhow::Error {
     let what = match &error {
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-            "the bucket refuses these credentials (AWS_ACCESS_KEY_ID and the like)"
+            return anyhow::Error::new(error).context(Refused(
+                "the bucket refuses it: the credentials (AWS_ACCESS_KEY_ID and the like) are not right, or lack one of the \
+                 rights s3:GetObject, s3:ListBucket and, to publish, s3:PutObject; without s3:ListBucket this is also the \
+                 answer for what is not there",
+            ));
         }
         Error::NotFound { source, .. } if is_no_bucket(&**source) => "there is no such bucket: make it first",
-        Error::NotImplemented { .. } | Error::NotSupported { .. } => {
-            "this server has no conditional writes, without which two publishers would meet"
+        Error::NotImplemented { .. } | Error::NotSupported { .. } => NO_CONDITIONS,
+        _ if may_pass(&error) => {
+            return exit::try_again(format!(
+                "the server of the bucket cannot do it now, try again later: {error}"
+            ));
         }
         _ => "the server of the bucket did not do it",
     };
     anyhow::Error::new(error).context(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_line_has_the_time_to_send_a_part() {
+        assert_eq!(patience(0), SILENCE);
+        // Half a megabit a second.
+        assert!(patience(PART) > Duration::from_secs(PART as u64 * 8 / 500_000));
+    }
 }

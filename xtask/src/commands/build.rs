@@ -10,6 +10,7 @@ use super::{against_native, setup};
 use crate::openblas::{self, ArchiveArgs};
 use crate::plan::Plan;
 use crate::profile::{Override, Profile};
+use crate::scratch::Scratch;
 use crate::stages::{Build, Lock, Outcome};
 use crate::storing::{self, Request, StoreArgs};
 use crate::tools::Cache;
@@ -184,7 +185,7 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
         ui.warn(note);
     }
     let folder = workspace.anneal().join(plan.folder_name());
-    let build = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?.launched_by(launcher.as_deref());
+    let build = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?.launched_by(&launcher);
     let outcome = match build.improved(hostname).filter(|_| !args.common.plain) {
         Some(improved) => improved,
         None => build.run(hostname)?,
@@ -195,11 +196,8 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
 /// Whether `store` has the build of `plan`; that it cannot be asked is told.
 fn would_take(workspace: &Workspace, store: Location, host: &Host, plan: &Plan, ui: &Ui) -> Result<Would> {
     // The build folder is not made for a question.
-    let scratch = workspace.anneal().join(format!("dry-run.{}", std::process::id()));
-    let parts =
-        Build::unfetched(&scratch, workspace, ui, host, plan).and_then(|build| build.parts(storing::glibc()));
-    let _ = std::fs::remove_dir_all(&scratch);
-    let parts = parts?;
+    let scratch = Scratch::make(workspace, "dry-run")?;
+    let parts = Build::unfetched(scratch.path(), workspace, ui, host, plan)?.parts(storing::glibc())?;
     storing::explain(&parts, ui);
     let key = parts.key();
     let hit = match storing::ask(workspace, &store, &parts, ui) {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use build_info::{BuildInfo, Bytes};
 
+use crate::scratch;
 use crate::stages::{Builds, Lock};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
@@ -22,7 +23,7 @@ pub struct Args {
     dry_run: bool,
 }
 
-/// Removes old builds: neither current ones nor those that they were made from.
+/// Removes old builds, neither current ones nor those that they were made from, and what killed commands left.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let _lock = Lock::take(&workspace)?;
@@ -41,6 +42,9 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
             doomed.extend(found.current_of.map(|profile| workspace.current(&profile)));
             doomed.push(found.path);
         }
+    }
+    if args.profile.is_none() {
+        doomed.extend(scratch::left(&workspace));
     }
     if args.all && args.profile.is_none() {
         let cargo = [workspace.cargo_target(), workspace.portable_tests()];

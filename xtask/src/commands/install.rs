@@ -1,14 +1,16 @@
 //! `install`
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use build_info::tuning::CpuKey;
 use ship::order::{self, Installed, List, Rollback, Version};
 use ship::{Answer, Order};
 use store::order::{Choose, Chosen};
 use store::{CpuKind, Location};
 
+use crate::scratch::Scratch;
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
 use crate::{exit, shipping, storing, tools};
@@ -20,12 +22,13 @@ pub struct Args {
     /// default what `dist` made here
     #[arg(long, value_name = "FILE|DIR|URL", conflicts_with_all = ["rollback", "list"])]
     from: Option<String>,
-    /// Take the newest build for this machine's CPU from this store: a folder, https://HOST/DIR or s3://BUCKET/PREFIX
+    /// Take the newest build for this machine's CPU from this store: a folder, https://HOST/DIR or s3://BUCKET/PREFIX;
+    /// with --profile by default the one that the variable ANNEAL_STORE names
     #[arg(long, value_name = "STORE", conflicts_with_all = ["from", "rollback", "list", "sha256", "no_check"])]
     store: Option<String>,
-    /// Profile of the build that is taken from a store
-    #[arg(short, long, default_value = "native", requires = "store")]
-    profile: String,
+    /// Profile of the build that is taken from a store; by default native
+    #[arg(short, long, conflicts_with_all = ["from", "rollback", "list", "sha256", "no_check"])]
+    profile: Option<String>,
     /// Where to; by default /usr/local for root, else ~/.local
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
@@ -62,8 +65,14 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     if args.rollback {
         return rollback(&workspace, &args, ui);
     }
-    if let Some(store) = &args.store {
-        let store = store.parse().map_err(exit::usage)?;
+    // Without either the archive that `dist` made here is meant, whatever the variable says.
+    if args.store.is_some() || args.profile.is_some() {
+        let store = storing::location(args.store.as_deref())?.ok_or_else(|| {
+            exit::usage(format!(
+                "--profile is of a build in a store: give --store STORE, or set {}",
+                storing::VARIABLE
+            ))
+        })?;
         return from_store(&workspace, &args, store, ui);
     }
     let from = args.from.unwrap_or_else(|| workspace.dist().to_string_lossy().into_owned());
@@ -86,14 +95,21 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 
 /// Installs the newest build of a store that is for this machine.
 fn from_store(workspace: &Workspace, args: &Args, store: Location, ui: &Ui) -> Result<()> {
+    let variable = std::env::var_os("ANNEAL_MINISIGN_KEY");
+    if let Some(from) = key_of(args.key.as_deref(), variable, prefix(args.prefix.as_deref())) {
+        return Err(exit::usage(format!(
+            "there is a key of {from} that must have signed what is installed, and a store keeps no signatures: install a \
+             signed archive with --from, or from a store where no key is set"
+        )));
+    }
     let host = tools::host(ui);
-    let scratch = Scratch::make(workspace)?;
+    let scratch = Scratch::make(workspace, "install")?;
     let order = Choose {
         store,
         kinds: vec![CpuKind::of(&host).id(), store::key::any(&host.arch)],
-        profile: args.profile.clone(),
+        profile: args.profile.clone().unwrap_or_else(|| "native".to_string()),
         glibc: storing::glibc(),
-        into: (!args.dry_run).then(|| scratch.0.clone()),
+        into: (!args.dry_run).then(|| scratch.path().to_path_buf()),
         cpu: Some(CpuKey::of(&host)),
     };
     let Chosen { entry, archive, tuning, notes } = storing::choose(workspace, order, ui)?;
@@ -113,7 +129,6 @@ fn from_store(workspace: &Workspace, args: &Args, store: Location, ui: &Ui) -> R
         from: archive.to_string_lossy().into_owned(),
         prefix: args.prefix.clone(),
         sha256: Some(entry.archive.sha256.to_string()),
-        key: args.key.clone(),
         force: args.force,
         ..order::Install::default()
     };
@@ -124,20 +139,24 @@ fn from_store(workspace: &Workspace, args: &Args, store: Location, ui: &Ui) -> R
     Ok(())
 }
 
-/// A folder for what is fetched, which goes however the work in it ends.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn make(workspace: &Workspace) -> Result<Self> {
-        let folder = workspace.anneal().join(format!("install.{}", std::process::id()));
-        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        Ok(Self(folder))
+/// What names a key of minisign that must have signed what is installed to `prefix`: as the installer looks for it.
+fn key_of(given: Option<&str>, variable: Option<OsString>, prefix: Option<PathBuf>) -> Option<String> {
+    if given.is_some() {
+        return Some("--key".to_string());
     }
+    if variable.is_some_and(|value| !value.is_empty()) {
+        return Some("ANNEAL_MINISIGN_KEY".to_string());
+    }
+    let kept = prefix?.join("etc/anneal/minisign.pub");
+    kept.exists().then(|| kept.display().to_string())
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+/// Where the installer installs to; nothing where it would not know.
+fn prefix(asked: Option<&Path>) -> Option<PathBuf> {
+    match asked {
+        Some(asked) => Some(asked.to_path_buf()),
+        None if nix::unistd::geteuid().is_root() => Some(PathBuf::from("/usr/local")),
+        None => Some(PathBuf::from(std::env::var_os("HOME")?).join(".local")),
     }
 }
 
@@ -198,4 +217,23 @@ fn list(workspace: &Workspace, prefix: Option<PathBuf>, ui: &Ui) -> Result<()> {
     };
     let table = ui::columns(&["", "version", "size", "state"], versions.iter().map(row));
     ui.result(&versions, format_args!("{table}\n* is current, --rollback goes back to -"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_seen_where_the_installer_would_find_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = || prefix(Some(folder.path()));
+        assert_eq!(key_of(None, Some(OsString::new()), prefix()), None);
+        assert_eq!(key_of(None, None, None), None);
+        std::fs::create_dir_all(folder.path().join("etc/anneal")).unwrap();
+        let kept = folder.path().join("etc/anneal/minisign.pub");
+        std::fs::write(&kept, "").unwrap();
+        assert_eq!(key_of(None, None, prefix()), Some(kept.display().to_string()));
+        assert_eq!(key_of(None, Some("k".into()), prefix()).as_deref(), Some("ANNEAL_MINISIGN_KEY"));
+        assert_eq!(key_of(Some("k"), Some("k".into()), prefix()).as_deref(), Some("--key"));
+    }
 }

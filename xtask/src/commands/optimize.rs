@@ -268,8 +268,8 @@ impl Job<'_> {
         let around = Surroundings { workspace, host, toolchain: &toolchain, source: &source };
         let survey = around.survey(self.base, self.work, self.choice)?;
         let left_out = survey.left_out.clone();
-        if let Some(launcher) = &launcher {
-            ui.done("cache", launcher.display());
+        if let Some(program) = &launcher.program {
+            ui.done("cache", program.display());
         }
         let workshop = Workshop { workspace, ui, host, tree: &tree, launcher, hostname: !args.no_hostname };
         let mut contest = Contest::new(&workshop, &args.objective, survey, self.choice, until);

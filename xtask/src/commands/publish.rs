@@ -11,6 +11,7 @@ use store::{Entry, Location, Parts};
 
 use super::dist;
 use crate::plan::Plan;
+use crate::scratch::Scratch;
 use crate::shipping::{self, Needs};
 use crate::stages::{self, Build, Lock};
 use crate::storing::{self, StoreArgs, Tree};
@@ -144,9 +145,8 @@ fn put(
             info.profile
         ));
     }
-    let out = workspace.anneal().join(format!("publish.{}.dist", std::process::id()));
-    let _out = Removed(out.clone());
-    let archive = dist::archive(workspace, folder, info, &out, ui)?;
+    let out = Scratch::make(workspace, "dist")?;
+    let archive = dist::archive(workspace, folder, info, out.path(), ui)?;
     let order = Publish {
         store: store.clone(),
         build: store::Build {
@@ -168,15 +168,6 @@ fn put(
         force,
     };
     storing::publish(workspace, order, ui)
-}
-
-/// A folder that goes when it is done with.
-struct Removed(PathBuf);
-
-impl Drop for Removed {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// The oldest glibc that the program in `folder` and its libraries start with.

@@ -13,6 +13,7 @@ use crate::exit;
 use crate::plan::{self, Plan};
 use crate::profile::{self, Override, Profile};
 use crate::stages::{Build, Builds, Outcome};
+use crate::tools::Launcher;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
@@ -53,7 +54,7 @@ pub struct Workshop<'a> {
     /// The llama.cpp sources.
     pub tree: &'a Tree,
     /// A compiler cache.
-    pub launcher: Option<PathBuf>,
+    pub launcher: Launcher,
     /// Whether this machine's name goes into records.
     pub hostname: bool,
 }
@@ -65,7 +66,7 @@ impl Workshop<'_> {
 
     fn open<'b>(&'b self, plan: &'b Plan) -> Result<Build<'b>> {
         let build = Build::open(&self.folder(plan), self.workspace, self.ui, self.host, plan, self.tree)?;
-        Ok(build.launched_by(self.launcher.as_deref()))
+        Ok(build.launched_by(&self.launcher))
     }
 
     /// The build of `plan`, where it is finished and of today's sources.

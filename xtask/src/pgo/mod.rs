@@ -25,6 +25,7 @@ use crate::plan::Plan;
 use crate::plan::variant::{Profdata, Subject};
 use crate::process::Log;
 use crate::stages::{Build, Outcome};
+use crate::tools::Launcher;
 use crate::ui::Ui;
 use crate::workload;
 use crate::workspace::Workspace;
@@ -76,7 +77,7 @@ pub struct Pipeline<'a> {
     pub subject: Subject,
     /// Whether this machine's name goes into records.
     pub hostname: bool,
-    launcher: Option<PathBuf>,
+    launcher: Launcher,
     times: Vec<StageTime>,
 }
 
@@ -112,11 +113,21 @@ impl<'a> Pipeline<'a> {
         subject: Subject,
         hostname: bool,
     ) -> Self {
-        Self { workspace, ui, host, tree, tool, subject, hostname, launcher: None, times: Vec::new() }
+        Self {
+            workspace,
+            ui,
+            host,
+            tree,
+            tool,
+            subject,
+            hostname,
+            launcher: Launcher::default(),
+            times: Vec::new(),
+        }
     }
 
     /// This pipeline with compilers that are run by `launcher`, a compiler cache.
-    pub fn launched_by(self, launcher: Option<PathBuf>) -> Self {
+    pub fn launched_by(self, launcher: Launcher) -> Self {
         Self { launcher, ..self }
     }
 
@@ -138,7 +149,7 @@ impl<'a> Pipeline<'a> {
     pub fn open<'b>(&'b self, plan: &'b Plan) -> Result<Build<'b>> {
         let folder = self.workspace.anneal().join(plan.folder_name());
         let build = Build::open(&folder, self.workspace, self.ui, self.host, plan, self.tree)?;
-        Ok(build.launched_by(self.launcher.as_deref()))
+        Ok(build.launched_by(&self.launcher))
     }
 
     /// The build without a profile, complete.

@@ -9,12 +9,11 @@ use super::Build;
 use crate::exit;
 use crate::fs;
 use crate::process::Run;
-use crate::tools::Counts;
+use crate::tools::{Counts, Launcher};
 
 impl Build<'_> {
     /// The environment of compiler caches. In one checkout they find what was compiled in another: paths below a checkout
     /// count as relative ones, and zig's scripts by what they hold.
-    /// <https://ccache.dev/manual/latest.html#_compiling_in_different_directories>
     ///
     /// Neither cache asks which CPU `-march=native` stands for, and what a Zen 4 put into a bucket would end a Haswell: what
     /// was compiled for the CPU that is here is found on such CPUs alone.
@@ -22,11 +21,7 @@ impl Build<'_> {
     /// Whether there is a launcher is not asked: a tree that was configured with one keeps it.
     pub(super) fn of_caches(&self) -> Result<BTreeMap<String, Option<String>>> {
         let root = self.workspace.root().display().to_string();
-        let mut all = vec![
-            ("CCACHE_BASEDIR", root.clone()),
-            ("CCACHE_NOHASHDIR", "true".to_string()),
-            ("CCACHE_COMPILERCHECK", "content".to_string()),
-        ];
+        let mut all = of_ccache(&root, self.plan.reproducible);
         // Read by the server when it starts: who shares one among checkouts names them all.
         if std::env::var_os("SCCACHE_BASEDIRS").is_none() {
             all.push(("SCCACHE_BASEDIRS", root));
@@ -47,27 +42,59 @@ impl Build<'_> {
     /// How cargo has sccache run rustc. Not where crates are compiled for the CPU that is here: the flag stands in a script,
     /// which sccache does not read. It keeps libraries, and passes programs and macros on to rustc.
     pub(super) fn rustc_cache(&self) -> Option<(String, Option<String>)> {
-        let sccache = self.launcher.as_deref().filter(|path| is_sccache(path));
+        let sccache = self.launcher.program.as_deref().filter(|path| is_sccache(path));
         let sccache = sccache.filter(|_| self.plan.codegen.own_rust.is_empty())?;
         Some(("RUSTC_WRAPPER".to_string(), Some(sccache.to_string_lossy().into_owned())))
     }
 
-    /// Refuses to have another machine compile what is for the CPU that is here.
-    pub(super) fn check_cache(&self) -> Result<()> {
-        let sccache = self.cache().filter(|path| is_sccache(path) && !self.plan.reproducible);
-        let Some(launcher) = sccache else { return Ok(()) };
-        let asked = Run::new(launcher, &self.log).args(["--dist-status"]).envs(&self.environment()?).output();
-        // One that was built without it.
-        let Ok(status) = asked else { return Ok(()) };
-        match scheduler(&status) {
-            Some(scheduler) => Err(exit::usage(format!(
-                "sccache has other machines compile (its scheduler is {scheduler}), and {} is for the CPU that is here, \
-                 which -march=native does not say there: build a profile that names its instruction sets, such as \
-                 portable, or use --cache ccache or --cache off, or start sccache's server without a scheduler \
-                 (SCCACHE_CONF)",
-                self.plan.profile
-            ))),
-            None => Ok(()),
+    /// The cache that a tree is configured with which is not there yet. No other machine compiles what is for the CPU that
+    /// is here: a cache that has one do so is refused where the user named it, else another one takes its place.
+    pub(super) fn launcher(&self) -> Result<Option<PathBuf>> {
+        if let Some(chosen) = self.chosen.get() {
+            return Ok(chosen.clone());
+        }
+        let chosen = match self.launcher.program.as_deref().and_then(|cache| self.scheduler(cache)) {
+            Some(scheduler) => {
+                let instead = without_scheduler(&self.launcher, &scheduler, &self.plan.profile)?;
+                self.ui.warn(format_args!(
+                    "sccache has other machines compile (its scheduler is {scheduler}), and {} is for the CPU that is \
+                     here: it is compiled with {}",
+                    self.plan.profile,
+                    named(instead.as_deref())
+                ));
+                instead
+            }
+            None => self.launcher.program.clone(),
+        };
+        Ok(self.chosen.get_or_init(|| chosen).clone())
+    }
+
+    /// Whether the tree that is configured would have other machines compile what is for the CPU that is here.
+    pub(super) fn is_configured_for_others(&self) -> bool {
+        self.cache().is_some_and(|cache| self.scheduler(&cache).is_some())
+    }
+
+    /// Who would have other machines compile by `cache`, if anybody does, where that must not be.
+    fn scheduler(&self, cache: &Path) -> Option<String> {
+        if self.plan.reproducible || !is_sccache(cache) {
+            return None;
+        }
+        let environment = self.environment().ok()?;
+        // One that was built without it knows no such question.
+        let status = Run::new(cache, &self.log).args(["--dist-status"]).envs(&environment).output().ok()?;
+        scheduler(&status)
+    }
+
+    /// Tells whoever named another cache that a configured tree keeps its own.
+    pub(super) fn tell_kept_cache(&self) {
+        let kept = self.cache();
+        if self.launcher.named && kept != self.launcher.program {
+            self.ui.warn(format_args!(
+                "this build tree was configured with {}, and goes on so: --cache counts for trees that are not there yet; \
+                 remove {} to have it compiled anew",
+                named(kept.as_deref()),
+                self.folder.cmake().display()
+            ));
         }
     }
 
@@ -87,17 +114,54 @@ impl Build<'_> {
         let Some((before, now)) = before.zip(self.counts()) else { return };
         let counts = now.since(&before);
         if let Some(cache) = self.cache().filter(|_| counts.any()) {
-            self.ui.done(&cache.file_name().unwrap_or_default().to_string_lossy(), counts);
+            self.ui.done(&named(Some(&cache)), counts);
         }
     }
 
     /// The cache that runs the C++ compilers: that of a tree which is configured, whatever is asked for now.
-    fn cache(&self) -> Option<PathBuf> {
+    pub(super) fn cache(&self) -> Option<PathBuf> {
         match std::fs::read_to_string(self.folder.cmake().join("CMakeCache.txt")) {
             Ok(cache) => configured(&cache),
-            Err(_) => self.launcher.clone(),
+            // What is refused is told by the stage that would configure with it.
+            Err(_) => self.launcher().ok().flatten(),
         }
     }
+}
+
+/// What ccache is told. A reproducible build says nothing of where its checkout lies, and so it must keep the paths that it
+/// is given: by a base folder ccache would make them relative ones in what is compiled, assertions would name other files
+/// than without it, and a release would not be the same.
+/// <https://ccache.dev/manual/latest.html#_compiling_in_different_directories>
+fn of_ccache(root: &str, reproducible: bool) -> Vec<(&'static str, String)> {
+    // Not to be taken from the user's own configuration either.
+    let base = if reproducible { "" } else { root };
+    vec![
+        ("CCACHE_BASEDIR", base.to_string()),
+        ("CCACHE_NOHASHDIR", "true".to_string()),
+        ("CCACHE_COMPILERCHECK", "content".to_string()),
+    ]
+}
+
+/// What takes the place of sccache where `scheduler` has other machines compile.
+///
+/// # Errors
+/// When the user named sccache.
+fn without_scheduler(launcher: &Launcher, scheduler: &str, profile: &str) -> Result<Option<PathBuf>> {
+    if !launcher.named {
+        return Ok(launcher.instead.clone());
+    }
+    Err(exit::usage(format!(
+        "sccache has other machines compile (its scheduler is {scheduler}), and {profile} is for the CPU that is here, \
+         which -march=native does not say there: build a profile that names its instruction sets, such as portable, or use \
+         --cache ccache or --cache off, or start sccache's server without a scheduler (SCCACHE_CONF)"
+    )))
+}
+
+/// A cache as people call it.
+fn named(cache: Option<&Path>) -> String {
+    cache.map_or("no cache".to_string(), |path| {
+        path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    })
 }
 
 fn is_sccache(path: &Path) -> bool {
@@ -142,6 +206,52 @@ mod tests {
         for (cache, expected) in cases {
             assert_eq!(configured(cache), expected.map(PathBuf::from), "{cache}");
         }
+    }
+
+    #[test]
+    fn a_scheduler_stops_nobody_who_did_not_name_sccache() {
+        let path = |name: &str| Some(PathBuf::from(name));
+        let auto = Launcher { program: path("/sccache"), named: false, instead: path("/ccache") };
+        assert_eq!(without_scheduler(&auto, "s", "native").unwrap(), path("/ccache"));
+        let alone = Launcher { instead: None, ..auto.clone() };
+        assert_eq!(without_scheduler(&alone, "s", "native").unwrap(), None);
+        let asked = Launcher { named: true, ..alone };
+        let error = without_scheduler(&asked, "s", "native").unwrap_err();
+        assert_eq!(exit::code_of(&error), 2);
+        assert!(error.to_string().contains("--cache ccache"), "{error}");
+    }
+
+    /// With ccache itself, where it is installed.
+    #[test]
+    fn ccache_changes_no_object_of_a_reproducible_build() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let (tree, source) = (root.join("target/anneal/x/cmake"), root.join("target/anneal/sources/a.c"));
+        for folder in [&tree, source.parent().unwrap()] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        std::fs::write(&source, "const char *name = __FILE__;\n").unwrap();
+        let object = |name: &str, launcher: &[&str], environment: Vec<(&str, String)>| {
+            let words: Vec<&str> = launcher.iter().copied().chain(["cc"]).collect();
+            let map = format!("-ffile-prefix-map={}=anneal", root.display());
+            let run = std::process::Command::new(words[0])
+                .args(&words[1..])
+                .args([map.as_str(), "-c", "-o", name])
+                .arg(&source)
+                .current_dir(&tree)
+                .env("CCACHE_DIR", root.join("ccache"))
+                .envs(environment)
+                .status();
+            run.is_ok_and(|status| status.success()).then(|| std::fs::read(tree.join(name)).unwrap())
+        };
+        let Some(plain) = object("plain.o", &[], Vec::new()) else { panic!("cc does not compile") };
+        let Some(cached) = object("cached.o", &["ccache"], of_ccache(&root.to_string_lossy(), true)) else {
+            eprintln!("NOT RUN: there is no ccache");
+            return;
+        };
+        let names =
+            |object: &[u8]| String::from_utf8_lossy(object).contains("anneal/target/anneal/sources/a.c");
+        assert!(names(&plain) && plain == cached);
     }
 
     #[test]

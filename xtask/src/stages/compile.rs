@@ -8,7 +8,6 @@ use crate::ui::Progress;
 
 /// Compiles libllama and ggml with ninja, which goes on where a stopped run was.
 pub fn compile(build: &Build, progress: &mut Progress) -> Result<()> {
-    build.check_cache()?;
     Run::new(&build.plan.ninja.path, &build.log)
         .args(["-C"])
         .args([build.folder.cmake()])

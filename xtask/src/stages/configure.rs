@@ -25,11 +25,11 @@ pub fn input(build: &Build) -> Result<String> {
 
 /// Configures into an empty tree: a half-written cache of a stopped run would be believed.
 pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
+    let launcher = build.launcher()?;
     let tree = build.folder.cmake();
     if tree.exists() {
         std::fs::remove_dir_all(&tree).with_context(|| format!("cannot clear {}", tree.display()))?;
     }
-    build.check_cache()?;
     let define = |name: &str, value: &Path| {
         let mut text = std::ffi::OsString::from(format!("-D{name}="));
         text.push(value);
@@ -40,7 +40,7 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
     if spares_kernels {
         crate::fs::write_atomically(&spare, SPARE_KERNELS.as_bytes())?;
     }
-    let launchers = build.launcher.iter().flat_map(|launcher| {
+    let launchers = launcher.iter().flat_map(|launcher| {
         ["CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER"].map(|name| define(name, launcher))
     });
     // ggml asks git for a version, and git would answer with ours.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use build_info::BuildInfo;
+use build_info::record::StageTime;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
@@ -29,6 +30,13 @@ pub struct Stamp {
     /// CPU time of all that it ran, in seconds, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,
+}
+
+impl Stamp {
+    /// How long the stage `name` took, of which this is remembered.
+    pub fn time(&self, name: &str) -> StageTime {
+        StageTime { name: name.to_string(), seconds: self.seconds, cpu_seconds: self.cpu_seconds }
+    }
 }
 
 impl Folder {
@@ -64,7 +72,7 @@ impl Folder {
 
     /// What llama-link is to link.
     pub fn link_json(&self) -> PathBuf {
-        self.prefix().join("link.json")
+        self.prefix().join(super::install::LINK)
     }
 
     /// All output of all commands.

@@ -13,6 +13,9 @@ use crate::process::Run;
 use crate::profile::{Isa, Linkage};
 use crate::ui::Progress;
 
+/// The file in the prefix that says what is to be linked.
+pub const LINK: &str = "link.json";
+
 /// What `vendor/llama-link/build` reads. Paths are relative to the prefix unless absolute.
 #[derive(Serialize)]
 struct Link<'a> {
@@ -50,16 +53,15 @@ pub fn install(build: &Build, progress: &mut Progress) -> Result<()> {
     if build.plan.isa.has_variants() {
         variants::install(&prefix, &build.folder.libraries())?;
     }
-    write_link(build)
+    write_link(build, &prefix)
 }
 
-/// Writes `link.json` for the libraries that are there.
-pub fn write_link(build: &Build) -> Result<()> {
-    let prefix = build.folder.prefix();
+/// Writes `link.json` for the libraries that are in `prefix`, which is this build's or will be.
+pub fn write_link(build: &Build, prefix: &Path) -> Result<()> {
     let mut link = link(build)?;
     let extension = if build.plan.linkage == Linkage::Static { ".a" } else { ".so" };
     link.libraries = libraries(&prefix.join("lib"), extension)?;
-    fs::write_atomically(&build.folder.link_json(), &serde_json::to_vec_pretty(&link)?)
+    fs::write_atomically(&prefix.join(LINK), &serde_json::to_vec_pretty(&link)?)
 }
 
 /// The C++ part of another build under this build's own `link.json`: nothing is compiled again. The files are
@@ -70,7 +72,7 @@ pub fn borrow(build: &Build, from: &Path) -> Result<()> {
         std::fs::remove_dir_all(&prefix).with_context(|| format!("cannot clear {}", prefix.display()))?;
     }
     fs::link_tree(from, &prefix)?;
-    write_link(build)
+    write_link(build, &prefix)
 }
 
 /// What the stage is run on beyond the plan: all of `link.json` but the libraries, so that a new version of this

@@ -24,6 +24,7 @@ mod switches;
 mod variants;
 pub mod zig;
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -37,6 +38,7 @@ use serde::de::DeserializeOwned;
 use crate::pgo::profdata;
 use crate::plan::{Cross, Plan};
 use crate::process::{self, Executable, Log, Run};
+use crate::tools::Launcher;
 use crate::ui::{Progress, Ui};
 use crate::workspace::Workspace;
 pub use engine::rust;
@@ -76,7 +78,9 @@ pub struct Build<'a> {
     /// Where the C++ part comes from when it is not compiled here.
     borrowed: Option<Borrowed>,
     /// A compiler cache that runs the compilers.
-    launcher: Option<PathBuf>,
+    launcher: Launcher,
+    /// The same, once it was seen whether it may.
+    chosen: OnceCell<Option<PathBuf>>,
 }
 
 /// The C++ part of a finished build.
@@ -129,14 +133,15 @@ impl<'a> Build<'a> {
             log,
             engine_source,
             borrowed: None,
-            launcher: None,
+            launcher: Launcher::default(),
+            chosen: OnceCell::new(),
         })
     }
 
     /// This build with compilers that are run by `launcher`, a compiler cache: it changes no object, so it is no part of
     /// the plan. A tree that is configured already stays as it is.
-    pub fn launched_by(self, launcher: Option<&Path>) -> Self {
-        Self { launcher: launcher.map(Path::to_path_buf), ..self }
+    pub fn launched_by(self, launcher: &Launcher) -> Self {
+        Self { launcher: launcher.clone(), chosen: OnceCell::new(), ..self }
     }
 
     /// The build, when every stage has passed on what there is now. Nothing is run.
@@ -228,9 +233,16 @@ impl<'a> Build<'a> {
             self.stage(INSTALL, &install::input(self)?, |build, _| install::borrow(build, prefix))?;
             return Ok(flags.clone());
         }
+        let compiles = self.folder.stamp(COMPILE).is_none();
+        if compiles && self.is_configured_for_others() {
+            self.forget_from(CONFIGURE);
+        }
         self.stage(CONFIGURE, &configure::input(self)?, configure::configure)?;
         let flags = flags::check(self.plan, &self.folder.compile_database())?;
         switches::check_definitions(self.plan, &flags)?;
+        if compiles {
+            self.tell_kept_cache();
+        }
         self.stage(COMPILE, "", compile::compile)?;
         self.stage(INSTALL, &install::input(self)?, install::install)?;
         Ok(flags)
@@ -385,6 +397,17 @@ impl<'a> Build<'a> {
             return Ok(());
         }
         self.forget_from(name);
+        let stamp = self.timed(name, input, work)?;
+        self.folder.write_stamp(name, &stamp)
+    }
+
+    /// Runs `work` as the stage `name`; what is to be remembered of it.
+    fn timed(
+        &self,
+        name: &str,
+        input: &str,
+        work: impl FnOnce(&Self, &mut Progress) -> Result<()>,
+    ) -> Result<folder::Stamp> {
         let (started, cpu) = (Instant::now(), CpuTime::now());
         let mut progress = self.ui.progress(name);
         let result = work(self, &mut progress);
@@ -394,22 +417,15 @@ impl<'a> Build<'a> {
         result.with_context(|| format!("stage `{name}` of the {} build failed", self.plan.profile))?;
         let seconds = started.elapsed().as_secs_f64();
         // A compiler cache's server is no child of ours, and what it had already costs nothing.
-        let cached = self.launcher.is_some() && [CONFIGURE, COMPILE].contains(&name);
+        let cached = [CONFIGURE, COMPILE].contains(&name) && self.cache().is_some();
         let cpu_seconds = cpu.seconds_since().filter(|_| !cached);
-        self.folder.write_stamp(name, &folder::Stamp { input: input.to_string(), seconds, cpu_seconds })?;
         self.ui.done("finished", format_args!("{name} in {seconds:.1} s"));
-        Ok(())
+        Ok(folder::Stamp { input: input.to_string(), seconds, cpu_seconds })
     }
 
     /// How long each stage took when it was run.
     fn stage_times(&self) -> Vec<StageTime> {
-        STAGES
-            .into_iter()
-            .filter_map(|name| {
-                let folder::Stamp { seconds, cpu_seconds, .. } = self.folder.stamp(name)?;
-                Some(StageTime { name: name.to_string(), seconds, cpu_seconds })
-            })
-            .collect()
+        STAGES.into_iter().filter_map(|name| Some(self.folder.stamp(name)?.time(name))).collect()
     }
 
     /// llama.cpp's sources.

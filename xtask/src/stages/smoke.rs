@@ -30,6 +30,12 @@ struct Timings {
 
 /// Generates twice with the candidate and compares.
 pub fn smoke(build: &Build, progress: &mut Progress) -> Result<()> {
+    let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
+    smoke_of(build, &anneal, progress)
+}
+
+/// The same with the program `anneal`, wherever it lies.
+pub fn smoke_of(build: &Build, anneal: &Path, progress: &mut Progress) -> Result<()> {
     let folder = build.folder.smoke();
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let model = model(build);
@@ -37,8 +43,8 @@ pub fn smoke(build: &Build, progress: &mut Progress) -> Result<()> {
     synth::write(&model, &synth::Options::new(Preset::Tiny))
         .context("cannot write the smoke test's model")?;
     progress.message("generating");
-    let first = generate(build, &model)?;
-    let second = generate(build, &model)?;
+    let first = generate_with(build, anneal, &model)?;
+    let second = generate_with(build, anneal, &model)?;
     if first.tokens.len() != TOKENS as usize {
         bail!("{TOKENS} tokens were asked for and {} came", first.tokens.len());
     }

@@ -3,15 +3,13 @@
 use std::path::{Component, Path};
 use std::time::SystemTime;
 
-use anyhow::{Context, Result, bail, ensure};
-use build_info::record::{BuildInfo, FromStore};
+use anyhow::{Result, bail, ensure};
+use build_info::record::{BuildInfo, FromStore, StageTime};
 use build_info::{Glibc, Policy, Sha256, threads};
 use store::{CpuKind, Parts};
 
-use super::{
-    AUDIT, Build, CONFIGURE, ENGINE, GATE, INSTALL, Outcome, SMOKE, audit, folder, gate, install, smoke,
-};
-use crate::fs;
+use super::{AUDIT, Build, ENGINE, GATE, INSTALL, Outcome, SMOKE, audit, folder, gate, install, smoke};
+use crate::{fs, process};
 
 /// Where a build came from.
 pub struct Origin {
@@ -41,23 +39,53 @@ impl Build<'_> {
         })
     }
 
-    /// Takes the build whose files lie in `from`, which are moved away, runs the smoke test, and completes this build
-    /// with them. What is current stays so.
+    /// Takes the build whose files lie in `from`, runs the smoke test with them there, and completes this build with them,
+    /// which are moved away. What is current stays so, also where it is an earlier build in this very folder: all that can
+    /// fail is done before, and the renames that are left are taken back when one of them fails.
     ///
     /// # Errors
     /// When the files are not those of a build of this plan that has passed its gate and its audit; when it does not
-    /// run here. Then this build is as one that was never begun.
+    /// run here. Then this build is as it was.
     pub fn adopt(&self, from: &Path, origin: Origin, hostname: bool) -> Result<Outcome> {
         let theirs = self.check_theirs(from)?;
-        self.forget_from(CONFIGURE);
-        let done = self.put(from, theirs, origin, hostname);
-        if done.is_err() {
-            self.forget_from(CONFIGURE);
-            let candidate = self.folder.candidate();
-            // The next stage would take it for one that was compiled here.
-            let _ = std::fs::remove_dir_all(candidate.parent().unwrap_or(&candidate));
+        process::check_interrupted()?;
+        // Here, for it was another machine where it ran.
+        let engine = from.join("bin/anneal");
+        let tried = self
+            .timed(SMOKE, &self.engine_source, |build, progress| smoke::smoke_of(build, &engine, progress))?;
+        install::write_link(self, &from.join("prefix"))?;
+        let stamps = [
+            (INSTALL, theirs_of(&theirs, INSTALL, install::input(self)?)),
+            (ENGINE, theirs_of(&theirs, ENGINE, self.engine_source.clone())),
+            (SMOKE, tried),
+            (GATE, theirs_of(&theirs, GATE, gate::input(self))),
+            (AUDIT, theirs_of(&theirs, AUDIT, audit::input(self)?)),
+        ];
+        let times = stamps.iter().map(|(name, stamp)| stamp.time(name)).collect();
+        let info = self.as_ours(theirs, times, origin, hostname);
+        let record = from.join("build_info.json");
+        fs::write_atomically(&record, &serde_json::to_vec_pretty(&info)?)?;
+
+        self.folder.write_plan(self.plan)?;
+        // What CMake made stays as it is. All after it is theirs now, and what was linked here and not yet proven is nobody's.
+        self.forget_from(INSTALL);
+        let candidate = self.folder.candidate();
+        let _ = std::fs::remove_dir_all(candidate.parent().unwrap_or(&candidate));
+        // Only `universal` has kernels beside the program.
+        let kernels = Some((from.join("lib"), self.folder.libraries())).filter(|(from, _)| from.is_dir());
+        let places = [
+            // Right after the kernels: what these two ask of each other is one build's.
+            (engine, self.folder.anneal()),
+            (record, self.folder.build_info()),
+            (from.join("prefix"), self.folder.prefix()),
+            (from.join("audit.json"), audit::result_path(self)),
+            (from.join("gate/result.json"), gate::result_path(self)),
+        ];
+        fs::replace_all(kernels.iter().chain(&places).map(|(from, to)| (from.as_path(), to.as_path())))?;
+        for (name, stamp) in &stamps {
+            self.folder.write_stamp(name, stamp)?;
         }
-        done
+        Ok(Outcome { info, folder: self.folder.path().to_path_buf(), built: true })
     }
 
     /// The record in `from`, when the files there are what it says.
@@ -90,36 +118,8 @@ impl Build<'_> {
         Ok(info)
     }
 
-    fn put(&self, from: &Path, theirs: BuildInfo, origin: Origin, hostname: bool) -> Result<Outcome> {
-        self.folder.write_plan(self.plan)?;
-        move_over(&from.join("prefix"), &self.folder.prefix())?;
-        if from.join("lib").is_dir() {
-            move_over(&from.join("lib"), &self.folder.libraries())?;
-        }
-        install::write_link(self)?;
-        move_over(&from.join("bin/anneal"), &self.folder.candidate())?;
-        move_over(&from.join("audit.json"), &audit::result_path(self))?;
-        move_over(&from.join("gate/result.json"), &gate::result_path(self))?;
-        self.stamp_as(&theirs, INSTALL, install::input(self)?)?;
-        self.stamp_as(&theirs, ENGINE, self.engine_source.clone())?;
-        // Here, for it was another machine where it ran.
-        self.stage(SMOKE, &self.engine_source, smoke::smoke)?;
-        self.stamp_as(&theirs, GATE, gate::input(self))?;
-        self.stamp_as(&theirs, AUDIT, audit::input(self)?)?;
-        let info = self.as_ours(theirs, origin, hostname);
-        self.folder.finish(&info)?;
-        Ok(Outcome { info, folder: self.folder.path().to_path_buf(), built: true })
-    }
-
-    /// Remembers that `stage` has passed there, in the time that it took there.
-    fn stamp_as(&self, theirs: &BuildInfo, stage: &str, input: String) -> Result<()> {
-        let took = theirs.stages.iter().find(|took| took.name == stage);
-        let (seconds, cpu_seconds) = took.map_or((0.0, None), |took| (took.seconds, took.cpu_seconds));
-        self.folder.write_stamp(stage, &folder::Stamp { input, seconds, cpu_seconds })
-    }
-
     /// Their record, with what is this machine's in place of what was theirs.
-    fn as_ours(&self, theirs: BuildInfo, origin: Origin, hostname: bool) -> BuildInfo {
+    fn as_ours(&self, theirs: BuildInfo, times: Vec<StageTime>, origin: Origin, hostname: bool) -> BuildInfo {
         let mut host = self.host.clone();
         if !hostname {
             host.hostname = None;
@@ -134,7 +134,7 @@ impl Build<'_> {
             threads,
             host,
             cmake_flags: self.plan.cmake_flags(),
-            stages: self.stage_times(),
+            stages: times,
             smoke: smoke::result(self),
             notes: self.plan.notes.clone(),
             from_store: Some(FromStore {
@@ -149,13 +149,9 @@ impl Build<'_> {
     }
 }
 
-/// Moves a file or a folder to `to`, in place of what is there.
-fn move_over(from: &Path, to: &Path) -> Result<()> {
-    if to.is_dir() {
-        std::fs::remove_dir_all(to).with_context(|| format!("cannot clear {}", to.display()))?;
-    }
-    let folder = to.parent().unwrap_or(to);
-    std::fs::create_dir_all(folder)
-        .and_then(|()| std::fs::rename(from, to))
-        .with_context(|| format!("cannot move {} to {}", from.display(), to.display()))
+/// That `stage` has passed there, in the time that it took there.
+fn theirs_of(theirs: &BuildInfo, stage: &str, input: String) -> folder::Stamp {
+    let took = theirs.stages.iter().find(|took| took.name == stage);
+    let (seconds, cpu_seconds) = took.map_or((0.0, None), |took| (took.seconds, took.cpu_seconds));
+    folder::Stamp { input, seconds, cpu_seconds }
 }

@@ -50,15 +50,18 @@ impl StoreArgs {
     /// # Errors
     /// Wrong usage when it cannot be one.
     pub fn location(&self) -> Result<Option<Location>> {
-        if self.never {
-            return Ok(None);
-        }
-        let variable = || std::env::var(VARIABLE).ok().filter(|value| !value.is_empty());
-        match self.store.clone().or_else(variable) {
-            Some(text) => text.parse().map(Some).map_err(exit::usage),
-            None => Ok(None),
-        }
+        if self.never { Ok(None) } else { location(self.store.as_deref()) }
     }
+}
+
+/// The store that is `given`, else that of the variable, if it is set.
+///
+/// # Errors
+/// Wrong usage when it cannot be one.
+pub fn location(given: Option<&str>) -> Result<Option<Location>> {
+    let variable = || std::env::var(VARIABLE).ok().filter(|value| !value.is_empty());
+    let text = given.map(str::to_string).or_else(variable);
+    text.map(|text| text.parse().map_err(exit::usage)).transpose()
 }
 
 /// Says what a key is made of, where somebody wants to know.
@@ -69,6 +72,11 @@ pub fn explain(parts: &Parts, ui: &Ui) {
 }
 
 fn give(workspace: &Workspace, store: &Location, order: &Order, ui: &Ui) -> Result<Answer> {
+    if store.is_unencrypted() {
+        ui.warn(format_args!(
+            "{store} is not encrypted: anybody on the way may give another program with another digest; take https"
+        ));
+    }
     let program = if store.is_s3() { WITH_S3 } else { PLAIN };
     program.give(workspace, order, ui)
 }

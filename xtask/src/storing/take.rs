@@ -1,7 +1,5 @@
 //! A build from a store in place of one that is compiled.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result};
 use build_info::Host;
 use build_info::tuning::CpuKey;
@@ -10,6 +8,7 @@ use store::{Answer, Location, Order, Parts};
 
 use super::{PLAIN, explain, give, merge};
 use crate::process;
+use crate::scratch::Scratch;
 use crate::stages::{Build, Origin, Outcome};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
@@ -56,7 +55,7 @@ pub fn take(request: &Request, ui: &Ui) -> Result<Option<Outcome>> {
 fn try_to_take(request: &Request, ui: &Ui) -> Result<Option<Outcome>> {
     let parts = request.build.parts(super::glibc())?;
     explain(&parts, ui);
-    let scratch = Scratch::make(request.workspace)?;
+    let scratch = Scratch::make(request.workspace, "take")?;
     let Some(taken) = fetch(request, &parts, &scratch, ui)? else { return Ok(None) };
     taken.notes.iter().for_each(|note| ui.warn(note));
     let Taken { entry, folder, tuning, .. } = *taken;
@@ -81,34 +80,11 @@ fn fetch(request: &Request, parts: &Parts, scratch: &Scratch, ui: &Ui) -> Result
     let order = Order::Take(Take {
         store: request.store.clone(),
         key: parts.key(),
-        into: scratch.0.clone(),
+        into: scratch.path().to_path_buf(),
         cpu: Some(CpuKey::of(request.host)),
     });
     match give(request.workspace, request.store, &order, ui)? {
         Answer::Taken(taken) => Ok(taken),
         other => Err(PLAIN.unexpected(&other)),
-    }
-}
-
-/// An empty folder on the disk of the builds, which goes however the work in it ends; that of a killed process goes with the
-/// next.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn make(workspace: &Workspace) -> Result<Self> {
-        // Whoever holds the lock of the builds is alone here.
-        let folder = workspace.anneal().join("from-store");
-        let cannot = || format!("cannot make the empty folder {}", folder.display());
-        if folder.exists() {
-            std::fs::remove_dir_all(&folder).with_context(cannot)?;
-        }
-        std::fs::create_dir_all(&folder).with_context(cannot)?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

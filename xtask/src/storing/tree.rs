@@ -7,33 +7,26 @@ use build_info::BuildInfo;
 use ship::order::Item;
 
 use crate::commands::dist::foreign;
+use crate::scratch::Scratch;
 use crate::workspace::Workspace;
 use crate::{audit, fs, shipping};
 
 /// What is written anew in each checkout.
 const OWN: &str = "link.json";
 
-/// The files, and a folder for the one that is made for them, which goes when it is done with.
+/// The files, and a folder for the one that is made for them.
 pub struct Tree {
-    folder: PathBuf,
+    folder: Scratch,
     /// The files.
     pub items: Vec<Item>,
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
 }
 
 impl Tree {
     /// Those of the build in `build`, whose record is `info`; none where they cannot be taken into another checkout.
     /// Neither this machine's name nor its folders are in the record.
     pub fn gather(workspace: &Workspace, build: &Path, info: &BuildInfo) -> Result<Option<Self>> {
-        let folder = workspace.anneal().join(format!("publish.{}", std::process::id()));
-        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let mut tree = Self { folder, items: Vec::new() };
-        let record = tree.folder.join("build_info.json");
+        let mut tree = Self { folder: Scratch::make(workspace, "publish")?, items: Vec::new() };
+        let record = tree.folder.path().join("build_info.json");
         fs::write_atomically(&record, record_for_others(workspace, info)?.as_bytes())?;
         tree.add(record, "build_info.json", false);
         tree.add(build.join("bin/anneal"), "bin/anneal", true);

@@ -2,11 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use build_info::{Sha256, TuningRecord};
+use anyhow::{Context, Result, ensure};
+use build_info::{Bytes, Sha256, TuningRecord};
 
 use crate::fs;
 use crate::ui::Ui;
+
+/// What comes from a store makes no record larger than this: the engine reads one of up to 64 MiB, and what is tuned here
+/// needs room as well.
+const LARGEST: Bytes = Bytes(32 << 20);
 
 /// Where the record lies, as the engine finds it: `given`, else `$ANNEAL_TUNING`, else in the state folder.
 pub fn path(given: Option<&Path>) -> Option<PathBuf> {
@@ -48,6 +52,9 @@ fn merged(found: TuningRecord, build: &Sha256) -> Result<usize> {
 }
 
 fn merge_into(path: &Path, found: TuningRecord, build: &Sha256) -> Result<usize> {
+    let folder = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let _lock = host::state::lock(path);
     let mut record = read(path)?.unwrap_or_default();
     let count = record.merge(found.entries.into_iter().map(|mut entry| {
         // The same program; the plan's hash holds where tools lie, which may be elsewhere here.
@@ -55,11 +62,15 @@ fn merge_into(path: &Path, found: TuningRecord, build: &Sha256) -> Result<usize>
         entry
     }));
     if count > 0 {
-        let folder = path.parent().unwrap_or(path);
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let mut text = serde_json::to_vec_pretty(&record)?;
         text.push(b'\n');
-        fs::write_atomically(path, &text)?;
+        ensure!(
+            text.len() as u64 <= LARGEST.0,
+            "{} would have more than {LARGEST} then, most of it of builds that may be gone: `anneal tune` begins a new \
+             one when that is moved away",
+            path.display()
+        );
+        fs::write_privately(path, &text)?;
     }
     Ok(count)
 }
@@ -94,6 +105,15 @@ mod tests {
         assert_eq!(merge_into(&path, record("theirs"), &build).unwrap(), 0);
         let kept = read(&path).unwrap().unwrap();
         assert_eq!((kept.entries.len(), kept.entries[0].key.build.as_str()), (1, build.as_str()));
+        let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
+        // The engine could not read what came of it.
+        let mut large = record("theirs");
+        large.entries[0].key.objective = "rag".to_string();
+        large.entries[0].notes.push("x".repeat(LARGEST.0 as usize));
+        let error = merge_into(&path, large, &build).unwrap_err();
+        assert!(error.to_string().contains("more than 32"), "{error}");
+        assert_eq!(read(&path).unwrap().unwrap(), kept);
         for foreign in ["{", "{\"schema_version\":\"9.0\"}"] {
             std::fs::write(&path, foreign).unwrap();
             assert!(merge_into(&path, record("theirs"), &build).is_err());

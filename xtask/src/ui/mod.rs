@@ -89,13 +89,16 @@ impl Ui {
     /// Tells what is going on. Nothing with `-q`.
     pub fn say(&self, text: impl Display) {
         if !self.quiet {
-            let _ = writeln!(std::io::stderr(), "{text}");
+            let _ = writeln!(std::io::stderr(), "{}", words::printable_lines(&text.to_string()));
         }
     }
 
     /// Tells of something that is done.
     pub fn done(&self, what: &str, detail: impl Display) {
-        self.say(format_args!("{} {detail}", self.paint("32;1", &format!("{what:>11}"))));
+        if !self.quiet {
+            let what = self.paint("32;1", &format!("{what:>11}"));
+            let _ = writeln!(std::io::stderr(), "{what} {}", words::printable_lines(&detail.to_string()));
+        }
     }
 
     /// Tells something that a person should know; also with `-q`.

@@ -25,6 +25,17 @@ pub enum Cache {
     Off,
 }
 
+/// What runs the compilers, and whose wish that is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Launcher {
+    /// The program; none for none.
+    pub program: Option<PathBuf>,
+    /// Whether it is named by the user, who may name none as well.
+    pub named: bool,
+    /// Where it is not named: what takes its place in builds that it must not compile.
+    pub instead: Option<PathBuf>,
+}
+
 impl Cache {
     /// The option as it is written, where it is not `default`.
     pub fn option(self, default: Self) -> Option<String> {
@@ -32,20 +43,24 @@ impl Cache {
         Some(format!("--cache {}", value.get_name()))
     }
 
-    /// The program that runs the compilers.
+    /// What runs the compilers.
     ///
     /// # Errors
     /// When one is asked for that is not there.
-    pub fn launcher(self, toolchain: &Toolchain) -> Result<Option<PathBuf>> {
+    pub fn launcher(self, toolchain: &Toolchain) -> Result<Launcher> {
         let path = |tool: &Option<build_info::record::Tool>| tool.as_ref().map(|tool| tool.path.clone());
         let (sccache, ccache) = (path(&toolchain.sccache), path(&toolchain.ccache));
         let missing =
             |name: &str| exit::usage(format!("--cache {name}: there is no {name}; install it, or use auto"));
+        let named = |program| Launcher { program, named: true, instead: None };
         match self {
-            Cache::Off => Ok(None),
-            Cache::Auto => Ok(sccache.or(ccache)),
-            Cache::Sccache => sccache.map(Some).ok_or_else(|| missing("sccache")),
-            Cache::Ccache => ccache.map(Some).ok_or_else(|| missing("ccache")),
+            Cache::Off => Ok(named(None)),
+            Cache::Auto if sccache.is_some() => {
+                Ok(Launcher { program: sccache, named: false, instead: ccache })
+            }
+            Cache::Auto => Ok(Launcher { program: ccache, ..Launcher::default() }),
+            Cache::Sccache => sccache.map(|path| named(Some(path))).ok_or_else(|| missing("sccache")),
+            Cache::Ccache => ccache.map(|path| named(Some(path))).ok_or_else(|| missing("ccache")),
         }
     }
 }
@@ -63,14 +78,16 @@ mod tests {
         let one = Toolchain { ccache: tool("/c"), ..Toolchain::default() };
         let none = Toolchain::default();
         let cases = [
-            (Cache::Auto, &both, Some("/s")),
-            (Cache::Auto, &one, Some("/c")),
-            (Cache::Auto, &none, None),
-            (Cache::Ccache, &both, Some("/c")),
-            (Cache::Off, &both, None),
+            (Cache::Auto, &both, Some("/s"), false, Some("/c")),
+            (Cache::Auto, &one, Some("/c"), false, None),
+            (Cache::Auto, &none, None, false, None),
+            (Cache::Sccache, &both, Some("/s"), true, None),
+            (Cache::Ccache, &both, Some("/c"), true, None),
+            (Cache::Off, &both, None, true, None),
         ];
-        for (cache, toolchain, expected) in cases {
-            assert_eq!(cache.launcher(toolchain).unwrap(), expected.map(PathBuf::from), "{cache:?}");
+        for (cache, toolchain, program, named, instead) in cases {
+            let (program, instead) = (program.map(PathBuf::from), instead.map(PathBuf::from));
+            assert_eq!(cache.launcher(toolchain).unwrap(), Launcher { program, named, instead }, "{cache:?}");
         }
         let error = Cache::Sccache.launcher(&one).unwrap_err();
         assert_eq!(exit::code_of(&error), 2);
