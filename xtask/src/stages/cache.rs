@@ -21,7 +21,7 @@ impl Build<'_> {
     /// Whether there is a launcher is not asked: a tree that was configured with one keeps it.
     pub(super) fn of_caches(&self) -> Result<BTreeMap<String, Option<String>>> {
         let root = self.workspace.root().display().to_string();
-        let mut all = of_ccache(&root, self.plan.reproducible);
+        let mut all = of_ccache(&root);
         // Read by the server when it starts: who shares one among checkouts names them all.
         if std::env::var_os("SCCACHE_BASEDIRS").is_none() {
             all.push(("SCCACHE_BASEDIRS", root));
@@ -128,15 +128,13 @@ impl Build<'_> {
     }
 }
 
-/// What ccache is told. A reproducible build says nothing of where its checkout lies, and so it must keep the paths that it
-/// is given: by a base folder ccache would make them relative ones in what is compiled, assertions would name other files
-/// than without it, and a release would not be the same.
+/// What ccache is told. By a base folder it makes the paths below it relative ones in what is compiled too, and assertions
+/// name their files so; [`super::zig`] maps both forms to the same, for a reproducible build must not tell whether there was
+/// a cache.
 /// <https://ccache.dev/manual/latest.html#_compiling_in_different_directories>
-fn of_ccache(root: &str, reproducible: bool) -> Vec<(&'static str, String)> {
-    // Not to be taken from the user's own configuration either.
-    let base = if reproducible { "" } else { root };
+pub(super) fn of_ccache(root: &str) -> Vec<(&'static str, String)> {
     vec![
-        ("CCACHE_BASEDIR", base.to_string()),
+        ("CCACHE_BASEDIR", root.to_string()),
         ("CCACHE_NOHASHDIR", "true".to_string()),
         ("CCACHE_COMPILERCHECK", "content".to_string()),
     ]
@@ -219,39 +217,6 @@ mod tests {
         let error = without_scheduler(&asked, "s", "native").unwrap_err();
         assert_eq!(exit::code_of(&error), 2);
         assert!(error.to_string().contains("--cache ccache"), "{error}");
-    }
-
-    /// With ccache itself, where it is installed.
-    #[test]
-    fn ccache_changes_no_object_of_a_reproducible_build() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
-        let (tree, source) = (root.join("target/anneal/x/cmake"), root.join("target/anneal/sources/a.c"));
-        for folder in [&tree, source.parent().unwrap()] {
-            std::fs::create_dir_all(folder).unwrap();
-        }
-        std::fs::write(&source, "const char *name = __FILE__;\n").unwrap();
-        let object = |name: &str, launcher: &[&str], environment: Vec<(&str, String)>| {
-            let words: Vec<&str> = launcher.iter().copied().chain(["cc"]).collect();
-            let map = format!("-ffile-prefix-map={}=anneal", root.display());
-            let run = std::process::Command::new(words[0])
-                .args(&words[1..])
-                .args([map.as_str(), "-c", "-o", name])
-                .arg(&source)
-                .current_dir(&tree)
-                .env("CCACHE_DIR", root.join("ccache"))
-                .envs(environment)
-                .status();
-            run.is_ok_and(|status| status.success()).then(|| std::fs::read(tree.join(name)).unwrap())
-        };
-        let Some(plain) = object("plain.o", &[], Vec::new()) else { panic!("cc does not compile") };
-        let Some(cached) = object("cached.o", &["ccache"], of_ccache(&root.to_string_lossy(), true)) else {
-            eprintln!("NOT RUN: there is no ccache");
-            return;
-        };
-        let names =
-            |object: &[u8]| String::from_utf8_lossy(object).contains("anneal/target/anneal/sources/a.c");
-        assert!(names(&plain) && plain == cached);
     }
 
     #[test]

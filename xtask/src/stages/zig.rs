@@ -121,6 +121,9 @@ fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static st
     // debuggers' lines. zig is not told so when it links: the runtime is kept by what it was compiled with, and would be
     // compiled anew, for minutes, in each checkout. What its lines name is stripped from the program.
     let maps = places(root).map(|(place, name)| format!("-ffile-prefix-map={}={name}", below(&place, root)));
+    // ccache makes paths below the checkout relative to the folder that the compiler runs in, which for llama.cpp is a build
+    // folder's `cmake`.
+    let maps = maps.chain(["-ffile-prefix-map=../..=anneal/target/anneal".to_string()]);
     let maps = format!("[ -z \"$compiles\" ] || set -- {} \"$@\"\n", maps.collect::<Vec<_>>().join(" "));
     [
         (CC, text(&compiler("cc"), &maps)),
@@ -182,6 +185,41 @@ mod tests {
             // What zig compiles for a link is the same for all checkouts.
             let said = says(&["a b.o", "-Wl,--strip-debug", "-Wl,/x/y.a", "-o", "a b"]);
             assert!(said.ends_with("|a b.o|/x/y.a|-o|a b|") && !said.contains("prefix-map"), "{said}");
+        }
+    }
+
+    /// With ccache itself, where it is installed, and a zig that compiles as this machine's compiler does.
+    #[test]
+    fn a_cache_changes_no_object() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let (_, script) = checkout(&root);
+        let zig = root.join("target/anneal/tools/zig");
+        write_script(&zig, "#!/bin/sh\nshift 3\nexec c++ \"$@\"\n").unwrap();
+        let (tree, source) = (root.join("target/anneal/x-1/cmake"), root.join("target/anneal/sources/a.cpp"));
+        for folder in [&tree, source.parent().unwrap()] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        std::fs::write(&source, "const char *name = __FILE__;\n").unwrap();
+        let object = |name: &str, launcher: Option<&str>| {
+            let script = script.to_string_lossy();
+            let words: Vec<&str> = launcher.into_iter().chain([&*script]).collect();
+            let run = std::process::Command::new(words[0])
+                .args(&words[1..])
+                .args(["-c", "-o", name])
+                .arg(&source)
+                .current_dir(&tree)
+                .env("CCACHE_DIR", root.join("ccache"))
+                .envs(crate::stages::cache::of_ccache(&root.to_string_lossy()))
+                .status();
+            run.is_ok_and(|status| status.success()).then(|| std::fs::read(tree.join(name)).unwrap())
+        };
+        let plain = object("plain.o", None).expect("c++ compiles");
+        let named = String::from_utf8_lossy(&plain).contains("anneal/target/anneal/sources/a.cpp");
+        assert!(named, "{}", String::from_utf8_lossy(&plain));
+        match object("cached.o", Some("ccache")) {
+            Some(cached) => assert!(plain == cached),
+            None => eprintln!("NOT RUN: there is no ccache"),
         }
     }
 }
