@@ -57,7 +57,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
             std::fs::write(&path, text + "x").unwrap();
         };
-        std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(&add))));
+        std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(add))));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "x".repeat(8));
     }
 
