@@ -3,13 +3,13 @@
 # Debian in DIR with ARCHIVE installed by the install.sh that lies beside it. No Rust and no compiler get in. Takes root
 # and debootstrap.
 #
-# SUITE is bookworm, or bullseye to see that glibc 2.31 is enough.
+# SUITE is bookworm, or bullseye to see that glibc 2.31 is enough; URL is debootstrap's own choice if none is given.
 set -eu
 usage() {
     echo "usage: rootfs.sh [--suite SUITE] [--mirror URL] ARCHIVE DIR" >&2
     exit 2
 }
-suite=bookworm mirror=http://deb.debian.org/debian
+suite=bookworm mirror=''
 while [ $# -gt 2 ]; do
     case $1 in
     --suite) suite=$2 ;;
@@ -37,7 +37,7 @@ esac
 [ ! -e "$root" ] || fail "$root is there already"
 
 # shellcheck disable=SC2086 # one word or none
-debootstrap --variant=minbase $include "$suite" "$root" "$mirror" >"$root.log" 2>&1 ||
+debootstrap --variant=minbase $include "$suite" "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1 ||
     fail "debootstrap failed: $(tail -n 3 "$root.log")"
 rm -f "$root.log"
 mkdir "$root/dist"
