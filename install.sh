@@ -40,7 +40,7 @@ has() { command -v "$1" >/dev/null 2>&1; }
 most_entries=20000
 most_blocks=4194304
 
-do=install from='' prefix='' sum='' check=yes key="${ANNEAL_MINISIGN_KEY:-}" all=no
+do='' from='' prefix='' sum='' check=yes key="${ANNEAL_MINISIGN_KEY:-}" all=no
 while [ $# -gt 0 ]; do
     case $1 in
     --from | --prefix | --sha256 | --key)
@@ -55,8 +55,10 @@ while [ $# -gt 0 ]; do
         shift
         ;;
     --no-check) check=no ;;
-    --rollback) do=rollback ;;
-    --uninstall) do=uninstall ;;
+    --rollback | --uninstall)
+        [ -z "$do" ] || fail 2 "--$do and $1 exclude each other: give one"
+        do=${1#--}
+        ;;
     --all) all=yes ;;
     -h | --help)
         usage
@@ -66,6 +68,13 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+[ -z "$do" ] || [ -z "$from" ] || fail 2 "--$do and --from exclude each other: give one"
+do=${do:-install}
+[ "$all" = no ] || [ "$do" = uninstall ] || fail 2 "--all is for --uninstall"
+case $sum in
+*[!0-9A-Fa-f]*) fail 2 "--sha256 wants 64 hexadecimal digits, not $sum" ;;
+*) [ -z "$sum" ] || [ ${#sum} -eq 64 ] || fail 2 "--sha256 wants 64 hexadecimal digits, not $sum" ;;
+esac
 if [ -z "$prefix" ]; then
     if [ "$(id -u)" = 0 ]; then
         prefix=/usr/local
@@ -124,7 +133,16 @@ pages() { # our pages below $1
     done
 }
 
-target_of() { # what a link at $1 below the prefix holds
+target_of() { # what a link at $1 below the prefix holds: relative, so that the whole prefix may be moved
+    folder=${1%/*}
+    if [ -d "$prefix/$folder" ]; then
+        root=$(cd -P "$prefix" && pwd -P)
+        # Behind a link of the user's own (~/.local/bin, say) the relative way leads elsewhere.
+        if [ "$(cd -P "$prefix/$folder" && pwd -P)" != "${root%/}/$folder" ]; then
+            printf '%s/lib/anneal/current/%s\n' "${root%/}" "$1"
+            return
+        fi
+    fi
     up=$(printf '%s' "$1" | sed 's,[^/]*/,../,g; s,[^/]*$,,')
     printf '%slib/anneal/current/%s\n' "$up" "$1"
 }
@@ -151,6 +169,11 @@ present() { # links of ours
 
 # --- one at a time -------------------------------------------------------------------------------------------------
 
+wipe() { # $1 and all below it, whatever rights somebody gave to it
+    chmod -R u+rwX "$1" 2>/dev/null || :
+    rm -rf "$1" || :
+}
+
 staging='' becomes='' made_links='' placed='' locked=''
 leave() {
     code=$?
@@ -158,9 +181,9 @@ leave() {
     # Links and a version that were made for what did not become current.
     if [ -n "$becomes" ] && [ "$(readlink "$home/current")" != "versions/$becomes" ]; then
         printf '%s' "$made_links" | while read -r link; do rm -f "$prefix/$link"; done
-        [ -z "$placed" ] || rm -rf "$placed"
+        [ -z "$placed" ] || wipe "$placed"
     fi
-    [ -z "$staging" ] || rm -rf "$staging"
+    [ -z "$staging" ] || wipe "$staging"
     # Where the first installation was refused, nothing is installed, and no uninstaller will come.
     if [ -n "$locked" ] && [ ! -L "$home/current" ] && [ ! -L "$home/previous" ] && rmdir "$versions" 2>/dev/null; then
         remove_empty
@@ -174,6 +197,9 @@ listen() { trap 'exit 130' INT TERM HUP; }
 deafen() { trap '' INT TERM HUP; }
 
 lock() {
+    for tool in awk chmod cmp cut find grep od readlink sed sort tar tr uniq wc; do
+        has "$tool" || fail 1 "$tool is not there: install it first (findutils, diffutils, tar and coreutils bring such)"
+    done
     trap leave EXIT
     listen
     (: >>"$home/.lock") 2>/dev/null || fail 1 "cannot write to $home: take a folder that you may write to with --prefix \
@@ -195,7 +221,7 @@ DIR, or install as root"
         pid=${pid%%[-.]*}
         case $pid in
         '' | *[!0-9]*) ;;
-        *) [ -d "/proc/$pid" ] || rm -rf "$left" ;;
+        *) [ -d "/proc/$pid" ] || wipe "$left" ;;
         esac
     done
     # The name first: whatever comes between, it is known what to remove.
@@ -262,7 +288,9 @@ fetch() { # URL FILE; 1 when it is not there
     *) protocols='=http,https' ;;
     esac
     if has curl; then
-        status=$(curl -sSL --proto "$protocols" --proto-redir "$protocols" --max-redirs 5 --max-filesize 2147483648 \
+        # Of an answer without a length older ones take more than they are told.
+        status=$(ulimit -f $most_blocks 2>/dev/null || :
+            curl -g -sSL --proto "$protocols" --proto-redir "$protocols" --max-redirs 5 --max-filesize 2147483648 \
             --connect-timeout 30 --speed-limit 1 --speed-time 30 -o "$2" -w '%{http_code}' "$1") ||
             fail 75 "cannot fetch $1: is the network there?"
     elif has wget; then
@@ -304,7 +332,10 @@ take() { # $1, of the net or of this machine, to the file $2; 1 when it is not t
 }
 
 told_sum() { # the sum of $2 in the list $1
-    while read -r told file rest; do
+    cr=$(printf '\r')
+    # The last line may have no end.
+    while read -r told file rest || [ -n "$told" ]; do
+        file=${file%"$cr"}
         if [ "${file#\*}" = "$2" ] && [ -z "$rest" ]; then
             printf '%s\n' "$told"
             return 0
@@ -317,7 +348,7 @@ settle_key() { # the key that was given, else the one that is kept; where one ca
     [ -z "$key" ] || return 0
     kept=$prefix/etc/anneal/minisign.pub
     for folder in "$prefix/etc" "$prefix/etc/anneal"; do
-        if [ -e "$folder" ] && { [ ! -d "$folder" ] || [ ! -x "$folder" ]; }; then
+        if { [ -e "$folder" ] || [ -L "$folder" ]; } && { [ ! -d "$folder" ] || [ ! -x "$folder" ]; }; then
             fail 1 "cannot tell whether there is a key: $folder is no folder, or may not be looked into"
         fi
     done
@@ -370,7 +401,7 @@ unpack() { # $archive to $staging/$name
     esac
     # A bomb ends at the limit.
     (
-        ulimit -f $most_blocks
+        ulimit -f $most_blocks 2>/dev/null || :
         "$@" "$archive" >"$plain"
     ) || fail 1 "cannot unpack $from: it is damaged, too large, or the disk is full"
     rm -f "$archive"
@@ -390,8 +421,11 @@ unpack() { # $archive to $staging/$name
         *) fail 1 "refused: $member in it lies outside of the folder $name" ;;
         esac
     done <"$staging/names"
+    # One with holes is larger than its archive.
+    awk '$3 !~ /^[0-9]+$/ { bad = 1 } { sum += $3 } END { exit bad || sum > 2147483648 }' "$staging/listing" ||
+        fail 1 "refused: it holds more than 2 GiB, or what has no size"
     (
-        ulimit -f $most_blocks
+        ulimit -f $most_blocks 2>/dev/null || :
         cd "$staging" && tar -xof "$plain"
     ) || fail 1 "cannot unpack $from: is the disk full?"
     rm -f "$plain"
@@ -399,18 +433,19 @@ unpack() { # $archive to $staging/$name
     [ -z "$(find "$staging/$name" ! -type f ! -type d -o -type f -links +1)" ] || fail 1 "refused: it holds a link"
 }
 
-check_sums() { # of the folder $1
+check_sums() { # of the folder $1, by the list $2, else by its own
+    list=${2:-$1/SHA256SUMS}
     (
         cd "$1" || exit 1
-        [ -f SHA256SUMS ] || exit 1
-        cut -c 67- SHA256SUMS | sort >"$staging/listed"
+        [ -f "$list" ] || exit 1
+        cut -c 67- "$list" | sort >"$staging/listed"
         find . -type f ! -path ./SHA256SUMS | cut -c 3- | sort | cmp -s - "$staging/listed" || exit 1
         if has sha256sum; then
-            sha256sum -c SHA256SUMS >/dev/null 2>&1
+            sha256sum -c "$list" >/dev/null 2>&1
         else
             while read -r told member; do
                 [ "$(digest "$member")" = "$told" ] || exit 1
-            done <SHA256SUMS
+            done <"$list"
         fi
     )
 }
@@ -550,9 +585,10 @@ install() {
     check_runs "$tree"
     check_links "$tree"
     if [ -e "$versions/$name" ]; then
-        cmp -s "$tree/SHA256SUMS" "$versions/$name/SHA256SUMS" ||
+        # A damaged list is damage, where all else is what it was.
+        cmp -s "$tree/SHA256SUMS" "$versions/$name/SHA256SUMS" || check_sums "$versions/$name" "$tree/SHA256SUMS" ||
             fail 1 "$name is installed with other content: uninstall it first (cargo xtask install --force replaces it)"
-        if check_sums "$versions/$name"; then
+        if check_sums "$versions/$name" && [ -x "$versions/$name/bin/anneal" ]; then
             make_current "$name"
             printf '%s is installed already, and is current\n' "$name"
         else
@@ -566,6 +602,7 @@ install() {
     placed=$versions/$name
     mv -T "$tree" "$placed" || fail 1 "cannot move $tree to $placed"
     make_current "$name"
+    [ -x "$prefix/bin/anneal" ] || fail 1 "$name is installed in $versions, but $prefix/bin/anneal leads nowhere"
     printf 'installed %s as %s\n' "$name" "$prefix/bin/anneal"
     case :$PATH: in
     *:"$prefix/bin":*) ;;
@@ -574,6 +611,8 @@ install() {
 }
 
 installed() { # fails when nothing is
+    # What somebody killed has left behind goes with --all.
+    if [ "$all" = yes ] && [ -d "$home" ]; then return; fi
     if [ ! -d "$versions" ] || [ -z "$(ls -A "$versions")" ]; then
         fail 1 "nothing is installed in $prefix: name the prefix with --prefix DIR"
     fi
@@ -584,7 +623,11 @@ rollback() {
     lock
     current=$(named_by "$home/current")
     previous=$(named_by "$home/previous")
-    if [ -z "$current" ] || [ -z "$previous" ] || [ "$current" = "$previous" ] || [ ! -d "$versions/$previous" ]; then
+    if [ -z "$previous" ] || [ "$current" = "$previous" ] || [ ! -d "$versions/$previous" ]; then
+        # Killed between the two renames of a switch.
+        previous=$(others "$current" | tail -n 1)
+    fi
+    if [ -z "$current" ] || [ -z "$previous" ]; then
         fail 1 "there is no version to go back to in $prefix"
     fi
     check_still_runs "$previous"
@@ -627,7 +670,8 @@ uninstall() {
             rm -f "$home/previous"
         fi
         sweep
-        mv -T "$versions/$current" "$staging/gone"
+        # Somebody may have removed it already.
+        [ ! -d "$versions/$current" ] || mv -T "$versions/$current" "$staging/gone"
         listen
         printf 'removed %s; %s is current\n' "$current" "$next"
         return
@@ -637,7 +681,7 @@ uninstall() {
     rm -f "$home/current" "$home/previous"
     others '' | while read -r folder; do mv -T "$versions/$folder" "$staging/$folder"; done
     rmdir "$versions" 2>/dev/null || :
-    rm -rf "$staging"
+    wipe "$staging"
     staging=''
     remove_empty
     printf 'removed all of Anneal in %s\n' "$prefix"

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use minisign_verify::{PublicKey, Signature};
 
 use crate::{exit, files};
@@ -47,6 +47,13 @@ impl Key {
             return Self::read(&given, "ANNEAL_MINISIGN_KEY").map(Some);
         }
         let kept = prefix.join("etc/anneal/minisign.pub");
+        // A link that leads nowhere is not "none" either, wherever on the way it lies.
+        let broken = [prefix.join("etc"), prefix.join("etc/anneal")]
+            .into_iter()
+            .find(|folder| folder.symlink_metadata().is_ok() && !folder.is_dir());
+        if let Some(broken) = broken {
+            bail!("cannot tell whether there is a key: {} is no folder", broken.display());
+        }
         match std::fs::symlink_metadata(&kept) {
             Ok(_) => Self::read(&kept.to_string_lossy(), &kept.to_string_lossy()).map(Some),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

@@ -105,3 +105,93 @@ fn a_repair_that_fails_leaves_the_damaged_version() {
     assert_eq!(code, 0, "{words}");
     assert!(words.contains("was damaged and is repaired"), "{words}");
 }
+
+/// `~/.local/bin` is a link to a folder elsewhere, on many machines.
+#[test]
+fn a_program_is_found_behind_a_link_of_the_users_own() {
+    for installer in [Installer::Script, Installer::Ship] {
+        let temp = tempfile::tempdir().unwrap();
+        let dist = archives(temp.path(), &["0.1.0", "0.2.0"]);
+        let prefix = temp.path().join("prefix");
+        let elsewhere = temp.path().join("dotfiles/bin");
+        fs::create_dir_all(&elsewhere).unwrap();
+        fs::create_dir(&prefix).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, prefix.join("bin")).unwrap();
+        for version in ["0.1.0", "0.2.0"] {
+            let (code, words) = installer.install(&archive(&dist, version), &prefix);
+            assert_eq!((code, runs(&prefix)), (0, Some(format!("anneal {version}"))), "{words}");
+        }
+        let bin = tools(temp.path(), &[]);
+        // By the script, whoever made it.
+        let (code, words) = script_with(&bin, &["--uninstall", "--all"], &prefix);
+        assert_eq!(code, 0, "{words}");
+        assert!(fs::read_dir(&elsewhere).unwrap().next().is_none(), "{words}");
+    }
+}
+
+#[test]
+fn what_a_killed_one_has_left_goes_whatever_its_rights_are() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dist, prefix) = prepared(temp.path());
+    let bin = tools(temp.path(), &[]);
+    // As a process that is gone has left it.
+    let left = prefix.join("lib/anneal/.staging-4194999-x/evil/deep");
+    fs::create_dir_all(&left).unwrap();
+    fs::write(left.join("file"), "x").unwrap();
+    std::fs::set_permissions(&left, std::os::unix::fs::PermissionsExt::from_mode(0o555)).unwrap();
+    let from = archive(&dist, "0.3.0");
+    let (code, words) = script_with(&bin, &["--from", from.to_str().unwrap()], &prefix);
+    assert_eq!((code, left.exists()), (0, false), "{words}");
+
+    // Killed between the two renames of a switch: the way back is found all the same.
+    let link = prefix.join("lib/anneal/previous");
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(format!("versions/{}", name("0.3.0")), &link).unwrap();
+    let (code, words) = script_with(&bin, &["--rollback"], &prefix);
+    assert_eq!((code, runs(&prefix).as_deref()), (0, Some("anneal 0.2.0")), "{words}");
+
+    // Killed when all versions were gone: the rest goes too.
+    fs::remove_dir_all(prefix.join("lib/anneal/versions")).unwrap();
+    let (code, words) = script_with(&bin, &["--uninstall", "--all"], &prefix);
+    assert_eq!(code, 0, "{words}");
+    assert_eq!(snapshot(&prefix).len(), 0, "{:?}", snapshot(&prefix));
+}
+
+#[test]
+fn damage_to_rights_and_to_the_list_is_repaired() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dist, prefix) = prepared(temp.path());
+    let bin = tools(temp.path(), &[]);
+    let version = prefix.join("lib/anneal/versions").join(name("0.2.0"));
+    let from = archive(&dist, "0.2.0");
+    let again = || script_with(&bin, &["--from", from.to_str().unwrap()], &prefix);
+    std::fs::set_permissions(version.join("bin/anneal"), std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .unwrap();
+    let (code, words) = again();
+    assert_eq!((code, runs(&prefix).as_deref()), (0, Some("anneal 0.2.0")), "{words}");
+    fs::write(version.join("SHA256SUMS"), "nonsense\n").unwrap();
+    let (code, words) = again();
+    assert!(code == 0 && words.contains("is repaired"), "{code}: {words}");
+    let (code, words) = again();
+    assert!(code == 0 && words.contains("is installed already"), "{code}: {words}");
+}
+
+#[test]
+fn what_excludes_each_other_is_wrong_usage() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dist, prefix) = prepared(temp.path());
+    let before = state(&prefix);
+    let bin = tools(temp.path(), &[]);
+    let from = archive(&dist, "0.3.0");
+    let from = from.to_str().unwrap();
+    for args in [
+        &["--rollback", "--uninstall"][..],
+        &["--uninstall", "--from", from],
+        &["--all", "--from", from],
+        &["--sha256", "nonsense", "--from", from],
+    ] {
+        let (code, words) = script_with(&bin, args, &prefix);
+        assert_eq!(code, 2, "{args:?}: {words}");
+    }
+    assert_eq!(state(&prefix), before);
+}

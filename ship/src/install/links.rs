@@ -20,15 +20,22 @@ const FIXED: [&str; 4] = [
     "share/fish/vendor_completions.d/anneal.fish",
 ];
 
-/// What a link at `name` below the prefix holds: relative, so that the whole prefix may be moved.
-fn target(name: &str) -> PathBuf {
+/// What a link at `name` below the prefix `root` holds: relative, so that the whole prefix may be moved. Behind a link of the
+/// user's own (`~/.local/bin`, say) the relative way leads elsewhere: there it is absolute.
+fn target(root: &Path, name: &str) -> PathBuf {
+    let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
+    if let (Ok(root), Ok(there)) = (root.canonicalize(), root.join(folder).canonicalize())
+        && there != root.join(folder)
+    {
+        return root.join("lib/anneal/current").join(name);
+    }
     let up = "../".repeat(name.matches('/').count());
     PathBuf::from(format!("{up}lib/anneal/current/{name}"))
 }
 
 /// Whether the link at `name` is one of ours.
 fn is_ours(prefix: &Prefix, name: &str) -> bool {
-    fs::read_link(prefix.root().join(name)).is_ok_and(|found| found == target(name))
+    fs::read_link(prefix.root().join(name)).is_ok_and(|found| found == target(prefix.root(), name))
 }
 
 /// Names that the version in `tree` wants links for.
@@ -94,7 +101,8 @@ pub fn make(prefix: &Prefix, tree: &Path) -> Result<Made> {
         }
         let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
         prefix.make_folder(folder)?;
-        symlink(target(&name), &path).with_context(|| format!("cannot make the link {}", path.display()))?;
+        symlink(target(prefix.root(), &name), &path)
+            .with_context(|| format!("cannot make the link {}", path.display()))?;
         files::sync_folder(&prefix.root().join(folder))?;
         made.paths.push(path);
     }
@@ -133,10 +141,18 @@ mod tests {
 
     #[test]
     fn a_link_leads_through_current_wherever_it_lies() {
-        assert_eq!(target("bin/anneal"), Path::new("../lib/anneal/current/bin/anneal"));
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path().canonicalize().unwrap().join("prefix");
+        std::fs::create_dir_all(root.join("share/man/man1")).unwrap();
+        std::fs::create_dir(temp.path().join("dotfiles")).unwrap();
+        std::os::unix::fs::symlink("../dotfiles", root.join("bin")).unwrap();
+        let page = "share/man/man1/anneal.1";
+        assert_eq!(target(&root, page), Path::new("../../../lib/anneal/current").join(page));
+        assert_eq!(target(&root, "bin/anneal"), root.join("lib/anneal/current/bin/anneal"));
+        // Not made yet.
         assert_eq!(
-            target("share/man/man1/anneal.1"),
-            Path::new("../../../lib/anneal/current/share/man/man1/anneal.1")
+            target(&temp.path().join("new"), "bin/anneal"),
+            Path::new("../lib/anneal/current/bin/anneal")
         );
     }
 }
