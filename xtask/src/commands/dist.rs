@@ -172,7 +172,7 @@ fn kind(archive: &Path) -> Option<&str> {
 
 /// Moves what may be passed on to `out`, with what installs it.
 fn place(workspace: &Workspace, archives: Vec<Archive>, out: &Path, ui: &Ui) -> Result<Vec<Archive>> {
-    let _lock = Lock::take(workspace)?;
+    let _lock = Lock::wait(workspace, ui)?;
     let script = std::fs::read_to_string(workspace.root().join(SCRIPT))?;
     fs::write_script(&out.join(SCRIPT), &script)?;
     match shipping::give(workspace, &Order::Place(Place { archives, out: out.to_path_buf() }), ui)? {

@@ -11,8 +11,9 @@ use build_info::record::StageTime;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
+use crate::ui::Ui;
 use crate::workspace::Workspace;
-use crate::{exit, fs};
+use crate::{exit, fs, process};
 
 /// One build folder.
 #[derive(Clone, Debug)]
@@ -234,6 +235,24 @@ impl Lock {
             }
         }
     }
+
+    /// The same for what is left to be done after long work: another build's end is waited for.
+    pub fn wait(workspace: &Workspace, ui: &Ui) -> Result<Self> {
+        let mut told = false;
+        loop {
+            match Self::take(workspace) {
+                Err(error) if exit::code_of(&error) == exit::TRY_AGAIN => {
+                    process::check_interrupted()?;
+                    if !told {
+                        ui.say("waiting for another build in this checkout to finish");
+                        told = true;
+                    }
+                    std::thread::sleep(Duration::from_millis(200));
+                }
+                other => return other,
+            }
+        }
+    }
 }
 
 /// The build folders of a checkout.
@@ -283,5 +302,28 @@ impl<'a> Builds<'a> {
             Some(link.file_name()?.to_string_lossy().into_owned())
         };
         Ok(folders.into_iter().map(|path| Found { current_of: current_of(&path), path }).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::Global;
+
+    #[test]
+    fn who_waits_gets_the_lock_when_it_is_free_and_not_before() {
+        let temp = tempfile::tempdir().unwrap();
+        let workspace = Workspace::at(temp.path());
+        let held = Lock::take(&workspace).unwrap();
+        assert_eq!(Lock::take(&workspace).err().map(|error| exit::code_of(&error)), Some(exit::TRY_AGAIN));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                Lock::wait(&workspace, &Ui::new(&Global { quiet: true, ..Global::default() })).is_ok()
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!waiting.is_finished());
+            drop(held);
+            assert!(waiting.join().unwrap());
+        });
     }
 }
