@@ -160,6 +160,11 @@ fn a_key_that_cannot_be_looked_at_is_not_none() {
         let (code, words) = installer.install(&archive, &prefix);
         assert_eq!(code, 1, "{installer:?}: {words}");
         assert!(words.contains("cannot tell whether there is a key"), "{installer:?}: {words}");
+        fs::remove_file(&kept).unwrap();
+        std::os::unix::fs::symlink("/nonexistent/keys", &kept).unwrap();
+        let (code, words) = installer.install(&archive, &prefix);
+        assert_eq!(code, 1, "{installer:?}: {words}");
+        assert!(words.contains("cannot tell whether there is a key"), "{installer:?}: {words}");
         assert!(runs(&prefix).is_none(), "{installer:?}");
     }
 }
