@@ -65,6 +65,8 @@ enum Command {
     BuildNative(build::Short),
     /// Build one binary for every x86-64-v3 CPU
     BuildPortable(build::Short),
+    /// Build for this machine's NVIDIA GPUs as well
+    BuildCuda(build::Cuda),
     /// Build any profile
     Build(build::Args),
     /// Optimise a build by a profile of its own runs, and keep it where that is faster
@@ -122,6 +124,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
     match cli.command {
         Command::BuildNative(args) => build::run(args.profile("native"), ui),
         Command::BuildPortable(args) => build::run(args.profile("portable"), ui),
+        Command::BuildCuda(args) => build::run(args.profile(), ui),
         Command::Build(args) => build::run(args, ui),
         Command::Pgo(args) => pgo::run(args, ui),
         Command::Bolt(args) => bolt::run(args, ui),
