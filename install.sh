@@ -174,7 +174,7 @@ wipe() { # $1 and all below it, whatever rights somebody gave to it
     rm -rf "$1" || :
 }
 
-staging='' becomes='' made_links='' placed='' locked=''
+staging='' becomes='' made_links='' placed='' locked='' stopped=''
 leave() {
     code=$?
     trap '' INT TERM HUP
@@ -195,6 +195,9 @@ listen() { trap 'exit 130' INT TERM HUP; }
 
 # Who asks to stop while links and folders change places would leave what nobody wanted; it takes milliseconds.
 deafen() { trap '' INT TERM HUP; }
+
+# After that there is nothing to take back: what remains is done, and who asked to stop is told what is current.
+heed() { trap 'stopped=yes' INT TERM HUP; }
 
 lock() {
     for tool in awk chmod cmp cut find grep od readlink sed sort tar tr uniq wc; do
@@ -512,7 +515,6 @@ switch() { # to the version $1 from $2, where there is one
     deafen
     # Killed between these two, the current one is still there.
     if { [ -z "$2" ] || point "$home/previous" "versions/$2"; } && point "$home/current" "versions/$1"; then
-        listen
         return
     fi
     if [ -n "$earlier" ]; then
@@ -529,8 +531,19 @@ make_current() { # the version $1
     before=$(named_by "$home/current")
     sync -f "$home" 2>/dev/null || sync
     [ "$before" = "$1" ] || switch "$1" "$before"
-    sync -f "$home" 2>/dev/null || sync
+    settle "$1"
+}
+
+settle() { # the version $1, which is current
+    heed
     sweep
+    # A slow disk takes minutes for it. Ctrl-C reaches the program too, and nobody wants the second one then.
+    if ! sync -f "$home" 2>/dev/null && { [ -n "$stopped" ] || ! sync; }; then
+        [ -n "$stopped" ] || fail 1 "$1 is current, and the disk did not take all of it: run the same again"
+        fail 130 "stopped; $1 is current already, and the disk may not have all of it: run sync before this machine is \
+switched off"
+    fi
+    [ -z "$stopped" ] || printf 'warning: asked to stop when %s was current already: it stays so\n' "$1" >&2
 }
 
 check_still_runs() { # the version $1, before it is made current again
@@ -634,7 +647,7 @@ rollback() {
     becomes=$previous
     make_links "$versions/$previous"
     switch "$previous" "$current"
-    sweep
+    settle "$previous"
     printf '%s is current, %s is the one before\n' "$previous" "$current"
 }
 
@@ -672,7 +685,7 @@ uninstall() {
         sweep
         # Somebody may have removed it already.
         [ ! -d "$versions/$current" ] || mv -T "$versions/$current" "$staging/gone"
-        listen
+        heed
         printf 'removed %s; %s is current\n' "$current" "$next"
         return
     fi

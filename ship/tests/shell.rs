@@ -52,6 +52,40 @@ fn a_signal_at_the_switch_takes_nothing_away() {
     }
 }
 
+/// Asked to stop while the disk takes what is current already, which is the longest part of a switch; what that program
+/// says then, and what is said of it.
+#[test]
+fn a_signal_after_the_switch_tells_what_is_current() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dist, prefix) = prepared(temp.path());
+    let cases = [
+        ("kill -TERM $PPID; exit 0", 0, "asked to stop when"),
+        // Ctrl-C reaches both.
+        ("kill -INT $PPID; kill -INT $$", 130, "may not have all of it"),
+        ("kill -HUP $PPID; exit 1", 130, "may not have all of it"),
+        ("exit 1", 1, "did not take all of it"),
+    ];
+    let from = archive(&dist, "0.3.0");
+    let switches = [(&["--from", from.to_str().unwrap()][..], "0.3.0"), (&["--rollback"], "0.2.0")];
+    for (turn, (does, expected, told)) in cases.into_iter().enumerate() {
+        for (arguments, version) in switches {
+            let folder = temp.path().join(format!("{turn}-{version}"));
+            fs::create_dir(&folder).unwrap();
+            let bin = tools(&folder, &[]);
+            let script = format!(
+                "case $(readlink '{}/lib/anneal/current') in versions/{}) {does} ;; esac\nexec \"$real\" \"$@\"",
+                prefix.display(),
+                name(version)
+            );
+            stand_in(&bin, "sync", &script);
+            let (code, words) = script_with(&bin, arguments, &prefix);
+            assert_eq!(code, expected, "{does}: {arguments:?}: {words}");
+            assert!(words.contains(told) && words.contains(&name(version)), "{does}: {arguments:?}: {words}");
+            assert_eq!(runs(&prefix), Some(format!("anneal {version}")), "{does}: {arguments:?}: {words}");
+        }
+    }
+}
+
 #[test]
 fn a_switch_that_fails_leaves_the_way_back_as_it_was() {
     let temp = tempfile::tempdir().unwrap();
