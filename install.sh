@@ -30,8 +30,23 @@ END
 fail() { # CODE WORDS...
     code=$1
     shift
-    printf 'error: %s\n' "$*" >&2
+    tell "error: $*"
     exit "$code"
+}
+
+# In a shell of its own, which may die of a reader that is gone. Where nothing can be written the exit code tells it too.
+tell() { (printf '%s\n' "$*" >&2) || :; }
+
+warn() { tell "warning: $*"; }
+
+say() { # what was done: it stays so where stdout takes no word of it
+    code=0
+    (printf '%s\n' "$*") 2>/dev/null || code=$?
+    # SIGPIPE: a reader that has seen enough is no error.
+    case $code in
+    0 | 141) ;;
+    *) fail 1 "cannot write to stdout, and this is done: $*" ;;
+    esac
 }
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -214,7 +229,7 @@ DIR, or install as root"
         fi
         [ -e "$home/.lock" ] || fail 75 "another installer has just ended: run the same again"
     else
-        printf 'warning: flock is not there (util-linux brings it): start no second installer meanwhile\n' >&2
+        warn "flock is not there (util-linux brings it): start no second installer meanwhile"
     fi
     locked=yes
     printf '%s of process %s' "$do" $$ >"$home/.lock"
@@ -369,8 +384,7 @@ check_archive() { # $archive, whose sum and signature may lie at $archive.sha256
         expected=$(told_sum "$archive.sha256" "$file")
     elif [ "$check" = no ]; then
         expected=''
-        printf 'warning: %s is installed without a sum (--no-check): whether it is whole, and whose it is, nobody knows\n' \
-            "$from" >&2
+        warn "$from is installed without a sum (--no-check): whether it is whole, and whose it is, nobody knows"
     else
         fail 1 "there is no $from.sha256 beside the archive: fetch that too, or give the sum with --sha256 HEX; --no-check \
 installs whatever it is"
@@ -486,7 +500,7 @@ point() { # the link $1 at $2, by one rename; 1 when it is not
     rm -f "$beside"
     if ! ln -s "$2" "$beside" || ! mv -fT "$beside" "$1"; then
         rm -f "$beside"
-        printf 'error: cannot point %s at %s\n' "$1" "$2" >&2
+        tell "error: cannot point $1 at $2"
         return 1
     fi
 }
@@ -543,7 +557,7 @@ settle() { # the version $1, which is current
         fail 130 "stopped; $1 is current already, and the disk may not have all of it: run sync before this machine is \
 switched off"
     fi
-    [ -z "$stopped" ] || printf 'warning: asked to stop when %s was current already: it stays so\n' "$1" >&2
+    [ -z "$stopped" ] || warn "asked to stop when $1 was current already: it stays so"
 }
 
 check_still_runs() { # the version $1, before it is made current again
@@ -603,11 +617,11 @@ install() {
             fail 1 "$name is installed with other content: uninstall it first (cargo xtask install --force replaces it)"
         if check_sums "$versions/$name" && [ -x "$versions/$name/bin/anneal" ]; then
             make_current "$name"
-            printf '%s is installed already, and is current\n' "$name"
+            say "$name is installed already, and is current"
         else
             repair
             make_current "$name"
-            printf '%s was damaged and is repaired, and is current\n' "$name"
+            say "$name was damaged and is repaired, and is current"
         fi
         return
     fi
@@ -616,11 +630,11 @@ install() {
     mv -T "$tree" "$placed" || fail 1 "cannot move $tree to $placed"
     make_current "$name"
     [ -x "$prefix/bin/anneal" ] || fail 1 "$name is installed in $versions, but $prefix/bin/anneal leads nowhere"
-    printf 'installed %s as %s\n' "$name" "$prefix/bin/anneal"
     case :$PATH: in
     *:"$prefix/bin":*) ;;
-    *) printf 'warning: %s/bin is not in PATH: add it to PATH in ~/.profile\n' "$prefix" >&2 ;;
+    *) warn "$prefix/bin is not in PATH: add it to PATH in ~/.profile" ;;
     esac
+    say "installed $name as $prefix/bin/anneal"
 }
 
 installed() { # fails when nothing is
@@ -648,7 +662,7 @@ rollback() {
     make_links "$versions/$previous"
     switch "$previous" "$current"
     settle "$previous"
-    printf '%s is current, %s is the one before\n' "$previous" "$current"
+    say "$previous is current, $current is the one before"
 }
 
 others() { # than $1: names of the versions that are there, the newest last
@@ -686,7 +700,7 @@ uninstall() {
         # Somebody may have removed it already.
         [ ! -d "$versions/$current" ] || mv -T "$versions/$current" "$staging/gone"
         heed
-        printf 'removed %s; %s is current\n' "$current" "$next"
+        say "removed $current; $next is current"
         return
     fi
     # The links first: they must not lead to half a version.
@@ -697,7 +711,7 @@ uninstall() {
     wipe "$staging"
     staging=''
     remove_empty
-    printf 'removed all of Anneal in %s\n' "$prefix"
+    say "removed all of Anneal in $prefix"
 }
 
 $do

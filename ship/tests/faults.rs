@@ -361,6 +361,32 @@ fn a_disk_that_fails_after_the_switch_takes_nothing_away() {
     assert!(page.is_file());
 }
 
+/// install.sh on such a device is in shell.rs.
+#[test]
+fn what_cannot_be_answered_is_done_all_the_same() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path());
+    let prefix = temp.path().join("prefix");
+    for version in ["0.1.0", "0.2.0"] {
+        let install = Order::Install(Install {
+            from: archive(&dist, version).display().to_string(),
+            prefix: Some(prefix.clone()),
+            ..Install::default()
+        });
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ship"));
+        command.env_remove("ANNEAL_MINISIGN_KEY").stdin(Stdio::piped()).stdout(full).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(&serde_json::to_vec(&install).unwrap()).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        let words = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{words}");
+        assert!(words.contains("cannot write the reply to stdout"), "{words}");
+        assert_eq!(runs(&prefix), Some(format!("anneal {version}")));
+        assert_eq!(leavings(&prefix), Vec::<String>::new());
+    }
+}
+
 #[test]
 fn two_installers_do_not_meet() {
     let temp = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use ship::order::{self};
 use ship::{Answer, Order};
 
@@ -41,5 +41,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Some(current) => format!("{current} is current then"),
         None => "nothing of Anneal is left there".to_string(),
     };
-    ui.result(&done, format_args!("{verb} {}; {left}", done.removed.join(", ")))
+    let removed = done.removed.join(", ");
+    let told = ui.result(&done, format_args!("{verb} {removed}; {left}"));
+    told.with_context(|| format!("{verb} {removed}, and nobody was told"))
 }
