@@ -215,9 +215,6 @@ deafen() { trap '' INT TERM HUP; }
 heed() { trap 'stopped=yes' INT TERM HUP; }
 
 lock() {
-    for tool in awk chmod cmp cut find grep od readlink sed sort tar tr uniq wc; do
-        has "$tool" || fail 1 "$tool is not there: install it first (findutils, diffutils, tar and coreutils bring such)"
-    done
     trap leave EXIT
     listen
     (: >>"$home/.lock") 2>/dev/null || fail 1 "cannot write to $home: take a folder that you may write to with --prefix \
@@ -248,32 +245,56 @@ DIR, or install as root"
 }
 
 make_folder() { # $1 below the prefix; which ones had to be made is remembered: those go again with the last version
-    [ ! -d "$prefix/$1" ] || return 0
-    missing='' folder=$1
-    while [ ! -d "$prefix/$folder" ]; do
-        missing="$folder
-$missing"
-        case $folder in
-        .) break ;;
-        */*) folder=${folder%/*} ;;
-        *) folder=. ;;
-        esac
+    missing='' folder=$prefix/$1
+    while [ -n "$folder" ] && [ ! -d "$folder" ]; do
+        missing="$missing$folder
+"
+        folder=${folder%/*}
     done
+    [ -n "$missing" ] || return 0
     mkdir -p "$prefix/$1" || {
-        printf '%s' "$missing" | remove_folders
+        unmake
         fail 1 "cannot make $prefix/$1: take a folder that you may write to with --prefix DIR, or install as root"
     }
     [ -d "$home" ] || return 0
-    { cat "$home/folders" 2>/dev/null || :; printf '%s' "$missing"; } | sort -u >"$home/.folders.$$"
-    mv -f "$home/.folders.$$" "$home/folders"
+    # One that is not in the list would never go.
+    if ! made=$(told_folders) || ! printf '%s\n' "$made" | sort -u >"$home/.folders.$$" ||
+        ! mv -f "$home/.folders.$$" "$home/folders"; then
+        rm -f "$home/.folders.$$"
+        unmake
+        fail 1 "cannot write $home/folders: is the disk full?"
+    fi
+}
+
+unmake() { # the folders $missing, the deepest first
+    printf '%s' "$missing" | while IFS= read -r folder; do rmdir "$folder" 2>/dev/null || :; done
+}
+
+told_folders() { # those in the list, and $missing
+    [ ! -e "$home/folders" ] || cat "$home/folders" || return 1
+    printf '%s' "$missing" | while IFS= read -r folder; do
+        case $folder in
+        "$prefix") printf '.\n' ;;
+        "$prefix"/*) printf '%s\n' "${folder#"$prefix"/}" ;;
+        */..) ;; # was there, whatever lies before it
+        # By where it lies: the prefix may be called otherwise the next time, or be moved away from there.
+        *) (cd -P "$folder" && pwd -P) ;;
+        esac
+    done
 }
 
 remove_folders() { # those told on stdin, the deepest first; what is not empty holds what others put there
-    awk -F/ '$0 != "" { print ($0 == "." ? 0 : NF), $0 }' | sort -rn | cut -d' ' -f2- |
-        while read -r folder; do
+    root=$(cd -P "$prefix" 2>/dev/null && pwd -P) || root=''
+    awk -F/ '$0 != "" { print ($0 == "." ? 0 : ($0 ~ /^\// ? NF - 10000 : NF)), $0 }' | sort -rn | cut -d' ' -f2- |
+        while IFS= read -r folder; do
             case /$folder/ in
             /./) rmdir "$prefix" 2>/dev/null || : ;;
             */../*) ;;
+            //*) # above the prefix
+                case $root in
+                "$folder"/*) rmdir "$folder" 2>/dev/null || : ;;
+                esac
+                ;;
             *) rmdir "$prefix/$folder" 2>/dev/null || : ;;
             esac
         done
@@ -714,4 +735,7 @@ uninstall() {
     say "removed all of Anneal in $prefix"
 }
 
+for tool in awk chmod cmp cut find grep od readlink sed sort tar tr uniq wc; do
+    has "$tool" || fail 1 "$tool is not there: install it first (findutils, diffutils, tar and coreutils bring such)"
+done
 $do

@@ -175,9 +175,10 @@ fn check_still_runs(prefix: &Prefix, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes the lock of a prefix in which something is installed.
-fn lock_installed(prefix: &Prefix, what: &str) -> Result<Lock> {
-    if !prefix.home().is_dir() || prefix.all()?.is_empty() {
+/// Takes the lock of a prefix in which something is installed; where `all` shall go, whatever a killed installer left is
+/// something.
+fn lock_installed(prefix: &Prefix, what: &str, all: bool) -> Result<Lock> {
+    if !prefix.home().is_dir() || (!all && prefix.all()?.is_empty()) {
         bail!("nothing is installed in {}: name the prefix with --prefix DIR", prefix.root().display());
     }
     Lock::take(prefix, what)

@@ -103,7 +103,7 @@ fn target(name: &str) -> PathBuf {
 /// Makes the version current that was so before.
 pub fn rollback(order: &Rollback) -> Result<Switched> {
     let prefix = Prefix::of(order.prefix.as_deref())?;
-    let _lock = if order.dry_run { None } else { Some(lock_installed(&prefix, "rollback")?) };
+    let _lock = if order.dry_run { None } else { Some(lock_installed(&prefix, "rollback", false)?) };
     let (current, previous) = (prefix.current()?, prefix.previous()?);
     let (Some(current), Some(previous)) = (current, previous) else {
         bail!(
