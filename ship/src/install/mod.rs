@@ -151,7 +151,7 @@ fn note_path(prefix: &Prefix, told: &mut Told) {
 /// Lists the versions below a prefix, and whether each is still what was installed.
 pub fn list(order: &List) -> Result<Vec<Version>> {
     let prefix = Prefix::of(order.prefix.as_deref())?;
-    let (current, previous) = (prefix.current()?, prefix.previous()?);
+    let (current, previous) = (prefix.current()?, prefix.way_back()?);
     let describe = |name: String| {
         let folder = prefix.version(&name);
         let size = |name: &String| folder.join(name).metadata().map_or(0, |meta| meta.len());

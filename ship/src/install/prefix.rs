@@ -88,12 +88,22 @@ impl Prefix {
         self.named_by(&self.current_link())
     }
 
-    /// Name of the version that a rollback leads to, where it is still there.
+    /// Name of the version that was current before, where it is still there.
     pub fn previous(&self) -> Result<Option<String>> {
         let current = self.current()?;
         Ok(self
             .named_by(&self.previous_link())?
             .filter(|name| self.version(name).is_dir() && Some(name) != current.as_ref()))
+    }
+
+    /// Name of the version that a rollback leads to: the previous one, else the newest of the others. Whoever is killed
+    /// between the two renames of a switch leaves both links at one version.
+    pub fn way_back(&self) -> Result<Option<String>> {
+        let Some(current) = self.current()? else { return Ok(None) };
+        match self.previous()? {
+            Some(previous) => Ok(Some(previous)),
+            None => Ok(self.all()?.into_iter().rfind(|name| *name != current)),
+        }
     }
 
     /// The version that `link` leads to.
