@@ -27,9 +27,13 @@ mod uninstall;
 mod validate;
 mod vendor;
 
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use crate::exit;
 use crate::ui::Ui;
 
 /// Most threads that the engine takes.
@@ -43,6 +47,19 @@ pub struct Cli {
     pub global: Global,
     #[command(subcommand)]
     command: Command,
+}
+
+/// The command line; where it is no command, how that ended: help, the version, wrong usage.
+pub fn parse() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| match error.print() {
+        // clap would say 0 of help that nobody got. A reader that has gone away is no error.
+        Err(why) if !error.use_stderr() && why.kind() != ErrorKind::BrokenPipe => {
+            let _ =
+                writeln!(std::io::stderr(), "error: cannot write the result to stdout\n  caused by: {why}");
+            ExitCode::from(exit::FAILED)
+        }
+        _ => ExitCode::from(if error.use_stderr() { exit::USAGE } else { 0 }),
+    })
 }
 
 /// Options of every command.
