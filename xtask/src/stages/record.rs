@@ -69,6 +69,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         audit: audit::result(build),
         gate: gate::result(build),
         from_store: None,
+        cuda: None,
         notes: plan.notes.clone(),
     })
 }
