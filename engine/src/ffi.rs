@@ -21,6 +21,7 @@ mod held;
 mod kernels;
 mod log;
 mod model;
+mod placement;
 mod quantizer;
 mod sampler;
 mod state;
@@ -38,14 +39,16 @@ pub use embedding::Embedding;
 pub(crate) use embedding::Threads;
 pub use kernels::{has_cpu, load as load_kernels, score as score_kernels};
 pub use log::{LogLevel, log_to};
-pub use model::Model;
+pub use model::{Loaded, Model};
+pub(crate) use placement::Watch;
 pub(crate) use quantizer::{quantize, quantize_plan, quantize_progress};
 pub use sampler::{Candidate, RawChain};
 #[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
 pub use system::allocator_serves_cpp;
 pub use system::{
-    DeviceKind, TILED, ask_huge_pages, backends, blas_library, blas_threads_obeyed, devices, exit_now,
-    huge_pages, interrupt, interrupted, llama_version, set_blas_threads, start, system_info, turn_off_tiled,
+    DeviceKind, TILED, ask_huge_pages, backends, blas_library, blas_threads_obeyed, device_log, devices,
+    exit_now, huge_pages, interrupt, interrupted, llama_version, set_blas_threads, start, system_info,
+    turn_off_tiled,
 };
 pub use threadpool::Threadpool;
 

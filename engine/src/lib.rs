@@ -75,6 +75,8 @@ pub mod ffi;
 #[doc(hidden)]
 pub mod generate;
 #[doc(hidden)]
+pub mod gpu;
+#[doc(hidden)]
 pub mod hub;
 #[doc(hidden)]
 pub mod imatrix;
@@ -94,6 +96,8 @@ pub mod model;
 pub mod openmp;
 #[doc(hidden)]
 pub mod options;
+#[doc(hidden)]
+pub mod placement;
 #[doc(hidden)]
 pub mod quantize;
 #[doc(hidden)]

@@ -9,6 +9,7 @@ use gguf::{GgufFile, Scalar, Value};
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, Collector, Context, Model};
+use crate::gpu;
 use crate::kernels;
 use crate::live::Live;
 use crate::options::{ContextOptions, KvType, LoadMode};
@@ -22,6 +23,8 @@ use crate::variant::Variant;
 /// The file is read and checked first: llama.cpp's own parser ends some damaged files with an assertion. A
 /// model larger than the memory is refused unless it is mapped and not repacked, so that the kernel can drop
 /// its pages: the alternative is the out-of-memory killer.
+///
+/// Where the settings require a GPU, one must have it: see [`gpu`].
 pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>> {
     let file = GgufFile::open(path)?;
     let size = Bytes(file.weights()?.0.saturating_add(adapters_size(&file, settings)?.0));
@@ -47,11 +50,14 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
     }
     ffi::ask_huge_pages(settings.huge_pages.value);
     kernels::want(&settings.cpu_variant);
+    // Before minutes of loading.
+    gpu::require_device(path, settings, live)?;
     let model = Model::load_as(path, &settings.model_options(), &settings.variant)?;
     if !model.is_decoder_only() {
         let what = "has an encoder: this program runs models that generate text with a decoder alone";
         return Err(Error::NotGenerative { path: path.to_path_buf(), what });
     }
+    gpu::require(&model, settings, live)?;
     Ok(model)
 }
 

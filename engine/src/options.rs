@@ -131,6 +131,17 @@ choice! {
 }
 
 choice! {
+    /// What is refused where no GPU does the work: see [`crate::gpu`].
+    RequireGpu, "requirement of a GPU", No:
+    /// Nothing.
+    No = "no",
+    /// To run where no device came up, or nothing of the model is on one.
+    Yes = "yes",
+    /// That, and to run where a layer, a part of the KV cache or an operation that generates tokens is on the host.
+    Full = "full",
+}
+
+choice! {
     /// Where drafts of coming tokens come from: see [`crate::speculative`].
     Drafts, "speculative mode", Off:
     /// Nowhere: every token is evaluated alone.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use build_info::{Policy, ThreadBudget, threads};
+use build_info::{Policy, ThreadBudget, promised_device, threads};
 use serde::Serialize;
 
 use crate::asked_threads::{self, Asked};
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{MAX_THREADS, TILED};
 use crate::kernels;
 use crate::live::{Blas, Live};
-use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, SplitLayout};
+use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, RequireGpu, SplitLayout};
 use crate::sampling::SamplingOptions;
 use crate::variant::Variant;
 
@@ -100,6 +100,7 @@ pub struct Requested {
     pub type_k: Option<KvType>,
     pub type_v: Option<KvType>,
     pub flash_attention: Option<FlashAttention>,
+    pub require_gpu: Option<RequireGpu>,
     pub greedy: Option<bool>,
     pub temperature: Option<f32>,
     pub top_k: Option<u32>,
@@ -156,6 +157,8 @@ pub struct Settings {
     pub type_v: Setting<KvType>,
     /// Flash attention.
     pub flash_attention: Setting<FlashAttention>,
+    /// What is refused where no GPU does the work.
+    pub require_gpu: Setting<RequireGpu>,
     /// The most likely token, always.
     pub greedy: Setting<bool>,
     /// Temperature.
@@ -316,6 +319,7 @@ impl Settings {
                 tuned.flash_attention,
                 FlashAttention::default(),
             ),
+            require_gpu: require_gpu(requested, live),
             greedy: Setting::or_default(requested.greedy, false),
             // The sampling defaults of llama.cpp's tools.
             temperature: Setting::or_default(requested.temperature, 0.8),
@@ -430,6 +434,7 @@ impl Settings {
             line("cache-type-k", &self.type_k, self.type_k.value),
             line("cache-type-v", &self.type_v, self.type_v.value),
             line("flash-attn", &self.flash_attention, self.flash_attention.value),
+            line("require-gpu", &self.require_gpu, self.require_gpu.value),
             line("greedy", &self.greedy, on(self.greedy.value)),
             line("temp", &self.temperature, self.temperature.value),
             line("top-k", &self.top_k, self.top_k.value),
@@ -486,6 +491,15 @@ fn tiled(requested: &Requested, tuned: &Requested) -> Setting<bool> {
             Setting::new(is_number.is_ok_and(|number| number != 0), Source::Environment)
         }
         None => Setting::pick(requested.tiled, tuned.tiled, true),
+    }
+}
+
+/// A build that was made for a GPU requires one, unless it is told not to.
+fn require_gpu(requested: &Requested, live: &Live) -> Setting<RequireGpu> {
+    let promised = live.build.as_ref().is_some_and(|(_, build)| promised_device(build).is_some());
+    match (requested.require_gpu, promised) {
+        (None, true) => Setting::new(RequireGpu::Yes, Source::BuildInfo),
+        (flag, _) => Setting::or_default(flag, RequireGpu::default()),
     }
 }
 
@@ -693,7 +707,7 @@ mod tests {
     fn every_setting_is_explained() {
         let settings = Settings::resolve(&Requested::default(), &live(2)).expect("valid");
         let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-        assert_eq!(names.len(), 28);
+        assert_eq!(names.len(), 29);
         assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
     }
 }

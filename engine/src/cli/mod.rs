@@ -109,7 +109,9 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
             }
             match error.downcast_ref::<crate::Error>() {
                 Some(crate::Error::Usage(_) | crate::Error::Grammar { .. }) => ExitCode::from(USAGE),
-                Some(crate::Error::Kernels { .. }) => ExitCode::from(UNAVAILABLE),
+                Some(crate::Error::Kernels { .. } | crate::Error::NoGpu { .. }) => {
+                    ExitCode::from(UNAVAILABLE)
+                }
                 Some(crate::Error::Hub(error)) if error.is_temporary() => ExitCode::from(AGAIN),
                 _ => ExitCode::FAILURE,
             }

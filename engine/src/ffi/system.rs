@@ -132,6 +132,17 @@ pub fn devices() -> Vec<(DeviceKind, String)> {
     }
 }
 
+/// What backends said when their devices did not come up, a line each.
+pub fn device_log() -> Vec<String> {
+    start_all();
+    let mut text = vec![0_u8; 1 << 14];
+    // SAFETY: writes at most the given size.
+    let size = unsafe { sys::anneal_device_log(text.as_mut_ptr().cast(), text.len()) };
+    text.truncate(size);
+    let text = String::from_utf8_lossy(&text);
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect()
+}
+
 /// Names of the linked backends.
 pub fn backends() -> Vec<String> {
     start_all();

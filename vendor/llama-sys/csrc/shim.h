@@ -53,6 +53,14 @@ struct llama_model * anneal_model_load(
 // AMX): llama.cpp tells it only in its log, rounded to 0.01 MiB.
 uint64_t anneal_repacked_bytes(void);
 
+// Bytes of weights that the last anneal_model_load of this thread put into buffers of a device, and into those of the host,
+// which llama.cpp tells in the same lines. Buffers that are a device's and lie in the host's memory are the host's.
+void anneal_loaded_bytes(uint64_t * device, uint64_t * host);
+
+// What backends said when their devices did not come up ("failed to initialize CUDA: …"), a line each. Copies at most `size`
+// bytes, without a NUL; returns how many there are.
+size_t anneal_device_log(char * dst, size_t size);
+
 // A LoRA adapter for `model`, which frees it; NULL on failure.
 struct llama_adapter_lora * anneal_adapter_load(
         struct llama_model * model, const char * path, char * err, size_t err_size);
@@ -224,6 +232,56 @@ size_t anneal_collector_size(const struct anneal_collector * collector);
 bool anneal_collector_entry(
         const struct anneal_collector * collector, size_t index, const char ** name, const double ** sums,
         size_t * n_sums, const int64_t ** counts, size_t * n_counts);
+
+// Where the operations of a context's graphs are computed, and where what they read lies; see placement.cpp.
+struct anneal_placement;
+
+// A kind of buffer.
+struct anneal_place {
+    const char * device;       // CUDA0
+    const char * description;  // NVIDIA H200
+    const char * buffer;       // CUDA0, CPU_Mapped, …
+    bool         host;         // whether it lies in the host's memory, whosever it is
+};
+
+// A tensor that outlives a graph.
+struct anneal_held {
+    const char * name;
+    int32_t      place;
+    uint64_t     bytes;
+    bool         cache;  // K, V or recurrent state; else weights
+};
+
+// An operation of a graph.
+struct anneal_op {
+    int32_t         phase;
+    const char *    op;            // MUL_MAT
+    const char *    name;          // of its result: Qcur-0
+    int32_t         place;         // of its result
+    uint64_t        bytes;         // of its result
+    uint64_t        weight_bytes;  // that it reads of weights
+    uint32_t        copies;        // what was copied for it from another device, and for none before it
+    uint64_t        copied_bytes;
+    const int32_t * held;          // what it reads, or writes, of what outlives the graph
+    size_t          n_held;
+};
+
+struct anneal_placement * anneal_placement_new(char * err, size_t err_size);
+void anneal_placement_free(struct anneal_placement * placement);
+
+// What is evaluated from now on belongs to `phase`; it must be one graph.
+void anneal_placement_phase(struct anneal_placement * placement, int32_t phase);
+
+// A ggml_backend_sched_eval_callback whose data is a placement. It asks for no results.
+bool anneal_place_op(struct ggml_tensor * tensor, bool ask, void * placement);
+
+// Whether noting it down failed, with the reason.
+bool anneal_placement_failed(struct anneal_placement * placement, char * err, size_t err_size);
+
+// What was noted down, in the order in which it was computed. Pointers live until the next graph. False where there is none.
+bool anneal_placement_place(const struct anneal_placement * placement, size_t index, struct anneal_place * place);
+bool anneal_placement_held(const struct anneal_placement * placement, size_t index, struct anneal_held * held);
+bool anneal_placement_op(const struct anneal_placement * placement, size_t index, struct anneal_op * op);
 
 // What the BLAS library calls itself, cut to fit; false where no BLAS is linked.
 bool anneal_blas_library(char * text, size_t size);

@@ -6,9 +6,12 @@ use std::process::ExitCode;
 
 use crate::allocator::Memory;
 use crate::ffi::DeviceKind;
+use crate::gpu::{self, State};
 use crate::kernels::Loaded;
 use crate::live::Live;
 use crate::model;
+use crate::options::RequireGpu;
+use crate::placement::{self, Report};
 use crate::settings::{Explained, Requested, Settings};
 use anyhow::{Context as _, Result};
 use build_info::host::Gpu;
@@ -33,6 +36,10 @@ pub struct Args {
     /// info, live host or default
     #[arg(long)]
     explain: bool,
+    /// Evaluate a prompt and a token of the model, and show where: operations, splits and bytes of each device and of the
+    /// host, where the weights and the KV cache lie, and what generating computes on the host, with the reason
+    #[arg(long)]
+    placement: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -66,22 +73,39 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     crate::ffi::start(args.load.verbose);
-    let model = match &model {
-        Some(path) => Some(describe(path, &settings, &live)?),
-        None => None,
+    let (model, placed) = match &model {
+        Some(path) => {
+            describe(path, args.placement, &settings, &live).map(|(model, placed)| (Some(model), placed))?
+        }
+        None if args.placement => {
+            let why = "--placement without a model: name the one to be run with -m FILE or --hf OWNER/REPO";
+            return Err(crate::Error::Usage(why.to_string()).into());
+        }
+        None => (None, None),
     };
-    let out = match args.json {
-        true => json(args, required, &live, &settings, model).to_string() + "\n",
-        false => text(args, required, &live, &settings, model.as_ref()),
+    let out = match (args.json, &placed) {
+        (true, _) => json(args, required, &live, &settings, model, placed).to_string() + "\n",
+        (false, Some(placed)) => format!("model     {}\n{placed}", model_line(model.as_ref())),
+        (false, None) => text(args, required, &live, &settings, model.as_ref()),
     };
     let mut stdout = io::stdout().lock();
     stdout.write_all(out.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn describe(path: &std::path::Path, settings: &Settings, live: &Live) -> Result<Value> {
-    let model = model::open(path, settings, live)?;
-    Ok(json!({
+/// The model, and where it computes if that is wanted.
+fn describe(
+    path: &std::path::Path,
+    is_placed: bool,
+    settings: &Settings,
+    live: &Live,
+) -> Result<(Value, Option<Report>)> {
+    // Whoever looks for what is wrong is shown it.
+    let mut settings = settings.clone();
+    settings.require_gpu.value = RequireGpu::No;
+    let model = model::open(path, &settings, live)?;
+    let placed = is_placed.then(|| placement::observe(&model, &settings, live)).transpose()?;
+    let description = json!({
         "path": path.to_string_lossy(),
         "type": model.description(),
         "size_bytes": model.size(),
@@ -90,10 +114,18 @@ fn describe(path: &std::path::Path, settings: &Settings, live: &Live) -> Result<
         "trained_context": model.n_ctx_train(),
         "vocabulary": model.n_vocab(),
         "layers": model.n_layer(),
-    }))
+    });
+    Ok((description, placed))
 }
 
-fn json(args: &Args, required: &[&str], live: &Live, settings: &Settings, model: Option<Value>) -> Value {
+fn json(
+    args: &Args,
+    required: &[&str],
+    live: &Live,
+    settings: &Settings,
+    model: Option<Value>,
+    placed: Option<Report>,
+) -> Value {
     let mut result = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "llama_version": crate::ffi::llama_version(),
@@ -102,6 +134,7 @@ fn json(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
         "host": live.host,
         "backends": crate::ffi::backends(),
         "devices": devices(),
+        "gpu": gpu::state(live),
         "blas": live.blas,
         "allocator": Memory::of_this_program(),
         "huge_pages": crate::ffi::huge_pages(),
@@ -113,6 +146,9 @@ fn json(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
     });
     if let Some(model) = model {
         result["model"] = model;
+    }
+    if let Some(placed) = placed {
+        result["placement"] = json!(placed);
     }
     if args.explain {
         result["settings"] = json!(explain(settings));
@@ -160,6 +196,7 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
         lines.push(("memory", format!("{} of {} available", host.memory.available, host.memory.total)));
         lines.extend(host.gpus.iter().map(|gpu| ("gpu", gpu_line(gpu))));
     }
+    lines.extend(promise_lines(&gpu::state(live)));
     lines.push((
         "threads",
         format!(
@@ -167,23 +204,8 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
             settings.prefill_threads.value, settings.decode_threads.value, settings.bound_by
         ),
     ));
-    if let Some(model) = model {
-        let field = |name: &str| match &model[name] {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        lines.push((
-            "model",
-            format!(
-                "{}, {} parameters, {} layers, {} tokens of vocabulary, context {}, {} repacked",
-                field("type"),
-                field("parameters"),
-                field("layers"),
-                field("vocabulary"),
-                field("trained_context"),
-                Bytes(model["repacked_bytes"].as_u64().unwrap_or(0))
-            ),
-        ));
+    if model.is_some() {
+        lines.push(("model", model_line(model)));
     }
     let mut out: String =
         lines.iter().map(|(name, value)| format!("{name:<10}{}\n", value.trim_end())).collect();
@@ -194,6 +216,34 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
         }
     }
     out
+}
+
+fn model_line(model: Option<&Value>) -> String {
+    let Some(model) = model else { return String::new() };
+    let field = |name: &str| match &model[name] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    format!(
+        "{}, {} parameters, {} layers, {} tokens of vocabulary, context {}, {} repacked",
+        field("type"),
+        field("parameters"),
+        field("layers"),
+        field("vocabulary"),
+        field("trained_context"),
+        Bytes(model["repacked_bytes"].as_u64().unwrap_or(0))
+    )
+}
+
+/// What the build was made for, and why it is not there.
+fn promise_lines(state: &State) -> Vec<(&'static str, String)> {
+    let Some(promised) = &state.promised else { return Vec::new() };
+    let came = match state.devices.is_empty() {
+        true => "no device came up".to_string(),
+        false => format!("came up: {}", state.devices.join(", ")),
+    };
+    let reasons = state.reasons.iter().map(|reason| ("", reason.to_string()));
+    [("made for", format!("{promised}; {came}"))].into_iter().chain(reasons).collect()
 }
 
 /// Which kernels compute, why, and why not others.

@@ -8,12 +8,16 @@ use std::sync::mpsc::{Receiver, channel};
 use crate::settings::Requested;
 use anyhow::{Context as _, Result};
 
+use super::flags::RequireFlag;
+
 /// Run candidates for `anneal tune`: requests in JSON, one a line, on stdin; answers on stdout
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// GGUF model
     #[arg(short, long, value_name = "FILE")]
     model: PathBuf,
+    #[command(flatten)]
+    require: RequireFlag,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
@@ -22,14 +26,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     crate::cli::interrupt::leave_to_the_driver();
     let live = super::read_live();
     crate::ffi::start(false);
-    crate::tune::worker::serve(
-        &args.model,
-        &Requested::default(),
-        &live,
-        requests().into_iter(),
-        io::stdout().lock(),
-    )
-    .context("cannot answer the driver")?;
+    let mut given = Requested::default();
+    args.require.ask(&mut given);
+    crate::tune::worker::serve(&args.model, &given, &live, requests().into_iter(), io::stdout().lock())
+        .context("cannot answer the driver")?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -165,6 +165,8 @@ pub const KEYS: &[Key] = &[
           set: |config, value| put(&mut config.engine.affinity, word(value)) },
     Key { name: "poll", value: "50", help: "How eagerly threads wait for work, 0 (sleep) to 100 (spin).",
           set: |config, value| put(&mut config.engine.poll, whole(value, 0, 100)) },
+    Key { name: "require_gpu", value: "\"no\"", help: "Do not serve where no GPU came up (yes), or where not all of the model is on one (full). Default: yes in a build for a GPU, else no.",
+          set: |config, value| put(&mut config.engine.require_gpu, word(value)) },
 
     Key { name: "log_format", value: "\"text\"", help: "Lines of the log on stderr: text or json. Where neither this nor log_level is set there is no log, only plain words.",
           set: |config, value| put(&mut config.log_format, word(value)) },

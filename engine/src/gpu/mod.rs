@@ -1,0 +1,127 @@
+//! No silent fallback: a build that was made for a GPU, or a user who asks for one, is told where there is none, and why,
+//! rather than served by the CPU.
+
+mod reasons;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use build_info::promised_device;
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::ffi::Model;
+use crate::live::Live;
+use crate::options::RequireGpu;
+use crate::placement;
+use crate::serve::embed::is_causal;
+use crate::settings::{Settings, Source};
+
+pub use reasons::{Evidence, Reason, reasons};
+
+/// What a build promises, what came up of it, and why not more did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct State {
+    /// What the build was made for, by its record: `CUDA 13.5 for 89-real`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub promised: Option<String>,
+    /// The devices that came up, by their descriptions.
+    pub devices: Vec<String>,
+    /// Why there is none, where one was promised: what is wrong and what mends it, the likeliest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<Reason>,
+}
+
+/// Looks at what came up. Where a promised device did not, the driver is asked, which can take seconds.
+pub fn state(live: &Live) -> State {
+    let devices = placement::devices();
+    let promised = live.build.as_ref().and_then(|(_, build)| promised_device(build));
+    let reasons = match devices.is_empty() && promised.is_some() {
+        true => reasons(&Evidence::gather(live)),
+        false => Vec::new(),
+    };
+    State { promised: promised.map(|promise| promise.to_string()), devices, reasons }
+}
+
+/// Sees, before `path` is loaded, that there is a device where `settings` require one.
+///
+/// # Errors
+/// [`Error::NoGpu`]
+pub(crate) fn require_device(path: &Path, settings: &Settings, live: &Live) -> Result<()> {
+    if settings.require_gpu.value == RequireGpu::No || !placement::devices().is_empty() {
+        return Ok(());
+    }
+    let what = format!("cannot run {}: no GPU came up, and {}", path.display(), wanted(settings, live));
+    Err(refusal(what, reasons(&Evidence::gather(live)), settings))
+}
+
+/// Sees that `model` is where `settings` require it to be: a part of it on devices, or (`full`) all of its layers, its cache and
+/// every operation that generates a token, for which a token is evaluated in a context of its own.
+///
+/// # Errors
+/// [`Error::NoGpu`], and those of that evaluation.
+pub(crate) fn require(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<()> {
+    let require = settings.require_gpu.value;
+    if require == RequireGpu::No {
+        return Ok(());
+    }
+    let loaded = model.loaded();
+    let devices = placement::devices().join(", ");
+    let path = model.path().display();
+    let wanted = wanted(settings, live);
+    if loaded.on_devices == 0 {
+        let what = format!(
+            "cannot run {path}: {devices} came up, and none of the weights lies there (all {} are on the host), and {wanted}",
+            build_info::Bytes(loaded.on_host)
+        );
+        let more = "let layers go to the device with --gpu-layers, as many as its memory holds";
+        return Err(refusal(what, vec![Reason::new("no layer was put on a device", more)], settings));
+    }
+    // Embeddings have no decode: where their weights lie is all there is to see.
+    if require != RequireGpu::Full || !is_causal(model) {
+        return Ok(());
+    }
+    let report = placement::observe_decode(model, settings, live)?;
+    let faults = report.faults();
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let layers = report.layers;
+    let what = format!(
+        "cannot run {path}: {devices} came up with {} of {} layers, and {wanted}",
+        layers.on_devices, layers.all
+    );
+    let mend = match report.layers.on_devices < report.layers.all {
+        true => {
+            "take more --gpu-layers, a smaller quantisation, -c or cache (-ctk q8_0 -ctv q8_0), or a larger GPU"
+        }
+        false => "`anneal info --placement` shows each, with its reason",
+    };
+    Err(refusal(what, faults.iter().map(|fault| Reason::new(fault, mend)).collect(), settings))
+}
+
+/// Who wants a GPU, after "and".
+fn wanted(settings: &Settings, live: &Live) -> String {
+    let promised = live.build.as_ref().and_then(|(path, build)| Some((path, promised_device(build)?)));
+    let what = match settings.require_gpu.value {
+        RequireGpu::Full => "--require-gpu=full wants all of it on one",
+        _ => "--require-gpu wants one",
+    };
+    match (settings.require_gpu.source, promised) {
+        (Source::BuildInfo, Some((path, promise))) => {
+            format!("this build was made for one ({promise}, says {})", path.display())
+        }
+        _ => what.to_string(),
+    }
+}
+
+fn refusal(what: String, reasons: Vec<Reason>, settings: &Settings) -> Error {
+    let mend = match settings.require_gpu.value {
+        RequireGpu::Full => "--require-gpu takes it in part there, --require-gpu=no leaves it to the CPU",
+        _ => "--require-gpu=no leaves it to the CPU",
+    };
+    Error::NoGpu { what: format!("{what}; {mend}"), because: Reason::chain(reasons).map(Box::new) }
+}
