@@ -37,6 +37,15 @@ pub enum Error {
         why: String,
     },
 
+    /// A worker that `--rpc` names cannot be used.
+    #[error("cannot use the worker {worker}: {why}")]
+    Worker {
+        /// Its address, as it was given.
+        worker: String,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+
     /// llama.cpp refused the model.
     #[error("cannot load {}: {why}{}", path.display(), memory_advice(why))]
     Load {

@@ -19,6 +19,7 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
             "csrc/blas.cpp",
             "csrc/kernels.cpp",
             "csrc/memory.cpp",
+            "csrc/remote.cpp",
             "csrc/imatrix.cpp",
             "csrc/sampler.cpp",
         ])

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::allocator::Memory;
-use crate::ffi::DeviceKind;
+use crate::ffi::{Device, DeviceKind};
 use crate::kernels::Loaded;
 use crate::live::Live;
 use crate::model;
@@ -13,11 +13,13 @@ use crate::settings::{Explained, Requested, Settings};
 use anyhow::{Context as _, Result};
 use build_info::host::Gpu;
 use build_info::optimized::Pgo;
+use build_info::words::printable;
 use build_info::{Bytes, Host};
 use serde_json::{Value, json};
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags};
 use super::hub::HubFlags;
+use super::offload::OffloadFlags;
 use super::variant::VariantFlags;
 
 /// Show the build, the machine, what the CPU guard asks for, and every setting with its source
@@ -47,6 +49,8 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
+    offload: OffloadFlags,
+    #[command(flatten)]
     split: SplitFlags,
     #[command(flatten)]
     tuning: TuningFlags,
@@ -58,6 +62,7 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.offload.ask(&mut requested);
     args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live_with_gpus();
@@ -66,6 +71,8 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     crate::ffi::start(args.load.verbose);
+    // Also without a model: what it would be given is shown, or why it cannot be.
+    crate::offload::place_for(&settings)?;
     let model = match &model {
         Some(path) => Some(describe(path, &settings, &live)?),
         None => None,
@@ -90,6 +97,8 @@ fn describe(path: &std::path::Path, settings: &Settings, live: &Live) -> Result<
         "trained_context": model.n_ctx_train(),
         "vocabulary": model.n_vocab(),
         "layers": model.n_layer(),
+        "layers_on_devices": model.placed().layers_of(model.n_layer()),
+        "devices": model.placed().names(),
     }))
 }
 
@@ -101,7 +110,7 @@ fn json(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
         "build_info": live.build.as_ref().map(|(path, _)| path.to_string_lossy()),
         "host": live.host,
         "backends": crate::ffi::backends(),
-        "devices": devices(),
+        "devices": devices(live),
         "blas": live.blas,
         "allocator": Memory::of_this_program(),
         "huge_pages": crate::ffi::huge_pages(),
@@ -121,12 +130,41 @@ fn json(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
 }
 
 /// What there is to compute on. A backend that could not start is linked, and has none.
-fn devices() -> Vec<Value> {
-    let kind = |kind| match kind {
-        DeviceKind::Cpu => "cpu",
-        DeviceKind::Gpu => "gpu",
+fn devices(live: &Live) -> Vec<Value> {
+    let value = |device: Device| {
+        let memory = memory(&device, live);
+        json!({
+            "kind": device.kind.name(),
+            "name": device.name,
+            "description": device.description,
+            "backend": device.backend,
+            "memory_total_bytes": memory.map(|(total, _)| total),
+            "memory_free_bytes": memory.map(|(_, free)| free),
+        })
     };
-    crate::ffi::devices().into_iter().map(|(of, name)| json!({"kind": kind(of), "name": name})).collect()
+    crate::ffi::devices().into_iter().map(value).collect()
+}
+
+/// Memory of a device, all and free. ggml takes all of this machine's for free.
+fn memory(device: &Device, live: &Live) -> Option<(Bytes, Bytes)> {
+    match (device.kind, &live.host) {
+        (DeviceKind::Cpu, Some(host)) => Some((host.memory.total, host.memory.available)),
+        _ => device.memory(),
+    }
+}
+
+/// A line for each of them.
+fn device_lines(live: &Live) -> Vec<(&'static str, String)> {
+    let line = |(at, device): (usize, Device)| {
+        let memory = match memory(&device, live) {
+            Some((total, free)) => format!(", {free} of {total} free"),
+            None => String::new(),
+        };
+        let what = printable(&device.description);
+        let text = format!("{}: {what} ({}, {}{memory})", device.name, device.kind.name(), device.backend);
+        (if at == 0 { "devices" } else { "" }, text)
+    };
+    crate::ffi::devices().into_iter().enumerate().map(line).collect()
 }
 
 fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model: Option<&Value>) -> String {
@@ -143,6 +181,7 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
     }
     lines.push(("needs", required.join(" ")));
     lines.push(("backends", crate::ffi::backends().join(", ")));
+    lines.extend(device_lines(live));
     if let Some(blas) = &live.blas {
         lines.push(("blas", blas.library.clone()));
     }
@@ -184,6 +223,13 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
                 Bytes(model["repacked_bytes"].as_u64().unwrap_or(0))
             ),
         ));
+        if model["layers_on_devices"] != 0 {
+            let (layers, output) = (field("layers_on_devices"), model["layers"].as_u64().unwrap_or(0) + 1);
+            lines.push((
+                "",
+                format!("{layers} of {output} layers, the output counted, on {}", field("devices")),
+            ));
+        }
     }
     let mut out: String =
         lines.iter().map(|(name, value)| format!("{name:<10}{}\n", value.trim_end())).collect();
