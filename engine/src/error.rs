@@ -37,6 +37,15 @@ pub enum Error {
         why: String,
     },
 
+    /// A worker that `--rpc` names cannot be used.
+    #[error("cannot use the worker {worker}: {why}")]
+    Worker {
+        /// Its address, as it was given.
+        worker: String,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+
     /// A GPU is required, and does not do the work: exit code 69.
     #[error("{what}")]
     NoGpu {

@@ -93,6 +93,8 @@ pub mod mcp;
 #[doc(hidden)]
 pub mod model;
 #[doc(hidden)]
+pub mod offload;
+#[doc(hidden)]
 pub mod openmp;
 #[doc(hidden)]
 pub mod options;

@@ -12,7 +12,7 @@ mod tests;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::ffi::{Model, Token, Watch};
+use crate::ffi::{DeviceKind, Model, Token, Watch};
 use crate::live::Live;
 use crate::model;
 use crate::options::ContextOptions;
@@ -108,10 +108,10 @@ pub fn observe_decode(model: &Arc<Model>, settings: &Settings, live: &Live) -> R
     Ok(Report::new(&seen, &[("decode", 1)], devices()))
 }
 
-/// The devices that came up, by their descriptions.
+/// The devices that came up, by name and description: `CUDA0 (NVIDIA H200)`.
 pub fn devices() -> Vec<String> {
-    let devices = crate::ffi::devices().into_iter();
-    devices.filter(|(kind, _)| *kind == crate::ffi::DeviceKind::Gpu).map(|(_, name)| name).collect()
+    let devices = crate::ffi::devices().into_iter().filter(|device| device.kind == DeviceKind::Gpu);
+    devices.map(|device| format!("{} ({})", device.name, device.description)).collect()
 }
 
 /// Evaluates as many tokens as `phases` say, one phase after the other.

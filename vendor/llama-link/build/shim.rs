@@ -20,6 +20,7 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
             "csrc/kernels.cpp",
             "csrc/memory.cpp",
             "csrc/placement.cpp",
+            "csrc/remote.cpp",
             "csrc/imatrix.cpp",
             "csrc/sampler.cpp",
         ])

@@ -1,5 +1,6 @@
 #include "shim.h"
 
+#include "remote.hpp"
 #include "sampler.hpp"
 
 #include "ggml-backend.h"
@@ -141,14 +142,31 @@ bool is_of_memory(const char * message) {
 }
 
 [[noreturn]] void give_up(const char * message) {
-    const bool memory = is_of_memory(message);
+    // Several threads may come here at once, of several workers for one: the first tells, and ends them all.
+    static std::mutex once;
+    once.lock();
     // An assertion names its file by the path on the machine of the build.
-    const char * tree = std::strstr(message, "llama.cpp/");
+    const char *   tree = std::strstr(message, "llama.cpp/");
+    const char *   said = tree == nullptr ? message : tree;
+    remote_failure remote;
+    try {
+        remote = explain_remote(message);
+    } catch (...) {
+        // Without memory for more words: those below.
+    }
+    if (!remote.what.empty()) {
+        const size_t length = std::strcspn(said, "\n");
+        std::fprintf(
+            stderr, "error: %s\n  caused by: %.*s\n  %s\n", remote.what.c_str(), (int) length, said, remote.mend.c_str());
+        std::fflush(stderr);
+        _exit(1);
+    }
+    const bool memory = is_of_memory(message);
     std::fprintf(
         stderr, "error: llama.cpp gave up: %s\n  caused by: %s\n  %s\n",
         memory ? "it could not have the memory or the threads that it asked for"
                : "the model file or the settings led it into a state that it does not handle",
-        tree == nullptr ? message : tree,
+        said,
         memory ? "Lower -c, -b and -ub; make the cache smaller with -ctk q8_0 -ctv q8_0; take fewer threads with -t and\n"
                  "  -tb; close other programs; or raise the limit, if there is one (`ulimit -v`, a container's)."
                : "Try again with --verbose to see its log; check the model with a fresh download; lower -c, -b and -ub,\n"

@@ -291,6 +291,26 @@ bool anneal_blas_threads_obeyed(void);
 
 // Threads that the BLAS library may use, from its next call on; 0 for as many as llama.cpp uses itself.
 void anneal_blas_set_threads(int32_t n);
+
+// Version of the protocol by which workers on other machines are spoken to; false in a build without.
+bool anneal_rpc_version(uint8_t * major, uint8_t * minor);
+
+// Makes the devices of the worker at `endpoint`, an IPv4 address and a port, known to ggml; `name` is what messages call it.
+// Something must listen there, or the process ends with a message. Once for each worker.
+bool anneal_rpc_add(const char * endpoint, const char * name, char * err, size_t err_size);
+
+// Keeps in mind which connections there are to workers, so that the one that breaks can be named, and has the system notice
+// within half a minute when a worker's machine is gone.
+void anneal_rpc_watch(void);
+
+// Has the system notice within half a minute when the machine of a client that came to `port` is gone: the next one waits for
+// its end.
+void anneal_rpc_watch_clients(uint16_t port);
+
+// Lets clients of ggml's RPC compute on `devices`, one client after the other. Returns where it cannot listen.
+void anneal_rpc_serve(
+        const char * endpoint, size_t threads, ggml_backend_dev_t * devices, size_t n_devices, char * err, size_t err_size);
+
 // Whether large buffers made from now on ask the kernel for huge pages, in a build that can. They do unless told.
 void anneal_ask_huge_pages(bool on);
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::allocator::Memory;
-use crate::ffi::DeviceKind;
+use crate::ffi::{Device, DeviceKind};
 use crate::gpu::{self, State};
 use crate::kernels::Loaded;
 use crate::live::Live;
@@ -16,11 +16,13 @@ use crate::settings::{Explained, Requested, Settings};
 use anyhow::{Context as _, Result};
 use build_info::host::Gpu;
 use build_info::optimized::Pgo;
+use build_info::words::printable;
 use build_info::{Bytes, Host};
 use serde_json::{Value, json};
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags};
 use super::hub::HubFlags;
+use super::offload::OffloadFlags;
 use super::variant::VariantFlags;
 
 /// Show the build, the machine, what the CPU guard asks for, and every setting with its source
@@ -54,6 +56,8 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
+    offload: OffloadFlags,
+    #[command(flatten)]
     split: SplitFlags,
     #[command(flatten)]
     tuning: TuningFlags,
@@ -65,6 +69,7 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.offload.ask(&mut requested);
     args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live_with_gpus();
@@ -73,6 +78,8 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     crate::ffi::start(args.load.verbose);
+    // Also without a model: what it would be given is shown, or why it cannot be.
+    crate::offload::place_for(&settings)?;
     let (model, placed) = match &model {
         Some(path) => {
             describe(path, args.placement, &settings, &live).map(|(model, placed)| (Some(model), placed))?
@@ -85,7 +92,9 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     };
     let out = match (args.json, &placed) {
         (true, _) => json(args, required, &live, &settings, model, placed).to_string() + "\n",
-        (false, Some(placed)) => format!("model     {}\n{placed}", model_line(model.as_ref())),
+        (false, Some(placed)) => {
+            format!("model     {}\n{placed}", model.as_ref().map(model_line).unwrap_or_default())
+        }
         (false, None) => text(args, required, &live, &settings, model.as_ref()),
     };
     let mut stdout = io::stdout().lock();
@@ -114,6 +123,8 @@ fn describe(
         "trained_context": model.n_ctx_train(),
         "vocabulary": model.n_vocab(),
         "layers": model.n_layer(),
+        "layers_on_devices": model.placed().layers_of(model.n_layer()),
+        "devices": model.placed().names(),
     });
     Ok((description, placed))
 }
@@ -133,7 +144,7 @@ fn json(
         "build_info": live.build.as_ref().map(|(path, _)| path.to_string_lossy()),
         "host": live.host,
         "backends": crate::ffi::backends(),
-        "devices": devices(),
+        "devices": devices(live),
         "gpu": gpu::state(live),
         "blas": live.blas,
         "allocator": Memory::of_this_program(),
@@ -157,12 +168,41 @@ fn json(
 }
 
 /// What there is to compute on. A backend that could not start is linked, and has none.
-fn devices() -> Vec<Value> {
-    let kind = |kind| match kind {
-        DeviceKind::Cpu => "cpu",
-        DeviceKind::Gpu => "gpu",
+fn devices(live: &Live) -> Vec<Value> {
+    let value = |device: Device| {
+        let memory = memory(&device, live);
+        json!({
+            "kind": device.kind.name(),
+            "name": device.name,
+            "description": device.description,
+            "backend": device.backend,
+            "memory_total_bytes": memory.map(|(total, _)| total),
+            "memory_free_bytes": memory.map(|(_, free)| free),
+        })
     };
-    crate::ffi::devices().into_iter().map(|(of, name)| json!({"kind": kind(of), "name": name})).collect()
+    crate::ffi::devices().into_iter().map(value).collect()
+}
+
+/// Memory of a device, all and free. ggml takes all of this machine's for free.
+fn memory(device: &Device, live: &Live) -> Option<(Bytes, Bytes)> {
+    match (device.kind, &live.host) {
+        (DeviceKind::Cpu, Some(host)) => Some((host.memory.total, host.memory.available)),
+        _ => device.memory(),
+    }
+}
+
+/// A line for each of them.
+fn device_lines(live: &Live) -> Vec<(&'static str, String)> {
+    let line = |(at, device): (usize, Device)| {
+        let memory = match memory(&device, live) {
+            Some((total, free)) => format!(", {free} of {total} free"),
+            None => String::new(),
+        };
+        let what = printable(&device.description);
+        let text = format!("{}: {what} ({}, {}{memory})", device.name, device.kind.name(), device.backend);
+        (if at == 0 { "devices" } else { "" }, text)
+    };
+    crate::ffi::devices().into_iter().enumerate().map(line).collect()
 }
 
 fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model: Option<&Value>) -> String {
@@ -179,6 +219,7 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
     }
     lines.push(("needs", required.join(" ")));
     lines.push(("backends", crate::ffi::backends().join(", ")));
+    lines.extend(device_lines(live));
     if let Some(blas) = &live.blas {
         lines.push(("blas", blas.library.clone()));
     }
@@ -204,8 +245,13 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
             settings.prefill_threads.value, settings.decode_threads.value, settings.bound_by
         ),
     ));
-    if model.is_some() {
+    if let Some(model) = model {
         lines.push(("model", model_line(model)));
+        if model["layers_on_devices"] != 0 {
+            let (layers, output) = (&model["layers_on_devices"], model["layers"].as_u64().unwrap_or(0) + 1);
+            let devices = model["devices"].as_str().unwrap_or_default();
+            lines.push(("", format!("{layers} of {output} layers, the output counted, on {devices}")));
+        }
     }
     let mut out: String =
         lines.iter().map(|(name, value)| format!("{name:<10}{}\n", value.trim_end())).collect();
@@ -218,8 +264,7 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
     out
 }
 
-fn model_line(model: Option<&Value>) -> String {
-    let Some(model) = model else { return String::new() };
+fn model_line(model: &Value) -> String {
     let field = |name: &str| match &model[name] {
         Value::String(text) => text.clone(),
         other => other.to_string(),
