@@ -2,9 +2,11 @@
 
 mod common;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use common::worker::{Worker, has_rpc};
 use common::{ANNEAL, anneal, parts, tiny};
 use serde_json::Value;
 
@@ -22,9 +24,14 @@ fn info(arguments: &[&str]) -> Value {
 fn has_device(name: &str) -> bool {
     let has = info(&[])["devices"].as_array().expect("devices").iter().any(|device| device["kind"] == "gpu");
     if has {
-        eprintln!("{name} was not run: this machine has a GPU that this build uses");
+        not_run(name, "this machine has a GPU that this build uses");
     }
     has
+}
+
+/// Says so past libtest's capture.
+fn not_run(name: &str, why: &str) {
+    let _ = writeln!(std::io::stderr(), "NOT RUN: {name}: {why}");
 }
 
 fn model() -> &'static str {
@@ -165,7 +172,7 @@ fn a_build_that_was_made_for_a_gpu_requires_one() {
         return;
     }
     if Path::new("/dev/nvidiactl").exists() {
-        eprintln!("{name} was not run: this machine has an NVIDIA driver");
+        not_run(name, "this machine has an NVIDIA driver");
         return;
     }
     let promising = Promising::new();
@@ -195,4 +202,107 @@ fn a_build_that_was_made_for_a_gpu_requires_one() {
     let (code, text, _) = parts(&promising.run(&["info"]));
     assert_eq!(code, Some(0));
     assert!(text.contains("made for  CUDA 13.5 for 89-real; no device came up"), "{text}");
+}
+
+/// What `info --placement` tells of the tiny model with `more`, and llama.cpp's own number of splits of prefill and decode.
+fn placement(more: &[&str]) -> (Value, Vec<u64>) {
+    let all = [&["info", "--json", "--verbose", "--placement", "-m", model()], more].concat();
+    let (code, stdout, stderr) = parts(&anneal(&all));
+    assert_eq!(code, Some(0), "{more:?}: {stderr}");
+    let info: Value = serde_json::from_str(&stdout).expect("JSON");
+    // "graph (pp bs=512, tg bs=1): nodes = 134 / 134, splits = 2 / 2, …", or one number for both.
+    let line = stderr.lines().find(|line| line.contains("splits = ")).expect("llama.cpp's line");
+    let counts = line.split("splits = ").nth(1).and_then(|rest| rest.split(',').next()).expect("numbers");
+    let counts: Vec<u64> = counts.split('/').map(|count| count.trim().parse().expect("a number")).collect();
+    (info["placement"].clone(), counts)
+}
+
+/// Bytes of the cache on the host, and operations of decode there that are not the input layer's.
+fn on_host(placement: &Value) -> (u64, u64) {
+    let list = |name: &str| placement[name].as_array().expect("a list").clone();
+    let cache = list("cache")
+        .iter()
+        .filter(|stored| stored["host"] == true)
+        .map(|stored| number(&stored["bytes"]))
+        .sum();
+    let ops = list("host_ops")
+        .iter()
+        .filter(|ops| ops["why"] != "input_layer")
+        .map(|ops| number(&ops["ops"]))
+        .sum();
+    (cache, ops)
+}
+
+#[test]
+fn what_lies_on_a_device_is_told_from_what_lies_on_the_host() {
+    if !has_rpc("what_lies_on_a_device_is_told_from_what_lies_on_the_host") {
+        return;
+    }
+    let worker = Worker::start();
+    let rpc = ["--rpc", worker.address.as_str()];
+    // Flags, layers on the device, whether any of the cache and of the operations is on the host, why.
+    type Case = (&'static [&'static str], u64, bool, bool, &'static str);
+    let cases: [Case; 4] = [
+        (&[], 5, false, false, ""),
+        (&["--gpu-layers", "2"], 2, true, true, "weights"),
+        (&["--no-kv-offload"], 5, true, true, "cache"),
+        (&["--gpu-layers", "0"], 0, true, true, "weights"),
+    ];
+    for (flags, layers, has_cache, has_ops, why) in cases {
+        let (placement, splits) = placement(&[&rpc[..], flags].concat());
+        assert_eq!(number(&placement["layers"]["on_devices"]), layers, "{flags:?}: {placement}");
+        let (cache, ops) = on_host(&placement);
+        assert_eq!((cache > 0, ops > 0), (has_cache, has_ops), "{flags:?}: {placement}");
+        let host_ops = placement["host_ops"].as_array().expect("a list");
+        assert!(host_ops.iter().any(|ops| ops["why"] == "input_layer"), "{flags:?}: {placement}");
+        assert!(why.is_empty() || host_ops.iter().any(|ops| ops["why"] == why), "{flags:?}: {placement}");
+        // As llama.cpp counts them itself.
+        let phases = placement["phases"].as_array().expect("phases");
+        let counted: Vec<u64> = phases.iter().map(|phase| number(&phase["splits"])).collect();
+        assert_eq!(counted, [splits[0], splits[splits.len() - 1]], "{flags:?}: {placement}");
+        // Where both compute, something goes from one to the other.
+        let decode = &phases[1];
+        let is_shared = decode["devices"].as_array().expect("devices").len() == 2;
+        assert_eq!(is_shared, number(&decode["copies"]) > 0, "{flags:?}: {decode}");
+    }
+}
+
+#[test]
+fn who_requires_all_of_it_on_a_device_is_refused_where_a_part_is_not() {
+    if !has_rpc("who_requires_all_of_it_on_a_device_is_refused_where_a_part_is_not") {
+        return;
+    }
+    let worker = Worker::start();
+    let run = ["run", "-m", model(), "-p", "a", "-n", "2", "--greedy", "--rpc", worker.address.as_str()];
+    // Flags, the codes of --require-gpu and of full, words of the latter's refusal.
+    type Case = (&'static [&'static str], i32, i32, &'static [&'static str]);
+    let cases: [Case; 4] = [
+        (&[], 0, 0, &[]),
+        (
+            &["--gpu-layers", "2"],
+            0,
+            69,
+            &[
+                "2 of 5 layers",
+                "of weights lie on the host (layers 0-2): let more layers",
+                "6 MiB of KV cache",
+                "MUL_MAT",
+            ],
+        ),
+        (
+            &["--no-kv-offload"],
+            0,
+            69,
+            &["5 of 5 layers", "8 MiB of KV cache lie on the host (layers 0-3)", "--no-kv-offload"],
+        ),
+        (&["--gpu-layers", "0"], 69, 69, &["nothing of the model lies there", "--gpu-layers"]),
+    ];
+    for (flags, some, full, words) in cases {
+        for (flag, expected) in [("--require-gpu", some), ("--require-gpu=full", full)] {
+            let (code, _, stderr) = parts(&anneal([&run[..], flags, &[flag]].concat()));
+            assert_eq!(code, Some(expected), "{flags:?} {flag}: {stderr}");
+            let is_refused = expected == 69 && flag.ends_with("full");
+            assert!(!is_refused || words.iter().all(|words| stderr.contains(words)), "{flags:?}: {stderr}");
+        }
+    }
 }

@@ -7,26 +7,15 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::process::Stdio;
 use std::time::Duration;
 
+use common::worker::{Worker, has_rpc, port};
 use common::{anneal, code, parts, tiny};
 use serde_json::Value;
 
 /// How long anything may take: machines that do other work are slow.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Whether the build has RPC in it; else `test` says that it was not run, past libtest's capture.
-fn has_rpc(test: &str) -> bool {
-    static BACKENDS: OnceLock<Value> = OnceLock::new();
-    let info = BACKENDS.get_or_init(info);
-    let has = info["backends"].as_array().is_some_and(|all| all.iter().any(|name| name == "RPC"));
-    if !has {
-        let _ = writeln!(std::io::stderr(), "NOT RUN: {test}: this build has no RPC (--set rpc=true)");
-    }
-    has
-}
 
 fn info() -> Value {
     let (code, stdout, stderr) = parts(&anneal(["info", "--json"]));
@@ -37,51 +26,6 @@ fn info() -> Value {
 /// Whether the machine that runs the tests has a GPU that this build uses.
 fn has_gpu() -> bool {
     info()["devices"].as_array().is_some_and(|all| all.iter().any(|device| device["kind"] == "gpu"))
-}
-
-/// `anneal worker` on one thread, at a port of its own.
-struct Worker {
-    child: Child,
-    address: String,
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A port that was free a moment ago.
-fn port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
-}
-
-impl Worker {
-    fn start() -> Self {
-        let address = format!("127.0.0.1:{}", port());
-        let mut child = common::command()
-            .args(["worker", "-t", "1", "--devices", "CPU", "--listen", &address])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the executable runs");
-        let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
-        let mut all = String::new();
-        while !all.contains("worker listens at") {
-            let read = stderr.read_line(&mut all).expect("a line");
-            assert!(read > 0, "it did not start: {all}");
-        }
-        assert!(all.contains(&format!("worker listens at {address} with CPU (")), "{all}");
-        // What it says later must not fill the pipe.
-        std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
-        Worker { child, address }
-    }
-
-    fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status();
-        assert!(status.expect("kill runs").success());
-    }
 }
 
 const RUN: [&str; 10] =

@@ -42,7 +42,7 @@ pub use embedding::Embedding;
 pub(crate) use embedding::Threads;
 pub use kernels::{has_cpu, load as load_kernels, score as score_kernels};
 pub use log::{LogLevel, log_to};
-pub use model::{Loaded, Model};
+pub use model::Model;
 pub(crate) use placement::Watch;
 pub(crate) use quantizer::{quantize, quantize_plan, quantize_progress};
 pub use sampler::{Candidate, RawChain};

@@ -14,22 +14,13 @@ use crate::offload::{self, Placed};
 use crate::options::{LoadMode, ModelOptions, SplitMode};
 use crate::variant::Variant;
 
-/// Bytes of weights by where they went, to 0.01 MiB.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Loaded {
-    /// In memory of devices.
-    pub on_devices: u64,
-    /// In the host's memory, that which devices can read included.
-    pub on_host: u64,
-}
-
 /// A loaded model.
 pub struct Model {
     pub(super) raw: NonNull<sys::llama_model>,
     pub(super) vocab: *const sys::llama_vocab,
     path: PathBuf,
     repacked: u64,
-    loaded: Loaded,
+    on_devices: u64,
     n_ctx_train: u32,
     placed: Placed,
     pub(super) variant: variant::Applied,
@@ -97,15 +88,15 @@ impl Model {
         let vocab = unsafe { sys::llama_model_get_vocab(raw.as_ptr()) };
         // SAFETY: reads a number of this thread.
         let repacked = unsafe { sys::anneal_repacked_bytes() };
-        let mut loaded = Loaded::default();
-        // SAFETY: writes two numbers of this thread.
-        unsafe { sys::anneal_loaded_bytes(&mut loaded.on_devices, &mut loaded.on_host) };
+        // SAFETY: reads a number of this thread.
+        let on_devices = unsafe { sys::anneal_device_bytes() };
         // SAFETY: reads a field.
         let n_ctx_train = unsafe { sys::llama_model_n_ctx_train(raw.as_ptr()) }.max(0).cast_unsigned();
         let applied = variant::Applied::default();
         let path = path.to_path_buf();
         watch_workers();
-        let mut model = Model { raw, vocab, path, repacked, loaded, n_ctx_train, placed, variant: applied };
+        let mut model =
+            Model { raw, vocab, path, repacked, on_devices, n_ctx_train, placed, variant: applied };
         model.apply(variant)?;
         Ok(Arc::new(model))
     }
@@ -157,9 +148,9 @@ impl Model {
         self.repacked
     }
 
-    /// Where its weights went.
-    pub fn loaded(&self) -> Loaded {
-        self.loaded
+    /// Bytes of its weights that are in memory of devices, to 0.01 MiB.
+    pub fn on_devices(&self) -> u64 {
+        self.on_devices
     }
 
     /// Number of parameters.

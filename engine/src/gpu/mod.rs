@@ -9,7 +9,7 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
-use build_info::promised_device;
+use build_info::{Bytes, promised_device};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -68,17 +68,16 @@ pub(crate) fn require(model: &Arc<Model>, settings: &Settings, live: &Live) -> R
     if require == RequireGpu::No {
         return Ok(());
     }
-    let loaded = model.loaded();
     let devices = placement::devices().join(", ");
     let path = model.path().display();
     let wanted = wanted(settings, live);
-    if loaded.on_devices == 0 {
+    if model.on_devices() == 0 {
         let what = format!(
-            "cannot run {path}: {devices} came up, and none of the weights lies there (all {} are on the host), and {wanted}",
-            build_info::Bytes(loaded.on_host)
+            "cannot run {path}: {devices} came up, and nothing of the model lies there, and {wanted}",
         );
-        let more = "let layers go to the device with --gpu-layers, as many as its memory holds";
-        return Err(refusal(what, vec![Reason::new("no layer was put on a device", more)], settings));
+        let none = format!("all {} of weights are on the host", Bytes(model.size()));
+        let more = "let layers go to the device with --gpu-layers, as many as its memory holds, and leave out --devices none";
+        return Err(refusal(what, vec![Reason::new(none, more)], settings));
     }
     // Embeddings have no decode: where their weights lie is all there is to see.
     if require != RequireGpu::Full || !is_causal(model) {
@@ -94,13 +93,8 @@ pub(crate) fn require(model: &Arc<Model>, settings: &Settings, live: &Live) -> R
         "cannot run {path}: {devices} came up with {} of {} layers, and {wanted}",
         layers.on_devices, layers.all
     );
-    let mend = match report.layers.on_devices < report.layers.all {
-        true => {
-            "take more --gpu-layers, a smaller quantisation, -c or cache (-ctk q8_0 -ctv q8_0), or a larger GPU"
-        }
-        false => "`anneal info --placement` shows each, with its reason",
-    };
-    Err(refusal(what, faults.iter().map(|fault| Reason::new(fault, mend)).collect(), settings))
+    let reasons = faults.into_iter().map(|fault| Reason::new(fault.what, fault.mend)).collect();
+    Err(refusal(what, reasons, settings))
 }
 
 /// Who wants a GPU, after "and".

@@ -19,7 +19,7 @@ use crate::options::ContextOptions;
 use crate::settings::Settings;
 use crate::threads;
 
-pub use report::{HostOps, Kind, Layers, Phase, Report, Share, Stored, Why};
+pub use report::{Fault, HostOps, Kind, Layers, Phase, Report, Share, Stored, Why};
 
 /// Tokens of the prompt. More than the 32 from which on devices take over products whose weights lie on the host
 /// (`GGML_OP_OFFLOAD_MIN_BATCH`), so that what is seen is what a real prompt gets.

@@ -148,8 +148,19 @@ pub enum Why {
     Weights,
     /// Its part of the cache lies there.
     Cache,
+    /// The weights of its layer lie there, and so what it works on.
+    Layer,
     /// The device has no kernel for it, or its inputs come from the host.
     Unsupported,
+}
+
+/// What keeps the host in the way of decode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What it is.
+    pub what: String,
+    /// What to do.
+    pub mend: &'static str,
 }
 
 impl Report {
@@ -174,47 +185,60 @@ impl Report {
         held || self.phases.iter().flat_map(|phase| &phase.devices).any(|share| !share.host)
     }
 
-    /// What keeps the host in the way of decode, a sentence each; nothing where devices hold and compute all but the
-    /// input's embeddings.
-    pub fn faults(&self) -> Vec<String> {
+    /// What keeps the host in the way of decode; nothing where devices hold and compute all but the input's embeddings.
+    pub fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
-        let not_input =
-            |stored: &&Stored| stored.host && stored.kinds.keys().any(|kind| *kind != Kind::Embedding);
-        for stored in self.weights.iter().filter(not_input) {
-            let bytes: u64 =
-                stored.kinds.iter().filter(|(kind, _)| **kind != Kind::Embedding).map(|(_, b)| b.0).sum();
-            faults.push(format!("{} of weights lie on the host ({})", Bytes(bytes), of_what(stored)));
+        if let Some((bytes, what)) = on_host(&self.weights) {
+            faults.push(Fault {
+                what: format!("{bytes} of weights lie on the host ({what})"),
+                mend: "let more layers go to devices with --gpu-layers, or take a smaller quantisation or a larger GPU",
+            });
         }
-        for stored in self.cache.iter().filter(|stored| stored.host) {
-            let layers = layer_list(&stored.layers);
-            faults.push(format!("{} of KV cache lie on the host (layers {layers})", stored.bytes));
+        if let Some((bytes, what)) = on_host(&self.cache) {
+            faults.push(Fault {
+                what: format!("{bytes} of KV cache lie on the host ({what})"),
+                mend: "leave out --no-kv-offload, let more layers go to devices with --gpu-layers, or make the cache smaller with \
+                       -c or -ctk q8_0 -ctv q8_0",
+            });
         }
-        let wrong = self.host_ops.iter().filter(|ops| ops.why != Why::InputLayer);
         let (mut count, mut names) = (0, BTreeSet::new());
-        for ops in wrong {
+        for ops in self.host_ops.iter().filter(|ops| ops.why != Why::InputLayer) {
             count += ops.ops;
             names.insert(ops.op.as_str());
         }
         if count > 0 {
             let names: Vec<&str> = names.into_iter().collect();
             let operations = if count == 1 { "operation of decode is" } else { "operations of decode are" };
-            faults.push(format!("{count} {operations} computed on the host ({})", names.join(", ")));
+            faults.push(Fault {
+                what: format!("{count} {operations} computed on the host ({})", names.join(", ")),
+                mend: "`anneal info --placement` shows each, with its reason",
+            });
         }
         faults
     }
 }
 
-/// The layers that weights are of, and the output where it is among them; else their kinds.
-fn of_what(stored: &Stored) -> String {
-    let mut words = Vec::new();
-    if !stored.layers.is_empty() {
-        words.push(format!("layers {}", layer_list(&stored.layers)));
+/// What lies on the host, all together, but for the input's embeddings: its size and what it is of.
+fn on_host(all: &[Stored]) -> Option<(Bytes, String)> {
+    let (mut bytes, mut kinds, mut layers) = (0, BTreeSet::new(), BTreeSet::new());
+    for stored in all.iter().filter(|stored| stored.host) {
+        layers.extend(stored.layers.iter().copied());
+        for (kind, size) in stored.kinds.iter().filter(|(kind, _)| **kind != Kind::Embedding) {
+            bytes += size.0;
+            kinds.insert(*kind);
+        }
     }
-    let is_said = |kind: &&Kind| match stored.layers.is_empty() {
-        true => **kind != Kind::Embedding,
-        false => **kind == Kind::Output,
-    };
-    words.extend(stored.kinds.keys().filter(is_said).map(|kind| kind.name().to_string()));
+    (bytes > 0).then(|| (Bytes(bytes), of_what(&kinds, &layers)))
+}
+
+/// The layers that weights or caches are of, and the output where it is among them; else their kinds.
+fn of_what(kinds: &BTreeSet<Kind>, layers: &BTreeSet<u32>) -> String {
+    let mut words = Vec::new();
+    if !layers.is_empty() {
+        words.push(format!("layers {}", layer_list(layers)));
+    }
+    let said = kinds.iter().filter(|kind| layers.is_empty() || **kind == Kind::Output);
+    words.extend(said.map(|kind| kind.name().to_string()));
     words.join(", ")
 }
 
@@ -326,8 +350,8 @@ fn stored(seen: &Seen, wanted: impl Fn(&Held) -> bool) -> Vec<Stored> {
     all
 }
 
-/// A layer counts where all of its weights are on devices; the output is one, as in llama.cpp's own count.
-fn layers(seen: &Seen) -> Layers {
+/// Whether any weight of each layer lies on the host; of `None`, the output.
+fn host_layers(seen: &Seen) -> BTreeMap<Option<u32>, bool> {
     let mut on_host: BTreeMap<Option<u32>, bool> = BTreeMap::new();
     for held in seen.held.iter().filter(|held| !held.is_cache) {
         let layer = layer_of(held);
@@ -337,6 +361,12 @@ fn layers(seen: &Seen) -> Layers {
         }
         *on_host.entry(layer).or_default() |= place(seen, held.place).is_host;
     }
+    on_host
+}
+
+/// A layer counts where all of its weights are on devices; the output is one, as in llama.cpp's own count.
+fn layers(seen: &Seen) -> Layers {
+    let on_host = host_layers(seen);
     Layers { on_devices: on_host.values().filter(|on_host| !**on_host).count(), all: on_host.len() }
 }
 
@@ -383,8 +413,12 @@ fn phase(seen: &Seen, number: usize, name: &'static str, tokens: u32) -> Phase {
 
 fn host_ops(seen: &Seen, decode: usize, no_device: bool) -> Vec<HostOps> {
     let mut all: BTreeMap<(Why, String), HostOps> = BTreeMap::new();
+    let host_layers = host_layers(seen);
     for op in seen.ops.iter().filter(|op| op.phase == decode && place(seen, op.place).is_host) {
-        let why = why(seen, op, no_device);
+        let held = op.held.iter().filter_map(|index| seen.held.get(*index));
+        let layer = layer_of_result(&op.name).or_else(|| held.filter_map(layer_of).next());
+        let is_host_layer = layer.is_some() && host_layers.get(&layer) == Some(&true);
+        let why = why(seen, op, no_device, is_host_layer);
         let ops = all.entry((why, op.op.clone())).or_insert_with(|| HostOps {
             op: op.op.clone(),
             why,
@@ -394,14 +428,14 @@ fn host_ops(seen: &Seen, decode: usize, no_device: bool) -> Vec<HostOps> {
             copied_bytes: Bytes(0),
         });
         ops.ops += 1;
-        ops.layers.extend(layer_of_result(&op.name));
+        ops.layers.extend(layer);
         ops.weight_bytes.0 += op.weight_bytes;
         ops.copied_bytes.0 += op.copied_bytes;
     }
     all.into_values().collect()
 }
 
-fn why(seen: &Seen, op: &Op, no_device: bool) -> Why {
+fn why(seen: &Seen, op: &Op, no_device: bool, is_host_layer: bool) -> Why {
     let held = || op.held.iter().filter_map(|index| seen.held.get(*index));
     let looks_up = op.op == "GET_ROWS" && held().any(|held| is_embedding(&held.name));
     // What llama.cpp does with the rows before the first layer: it scales them, and calls the result so.
@@ -414,6 +448,7 @@ fn why(seen: &Seen, op: &Op, no_device: bool) -> Why {
         (true, ..) => Why::NoDevice,
         (_, true, _) => Why::Weights,
         (_, _, true) => Why::Cache,
+        _ if is_host_layer => Why::Layer,
         _ => Why::Unsupported,
     }
 }

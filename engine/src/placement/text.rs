@@ -96,7 +96,7 @@ fn verdict(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     }
     match (wrong.is_empty(), report.faults().is_empty()) {
         (true, true) => writeln!(f, "  nothing else: the whole decode path is on devices"),
-        _ => report.faults().iter().try_for_each(|fault| writeln!(f, "  in all: {fault}")),
+        _ => report.faults().iter().try_for_each(|fault| writeln!(f, "  in all: {}", fault.what)),
     }
 }
 
@@ -115,14 +115,19 @@ fn one_fault(ops: &HostOps) -> String {
         Why::Weights => {
             "its weights lie on the host, so each token waits for the CPU to read them: more --gpu-layers, if memory allows"
         }
+        Why::Layer => "the weights of its layer lie on the host, and so what it works on",
         Why::Cache => {
-            "its part of the KV cache lies on the host, so attention reads it there, the more the longer the text: put the \
-             cache on the device, if need be with a smaller -c or -ctk q8_0 -ctv q8_0"
+            "its part of the KV cache lies on the host, where it is read or copied from for each token, the more the longer \
+             the text: put it on the device, if need be with a smaller -c or -ctk q8_0 -ctv q8_0"
         }
         Why::Unsupported => {
             "the device has no kernel for it, or what it works on comes from the host: the device waits for the CPU each \
              time; other types of cache, or -fa on or off, may have one"
         }
     };
-    format!("{} {}{layers} ({} of weights read): {why}{copied}", ops.ops, ops.op, ops.weight_bytes)
+    let read = match ops.weight_bytes.0 {
+        0 => String::new(),
+        _ => format!(" ({} of weights read)", ops.weight_bytes),
+    };
+    format!("{} {}{layers}{read}: {why}{copied}", ops.ops, ops.op)
 }

@@ -66,10 +66,10 @@ std::atomic<int32_t> quantize_done { 0 };
 std::atomic<int32_t> quantize_total { 0 };
 
 // Adds up the weights by where they go, while the load that made it runs: to the CPU's own buffer types (CPU_REPACK, AMX,
-// …), to the host's memory in all, and to devices.
+// …), and to devices.
 struct LoadedCount {
     std::vector<std::string> repacking, host;
-    double                   repacked_mib = 0, host_mib = 0, device_mib = 0;
+    double                   repacked_mib = 0, device_mib = 0;
 
     LoadedCount();
     ~LoadedCount();
@@ -79,7 +79,7 @@ struct LoadedCount {
 
 // Nothing with a destructor: to register one takes memory, and a process without any ends there.
 thread_local LoadedCount * counting       = nullptr;
-thread_local uint64_t      repacked_bytes = 0, host_bytes = 0, device_bytes = 0;
+thread_local uint64_t      repacked_bytes = 0, device_bytes = 0;
 
 // Whether a backend says that it has no devices, or fewer than it should: ggml-cuda's ggml_cuda_init and its like.
 bool is_of_devices(ggml_log_level level, const char * text) {
@@ -345,14 +345,13 @@ LoadedCount::LoadedCount() {
     }
     host.insert(host.end(), repacking.begin(), repacking.end());
     counting       = this;
-    repacked_bytes = host_bytes = device_bytes = 0;
+    repacked_bytes = device_bytes = 0;
 }
 
 LoadedCount::~LoadedCount() {
     const auto bytes = [](double mib) { return (uint64_t) (mib * 1024 * 1024); };
     counting         = nullptr;
     repacked_bytes   = bytes(repacked_mib);
-    host_bytes       = bytes(host_mib);
     device_bytes     = bytes(device_mib);
 }
 
@@ -363,7 +362,7 @@ void LoadedCount::add(const std::string & buffer, double mib) {
     repacked_mib += is_in(repacking) ? mib : 0;
     // CPU and CPU_Mapped; no device's name begins so.
     const bool is_host = is_in(host) || buffer.rfind("CPU", 0) == 0;
-    (is_host ? host_mib : device_mib) += mib;
+    device_mib += is_host ? 0 : mib;
 }
 
 }  // namespace
@@ -411,9 +410,8 @@ uint64_t anneal_repacked_bytes(void) {
     return repacked_bytes;
 }
 
-void anneal_loaded_bytes(uint64_t * device, uint64_t * host) {
-    *device = device_bytes;
-    *host   = host_bytes;
+uint64_t anneal_device_bytes(void) {
+    return device_bytes;
 }
 
 size_t anneal_device_log(char * dst, size_t size) {

@@ -53,9 +53,8 @@ struct llama_model * anneal_model_load(
 // AMX): llama.cpp tells it only in its log, rounded to 0.01 MiB.
 uint64_t anneal_repacked_bytes(void);
 
-// Bytes of weights that the last anneal_model_load of this thread put into buffers of a device, and into those of the host,
-// which llama.cpp tells in the same lines. Buffers that are a device's and lie in the host's memory are the host's.
-void anneal_loaded_bytes(uint64_t * device, uint64_t * host);
+// Bytes of weights that the last anneal_model_load of this thread put into memory of devices, told and rounded likewise.
+uint64_t anneal_device_bytes(void);
 
 // What backends said when their devices did not come up ("failed to initialize CUDA: …"), a line each. Copies at most `size`
 // bytes, without a NUL; returns how many there are.
