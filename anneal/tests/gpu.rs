@@ -306,3 +306,18 @@ fn who_requires_all_of_it_on_a_device_is_refused_where_a_part_is_not() {
         }
     }
 }
+
+#[test]
+fn a_worker_does_in_place_of_the_gpu_that_a_build_was_made_for_and_it_is_said() {
+    let name = "a_worker_does_in_place_of_the_gpu_that_a_build_was_made_for_and_it_is_said";
+    if !has_rpc(name) || has_device(name) {
+        return;
+    }
+    let worker = Worker::start();
+    let run = ["run", "-m", model(), "-p", "a", "-n", "2", "--rpc", worker.address.as_str()];
+    let (code, _, stderr) = parts(&Promising::new().run(&run));
+    assert_eq!(code, Some(0), "{stderr}");
+    let warnings =
+        stderr.lines().filter(|line| line.contains("no CUDA device came up, and RPC0 takes its place"));
+    assert_eq!(warnings.count(), 1, "{stderr}");
+}

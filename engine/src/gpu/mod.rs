@@ -13,7 +13,7 @@ use build_info::{Bytes, promised_device};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::ffi::Model;
+use crate::ffi::{self, DeviceKind, Model};
 use crate::live::Live;
 use crate::options::RequireGpu;
 use crate::placement;
@@ -51,7 +51,25 @@ pub fn state(live: &Live) -> State {
 /// # Errors
 /// [`Error::NoGpu`]
 pub(crate) fn require_device(path: &Path, settings: &Settings, live: &Live) -> Result<()> {
-    if settings.require_gpu.value == RequireGpu::No || !placement::devices().is_empty() {
+    if settings.require_gpu.value == RequireGpu::No {
+        return Ok(());
+    }
+    let promised = live.build.as_ref().and_then(|(_, build)| promised_device(build));
+    let devices = ffi::devices().into_iter().filter(|device| device.kind == DeviceKind::Gpu);
+    let devices: Vec<_> = devices.collect();
+    if !devices.is_empty() {
+        // A worker's, say, is a device as well; that the own one is missing would go unnoticed.
+        if promised.is_some() && !devices.iter().any(|device| device.backend == "CUDA") {
+            let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+            let why = reasons(&Evidence::gather(live))
+                .into_iter()
+                .next()
+                .map_or(String::new(), |why| why.to_string());
+            crate::log::warn(&format!(
+                "no CUDA device came up, and {} takes its place: {why}",
+                names.join(", ")
+            ));
+        }
         return Ok(());
     }
     let what = format!("cannot run {}: no GPU came up, and {}", path.display(), wanted(settings, live));

@@ -137,7 +137,13 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
             Some(card) => format!("; this machine has {}", card.gpu.name),
             None => String::new(),
         };
-        let mend = "build one for the GPU with `cargo xtask build-cuda`, or leave out --require-gpu";
+        let mend = match evidence.backends.iter().any(|name| name == "RPC") {
+            true => {
+                "name workers on other machines with --rpc, build one for the GPU with `cargo xtask build-cuda`, or leave out \
+                     --require-gpu"
+            }
+            false => "build one for the GPU with `cargo xtask build-cuda`, or leave out --require-gpu",
+        };
         return vec![Reason::new(what + &found, mend)];
     }
     let driver = &evidence.driver;

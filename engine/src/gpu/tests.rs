@@ -6,6 +6,7 @@ use nvml::fake::Fake;
 
 use super::reasons::{Evidence, Reason, reasons};
 use crate::live::Live;
+use crate::offload::{Chosen, GpuLayers};
 use crate::options::RequireGpu;
 use crate::settings::{Requested, Settings, Source};
 
@@ -157,6 +158,18 @@ fn a_build_for_a_gpu_requires_one_unless_it_is_told_not_to() {
         (true, Some(RequireGpu::Full), RequireGpu::Full, Source::Flag),
         (false, Some(RequireGpu::Yes), RequireGpu::Yes, Source::Flag),
     ];
+    // Who wants the CPU does not have to say so twice.
+    let for_cpu = [
+        Requested { gpu_layers: Some(GpuLayers::Some(0)), ..Requested::default() },
+        Requested { devices: Some(Chosen::None), ..Requested::default() },
+    ];
+    for requested in for_cpu {
+        let settings = Settings::resolve(&requested, &cuda_build()).expect("valid");
+        assert_eq!(settings.require_gpu.value, RequireGpu::No, "{requested:?}");
+        let insisting = Requested { require_gpu: Some(RequireGpu::Yes), ..requested };
+        let settings = Settings::resolve(&insisting, &cuda_build()).expect("valid");
+        assert_eq!(settings.require_gpu.value, RequireGpu::Yes, "{insisting:?}");
+    }
     for (promised, require_gpu, value, source) in cases {
         let live = if promised { cuda_build() } else { Live::default() };
         let settings =
