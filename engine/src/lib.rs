@@ -75,6 +75,8 @@ pub mod ffi;
 #[doc(hidden)]
 pub mod generate;
 #[doc(hidden)]
+pub mod gpu;
+#[doc(hidden)]
 pub mod hub;
 #[doc(hidden)]
 pub mod imatrix;
@@ -91,9 +93,13 @@ pub mod mcp;
 #[doc(hidden)]
 pub mod model;
 #[doc(hidden)]
+pub mod offload;
+#[doc(hidden)]
 pub mod openmp;
 #[doc(hidden)]
 pub mod options;
+#[doc(hidden)]
+pub mod placement;
 #[doc(hidden)]
 pub mod quantize;
 #[doc(hidden)]

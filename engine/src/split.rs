@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use build_info::Bytes;
 
 use crate::error::{Error, Result};
-use crate::ffi::{ALONE, Context, DeviceKind, Model, Token, devices};
+use crate::ffi::{ALONE, Context, Model, Token};
 use crate::live::Live;
 use crate::model;
 use crate::options::{ContextOptions, LoadMode, ModelOptions, SplitLayout};
@@ -177,8 +177,9 @@ fn pointless(model: &Model, settings: &Settings) -> Option<String> {
     if !settings.repack.value {
         return Some("repacking is off, so both layouts are the same".to_string());
     }
-    if let Some((_, gpu)) = devices().into_iter().find(|(kind, _)| *kind == DeviceKind::Gpu) {
-        return Some(format!("{gpu} computes with the weights as they are in the file"));
+    if model.placed().is_offloaded() {
+        let devices = model.placed().names();
+        return Some(format!("layers are on {devices}, with the weights as they are in the file"));
     }
     (model.repacked() == 0).then(|| {
         format!(

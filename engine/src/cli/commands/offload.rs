@@ -1,0 +1,53 @@
+//! Flags of devices beside the CPU, on this machine and at workers.
+
+use crate::offload::{Chosen, GpuLayers, TensorSplit, Workers};
+use crate::options::SplitMode;
+use crate::settings::Requested;
+
+use super::flags::whole;
+
+/// Which devices compute what.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Devices")]
+pub struct OffloadFlags {
+    /// Layers on devices beside the CPU, from the last one on: a number, all, or auto (all where there is a device)
+    /// [default: auto]
+    #[arg(long, visible_alias = "ngl", value_name = "N")]
+    pub gpu_layers: Option<GpuLayers>,
+    /// Devices that may take layers, in this order, as `anneal info` names them: CUDA0,CUDA1, or none, or auto (all)
+    /// [default: auto]
+    #[arg(long, visible_aliases = ["device", "dev"], value_name = "LIST")]
+    pub devices: Option<Chosen>,
+    /// How several devices share a model: none (one has all of it), layer, row or tensor [default: layer]
+    #[arg(long, visible_alias = "sm", value_name = "HOW")]
+    pub split_mode: Option<SplitMode>,
+    /// How much each device takes, in proportion, as 3,1 [default: by their free memory]
+    #[arg(long, visible_alias = "ts", value_name = "LIST")]
+    pub tensor_split: Option<TensorSplit>,
+    /// With --split-mode none: the device that has all of it, counted from 0 [default: 0]
+    #[arg(long, visible_alias = "mg", value_name = "N", value_parser = whole("0 or more, the place among the devices"))]
+    pub main_gpu: Option<u32>,
+    /// Keep K and V in the host's memory
+    #[arg(long, visible_alias = "nkvo")]
+    pub no_kv_offload: bool,
+    /// Let devices compute on nothing but what lies in their memory
+    #[arg(long)]
+    pub no_op_offload: bool,
+    /// Workers whose devices take layers as well, see `anneal worker`; in a build with RPC
+    #[arg(long, value_name = "HOST:PORT,…")]
+    pub rpc: Option<Workers>,
+}
+
+impl OffloadFlags {
+    /// Adds what these flags ask for.
+    pub fn ask(&self, requested: &mut Requested) {
+        requested.gpu_layers = self.gpu_layers;
+        requested.devices = self.devices.clone();
+        requested.split_mode = self.split_mode;
+        requested.tensor_split = self.tensor_split.clone();
+        requested.main_gpu = self.main_gpu;
+        requested.kv_offload = self.no_kv_offload.then_some(false);
+        requested.op_offload = self.no_op_offload.then_some(false);
+        requested.workers = self.rpc.clone();
+    }
+}
