@@ -1,6 +1,6 @@
 //! Devices and workers: what is asked for and cannot be, a model on two workers, a worker that goes.
 //!
-//! Most of it takes a build with RPC (`cargo xtask build --set rpc=true`); without one each test says that it was not run.
+//! Most of it takes a build with RPC (`rpc = true` in its profile); without one each test says that it was not run.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -135,7 +135,7 @@ fn a_build_without_rpc_says_how_to_get_one() {
         (code, stderr)
     }] {
         assert_eq!(code, Some(2), "{stderr}");
-        assert!(stderr.contains("`cargo xtask build --set rpc=true`"), "{stderr}");
+        assert!(stderr.contains("`rpc = true`"), "{stderr}");
     }
 }
 

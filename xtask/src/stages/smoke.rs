@@ -104,12 +104,15 @@ fn generate(build: &Build, model: &Path) -> Result<Report> {
 }
 
 fn generate_with(build: &Build, anneal: &Path, model: &Path) -> Result<Report> {
+    // A GPU is not needed where a program for GPUs is built. Where there is one, the program takes it.
+    let without_gpu = build.plan.cuda.as_ref().map(|_| "--require-gpu=no");
     let output = build
         .executable(anneal)
         .run(&build.log)
         .env(crate::pgo::profdata::VARIABLE, "/dev/null")
         .args(["run", "--greedy", "--ignore-eos", "--json", "-n", &TOKENS.to_string(), "-p", PROMPT, "-m"])
         .args([model])
+        .args(without_gpu)
         .output()?;
     serde_json::from_str(&output).with_context(|| format!("cannot understand what anneal printed: {output}"))
 }
