@@ -26,6 +26,7 @@ for number in 1 2; do
     ip -n "anneal$number" address add "10.77.$number.2/30" dev eth0
     ip -n "anneal$number" link set eth0 up
     ip -n "anneal$number" link set lo up
+    : >"$folder/$number"
     # Nobody else is in a network of two.
     ip netns exec "anneal$number" "$anneal" worker -t 1 --listen "10.77.$number.2:50052" --trust-network \
         2>"$folder/$number" &
