@@ -75,9 +75,27 @@ impl Cuda {
     }
 }
 
+/// The code that comes of `architectures`, which are spelled as CMake takes them, as NVIDIA's tools spell it: `sm_89` is a
+/// binary, `compute_120` PTX.
+pub fn codes(architectures: &[String]) -> Vec<String> {
+    let of = |name: &String| {
+        let digits: String = name.chars().take_while(char::is_ascii_digit).collect();
+        let binary = (!name.ends_with("-virtual")).then(|| format!("sm_{digits}"));
+        let ptx = (!name.ends_with("-real")).then(|| format!("compute_{digits}"));
+        binary.into_iter().chain(ptx)
+    };
+    architectures.iter().flat_map(of).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_binary_ptx_or_both_come_of_an_architecture() {
+        let names = ["89-real", "90", "120a-virtual"].map(str::to_string);
+        assert_eq!(codes(&names), ["sm_89", "sm_90", "compute_90", "compute_120"]);
+    }
 
     fn cuda(architectures: &[&str]) -> Cuda {
         Cuda {
