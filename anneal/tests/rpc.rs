@@ -7,7 +7,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::worker::{Worker, has_rpc, port};
@@ -309,4 +309,34 @@ fn a_server_answers_with_workers() {
     let _ = child.wait();
     let answer: Value = serde_json::from_str(&answer).expect("JSON");
     assert_eq!(answer["tokens"], tokens(&["--no-repack", "--devices", "none"]), "{answer}");
+}
+
+/// The script of the guide: two workers in networks of their own, each behind a cable.
+#[test]
+fn two_networks_give_what_one_machine_gives() {
+    const NAME: &str = "two_networks_give_what_one_machine_gives";
+    if !has_rpc(NAME) {
+        return;
+    }
+    let ip = |arguments: &[&str]| {
+        let status = Command::new("ip").args(arguments).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    };
+    let network = format!("anneal-test-{}", std::process::id());
+    if !ip(&["netns", "add", &network]) {
+        let _ = writeln!(
+            std::io::stderr(),
+            "NOT RUN: {NAME}: no networks can be made here (it takes root, iproute2 and CAP_SYS_ADMIN)"
+        );
+        return;
+    }
+    assert!(ip(&["netns", "delete", &network]));
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/two_workers.sh");
+    let output = Command::new("sh").arg(script).arg(common::ANNEAL).arg(tiny()).output().expect("a shell");
+    let (code, stdout, stderr) = parts(&output);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stdout.ends_with("the same text\n"), "{stdout}{stderr}");
+    assert!(stderr.contains("warning: 10.77.1.2:50052, 10.77.2.2:50052 are not on this machine"), "{stderr}");
+    let workers = stderr.matches("warning: everyone who reaches 10.77.").count();
+    assert_eq!(workers, 2, "{stderr}");
 }

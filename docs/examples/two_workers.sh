@@ -7,27 +7,30 @@
 set -eu
 [ $# = 2 ] || { echo "usage: $0 ANNEAL MODEL" >&2; exit 2; }
 anneal=$1 model=$2 folder=$(mktemp -d)
+# Names of networks and cables; the latter have 15 letters at most.
+name=w$$-
 pids=
 
 end() {
     for pid in $pids; do kill "$pid" 2>/dev/null || :; done
     wait
-    for number in 1 2; do ip netns delete "anneal$number" 2>/dev/null || :; done
+    for number in 1 2; do ip netns delete "$name$number" 2>/dev/null || :; done
     rm -r "$folder"
 }
 trap end EXIT
 trap 'exit 130' INT TERM
 
 for number in 1 2; do
-    ip netns add "anneal$number"
-    ip link add "anneal$number" type veth peer name eth0 netns "anneal$number"
-    ip address add "10.77.$number.1/30" dev "anneal$number"
-    ip link set "anneal$number" up
-    ip -n "anneal$number" address add "10.77.$number.2/30" dev eth0
-    ip -n "anneal$number" link set eth0 up
-    ip -n "anneal$number" link set lo up
+    ip netns add "$name$number"
+    ip link add "$name$number" type veth peer name eth0 netns "$name$number"
+    ip address add "10.77.$number.1/30" dev "$name$number"
+    ip link set "$name$number" up
+    ip -n "$name$number" address add "10.77.$number.2/30" dev eth0
+    ip -n "$name$number" link set eth0 up
+    ip -n "$name$number" link set lo up
+    : >"$folder/$number"
     # Nobody else is in a network of two.
-    ip netns exec "anneal$number" "$anneal" worker -t 1 --listen "10.77.$number.2:50052" --trust-network \
+    ip netns exec "$name$number" "$anneal" worker -t 1 --listen "10.77.$number.2:50052" --trust-network \
         2>"$folder/$number" &
     pids="$pids $!"
     tries=0

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{MAX_THREADS, TILED};
 use crate::kernels;
 use crate::live::{Blas, Live};
-use crate::offload::{Chosen, GpuLayers, Offload, TensorSplit, Workers};
+use crate::offload::{Devices, GpuLayers, Offload, TensorSplit, Workers};
 use crate::options::{
     Affinity, FlashAttention, KvType, LoadMode, ModelOptions, RequireGpu, SplitLayout, SplitMode,
 };
@@ -104,7 +104,7 @@ pub struct Requested {
     pub type_v: Option<KvType>,
     pub flash_attention: Option<FlashAttention>,
     pub gpu_layers: Option<GpuLayers>,
-    pub devices: Option<Chosen>,
+    pub devices: Option<Devices>,
     pub split_mode: Option<SplitMode>,
     pub tensor_split: Option<TensorSplit>,
     pub main_gpu: Option<u32>,
@@ -171,7 +171,7 @@ pub struct Settings {
     /// How many layers go to devices.
     pub gpu_layers: Setting<GpuLayers>,
     /// Which devices may take them.
-    pub devices: Setting<Chosen>,
+    pub devices: Setting<Devices>,
     /// How several devices share a model.
     pub split_mode: Setting<SplitMode>,
     /// In which proportion.
@@ -355,7 +355,7 @@ impl Settings {
                 FlashAttention::default(),
             ),
             gpu_layers: Setting::or_default(requested.gpu_layers, GpuLayers::default()),
-            devices: Setting::or_default(requested.devices.clone(), Chosen::default()),
+            devices: Setting::or_default(requested.devices.clone(), Devices::default()),
             split_mode: Setting::or_default(requested.split_mode, SplitMode::default()),
             tensor_split: Setting::or_default(requested.tensor_split.clone(), TensorSplit::default()),
             main_gpu: Setting::or_default(requested.main_gpu, 0),
@@ -567,7 +567,7 @@ fn tiled(requested: &Requested, tuned: &Requested) -> Setting<bool> {
 fn require_gpu(requested: &Requested, live: &Live) -> Setting<RequireGpu> {
     let promised = live.build.as_ref().is_some_and(|(_, build)| promised_device(build).is_some());
     let cpu_will_do =
-        requested.gpu_layers == Some(GpuLayers::Some(0)) || requested.devices == Some(Chosen::None);
+        requested.gpu_layers == Some(GpuLayers::Some(0)) || requested.devices == Some(Devices::None);
     match (requested.require_gpu, promised && !cpu_will_do) {
         (None, true) => Setting::new(RequireGpu::Yes, Source::BuildInfo),
         (flag, _) => Setting::or_default(flag, RequireGpu::default()),

@@ -6,7 +6,7 @@ use nvml::fake::Fake;
 
 use super::reasons::{Evidence, Reason, reasons};
 use crate::live::Live;
-use crate::offload::{Chosen, GpuLayers};
+use crate::offload::{Devices, GpuLayers};
 use crate::options::RequireGpu;
 use crate::settings::{Requested, Settings, Source};
 
@@ -161,7 +161,7 @@ fn a_build_for_a_gpu_requires_one_unless_it_is_told_not_to() {
     // Who wants the CPU does not have to say so twice.
     let for_cpu = [
         Requested { gpu_layers: Some(GpuLayers::Some(0)), ..Requested::default() },
-        Requested { devices: Some(Chosen::None), ..Requested::default() },
+        Requested { devices: Some(Devices::None), ..Requested::default() },
     ];
     for requested in for_cpu {
         let settings = Settings::resolve(&requested, &cuda_build()).expect("valid");

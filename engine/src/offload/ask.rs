@@ -61,7 +61,7 @@ impl FromStr for GpuLayers {
 
 /// Which devices may take layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Chosen {
+pub enum Devices {
     /// The GPUs that there are, and those of workers.
     #[default]
     Auto,
@@ -71,23 +71,23 @@ pub enum Chosen {
     Named(Vec<String>),
 }
 
-impl fmt::Display for Chosen {
+impl fmt::Display for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Chosen::Auto => f.pad("auto"),
-            Chosen::None => f.pad("none"),
-            Chosen::Named(names) => f.pad(&names.join(",")),
+            Devices::Auto => f.pad("auto"),
+            Devices::None => f.pad("none"),
+            Devices::Named(names) => f.pad(&names.join(",")),
         }
     }
 }
 
-impl FromStr for Chosen {
+impl FromStr for Devices {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
-            "auto" => return Ok(Chosen::Auto),
-            "none" => return Ok(Chosen::None),
+            "auto" => return Ok(Devices::Auto),
+            "none" => return Ok(Devices::None),
             _ => {}
         }
         let names: Vec<String> = text.split(',').map(|name| name.trim().to_string()).collect();
@@ -99,7 +99,7 @@ impl FromStr for Chosen {
         }
         match names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
             Some((_, twice)) => Err(format!("{twice} is named twice: name each device once")),
-            None => Ok(Chosen::Named(names)),
+            None => Ok(Devices::Named(names)),
         }
     }
 }
@@ -171,13 +171,13 @@ mod tests {
 
     #[test]
     fn devices_are_names_none_or_auto() {
-        assert_eq!("auto".parse(), Ok(Chosen::Auto));
-        assert_eq!("none".parse(), Ok(Chosen::None));
-        let named = Chosen::Named(vec!["CUDA1".to_string(), "RPC0".to_string()]);
+        assert_eq!("auto".parse(), Ok(Devices::Auto));
+        assert_eq!("none".parse(), Ok(Devices::None));
+        let named = Devices::Named(vec!["CUDA1".to_string(), "RPC0".to_string()]);
         assert_eq!("CUDA1, RPC0".parse(), Ok(named.clone()));
         assert_eq!(named.to_string(), "CUDA1,RPC0");
         for (text, words) in [("", "no list"), ("a,,b", "no list"), ("a,a", "named twice")] {
-            let found = text.parse::<Chosen>().expect_err(text);
+            let found = text.parse::<Devices>().expect_err(text);
             assert!(found.contains(words), "{found}");
         }
     }

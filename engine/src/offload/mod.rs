@@ -5,7 +5,7 @@ mod ask;
 mod place;
 mod worker;
 
-pub use ask::{Chosen, GpuLayers, TensorSplit};
+pub use ask::{Devices, GpuLayers, TensorSplit};
 pub use place::{Placed, local_weights, n_layer, place, place_for};
 pub use worker::{DEFAULT_PORT, NO_RPC, Worker, Workers, connect};
 
@@ -17,7 +17,7 @@ pub struct Offload {
     /// How many layers go to devices.
     pub gpu_layers: GpuLayers,
     /// Which devices may take them.
-    pub devices: Chosen,
+    pub devices: Devices,
     /// How several devices share them.
     pub split_mode: SplitMode,
     /// In which proportion; by the free memory of each where nothing is asked for.
@@ -34,7 +34,7 @@ impl Default for Offload {
     fn default() -> Self {
         Self {
             gpu_layers: GpuLayers::default(),
-            devices: Chosen::default(),
+            devices: Devices::default(),
             split_mode: SplitMode::default(),
             tensor_split: TensorSplit::default(),
             main_gpu: 0,

@@ -3,7 +3,7 @@
 use build_info::Bytes;
 use gguf::{GgufFile, Scalar, Value};
 
-use super::{Chosen, GpuLayers, Offload, worker};
+use super::{Devices, GpuLayers, Offload, worker};
 use crate::error::{Error, Result};
 use crate::ffi::{Device, DeviceKind, MAX_DEVICES, devices};
 use crate::kernels;
@@ -78,16 +78,16 @@ pub fn place(offload: &Offload) -> Result<Placed> {
 fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result<Placed, String> {
     let gpus: Vec<Device> = all.iter().filter(|device| device.kind == DeviceKind::Gpu).cloned().collect();
     let takers = match &offload.devices {
-        Chosen::None => Vec::new(),
-        Chosen::Auto => usual(gpus.clone()),
-        Chosen::Named(names) => {
+        Devices::None => Vec::new(),
+        Devices::Auto => usual(gpus.clone()),
+        Devices::Named(names) => {
             names.iter().map(|name| find(name, &gpus, all)).collect::<std::result::Result<_, _>>()?
         }
     };
     let wanted = needs_a_device(offload);
     if let Some(flag) = wanted.filter(|_| takers.is_empty()) {
         return Err(match (&offload.devices, gpus.is_empty()) {
-            (Chosen::None, _) => format!("{flag} with --devices none: leave one of them out"),
+            (Devices::None, _) => format!("{flag} with --devices none: leave one of them out"),
             (_, true) => format!(
                 "{flag}: there is no device beside the CPU in this build on this machine; leave it out, build with \
                  `cargo xtask build-cuda` for an NVIDIA GPU, or name workers on other machines with --rpc"
@@ -121,7 +121,7 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
     // A device that neither takes a layer nor computes on the host's weights does nothing.
     let idle = offload.gpu_layers.number() == 0 && !offload.op_offload;
     let takers = if idle { Vec::new() } else { takers };
-    let as_llama = offload.devices == Chosen::Auto && !exact && !idle;
+    let as_llama = offload.devices == Devices::Auto && !exact && !idle;
     Ok(Placed {
         list: (!as_llama).then(|| takers.clone()),
         takers,
@@ -246,8 +246,8 @@ mod tests {
         placed.takers.iter().map(|device| device.name.as_str()).collect()
     }
 
-    fn named(names: &[&str]) -> Chosen {
-        Chosen::Named(names.iter().map(|name| name.to_string()).collect())
+    fn named(names: &[&str]) -> Devices {
+        Devices::Named(names.iter().map(|name| name.to_string()).collect())
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
         let some = Offload { devices: named(&["cuda1", "RPC0"]), ..Offload::default() };
         let placed = choose(&some, &machine(), false).expect("valid");
         assert_eq!((names(&placed), placed.list.is_some()), (vec!["CUDA1", "RPC0"], true));
-        let none = Offload { devices: Chosen::None, ..Offload::default() };
+        let none = Offload { devices: Devices::None, ..Offload::default() };
         let placed = choose(&none, &machine(), false).expect("valid");
         assert_eq!((placed.list.as_ref().map(Vec::len), placed.is_offloaded()), (Some(0), false));
         // Neither a layer nor an operation: the weights may be repacked.
@@ -321,7 +321,7 @@ mod tests {
                 "--main-gpu 3: layers can go to 3 devices, counted from 0: RPC0, CUDA0, CUDA1",
             ),
             (
-                Offload { devices: Chosen::None, gpu_layers: GpuLayers::All, ..Offload::default() },
+                Offload { devices: Devices::None, gpu_layers: GpuLayers::All, ..Offload::default() },
                 machine(),
                 "--gpu-layers all with --devices none",
             ),

@@ -21,6 +21,7 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -105,6 +106,18 @@ bool is_broken(int fd, const sockaddr_in & peer) {
            (info.tcpi_state == TCP_CLOSE_WAIT && getpeername(fd, (sockaddr *) &address, &size) == 0 && same(address, peer));
 }
 
+// Whether the other machine has answered nothing for some twenty seconds although something was sent to it again and again.
+// Not the time alone tells: a worker that computes takes nothing more in, and is then asked once in two minutes, which it
+// answers. The system itself would go on for a quarter of an hour.
+bool is_silent(int fd) {
+    constexpr uint8_t  TIMES   = 7;  // from 0.2 s on, twice as long each time
+    constexpr uint32_t MS      = 20000;
+    tcp_info           info    = {};
+    socklen_t          size    = sizeof(info);
+    const bool         is_open = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_state == TCP_ESTABLISHED;
+    return is_open && info.tcpi_last_ack_recv >= MS && (info.tcpi_retransmits >= TIMES || info.tcpi_probes >= TIMES);
+}
+
 // The system asks the other machine every few seconds whether it is there, as long as nothing else is under way: a worker
 // whose machine is gone is noticed in half a minute, and not never.
 void keep_alive(int fd) {
@@ -113,6 +126,11 @@ void keep_alive(int fd) {
     (void) setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
     (void) setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
     (void) setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+}
+
+// What was sent and is not taken for so long ends the connection.
+void give_up_after(int fd, unsigned ms) {
+    (void) setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
 }
 
 // Calls `body` with each of this process's connections by IPv4, and whom it is with.
@@ -141,7 +159,13 @@ bool is_broken(int, const sockaddr_in &) {
     return false;
 }
 
+bool is_silent(int) {
+    return false;
+}
+
 void keep_alive(int) {}
+
+void give_up_after(int, unsigned) {}
 
 template <typename Body> void each_connection(Body &&) {}
 #endif
@@ -175,6 +199,30 @@ bool answers(const sockaddr_in & address) {
     }
     close(fd);
     return connected;
+}
+
+constexpr const char * MEND =
+    "Look at what `anneal worker` said last on that machine, and whether it has the memory for its part; start it and this\n"
+    "  command again. What was computed there is gone.";
+
+// Looks every second whether a worker's machine is there, and ends the process where it is not: ggml waits for it.
+void look_for_silence() {
+    for (;; sleep(1)) {
+        workers &                   known = the_workers();
+        std::lock_guard<std::mutex> lock(known.mutex);
+        for (const connection & one : known.open) {
+            const worker & far     = known.all[one.worker];
+            sockaddr_in    address = {};
+            socklen_t      size    = sizeof(address);
+            if (is_silent(one.fd) && getpeername(one.fd, (sockaddr *) &address, &size) == 0 && same(address, far.address)) {
+                std::fprintf(
+                    stderr, "error: the connection to the worker %s is lost\n  caused by: its machine does not answer\n  %s\n",
+                    far.name.c_str(), MEND);
+                std::fflush(stderr);
+                _exit(1);
+            }
+        }
+    }
 }
 
 std::string joined(const std::vector<std::string> & names) {
@@ -237,9 +285,7 @@ remote_failure explain_remote(const char * message) {
     const std::string whose =
         names.empty() ? (known.all.size() == 1 ? "the worker " : "one of the workers ") + all :
                         (names.size() == 1 ? "the worker " : "the workers ") + joined(names);
-    return { "the connection to " + whose + " is lost",
-             "Look at what `anneal worker` said last on that machine, and whether it has the memory for its part; start it and this\n"
-             "  command again. What was computed there is gone." };
+    return { "the connection to " + whose + " is lost", MEND };
 }
 
 bool anneal_rpc_version(uint8_t * major, uint8_t * minor) {
@@ -297,6 +343,8 @@ void anneal_rpc_watch(void) {
         for (const connection & one : known.open) {
             keep_alive(one.fd);
         }
+        static std::once_flag once;
+        std::call_once(once, [] { std::thread(look_for_silence).detach(); });
     } catch (...) {
         // Without memory for a list nothing is watched.
     }
@@ -309,6 +357,8 @@ void anneal_rpc_watch_clients(uint16_t port) {
             socklen_t   size = sizeof(own);
             if (getsockname(fd, (sockaddr *) &own, &size) == 0 && ntohs(own.sin_port) == port) {
                 keep_alive(fd);
+                // A client reads whatever is sent to it.
+                give_up_after(fd, 60000);
             }
         });
     } catch (...) {

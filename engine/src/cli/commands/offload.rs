@@ -1,6 +1,6 @@
 //! Flags of devices beside the CPU, on this machine and at workers.
 
-use crate::offload::{Chosen, GpuLayers, TensorSplit, Workers};
+use crate::offload::{Devices, GpuLayers, TensorSplit, Workers};
 use crate::options::SplitMode;
 use crate::settings::Requested;
 
@@ -17,7 +17,7 @@ pub struct OffloadFlags {
     /// Devices that may take layers, in this order, as `anneal info` names them: CUDA0,CUDA1, or none, or auto (all)
     /// [default: auto]
     #[arg(long, visible_aliases = ["device", "dev"], value_name = "LIST")]
-    pub devices: Option<Chosen>,
+    pub devices: Option<Devices>,
     /// How several devices share a model: none (one has all of it), layer, row or tensor [default: layer]
     #[arg(long, visible_alias = "sm", value_name = "HOW")]
     pub split_mode: Option<SplitMode>,

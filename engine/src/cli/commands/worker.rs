@@ -14,7 +14,7 @@ use crate::Error;
 use crate::cli::interrupt;
 use crate::ffi::{self, Device, DeviceKind};
 use crate::live::Live;
-use crate::offload::{Chosen, DEFAULT_PORT};
+use crate::offload::{DEFAULT_PORT, Devices};
 use crate::settings::{Requested, Settings};
 
 /// Let other machines compute on this one: layers of the models that they run with --rpc
@@ -36,7 +36,7 @@ pub struct Args {
     threads: Option<u32>,
     /// Devices to compute on, as `anneal info` names them [default: every GPU, or the CPU where there is none]
     #[arg(long, visible_aliases = ["device", "dev"], value_name = "LIST")]
-    devices: Option<Chosen>,
+    devices: Option<Devices>,
     /// Let llama.cpp's log and the coming and going of clients through to stderr
     #[arg(short, long)]
     verbose: bool,
@@ -96,18 +96,18 @@ fn address(text: &str) -> Result<SocketAddrV4, String> {
 }
 
 /// The devices that clients compute on.
-fn chosen(asked: Option<&Chosen>, all: Vec<Device>) -> std::result::Result<Vec<Device>, String> {
+fn chosen(asked: Option<&Devices>, all: Vec<Device>) -> std::result::Result<Vec<Device>, String> {
     let cpu = |device: &Device| device.kind == DeviceKind::Cpu && device.backend == "CPU";
     let of = |wanted: &dyn Fn(&Device) -> bool| -> Vec<Device> {
         all.iter().filter(|device| wanted(device)).cloned().collect()
     };
     match asked {
-        None | Some(Chosen::Auto) => {
+        None | Some(Devices::Auto) => {
             let gpus = of(&|device| device.kind == DeviceKind::Gpu);
             Ok(if gpus.is_empty() { of(&cpu) } else { gpus })
         }
-        Some(Chosen::None) => Ok(of(&cpu)),
-        Some(Chosen::Named(names)) => names
+        Some(Devices::None) => Ok(of(&cpu)),
+        Some(Devices::Named(names)) => names
             .iter()
             .map(|name| {
                 let found = all.iter().find(|device| device.name.eq_ignore_ascii_case(name));
@@ -246,7 +246,7 @@ mod tests {
         let both = vec![gpu.clone(), blas, cpu.clone()];
         assert_eq!(chosen(None, here), Ok(vec![cpu.clone()]));
         assert_eq!(chosen(None, both.clone()), Ok(vec![gpu.clone()]));
-        assert_eq!(chosen(Some(&Chosen::None), both.clone()), Ok(vec![cpu.clone()]));
+        assert_eq!(chosen(Some(&Devices::None), both.clone()), Ok(vec![cpu.clone()]));
         let named = |text: &str| chosen(text.parse().ok().as_ref(), both.clone());
         assert_eq!(named("cpu,CUDA0"), Ok(vec![cpu, gpu]));
         assert!(named("CUDA1").is_err_and(|why| why.contains("there are CUDA0, BLAS, CPU")));

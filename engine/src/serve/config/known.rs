@@ -8,7 +8,7 @@ use toml::Value;
 
 use super::{Config, models};
 use crate::ffi::MAX_SEQUENCES;
-use crate::offload::{Chosen, GpuLayers, TensorSplit, Workers};
+use crate::offload::{Devices, GpuLayers, TensorSplit, Workers};
 use crate::size;
 use crate::speculative::MOST;
 use crate::variant::Adapter;
@@ -274,7 +274,7 @@ fn list(value: &Value, what: &str) -> std::result::Result<String, String> {
     texts.filter(|text| !text.is_empty()).ok_or_else(|| format!("use a list of {what}, not {value}"))
 }
 
-fn devices(value: &Value) -> std::result::Result<Chosen, String> {
+fn devices(value: &Value) -> std::result::Result<Devices, String> {
     list(value, "devices, as [\"CUDA0\"], or \"none\", or \"auto\"")?.parse()
 }
 
