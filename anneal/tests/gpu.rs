@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use common::worker::{Worker, has_rpc};
 use common::{ANNEAL, anneal, parts, tiny};
+use gguf::synth::Preset;
 use serde_json::Value;
 
 /// What the lacking of a device exits with.
@@ -215,6 +216,40 @@ fn placement(more: &[&str]) -> (Value, Vec<u64>) {
     let counts = line.split("splits = ").nth(1).and_then(|rest| rest.split(',').next()).expect("numbers");
     let counts: Vec<u64> = counts.split('/').map(|count| count.trim().parse().expect("a number")).collect();
     (info["placement"].clone(), counts)
+}
+
+/// A mixture of experts and a model whose output shares its matrix with the input are as well all on a device.
+#[test]
+fn models_of_other_kinds_are_all_on_a_device() {
+    if !has_rpc("models_of_other_kinds_are_all_on_a_device") {
+        return;
+    }
+    let worker = Worker::start();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // Each, and a kind of weights that it has on the device.
+    for (preset, kind) in
+        [(Preset::MoeTiny, "experts"), (Preset::SmallQwen2, "output"), (Preset::SwaTiny, "attention")]
+    {
+        let path = folder.path().join("model.gguf");
+        gguf::synth::write(&path, &gguf::synth::Options::new(preset)).expect("a model");
+        let path = path.to_str().expect("a path in UTF-8");
+        let (code, stdout, stderr) =
+            parts(&anneal(["info", "--json", "--placement", "-m", path, "--rpc", worker.address.as_str()]));
+        assert_eq!(code, Some(0), "{preset:?}: {stderr}");
+        let info: Value = serde_json::from_str(&stdout).expect("JSON");
+        let placement = &info["placement"];
+        let layers = number(&info["model"]["layers"]) + 1;
+        assert_eq!(number(&placement["layers"]["all"]), layers, "{preset:?}: {placement}");
+        assert_eq!(number(&placement["layers"]["on_devices"]), layers, "{preset:?}: {placement}");
+        assert_eq!(on_host(placement), (0, 0), "{preset:?}: {placement}");
+        let weights = placement["weights"].as_array().expect("a list");
+        let device = weights.iter().find(|stored| stored["host"] == false).expect("the worker's");
+        assert!(number(&device["kinds"][kind]) > 0, "{preset:?}: {device}");
+        let run =
+            ["run", "-m", path, "-p", "a", "-n", "1", "--require-gpu=full", "--rpc", worker.address.as_str()];
+        let (code, _, stderr) = parts(&anneal(run));
+        assert_eq!(code, Some(0), "{preset:?}: {stderr}");
+    }
 }
 
 /// Bytes of the cache on the host, and operations of decode there that are not the input layer's.

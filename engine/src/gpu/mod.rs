@@ -73,7 +73,7 @@ pub(crate) fn require_device(path: &Path, settings: &Settings, live: &Live) -> R
         return Ok(());
     }
     let what = format!("cannot run {}: no GPU came up, and {}", path.display(), wanted(settings, live));
-    Err(refusal(what, reasons(&Evidence::gather(live)), settings))
+    Err(refusal(&what, reasons(&Evidence::gather(live)), ON_THE_CPU))
 }
 
 /// Sees that `model` is where `settings` require it to be: a part of it on devices, or (`full`) all of its layers, its cache and
@@ -95,7 +95,7 @@ pub(crate) fn require(model: &Arc<Model>, settings: &Settings, live: &Live) -> R
         );
         let none = format!("all {} of weights are on the host", Bytes(model.size()));
         let more = "let layers go to the device with --gpu-layers, as many as its memory holds, and leave out --devices none";
-        return Err(refusal(what, vec![Reason::new(none, more)], settings));
+        return Err(refusal(&what, vec![Reason::new(none, more)], ON_THE_CPU));
     }
     // Embeddings have no decode: where their weights lie is all there is to see.
     if require != RequireGpu::Full || !is_causal(model) {
@@ -112,7 +112,8 @@ pub(crate) fn require(model: &Arc<Model>, settings: &Settings, live: &Live) -> R
         layers.on_devices, layers.all
     );
     let reasons = faults.into_iter().map(|fault| Reason::new(fault.what, fault.mend)).collect();
-    Err(refusal(what, reasons, settings))
+    let leave = "--require-gpu takes it in part there, --require-gpu=no leaves it to the CPU";
+    Err(refusal(&what, reasons, leave))
 }
 
 /// Who wants a GPU, after "and".
@@ -130,10 +131,10 @@ fn wanted(settings: &Settings, live: &Live) -> String {
     }
 }
 
-fn refusal(what: String, reasons: Vec<Reason>, settings: &Settings) -> Error {
-    let mend = match settings.require_gpu.value {
-        RequireGpu::Full => "--require-gpu takes it in part there, --require-gpu=no leaves it to the CPU",
-        _ => "--require-gpu=no leaves it to the CPU",
-    };
-    Error::NoGpu { what: format!("{what}; {mend}"), because: Reason::chain(reasons).map(Box::new) }
+/// A refusal; `leave` is what lets it run all the same.
+fn refusal(what: &str, reasons: Vec<Reason>, leave: &str) -> Error {
+    Error::NoGpu { what: format!("{what}; {leave}"), because: Reason::chain(reasons).map(Box::new) }
 }
+
+/// What lets it run without a GPU.
+const ON_THE_CPU: &str = "--require-gpu=no leaves it to the CPU";

@@ -287,8 +287,7 @@ impl Kind {
     }
 }
 
-/// Tensors of which a token takes one row. An output that shares its matrix with them has it once more, in the memory of the
-/// output's device.
+/// Tensors of which a token takes one row.
 fn is_embedding(name: &str) -> bool {
     ["token_embd.", "per_layer_token_embd.", "position_embd.", "token_types."]
         .iter()
@@ -321,9 +320,21 @@ fn place(seen: &Seen, index: usize) -> &Place {
     seen.places.get(index).unwrap_or(&NOWHERE)
 }
 
+/// What each of what is held is of.
+fn kinds(seen: &Seen) -> Vec<Kind> {
+    let mut kinds: Vec<Kind> = seen.held.iter().map(Kind::of).collect();
+    // An output without a matrix of its own multiplies with the embeddings, of which it may have a copy by the same name.
+    for index in seen.ops.iter().filter(|op| op.op == "MUL_MAT").flat_map(|op| &op.held) {
+        if kinds.get(*index) == Some(&Kind::Embedding) {
+            kinds[*index] = Kind::Output;
+        }
+    }
+    kinds
+}
+
 fn stored(seen: &Seen, wanted: impl Fn(&Held) -> bool) -> Vec<Stored> {
     let mut all: Vec<Stored> = Vec::new();
-    for held in seen.held.iter().filter(|held| wanted(held)) {
+    for (held, kind) in seen.held.iter().zip(kinds(seen)).filter(|(held, _)| wanted(held)) {
         let at = place(seen, held.place);
         let (device, buffer) = (short_name(at), at.buffer.as_str());
         let index = all.iter().position(|stored| stored.device == device && stored.buffer == buffer);
@@ -342,7 +353,7 @@ fn stored(seen: &Seen, wanted: impl Fn(&Held) -> bool) -> Vec<Stored> {
         let stored = &mut all[index];
         stored.bytes.0 += held.bytes;
         stored.tensors += 1;
-        stored.kinds.entry(Kind::of(held)).or_default().0 += held.bytes;
+        stored.kinds.entry(kind).or_default().0 += held.bytes;
         stored.layers.extend(layer_of(held));
     }
     // Devices first, the largest first.
@@ -353,10 +364,10 @@ fn stored(seen: &Seen, wanted: impl Fn(&Held) -> bool) -> Vec<Stored> {
 /// Whether any weight of each layer lies on the host; of `None`, the output.
 fn host_layers(seen: &Seen) -> BTreeMap<Option<u32>, bool> {
     let mut on_host: BTreeMap<Option<u32>, bool> = BTreeMap::new();
-    for held in seen.held.iter().filter(|held| !held.is_cache) {
+    for (held, kind) in seen.held.iter().zip(kinds(seen)).filter(|(held, _)| !held.is_cache) {
         let layer = layer_of(held);
         // What is neither a layer's nor the output's is the input's, or every layer's (rope_freqs).
-        if layer.is_none() && !held.name.starts_with("output") {
+        if layer.is_none() && kind != Kind::Output && !held.name.starts_with("output") {
             continue;
         }
         *on_host.entry(layer).or_default() |= place(seen, held.place).is_host;

@@ -178,6 +178,24 @@ fn what_lands_on_the_host_is_told_with_its_reason() {
 }
 
 #[test]
+fn an_output_that_shares_its_matrix_with_the_input_is_the_outputs() {
+    // Where the output is, and how many layers with it are on devices.
+    for (place, on_devices, faults) in [(GPU, 2, 0), (HOST, 1, 2)] {
+        let mut graph = Graph::new();
+        graph.input();
+        graph.layer(0, GPU, GPU, GPU);
+        // llama.cpp gives it a copy of the same name where it is on a device.
+        let matrix = graph.held("token_embd.weight", place, 1000);
+        graph.op("MUL_MAT", "result_output", place, &[matrix]);
+        let report = graph.report();
+        assert_eq!((report.layers.on_devices, report.layers.all), (on_devices, 2));
+        let outputs = report.weights.iter().filter_map(|stored| stored.kinds.get(&Kind::Output));
+        assert_eq!(outputs.collect::<Vec<_>>(), [&Bytes(1000)]);
+        assert_eq!(report.faults().len(), faults, "{:?}", report.faults());
+    }
+}
+
+#[test]
 fn splits_and_copies_are_counted_by_phase() {
     let mut graph = Graph::new();
     for phase in 0..2 {
