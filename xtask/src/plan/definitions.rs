@@ -91,6 +91,8 @@ pub fn definitions(
     if profile.rpc {
         // Off by default.
         set("GGML_RPC", "ON");
+        // On where CMake comes across libibverbs, which the program would then need.
+        set("GGML_RPC_RDMA", "OFF");
     }
     for (name, value) in cuda.into_iter().flat_map(CudaPlan::definitions) {
         set(name, &value);

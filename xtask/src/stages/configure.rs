@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::{Build, zig};
+use super::{Build, cuda, zig};
 use crate::pgo::gcda;
 use crate::process::{Run, Stream};
 use crate::ui::Progress;
@@ -55,6 +55,7 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
         .args(["-B"])
         .args([&tree])
         .args(build.plan.cmake_flags())
+        .args(cuda::definitions(build)?)
         .args([define("CMAKE_INSTALL_PREFIX", &build.folder.prefix())])
         .args(launchers)
         .args(spares_kernels.then(|| define("CMAKE_PROJECT_ggml_INCLUDE", &spare)))

@@ -9,6 +9,7 @@ pub mod border;
 mod cache;
 mod compile;
 mod configure;
+mod cuda;
 mod engine;
 mod environment;
 pub mod flags;
