@@ -30,8 +30,23 @@ END
 fail() { # CODE WORDS...
     code=$1
     shift
-    printf 'error: %s\n' "$*" >&2
+    tell "error: $*"
     exit "$code"
+}
+
+# In a shell of its own, which may die of a reader that is gone. Where nothing can be written the exit code tells it too.
+tell() { (printf '%s\n' "$*" >&2) || :; }
+
+warn() { tell "warning: $*"; }
+
+say() { # what was done: it stays so where stdout takes no word of it
+    code=0
+    (printf '%s\n' "$*") 2>/dev/null || code=$?
+    # SIGPIPE: a reader that has seen enough is no error.
+    case $code in
+    0 | 141) ;;
+    *) fail 1 "cannot write to stdout, and this is done: $*" ;;
+    esac
 }
 
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -174,7 +189,7 @@ wipe() { # $1 and all below it, whatever rights somebody gave to it
     rm -rf "$1" || :
 }
 
-staging='' becomes='' made_links='' placed='' locked=''
+staging='' becomes='' made_links='' placed='' locked='' stopped=''
 leave() {
     code=$?
     trap '' INT TERM HUP
@@ -196,10 +211,10 @@ listen() { trap 'exit 130' INT TERM HUP; }
 # Who asks to stop while links and folders change places would leave what nobody wanted; it takes milliseconds.
 deafen() { trap '' INT TERM HUP; }
 
+# After that there is nothing to take back: what remains is done, and who asked to stop is told what is current.
+heed() { trap 'stopped=yes' INT TERM HUP; }
+
 lock() {
-    for tool in awk chmod cmp cut find grep od readlink sed sort tar tr uniq wc; do
-        has "$tool" || fail 1 "$tool is not there: install it first (findutils, diffutils, tar and coreutils bring such)"
-    done
     trap leave EXIT
     listen
     (: >>"$home/.lock") 2>/dev/null || fail 1 "cannot write to $home: take a folder that you may write to with --prefix \
@@ -211,7 +226,7 @@ DIR, or install as root"
         fi
         [ -e "$home/.lock" ] || fail 75 "another installer has just ended: run the same again"
     else
-        printf 'warning: flock is not there (util-linux brings it): start no second installer meanwhile\n' >&2
+        warn "flock is not there (util-linux brings it): start no second installer meanwhile"
     fi
     locked=yes
     printf '%s of process %s' "$do" $$ >"$home/.lock"
@@ -230,32 +245,56 @@ DIR, or install as root"
 }
 
 make_folder() { # $1 below the prefix; which ones had to be made is remembered: those go again with the last version
-    [ ! -d "$prefix/$1" ] || return 0
-    missing='' folder=$1
-    while [ ! -d "$prefix/$folder" ]; do
-        missing="$folder
-$missing"
-        case $folder in
-        .) break ;;
-        */*) folder=${folder%/*} ;;
-        *) folder=. ;;
-        esac
+    missing='' folder=$prefix/$1
+    while [ -n "$folder" ] && [ ! -d "$folder" ]; do
+        missing="$missing$folder
+"
+        folder=${folder%/*}
     done
+    [ -n "$missing" ] || return 0
     mkdir -p "$prefix/$1" || {
-        printf '%s' "$missing" | remove_folders
+        unmake
         fail 1 "cannot make $prefix/$1: take a folder that you may write to with --prefix DIR, or install as root"
     }
     [ -d "$home" ] || return 0
-    { cat "$home/folders" 2>/dev/null || :; printf '%s' "$missing"; } | sort -u >"$home/.folders.$$"
-    mv -f "$home/.folders.$$" "$home/folders"
+    # One that is not in the list would never go.
+    if ! made=$(told_folders) || ! printf '%s\n' "$made" | sort -u >"$home/.folders.$$" ||
+        ! mv -f "$home/.folders.$$" "$home/folders"; then
+        rm -f "$home/.folders.$$"
+        unmake
+        fail 1 "cannot write $home/folders: is the disk full?"
+    fi
+}
+
+unmake() { # the folders $missing, the deepest first
+    printf '%s' "$missing" | while IFS= read -r folder; do rmdir "$folder" 2>/dev/null || :; done
+}
+
+told_folders() { # those in the list, and $missing
+    [ ! -e "$home/folders" ] || cat "$home/folders" || return 1
+    printf '%s' "$missing" | while IFS= read -r folder; do
+        case $folder in
+        "$prefix") printf '.\n' ;;
+        "$prefix"/*) printf '%s\n' "${folder#"$prefix"/}" ;;
+        */..) ;; # was there, whatever lies before it
+        # By where it lies: the prefix may be called otherwise the next time, or be moved away from there.
+        *) (cd -P "$folder" && pwd -P) ;;
+        esac
+    done
 }
 
 remove_folders() { # those told on stdin, the deepest first; what is not empty holds what others put there
-    awk -F/ '$0 != "" { print ($0 == "." ? 0 : NF), $0 }' | sort -rn | cut -d' ' -f2- |
-        while read -r folder; do
+    root=$(cd -P "$prefix" 2>/dev/null && pwd -P) || root=''
+    awk -F/ '$0 != "" { print ($0 == "." ? 0 : ($0 ~ /^\// ? NF - 10000 : NF)), $0 }' | sort -rn | cut -d' ' -f2- |
+        while IFS= read -r folder; do
             case /$folder/ in
             /./) rmdir "$prefix" 2>/dev/null || : ;;
             */../*) ;;
+            //*) # above the prefix
+                case $root in
+                "$folder"/*) rmdir "$folder" 2>/dev/null || : ;;
+                esac
+                ;;
             *) rmdir "$prefix/$folder" 2>/dev/null || : ;;
             esac
         done
@@ -366,8 +405,7 @@ check_archive() { # $archive, whose sum and signature may lie at $archive.sha256
         expected=$(told_sum "$archive.sha256" "$file")
     elif [ "$check" = no ]; then
         expected=''
-        printf 'warning: %s is installed without a sum (--no-check): whether it is whole, and whose it is, nobody knows\n' \
-            "$from" >&2
+        warn "$from is installed without a sum (--no-check): whether it is whole, and whose it is, nobody knows"
     else
         fail 1 "there is no $from.sha256 beside the archive: fetch that too, or give the sum with --sha256 HEX; --no-check \
 installs whatever it is"
@@ -483,7 +521,7 @@ point() { # the link $1 at $2, by one rename; 1 when it is not
     rm -f "$beside"
     if ! ln -s "$2" "$beside" || ! mv -fT "$beside" "$1"; then
         rm -f "$beside"
-        printf 'error: cannot point %s at %s\n' "$1" "$2" >&2
+        tell "error: cannot point $1 at $2"
         return 1
     fi
 }
@@ -512,7 +550,6 @@ switch() { # to the version $1 from $2, where there is one
     deafen
     # Killed between these two, the current one is still there.
     if { [ -z "$2" ] || point "$home/previous" "versions/$2"; } && point "$home/current" "versions/$1"; then
-        listen
         return
     fi
     if [ -n "$earlier" ]; then
@@ -529,8 +566,19 @@ make_current() { # the version $1
     before=$(named_by "$home/current")
     sync -f "$home" 2>/dev/null || sync
     [ "$before" = "$1" ] || switch "$1" "$before"
-    sync -f "$home" 2>/dev/null || sync
+    settle "$1"
+}
+
+settle() { # the version $1, which is current
+    heed
     sweep
+    # A slow disk takes minutes for it. Ctrl-C reaches the program too, and nobody wants the second one then.
+    if ! sync -f "$home" 2>/dev/null && { [ -n "$stopped" ] || ! sync; }; then
+        [ -n "$stopped" ] || fail 1 "$1 is current, and the disk did not take all of it: run the same again"
+        fail 130 "stopped; $1 is current already, and the disk may not have all of it: run sync before this machine is \
+switched off"
+    fi
+    [ -z "$stopped" ] || warn "asked to stop when $1 was current already: it stays so"
 }
 
 check_still_runs() { # the version $1, before it is made current again
@@ -590,11 +638,11 @@ install() {
             fail 1 "$name is installed with other content: uninstall it first (cargo xtask install --force replaces it)"
         if check_sums "$versions/$name" && [ -x "$versions/$name/bin/anneal" ]; then
             make_current "$name"
-            printf '%s is installed already, and is current\n' "$name"
+            say "$name is installed already, and is current"
         else
             repair
             make_current "$name"
-            printf '%s was damaged and is repaired, and is current\n' "$name"
+            say "$name was damaged and is repaired, and is current"
         fi
         return
     fi
@@ -603,11 +651,11 @@ install() {
     mv -T "$tree" "$placed" || fail 1 "cannot move $tree to $placed"
     make_current "$name"
     [ -x "$prefix/bin/anneal" ] || fail 1 "$name is installed in $versions, but $prefix/bin/anneal leads nowhere"
-    printf 'installed %s as %s\n' "$name" "$prefix/bin/anneal"
     case :$PATH: in
     *:"$prefix/bin":*) ;;
-    *) printf 'warning: %s/bin is not in PATH: add it to PATH in ~/.profile\n' "$prefix" >&2 ;;
+    *) warn "$prefix/bin is not in PATH: add it to PATH in ~/.profile" ;;
     esac
+    say "installed $name as $prefix/bin/anneal"
 }
 
 installed() { # fails when nothing is
@@ -634,8 +682,8 @@ rollback() {
     becomes=$previous
     make_links "$versions/$previous"
     switch "$previous" "$current"
-    sweep
-    printf '%s is current, %s is the one before\n' "$previous" "$current"
+    settle "$previous"
+    say "$previous is current, $current is the one before"
 }
 
 others() { # than $1: names of the versions that are there, the newest last
@@ -672,8 +720,8 @@ uninstall() {
         sweep
         # Somebody may have removed it already.
         [ ! -d "$versions/$current" ] || mv -T "$versions/$current" "$staging/gone"
-        listen
-        printf 'removed %s; %s is current\n' "$current" "$next"
+        heed
+        say "removed $current; $next is current"
         return
     fi
     # The links first: they must not lead to half a version.
@@ -684,7 +732,10 @@ uninstall() {
     wipe "$staging"
     staging=''
     remove_empty
-    printf 'removed all of Anneal in %s\n' "$prefix"
+    say "removed all of Anneal in $prefix"
 }
 
+for tool in awk chmod cmp cut find grep od readlink sed sort tar tr uniq wc; do
+    has "$tool" || fail 1 "$tool is not there: install it first (findutils, diffutils, tar and coreutils bring such)"
+done
 $do

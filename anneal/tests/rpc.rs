@@ -1,6 +1,6 @@
 //! Devices and workers: what is asked for and cannot be, a model on two workers, a worker that goes.
 //!
-//! Most of it takes a build with RPC (`cargo xtask build --set rpc=true`); without one each test says that it was not run.
+//! Most of it takes a build with RPC, as `native` is; without one each test says that it was not run.
 #![cfg(target_os = "linux")]
 
 mod common;

@@ -6,6 +6,7 @@
 
 mod ceiling;
 mod decode;
+mod device;
 mod dynamic;
 mod elf;
 mod error;
@@ -17,6 +18,7 @@ mod program;
 pub mod rules;
 
 pub use ceiling::Ceiling;
+pub use device::{DeviceCode, DeviceCodeKind};
 pub use dynamic::Dynamic;
 pub use error::Error;
 pub use feature::{Feature, Level};

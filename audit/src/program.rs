@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use iced_x86::Code;
 
 use crate::packed::Width;
-use crate::{Dynamic, Error, Feature, decode, elf};
+use crate::{DeviceCode, Dynamic, Error, Feature, decode, elf};
 
 /// The largest file that is read.
 const LARGEST: u64 = 4 << 30;
@@ -22,6 +22,8 @@ pub struct Program {
     pub symbols: Symbols,
     /// What it asks the loader for.
     pub dynamic: Dynamic,
+    /// What is for GPUs in it.
+    pub device: Vec<DeviceCode>,
     /// Functions, and stretches of code without a name.
     pub functions: Vec<Function>,
     /// Number of instructions.
@@ -146,12 +148,13 @@ impl Program {
     /// Disassembles the file's content; `path` is only for the errors.
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, Error> {
         let image = elf::read(bytes, path)?;
+        let damaged = |what: String| Error::Damaged { path: path.to_path_buf(), what };
         let mut program = Program {
             path: path.to_path_buf(),
             size: bytes.len() as u64,
             symbols: image.symbols,
-            dynamic: Dynamic::read(bytes)
-                .map_err(|error| Error::Damaged { path: path.to_path_buf(), what: error.to_string() })?,
+            dynamic: Dynamic::read(bytes).map_err(|error| damaged(error.to_string()))?,
+            device: DeviceCode::read(bytes).map_err(damaged)?,
             functions: Vec::new(),
             instructions: 0,
             code: image.sections.iter().map(|section| section.bytes.len() as u64).sum(),

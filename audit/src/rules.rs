@@ -23,6 +23,19 @@ pub struct Rules {
     /// Kernels that must be vectorised.
     #[serde(default, rename = "kernel")]
     pub kernels: Vec<Kernel>,
+    /// Families of kernels for GPUs, which are counted.
+    #[serde(default, rename = "device_kernel")]
+    pub device_kernels: Vec<DeviceKernels>,
+}
+
+/// Kernels for GPUs that do one thing.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceKernels {
+    /// What they are called by people.
+    pub family: String,
+    /// Names of the functions that start them.
+    pub symbols: Vec<Pattern>,
 }
 
 /// Functions that are run only where the CPU has what they use.
@@ -124,6 +137,14 @@ impl Pattern {
 }
 
 impl Rules {
+    /// The family of the kernel that the function `name` starts. Parts that compilers split off are no kernels.
+    pub fn device_family(&self, name: &str) -> Option<&str> {
+        let whole = !name.contains('.');
+        let of = |kernels: &&DeviceKernels| kernels.symbols.iter().any(|pattern| pattern.matches_name(name));
+        let family = self.device_kernels.iter().filter(|_| whole).find(of)?;
+        Some(&family.family)
+    }
+
     /// The entry that lets `function` use `feature` on a CPU that may not have it.
     pub fn allows(&self, function: &Function, feature: &str) -> Option<&Allow> {
         self.allow.iter().find(|allow| {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Glibc;
+use crate::{Bytes, Glibc};
 
 /// What a build was held against.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,9 +68,39 @@ pub struct Audit {
     /// Vector kernels that were found, and as wide as they should be.
     #[serde(default)]
     pub kernels: u32,
+    /// What is for GPUs in the files, where anything is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceAudit>,
     /// Wall-clock seconds.
     #[serde(default)]
     pub seconds: f64,
+}
+
+/// Code for NVIDIA's GPUs in the files of a build.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DeviceAudit {
+    /// By architecture: `sm_90` is a binary for compute capability 9.0, `compute_90` text that the driver compiles.
+    pub architectures: BTreeMap<String, DeviceArchitecture>,
+    /// Kernels by family, as far as the files have names: each instance of a template counts.
+    #[serde(default)]
+    pub kernels: BTreeMap<String, u32>,
+    /// Libraries of CUDA that the loader must find before the program starts; none where they are loaded when they are
+    /// needed.
+    #[serde(default)]
+    pub libraries: Vec<String>,
+}
+
+/// Code for one architecture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DeviceArchitecture {
+    /// Pieces, about one for each source file.
+    pub pieces: u32,
+    /// Bytes in the file.
+    pub stored: Bytes,
+    /// Bytes once unpacked.
+    pub unpacked: Bytes,
 }
 
 /// A function that may use more than x86-64-v3.

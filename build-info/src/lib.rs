@@ -3,6 +3,7 @@
 //! a live machine is the job of the `host` crate.
 
 pub mod audit;
+pub mod device;
 pub mod evaluation;
 pub mod gate;
 mod glibc;
@@ -21,6 +22,7 @@ pub mod tuning;
 mod units;
 pub mod words;
 
+pub use device::promised_device;
 pub use gate::Gate;
 pub use glibc::Glibc;
 pub use host::Host;

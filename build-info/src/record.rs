@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::audit::Audit;
+pub use crate::device::Cuda;
 use crate::optimized::{Bolt, Gain, Pgo};
 use crate::switches::{OpenMp, Switches};
 use crate::{Bytes, Gate, Glibc, Host, Sha256, ThreadBudget};
 
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
-pub const SCHEMA_VERSION: &str = "1.4";
+pub const SCHEMA_VERSION: &str = "1.5";
 
 /// The record of one build. It keeps the names that existing scripts read (`build_type`, `date`, `hostname`,
 /// `cpu_model`, `cpu_flags`, `cmake_flags`, `llama_version`, `compiler`, `reproducible`, `optimal_threads`).
@@ -70,6 +71,10 @@ pub struct BuildInfo {
     /// BLAS library, if one was linked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blas: Option<Blas>,
+    /// What it was compiled for, where it is a build for NVIDIA's GPUs. The engine then refuses to go on without one, see
+    /// `--require-gpu`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<Cuda>,
     /// Who runs the threads: OpenMP or ggml's own pool.
     pub threading: Threading,
     /// The OpenMP runtime, where it is OpenMP.

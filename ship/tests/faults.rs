@@ -266,6 +266,41 @@ fn a_kill_at_any_moment_leaves_a_version_that_runs() {
     }
 }
 
+/// Killed between the two renames of a switch both links lead to one version; or what the way back led to is gone.
+#[test]
+fn a_kill_within_a_switch_leaves_a_way_back() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path());
+    let previous = [Some(name("0.2.0")), Some(name("0.0.9")), None];
+    for (installer, previous) in BOTH.into_iter().flat_map(|each| previous.clone().map(|link| (each, link))) {
+        let prefix = tempfile::tempdir_in(temp.path()).unwrap();
+        let prefix = prefix.path();
+        for version in ["0.1.0", "0.3.0", "0.2.0"] {
+            let (code, words) = installer.install(&archive(&dist, version), prefix);
+            assert_eq!(code, 0, "{installer:?}: {words}");
+        }
+        let link = prefix.join("lib/anneal/previous");
+        fs::remove_file(&link).unwrap();
+        if let Some(previous) = &previous {
+            std::os::unix::fs::symlink(format!("versions/{previous}"), &link).unwrap();
+        }
+        if installer == Installer::Ship {
+            let list = Order::List(ship::order::List { prefix: Some(prefix.to_path_buf()) });
+            let (_, reply) = common::ship(&list);
+            let ship::Reply::Done(ship::Answer::Listed(listed)) = reply else { panic!("{reply:?}") };
+            let back: Vec<_> =
+                listed.iter().filter(|version| version.previous).map(|one| &one.name).collect();
+            assert_eq!(back, [&name("0.3.0")], "{previous:?}");
+        }
+        // And from there back again.
+        for expected in ["anneal 0.3.0", "anneal 0.2.0"] {
+            let (code, words) = installer.rollback(prefix);
+            assert_eq!(code, 0, "{installer:?}, {previous:?}: {words}");
+            assert_eq!(runs(prefix).as_deref(), Some(expected), "{installer:?}, {previous:?}: {words}");
+        }
+    }
+}
+
 #[test]
 fn whoever_is_asked_to_stop_takes_away_what_was_begun() {
     let temp = tempfile::tempdir().unwrap();
@@ -359,6 +394,32 @@ fn a_disk_that_fails_after_the_switch_takes_nothing_away() {
     assert_eq!(code, 1, "{reply:?}");
     assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"), "{reply:?}");
     assert!(page.is_file());
+}
+
+/// install.sh on such a device is in shell.rs.
+#[test]
+fn what_cannot_be_answered_is_done_all_the_same() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path());
+    let prefix = temp.path().join("prefix");
+    for version in ["0.1.0", "0.2.0"] {
+        let install = Order::Install(Install {
+            from: archive(&dist, version).display().to_string(),
+            prefix: Some(prefix.clone()),
+            ..Install::default()
+        });
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ship"));
+        command.env_remove("ANNEAL_MINISIGN_KEY").stdin(Stdio::piped()).stdout(full).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(&serde_json::to_vec(&install).unwrap()).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        let words = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{words}");
+        assert!(words.contains("cannot write the reply to stdout"), "{words}");
+        assert_eq!(runs(&prefix), Some(format!("anneal {version}")));
+        assert_eq!(leavings(&prefix), Vec::<String>::new());
+    }
 }
 
 #[test]

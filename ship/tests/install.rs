@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 
 use common::{BOTH, Installer, archives, name, runs, said, ship, snapshot};
 use ship::order::{Install, List, Uninstall};
@@ -73,6 +74,84 @@ fn a_prefix_that_was_made_goes_again() {
         let (code, words) = installer.uninstall(&prefix, true);
         assert_eq!(code, 0, "{installer:?}: {words}");
         assert!(!prefix.exists(), "{installer:?} left {:?}", snapshot(&prefix));
+    }
+}
+
+#[test]
+fn folders_that_were_made_above_a_prefix_go_again_and_those_of_others_stay() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0"]);
+    let archive = dist.join(format!("{}.tar.zst", name("0.1.0")));
+    let damaged = temp.path().join(archive.file_name().unwrap());
+    fs::write(&damaged, "no archive").unwrap();
+    for (first, second) in [
+        (Installer::Ship, Installer::Script),
+        (Installer::Script, Installer::Ship),
+        (Installer::Ship, Installer::Ship),
+        (Installer::Script, Installer::Script),
+    ] {
+        let root = tempfile::tempdir_in(temp.path()).unwrap();
+        let root = root.path();
+        let below = |name: &str| root.join(name);
+        let installed = |prefix: &Path| {
+            let (code, words) = first.install(&archive, prefix);
+            assert_eq!(code, 0, "{first:?}: {words}");
+        };
+        let removed = |prefix: &Path| {
+            let (code, words) = second.uninstall(prefix, true);
+            assert_eq!(code, 0, "{second:?}: {words}");
+        };
+        // Refused, and not even begun: a file is in the way.
+        let sum = ["--sha256", &"0".repeat(64)];
+        let wrong = |order: &mut Install| order.sha256 = Some("0".repeat(64));
+        let (code, words) =
+            first.install_with(damaged.to_str().unwrap(), &below("a new/b/prefix"), wrong, &sum);
+        assert_eq!((code, snapshot(root).len()), (1, 0), "{first:?}: {words}");
+        fs::write(below("file"), "").unwrap();
+        let (code, words) = first.install(&archive, &below("file/b/prefix"));
+        assert_eq!((code, snapshot(root).len()), (1, 1), "{first:?}: {words}");
+        fs::remove_file(below("file")).unwrap();
+
+        // However it is called.
+        symlink(root, below("link")).unwrap();
+        installed(&below("link/a new/../a new/b/prefix"));
+        removed(&below("a new/b/prefix/"));
+        fs::remove_file(below("link")).unwrap();
+        assert_eq!(snapshot(root).len(), 0, "{first:?}, {second:?}: {:?}", snapshot(root));
+
+        // What was there stays, empty as it is; so does what somebody used meanwhile.
+        fs::create_dir_all(below("theirs/empty")).unwrap();
+        installed(&below("theirs/empty/new/prefix"));
+        removed(&below("theirs/empty/new/prefix"));
+        assert_eq!(snapshot(root).into_keys().collect::<Vec<_>>(), ["theirs", "theirs/empty"]);
+        installed(&below("theirs/empty/new/prefix"));
+        fs::write(below("theirs/empty/new/file"), "theirs").unwrap();
+        removed(&below("theirs/empty/new/prefix"));
+        assert_eq!(snapshot(&below("theirs/empty")).into_keys().collect::<Vec<_>>(), ["new", "new/file"]);
+
+        // Moved to a folder of somebody else.
+        installed(&below("a/prefix"));
+        fs::create_dir(below("kept")).unwrap();
+        fs::rename(below("a/prefix"), below("kept/prefix")).unwrap();
+        removed(&below("kept/prefix"));
+        assert!(below("kept").is_dir() && !below("kept/prefix").exists(), "{second:?}");
+    }
+}
+
+/// Killed when all versions were gone: the rest goes with `--all`.
+#[test]
+fn what_a_killed_one_has_left_goes_with_all() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0"]);
+    for installer in BOTH {
+        let prefix = temp.path().join("prefix");
+        let (code, words) = installer.install(&dist.join(format!("{}.tar.zst", name("0.1.0"))), &prefix);
+        assert_eq!(code, 0, "{installer:?}: {words}");
+        fs::remove_dir_all(prefix.join("lib/anneal/versions")).unwrap();
+        let (code, words) = installer.uninstall(&prefix, false);
+        assert_eq!(code, 1, "{installer:?}: {words}");
+        let (code, words) = installer.uninstall(&prefix, true);
+        assert_eq!((code, prefix.exists()), (0, false), "{installer:?}: {words}: {:?}", snapshot(&prefix));
     }
 }
 

@@ -96,6 +96,7 @@ fn the_members_are_as_others_read_them() {
             "sbom.cdx.json",
             "share/bash-completion/completions/anneal",
             "share/doc/anneal/LICENSE",
+            "share/doc/anneal/README.md",
             "share/doc/anneal/THIRD-PARTY/README",
             "share/doc/anneal/THIRD-PARTY/llama.cpp-b1/LICENSE",
             "share/doc/anneal/THIRD-PARTY/llama.cpp-b1/vendor/x/LICENSE",
@@ -155,6 +156,35 @@ fn installers_find_what_was_placed_and_nothing_else() {
     common::placed(second.clone(), &out);
     assert_eq!(listed().unwrap(), [entry(".tar.gz", &second[1]), entry(".tar.zst", &second[0])]);
     run("sha256sum", &["-c", "--strict", &format!("{top}.tar.zst.sha256")], &out);
+}
+
+/// It is read where neither the sources nor a network are.
+#[test]
+fn an_archives_readme_is_of_this_archive_and_leads_to_what_is_in_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = temp.path().join("build");
+    build(&folder, "anneal");
+    let out = temp.path().join("dist");
+    packed(order(&folder, "0.1.0", &out));
+    let top = name("0.1.0");
+    run("tar", &["-xzf", &format!("{top}.tar.gz")], &out);
+    let text = fs::read_to_string(out.join(&top).join("share/doc/anneal/README.md")).unwrap();
+    assert!(text.starts_with("# Anneal 0.1.0, profile portable\n"), "{text}");
+    for told in [format!("sh install.sh --from {top}.tar.zst\n"), format!("for `{}`", common::target())] {
+        assert!(text.contains(&told), "no {told:?} in {text}");
+    }
+    assert!(!text.contains('@') && !text.contains("cargo"), "{text}");
+    // Links lead nowhere from there.
+    assert!(!text.contains("]("), "{text}");
+    let spans = text.split('`').skip(1).step_by(2).filter(|span| !span.contains(char::is_whitespace));
+    let paths =
+        spans.filter(|span| ["bin/", "share/", "build_info", "sbom"].iter().any(|at| span.starts_with(at)));
+    let mut seen = 0;
+    for path in paths {
+        assert!(out.join(&top).join(path).exists(), "{path} is not in the archive");
+        seen += 1;
+    }
+    assert!(seen >= 5, "{seen}");
 }
 
 /// As long as a header has room for, and no longer: told before anything is packed.

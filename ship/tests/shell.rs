@@ -4,8 +4,9 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use common::{Installer, archives, name, runs, script_with, snapshot, stand_in, tools};
+use common::{Installer, archives, name, runs, script_command, script_with, snapshot, stand_in, tools};
 
 fn archive(dist: &Path, version: &str) -> PathBuf {
     dist.join(format!("{}.tar.zst", name(version)))
@@ -49,6 +50,85 @@ fn a_signal_at_the_switch_takes_nothing_away() {
             let (code, words) = script_with(&bin, &["--rollback"], &prefix);
             assert_eq!((code, runs(&prefix).as_deref()), (0, Some(expected)), "{signal}: {words}");
         }
+    }
+}
+
+/// Asked to stop while the disk takes what is current already, which is the longest part of a switch; what that program
+/// says then, and what is said of it.
+#[test]
+fn a_signal_after_the_switch_tells_what_is_current() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dist, prefix) = prepared(temp.path());
+    let cases = [
+        ("kill -TERM $PPID; exit 0", 0, "asked to stop when"),
+        // Ctrl-C reaches both.
+        ("kill -INT $PPID; kill -INT $$", 130, "may not have all of it"),
+        ("kill -HUP $PPID; exit 1", 130, "may not have all of it"),
+        ("exit 1", 1, "did not take all of it"),
+    ];
+    let from = archive(&dist, "0.3.0");
+    let switches = [(&["--from", from.to_str().unwrap()][..], "0.3.0"), (&["--rollback"], "0.2.0")];
+    for (turn, (does, expected, told)) in cases.into_iter().enumerate() {
+        for (arguments, version) in switches {
+            let folder = temp.path().join(format!("{turn}-{version}"));
+            fs::create_dir(&folder).unwrap();
+            let bin = tools(&folder, &[]);
+            let script = format!(
+                "case $(readlink '{}/lib/anneal/current') in versions/{}) {does} ;; esac\nexec \"$real\" \"$@\"",
+                prefix.display(),
+                name(version)
+            );
+            stand_in(&bin, "sync", &script);
+            let (code, words) = script_with(&bin, arguments, &prefix);
+            assert_eq!(code, expected, "{does}: {arguments:?}: {words}");
+            assert!(words.contains(told) && words.contains(&name(version)), "{does}: {arguments:?}: {words}");
+            assert_eq!(runs(&prefix), Some(format!("anneal {version}")), "{does}: {arguments:?}: {words}");
+        }
+    }
+}
+
+/// Onto a full device, or to a reader that is gone: what was done stays done, what was refused stays refused, and the exit
+/// code is told apart from that.
+#[test]
+fn what_cannot_be_said_is_done_all_the_same() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dist, prefix) = prepared(temp.path());
+    let from = archive(&dist, "0.3.0");
+    let from = from.to_str().unwrap();
+    let redirected = |arguments: &[&str], to: &str| {
+        let script = script_command(arguments, &prefix);
+        let words = script.get_args().map(|word| format!("'{}'", word.display()));
+        let line = format!("sh {} {to}", words.collect::<Vec<_>>().join(" "));
+        let output = Command::new("bash").args(["-o", "pipefail", "-c", &line]).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    // Each does what the one before has undone.
+    for (to, expected, told) in [
+        (">/dev/full", 1, "cannot write to stdout, and this is done: "),
+        (">/dev/full 2>&1", 1, ""),
+        ("2>/dev/full", 0, ""),
+        ("2>&1 | true", 0, ""),
+    ] {
+        for (arguments, version) in [
+            (&["--from", from][..], "0.3.0"),
+            (&["--rollback"], "0.2.0"),
+            (&["--from", from], "0.3.0"),
+            (&["--uninstall"], "0.2.0"),
+        ] {
+            let (code, words) = redirected(arguments, to);
+            assert_eq!(code, expected, "{arguments:?} {to}: {words}");
+            assert!(words.contains(told), "{arguments:?} {to}: {words}");
+            assert_eq!(runs(&prefix), Some(format!("anneal {version}")), "{arguments:?} {to}: {words}");
+            let left = |name: &String| name.contains(".staging-");
+            assert!(!snapshot(&prefix).keys().any(left), "{arguments:?} {to}: {:?}", snapshot(&prefix));
+        }
+        // Said or not, the code is that of the error.
+        assert_eq!(redirected(&["--nonsense"], to).0, 2, "{to}");
+    }
+    for to in [">/dev/full", ">/dev/full 2>&1"] {
+        Installer::Script.install(Path::new(from), &prefix);
+        let (code, words) = redirected(&["--uninstall", "--all"], to);
+        assert_eq!((code, snapshot(&prefix).len()), (1, 0), "{to}: {words}");
     }
 }
 

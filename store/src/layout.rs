@@ -4,7 +4,7 @@
 //! v1/objects/<sha256>.tar.zst             an archive, by the digest of its bytes; never changed
 //! v1/builds/<key>.json                    an entry: the first one stays
 //! v1/kinds/<kind>/<profile>.json          the newest entries for a kind of CPUs: for servers that list nothing
-//! v1/tuning/<key>/<sha256>.json           what was tuned with that build, by the digest of the CPU's key
+//! v1/tuning/<key>/<cpu>.json              what was tuned with that build, by the digest of the CPU's key
 //! v1/probe                                in a bucket: a few bytes that its server refused to put twice
 //! ```
 

@@ -9,7 +9,9 @@ use build_info::record::Tool;
 use crate::cache::{Question, answers};
 use crate::probe::Refusal;
 use crate::search::{Program, SearchPath, entries, file_name};
-use crate::{CMAKE_AT_LEAST, Compiler, Emulator, NvccHosts, Toolchain, Version, ZIG, blas, libraries, parse};
+use crate::{
+    CMAKE_AT_LEAST, Compiler, Cuda, Emulator, Toolchain, Version, ZIG, blas, cuda, libraries, parse,
+};
 
 const VERSION: &[&str] = &["--version"];
 /// `llvm-profdata --version` is unknown to LLVM 14; asked of a subcommand, all versions tell it.
@@ -17,6 +19,8 @@ const SUBCOMMAND_VERSION: &[&str] = &["merge", "--version"];
 /// zig has a command for it.
 const ZIG_VERSION: &[&str] = &["version"];
 const VERBOSE_VERSION: &[&str] = &["-vV"];
+/// What nvcc compiles for.
+const GPU_CODES: &[&str] = &["--list-gpu-code"];
 /// Where rustc looks for standard libraries.
 const SYSROOT: &[&str] = &["--print", "sysroot"];
 const PC_PATH: &[&str] = &["--variable", "pc_path", "pkg-config"];
@@ -61,8 +65,6 @@ const AARCH64_SYSROOTS: [&str; 2] = ["usr/aarch64-linux-gnu", ""];
 /// `cache` until they change. A tool that hangs, crashes or talks rubbish counts as not there.
 pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
     let asked = Asked::new(search, cache);
-    let nvcc = asked.first(&["nvcc"], parse::nvcc);
-    let nvcc_hosts = nvcc.as_ref().and_then(|nvcc| host_compilers(&nvcc.path));
     let pc_path = asked.texts(&["pkg-config", "pkgconf"]).next().map(|(_, text)| text);
     Toolchain {
         compilers: asked.compilers(),
@@ -75,8 +77,7 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
         llvm_profdata: asked.llvm_tools("llvm-profdata", parse::llvm),
         llvm_bolt: asked.llvm_tools("llvm-bolt", parse::llvm),
         llvm_ar: asked.llvm_tools("llvm-ar", parse::llvm),
-        nvcc,
-        nvcc_hosts,
+        cuda: asked.cuda(search),
         sccache: asked.first(&["sccache"], parse::plain),
         ccache: asked.first(&["ccache"], parse::plain),
         libclang: libraries::libclangs(search),
@@ -96,6 +97,8 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
 struct Asked {
     programs: Vec<Program>,
     answers: BTreeMap<PathBuf, String>,
+    /// What nvcc answered when it was asked for its architectures.
+    gpu_codes: BTreeMap<PathBuf, String>,
     /// What rustc answered when it was asked for its libraries.
     sysroot: Option<PathBuf>,
     silent: Vec<PathBuf>,
@@ -116,6 +119,8 @@ impl Asked {
                     [VERBOSE_VERSION, SYSROOT].map(|args| (path(), rustc_question(search, program, args))),
                 ),
                 "zig" => questions.push((path(), Question::new(&program.path, ZIG_VERSION))),
+                "nvcc" => questions
+                    .extend([VERSION, GPU_CODES].map(|args| (path(), Question::new(&program.path, args)))),
                 "llvm-profdata" => questions.push((path(), Question::new(&program.path, SUBCOMMAND_VERSION))),
                 "pkg-config" | "pkgconf" => questions.push((path(), Question::new(&program.path, PC_PATH))),
                 stem => {
@@ -129,6 +134,7 @@ impl Asked {
         let (paths, questions): (Vec<PathBuf>, Vec<Question>) = questions.into_iter().unzip();
         let answered = paths.into_iter().zip(answers(&questions, cache, search.patience));
         let mut answers = BTreeMap::new();
+        let mut gpu_codes = BTreeMap::new();
         let mut sysroot = None;
         let mut silent = Vec::new();
         for ((path, answer), question) in answered.zip(&questions) {
@@ -137,12 +143,13 @@ impl Asked {
                 Ok(text) if question.args == SYSROOT => {
                     sysroot = sysroot.or_else(|| Some(PathBuf::from(text.trim())));
                 }
+                Ok(text) if question.args == GPU_CODES => drop(gpu_codes.insert(path, text)),
                 Ok(text) => drop(answers.insert(path, text)),
                 Err(Refusal::OutOfTime) => silent.push(path),
                 Err(Refusal::Failed) => {}
             }
         }
-        Self { programs, answers, sysroot, silent }
+        Self { programs, answers, gpu_codes, sysroot, silent }
     }
 
     /// The programs with one of these names that answered, with the answers; the first name first, then
@@ -186,6 +193,30 @@ impl Asked {
     fn zig(&self) -> Option<Tool> {
         let wanted = |(version, _): &(Version, Tool)| *version == ZIG;
         self.tools(&["zig"], parse::plain).into_iter().find(wanted).map(|(_, tool)| tool)
+    }
+
+    /// NVIDIA's toolkits. One that the user names goes before all, and one that `setup` installed was wanted in place of
+    /// what the machine has.
+    fn cuda(&self, search: &SearchPath) -> Vec<Cuda> {
+        let named = search.cuda_home.as_ref().and_then(|home| std::fs::canonicalize(home).ok());
+        let own = search.own_cuda().and_then(|own| std::fs::canonicalize(own).ok());
+        let rank = |cuda: &Cuda| {
+            [&named, &own]
+                .iter()
+                .position(|folder| folder.as_ref().is_some_and(|folder| cuda.root.starts_with(folder)))
+                .unwrap_or(2)
+        };
+        let codes = |nvcc: &Path| self.gpu_codes.get(nvcc).map_or("", String::as_str);
+        let mut found: Vec<Cuda> = self
+            .tools(&["nvcc"], parse::nvcc)
+            .into_iter()
+            .filter_map(|(_, nvcc)| {
+                let codes = codes(&nvcc.path);
+                cuda::toolkit(search, nvcc, codes)
+            })
+            .collect();
+        found.sort_by_key(rank);
+        found
     }
 
     /// Targets whose libraries lie in rustc's folders.
@@ -257,16 +288,6 @@ fn rustc_question(search: &SearchPath, program: &Program, args: &'static [&'stat
         .also
         .extend(checkout.flat_map(|dir| [dir.join("rust-toolchain.toml"), dir.join("rust-toolchain")]));
     question
-}
-
-/// CUDA's own word on host compilers; its header lies beside the programs, under one of two names.
-fn host_compilers(nvcc: &Path) -> Option<NvccHosts> {
-    let real = std::fs::canonicalize(nvcc).ok()?;
-    let cuda = real.parent()?.parent()?;
-    ["include", "targets/x86_64-linux/include", "targets/sbsa-linux/include"]
-        .iter()
-        .find_map(|include| std::fs::read_to_string(cuda.join(include).join("crt/host_config.h")).ok())
-        .map(|header| parse::nvcc_hosts(&header))
 }
 
 #[cfg(test)]

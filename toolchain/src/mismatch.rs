@@ -191,33 +191,26 @@ impl Check<'_> {
         }
     }
 
-    /// CUDA refuses host compilers newer than it knows.
+    /// CUDA refuses host compilers newer than it knows; a build takes any that it does not.
     fn nvcc(&self) -> Option<Mismatch> {
-        let (nvcc, hosts) = (self.toolchain.nvcc.as_ref()?, self.toolchain.nvcc_hosts?);
-        let newest = |compiler: &Compiler| match compiler.kind {
-            CompilerKind::Clang => hosts.clang,
-            CompilerKind::Gcc => hosts.gcc,
-        };
-        let fits =
-            |compiler: &&Compiler| newest(compiler).is_none_or(|newest| compiler.version.major <= newest);
-        let default = self.toolchain.default_compiler.as_ref().or(self.toolchain.compilers.first())?;
-        if fits(&default) {
+        let cuda = self.toolchain.cuda.first()?;
+        if self.toolchain.compilers.iter().any(|compiler| cuda.takes(compiler)) {
             return None;
         }
-        let other = self.toolchain.compilers.iter().find(fits);
-        let bound = newest(default).unwrap_or_default();
+        let first = self.toolchain.default_compiler.as_ref().or(self.toolchain.compilers.first())?;
+        let bound = cuda.hosts.newest(first.kind).unwrap_or_default();
         Some(Mismatch {
-            severity: if other.is_some() { Severity::Note } else { Severity::Costs },
-            what: format!("nvcc {} and {} {}", nvcc.version, default.kind, default.version),
-            why: format!("this CUDA takes {} up to version {bound} as its host compiler", default.kind),
-            mend: match other {
-                Some(other) => format!("-DCMAKE_CUDA_HOST_COMPILER={}", other.cxx.display()),
-                None => match (self.manager, default.kind) {
-                    (Some(Manager::Apt), CompilerKind::Gcc) => {
-                        Manager::Apt.install_by_hand(&[format!("g++-{bound}")])
-                    }
-                    _ => format!("install {} {bound} beside it, or a newer CUDA", default.kind),
-                },
+            severity: Severity::Costs,
+            what: format!("nvcc {} and {} {}", cuda.nvcc.version, first.kind, first.version),
+            why: format!("this CUDA takes {} up to version {bound} as its host compiler", first.kind),
+            mend: match (self.manager, first.kind) {
+                (Some(Manager::Apt), CompilerKind::Gcc) => {
+                    Manager::Apt.install_by_hand(&[format!("g++-{bound}")])
+                }
+                _ => format!(
+                    "install {} {bound} beside it, or a newer CUDA: `cargo xtask setup --cuda`",
+                    first.kind
+                ),
             },
         })
     }

@@ -72,6 +72,15 @@ pub(crate) fn nvcc_hosts(header: &str) -> NvccHosts {
     }
 }
 
+/// The compute capabilities in `nvcc --list-gpu-code`, times ten: a `sm_90` in a line each, in no order.
+pub(crate) fn gpu_codes(text: &str) -> Vec<u32> {
+    let mut codes: Vec<u32> =
+        text.lines().filter_map(|line| line.trim().strip_prefix("sm_")?.parse().ok()).collect();
+    codes.sort_unstable();
+    codes.dedup();
+    codes
+}
+
 fn after(text: &str, marker: &str) -> Option<Version> {
     text.split_once(marker)?.1.parse().ok()
 }
@@ -167,5 +176,12 @@ mod tests {
             #if (__clang_major__ >= 23) || (__clang_major__ < 3)\n#error\n#endif\n";
         assert_eq!(nvcc_hosts(header), NvccHosts { gcc: Some(16), clang: Some(22) });
         assert_eq!(nvcc_hosts("nothing of the kind"), NvccHosts::default());
+    }
+
+    #[test]
+    fn architectures_are_read_from_nvccs_list() {
+        // CUDA 13.5's own order; of those for one card alone (`sm_90a`) the plain one stands beside them.
+        assert_eq!(gpu_codes("sm_75\nsm_80\nsm_110\nsm_103\nsm_90a\nsm_90\n"), [75, 80, 90, 103, 110]);
+        assert_eq!(gpu_codes("nvcc fatal   : Unknown option '--list-gpu-code'"), [0u32; 0]);
     }
 }

@@ -66,6 +66,11 @@ impl SearchPath {
         self.own_tools.as_ref().map(|tools| tools.join("mkl"))
     }
 
+    /// Where pip puts the CUDA toolkit that `setup` installs.
+    pub(crate) fn own_cuda(&self) -> Option<PathBuf> {
+        self.own_tools.as_ref().map(|tools| tools.join("cuda"))
+    }
+
     /// The first program called `name` on the path.
     pub(crate) fn which(&self, name: &str) -> Option<PathBuf> {
         self.dirs
@@ -119,6 +124,11 @@ impl SearchPath {
             dirs.extend(["cmake/data/bin", "ninja/data/bin", "ziglang", "bin"].map(|dir| packages.join(dir)));
         }
         dirs.extend(self.cuda_home.iter().map(|cuda| cuda.join("bin")));
+        // The wheels' folder is named after their major version.
+        let own_cuda = self.own_cuda().map(|cuda| entries(&cuda.join("nvidia"))).unwrap_or_default();
+        dirs.extend(
+            own_cuda.iter().filter(|dir| file_name(dir).starts_with("cu")).map(|dir| dir.join("bin")),
+        );
         dirs.extend(
             ["usr/local/cuda/bin", "opt/cuda/bin", "opt/homebrew/bin"].map(|dir| self.root.join(dir)),
         );

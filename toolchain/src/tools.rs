@@ -24,6 +24,8 @@ pub const ZIG: Version = Version::new(0, 17, 1);
 pub const ZIG_CLANG: Version = Version::new(22, 1, 8);
 /// The other architecture that builds are made for, where the machine is not of it: as rustc calls it.
 pub const AARCH64: &str = "aarch64-unknown-linux-gnu";
+/// The CUDA that `setup` installs.
+pub const CUDA: Version = Version::new(13, 5, 0);
 /// Oldest libclang that bindgen loads.
 pub const LIBCLANG_AT_LEAST: u32 = 9;
 
@@ -51,10 +53,9 @@ pub struct Toolchain {
     pub llvm_bolt: Vec<Tool>,
     /// `llvm-ar` of the same majors.
     pub llvm_ar: Vec<Tool>,
-    /// CUDA's compiler.
-    pub nvcc: Option<Tool>,
-    /// Newest host compilers that this nvcc takes.
-    pub nvcc_hosts: Option<NvccHosts>,
+    /// NVIDIA's toolkits: that of `CUDA_HOME`, then the one that `setup` installed, those on the path, and those in the
+    /// usual places.
+    pub cuda: Vec<Cuda>,
     /// Compiler cache.
     pub sccache: Option<Tool>,
     /// Compiler cache.
@@ -174,6 +175,51 @@ impl fmt::Display for BlasThreading {
     }
 }
 
+/// NVIDIA's toolkit, as far as a build needs it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cuda {
+    /// Its compiler.
+    pub nvcc: Tool,
+    /// The folder whose `bin` holds the compiler, behind all links.
+    pub root: PathBuf,
+    /// Newest host compilers that it takes.
+    #[serde(default)]
+    pub hosts: NvccHosts,
+    /// Compute capabilities that it compiles for, times ten, ascending: 75 is 7.5. Empty where it does not tell (before
+    /// CUDA 11).
+    #[serde(default)]
+    pub architectures: Vec<u32>,
+    /// Folder of the runtime's headers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub include: Option<PathBuf>,
+    /// Folder of cuBLAS's headers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cublas_include: Option<PathBuf>,
+    /// The runtime, as an archive: it becomes part of the program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<PathBuf>,
+    /// cuBLAS. Only needed when the program runs, and not by all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cublas: Option<PathBuf>,
+}
+
+impl Cuda {
+    /// Whether all is there that a build compiles and links with.
+    pub fn is_whole(&self) -> bool {
+        self.include.is_some() && self.cublas_include.is_some() && self.runtime.is_some()
+    }
+
+    /// Whether it compiles for the compute capability `architecture`, times ten; one that does not tell may.
+    pub fn compiles_for(&self, architecture: u32) -> bool {
+        self.architectures.is_empty() || self.architectures.contains(&architecture)
+    }
+
+    /// Whether `compiler` can be its host compiler.
+    pub fn takes(&self, compiler: &Compiler) -> bool {
+        self.hosts.newest(compiler.kind).is_none_or(|newest| compiler.version.major <= newest)
+    }
+}
+
 /// Newest host compilers that nvcc takes, as its `crt/host_config.h` says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvccHosts {
@@ -181,6 +227,16 @@ pub struct NvccHosts {
     pub gcc: Option<u32>,
     /// Newest major version of clang.
     pub clang: Option<u32>,
+}
+
+impl NvccHosts {
+    /// Newest major version of a family; nothing where the header does not tell.
+    pub fn newest(self, kind: CompilerKind) -> Option<u32> {
+        match kind {
+            CompilerKind::Clang => self.clang,
+            CompilerKind::Gcc => self.gcc,
+        }
+    }
 }
 
 /// The Rust compiler.

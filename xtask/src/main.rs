@@ -30,10 +30,11 @@ mod workspace;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    let cli = commands::Cli::parse();
+    let cli = match commands::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
     let ui = ui::Ui::new(&cli.global);
     let result = process::catch_signals().and_then(|()| commands::dispatch(cli, &ui));
     match result {

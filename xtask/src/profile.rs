@@ -48,6 +48,12 @@ pub struct Profile {
     pub threading: Threading,
     /// BLAS.
     pub blas: Blas,
+    /// Whether it can compute on other machines, and for them.
+    pub rpc: bool,
+    /// Which GPUs the program computes on.
+    pub gpu: Gpu,
+    /// Of these, where they are NVIDIA's.
+    pub cuda: CudaChoice,
     /// CMake targets.
     pub targets: Vec<String>,
     /// Link-time optimisation.
@@ -157,6 +163,27 @@ choice!(
     }
 );
 choice!(
+    /// Which GPUs the program computes on, beside the CPU.
+    Gpu {
+        /// None.
+        Off = "off",
+        /// NVIDIA's.
+        Cuda = "cuda",
+    }
+);
+choice!(
+    /// How quantised weights are multiplied with many tokens on NVIDIA's GPUs. Single tokens have kernels of their own
+    /// (MMVQ).
+    CudaMulMat {
+        /// As llama.cpp chooses by the card: its own kernels (MMQ) on Turing and later, cuBLAS for large batches on Volta.
+        Auto = "auto",
+        /// Always MMQ.
+        Mmq = "mmq",
+        /// Always cuBLAS, on weights that are unpacked first.
+        Cublas = "cublas",
+    }
+);
+choice!(
     /// Link-time optimisation of ggml, libllama and the engine.
     Lto {
         /// None across files.
@@ -179,6 +206,18 @@ choice!(
         Rust = "rust",
     }
 );
+
+/// What a build for NVIDIA's GPUs chooses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaChoice {
+    /// Architectures: `native`, `all`, or compute capabilities times ten as CMake spells them, `89`, `90-virtual`.
+    pub arch: Vec<String>,
+    /// Who multiplies quantised weights.
+    pub mul_mat: CudaMulMat,
+    /// Types of K and V, as in `q8_0-q8_0`, that flash attention has kernels for; `all`, or `none` for no flash
+    /// attention.
+    pub fa_quants: Vec<String>,
+}
 
 impl PgoScope {
     /// Whether C++ is in it.
@@ -208,6 +247,11 @@ struct File {
     linkage: Option<Linkage>,
     threading: Option<Threading>,
     blas: Option<Blas>,
+    rpc: Option<bool>,
+    gpu: Option<Gpu>,
+    cuda_arch: Option<Vec<String>>,
+    cuda_mul_mat: Option<CudaMulMat>,
+    cuda_fa_quants: Option<Vec<String>>,
     targets: Option<Vec<String>>,
     lto: Option<Lto>,
     repack: Option<bool>,
@@ -327,6 +371,13 @@ fn resolve(name: String, description: String, files: &[File]) -> Result<Profile>
         linkage: resolve!(linkage),
         threading: resolve!(threading),
         blas: resolve!(blas),
+        rpc: resolve!(rpc),
+        gpu: resolve!(gpu),
+        cuda: CudaChoice {
+            arch: resolve!(cuda_arch),
+            mul_mat: resolve!(cuda_mul_mat),
+            fa_quants: resolve!(cuda_fa_quants),
+        },
         targets: resolve!(targets),
         lto: resolve!(lto),
         switches: Switches {
@@ -364,6 +415,11 @@ mod tests {
         linkage = "static"
         threading = "threadpool"
         blas = "off"
+        rpc = true
+        gpu = "off"
+        cuda_arch = ["native"]
+        cuda_mul_mat = "auto"
+        cuda_fa_quants = ["f16-f16"]
         targets = ["llama"]
         lto = "off"
         repack = true

@@ -147,6 +147,34 @@ fn what_is_applied_is_there() {
     }
 }
 
+/// A short name is found on no node: what is applied together gets its registry from the list, the Job from the command.
+#[test]
+fn every_image_gets_the_name_of_a_registry() {
+    let list = read("deploy/kubernetes/kustomization.yaml");
+    let command = |text: &str| {
+        let start = text.find("sed \"s,zen4,").expect("no command for the Job");
+        text[start..].split(" deploy/kubernetes/build.yaml").next().unwrap().to_string()
+    };
+    let job = read("deploy/kubernetes/build.yaml");
+    let told = command(&job);
+    assert_eq!(command(&read("docs/src/guide/containers.md")), told);
+    let mut short = 0;
+    for (name, text) in files("deploy/kubernetes", |name| name.ends_with(".yaml")) {
+        for image in text.lines().filter_map(|line| line.trim().strip_prefix("image: ")) {
+            let (path, tag) = image.split_once(':').unwrap_or_else(|| panic!("{name}: {image} has no tag"));
+            if path.contains('/') {
+                continue;
+            }
+            short += 1;
+            let listed = format!("  - name: {path}\n    newName: {path}\n    newTag: {tag}\n");
+            assert!(list.contains(&listed), "{name}: {path}:{tag} is not in kustomization.yaml");
+            let named = format!("s,image: {path}:.*,image: $REGISTRY/{path}:{tag},");
+            assert!(name != "build.yaml" || told.contains(&named), "{name}: {told} does not name {path}");
+        }
+    }
+    assert!(short >= 4, "{short}");
+}
+
 #[test]
 fn images_run_as_a_number_and_are_healthy_by_a_program_they_hold() {
     for (name, text) in files("containers", |name| name.starts_with("Dockerfile")) {

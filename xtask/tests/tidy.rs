@@ -75,6 +75,20 @@ fn every_profile_is_explained_in_the_reference() {
     }
 }
 
+/// Whoever tidies a store up by hand does so by this page.
+#[test]
+fn the_layout_of_a_store_is_as_the_page_says() {
+    let paths = |file: &str| {
+        let text = std::fs::read_to_string(root().join(file)).unwrap();
+        let lines = text.lines().map(|line| line.trim_start_matches("//! "));
+        let first = lines.filter(|line| line.starts_with("v1/")).filter_map(|line| line.split("  ").next());
+        first.map(String::from).collect::<Vec<_>>()
+    };
+    let page = paths("docs/src/guide/store.md");
+    assert!(page.len() > 4, "{page:?}");
+    assert_eq!(page, paths("store/src/layout.rs"));
+}
+
 #[test]
 fn versions_of_actions_are_commits() {
     for entry in std::fs::read_dir(root().join(".github/workflows")).unwrap() {

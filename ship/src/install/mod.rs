@@ -151,7 +151,7 @@ fn note_path(prefix: &Prefix, told: &mut Told) {
 /// Lists the versions below a prefix, and whether each is still what was installed.
 pub fn list(order: &List) -> Result<Vec<Version>> {
     let prefix = Prefix::of(order.prefix.as_deref())?;
-    let (current, previous) = (prefix.current()?, prefix.previous()?);
+    let (current, previous) = (prefix.current()?, prefix.way_back()?);
     let describe = |name: String| {
         let folder = prefix.version(&name);
         let size = |name: &String| folder.join(name).metadata().map_or(0, |meta| meta.len());
@@ -175,9 +175,10 @@ fn check_still_runs(prefix: &Prefix, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes the lock of a prefix in which something is installed.
-fn lock_installed(prefix: &Prefix, what: &str) -> Result<Lock> {
-    if !prefix.home().is_dir() || prefix.all()?.is_empty() {
+/// Takes the lock of a prefix in which something is installed; where `all` shall go, whatever a killed installer left is
+/// something.
+fn lock_installed(prefix: &Prefix, what: &str, all: bool) -> Result<Lock> {
+    if !prefix.home().is_dir() || (!all && prefix.all()?.is_empty()) {
         bail!("nothing is installed in {}: name the prefix with --prefix DIR", prefix.root().display());
     }
     Lock::take(prefix, what)

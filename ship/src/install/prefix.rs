@@ -5,7 +5,7 @@
 //! PREFIX/lib/anneal/current -> versions/NAME                 one rename of this link is the whole switch
 //! PREFIX/lib/anneal/previous -> versions/NAME
 //! PREFIX/lib/anneal/versions/NAME/                           an archive as it was unpacked
-//! PREFIX/lib/anneal/folders                                  folders that we made in PREFIX
+//! PREFIX/lib/anneal/folders                                  folders that we made in PREFIX, and above it
 //! PREFIX/lib/anneal/.lock, .staging-PID-RANDOM/
 //! ```
 //!
@@ -88,12 +88,22 @@ impl Prefix {
         self.named_by(&self.current_link())
     }
 
-    /// Name of the version that a rollback leads to, where it is still there.
+    /// Name of the version that was current before, where it is still there.
     pub fn previous(&self) -> Result<Option<String>> {
         let current = self.current()?;
         Ok(self
             .named_by(&self.previous_link())?
             .filter(|name| self.version(name).is_dir() && Some(name) != current.as_ref()))
+    }
+
+    /// Name of the version that a rollback leads to: the previous one, else the newest of the others. Whoever is killed
+    /// between the two renames of a switch leaves both links at one version.
+    pub fn way_back(&self) -> Result<Option<String>> {
+        let Some(current) = self.current()? else { return Ok(None) };
+        match self.previous()? {
+            Some(previous) => Ok(Some(previous)),
+            None => Ok(self.all()?.into_iter().rfind(|name| *name != current)),
+        }
     }
 
     /// The version that `link` leads to.
@@ -145,11 +155,11 @@ impl Prefix {
     pub fn make_folder(&self, below: &str) -> Result<()> {
         let folder = self.root.join(below);
         let missing: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.exists()).collect();
+        // The deepest first.
+        let unmake = |made: &[&Path]| made.iter().for_each(|folder| drop(fs::remove_dir(folder)));
         for (at, folder) in missing.iter().enumerate().rev() {
             if let Err(error) = make_open(folder) {
-                for made in &missing[at + 1..] {
-                    let _ = fs::remove_dir(made);
-                }
+                unmake(&missing[at + 1..]);
                 return Err(error).with_context(|| {
                     format!(
                         "cannot make {}: take a folder that you may write to with --prefix DIR, or install as root",
@@ -161,23 +171,30 @@ impl Prefix {
         if missing.is_empty() || !self.home().is_dir() {
             return Ok(());
         }
-        let mut made = self.made_folders()?;
-        made.extend(missing.iter().filter_map(|folder| {
-            let below = folder.strip_prefix(&self.root).ok()?.to_str()?;
-            Some(if below.is_empty() { ".".to_string() } else { below.to_string() })
+        // One that is not in the list would never go.
+        self.remember(&missing).inspect_err(|_| unmake(&missing))
+    }
+
+    /// Adds `made` to the list of folders that go with the last version.
+    fn remember(&self, made: &[&Path]) -> Result<()> {
+        let mut all = self.made_folders()?;
+        all.extend(made.iter().filter_map(|folder| match folder.strip_prefix(&self.root) {
+            Ok(below) if below.as_os_str().is_empty() => Some(".".to_string()),
+            Ok(below) => Some(below.to_str()?.to_string()),
+            // What `..` leads to was there, whatever lies before it.
+            Err(_) if folder.file_name().is_none() => None,
+            // By where it lies: the prefix may be called otherwise the next time, or be moved away from there.
+            Err(_) => Some(folder.canonicalize().ok()?.to_str()?.to_string()),
         }));
-        let text: String = made.iter().map(|folder| format!("{folder}\n")).collect();
+        let text: String = all.iter().map(|folder| format!("{folder}\n")).collect();
         files::replace(&self.folders_list(), text.as_bytes())
     }
 
-    /// Folders below the prefix that we made.
+    /// Folders that we made: `.` is the prefix, a relative one lies below it, an absolute one above.
     fn made_folders(&self) -> Result<BTreeSet<String>> {
+        let known = |line: &&str| *line == "." || line.starts_with('/') || name::check_member(line).is_ok();
         match fs::read_to_string(self.folders_list()) {
-            Ok(text) => Ok(text
-                .lines()
-                .filter(|line| *line == "." || name::check_member(line).is_ok())
-                .map(str::to_string)
-                .collect()),
+            Ok(text) => Ok(text.lines().filter(known).map(str::to_string).collect()),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(BTreeSet::new()),
             Err(error) => {
                 Err(error).with_context(|| format!("cannot read {}", self.folders_list().display()))
@@ -204,17 +221,28 @@ impl Prefix {
         };
         gone(self.folders_list())?;
         gone(self.home().join(super::lock::FILE))?;
+        let root = self.root.canonicalize().ok();
         // What is not empty holds what others put there.
         let _ = fs::remove_dir(self.versions());
         let _ = fs::remove_dir(self.home());
-        // The deepest first, the prefix itself last.
+        // The deepest first: what is below the prefix, the prefix itself, what is above it.
         let mut made: Vec<String> = made.into_iter().collect();
         made.sort_by_key(|folder| {
-            (folder == ".", std::cmp::Reverse(folder.matches('/').count()), folder.clone())
+            let depth = std::cmp::Reverse(folder.matches('/').count());
+            (folder.starts_with('/'), folder == ".", depth, folder.clone())
         });
         for folder in made {
-            // `rmdir PREFIX/.` is refused.
-            let _ = fs::remove_dir(if folder == "." { self.root.clone() } else { self.root.join(folder) });
+            let path = match folder.as_str() {
+                // `rmdir PREFIX/.` is refused.
+                "." => self.root.clone(),
+                above if above.starts_with('/') => match &root {
+                    Some(root) if root.starts_with(above) && root != Path::new(above) => PathBuf::from(above),
+                    // The prefix was moved away from there.
+                    _ => continue,
+                },
+                below => self.root.join(below),
+            };
+            let _ = fs::remove_dir(path);
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ pub fn uninstall(order: &Uninstall) -> Result<Uninstalled> {
         return Err(exit::usage("a version and --all exclude each other: give one"));
     }
     let prefix = Prefix::of(order.prefix.as_deref())?;
-    let lock = if order.dry_run { None } else { Some(lock_installed(&prefix, "uninstall")?) };
+    let lock = if order.dry_run { None } else { Some(lock_installed(&prefix, "uninstall", order.all)?) };
     let all = prefix.all()?;
     let current = prefix.current()?.filter(|name| all.contains(name));
     let doomed = match (&order.version, &current) {

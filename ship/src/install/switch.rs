@@ -103,8 +103,8 @@ fn target(name: &str) -> PathBuf {
 /// Makes the version current that was so before.
 pub fn rollback(order: &Rollback) -> Result<Switched> {
     let prefix = Prefix::of(order.prefix.as_deref())?;
-    let _lock = if order.dry_run { None } else { Some(lock_installed(&prefix, "rollback")?) };
-    let (current, previous) = (prefix.current()?, prefix.previous()?);
+    let _lock = if order.dry_run { None } else { Some(lock_installed(&prefix, "rollback", false)?) };
+    let (current, previous) = (prefix.current()?, prefix.way_back()?);
     let (Some(current), Some(previous)) = (current, previous) else {
         bail!(
             "there is no version to go back to in {}: `cargo xtask install --list` shows what is installed",
@@ -114,6 +114,9 @@ pub fn rollback(order: &Rollback) -> Result<Switched> {
     check_still_runs(&prefix, &previous)?;
     if !order.dry_run {
         let links = links::make(&prefix, &prefix.version(&previous))?;
+        if prefix.previous()?.as_ref() != Some(&previous) {
+            files::switch_link(&prefix.previous_link(), &target(&previous))?;
+        }
         // Both links at once; elsewhere one after the other, the one that matters first.
         match exchange(&prefix.current_link(), &prefix.previous_link()) {
             Ok(()) => links.keep(),

@@ -6,6 +6,7 @@ mod index;
 mod licences;
 mod place;
 mod plain;
+mod readme;
 mod tarball;
 
 use std::collections::BTreeMap;
@@ -69,6 +70,8 @@ pub fn pack(order: &Pack) -> Result<Packed> {
     name::check_version(&order.name)?;
     std::fs::create_dir_all(&order.out).with_context(|| format!("cannot make {}", order.out.display()))?;
     let mut members = given(&order.files)?;
+    let readme = Member::made(readme::text(order).into_bytes())?;
+    add(&mut members, &format!("{DOCUMENTS}/README.md"), readme)?;
     let crates = order.parts.rust.as_ref().map(|rust| sbom::described(rust, &order.target)).transpose()?;
     let crates = crates.unwrap_or_default();
     let bill = sbom::bill(order, &crates)?;

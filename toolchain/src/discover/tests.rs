@@ -2,6 +2,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
+use crate::NvccHosts;
 use crate::testing::Machine;
 
 const GCC_12: &str =
@@ -102,7 +103,7 @@ fn a_debian_machine_is_read() {
     assert_eq!(toolchain.lld[0].path, machine.root().join("usr/lib/llvm-22/bin/ld.lld"));
     let profdata: Vec<Option<u32>> = toolchain.llvm_profdata.iter().map(|tool| tool.llvm_major).collect();
     assert_eq!(profdata, [Some(22), Some(14)], "newest first, whatever stands on the path");
-    assert_eq!(toolchain.nvcc, None);
+    assert_eq!(toolchain.cuda, []);
     assert_eq!(toolchain.rustc, None);
 }
 
@@ -225,16 +226,54 @@ fn rustc_is_seen_through_rustup() {
     assert_eq!(llvm(&search), Some(24), "an unknown toolchain is left to the proxy");
 }
 
+/// A toolkit of NVIDIA's installer in `folder`.
+fn toolkit(machine: &Machine, folder: &str, version: &str) {
+    let codes = "echo sm_90; echo sm_75";
+    let release = format!("echo 'Cuda compilation tools, release {version}, V{version}.131'");
+    machine.script(
+        &format!("{folder}/bin/nvcc"),
+        &format!("case $1 in --version) {release};; *) {codes};; esac"),
+    );
+    machine.file(
+        &format!("{folder}/include/crt/host_config.h"),
+        "#if __GNUC__ > 13\n#if (__clang_major__ >= 18)\n",
+    );
+    for header in ["cuda_runtime.h", "cublas_v2.h"] {
+        machine.file(&format!("{folder}/include/{header}"), "");
+    }
+    machine.file(&format!("{folder}/lib64/libcudart_static.a"), "");
+    machine.file(&format!("{folder}/lib64/libcublas.so.12"), "");
+}
+
 #[test]
-fn nvcc_is_found_with_the_host_compilers_it_takes() {
+fn a_toolkit_is_found_with_what_it_takes_and_compiles_for() {
     let machine = Machine::new();
-    machine.tool("opt/cuda-12.4/bin/nvcc", "Cuda compilation tools, release 12.4, V12.4.131");
-    machine
-        .file("opt/cuda-12.4/include/crt/host_config.h", "#if __GNUC__ > 13\n#if (__clang_major__ >= 18)\n");
+    toolkit(&machine, "opt/cuda-12.4", "12.4");
     machine.link("usr/local/cuda", "../../opt/cuda-12.4");
-    let toolchain = discover(&machine.search(), None);
-    assert_eq!(toolchain.nvcc.unwrap().version, "12.4.131");
-    assert_eq!(toolchain.nvcc_hosts, Some(NvccHosts { gcc: Some(13), clang: Some(17) }));
+    let found = discover(&machine.search(), None).cuda;
+    let [cuda] = &found[..] else { panic!("{found:?}") };
+    let root = std::fs::canonicalize(machine.root().join("opt/cuda-12.4")).unwrap();
+    assert_eq!((cuda.nvcc.version.as_str(), &cuda.root), ("12.4.131", &root));
+    assert_eq!(cuda.hosts, NvccHosts { gcc: Some(13), clang: Some(17) });
+    assert_eq!(cuda.architectures, [75, 90]);
+    assert!(cuda.is_whole());
+    assert_eq!(cuda.cublas.as_deref(), Some(root.join("lib64/libcublas.so.12").as_path()));
+    std::fs::remove_file(root.join("lib64/libcudart_static.a")).unwrap();
+    assert!(!discover(&machine.search(), None).cuda[0].is_whole());
+}
+
+#[test]
+fn the_toolkit_that_the_user_names_goes_before_ours_and_ours_before_the_machines() {
+    let machine = Machine::new();
+    toolkit(&machine, "usr/local/cuda", "12.4");
+    toolkit(&machine, "target/tools/cuda/nvidia/cu13", "13.5");
+    toolkit(&machine, "home/cuda", "12.9");
+    let versions = |search: &SearchPath| -> Vec<String> {
+        discover(search, None).cuda.into_iter().map(|cuda| cuda.nvcc.version).collect()
+    };
+    assert_eq!(versions(&machine.search()), ["13.5.131", "12.4.131"]);
+    let named = SearchPath { cuda_home: Some(machine.root().join("home/cuda")), ..machine.search() };
+    assert_eq!(versions(&named), ["12.9.131", "13.5.131", "12.4.131"]);
 }
 
 /// The machine that the tests run on has at least a compiler and the rustc that compiled them.

@@ -1,7 +1,7 @@
 use build_info::record::Tool;
 
 use super::*;
-use crate::{Libclang, NvccHosts, Rustc, Version};
+use crate::{Cuda, Libclang, NvccHosts, Rustc, Version};
 
 fn tool(version: &str) -> Tool {
     let llvm_major = version.split('.').next().and_then(|major| major.parse().ok());
@@ -31,6 +31,19 @@ fn fitting() -> Toolchain {
         }),
         ..Toolchain::default()
     }
+}
+
+fn cuda(version: &str, gcc: u32, clang: u32) -> Vec<Cuda> {
+    vec![Cuda {
+        nvcc: tool(version),
+        root: "/usr/local/cuda".into(),
+        hosts: NvccHosts { gcc: Some(gcc), clang: Some(clang) },
+        architectures: vec![75, 90],
+        include: None,
+        cublas_include: None,
+        runtime: None,
+        cublas: None,
+    }]
 }
 
 #[test]
@@ -90,18 +103,9 @@ fn each_pair_that_does_not_fit_is_named_with_its_mend() {
             |t| t.compilers = vec![compiler(CompilerKind::Gcc, 10)],
             &[(Blocks, "gcc 10.1.0 (/usr/bin/cc-10)", "clang-22")],
         ),
+        (|t| t.cuda = cuda("12.4.131", 13, 17), &[]),
         (
-            |t| {
-                t.nvcc = Some(tool("12.4.131"));
-                t.nvcc_hosts = Some(NvccHosts { gcc: Some(13), clang: Some(17) })
-            },
-            &[],
-        ),
-        (
-            |t| {
-                t.nvcc = Some(tool("11.4.48"));
-                t.nvcc_hosts = Some(NvccHosts { gcc: Some(11), clang: Some(12) })
-            },
+            |t| t.cuda = cuda("11.4.48", 11, 12),
             &[(Costs, "nvcc 11.4.48 and gcc 12.1.0", "sudo apt-get install g++-11")],
         ),
     ];
@@ -135,9 +139,6 @@ fn the_mend_is_this_machines_command() {
 fn another_compiler_serves_cuda() {
     let mut toolchain = fitting();
     toolchain.compilers.push(compiler(CompilerKind::Gcc, 11));
-    toolchain.nvcc = Some(tool("11.4.48"));
-    toolchain.nvcc_hosts = Some(NvccHosts { gcc: Some(11), clang: Some(12) });
-    let found = mismatches(&toolchain, Some(Manager::Apt));
-    assert_eq!(found[0].severity, Severity::Note);
-    assert_eq!(found[0].mend, "-DCMAKE_CUDA_HOST_COMPILER=/usr/bin/c++-11");
+    toolchain.cuda = cuda("11.4.48", 11, 12);
+    assert_eq!(mismatches(&toolchain, Some(Manager::Apt)), [], "a build takes gcc 11 by itself");
 }

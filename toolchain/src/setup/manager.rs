@@ -159,7 +159,7 @@ impl Manager {
             (Blis, Manager::Brew) => "blis pkgconf",
             (Blis, _) => return None,
             // They come from pip everywhere.
-            (Mkl | Zig, _) => return None,
+            (Mkl | Zig | Cuda | NewCuda, _) => return None,
             // From rustup, which is no package manager of the system.
             (RustAarch64, _) => return None,
             (EmulatorAarch64, Manager::Pacman) => "qemu-user aarch64-linux-gnu-glibc",
@@ -298,7 +298,7 @@ impl AptVersions {
             // Of its flavours the one that brings no OpenMP runtime: ggml's own pool runs the other threads.
             Blis => Some(words("libblis-pthread-dev")),
             // In Debian's non-free section, and years old there: from pip.
-            Mkl | Zig => None,
+            Mkl | Zig | Cuda | NewCuda => None,
             RustAarch64 => None,
             EmulatorAarch64 => Some(words("qemu-user libc6-arm64-cross")),
             Make => Some(words("make")),

@@ -9,6 +9,8 @@ use super::manager::{AptIndex, AptVersions, Manager};
 use super::requirement::{self, Needs, Requirement};
 use crate::{AARCH64, CMAKE_AT_LEAST, Toolchain, ZIG};
 
+mod cuda;
+
 /// SHA-256 of zig's wheels, for x86-64 and aarch64: pip takes no other.
 const ZIG_WHEELS: [&str; 2] = [
     "ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54",
@@ -175,6 +177,8 @@ struct Planner<'a> {
     mkl: bool,
     /// Whether pip is to install zig.
     zig: bool,
+    /// Whether pip is to install the CUDA toolkit.
+    cuda: bool,
     /// Whether rustup is to bring a standard library for aarch64.
     rust_aarch64: bool,
     /// The machine's CPUs are x86-64.
@@ -200,6 +204,7 @@ impl<'a> Planner<'a> {
             wheels: Vec::new(),
             mkl: false,
             zig: false,
+            cuda: false,
             rust_aarch64: false,
             x86_64: toolchain.rustc.as_ref().is_none_or(|rustc| rustc.host.starts_with("x86_64")),
             unavailable: Vec::new(),
@@ -218,6 +223,13 @@ impl<'a> Planner<'a> {
         if requirement == Requirement::Zig {
             match self.pip_is_at_hand() {
                 Ok(()) => self.zig = true,
+                Err(why) => self.unavailable.push((requirement, why)),
+            }
+            return;
+        }
+        if matches!(requirement, Requirement::Cuda | Requirement::NewCuda) {
+            match self.pip_is_at_hand() {
+                Ok(()) => self.cuda = true,
                 Err(why) => self.unavailable.push((requirement, why)),
             }
             return;
@@ -327,11 +339,11 @@ impl<'a> Planner<'a> {
         Step { kind, command, why: why.to_string(), needs_root, optional }
     }
 
-    /// cmake, ninja, zig and MKL as wheels, unpacked into folders of the checkout: nothing of the user's Python
+    /// cmake, ninja, zig, CUDA and MKL as wheels, unpacked into folders of the checkout: nothing of the user's Python
     /// changes, and no virtual environment is needed, which Debian's Python cannot make without
     /// another package.
     fn pip(&self) -> Vec<Step> {
-        if self.wheels.is_empty() && !self.mkl && !self.zig {
+        if self.wheels.is_empty() && !self.mkl && !self.zig && !self.cuda {
             return Vec::new();
         }
         let own = |command: Vec<String>, why: &str| Step {
@@ -365,15 +377,27 @@ impl<'a> Planner<'a> {
             let command = pip("--upgrade --target", "packages", &self.wheels);
             steps.push(own(command, "newer than the system's, for this checkout only"));
         }
-        if self.zig {
-            let hashes = ZIG_WHEELS.map(|hash| format!(" --hash=sha256:{hash}")).concat();
-            // Hashes are only taken from a file of requirements.
-            let install = pip("--require-hashes -r /dev/stdin --upgrade --target", "packages", &[]);
+        // Hashes are only taken from a file of requirements.
+        let pinned = |requirements: &[String], folder: &str, why: &str| {
+            let install = pip("--require-hashes --no-deps -r /dev/stdin --upgrade --target", folder, &[]);
             let install: Vec<String> = install.iter().map(|word| quote(word)).collect();
-            let command = format!("echo 'ziglang=={ZIG}{hashes}' | {}", install.join(" "));
-            steps.push(own(
-                ["sh", "-c", &command].map(str::to_string).to_vec(),
+            let lines: Vec<String> = requirements.iter().map(|line| quote(line)).collect();
+            let command = format!("printf '%s\\n' {} | {}", lines.join(" "), install.join(" "));
+            own(["sh", "-c", &command].map(str::to_string).to_vec(), why)
+        };
+        if self.zig {
+            let requirement = pin("ziglang", &ZIG.to_string(), &ZIG_WHEELS);
+            steps.push(pinned(
+                &[requirement],
+                "packages",
                 "what builds for other machines, for this checkout only",
+            ));
+        }
+        if self.cuda {
+            steps.push(pinned(
+                &cuda::requirements(),
+                "cuda",
+                "NVIDIA's CUDA toolkit under its own licence, for this checkout only",
             ));
         }
         if self.mkl {
@@ -384,6 +408,12 @@ impl<'a> Planner<'a> {
         }
         steps
     }
+}
+
+/// A package in one version, of which pip takes no other files than these.
+fn pin(package: &str, version: &str, wheels: &[&str]) -> String {
+    let hashes: String = wheels.iter().map(|hash| format!(" --hash=sha256:{hash}")).collect();
+    format!("{package}=={version}{hashes}")
 }
 
 fn text(path: &Path) -> String {

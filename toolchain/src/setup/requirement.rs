@@ -6,7 +6,7 @@ use build_info::record::Tool;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AARCH64, BOLT_AT_LEAST, CLANG_AT_LEAST, CMAKE_AT_LEAST, Compiler, CompilerKind, GCC_AT_LEAST,
+    AARCH64, BOLT_AT_LEAST, CLANG_AT_LEAST, CMAKE_AT_LEAST, CUDA, Compiler, CompilerKind, Cuda, GCC_AT_LEAST,
     LIBCLANG_AT_LEAST, Toolchain, Version, ZIG,
 };
 
@@ -38,6 +38,10 @@ pub enum Requirement {
     Blis,
     /// Intel's MKL.
     Mkl,
+    /// NVIDIA's CUDA toolkit, any that is whole.
+    Cuda,
+    /// The one that `setup` installs, or a later one.
+    NewCuda,
     /// make, which builds OpenBLAS.
     Make,
     /// clang's OpenMP runtime, of clang's version; gcc brings its own.
@@ -87,6 +91,11 @@ impl Requirement {
             Requirement::Openblas => lacks_blas(toolchain, "openblas"),
             Requirement::Blis => lacks_blas(toolchain, "blis"),
             Requirement::Mkl => lacks_blas(toolchain, "mkl"),
+            Requirement::Cuda => !toolchain.cuda.iter().any(Cuda::is_whole),
+            Requirement::NewCuda => !toolchain
+                .cuda
+                .iter()
+                .any(|cuda| cuda.is_whole() && version(&cuda.nvcc).is_some_and(|version| version >= CUDA)),
             Requirement::Make => toolchain.make.is_none(),
             Requirement::Openmp => clang(toolchain).is_some_and(|clang| {
                 !toolchain.openmp.iter().any(|major| [0, clang.version.major].contains(major))
@@ -119,6 +128,8 @@ impl fmt::Display for Requirement {
             Requirement::Openblas => "OpenBLAS and pkg-config",
             Requirement::Blis => "BLIS with its headers",
             Requirement::Mkl => "MKL with its headers",
+            Requirement::Cuda => "a CUDA toolkit with cuBLAS's headers",
+            Requirement::NewCuda => &format!("CUDA {}.{} or later", CUDA.major, CUDA.minor),
             Requirement::Make => "GNU make",
             Requirement::Openmp => "clang's OpenMP runtime",
             Requirement::Git => "git",

@@ -134,6 +134,7 @@ fn write_link(compilers: &Compilers, prefix: &Path) -> Result<()> {
         libclang_dir: None,
         shim_flags: flags,
         guard_flags: None,
+        cuda: None,
         isa_required: isa_required.into_iter().map(str::to_string).collect(),
         build_to_use: "a build made on this machine: cargo xtask build-native, or cargo xtask build-portable"
             .to_string(),

@@ -47,6 +47,9 @@ pub struct Link {
     /// Flags by which the guard is compiled for any CPU of the architecture, where the compiler has its own spelling.
     #[serde(default)]
     pub guard_flags: Option<Vec<String>>,
+    /// Folders of the headers of CUDA's runtime and of cuBLAS, where llama.cpp computes on NVIDIA's GPUs.
+    #[serde(default)]
+    pub cuda: Option<Vec<PathBuf>>,
     /// Instruction sets that the CPU guard asks for.
     pub isa_required: Vec<String>,
     /// What to run instead where one is missing.

@@ -31,6 +31,14 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
     for flag in &link.shim_flags {
         build.flag(flag);
     }
+    if let Some(headers) = &link.cuda {
+        // In place of the driver and of cuBLAS, which it loads.
+        build.file("csrc/cuda.cpp").define("ANNEAL_CUDA", None);
+        for folder in headers {
+            // They are NVIDIA's, with warnings of their own.
+            build.flag("-isystem").flag(folder);
+        }
+    }
     if let Some(cxx) = &link.cxx {
         build.compiler(cxx);
     }

@@ -348,6 +348,9 @@ void anneal_start(bool verbose) {
         ggml_set_abort_callback(on_abort);
         std::set_terminate(on_terminate);
         explain_bus_errors();
+#ifdef ANNEAL_CUDA
+        anneal_cuda_driver();
+#endif
         llama_backend_init();
     });
 }

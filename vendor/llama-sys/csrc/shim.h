@@ -23,6 +23,13 @@ extern "C" {
 // mapped file that became shorter ends the process with a message and exit code 1.
 void anneal_start(bool verbose);
 
+// In builds for NVIDIA's GPUs (csrc/cuda.cpp). Loads the driver, so that CUDA's runtime finds it wherever it lies; without
+// one nothing happens.
+void anneal_cuda_driver(void);
+
+// Why cuBLAS cannot be used, which is loaded by it; NULL where it can.
+const char * anneal_cublas_missing(void);
+
 // Whether a CPU backend is there: part of the program, or loaded before.
 bool anneal_has_cpu(void);
 

@@ -18,7 +18,8 @@ impl Report {
         let portable =
             self.portable.as_ref().and_then(|verdict| portable_complaint(verdict, self.summary.rule));
         let native = || self.native.as_ref().and_then(native_complaint);
-        portable.or_else(native).or_else(|| self.too_new.first().map(glibc_complaint))
+        let glibc = || self.too_new.first().map(glibc_complaint);
+        portable.or_else(native).or_else(glibc).or_else(|| device_complaint(&self.lacking))
     }
 
     /// What nobody can answer for, though the rule lets it pass.
@@ -97,6 +98,16 @@ fn glibc_complaint(found: &TooNew) -> String {
          raise `glibc` in the build profile",
         file.display()
     )
+}
+
+fn device_complaint(lacking: &[String]) -> Option<String> {
+    (!lacking.is_empty()).then(|| {
+        format!(
+            "the program is to be for {}, and holds no such code for GPUs\n  look at the nvcc commands in the build folder's \
+             cmake/compile_commands.json (--generate-code), and whether libggml-cuda.a is among the linker's arguments",
+            lacking.join(", ")
+        )
+    })
 }
 
 fn native_complaint(verdict: &native::Verdict) -> Option<String> {

@@ -1,6 +1,7 @@
 //! Holds finished programs against the rules in profiles/audit.toml: for the command `audit` and for the stage.
 
 mod complaint;
+mod device;
 mod subject;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +43,8 @@ pub struct Report {
     pub portable: Option<portable::Verdict>,
     /// Files that need a newer glibc than the build is for.
     pub too_new: Vec<TooNew>,
+    /// Architectures of GPUs that the build is for, and that have no code in it.
+    pub lacking: Vec<String>,
     /// What `native` found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub native: Option<native::Verdict>,
@@ -119,6 +122,8 @@ pub struct Question<'a> {
     pub variants: &'a [CpuVariant],
     /// The oldest glibc that the files are to start with, where that is named.
     pub glibc: Option<Glibc>,
+    /// Architectures of GPUs that the build is for, as NVIDIA's tools spell them: `sm_90`.
+    pub architectures: &'a [String],
     /// Whether to name all functions.
     pub all_symbols: bool,
 }
@@ -186,6 +191,7 @@ pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<Re
                     .count(),
             )
         }),
+        device: device::audit(&programs, rules),
         seconds: 0.0,
     };
     let mut report = Report {
@@ -195,6 +201,7 @@ pub fn audit(files: &[PathBuf], question: &Question, rules: &Rules) -> Result<Re
         unknown: portable::strange(&programs, rules),
         occurring: occurring(&programs, question.all_symbols),
         too_new: too_new(&programs, question.glibc),
+        lacking: device::lacking(&programs, question.architectures),
         portable,
         native,
     };

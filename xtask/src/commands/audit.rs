@@ -7,7 +7,7 @@ use ::audit::Rules;
 use ::audit::native::{self, InstructionSet};
 use ::audit::portable::UNKNOWN;
 use anyhow::{Result, bail};
-use build_info::audit::Rule;
+use build_info::audit::{DeviceAudit, Rule};
 use clap::ValueEnum;
 
 use crate::audit::{self, Question, Report, Subject};
@@ -59,8 +59,17 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     };
     let variants = subject.info.as_ref().map_or(&[][..], |info| &info.cpu_variants);
     let glibc = subject.info.as_ref().and_then(|info| info.glibc);
-    let question =
-        Question { rule, isa: &isa, offered: &offered, variants, glibc, all_symbols: ui.verbose() };
+    let cuda = subject.info.as_ref().and_then(|info| info.cuda.as_ref());
+    let architectures = cuda.map(|cuda| build_info::device::codes(&cuda.architectures)).unwrap_or_default();
+    let question = Question {
+        rule,
+        isa: &isa,
+        offered: &offered,
+        variants,
+        glibc,
+        architectures: &architectures,
+        all_symbols: ui.verbose(),
+    };
     let report = audit::audit(&subject.files, &question, &rules)?;
     ui.result(&report, text(&report, ui.verbose()))?;
     for content in report.contents.iter().filter(|content| content.stripped) {
@@ -96,6 +105,9 @@ fn text(report: &Report, verbose: bool) -> String {
     if let Some(verdict) = &report.native {
         let _ = write!(text, "\n{}\n", instruction_sets(&verdict.instruction_sets));
         text.push_str(&kernels(verdict, verbose));
+    }
+    if let Some(device) = &report.summary.device {
+        let _ = write!(text, "\n{}", for_gpus(device));
     }
     for entry in &report.summary.allowed {
         let _ = write!(
@@ -176,6 +188,24 @@ fn symbols(report: &Report) -> String {
         let name = ui::demangled(&one.symbol);
         let _ = writeln!(text, "{:>8}  {:#x}  {name}  {}", one.count, one.address, one.bytes);
     }
+    text
+}
+
+/// What is for GPUs: architectures, and kernels by what they do.
+fn for_gpus(device: &DeviceAudit) -> String {
+    let architectures = device.architectures.iter().map(|(name, found)| {
+        vec![name.clone(), found.pieces.to_string(), found.stored.to_string(), found.unpacked.to_string()]
+    });
+    let mut text = format!("{}\n", ui::columns(&["for GPUs", "pieces", "stored", "unpacked"], architectures));
+    let kernels = device.kernels.iter().map(|(family, count)| vec![family.clone(), count.to_string()]);
+    if kernels.len() > 0 {
+        let _ = write!(text, "\n{}\n", ui::columns(&["kernels for GPUs", "instances"], kernels));
+    }
+    let libraries = match &device.libraries[..] {
+        [] => "the driver and cuBLAS are loaded when they are needed".to_string(),
+        some => format!("linked: {}", some.join(", ")),
+    };
+    let _ = writeln!(text, "{libraries}");
     text
 }
 

@@ -42,6 +42,41 @@ pub struct SetArgs {
     /// PROFILE+KEY:VALUE here and by other commands; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub keys: Vec<Override>,
+    /// Architecture of NVIDIA's GPUs in place of the profile's: native, all, or numbers as in 89 or 86,89
+    #[arg(long, value_name = "ARCH", value_parser = cuda_arch)]
+    pub cuda_arch: Option<Override>,
+}
+
+impl SetArgs {
+    /// All of them.
+    pub fn all(&self) -> Vec<Override> {
+        self.keys.iter().chain(&self.cuda_arch).cloned().collect()
+    }
+}
+
+fn cuda_arch(text: &str) -> Result<Override, String> {
+    format!("cuda_arch={text}").parse()
+}
+
+/// Options of `build-cuda`.
+#[derive(Debug, clap::Args)]
+pub struct Cuda {
+    /// What it is for: one of the profiles that `cargo xtask recommend` lists
+    #[arg(long, default_value = "cuda-dense", value_name = "PROFILE")]
+    variant: String,
+    /// Architecture of the GPUs: native, all, or numbers as in 89 or 86,89
+    #[arg(long, value_name = "ARCH", value_parser = cuda_arch)]
+    cuda_arch: Option<Override>,
+    #[command(flatten)]
+    common: Short,
+}
+
+impl Cuda {
+    /// These options as those of `build`.
+    pub fn profile(self) -> Args {
+        let set = SetArgs { keys: Vec::new(), cuda_arch: self.cuda_arch };
+        Args { set, ..self.common.profile(&self.variant) }
+    }
 }
 
 /// Options of every build.
@@ -125,14 +160,14 @@ pub fn make_with(profile: &str, keys: &[Override], cache: Cache, yes: bool, ui: 
     let source = tools::SourceArgs::default();
     let store = StoreArgs::none();
     let common = Short { yes, dry_run: false, plain: true, cache, no_hostname: false, store, source };
-    let set = SetArgs { keys: keys.to_vec() };
+    let set = SetArgs { keys: keys.to_vec(), cuda_arch: None };
     build(&Args { set, ..common.profile(profile) }, ui).map(|_| ())
 }
 
 /// Nothing comes of a dry run.
 fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     let workspace = Workspace::find()?;
-    let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &args.set.keys)?;
+    let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &args.set.all())?;
     args.archive.check(&profile)?;
     let store = args.common.store.location()?;
     let host = tools::host(ui);

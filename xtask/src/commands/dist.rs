@@ -280,7 +280,7 @@ fn list(name: &str, out: &Path, items: &[Item], ui: &Ui) -> Result<()> {
     for item in items {
         text += &format!("  {} from {}\n", item.to, item.from.display());
     }
-    text += "  share/doc/anneal/THIRD-PARTY/, sbom.cdx.json and SHA256SUMS, made of these\n";
+    text += "  share/doc/anneal/README.md and THIRD-PARTY/, sbom.cdx.json and SHA256SUMS, made of these\n";
     ui.result(&serde_json::json!({ "name": name, "out": out, "files": names, "dry_run": true }), text)
 }
 

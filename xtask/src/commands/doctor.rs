@@ -146,6 +146,7 @@ fn rows(tools: &Toolchain) -> Vec<[String; 3]> {
         row("cc", &format!("{} {}", compiler.kind, compiler.version), compiler.cc.display().to_string());
     }
     let emulator = tools.aarch64.as_ref().map(|found| found.tool.clone());
+    let nvcc: Vec<Tool> = tools.cuda.iter().map(|cuda| cuda.nvcc.clone()).collect();
     let many: [(&str, &[Tool]); 13] = [
         ("cmake", tools.cmake.as_slice()),
         ("ninja", tools.ninja.as_slice()),
@@ -154,7 +155,7 @@ fn rows(tools: &Toolchain) -> Vec<[String; 3]> {
         ("llvm-profdata", &tools.llvm_profdata),
         ("llvm-bolt", &tools.llvm_bolt),
         ("llvm-ar", &tools.llvm_ar),
-        ("nvcc", tools.nvcc.as_slice()),
+        ("nvcc", &nvcc),
         ("sccache", tools.sccache.as_slice()),
         ("ccache", tools.ccache.as_slice()),
         ("git", tools.git.as_slice()),

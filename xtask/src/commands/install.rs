@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use build_info::tuning::CpuKey;
 use ship::order::{self, Installed, List, Rollback, Version};
 use ship::{Answer, Order};
@@ -90,7 +90,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         force: args.force,
         dry_run: args.dry_run,
     };
-    install(&workspace, order, ui)
+    tell(&install(&workspace, order, ui)?, ui)
 }
 
 /// Installs the newest build of a store that is for this machine.
@@ -132,11 +132,11 @@ fn from_store(workspace: &Workspace, args: &Args, store: Location, ui: &Ui) -> R
         force: args.force,
         ..order::Install::default()
     };
-    install(workspace, order, ui)?;
+    let installed = install(workspace, order, ui)?;
     if let Some(tuning) = tuning {
         storing::merge(tuning, &entry.build.plan_hash, ui);
     }
-    Ok(())
+    tell(&installed, ui)
 }
 
 /// What names a key of minisign that must have signed what is installed to `prefix`: as the installer looks for it.
@@ -160,7 +160,8 @@ fn prefix(asked: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-fn install(workspace: &Workspace, order: order::Install, ui: &Ui) -> Result<()> {
+/// Installs and says so on standard error; the result is the caller's to print, when nothing is left to do.
+fn install(workspace: &Workspace, order: order::Install, ui: &Ui) -> Result<Installed> {
     let installed = match shipping::give(workspace, &Order::Install(order), ui)? {
         Answer::Installed(installed) => installed,
         other => return Err(shipping::unexpected(&other)),
@@ -169,7 +170,14 @@ fn install(workspace: &Workspace, order: order::Install, ui: &Ui) -> Result<()> 
     installed.warnings.iter().for_each(|warning| ui.warn(warning));
     let said = summary(&installed);
     ui.done(if installed.dry_run { "would take" } else { "installed" }, said);
-    ui.result(&installed, installed.program.display())
+    Ok(installed)
+}
+
+/// Prints the result, which nobody may be able to take: what was installed stays so.
+fn tell(installed: &Installed, ui: &Ui) -> Result<()> {
+    let verb = if installed.dry_run { "would be" } else { "is" };
+    let told = ui.result(installed, installed.program.display());
+    told.with_context(|| format!("{} {verb} installed, and nobody was told", installed.name))
 }
 
 /// One line about what was installed.
@@ -191,10 +199,11 @@ fn rollback(workspace: &Workspace, args: &Args, ui: &Ui) -> Result<()> {
         other => return Err(shipping::unexpected(&other)),
     };
     let verb = if switched.dry_run { "would be" } else { "is" };
-    ui.result(
+    let told = ui.result(
         &switched,
         format_args!("{} {verb} current, {} the one before", switched.current, switched.previous),
-    )
+    );
+    told.with_context(|| format!("{} {verb} current, and nobody was told", switched.current))
 }
 
 fn list(workspace: &Workspace, prefix: Option<PathBuf>, ui: &Ui) -> Result<()> {

@@ -27,9 +27,13 @@ mod uninstall;
 mod validate;
 mod vendor;
 
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use crate::exit;
 use crate::ui::Ui;
 
 /// Most threads that the engine takes.
@@ -43,6 +47,19 @@ pub struct Cli {
     pub global: Global,
     #[command(subcommand)]
     command: Command,
+}
+
+/// The command line; where it is no command, how that ended: help, the version, wrong usage.
+pub fn parse() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| match error.print() {
+        // clap would say 0 of help that nobody got. A reader that has gone away is no error.
+        Err(why) if !error.use_stderr() && why.kind() != ErrorKind::BrokenPipe => {
+            let _ =
+                writeln!(std::io::stderr(), "error: cannot write the result to stdout\n  caused by: {why}");
+            ExitCode::from(exit::FAILED)
+        }
+        _ => ExitCode::from(if error.use_stderr() { exit::USAGE } else { 0 }),
+    })
 }
 
 /// Options of every command.
@@ -65,6 +82,8 @@ enum Command {
     BuildNative(build::Short),
     /// Build one binary for every x86-64-v3 CPU
     BuildPortable(build::Short),
+    /// Build for this machine's NVIDIA GPUs as well
+    BuildCuda(build::Cuda),
     /// Build any profile
     Build(build::Args),
     /// Optimise a build by a profile of its own runs, and keep it where that is faster
@@ -122,6 +141,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
     match cli.command {
         Command::BuildNative(args) => build::run(args.profile("native"), ui),
         Command::BuildPortable(args) => build::run(args.profile("portable"), ui),
+        Command::BuildCuda(args) => build::run(args.profile(), ui),
         Command::Build(args) => build::run(args, ui),
         Command::Pgo(args) => pgo::run(args, ui),
         Command::Bolt(args) => bolt::run(args, ui),

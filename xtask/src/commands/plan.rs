@@ -44,7 +44,7 @@ struct Planned<'a> {
 /// Prints what a build would do.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
-    let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &args.set.keys)?;
+    let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &args.set.all())?;
     let host: Host = match &args.host {
         Some(path) => read_host(path)?,
         None => tools::host(ui),

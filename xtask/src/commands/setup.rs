@@ -13,7 +13,7 @@ use toolchain::setup::{
     Consent, Console, Declined, Needs, Outcome, Requirement, SetupError, SetupPlan, Step, examine, list,
 };
 
-use crate::profile::{self, Blas, CompilerChoice, Lto, Profile, Target, Threading};
+use crate::profile::{self, Blas, CompilerChoice, Gpu, Lto, Profile, Target, Threading};
 use crate::tools::{self, SourceArgs};
 use crate::ui::{Progress, Ui};
 use crate::workspace::Workspace;
@@ -25,6 +25,9 @@ pub struct Args {
     /// Install what this profile needs
     #[arg(short, long, default_value = "native")]
     profile: String,
+    /// Install the CUDA toolkit as well, into this checkout: nvcc, the runtime and cuBLAS, 1.1 GB
+    #[arg(long)]
+    cuda: bool,
     /// Install without asking
     #[arg(short, long)]
     yes: bool,
@@ -52,7 +55,10 @@ struct DryRun {
 /// Installs what a profile needs. It fails where anything is still missing that could be installed.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
-    let needs = needs(&profile::load(&workspace.build_profiles(), &args.profile)?);
+    let mut needs = needs(&profile::load(&workspace.build_profiles(), &args.profile)?);
+    if args.cuda {
+        needs.required.push(Requirement::NewCuda);
+    }
     if args.dry_run {
         let toolchain = tools::toolchain(&workspace, ui);
         let plan = examine(&needs, &toolchain, &tools::search(&workspace));
@@ -100,6 +106,9 @@ pub fn needs(profile: &Profile) -> Needs {
     }
     if profile.switches.allocator == Allocator::Jemalloc {
         needs.required.push(Requirement::Make);
+    }
+    if profile.gpu == Gpu::Cuda {
+        needs.required.push(Requirement::Cuda);
     }
     needs.required.extend(match profile.blas {
         Blas::Openblas => Some(Requirement::Openblas),

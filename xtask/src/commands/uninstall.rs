@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use ship::order::{self};
 use ship::{Answer, Order};
 
@@ -41,5 +41,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Some(current) => format!("{current} is current then"),
         None => "nothing of Anneal is left there".to_string(),
     };
-    ui.result(&done, format_args!("{verb} {}; {left}", done.removed.join(", ")))
+    let removed = match done.removed.as_slice() {
+        [] => "what a stopped installer left".to_string(),
+        versions => versions.join(", "),
+    };
+    let told = ui.result(&done, format_args!("{verb} {removed}; {left}"));
+    told.with_context(|| format!("{verb} {removed}, and nobody was told"))
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use build_info::record::Source;
 use build_info::switches::Switches;
+use toolchain::CompilerKind;
 
 use super::blas;
 use super::choose::Tools;
 use super::zig;
-use super::{IsaPlan, LtoPlan};
+use super::{CudaPlan, IsaPlan, LtoPlan};
 use crate::profile::{Blas, Linkage, Profile, Threading};
 
 /// All definitions of one build but the install prefix, which is the build folder's.
@@ -19,6 +20,7 @@ pub fn definitions(
     tools: &Tools,
     isa: &IsaPlan,
     lto: &LtoPlan,
+    cuda: Option<&CudaPlan>,
 ) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut set = |name: &str, value: &str| {
@@ -45,7 +47,9 @@ pub fn definitions(
     set("CMAKE_C_COMPILER", &tools.compiler.cc.to_string_lossy());
     set("CMAKE_CXX_COMPILER", &tools.compiler.cxx.to_string_lossy());
     set("CMAKE_MAKE_PROGRAM", &tools.ninja.path.to_string_lossy());
-    if let Some(linker) = &tools.linker {
+    // CMake tries nvcc with the same flags, and gcc, where that is its host compiler, does not know them.
+    let known = cuda.is_none_or(|cuda| cuda.host_compiler.kind == CompilerKind::Clang);
+    if let Some(linker) = tools.linker.as_ref().filter(|_| known) {
         // clang takes a path here, so a linker of another version on the path does not matter.
         let flag = format!("--ld-path={}", linker.path.display());
         set("CMAKE_EXE_LINKER_FLAGS", &flag);
@@ -83,6 +87,13 @@ pub fn definitions(
     match profile.blas {
         Blas::Off => set("GGML_BLAS", "OFF"),
         Blas::Openblas | Blas::OpenblasSource | Blas::Blis | Blas::Mkl | Blas::Upstream => {}
+    }
+    if profile.rpc {
+        // Off by default.
+        set("GGML_RPC", "ON");
+    }
+    for (name, value) in cuda.into_iter().flat_map(CudaPlan::definitions) {
+        set(name, &value);
     }
     for (name, value) in tools.blas.iter().flat_map(blas::definitions) {
         set(name, &value);

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use toolchain::CompilerKind;
 
 use super::choose::Tools;
+use super::switches::WRAPPED;
 use super::{CodeGen, aarch64, march};
 use crate::exit;
 use crate::profile::{Isa, Linkage, Profile};
@@ -205,11 +206,16 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
                 ("GGML_BACKEND_DL", "ON"),
                 ("GGML_BACKEND_DL_STATIC", "ON"),
                 ("GGML_CPU_ALL_VARIANTS", "ON"),
-                // The names that remain are those of kernels. Most of the rest would be the C++ runtime's lines.
-                ("CMAKE_MODULE_LINKER_FLAGS", "-s"),
             ] {
                 plan.definitions.insert(name.to_string(), value.to_string());
             }
+            // The names that remain are those of kernels. Most of the rest would be the C++ runtime's lines.
+            let mut module_flags = "-s".to_string();
+            if profile.switches.huge_pages {
+                // AMX's weights are allocated by the kernels, past the program's own wrapping: they ask for it by its name.
+                module_flags = format!("{module_flags} {WRAPPED}");
+            }
+            plan.definitions.insert("CMAKE_MODULE_LINKER_FLAGS".to_string(), module_flags);
             plan.definitions.extend(tuned(tools));
             if let Some(wrong) = profile.variants.iter().find(|name| !is_variant(name)) {
                 return Err(exit::usage(format!(

@@ -7,6 +7,7 @@ pub mod bolt;
 pub mod choose;
 pub mod codegen;
 mod cross;
+pub mod cuda;
 mod definitions;
 pub mod isa;
 pub mod lto;
@@ -33,6 +34,7 @@ use crate::exit;
 use crate::profile::{Blas, Isa, Linkage, Profile, Threading};
 pub use codegen::CodeGen;
 pub use cross::Cross;
+pub use cuda::CudaPlan;
 pub use isa::IsaPlan;
 pub use lto::LtoPlan;
 pub use variant::Variant;
@@ -81,6 +83,9 @@ pub struct Plan {
     pub blas: Blas,
     /// The BLAS library, file by file.
     pub blas_library: Option<BlasLibrary>,
+    /// NVIDIA's GPUs, where the program computes on them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<CudaPlan>,
     /// Cargo profile of the engine.
     pub cargo_profile: String,
     /// Link-time optimisation.
@@ -116,7 +121,8 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
     let lto = lto::plan(profile.lto, &tools, toolchain, &mut notes)?;
     let switches = switches::that_apply(profile, &tools.aim, &mut notes)?;
     let of_switches = switches::plan(profile, &switches, &tools, toolchain, &mut notes)?;
-    let definitions = definitions::definitions(profile, &switches, source, &tools, &isa, &lto);
+    let cuda = cuda::plan(profile, host, &tools, toolchain, &mut notes)?;
+    let definitions = definitions::definitions(profile, &switches, source, &tools, &isa, &lto, cuda.as_ref());
     Ok(Plan {
         profile: profile.name.clone(),
         variant: None,
@@ -130,6 +136,7 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
         switches,
         blas: profile.blas,
         blas_library: tools.blas,
+        cuda,
         cargo_profile: profile.cargo_profile.clone(),
         codegen: isa
             .codegen
@@ -177,6 +184,12 @@ const CLEARED: &[&str] = &[
     "CMAKE_PREFIX_PATH",
     "CMAKE_TOOLCHAIN_FILE",
     "CPATH",
+    "CUDAARCHS",
+    "CUDACXX",
+    "CUDAFLAGS",
+    "CUDAHOSTCXX",
+    "NVCC_APPEND_FLAGS",
+    "NVCC_PREPEND_FLAGS",
     "CPLUS_INCLUDE_PATH",
     "CPPFLAGS",
     "CXX",

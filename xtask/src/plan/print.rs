@@ -72,6 +72,20 @@ impl fmt::Display for Plan {
             writeln!(f, "  blas       {} {} (threads: {threading})", library.vendor, library.version)?;
             writeln!(f, "             {}", wrap(&files.join(" "), 13, 100))?;
         }
+        if let Some(cuda) = &self.cuda {
+            writeln!(
+                f,
+                "  cuda       {} ({}), host compiler {} {}",
+                cuda.nvcc.version,
+                cuda.root.display(),
+                cuda.host_compiler.kind,
+                cuda.host_compiler.version
+            )?;
+            let attention =
+                if cuda.fa_quants.is_empty() { "none".to_string() } else { cuda.fa_quants.join(" ") };
+            writeln!(f, "             for {}, prompts by {}", cuda.architectures.join(" "), cuda.mul_mat)?;
+            writeln!(f, "             flash attention for {}", wrap(&attention, 13, 100))?;
+        }
         let on = |on: bool| if on { "on" } else { "off" };
         writeln!(
             f,

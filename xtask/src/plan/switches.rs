@@ -11,7 +11,7 @@ use crate::exit;
 use crate::profile::{Linkage, Profile, Threading};
 
 /// ggml's own allocation of large buffers, which the engine's shim takes over where huge pages are wanted.
-const WRAPPED: &str = "-Wl,--wrap=ggml_aligned_malloc";
+pub const WRAPPED: &str = "-Wl,--wrap=ggml_aligned_malloc";
 
 /// ggml refuses to be compiled without infinities (`ggml-cpu/vec.h`): softmax masks with them.
 const FAST_MATH: [&str; 2] = ["-ffast-math", "-fno-finite-math-only"];

@@ -9,7 +9,7 @@ use toolchain::{CompilerKind, Toolchain};
 use super::variant::{self, Profdata, Subject};
 use super::{Plan, plan};
 use crate::commands::plan::reference_toolchain;
-use crate::profile::{self, Blas, Lto, PgoScope};
+use crate::profile::{self, Blas, Lto, PgoScope, Profile};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -43,9 +43,23 @@ fn source() -> Source {
     }
 }
 
-fn plan_with(profile: &str, host: &Host, toolchain: &Toolchain) -> anyhow::Result<Plan> {
-    let profile = profile::load(&root().join("profiles/build"), profile)?;
-    plan(host, &profile, &source(), toolchain)
+/// Folder of the build profiles.
+pub fn profiles() -> PathBuf {
+    root().join("profiles/build")
+}
+
+/// The build profile `name`.
+pub fn profile(name: &str) -> Profile {
+    profile::load(&profiles(), name).unwrap()
+}
+
+/// The plan of `profile`, with the test's sources.
+pub fn plan_of(profile: &Profile, host: &Host, toolchain: &Toolchain) -> anyhow::Result<Plan> {
+    plan(host, profile, &source(), toolchain)
+}
+
+fn plan_with(name: &str, host: &Host, toolchain: &Toolchain) -> anyhow::Result<Plan> {
+    plan_of(&profile::load(&profiles(), name)?, host, toolchain)
 }
 
 fn plan_for(profile: &str, host: &Host) -> anyhow::Result<Plan> {

@@ -49,19 +49,19 @@ pub const VARIANTS: &[Variant] = &[
         profile: "cuda-dense",
         models: "dense, quantised, all of it in the GPU's memory",
         runs_on: "GPU",
-        why: "kernels that multiply quantised weights as they are",
+        why: "kernels that multiply quantised weights as they are; the one to begin with",
     },
     Variant {
         profile: "cuda-cublas-dense",
         models: "dense, F16, BF16 or F32, all of it in the GPU's memory",
         runs_on: "GPU",
-        why: "cuBLAS for weights that need not be unpacked",
+        why: "cuBLAS for weights that need not be unpacked, as in cuda-dense; also for prompts of quantised ones",
     },
     Variant {
         profile: "cuda-mmq-moe",
         models: "mixture of experts, all of it in the GPU's memory",
         runs_on: "GPU",
-        why: "quantised kernels also for the small products of single experts",
+        why: "quantised kernels for all products; from Turing on those of cuda-dense",
     },
     Variant {
         profile: "cuda-hybrid",

@@ -88,9 +88,7 @@ impl Contents {
             let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
             contents.add(library, &format!("lib/{name}"), false);
         }
-        for file in ["README.md", "LICENSE"] {
-            contents.add(workspace.root().join(file), &format!("share/doc/anneal/{file}"), false);
-        }
+        contents.add(workspace.root().join("LICENSE"), "share/doc/anneal/LICENSE", false);
         contents.write("build_info.json", record_of(info, foreign, time)?.as_bytes())?;
         contents.pages(workspace, build)?;
         Ok(contents)

@@ -9,6 +9,7 @@ use build_info::{Glibc, Sha256};
 
 use super::{Build, variants};
 use crate::audit::{Question, libraries, rules_path};
+use crate::plan::CudaPlan;
 use crate::profile::{Isa, Linkage};
 use crate::ui::Progress;
 use crate::{audit as auditing, fs};
@@ -44,12 +45,14 @@ pub fn audit(build: &Build, progress: &mut Progress) -> Result<()> {
     if !variants.is_empty() {
         files.extend(libraries(&build.folder.libraries())?);
     }
+    let architectures = build.plan.cuda.as_ref().map(CudaPlan::codes).unwrap_or_default();
     let question = Question {
         rule: rule(build),
         isa: &build.plan.isa.required,
         offered: &build.host.cpu.features,
         variants: &variants,
         glibc: build.plan.zig.as_ref().map(|zig| zig.glibc),
+        architectures: &architectures,
         all_symbols: false,
     };
     let mut report = auditing::audit(&files, &question, &Rules::read(&rules_path(build.workspace))?)?;

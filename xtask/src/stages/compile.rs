@@ -2,17 +2,42 @@
 
 use anyhow::Result;
 
-use super::Build;
+use super::{Build, flags};
 use crate::process::Run;
 use crate::ui::Progress;
 
+/// Files of ggml-cuda that nvcc takes longest for, by parts of their names: the slowest first, as it was measured for one
+/// architecture (docs/src/guide/cuda.md). ninja takes files as the tree names them, and whoever comes last then works
+/// alone.
+const SLOW: [&str; 0] = [];
+
+/// Memory that one nvcc takes at most, in bytes, as it was measured.
+const NVCC_MEMORY: u64 = 2 << 30;
+
 /// Compiles libllama and ggml with ninja, which goes on where a stopped run was.
 pub fn compile(build: &Build, progress: &mut Progress) -> Result<()> {
+    let slow = match &build.plan.cuda {
+        Some(_) => slow_objects(&flags::entries(&build.folder.compile_database())?),
+        None => Vec::new(),
+    };
+    if !slow.is_empty() {
+        ninja(build, &slow, progress)?;
+    }
+    ninja(build, &build.plan.targets, progress)
+}
+
+/// The objects of the files in [`SLOW`], in that order.
+fn slow_objects(entries: &[flags::Entry]) -> Vec<String> {
+    let of = |part: &'static str| entries.iter().filter(move |entry| entry.file.contains(part));
+    SLOW.into_iter().flat_map(of).filter_map(flags::Entry::object).collect()
+}
+
+fn ninja(build: &Build, targets: &[String], progress: &mut Progress) -> Result<()> {
     Run::new(&build.plan.ninja.path, &build.log)
         .args(["-C"])
         .args([build.folder.cmake()])
-        .args(["-j", &build.jobs().to_string()])
-        .args(&build.plan.targets)
+        .args(["-j", &jobs(build).to_string()])
+        .args(targets)
         .envs(&build.environment()?)
         .env("NINJA_STATUS", "[%f/%t] ")
         .watch(|_, line| {
@@ -20,6 +45,15 @@ pub fn compile(build: &Build, progress: &mut Progress) -> Result<()> {
                 progress.step(done, total, what);
             }
         })
+}
+
+/// How many files are compiled side by side: where nvcc is among the compilers, no more than there is memory for.
+fn jobs(build: &Build) -> usize {
+    let most = match &build.plan.cuda {
+        Some(_) => build.host.usable_memory().map_or(u64::MAX, |memory| memory.0 / NVCC_MEMORY),
+        None => u64::MAX,
+    };
+    build.jobs().min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
 }
 
 /// Reads a line of ninja's: `[12/200] Building CXX object …/x.cpp.o`.

@@ -41,7 +41,11 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
         crate::fs::write_atomically(&spare, SPARE_KERNELS.as_bytes())?;
     }
     let launchers = launcher.iter().flat_map(|launcher| {
-        ["CMAKE_C_COMPILER_LAUNCHER", "CMAKE_CXX_COMPILER_LAUNCHER"].map(|name| define(name, launcher))
+        let cuda = build.plan.cuda.as_ref().map(|_| "CUDA");
+        ["C", "CXX"]
+            .into_iter()
+            .chain(cuda)
+            .map(move |language| define(&format!("CMAKE_{language}_COMPILER_LAUNCHER"), launcher))
     });
     // ggml asks git for a version, and git would answer with ours.
     let (ceiling, folder) = build.tree()?.cmake_environment();

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use build_info::record::EffectiveFlags;
 use serde::Deserialize;
 
-use crate::plan::{Plan, blas};
+use crate::plan::{CudaPlan, Plan, blas};
 
 /// One entry of a compile database.
 /// <https://clang.llvm.org/docs/JSONCompilationDatabase.html>
@@ -32,6 +32,11 @@ impl Entry {
             self.arguments.clone()
         }
     }
+
+    /// The object that comes of it, as the build tree calls it.
+    pub fn object(&self) -> Option<String> {
+        self.words().into_iter().skip_while(|word| word != "-o").nth(1)
+    }
 }
 
 /// Reads the compile database and compares it with the plan.
@@ -49,6 +54,7 @@ pub fn check(plan: &Plan, database: &Path) -> Result<EffectiveFlags> {
         names_isa: plan.target.starts_with("x86_64") && !plan.isa.has_variants(),
         spares_kernels: plan.variant.as_ref().is_some_and(|variant| variant.spares_kernels),
         blas: plan.blas_library.as_ref().map(blas::expected_define),
+        cuda: plan.cuda.as_ref().map(CudaPlan::expected_words),
     };
     wishes.check(&entries).with_context(|| {
         format!(
@@ -78,12 +84,19 @@ struct Wishes<'a> {
     spares_kernels: bool,
     /// What ggml-blas is compiled with, where there is to be one.
     blas: Option<String>,
+    /// What every file for NVIDIA's GPUs is compiled with, where there are to be any: parts of words.
+    cuda: Option<Vec<String>>,
+}
+
+/// Whether nvcc compiles it, which knows none of the C++ compiler's flags.
+fn is_for_gpus(entry: &Entry) -> bool {
+    entry.file.ends_with(".cu")
 }
 
 impl Wishes<'_> {
     fn check(&self, entries: &[Entry]) -> Result<EffectiveFlags> {
         let mut common: Option<(Vec<String>, Vec<String>)> = None;
-        for entry in entries {
+        for entry in entries.iter().filter(|entry| !is_for_gpus(entry)) {
             let words = entry.words();
             if let Some(found) = self.forbidden.iter().find(|flag| words.contains(flag)) {
                 bail!("{} is compiled with {found}, which this build must not carry", entry.file);
@@ -106,7 +119,8 @@ impl Wishes<'_> {
                     if wanted { "" } else { "not " }
                 );
             }
-            if !kernels {
+            // What only asks the CPU which kernels it runs has none of the switches.
+            if !kernels || entry.file.ends_with("/cpu-feats.cpp") {
                 continue;
             }
             let pick = |prefixes: &[&str]| -> Vec<String> {
@@ -137,6 +151,7 @@ impl Wishes<'_> {
             bail!("ggml-cpu is compiled for plain x86-64: no instruction set is named");
         }
         self.check_blas(entries)?;
+        self.check_cuda(entries)?;
         Ok(EffectiveFlags {
             ggml_cpu: flags,
             definitions,
@@ -155,6 +170,31 @@ impl Wishes<'_> {
             ),
             _ => Ok(()),
         }
+    }
+}
+
+impl Wishes<'_> {
+    /// Whether the files for GPUs are compiled for the architectures and with the kernels of the plan, or none is there where
+    /// it has no GPUs.
+    fn check_cuda(&self, entries: &[Entry]) -> Result<()> {
+        let mut files = entries.iter().filter(|entry| is_for_gpus(entry)).peekable();
+        let Some(expected) = &self.cuda else {
+            return match files.next() {
+                Some(entry) => bail!("{} is compiled for GPUs, and the profile has none", entry.file),
+                None => Ok(()),
+            };
+        };
+        if files.peek().is_none() {
+            bail!("GPUs were asked for, but no file of ggml-cuda is compiled");
+        }
+        for entry in files {
+            let words = entry.words();
+            let lacks = expected.iter().find(|part| !words.iter().any(|word| word.contains(part.as_str())));
+            if let Some(part) = lacks {
+                bail!("{} is compiled without {part}: CMake dropped it", entry.file);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -237,9 +277,16 @@ mod tests {
         ];
         for (name, expected, forbidden, blas, entries, wanted) in cases {
             let blas = blas.then(|| openblas.to_string());
-            let result =
-                Wishes { expected, everywhere: &[], forbidden, names_isa: true, spares_kernels: false, blas }
-                    .check(&entries);
+            let result = Wishes {
+                expected,
+                everywhere: &[],
+                forbidden,
+                names_isa: true,
+                spares_kernels: false,
+                blas,
+                cuda: None,
+            }
+            .check(&entries);
             match (result, wanted) {
                 (Ok(_), None) => {}
                 (Err(error), Some(part)) => assert!(error.to_string().contains(part), "{name}: {error}"),
@@ -262,6 +309,7 @@ mod tests {
             names_isa: true,
             spares_kernels: false,
             blas: None,
+            cuda: None,
         }
         .check(&entries)
         .unwrap();
@@ -280,6 +328,7 @@ mod tests {
             names_isa: true,
             spares_kernels: false,
             blas: None,
+            cuda: None,
         };
         let cpu = entry("/s/ggml-cpu/a.c", "-march=native");
         assert!(wishes.check(&[cpu, entry("/s/src/llama.cpp", "-march=native")]).is_ok());
@@ -309,6 +358,7 @@ mod tests {
                 names_isa: true,
                 spares_kernels,
                 blas: None,
+                cuda: None,
             };
             let found = wishes.check(&entries).err().map(|error| error.to_string());
             let right = match refusal {
@@ -316,6 +366,39 @@ mod tests {
                 None => found.is_none(),
             };
             assert!(right, "{spares_kernels} {kernels} {rest}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn files_for_gpus_are_held_against_the_plans_architectures_and_kernels() {
+        let everywhere = ["-march=native".to_string()];
+        let cpu = || entry("/s/ggml-cpu/a.c", "-march=native");
+        let gpu = |flags: &str| entry("/s/ggml-cuda/mmq.cu", flags);
+        let real = "--generate-code=arch=compute_90,code=[sm_90] -DGGML_CUDA_USE_GRAPHS";
+        // What the plan wants, what is compiled, the refusal.
+        let cases = [
+            (Some("sm_90"), vec![cpu(), gpu(real)], None),
+            (Some("sm_89"), vec![cpu(), gpu(real)], Some("without sm_89")),
+            (Some("-DGGML_CUDA_FORCE_MMQ"), vec![cpu(), gpu(real)], Some("without -DGGML_CUDA_FORCE_MMQ")),
+            (Some("sm_90"), vec![cpu()], Some("no file of ggml-cuda")),
+            (None, vec![cpu(), gpu(real)], Some("the profile has none")),
+        ];
+        for (wanted, entries, refusal) in cases {
+            let wishes = Wishes {
+                expected: &[],
+                everywhere: &everywhere,
+                forbidden: &[],
+                names_isa: true,
+                spares_kernels: false,
+                blas: None,
+                cuda: wanted.map(|part| vec![part.to_string()]),
+            };
+            let found = wishes.check(&entries).err().map(|error| error.to_string());
+            let right = match refusal {
+                Some(words) => found.as_ref().is_some_and(|found| found.contains(words)),
+                None => found.is_none(),
+            };
+            assert!(right, "{wanted:?}: {found:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::variants;
 use super::{Build, openmp};
 use crate::fs;
-use crate::plan::{IsaPlan, Plan, blas};
+use crate::plan::{CudaPlan, IsaPlan, Plan, blas};
 use crate::process::Run;
 use crate::profile::{Isa, Linkage};
 use crate::ui::Progress;
@@ -33,6 +33,8 @@ struct Link<'a> {
     libclang_dir: Option<&'a PathBuf>,
     shim_flags: Vec<&'a String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    cuda: Option<&'a [PathBuf]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     guard_flags: Option<[&'static str; 1]>,
     isa_required: &'a [String],
     build_to_use: String,
@@ -52,6 +54,7 @@ pub fn install(build: &Build, progress: &mut Progress) -> Result<()> {
 
     if build.plan.isa.has_variants() {
         variants::install(&prefix, &build.folder.libraries())?;
+        variants::check_buffers(build.plan, &build.folder.libraries())?;
     }
     write_link(build, &prefix)
 }
@@ -106,6 +109,7 @@ fn link<'a>(build: &Build<'a>) -> Result<Link<'a>> {
             .iter()
             .map(|path| path.to_string())
             .chain(library.into_iter().flat_map(blas::rpath))
+            .chain(plan.cuda.iter().flat_map(CudaPlan::rpath))
             .collect(),
         link_args: plan
             .codegen
@@ -114,11 +118,13 @@ fn link<'a>(build: &Build<'a>) -> Result<Link<'a>> {
             .cloned()
             .chain(library.into_iter().flat_map(|library| blas::link_args(library, plan.linkage)))
             .chain(openmp::link_args(build)?)
+            .chain(plan.cuda.iter().flat_map(CudaPlan::link_args))
             .collect(),
         cc: build.compiler(&plan.compiler.cc)?,
         cxx: build.compiler(&plan.compiler.cxx)?,
         libclang_dir: plan.libclang.as_ref().map(|found| &found.dir),
         shim_flags: shim_flags(plan),
+        cuda: plan.cuda.as_ref().map(|cuda| &*cuda.include),
         guard_flags: plan.zig.as_ref().map(|zig| [zig.for_any_cpu()]),
         isa_required: &plan.isa.required,
         build_to_use: build_to_use(&plan.isa),

@@ -6,14 +6,14 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use build_info::record::{
-    Artifact, BuildInfo, CpuVariant, EffectiveFlags, Emulated, SCHEMA_VERSION, Threading, Tool,
+    Artifact, BuildInfo, CpuVariant, Cuda, EffectiveFlags, Emulated, SCHEMA_VERSION, Threading, Tool,
 };
 use build_info::{Bytes, Policy, threads};
 use serde::Deserialize;
 
 use super::{Build, audit, blas, gate, openmp, smoke, switches, variants};
 use crate::fs;
-use crate::plan::{Cross, Plan};
+use crate::plan::{Cross, CudaPlan, Plan};
 use crate::profile;
 
 /// Gathers the record of a build whose stages have all passed.
@@ -53,6 +53,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         cpu_variants,
         glibc: plan.zig.as_ref().map(|zig| zig.glibc),
         blas: blas::verify(build)?,
+        cuda: plan.cuda.as_ref().map(cuda),
         threading: if openmp { Threading::Openmp } else { Threading::Threadpool },
         lto: plan.lto.mode.to_string(),
         base_plan: plan.variant.as_ref().map(|variant| variant.base.clone()),
@@ -86,6 +87,15 @@ fn isa_required(build: &Build) -> Result<Vec<String>> {
 fn emulated(cross: &Cross) -> Emulated {
     let name = cross.emulator.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Emulated { emulator: format!("{name} {}", cross.emulator.version), cpu: cross.cpu.clone() }
+}
+
+fn cuda(plan: &CudaPlan) -> Cuda {
+    Cuda {
+        toolkit: plan.nvcc.version.clone(),
+        architectures: plan.architectures.clone(),
+        cublas: "lazy".to_string(),
+        mul_mat: plan.mul_mat.to_string(),
+    }
 }
 
 /// Who compiled, for people.

@@ -5,9 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use build_info::record::CpuVariant;
+use object::{Object, ObjectSymbol};
 
 use super::Build;
 use super::flags::{self, Entry};
+use crate::plan::Plan;
+
+/// ggml's own allocation of large buffers.
+const ALLOCATION: &str = "ggml_aligned_malloc";
 
 /// How their files begin; the variant's name follows.
 const PREFIX: &str = "libggml-cpu-";
@@ -116,6 +121,40 @@ pub fn install(prefix: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Whether the libraries in `folder` take large buffers from where the plan says: those of AMX allocate weights themselves,
+/// and by ggml's own name they would come without huge pages.
+///
+/// # Errors
+/// When one asks for ggml's own allocation though the program has another one for it.
+pub fn check_buffers(plan: &Plan, folder: &Path) -> Result<()> {
+    if !plan.switches.huge_pages {
+        return Ok(());
+    }
+    for path in files(folder)? {
+        let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        if takes(&bytes, ALLOCATION).with_context(|| format!("{} is no library", path.display()))? {
+            bail!(
+                "{} takes {ALLOCATION} of ggml, without huge pages, though the profile has `huge_pages = true`: the linker \
+                 left out --wrap of CMAKE_MODULE_LINKER_FLAGS",
+                path.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let paths: Result<Vec<PathBuf>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
+    Ok(paths?)
+}
+
+/// Whether the library in `bytes` has the loader look for the function `name` elsewhere.
+fn takes(bytes: &[u8], name: &str) -> object::read::Result<bool> {
+    let file = object::File::parse(bytes)?;
+    Ok(file.dynamic_symbols().any(|symbol| symbol.is_undefined() && symbol.name() == Ok(name)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,6 +177,15 @@ mod tests {
         let found: Vec<_> = found.iter().map(|v| (v.name.as_str(), v.requires.join(" "))).collect();
         let expected = [("icelake", "avx512_vbmi sse4_2"), ("sse42", "sse4_2"), ("x64", "")];
         assert_eq!(found, expected.map(|(name, requires)| (name, requires.to_string())));
+    }
+
+    #[test]
+    fn what_a_library_takes_of_others_is_seen() {
+        // This program takes malloc of the C library, and nothing that no library has.
+        let this = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(takes(&this, "malloc").unwrap());
+        assert!(!takes(&this, ALLOCATION).unwrap());
+        assert!(takes(b"no library", "malloc").is_err());
     }
 
     #[test]

@@ -291,7 +291,7 @@ fn a_host_file_that_is_none_says_how_to_make_one() {
 #[test]
 fn a_result_that_cannot_be_written_is_an_error() {
     let checkout = Checkout::new("checkout");
-    for args in [&["detect"][..], &["detect", "--json"], &["show"]] {
+    for args in [&["detect"][..], &["detect", "--json"], &["show"], &["--version"], &["install", "--help"]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = checkout.command(args).stdout(full).output().unwrap();
         Run::from(output)

@@ -1,7 +1,7 @@
 use build_info::record::Tool;
 
 use super::*;
-use crate::{Compiler, CompilerKind, Libclang, Rustc, Version};
+use crate::{Compiler, CompilerKind, Cuda, Libclang, NvccHosts, Rustc, Version};
 
 fn tool(version: &str) -> Tool {
     let llvm_major = version.split('.').next().and_then(|major| major.parse().ok());
@@ -181,7 +181,7 @@ fn zig_comes_from_pip_in_one_version_and_no_other_wheel_is_taken() {
     let [step] = &made.steps[..] else { panic!("{:?}", made.steps) };
     assert_eq!((step.needs_root, &step.command[..2]), (false, &["sh".to_string(), "-c".to_string()][..]));
     let command = &step.command[2];
-    assert!(command.starts_with(&format!("echo 'ziglang=={ZIG} --hash=sha256:")), "{command}");
+    assert!(command.starts_with(&format!("printf '%s\\n' 'ziglang=={ZIG} --hash=sha256:")), "{command}");
     assert_eq!(command.matches("--hash=sha256:").count(), ZIG_WHEELS.len());
     assert!(
         command.contains("--require-hashes") && command.contains("target/anneal/tools/packages"),
@@ -190,6 +190,44 @@ fn zig_comes_from_pip_in_one_version_and_no_other_wheel_is_taken() {
     let mut there = bare();
     there.zig = Some(Tool { path: "/usr/bin/zig".into(), version: ZIG.to_string(), llvm_major: None });
     assert!(plan(&needs, &there, &facts(Some(Manager::Apt), Rights::None)).is_complete());
+}
+
+#[test]
+fn cuda_comes_from_pip_and_only_where_it_is_missing_or_too_old() {
+    let toolkit = |version: &str| Cuda {
+        nvcc: Tool { path: "/usr/local/cuda/bin/nvcc".into(), version: version.into(), llvm_major: None },
+        root: "/usr/local/cuda".into(),
+        hosts: NvccHosts::default(),
+        architectures: Vec::new(),
+        include: Some("/usr/local/cuda/include".into()),
+        cublas_include: Some("/usr/local/cuda/include".into()),
+        runtime: Some("/usr/local/cuda/lib64/libcudart_static.a".into()),
+        cublas: None,
+    };
+    let without_cublas = Cuda { cublas_include: None, ..toolkit("13.5.37") };
+    // Toolkits that are there; whether a build lacks one, and whether somebody who asks for the newest does.
+    let cases = [
+        (vec![], true, true),
+        (vec![toolkit("12.4.131")], false, true),
+        (vec![without_cublas], true, true),
+        (vec![toolkit("12.4.131"), toolkit("13.5.37")], false, false),
+        (vec![toolkit("13.6.10")], false, false),
+    ];
+    for (cuda, lacks, lacks_new) in cases {
+        let machine = Toolchain { cuda, ..bare() };
+        for (requirement, lacks) in [(Requirement::Cuda, lacks), (Requirement::NewCuda, lacks_new)] {
+            let needs = Needs { required: vec![requirement], recommended: vec![] };
+            let made = plan(&needs, &machine, &facts(Some(Manager::Apt), Rights::None));
+            assert_eq!(!made.is_complete(), lacks, "{requirement:?} with {:?}", machine.cuda);
+            let Some(step) = made.steps.first() else { continue };
+            let command = &step.command[2];
+            assert!(!step.needs_root, "{command}");
+            assert!(command.contains("--require-hashes") && command.ends_with("tools/cuda"), "{command}");
+            // Two architectures have wheels.
+            let packages = command.matches("'nvidia-").count();
+            assert_eq!((packages, command.matches("--hash=sha256:").count()), (6, 12), "{command}");
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,206 @@
+//! Code for NVIDIA's GPUs inside a program: which architectures it is for.
+//!
+//! nvcc puts it into the section `.nv_fatbin`, one container after the other, each a header of 16 bytes and entries of a
+//! header and a payload. NVIDIA documents what is in it (CUDA Binary Utilities) and not how; the fields here are those that
+//! `cuobjdump` of CUDA 11 to 13 goes by. What follows an entry's size is only read, never trusted.
+
+use object::elf::FileHeader64;
+use object::read::elf::{FileHeader, SectionHeader};
+use object::{Endianness, read};
+
+/// First four bytes of a container.
+const MAGIC: u32 = 0xba55_ed50;
+/// Bytes of a container's header, and the least of an entry's.
+const CONTAINER: usize = 16;
+const ENTRY: usize = 64;
+
+/// One piece of code for one architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceCode {
+    /// What the driver makes of it.
+    pub kind: DeviceCodeKind,
+    /// Compute capability times ten: 90 is 9.0.
+    pub architecture: u32,
+    /// Bytes in the file.
+    pub stored: u64,
+    /// Bytes once unpacked.
+    pub unpacked: u64,
+}
+
+/// What a piece of code is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DeviceCodeKind {
+    /// Text that the driver compiles for a card of this architecture or a later one when the program starts.
+    Ptx,
+    /// A binary, for cards of this major number from this one on.
+    Binary,
+}
+
+impl DeviceCode {
+    /// All pieces in the ELF file of 64 bits in `bytes`; none where it has no code for GPUs.
+    ///
+    /// # Errors
+    /// When it is no such file, or what it says of its sizes does not fit.
+    pub fn read(bytes: &[u8]) -> Result<Vec<Self>, String> {
+        let mut found = Vec::new();
+        for section in sections(bytes).map_err(|error| error.to_string())? {
+            containers(section, &mut found).ok_or(
+                "the code for GPUs in section .nv_fatbin is cut off, or of a form that is not known",
+            )?;
+        }
+        Ok(found)
+    }
+
+    /// As NVIDIA's tools spell it: `sm_90`, `compute_90`.
+    pub fn name(&self) -> String {
+        match self.kind {
+            DeviceCodeKind::Ptx => format!("compute_{}", self.architecture),
+            DeviceCodeKind::Binary => format!("sm_{}", self.architecture),
+        }
+    }
+}
+
+/// The sections that hold containers.
+fn sections(bytes: &[u8]) -> read::Result<Vec<&[u8]>> {
+    let header = FileHeader64::<Endianness>::parse(bytes)?;
+    let endian = header.endian()?;
+    let sections = header.sections(endian, bytes)?;
+    let mut found = Vec::new();
+    for section in sections.iter() {
+        if sections.section_name(endian, section)? == b".nv_fatbin" {
+            found.push(section.data(endian, bytes)?);
+        }
+    }
+    Ok(found)
+}
+
+/// Reads one container after the other; nothing where one reaches beyond the end.
+fn containers(mut data: &[u8], found: &mut Vec<DeviceCode>) -> Option<()> {
+    loop {
+        // Linkers fill the gaps between objects with zeros.
+        let start = data.iter().position(|byte| *byte != 0).unwrap_or(data.len());
+        // A container begins where eight divides its place.
+        data = data.get(start - start % 8..)?;
+        if data.iter().all(|byte| *byte == 0) {
+            return Some(());
+        }
+        if u32_at(data, 0)? != MAGIC {
+            return None;
+        }
+        let (header, size) = (usize::from(u16_at(data, 6)?), usize::try_from(u64_at(data, 8)?).ok()?);
+        if header < CONTAINER {
+            return None;
+        }
+        let end = header.checked_add(size)?;
+        entries(data.get(header..end)?, found)?;
+        data = data.get(end..)?;
+    }
+}
+
+fn entries(mut data: &[u8], found: &mut Vec<DeviceCode>) -> Option<()> {
+    while !data.is_empty() {
+        let header = usize::try_from(u32_at(data, 4)?).ok()?;
+        let padded = u64_at(data, 8)?;
+        if header < ENTRY {
+            return None;
+        }
+        let kind = match u16_at(data, 0)? {
+            1 => Some(DeviceCodeKind::Ptx),
+            2 => Some(DeviceCodeKind::Binary),
+            // Options of compilers and the like.
+            _ => None,
+        };
+        // Without compression there is one size.
+        let (compressed, unpacked) = (u64::from(u32_at(data, 16)?), u64_at(data, 56)?);
+        let stored = if compressed == 0 { padded } else { compressed };
+        let unpacked = if unpacked == 0 { padded } else { unpacked };
+        let architecture = u32_at(data, 28)?;
+        found.extend(kind.map(|kind| DeviceCode { kind, architecture, stored, unpacked }));
+        let end = header.checked_add(usize::try_from(padded).ok()?)?;
+        data = data.get(end..)?;
+    }
+    Some(())
+}
+
+fn u16_at(data: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(data.get(at..at.checked_add(2)?)?.try_into().ok()?))
+}
+
+fn u32_at(data: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(data.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+fn u64_at(data: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(data.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An entry as nvcc 13.5 writes it for `-compress-mode=size`.
+    fn entry(kind: u16, architecture: u32, compressed: u32, payload: usize, unpacked: u64) -> Vec<u8> {
+        let mut bytes = vec![0; ENTRY + payload];
+        bytes[..2].copy_from_slice(&kind.to_le_bytes());
+        bytes[2..4].copy_from_slice(&0x0101_u16.to_le_bytes());
+        bytes[4..8].copy_from_slice(&64_u32.to_le_bytes());
+        bytes[8..16].copy_from_slice(&(payload as u64).to_le_bytes());
+        bytes[16..20].copy_from_slice(&compressed.to_le_bytes());
+        bytes[28..32].copy_from_slice(&architecture.to_le_bytes());
+        bytes[56..64].copy_from_slice(&unpacked.to_le_bytes());
+        bytes
+    }
+
+    fn container(entries: &[Vec<u8>]) -> Vec<u8> {
+        let body = entries.concat();
+        let mut bytes = MAGIC.to_le_bytes().to_vec();
+        bytes.extend([1, 0, 16, 0]);
+        bytes.extend((body.len() as u64).to_le_bytes());
+        bytes.extend(body);
+        bytes
+    }
+
+    fn read(data: &[u8]) -> Option<Vec<DeviceCode>> {
+        let mut found = Vec::new();
+        containers(data, &mut found).map(|()| found)
+    }
+
+    #[test]
+    fn containers_of_several_objects_are_read_with_the_gaps_between_them() {
+        let both = container(&[entry(1, 90, 100, 104, 4000), entry(2, 90, 0, 800, 0)]);
+        let other = container(&[entry(2, 86, 33, 40, 900), entry(0x10, 0, 0, 8, 0)]);
+        let section = [both, vec![0; 24], other, vec![0; 5]].concat();
+        let found = read(&section).unwrap();
+        let names: Vec<String> = found.iter().map(DeviceCode::name).collect();
+        assert_eq!(names, ["compute_90", "sm_90", "sm_86"]);
+        let sizes: Vec<(u64, u64)> = found.iter().map(|code| (code.stored, code.unpacked)).collect();
+        assert_eq!(sizes, [(100, 4000), (800, 800), (33, 900)]);
+        assert_eq!(read(&[]), Some(vec![]));
+        assert_eq!(read(&[0; 64]), Some(vec![]));
+    }
+
+    #[test]
+    fn what_is_cut_off_or_made_to_mislead_is_refused() {
+        let whole = container(&[entry(2, 90, 100, 104, 4000)]);
+        for cut in 1..whole.len() {
+            assert_eq!(read(&whole[..cut]), None, "cut to {cut} bytes");
+        }
+        // Sizes that reach beyond the end, or lead nowhere: each field set to all ones, and to nothing.
+        for at in [6..8, 8..16, CONTAINER + 4..CONTAINER + 8, CONTAINER + 8..CONTAINER + 16] {
+            for value in [0xff, 0] {
+                let mut bytes = whole.clone();
+                bytes[at.clone()].fill(value);
+                let found = read(&bytes);
+                assert!(found.is_none() || value == 0, "{at:?} = {value:#x}: {found:?}");
+            }
+        }
+        assert_eq!(read(b"no container at all"), None);
+    }
+
+    #[test]
+    fn a_program_without_code_for_gpus_has_none() {
+        let this = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(DeviceCode::read(&this).unwrap(), []);
+        assert!(DeviceCode::read(b"no program").is_err());
+    }
+}

@@ -1,0 +1,137 @@
+//! The device that a build was made for, as its record tells it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::BuildInfo;
+
+/// What makes a build one for NVIDIA's GPUs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Cuda {
+    /// Version of the toolkit that compiled it, `13.5`.
+    pub toolkit: String,
+    /// Architectures that it holds code for, as CMake spells them: `89-real`, `90-virtual`.
+    pub architectures: Vec<String>,
+    /// How cuBLAS is reached: `linked` or `lazy`.
+    pub cublas: String,
+    /// Which kernels multiply quantised matrices.
+    pub mul_mat: String,
+}
+
+/// A kind of device that a build was made for: where none of it comes up, the user is told rather than served by the CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promise<'a> {
+    /// What the build needs of the driver.
+    pub cuda: &'a Cuda,
+}
+
+impl fmt::Display for Promise<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CUDA {}", self.cuda.toolkit)?;
+        match self.cuda.architectures.is_empty() {
+            true => Ok(()),
+            false => write!(f, " for {}", self.cuda.architectures.join(", ")),
+        }
+    }
+}
+
+/// The device that `build` promises; nothing for a build that computes on the CPU.
+pub fn promised_device(build: &BuildInfo) -> Option<Promise<'_>> {
+    build.cuda.as_ref().map(|cuda| Promise { cuda })
+}
+
+impl Cuda {
+    /// Major number of the toolkit, which the driver must know: within one major any driver runs what any toolkit made
+    /// (CUDA compatibility guide, "minor version compatibility").
+    pub fn major(&self) -> Option<u32> {
+        self.toolkit.split('.').next()?.parse().ok()
+    }
+
+    /// Whether a GPU of compute capability `major.minor` can run it: by code for that very major and an equal or lower
+    /// minor, or by PTX of any lower one. `None` where no architecture can be read.
+    pub fn runs_on(&self, (major, minor): (u32, u32)) -> Option<bool> {
+        let gpu = major * 10 + minor;
+        let mut known = false;
+        for architecture in &self.architectures {
+            let digits = architecture.split(|c: char| !c.is_ascii_digit()).find(|text| !text.is_empty());
+            let Some(number) = digits.and_then(|text| text.parse::<u32>().ok()) else { continue };
+            known = true;
+            // As CMake: without a suffix both.
+            let (has_code, has_ptx) = (!architecture.ends_with("-virtual"), !architecture.ends_with("-real"));
+            // `90a` and `100f` name features that only that architecture has.
+            let name = architecture.trim_end_matches("-real").trim_end_matches("-virtual");
+            let is_particular = name.ends_with(['a', 'f']);
+            let runs = match is_particular {
+                true => number == gpu,
+                false => (has_code && number / 10 == major && number <= gpu) || (has_ptx && number <= gpu),
+            };
+            if runs {
+                return Some(true);
+            }
+        }
+        known.then_some(false)
+    }
+}
+
+/// The code that comes of `architectures`, which are spelled as CMake takes them, as NVIDIA's tools spell it: `sm_89` is a
+/// binary, `compute_120` PTX.
+pub fn codes(architectures: &[String]) -> Vec<String> {
+    let of = |name: &String| {
+        let digits: String = name.chars().take_while(char::is_ascii_digit).collect();
+        let binary = (!name.ends_with("-virtual")).then(|| format!("sm_{digits}"));
+        let ptx = (!name.ends_with("-real")).then(|| format!("compute_{digits}"));
+        binary.into_iter().chain(ptx)
+    };
+    architectures.iter().flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_binary_ptx_or_both_come_of_an_architecture() {
+        let names = ["89-real", "90", "120a-virtual"].map(str::to_string);
+        assert_eq!(codes(&names), ["sm_89", "sm_90", "compute_90", "compute_120"]);
+    }
+
+    fn cuda(architectures: &[&str]) -> Cuda {
+        Cuda {
+            toolkit: "13.5".to_string(),
+            architectures: architectures.iter().map(ToString::to_string).collect(),
+            cublas: "linked".to_string(),
+            mul_mat: "mmq".to_string(),
+        }
+    }
+
+    #[test]
+    fn code_runs_within_its_major_and_ptx_from_its_architecture_on() {
+        // Architectures, compute capability, whether they run there.
+        let cases: [(&[&str], (u32, u32), Option<bool>); 12] = [
+            (&["89-real"], (8, 9), Some(true)),
+            (&["86-real"], (8, 9), Some(true)),
+            (&["89-real"], (8, 6), Some(false)),
+            (&["89-real"], (9, 0), Some(false)),
+            (&["80-virtual"], (9, 0), Some(true)),
+            (&["80"], (12, 0), Some(true)),
+            (&["75-real", "90-real"], (9, 0), Some(true)),
+            (&["89-virtual"], (6, 1), Some(false)),
+            (&["90a-real"], (9, 0), Some(true)),
+            (&["90a"], (12, 0), Some(false)),
+            (&["native"], (9, 0), None),
+            (&[], (9, 0), None),
+        ];
+        for (architectures, capability, expected) in cases {
+            assert_eq!(cuda(architectures).runs_on(capability), expected, "{architectures:?} {capability:?}");
+        }
+    }
+
+    #[test]
+    fn a_promise_says_what_was_built() {
+        let cuda = cuda(&["89-real", "90-virtual"]);
+        assert_eq!(Promise { cuda: &cuda }.to_string(), "CUDA 13.5 for 89-real, 90-virtual");
+        assert_eq!((cuda.major(), Cuda { toolkit: "?".to_string(), ..cuda }.major()), (Some(13), None));
+    }
+}

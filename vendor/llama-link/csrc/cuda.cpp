@@ -1,0 +1,171 @@
+// NVIDIA's driver and cuBLAS, loaded when the first of their functions is called. Linked in the usual way they would have to
+// be there before main: a program for GPUs could neither start on a machine without one nor say what it lacks, and every
+// archive would carry the 600 MB of cuBLAS, which quantised weights do not need.
+//
+// Only what ggml-cuda calls stands here; a new function there is an undefined symbol when the program is linked.
+#include "shim.h"
+
+#include <cublas_v2.h>
+#include <cuda.h>
+
+#include <string>
+
+#include <dlfcn.h>
+
+#define TEXT_OF(name) #name
+#define TEXT(name) TEXT_OF(name)
+
+namespace {
+
+// A library that is looked for once.
+struct Library {
+    void *      handle = nullptr;
+    // Why there is none.
+    std::string why;
+
+    // The first of `names` that the system's loader takes, with its own search in each case.
+    explicit Library(std::initializer_list<const char *> names) {
+        for (const char * name : names) {
+            handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+            if (handle != nullptr) {
+                return;
+            }
+            // The first says most: it is searched for everywhere.
+            if (why.empty()) {
+                const char * error = dlerror();
+                why = error == nullptr ? name : error;
+            }
+        }
+    }
+
+    template <typename Function> Function * find(const char * name) const {
+        return handle == nullptr ? nullptr : reinterpret_cast<Function *>(dlsym(handle, name));
+    }
+};
+
+// Beside its own search: where WSL, NixOS and NVIDIA's containers put it. The runtime, which is part of the program, asks
+// for it by its plain name and gets what is loaded already.
+const Library & driver() {
+    static const Library library{
+        "libcuda.so.1",
+        "/usr/lib/wsl/lib/libcuda.so.1",
+        "/run/opengl-driver/lib/libcuda.so.1",
+        "/usr/local/nvidia/lib64/libcuda.so.1",
+    };
+    return library;
+}
+
+const Library & cublas() {
+    static const Library library{ "libcublas.so." TEXT(CUBLAS_VER_MAJOR) };
+    return library;
+}
+
+}  // namespace
+
+void anneal_cuda_driver(void) {
+    driver();
+}
+
+const char * anneal_cublas_missing(void) {
+    return cublas().handle == nullptr ? cublas().why.c_str() : nullptr;
+}
+
+#define FORWARD(library, result, missing, name, parameters, arguments)          \
+    result name parameters {                                                    \
+        static const auto function = library().find<result parameters>(TEXT(name)); \
+        return function == nullptr ? missing : function arguments;              \
+    }
+#define DRIVER(name, parameters, arguments) FORWARD(driver, CUresult, CUDA_ERROR_STUB_LIBRARY, name, parameters, arguments)
+#define CUBLAS(name, parameters, arguments) \
+    FORWARD(cublas, cublasStatus_t, CUBLAS_STATUS_NOT_INITIALIZED, name, parameters, arguments)
+
+extern "C" {
+
+CUresult cuGetErrorString(CUresult error, const char ** text) {
+    static const auto function = driver().find<CUresult(CUresult, const char **)>("cuGetErrorString");
+    if (function == nullptr) {
+        *text = driver().why.c_str();
+        return CUDA_SUCCESS;
+    }
+    return function(error, text);
+}
+
+DRIVER(cuDeviceGet, (CUdevice * device, int ordinal), (device, ordinal))
+DRIVER(cuDeviceGetAttribute, (int * value, CUdevice_attribute attribute, CUdevice device), (value, attribute, device))
+DRIVER(cuMemAddressFree, (CUdeviceptr address, size_t size), (address, size))
+DRIVER(cuMemAddressReserve,
+       (CUdeviceptr * address, size_t size, size_t alignment, CUdeviceptr wanted, unsigned long long flags),
+       (address, size, alignment, wanted, flags))
+DRIVER(cuMemCreate,
+       (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp * properties,
+        unsigned long long flags),
+       (handle, size, properties, flags))
+DRIVER(cuMemGetAllocationGranularity,
+       (size_t * granularity, const CUmemAllocationProp * properties, CUmemAllocationGranularity_flags option),
+       (granularity, properties, option))
+DRIVER(cuMemMap,
+       (CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags),
+       (address, size, offset, handle, flags))
+DRIVER(cuMemRelease, (CUmemGenericAllocationHandle handle), (handle))
+DRIVER(cuMemSetAccess, (CUdeviceptr address, size_t size, const CUmemAccessDesc * access, size_t count),
+       (address, size, access, count))
+DRIVER(cuMemUnmap, (CUdeviceptr address, size_t size), (address, size))
+
+// ggml ends the process with this text where a call failed.
+const char * cublasGetStatusString(cublasStatus_t status) {
+    static const std::string missing =
+        cublas().handle != nullptr
+            ? std::string()
+            : "cuBLAS is not here, and weights that are not quantised (F16, BF16, F32) take it for more than a few tokens "
+              "at a time: " + cublas().why +
+              "; install it (package nvidia-cublas of pip, or libcublas of NVIDIA's packages) and name its folder in "
+              "LD_LIBRARY_PATH, or take a quantised model";
+    static const auto function = cublas().find<const char *(cublasStatus_t)>("cublasGetStatusString");
+    return function == nullptr ? missing.c_str() : function(status);
+}
+
+CUBLAS(cublasCreate, (cublasHandle_t * handle), (handle))
+CUBLAS(cublasDestroy, (cublasHandle_t handle), (handle))
+CUBLAS(cublasSetMathMode, (cublasHandle_t handle, cublasMath_t mode), (handle, mode))
+CUBLAS(cublasSetStream, (cublasHandle_t handle, cudaStream_t stream), (handle, stream))
+CUBLAS(cublasSetWorkspace, (cublasHandle_t handle, void * workspace, size_t size), (handle, workspace, size))
+CUBLAS(cublasSgemm,
+       (cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, const float * alpha,
+        const float * a, int lda, const float * b, int ldb, const float * beta, float * c, int ldc),
+       (handle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc))
+CUBLAS(cublasSgemmBatched,
+       (cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, const float * alpha,
+        const float * const a[], int lda, const float * const b[], int ldb, const float * beta, float * const c[],
+        int ldc, int count),
+       (handle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, count))
+CUBLAS(cublasSgemmStridedBatched,
+       (cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, const float * alpha,
+        const float * a, int lda, long long int sa, const float * b, int ldb, long long int sb, const float * beta,
+        float * c, int ldc, long long int sc, int count),
+       (handle, ta, tb, m, n, k, alpha, a, lda, sa, b, ldb, sb, beta, c, ldc, sc, count))
+CUBLAS(cublasStrsmBatched,
+       (cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t fill, cublasOperation_t trans,
+        cublasDiagType_t diagonal, int m, int n, const float * alpha, const float * const a[], int lda,
+        float * const b[], int ldb, int count),
+       (handle, side, fill, trans, diagonal, m, n, alpha, a, lda, b, ldb, count))
+CUBLAS(cublasGemmEx,
+       (cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, const void * alpha,
+        const void * a, cudaDataType a_type, int lda, const void * b, cudaDataType b_type, int ldb, const void * beta,
+        void * c, cudaDataType c_type, int ldc, cublasComputeType_t compute, cublasGemmAlgo_t algorithm),
+       (handle, ta, tb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, compute, algorithm))
+CUBLAS(cublasGemmBatchedEx,
+       (cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, const void * alpha,
+        const void * const a[], cudaDataType a_type, int lda, const void * const b[], cudaDataType b_type, int ldb,
+        const void * beta, void * const c[], cudaDataType c_type, int ldc, int count, cublasComputeType_t compute,
+        cublasGemmAlgo_t algorithm),
+       (handle, ta, tb, m, n, k, alpha, a, a_type, lda, b, b_type, ldb, beta, c, c_type, ldc, count, compute,
+        algorithm))
+CUBLAS(cublasGemmStridedBatchedEx,
+       (cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, const void * alpha,
+        const void * a, cudaDataType a_type, int lda, long long int sa, const void * b, cudaDataType b_type, int ldb,
+        long long int sb, const void * beta, void * c, cudaDataType c_type, int ldc, long long int sc, int count,
+        cublasComputeType_t compute, cublasGemmAlgo_t algorithm),
+       (handle, ta, tb, m, n, k, alpha, a, a_type, lda, sa, b, b_type, ldb, sb, beta, c, c_type, ldc, sc, count, compute,
+        algorithm))
+
+}  // extern "C"

@@ -1,0 +1,192 @@
+use build_info::host::Gpu as Card;
+use toolchain::CompilerKind;
+
+use super::super::tests::{host, plan_of, profile};
+use super::*;
+use crate::commands::plan::reference_toolchain;
+use crate::profile::Profile;
+
+/// The variants of docs/src/guide/cuda.md.
+const VARIANTS: [&str; 6] =
+    ["cuda-mmq-moe", "cuda-dense", "cuda-cublas-dense", "cuda-hybrid", "cpu-cuda-hybrid", "cpu-hybrid"];
+
+/// A Ryzen 7950X with `cards`: names, compute capabilities, drivers.
+fn machine(cards: &[(&str, &str, &str)]) -> Host {
+    let card = |(name, capability, driver): &(&str, &str, &str)| Card {
+        name: name.to_string(),
+        compute_capability: capability.to_string(),
+        memory: build_info::Bytes(8 << 30),
+        driver: driver.to_string(),
+    };
+    Host { gpus: cards.iter().map(card).collect(), ..host("ryzen-7950x") }
+}
+
+const RTX_4060_TI: (&str, &str, &str) = ("NVIDIA GeForce RTX 4060 Ti", "8.9", "570.133.07");
+const RTX_4090: (&str, &str, &str) = ("NVIDIA GeForce RTX 4090", "8.9", "590.44.01");
+const H200: (&str, &str, &str) = ("NVIDIA H200", "9.0", "590.44.01");
+const GTX_1080: (&str, &str, &str) = ("NVIDIA GeForce GTX 1080", "6.1", "570.133.07");
+
+fn cuda_of(profile: &Profile, host: &Host, toolchain: &Toolchain) -> Result<(CudaPlan, Vec<String>)> {
+    let plan = plan_of(profile, host, toolchain)?;
+    Ok((plan.cuda.unwrap(), plan.notes))
+}
+
+fn refusal(profile: &Profile, host: &Host, toolchain: &Toolchain) -> String {
+    format!("{:#}", cuda_of(profile, host, toolchain).unwrap_err())
+}
+
+#[test]
+fn plans_of_all_variants_and_of_cards_of_four_generations() {
+    let reference = reference_toolchain("x86_64").unwrap();
+    for name in VARIANTS {
+        let plan = plan_of(&profile(name), &machine(&[RTX_4060_TI]), &reference).unwrap();
+        insta::assert_snapshot!(format!("{name}@4060-ti"), plan);
+    }
+    for (card, of) in [("4090", RTX_4090), ("h200", H200), ("gtx-1080", GTX_1080)] {
+        let plan = plan_of(&profile("cuda-mmq-moe"), &machine(&[of]), &reference).unwrap();
+        insta::assert_snapshot!(format!("cuda-mmq-moe@{card}"), plan);
+    }
+}
+
+#[test]
+fn the_first_toolkit_that_suits_the_card_and_its_driver_is_taken_with_a_compiler_that_it_takes() {
+    let toolchain = reference_toolchain("x86_64").unwrap();
+    // Cards; the toolkit, its host compiler, the architectures.
+    let cases = [
+        // A driver of CUDA 12.8.
+        (vec![RTX_4060_TI], "12.9.86", CompilerKind::Gcc, vec!["89-real"]),
+        (vec![RTX_4090], "13.5.37", CompilerKind::Clang, vec!["89-real"]),
+        (vec![H200, H200], "13.5.37", CompilerKind::Clang, vec!["90-real"]),
+        // CUDA 13 knows no Pascal.
+        (vec![GTX_1080], "12.9.86", CompilerKind::Gcc, vec!["61-real"]),
+        (vec![RTX_4060_TI, GTX_1080], "12.9.86", CompilerKind::Gcc, vec!["61-real", "89-real"]),
+    ];
+    for (cards, version, kind, architectures) in cases {
+        let (cuda, _) = cuda_of(&profile("cuda-dense"), &machine(&cards), &toolchain).unwrap();
+        assert_eq!((cuda.nvcc.version.as_str(), cuda.host_compiler.kind), (version, kind), "{cards:?}");
+        assert_eq!(cuda.architectures, architectures, "{cards:?}");
+    }
+}
+
+#[test]
+fn what_no_toolkit_can_make_is_told_before_anything_is_compiled() {
+    let both = reference_toolchain("x86_64").unwrap();
+    let none = Toolchain { cuda: Vec::new(), ..both.clone() };
+    let only = |at: usize| Toolchain { cuda: vec![both.cuda[at].clone()], ..both.clone() };
+    let old = Toolchain {
+        cuda: vec![Cuda { architectures: vec![50, 60, 70, 75, 80, 86], ..both.cuda[1].clone() }],
+        ..both.clone()
+    };
+    let bare =
+        Toolchain { cuda: vec![Cuda { cublas_include: None, ..both.cuda[0].clone() }], ..both.clone() };
+    let new_compilers = Toolchain {
+        cuda: vec![Cuda {
+            hosts: toolchain::NvccHosts { gcc: Some(11), clang: Some(12) },
+            ..both.cuda[0].clone()
+        }],
+        ..both.clone()
+    };
+    let cases = [
+        (RTX_4090, &none, "no CUDA toolkit: neither CUDA_HOME"),
+        (
+            RTX_4060_TI,
+            &only(0),
+            "takes an NVIDIA driver of 580 or later, and NVIDIA GeForce RTX 4060 Ti has 570.133.07",
+        ),
+        (GTX_1080, &only(0), "compute capabilities 7.5 to 12.1: too new for 6.1 (NVIDIA GeForce GTX 1080)"),
+        (H200, &old, "compute capabilities 5.0 to 8.6: too old for 9.0 (NVIDIA H200)"),
+        (H200, &bare, "it lacks cuBLAS's headers"),
+        (H200, &new_compilers, "old enough to be its host compiler (up to gcc 11, clang 12)"),
+    ];
+    for (card, toolchain, words) in cases {
+        let error = refusal(&profile("cuda-dense"), &machine(&[card]), toolchain);
+        assert!(error.contains(words), "{error}");
+        assert!(error.contains("`cargo xtask setup --cuda`"), "no mend: {error}");
+    }
+}
+
+#[test]
+fn architectures_are_asked_of_the_cards_or_named() {
+    let toolchain = reference_toolchain("x86_64").unwrap();
+    let with = |arch: &[&str]| {
+        let mut profile = profile("cuda-dense");
+        profile.cuda.arch = arch.iter().map(|arch| arch.to_string()).collect();
+        profile
+    };
+    let nobody = machine(&[]);
+    let of = |arch: &[&str]| cuda_of(&with(arch), &nobody, &toolchain).unwrap().0.architectures;
+    assert_eq!(of(&["89"]), ["89-real"]);
+    assert_eq!(of(&["90", "86", "90"]), ["86-real", "90-real"]);
+    assert_eq!(of(&["120-virtual", "89-real"]), ["89-real", "120-virtual"]);
+    // Of all, the newest has PTX beside its binary.
+    assert_eq!(
+        of(&["all"]),
+        ["75-real", "80-real", "86-real", "89-real", "90-real", "100-real", "103-real", "120-real", "121"]
+    );
+    let wrong: [(&[&str], &str); 5] = [
+        (&["native"], "no NVIDIA GPU is seen here"),
+        (&["native", "89"], "stands alone"),
+        (&["sm_89"], "is no architecture"),
+        (&["89-ptx"], "is no architecture"),
+        (&[], "names no architecture"),
+    ];
+    for (arch, words) in wrong {
+        let error = cuda_of(&with(arch), &nobody, &toolchain).unwrap_err();
+        assert_eq!(exit::code_of(&error), 2, "{error:#}");
+        assert!(format!("{error:#}").contains(words), "{error:#}");
+    }
+}
+
+#[test]
+fn mmq_is_forced_where_that_changes_something_and_said_where_it_does_not() {
+    let toolchain = reference_toolchain("x86_64").unwrap();
+    for (card, forced) in [(GTX_1080, true), (RTX_4060_TI, false), (H200, false)] {
+        let (cuda, notes) = cuda_of(&profile("cuda-mmq-moe"), &machine(&[card]), &toolchain).unwrap();
+        assert_eq!(cuda.mul_mat == CudaMulMat::Mmq, forced, "{card:?}");
+        assert_eq!(notes.iter().any(|note| note.contains("changes nothing on Turing")), !forced, "{card:?}");
+        let defined = cuda.definitions().iter().any(|(name, _)| *name == "GGML_CUDA_FORCE_MMQ");
+        assert_eq!(defined, forced);
+    }
+}
+
+#[test]
+fn kernels_of_attention_are_named_by_pairs() {
+    let toolchain = reference_toolchain("x86_64").unwrap();
+    let with = |pairs: &[&str]| {
+        let mut profile = profile("cuda-dense");
+        profile.cuda.fa_quants = pairs.iter().map(|pair| pair.to_string()).collect();
+        profile
+    };
+    let definition = |pairs: &[&str], name: &str| {
+        let (cuda, _) = cuda_of(&with(pairs), &machine(&[H200]), &toolchain).unwrap();
+        cuda.definitions().into_iter().find(|(found, _)| *found == name).map(|(_, value)| value)
+    };
+    assert_eq!(definition(&["q8_0-q8_0", "f16-f16"], "GGML_CUDA_FA_QUANTS").unwrap(), "q8_0-q8_0;f16-f16");
+    assert_eq!(definition(&["all"], "GGML_CUDA_FA_QUANTS").unwrap(), "all");
+    assert_eq!(definition(&["none"], "GGML_CUDA_FA").unwrap(), "OFF");
+    assert_eq!(definition(&["none"], "GGML_CUDA_FA_QUANTS"), None);
+    for pairs in [&["q8_0"][..], &["q8_0-q3_k"], &["all", "f16-f16"], &[]] {
+        let error = cuda_of(&with(pairs), &machine(&[H200]), &toolchain).unwrap_err();
+        assert_eq!(exit::code_of(&error), 2, "{error:#}");
+        assert!(format!("{error:#}").contains("`cuda_fa_quants`"), "{error:#}");
+    }
+}
+
+#[test]
+fn builds_without_gpus_have_nothing_of_it_and_refuse_its_keys() {
+    let toolchain = reference_toolchain("x86_64").unwrap();
+    let native = plan_of(&profile("native"), &machine(&[H200]), &toolchain).unwrap();
+    assert_eq!(native.cuda, None);
+    assert!(native.definitions.keys().all(|name| !name.contains("CUDA")), "{:?}", native.definitions);
+    let set = crate::profile::load_with(
+        &super::super::tests::profiles(),
+        "native",
+        &["cuda_arch=89".parse().unwrap()],
+    );
+    let error = plan_of(&set.unwrap(), &machine(&[H200]), &toolchain).unwrap_err();
+    assert!(error.to_string().contains("`cuda_arch=89` takes `gpu = \"cuda\"`"), "{error}");
+    for keys in ["cuda-dense+linkage:shared", "cuda-dense+compiler:zig+glibc:2.28"] {
+        let error = plan_of(&profile(keys), &machine(&[H200]), &toolchain).unwrap_err();
+        assert_eq!(exit::code_of(&error), 2, "{keys}: {error:#}");
+    }
+}
