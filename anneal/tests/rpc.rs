@@ -1,6 +1,6 @@
 //! Devices and workers: what is asked for and cannot be, a model on two workers, a worker that goes.
 //!
-//! Most of it takes a build with RPC (`rpc = true` in its profile); without one each test says that it was not run.
+//! Most of it takes a build with RPC, as `native` is; without one each test says that it was not run.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -279,11 +279,11 @@ fn a_worker_ends_in_order() {
 }
 
 #[test]
-fn a_server_answers_with_workers() {
-    if !has_rpc("a_server_answers_with_workers") {
+fn a_server_answers_with_workers_and_ends_with_them() {
+    if !has_rpc("a_server_answers_with_workers_and_ends_with_them") {
         return;
     }
-    let worker = Worker::start();
+    let mut worker = Worker::start();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let socket = folder.path().join("a.sock");
     let mut child = common::command()
@@ -292,7 +292,7 @@ fn a_server_answers_with_workers() {
         .arg("--socket")
         .arg(&socket)
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .expect("the executable runs");
     let mut line = String::new();
@@ -305,8 +305,13 @@ fn a_server_answers_with_workers() {
     .expect("asked");
     let mut answer = String::new();
     BufReader::new(&stream).read_line(&mut answer).expect("an answer");
-    let _ = child.kill();
-    let _ = child.wait();
+    // It has nothing to do when its worker goes, and does not wait for the next request to say so.
+    worker.child.kill().expect("killed");
+    assert_eq!(code(&mut child, PATIENCE), Some(1));
+    let mut stderr = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("text");
+    let expected = format!("error: the connection to the worker {} is lost", worker.address);
+    assert!(stderr.contains(&expected), "{stderr}");
     let answer: Value = serde_json::from_str(&answer).expect("JSON");
     assert_eq!(answer["tokens"], tokens(&["--no-repack", "--devices", "none"]), "{answer}");
 }

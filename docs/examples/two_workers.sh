@@ -3,7 +3,7 @@
 #
 #   docs/examples/two_workers.sh ANNEAL MODEL
 #
-# as root, with iproute2; ANNEAL is a build with RPC in it, as native has it. All of it is taken away again.
+# as root, with iproute2; ANNEAL is a build with RPC in it, as native is. All of it is taken away again.
 set -eu
 [ $# = 2 ] || { echo "usage: $0 ANNEAL MODEL" >&2; exit 2; }
 anneal=$1 model=$2 folder=$(mktemp -d)

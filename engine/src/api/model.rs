@@ -45,7 +45,8 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::Usage`] for options that cannot be meant, [`Error::BadModel`] for a file that is damaged,
-    /// [`Error::TooLarge`] where the weights do not fit into the memory, [`Error::Load`] where llama.cpp refuses it.
+    /// [`Error::TooLarge`] where the weights do not fit into the memory, [`Error::Worker`] for a worker that cannot be used,
+    /// [`Error::Load`] where llama.cpp refuses it.
     pub fn load(path: impl AsRef<Path>, options: &Requested) -> Result<Self> {
         let path = path.as_ref();
         caught("load a model", || {

@@ -13,6 +13,7 @@
 #include "ggml-rpc.h"
 #endif
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -205,22 +206,45 @@ constexpr const char * MEND =
     "Look at what `anneal worker` said last on that machine, and whether it has the memory for its part; start it and this\n"
     "  command again. What was computed there is gone.";
 
-// Looks every second whether a worker's machine is there, and ends the process where it is not: ggml waits for it.
-void look_for_silence() {
+// Looks every second whether the workers and their machines are there, and ends the process where one is not: ggml waits
+// for a machine that is gone, and notices one that ended no sooner than it needs it, which for a server is the next request.
+void look_after_workers() {
+    std::vector<int> ended;  // as it was a second ago: ggml may have been about to say it
     for (;; sleep(1)) {
-        workers &                   known = the_workers();
-        std::lock_guard<std::mutex> lock(known.mutex);
-        for (const connection & one : known.open) {
-            const worker & far     = known.all[one.worker];
-            sockaddr_in    address = {};
-            socklen_t      size    = sizeof(address);
-            if (is_silent(one.fd) && getpeername(one.fd, (sockaddr *) &address, &size) == 0 && same(address, far.address)) {
-                std::fprintf(
-                    stderr, "error: the connection to the worker %s is lost\n  caused by: its machine does not answer\n  %s\n",
-                    far.name.c_str(), MEND);
-                std::fflush(stderr);
-                _exit(1);
+        std::string  name;
+        const char * why = nullptr;
+        {
+            workers &                   known = the_workers();
+            std::lock_guard<std::mutex> lock(known.mutex);
+            std::vector<int>            now;
+            for (const connection & one : known.open) {
+                const worker & far     = known.all[one.worker];
+                sockaddr_in    address = {};
+                socklen_t      size    = sizeof(address);
+                // A file that was closed may be another one by now.
+                if (getpeername(one.fd, (sockaddr *) &address, &size) != 0 || !same(address, far.address)) {
+                    continue;
+                }
+                if (is_broken(one.fd, far.address)) {
+                    now.push_back(one.fd);
+                }
+                if (is_silent(one.fd)) {
+                    name = far.name;
+                    why  = "its machine does not answer";
+                } else if (is_broken(one.fd, far.address) && std::find(ended.begin(), ended.end(), one.fd) != ended.end()) {
+                    name = far.name;
+                    why  = "it ended, or closed the connection";
+                }
             }
+            ended = std::move(now);
+        }
+        // Not under the lock, which whoever tells something else may want.
+        if (why != nullptr) {
+            tell_alone();
+            std::fprintf(
+                stderr, "error: the connection to the worker %s is lost\n  caused by: %s\n  %s\n", name.c_str(), why, MEND);
+            std::fflush(stderr);
+            _exit(1);
         }
     }
 }
@@ -262,14 +286,20 @@ std::vector<std::string> lost(workers & known) {
 
 }  // namespace
 
+void tell_alone() {
+    static std::mutex * one = new std::mutex;
+    one->lock();
+}
+
 remote_failure explain_remote(const char * message) {
-    if (std::strstr(message, "ggml-rpc") == nullptr) {
-        return {};
-    }
+    // Whatever it is: a worker does what clients say, and nothing else.
     if (serving) {
         return { "a client of this worker asked for what it cannot do",
                  "A client of another llama.cpp's does that, or one that means harm; or memory is short. Start the worker again, and\n"
                  "  let nobody reach it whom you do not trust." };
+    }
+    if (std::strstr(message, "ggml-rpc") == nullptr) {
+        return {};
     }
     workers &                      known = the_workers();
     const std::vector<std::string> names = lost(known);
@@ -344,7 +374,7 @@ void anneal_rpc_watch(void) {
             keep_alive(one.fd);
         }
         static std::once_flag once;
-        std::call_once(once, [] { std::thread(look_for_silence).detach(); });
+        std::call_once(once, [] { std::thread(look_after_workers).detach(); });
     } catch (...) {
         // Without memory for a list nothing is watched.
     }

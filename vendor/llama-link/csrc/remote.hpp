@@ -10,3 +10,6 @@ struct remote_failure {
 };
 
 remote_failure explain_remote(const char * message);
+
+// To be called by whoever ends the process with a message: others that want to do so as well wait for its end.
+void tell_alone();

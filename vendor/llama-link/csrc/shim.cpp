@@ -143,8 +143,7 @@ bool is_of_memory(const char * message) {
 
 [[noreturn]] void give_up(const char * message) {
     // Several threads may come here at once, of several workers for one: the first tells, and ends them all.
-    static std::mutex once;
-    once.lock();
+    tell_alone();
     // An assertion names its file by the path on the machine of the build.
     const char *   tree = std::strstr(message, "llama.cpp/");
     const char *   said = tree == nullptr ? message : tree;
