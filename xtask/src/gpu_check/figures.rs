@@ -1,0 +1,265 @@
+//! What follows from what was measured: ratios round by round, and whether the figures to reach were reached.
+
+use measure::{Ratio, median, ratio};
+
+use super::bench::Row;
+use super::plan::Switch;
+use super::report::{Comparison, Decode, Differing, Figure, Model, Refusal, Report, Run, Verdict, Who};
+
+/// Of llama-bench's speed.
+const SPEED: f64 = 1.0;
+
+/// Pairs of which a miss may be told.
+const ENOUGH: usize = 5;
+
+/// Of the card's copy bandwidth.
+const BANDWIDTH: f64 = 0.8;
+
+/// No card's copies have been seen to stay below this share of what clock and bus come to: a decode that is below
+/// [`BANDWIDTH`] of that misses the figure whatever the card's copies reach.
+const LEAST_COPY: f64 = 0.7;
+
+/// CPUs that decode may keep busy where the device chooses the token.
+const CPUS: f64 = 0.25;
+
+/// From this size on weights are too large for any cache, in bytes.
+const LARGE: u64 = 1_000_000_000;
+
+/// Compares every test of `model` with llama-bench's, those of decode also with sampling.
+pub fn comparisons(runs: &[Run]) -> Vec<Comparison> {
+    let mut all: Vec<Comparison> = Vec::new();
+    let ours = runs.iter().filter(|run| run.by == Who::Anneal).flat_map(|run| &run.rows);
+    for row in ours {
+        let key = (their_test(row), row.end_to_end);
+        if !all.iter().any(|comparison| (&comparison.test, comparison.with_sampling) == (&key.0, key.1)) {
+            all.push(compared(runs, row));
+        }
+    }
+    all
+}
+
+/// The test of llama-bench that a row of ours is held against: with sampling, the decode that begins where the prompt ends.
+fn their_test(row: &Row) -> String {
+    match row.end_to_end {
+        // A few tokens of prompt are none to llama-bench, and only make ours slower.
+        true => super::bench::name(0, row.n_gen, if row.n_prompt > 64 { row.n_prompt } else { 0 }),
+        false => row.test.clone(),
+    }
+}
+
+fn compared(runs: &[Run], like: &Row) -> Comparison {
+    let test = their_test(like);
+    let of = |by: Who, is_it: &dyn Fn(&Row) -> bool| -> Vec<(u32, f64)> {
+        let rows = runs.iter().filter(|run| run.by == by);
+        let rows = rows.flat_map(|run| run.rows.iter().map(|row| (run.round, row)));
+        rows.filter(|(_, row)| is_it(row)).map(|(round, row)| (round, median(&row.samples))).collect()
+    };
+    let ours = of(Who::Anneal, &|row| row.test == like.test && row.end_to_end == like.end_to_end);
+    let theirs = of(Who::LlamaBench, &|row| row.test == test);
+    let pairs: Vec<(f64, f64)> = ours
+        .iter()
+        .filter_map(|(round, ours)| {
+            theirs.iter().find(|(other, _)| other == round).map(|(_, theirs)| (*ours, *theirs))
+        })
+        .filter(|(ours, theirs)| ours.is_finite() && *theirs > 0.0)
+        .collect();
+    let (a, b): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
+    let values = |all: &[(u32, f64)]| all.iter().map(|(_, value)| *value).collect::<Vec<f64>>();
+    Comparison {
+        test,
+        with_sampling: like.end_to_end,
+        anneal: median(&values(&ours)),
+        llama_bench: Some(median(&values(&theirs))).filter(|speed| speed.is_finite()),
+        ratio: (!a.is_empty()).then(|| ratio(&a, &b)),
+    }
+}
+
+/// Settings in which the last runs of both programs differ.
+pub fn differing(runs: &[Run]) -> Vec<Differing> {
+    let last =
+        |by: Who| runs.iter().rev().find(|run| run.by == by && run.rows.iter().all(|row| !row.end_to_end));
+    let (Some(ours), Some(theirs)) = (last(Who::Anneal), last(Who::LlamaBench)) else { return Vec::new() };
+    let differ = |(name, ours): (&String, &serde_json::Value)| {
+        let theirs = theirs.settings.get(name).filter(|theirs| *theirs != ours)?;
+        Some(Differing { setting: name.clone(), anneal: ours.clone(), llama_bench: theirs.clone() })
+    };
+    ours.settings.iter().filter_map(differ).collect()
+}
+
+/// Everything that is to be reached.
+pub fn figures(report: &Report) -> Vec<Figure> {
+    let mut all = Vec::new();
+    all.extend(report.refusal.as_ref().map(refused));
+    for model in report.models.iter().filter(|model| model.skipped.is_none()) {
+        all.extend(of_model(model, theoretical(report)));
+    }
+    for switch in [Switch::DeviceSampling, Switch::CudaGraphs] {
+        all.extend(switched(report, switch));
+    }
+    all
+}
+
+/// Of the card with the most, where the cards differ.
+fn theoretical(report: &Report) -> Option<f64> {
+    report.cards.iter().filter_map(|card| card.theoretical_bandwidth).reduce(f64::max)
+}
+
+fn of_model(model: &Model, theoretical: Option<f64>) -> Vec<Figure> {
+    let mut all = Vec::new();
+    let mut put = |figure: Figure| all.push(Figure { model: Some(model.name.clone()), ..figure });
+    if let Some(placement) = &model.placement {
+        let faults = (!placement.full).then(|| placement.faults.join("; "));
+        put(yes_or_no("all of it on the GPU", placement.full, faults));
+    }
+    if let Some(determinism) = &model.determinism {
+        let equal = determinism.equal == determinism.tokens;
+        let note = format!("{} of {} tokens", determinism.equal, determinism.tokens);
+        put(yes_or_no("the same tokens twice", equal, Some(note)));
+    }
+    for comparison in &model.comparisons {
+        put(speed(comparison));
+    }
+    if let Some(share) = bandwidth(model, theoretical) {
+        put(share);
+    }
+    if let Some(host) = host_cpu(&model.decodes) {
+        put(host);
+    }
+    all
+}
+
+fn figure(what: impl Into<String>, goal: String, value: Option<f64>, verdict: Verdict) -> Figure {
+    Figure {
+        what: what.into(),
+        model: None,
+        goal,
+        value,
+        verdict,
+        note: None,
+        effective_bandwidth: None,
+        theoretical_bandwidth: None,
+        measured_copy_bandwidth: None,
+    }
+}
+
+fn yes_or_no(what: &str, is_so: bool, note: Option<String>) -> Figure {
+    let verdict = if is_so { Verdict::Pass } else { Verdict::Miss };
+    Figure { note, ..figure(what, "yes".to_string(), None, verdict) }
+}
+
+fn refused(refusal: &Refusal) -> Figure {
+    let is_so = refusal.code == Some(refusal.expected);
+    let code = refusal.code.map_or("a signal".to_string(), |code| code.to_string());
+    yes_or_no("refused without a GPU", is_so, Some(format!("exit code {code}")))
+}
+
+fn speed(comparison: &Comparison) -> Figure {
+    let sampling = if comparison.with_sampling { ", sampling included" } else { "" };
+    let what = format!("{} against llama-bench{sampling}", comparison.test);
+    let goal = format!("≥ {SPEED:.1}");
+    let Some(ratio) = &comparison.ratio else {
+        return Figure {
+            note: Some(format!("{:.1} t/s; llama-bench was not measured", comparison.anneal)),
+            ..figure(what, goal, None, Verdict::NotMeasured)
+        };
+    };
+    Figure { note: Some(interval(ratio)), ..figure(what, goal, Some(ratio.median), at_least(ratio, SPEED)) }
+}
+
+/// Below, and not only by chance, is a miss; above is a pass; between them nothing is shown.
+fn at_least(ratio: &Ratio, goal: f64) -> Verdict {
+    if ratio.median >= goal {
+        Verdict::Pass
+    } else if ratio.high < goal && ratio.pairs >= ENOUGH {
+        Verdict::Miss
+    } else {
+        Verdict::Unclear
+    }
+}
+
+fn interval(ratio: &Ratio) -> String {
+    let plural = if ratio.pairs == 1 { "" } else { "s" };
+    format!("[{:.3}, {:.3}] of {} pair{plural}", ratio.low, ratio.high, ratio.pairs)
+}
+
+/// Of decode at the beginning of the context, where nothing is read but the weights.
+fn bandwidth(model: &Model, theoretical: Option<f64>) -> Option<Figure> {
+    let decode = model.comparisons.iter().find(|comparison| {
+        !comparison.with_sampling && comparison.test.starts_with("tg") && !comparison.test.contains('@')
+    })?;
+    let effective = decode.anneal * model.bytes_per_token? as f64;
+    let share = theoretical.map(|theoretical| effective / theoretical);
+    // The figure is meant for what no cache holds and nothing but reading bounds.
+    let counts = model.name.quant() == "Q8_0" && model.bytes >= LARGE;
+    let goal = match counts {
+        true => format!("≥ {:.0} % of the copy bandwidth", 100.0 * BANDWIDTH),
+        false => "told".to_string(),
+    };
+    let (verdict, note) = match share {
+        None => (Verdict::NotMeasured, "the driver tells neither clock nor bus of the memory"),
+        Some(share) if share >= BANDWIDTH => {
+            (Verdict::Pass, "of the theoretical bandwidth, which no copy reaches")
+        }
+        Some(share) if share < BANDWIDTH * LEAST_COPY => {
+            (Verdict::Miss, "of the theoretical bandwidth; missed whatever the card's copies reach")
+        }
+        Some(_) => (Verdict::Unclear, "of the theoretical bandwidth; the card's copies were not measured"),
+    };
+    let (verdict, note) = match counts || share.is_none() {
+        true => (verdict, note),
+        false => (Verdict::Told, "of the theoretical bandwidth"),
+    };
+    Some(Figure {
+        note: Some(note.to_string()),
+        effective_bandwidth: Some(effective).filter(|bandwidth| bandwidth.is_finite()),
+        theoretical_bandwidth: theoretical,
+        ..figure("share of bandwidth in decode", goal, share.filter(|share| share.is_finite()), verdict)
+    })
+}
+
+/// Of the decodes in which the device chose.
+fn host_cpu(decodes: &[Decode]) -> Option<Figure> {
+    let chosen: Vec<&Decode> = decodes.iter().filter(|decode| decode.device_sampling).collect();
+    let cpus: Vec<f64> = chosen.iter().filter_map(|decode| decode.cpus).collect();
+    if cpus.is_empty() {
+        return None;
+    }
+    let value = median(&cpus);
+    let on_device = chosen.iter().all(|decode| decode.chosen_on_device.is_some_and(|count| count > 0));
+    let verdict = if value <= CPUS { Verdict::Pass } else { Verdict::Miss };
+    let note = (!on_device).then(|| "the device did not choose the tokens".to_string());
+    let what = "CPUs busy in decode, device sampling";
+    Some(Figure { note, ..figure(what, format!("≤ {CPUS}"), Some(value), verdict) })
+}
+
+/// What a switch brings; the text must be the same with and without it.
+fn switched(report: &Report, switch: Switch) -> Vec<Figure> {
+    let pairs: Vec<_> = report.pairs.iter().filter(|pair| pair.switch == switch).collect();
+    if pairs.is_empty() {
+        return Vec::new();
+    }
+    let model = report.models.first().map(|model| model.name.clone());
+    let (on, off): (Vec<f64>, Vec<f64>) = pairs
+        .iter()
+        .filter_map(|pair| pair.on.tokens_per_second.zip(pair.off.tokens_per_second))
+        .filter(|(_, off)| *off > 0.0)
+        .unzip();
+    let same = pairs.iter().all(|pair| pair.on.text == pair.off.text);
+    let mut all = vec![yes_or_no(&format!("the same text with and without {switch}"), same, None)];
+    if !on.is_empty() {
+        let ratio = ratio(&on, &off);
+        all.push(Figure {
+            note: Some(interval(&ratio)),
+            ..figure(
+                format!("decode with {switch} against without"),
+                "told".into(),
+                Some(ratio.median),
+                Verdict::Told,
+            )
+        });
+    }
+    all.into_iter().map(|figure| Figure { model: model.clone(), ..figure }).collect()
+}
+
+#[cfg(test)]
+mod tests;
