@@ -106,9 +106,10 @@ fn record() -> Value {
     let nothing = "0".repeat(64);
     json!({
         "schema_version": "1.5", "anneal_version": "0.1.0", "build_type": "Release", "date": "2026-11-25T00:00:00Z",
-        "hostname": "secret", "cpu_model": "", "cpu_flags": [], "cmake_flags": [], "llama_version": "0.1.161",
+        "hostname": "secret", "cpu_model": "", "cpu_flags": [], "cmake_flags": ["-DROOT=/secret/cuda"], "llama_version": "0.1.161",
         "compiler": "clang 22.1.8", "reproducible": false, "optimal_threads": 12, "profile": "cuda-dense",
-        "plan_hash": nothing, "target": "x86_64-unknown-linux-gnu", "toolchain": {},
+        "plan_hash": nothing, "target": "x86_64-unknown-linux-gnu",
+        "toolchain": {"nvcc": {"path": "/secret/bin/nvcc", "version": "13.5"}},
         "source": {"origin": "crate", "version": "0.1.161", "digest": nothing, "patches": []},
         "effective_flags": {"ggml_cpu": [], "definitions": [], "commands": 0}, "isa_required": [],
         "cuda": {"toolkit": "13.5", "architectures": ["90-real"], "cublas": "lazy", "mul_mat": "auto"},
@@ -159,6 +160,9 @@ fn a_whole_check_is_one_file_that_shows_everything() {
     assert!(model["bytes_per_token"].as_u64().unwrap() > 1_000_000);
     assert_eq!(report["long"]["decode"]["chosen_on_device"], 64);
     assert_eq!(list(&report, "pairs").len(), 4);
+    let share =
+        list(&report, "figures").iter().find(|figure| figure["what"] == "share of bandwidth in decode");
+    assert_eq!(share.unwrap()["measured_copy_bandwidth"], 3e12);
     // Nothing of the machine's names and folders.
     let text = report.to_string();
     for hidden in ["secret", &*stage.folder.path().to_string_lossy()] {
@@ -189,12 +193,15 @@ fn a_whole_check_is_one_file_that_shows_everything() {
 #[test]
 fn what_fails_is_written_down_and_the_rest_goes_on() {
     // Prompts take what is not there; tokens differ from run to run; the program goes on without a GPU.
-    let plan = "bench() { echo 'CUBLAS_STATUS_NOT_INITIALIZED' >&2; exit 134; }\ntoken=$$\nrefusal=0";
-    let (output, report) = Stage::new(plan).run(&["--allow-cpu", "--budget", "5m"]);
+    let plan =
+        "bench() { echo \"$here: CUBLAS_STATUS_NOT_INITIALIZED\" >&2; exit 134; }\ntoken=$$\nrefusal=0";
+    let stage = Stage::new(plan);
+    let (output, report) = stage.run(&["--allow-cpu", "--budget", "5m"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let errors: Vec<String> = list(&report, "steps").iter().map(|step| step["error"].to_string()).collect();
     let told = errors.iter().filter(|error| error.contains("CUBLAS_STATUS_NOT_INITIALIZED")).count();
     assert_eq!(told, 2, "{errors:?}");
+    assert!(!report.to_string().contains(&*stage.folder.path().to_string_lossy()), "{report:#}");
     assert_eq!(verdict(&report, "refused without a GPU"), "miss");
     assert_eq!(verdict(&report, "the same tokens twice"), "miss");
     assert_eq!(report["models"][0]["determinism"]["equal"], 2);

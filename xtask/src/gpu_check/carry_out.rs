@@ -1,6 +1,6 @@
 //! Carries out a plan, step by step, within its budget.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -181,7 +181,7 @@ impl<'a> Check<'a> {
         let began = Instant::now();
         let done = self.carry_out(step);
         let seconds = began.elapsed().as_secs_f64();
-        let error = done.err().map(|error| format!("{error:#}"));
+        let error = done.err().map(|error| self.without_folders(&format!("{error:#}")));
         if process::interrupted() {
             // It did not fail: it was stopped.
             self.report.left_out.push(LeftOut { step: words, reason: "stopped by the user".to_string() });
@@ -234,13 +234,21 @@ impl<'a> Check<'a> {
         self.report.refusal = Some(Refusal {
             code: ended.code,
             expected: NO_DEVICE,
-            said: ended.stderr.trim().replace(&*self.folder.to_string_lossy(), "…"),
+            said: self.without_folders(ended.stderr.trim()),
         });
         Ok(())
     }
 
     fn workshop(&self) -> Workshop<'_> {
         Workshop { folder: &self.folder, engine: &self.options.engine, ui: self.ui }
+    }
+
+    /// The report is for everybody, and the folders of this machine are not.
+    fn without_folders(&self, text: &str) -> String {
+        let programs = self.options.engine.path.parent().and_then(Path::parent);
+        let folders = std::iter::once(self.folder.as_path()).chain(programs);
+        let named = folders.map(|folder| folder.to_string_lossy()).filter(|folder| folder.len() > 1);
+        named.fold(text.to_string(), |text, folder| text.replace(&*folder, "…"))
     }
 
     fn make(&mut self, model: usize) -> Result<()> {
@@ -315,7 +323,7 @@ impl<'a> Check<'a> {
                 self.decode_only.push(model);
                 let kernel = engine.kernel(&path, &self.sizes(model), self.limit())?;
                 let step = format!("tests with prompts of {}", self.names[model]);
-                let reason = format!("decode works without them: {error:#}");
+                let reason = self.without_folders(&format!("decode works without them: {error:#}"));
                 self.report.left_out.push(LeftOut { step, reason });
                 kernel
             }

@@ -91,6 +91,8 @@ pub struct Supports {
     pub placement: bool,
     /// `--device-sampling`.
     pub device_sampling: bool,
+    /// `info --copy-bandwidth`.
+    pub copy_bandwidth: bool,
 }
 
 /// `anneal`.
@@ -138,6 +140,7 @@ impl Engine {
             require_gpu: run.contains("--require-gpu"),
             placement: info.contains("--placement"),
             device_sampling: run.contains("--device-sampling"),
+            copy_bandwidth: info.contains("--copy-bandwidth"),
         };
         Ok(Self { path: path.to_path_buf(), supports, allow_cpu })
     }
@@ -161,9 +164,14 @@ impl Engine {
         command
     }
 
-    /// What `anneal info --json` says, without what is in the report anyway and without folders.
+    /// What `anneal info --json` says, without what is in the report anyway and without folders; with what the GPUs copy
+    /// where the program measures that.
     pub fn info(&self, limit: Duration) -> Result<Value> {
-        let ended = child::run(self.command(&["info", "--json"]), limit, &mut |_, _| {})?.check()?;
+        let mut command = self.command(&["info", "--json"]);
+        if self.supports.copy_bandwidth {
+            command.arg("--copy-bandwidth");
+        }
+        let ended = child::run(command, limit, &mut |_, _| {})?.check()?;
         let mut value = json(&ended)?;
         if let Some(fields) = value.as_object_mut() {
             fields.retain(|name, _| !["build", "build_info", "host"].contains(&name.as_str()));

@@ -91,7 +91,7 @@ pub fn figures(report: &Report) -> Vec<Figure> {
     let mut all = Vec::new();
     all.extend(report.refusal.as_ref().map(refused));
     for model in report.models.iter().filter(|model| model.skipped.is_none()) {
-        all.extend(of_model(model, theoretical(report)));
+        all.extend(of_model(model, &Memory::of(report)));
     }
     for switch in [Switch::DeviceSampling, Switch::CudaGraphs] {
         all.extend(switched(report, switch));
@@ -99,12 +99,27 @@ pub fn figures(report: &Report) -> Vec<Figure> {
     all
 }
 
-/// Of the card with the most, where the cards differ.
-fn theoretical(report: &Report) -> Option<f64> {
-    report.cards.iter().filter_map(|card| card.theoretical_bandwidth).reduce(f64::max)
+/// How fast the GPU's memory is, in bytes a second; of the fastest, where GPUs differ.
+#[derive(Clone, Copy, Debug, Default)]
+struct Memory {
+    /// By its clock and its bus.
+    theoretical: Option<f64>,
+    /// By copies.
+    copy: Option<f64>,
 }
 
-fn of_model(model: &Model, theoretical: Option<f64>) -> Vec<Figure> {
+impl Memory {
+    fn of(report: &Report) -> Self {
+        let told = report.info.as_ref().and_then(|info| info["copy_bandwidth"].as_array());
+        let copies = told.into_iter().flatten().filter_map(|device| device["bytes_per_second"].as_f64());
+        Self {
+            theoretical: report.cards.iter().filter_map(|card| card.theoretical_bandwidth).reduce(f64::max),
+            copy: copies.filter(|copy| *copy > 0.0).reduce(f64::max),
+        }
+    }
+}
+
+fn of_model(model: &Model, memory: &Memory) -> Vec<Figure> {
     let mut all = Vec::new();
     let mut put = |figure: Figure| all.push(Figure { model: Some(model.name.clone()), ..figure });
     if let Some(placement) = &model.placement {
@@ -119,7 +134,7 @@ fn of_model(model: &Model, theoretical: Option<f64>) -> Vec<Figure> {
     for comparison in &model.comparisons {
         put(speed(comparison));
     }
-    if let Some(share) = bandwidth(model, theoretical) {
+    if let Some(share) = bandwidth(model, memory) {
         put(share);
     }
     if let Some(host) = host_cpu(&model.decodes) {
@@ -183,37 +198,41 @@ fn interval(ratio: &Ratio) -> String {
 }
 
 /// Of decode at the beginning of the context, where nothing is read but the weights.
-fn bandwidth(model: &Model, theoretical: Option<f64>) -> Option<Figure> {
+fn bandwidth(model: &Model, memory: &Memory) -> Option<Figure> {
     let decode = model.comparisons.iter().find(|comparison| {
         !comparison.with_sampling && comparison.test.starts_with("tg") && !comparison.test.contains('@')
     })?;
     let effective = decode.anneal * model.bytes_per_token? as f64;
-    let share = theoretical.map(|theoretical| effective / theoretical);
+    if !effective.is_finite() {
+        return None;
+    }
+    let (share, of_what) = match (memory.copy, memory.theoretical) {
+        (Some(copy), _) => (Some(effective / copy), "of the measured copy bandwidth"),
+        (None, Some(most)) => (Some(effective / most), "of the theoretical bandwidth"),
+        (None, None) => (None, "nobody tells how fast the memory is"),
+    };
     // The figure is meant for what no cache holds and nothing but reading bounds.
     let counts = model.name.quant() == "Q8_0" && model.bytes >= LARGE;
+    let (verdict, more) = match share {
+        None => (Verdict::NotMeasured, ""),
+        Some(_) if !counts => (Verdict::Told, ""),
+        Some(share) if share >= BANDWIDTH => (Verdict::Pass, ""),
+        Some(_) if memory.copy.is_some() => (Verdict::Miss, ""),
+        Some(share) if share < BANDWIDTH * LEAST_COPY => {
+            (Verdict::Miss, "; missed whatever the card's copies reach")
+        }
+        Some(_) => (Verdict::Unclear, "; the card's copies were not measured"),
+    };
     let goal = match counts {
         true => format!("≥ {:.0} % of the copy bandwidth", 100.0 * BANDWIDTH),
         false => "told".to_string(),
     };
-    let (verdict, note) = match share {
-        None => (Verdict::NotMeasured, "the driver tells neither clock nor bus of the memory"),
-        Some(share) if share >= BANDWIDTH => {
-            (Verdict::Pass, "of the theoretical bandwidth, which no copy reaches")
-        }
-        Some(share) if share < BANDWIDTH * LEAST_COPY => {
-            (Verdict::Miss, "of the theoretical bandwidth; missed whatever the card's copies reach")
-        }
-        Some(_) => (Verdict::Unclear, "of the theoretical bandwidth; the card's copies were not measured"),
-    };
-    let (verdict, note) = match counts || share.is_none() {
-        true => (verdict, note),
-        false => (Verdict::Told, "of the theoretical bandwidth"),
-    };
     Some(Figure {
-        note: Some(note.to_string()),
-        effective_bandwidth: Some(effective).filter(|bandwidth| bandwidth.is_finite()),
-        theoretical_bandwidth: theoretical,
-        ..figure("share of bandwidth in decode", goal, share.filter(|share| share.is_finite()), verdict)
+        note: Some(format!("{of_what}{more}")),
+        effective_bandwidth: Some(effective),
+        theoretical_bandwidth: memory.theoretical,
+        measured_copy_bandwidth: memory.copy,
+        ..figure("share of bandwidth in decode", goal, share, verdict)
     })
 }
 

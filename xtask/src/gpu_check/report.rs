@@ -300,8 +300,8 @@ pub struct Figure {
     /// Of a share of bandwidth: what the card's clock and bus come to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub theoretical_bandwidth: Option<f64>,
-    /// Of a share of bandwidth: what the card was measured to copy, in bytes read and written a second. Nothing measures it
-    /// yet.
+    /// Of a share of bandwidth: what the card was measured to copy from its memory to its memory, in bytes read and written a
+    /// second; absent where the engine does not measure it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured_copy_bandwidth: Option<f64>,
 }

@@ -183,14 +183,24 @@ fn record_of(program: &Path) -> Result<Option<BuildInfo>> {
     ));
     let above = program.ancestors().skip(2).take(2).map(|folder| folder.join("build_info.json"));
     match std::iter::once(own).chain(above).find(|path| path.is_file()) {
-        Some(path) => {
-            let mut record = BuildInfo::read(&path)?;
-            record.hostname = None;
-            record.host.hostname = None;
-            Ok(Some(record))
-        }
+        Some(path) => Ok(Some(without_places(BuildInfo::read(&path)?))),
         None => Ok(None),
     }
+}
+
+/// A report is for everybody: neither the builder's name nor its folders.
+fn without_places(mut record: BuildInfo) -> BuildInfo {
+    record.hostname = None;
+    record.host.hostname = None;
+    for tool in record.toolchain.values_mut() {
+        tool.path = tool.path.file_name().map(PathBuf::from).unwrap_or_default();
+    }
+    for flag in &mut record.cmake_flags {
+        if let Some((name, place)) = flag.split_once("=/") {
+            *flag = format!("{name}=…/{}", place.rsplit('/').next().unwrap_or_default());
+        }
+    }
+    record
 }
 
 fn no_gpu(warnings: &[String]) -> anyhow::Error {

@@ -93,21 +93,27 @@ fn model(name: &str, bytes: u64, speed: f64) -> Model {
 #[test]
 fn bandwidth_is_the_weights_times_the_speed() {
     // 1.6 GB a token.
-    let figure = |name: &str, speed: f64, theoretical: Option<f64>| {
-        bandwidth(&model(name, 1_600_000_000, speed), theoretical).unwrap()
+    let figure = |name: &str, speed: f64, theoretical: Option<f64>, copy: Option<f64>| {
+        bandwidth(&model(name, 1_600_000_000, speed), &Memory { theoretical, copy }).unwrap()
     };
-    let half = figure("qwen2.5-1.5b/Q8_0", 1000.0, Some(3.2e12));
+    let (q8, most) = ("qwen2.5-1.5b/Q8_0", Some(3.2e12));
+    let half = figure(q8, 1000.0, most, None);
     assert!((half.value.unwrap() - 0.5).abs() < 0.01, "{half:?}");
     assert!((half.effective_bandwidth.unwrap() / 1.6e12 - 1.0).abs() < 0.01, "{half:?}");
     assert_eq!((half.verdict, half.measured_copy_bandwidth), (Verdict::Miss, None));
     // Between what is missed in any case and what is reached in any case the copies decide.
-    for (speed, verdict) in [(1300.0, Verdict::Unclear), (1700.0, Verdict::Pass)] {
-        assert_eq!(figure("qwen2.5-1.5b/Q8_0", speed, Some(3.2e12)).verdict, verdict, "{speed}");
+    for (speed, copy, verdict) in [
+        (1300.0, None, Verdict::Unclear),
+        (1700.0, None, Verdict::Pass),
+        (1300.0, Some(2.5e12), Verdict::Pass),
+        (1300.0, Some(2.9e12), Verdict::Miss),
+    ] {
+        assert_eq!(figure(q8, speed, most, copy).verdict, verdict, "{speed} {copy:?}");
     }
-    assert_eq!(figure("qwen2.5-1.5b/Q4_K_M", 100.0, Some(3.2e12)).verdict, Verdict::Told);
-    let unknown = figure("qwen2.5-1.5b/Q8_0", 100.0, None);
+    assert_eq!(figure("qwen2.5-1.5b/Q4_K_M", 100.0, most, None).verdict, Verdict::Told);
+    let unknown = figure(q8, 100.0, None, None);
     assert_eq!((unknown.verdict, unknown.value), (Verdict::NotMeasured, None));
-    assert!(bandwidth(&Model::new("tiny/F16".parse().unwrap(), 1), Some(1.0)).is_none());
+    assert!(bandwidth(&Model::new("tiny/F16".parse().unwrap(), 1), &Memory::default()).is_none());
 }
 
 fn decode(device_sampling: bool, cpus: f64, chosen: Option<u32>) -> Decode {
