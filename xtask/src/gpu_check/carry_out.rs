@@ -1,22 +1,19 @@
 //! Carries out a plan, step by step, within its budget.
 
-use std::path::{Path, PathBuf};
+mod steps;
+
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use measure::schedule;
+use anyhow::{Result, bail};
 
-use super::bench::Output;
-use super::decode;
-use super::engine::{self, Engine, Sizes, Variant};
+use super::engine::{Engine, Sizes};
 use super::estimate::{Estimator, Tokens};
 use super::figures;
-use super::models::{self, Model, Workshop};
-use super::placement;
-use super::plan::{self, Planned, Sketch, Step, Switch, Wishes};
-use super::report::{Determinism, Done, LeftOut, Long, Pair, Placement, Refusal, Report, Run, Who, digest};
+use super::models::{self, Model};
+use super::plan::{self, Planned, Sketch, Step, Wishes};
+use super::report::{Done, LeftOut, Report};
 use super::scratch::Scratch;
-use crate::commands::recommend::read_model;
 use crate::ui::Ui;
 use crate::{fs, process};
 
@@ -28,12 +25,6 @@ const GRACE: f64 = 3.0;
 
 /// A step of a model that failed so often is not tried again.
 const MOST_FAILURES: usize = 2;
-
-/// The exit code of a program whose device is not there.
-const NO_DEVICE: i32 = 69;
-
-/// The defaults of a generation: what a user gets.
-const PLAIN: Variant = Variant { device_sampling: false, graphs: true };
 
 /// What to check, and with what.
 pub struct Options {
@@ -195,174 +186,6 @@ impl<'a> Check<'a> {
             }
         }
         self.report.steps.push(Done { step: words, seconds, expected, error });
-    }
-
-    fn carry_out(&mut self, step: Step) -> Result<()> {
-        match step {
-            Step::Refusal => self.refusal(),
-            Step::Make(model) => self.make(model),
-            Step::Placement(model) => self.placement(model),
-            Step::Determinism(model) => self.determinism(model),
-            Step::Round(model, round) => self.round(model, round),
-            Step::Decode(model) => {
-                let variant =
-                    Variant { device_sampling: self.options.engine.supports.device_sampling, ..PLAIN };
-                let decode = self.decode(model, variant, self.options.sizes.decode)?;
-                self.report.models[model].decodes.push(decode);
-                Ok(())
-            }
-            Step::Pair(switch, pair) => self.pair(switch, pair),
-            Step::Long(model, tokens) => {
-                let variant =
-                    Variant { device_sampling: self.options.engine.supports.device_sampling, ..PLAIN };
-                let decode = self.decode(model, variant, tokens)?;
-                let (model, wanted) = (self.models[model].what.clone(), self.options.sizes.long);
-                self.report.long = Some(Long { model, wanted, decode });
-                Ok(())
-            }
-        }
-    }
-
-    /// Of a model of some megabytes, which is written for it.
-    fn refusal(&mut self) -> Result<()> {
-        let tiny = Model::new("tiny/F16".parse().map_err(anyhow::Error::msg)?, &self.folder.join("refusal"));
-        if let Some(folder) = tiny.path.parent() {
-            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        }
-        self.workshop().make(&tiny, &[], self.limit())?;
-        let ended = self.options.engine.without_gpu(&tiny.path, self.limit())?;
-        self.report.refusal = Some(Refusal {
-            code: ended.code,
-            expected: NO_DEVICE,
-            said: self.without_folders(ended.stderr.trim()),
-        });
-        Ok(())
-    }
-
-    fn workshop(&self) -> Workshop<'_> {
-        Workshop { folder: &self.folder, engine: &self.options.engine, ui: self.ui }
-    }
-
-    /// The report is for everybody, and the folders of this machine are not.
-    fn without_folders(&self, text: &str) -> String {
-        let programs = self.options.engine.path.parent().and_then(Path::parent);
-        let folders = std::iter::once(self.folder.as_path()).chain(programs);
-        let named = folders.map(|folder| folder.to_string_lossy()).filter(|folder| folder.len() > 1);
-        named.fold(text.to_string(), |text, folder| text.replace(&*folder, "…"))
-    }
-
-    fn make(&mut self, model: usize) -> Result<()> {
-        let others: Vec<Model> = self
-            .waiting
-            .iter()
-            .filter_map(|planned| match planned.step {
-                Step::Make(other) => Some(self.models[other].clone()),
-                _ => None,
-            })
-            .collect();
-        self.workshop().make(&self.models[model], &others, self.limit())?;
-        let facts = read_model(&self.models[model].path)?;
-        let told = &mut self.report.models[model];
-        (told.bytes, told.bytes_per_token) = (facts.weights.0, Some(facts.bytes_per_token.0));
-        Ok(())
-    }
-
-    fn placement(&mut self, model: usize) -> Result<()> {
-        let told = self.options.engine.placement(&self.models[model].path, self.limit())?;
-        let faults = placement::faults(&told);
-        self.report.models[model].placement = Some(Placement { full: faults.is_empty(), faults, told });
-        Ok(())
-    }
-
-    fn determinism(&mut self, model: usize) -> Result<()> {
-        let (path, count) = (&self.models[model].path, self.options.sizes.determinism);
-        let first = self.options.engine.tokens(path, count, self.limit())?;
-        let second = self.options.engine.tokens(path, count, self.limit())?;
-        let equal = first.iter().zip(&second).take_while(|(a, b)| a == b).count();
-        let bytes: Vec<u8> = first.iter().flat_map(|token| token.to_le_bytes()).collect();
-        self.report.models[model].determinism =
-            Some(Determinism { tokens: first.len().max(second.len()), equal, digest: digest(&bytes) });
-        Ok(())
-    }
-
-    /// Both programs, one after the other, and the other way round the next time.
-    fn round(&mut self, model: usize, round: u32) -> Result<()> {
-        let programs = if self.options.llama_bench.is_some() { 2 } else { 1 };
-        let mut failed = None;
-        for program in schedule::order(round as usize - 1, programs) {
-            let runs = match program {
-                0 => self.ours(model),
-                _ => self.theirs(model).map(|output| vec![output]),
-            };
-            let by = if program == 0 { Who::Anneal } else { Who::LlamaBench };
-            match runs {
-                Ok(outputs) => {
-                    let run =
-                        |output: Output| Run { round, by, rows: output.rows, settings: output.settings };
-                    self.report.models[model].runs.extend(outputs.into_iter().map(run));
-                }
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        let told = &mut self.report.models[model];
-        told.comparisons = figures::comparisons(&told.runs);
-        told.differing_settings = figures::differing(&told.runs);
-        let decode = told.comparisons.iter().find(|of| of.with_sampling && !of.test.contains('@'));
-        if let Some(decode) = decode {
-            self.estimator.learn_speed(model, decode.anneal);
-        }
-        failed.map_or(Ok(()), Err)
-    }
-
-    /// As llama-bench does it, and with sampling.
-    fn ours(&mut self, model: usize) -> Result<Vec<Output>> {
-        let path = self.models[model].path.clone();
-        let engine = &self.options.engine;
-        let kernel = match engine.kernel(&path, &self.sizes(model), self.limit()) {
-            Err(error) if !self.decode_only.contains(&model) && !process::interrupted() => {
-                self.decode_only.push(model);
-                let kernel = engine.kernel(&path, &self.sizes(model), self.limit())?;
-                let step = format!("tests with prompts of {}", self.names[model]);
-                let reason = self.without_folders(&format!("decode works without them: {error:#}"));
-                self.report.left_out.push(LeftOut { step, reason });
-                kernel
-            }
-            kernel => kernel?,
-        };
-        Ok(vec![kernel, engine.end_to_end(&path, &self.sizes(model), self.limit())?])
-    }
-
-    fn theirs(&self, model: usize) -> Result<Output> {
-        let program = self.options.llama_bench.as_deref().context("there is no llama-bench")?;
-        engine::llama_bench(program, &self.models[model].path, &self.sizes(model), self.limit())
-    }
-
-    /// F16 takes cuBLAS for prompts, which a machine with nothing but a driver does not have.
-    fn sizes(&self, model: usize) -> Sizes {
-        match self.decode_only.contains(&model) {
-            true => self.options.sizes.without_prompts(),
-            false => self.options.sizes,
-        }
-    }
-
-    fn decode(&self, model: usize, variant: Variant, tokens: u32) -> Result<super::report::Decode> {
-        decode::steady(&self.options.engine, &self.models[model].path, variant, tokens, self.limit())
-    }
-
-    fn pair(&mut self, switch: Switch, pair: u32) -> Result<()> {
-        let supports = self.options.engine.supports;
-        let variant = |is_on: bool| match switch {
-            Switch::DeviceSampling => Variant { device_sampling: is_on, ..PLAIN },
-            Switch::CudaGraphs => Variant { graphs: is_on, device_sampling: supports.device_sampling },
-        };
-        let mut sides = [None, None];
-        for side in schedule::order(pair as usize - 1, 2) {
-            sides[side] = Some(self.decode(0, variant(side == 0), self.options.sizes.decode)?);
-        }
-        if let [Some(on), Some(off)] = sides {
-            self.report.pairs.push(Pair { switch, on, off });
-        }
-        Ok(())
     }
 
     /// Drops what cannot work any more.
