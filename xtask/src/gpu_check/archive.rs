@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use audit::Dynamic;
-use build_info::{Bytes, Sha256};
+use build_info::Sha256;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
@@ -120,6 +120,11 @@ impl Contents {
     }
 }
 
+/// As the limit is counted: in millions.
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
 fn version((major, minor): (u32, u32)) -> String {
     format!("{major}.{minor}")
 }
@@ -157,12 +162,13 @@ pub fn write(path: &Path, items: &[Item], contents: Contents, most: u64) -> Resu
     let bytes = tar.into_inner().and_then(GzEncoder::finish).context("cannot finish the archive")?;
     if bytes.len() as u64 > most {
         let parts: Vec<String> =
-            sizes.iter().map(|(name, size)| format!("\n    {name}: {}", Bytes(*size))).collect();
+            sizes.iter().map(|(name, size)| format!("\n    {name}: {}", megabytes(*size))).collect();
         bail!(
-            "the archive would take {} and may take {}:{}\n  build for one architecture (--cuda-arch 90) and with fewer \
-             kernels of flash attention (cuda_fa_quants of the profile), or leave llama-bench out",
-            Bytes(bytes.len() as u64),
-            Bytes(most),
+            "the archive would take {} and may take {}:{}\n  pack an engine for one architecture (--cuda-arch 90), \
+             without debuggers' lines (--set cargo_profile=dist) or with fewer kernels of flash attention (--set \
+             cuda_fa_quants=f16-f16), or leave llama-bench out (--no-llama-bench)",
+            megabytes(bytes.len() as u64),
+            megabytes(most),
             parts.concat()
         );
     }
@@ -172,11 +178,11 @@ pub fn write(path: &Path, items: &[Item], contents: Contents, most: u64) -> Resu
 
 impl std::fmt::Display for Made {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "{} ({} of {})", self.path.display(), Bytes(self.bytes), Bytes(MOST))?;
+        writeln!(f, "{} ({} of {})", self.path.display(), megabytes(self.bytes), megabytes(MOST))?;
         for program in &self.contents.programs {
             let glibc =
                 program.glibc.as_ref().map_or(String::new(), |glibc| format!(", glibc {glibc} or later"));
-            writeln!(f, "  {} ({}{glibc})", program.name, Bytes(program.bytes))?;
+            writeln!(f, "  {} ({}{glibc})", program.name, megabytes(program.bytes))?;
         }
         for missing in &self.contents.missing {
             writeln!(f, "  without {}: {}", missing.what, missing.why)?;
@@ -258,7 +264,7 @@ mod tests {
         let contents = Contents::of(&items, Vec::new(), Vec::new()).unwrap();
         let path = folder.path().join("check.tar.gz");
         let error = write(&path, &items, contents, 1000).unwrap_err().to_string();
-        assert!(error.contains("may take 1000 B") && error.contains("bin/anneal: "), "{error}");
+        assert!(error.contains("may take 0.0 MB") && error.contains("bin/anneal: "), "{error}");
         assert!(!path.exists());
     }
 
