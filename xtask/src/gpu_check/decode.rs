@@ -33,6 +33,7 @@ pub fn steady(
     let Some(usage) = seen.usage else { bail!("{tokens} tokens were asked for, and no text came") };
     let told = speed(&ended.stderr);
     Ok(Decode {
+        round: None,
         device_sampling: variant.device_sampling,
         graphs: variant.graphs,
         tokens,

@@ -15,7 +15,7 @@ const DRAW: f64 = 100e6;
 const DISK: f64 = 1e9;
 
 /// Weights that a core turns into a K-quant in a second; other types take less.
-const QUANTISE: f64 = 30e6;
+const QUANTISE: f64 = 20e6;
 
 /// Share of a data-centre card's bandwidth that decode reaches, in bytes a second, and tokens that no launch of kernels lets
 /// it pass.
@@ -126,8 +126,9 @@ impl Estimator {
                 // Ours twice: as llama-bench measures, and with sampling.
                 let programs = if self.has_llama_bench { 3.0 } else { 2.0 };
                 programs * (start(model) + decode(model, self.tokens.round))
+                    + start(model)
+                    + decode(model, self.tokens.decode)
             }
-            Step::Decode(model) => start(model) + decode(model, self.tokens.decode),
             Step::Pair(..) => 2.0 * (start(0) + decode(0, self.tokens.decode)),
             Step::Long(model, tokens) => start(model) + decode(model, tokens),
         }

@@ -4,7 +4,9 @@ use measure::{Ratio, median, ratio};
 
 use super::bench::Row;
 use super::plan::Switch;
-use super::report::{Comparison, Decode, Differing, Figure, Model, Refusal, Report, Run, Verdict, Who};
+use super::report::{
+    Comparison, Decode, Differing, Figure, Model, Refusal, Report, Run, Sampling, Verdict, Who,
+};
 
 /// Of llama-bench's speed.
 const SPEED: f64 = 1.0;
@@ -26,16 +28,57 @@ const CPUS: f64 = 0.25;
 const LARGE: u64 = 1_000_000_000;
 
 /// Compares every test of `model` with llama-bench's, those of decode also with sampling.
-pub fn comparisons(runs: &[Run]) -> Vec<Comparison> {
-    let mut all: Vec<Comparison> = Vec::new();
-    let ours = runs.iter().filter(|run| run.by == Who::Anneal).flat_map(|run| &run.rows);
-    for row in ours {
-        let key = (their_test(row), row.end_to_end);
-        if !all.iter().any(|comparison| (&comparison.test, comparison.with_sampling) == (&key.0, key.1)) {
-            all.push(compared(runs, row));
+pub fn comparisons(model: &Model) -> Vec<Comparison> {
+    let theirs = values(&model.runs, Who::LlamaBench);
+    let mut all: Vec<(String, Sampling, Vec<Value>)> = Vec::new();
+    for value in values(&model.runs, Who::Anneal).into_iter().chain(steady(model)) {
+        let is_it =
+            |known: &&mut (String, Sampling, Vec<Value>)| known.0 == value.test && known.1 == value.sampling;
+        match all.iter_mut().find(is_it) {
+            Some((.., values)) => values.push(value),
+            None => all.push((value.test.clone(), value.sampling, vec![value])),
         }
     }
-    all
+    all.into_iter().map(|(test, sampling, ours)| compared(test, sampling, &ours, &theirs)).collect()
+}
+
+/// The speed of a test in a round.
+struct Value {
+    /// The test of llama-bench that it is held against.
+    test: String,
+    sampling: Sampling,
+    round: u32,
+    speed: f64,
+}
+
+fn values(runs: &[Run], by: Who) -> Vec<Value> {
+    let value = |round: u32, row: &Row| Value {
+        test: their_test(row),
+        sampling: if row.end_to_end { Sampling::Default } else { Sampling::None },
+        round,
+        speed: median(&row.samples),
+    };
+    let runs = runs.iter().filter(|run| run.by == by);
+    runs.flat_map(|run| run.rows.iter().map(move |row| value(run.round, row))).collect()
+}
+
+/// The steady decodes of rounds, from a short prompt on: held against llama-bench's at the beginning of the context, which
+/// ours soon leaves.
+fn steady(model: &Model) -> Vec<Value> {
+    let rows = model.runs.iter().flat_map(|run| &run.rows);
+    let Some(test) = rows.map(their_test).find(|test| test.starts_with("tg") && !test.contains('@')) else {
+        return Vec::new();
+    };
+    let value = |decode: &Decode| {
+        let on_device = decode.chosen_on_device.is_some_and(|count| count > 0);
+        Some(Value {
+            test: test.clone(),
+            sampling: if on_device { Sampling::GreedyOnDevice } else { Sampling::GreedyOnHost },
+            round: decode.round?,
+            speed: decode.tokens_per_second?,
+        })
+    };
+    model.decodes.iter().filter_map(value).collect()
 }
 
 /// The test of llama-bench that a row of ours is held against: with sampling, the decode that begins where the prompt ends.
@@ -47,30 +90,24 @@ fn their_test(row: &Row) -> String {
     }
 }
 
-fn compared(runs: &[Run], like: &Row) -> Comparison {
-    let test = their_test(like);
-    let of = |by: Who, is_it: &dyn Fn(&Row) -> bool| -> Vec<(u32, f64)> {
-        let rows = runs.iter().filter(|run| run.by == by);
-        let rows = rows.flat_map(|run| run.rows.iter().map(|row| (run.round, row)));
-        rows.filter(|(_, row)| is_it(row)).map(|(round, row)| (round, median(&row.samples))).collect()
-    };
-    let ours = of(Who::Anneal, &|row| row.test == like.test && row.end_to_end == like.end_to_end);
-    let theirs = of(Who::LlamaBench, &|row| row.test == test);
-    let pairs: Vec<(f64, f64)> = ours
+fn compared(test: String, sampling: Sampling, ours: &[Value], theirs: &[Value]) -> Comparison {
+    let theirs: Vec<&Value> = theirs.iter().filter(|value| value.test == test).collect();
+    let (a, b): (Vec<f64>, Vec<f64>) = ours
         .iter()
-        .filter_map(|(round, ours)| {
-            theirs.iter().find(|(other, _)| other == round).map(|(_, theirs)| (*ours, *theirs))
+        .filter_map(|ours| {
+            let theirs = theirs.iter().find(|theirs| theirs.round == ours.round)?;
+            Some((ours.speed, theirs.speed))
         })
         .filter(|(ours, theirs)| ours.is_finite() && *theirs > 0.0)
-        .collect();
-    let (a, b): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
-    let values = |all: &[(u32, f64)]| all.iter().map(|(_, value)| *value).collect::<Vec<f64>>();
+        .unzip();
+    let speed = |values: &mut dyn Iterator<Item = f64>| median(&values.collect::<Vec<f64>>());
     Comparison {
-        test,
-        with_sampling: like.end_to_end,
-        anneal: median(&values(&ours)),
-        llama_bench: Some(median(&values(&theirs))).filter(|speed| speed.is_finite()),
+        anneal: speed(&mut ours.iter().map(|value| value.speed)),
+        llama_bench: Some(speed(&mut theirs.iter().map(|value| value.speed)))
+            .filter(|speed| speed.is_finite()),
         ratio: (!a.is_empty()).then(|| ratio(&a, &b)),
+        test,
+        sampling,
     }
 }
 
@@ -169,8 +206,7 @@ fn refused(refusal: &Refusal) -> Figure {
 }
 
 fn speed(comparison: &Comparison) -> Figure {
-    let sampling = if comparison.with_sampling { ", sampling included" } else { "" };
-    let what = format!("{} against llama-bench{sampling}", comparison.test);
+    let what = format!("{} against llama-bench{}", comparison.test, comparison.sampling.words());
     let goal = format!("≥ {SPEED:.1}");
     let Some(ratio) = &comparison.ratio else {
         return Figure {
@@ -200,7 +236,9 @@ fn interval(ratio: &Ratio) -> String {
 /// Of decode at the beginning of the context, where nothing is read but the weights.
 fn bandwidth(model: &Model, memory: &Memory) -> Option<Figure> {
     let decode = model.comparisons.iter().find(|comparison| {
-        !comparison.with_sampling && comparison.test.starts_with("tg") && !comparison.test.contains('@')
+        comparison.sampling == Sampling::None
+            && comparison.test.starts_with("tg")
+            && !comparison.test.contains('@')
     })?;
     let effective = decode.anneal * model.bytes_per_token? as f64;
     if !effective.is_finite() {

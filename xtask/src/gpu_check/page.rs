@@ -146,10 +146,9 @@ fn tables(report: &Report) -> Vec<Table> {
 
 fn speeds(model: &Model) -> Vec<Vec<String>> {
     let row = |of: &super::report::Comparison| {
-        let sampling = if of.with_sampling { ", with sampling" } else { "" };
         vec![
             model.name.to_string(),
-            format!("{}{sampling}", of.test),
+            format!("{}{}", of.test, of.sampling.words()),
             format!("{:.1}", of.anneal),
             of.llama_bench.map_or(String::new(), |speed| format!("{speed:.1}")),
             of.ratio.map_or(String::new(), |ratio| ratio.to_string()),
@@ -161,10 +160,11 @@ fn speeds(model: &Model) -> Vec<Vec<String>> {
 fn decodes(report: &Report) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for model in &report.models {
-        rows.extend(model.decodes.iter().map(|decode| decode_row(model.name.to_string(), decode)));
+        // The middle round stands for all of them; each is in the file.
+        let middle = model.decodes.get(model.decodes.len() / 2);
+        rows.extend(middle.map(|decode| decode_row(model.name.to_string(), decode)));
     }
     for switch in [Switch::DeviceSampling, Switch::CudaGraphs] {
-        // The middle pair stands for all of them; each is in the file.
         let pairs: Vec<_> = report.pairs.iter().filter(|pair| pair.switch == switch).collect();
         if let Some(pair) = pairs.get(pairs.len() / 2) {
             rows.push(decode_row(format!("{switch} on"), &pair.on));

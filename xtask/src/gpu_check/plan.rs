@@ -30,10 +30,8 @@ pub enum Step {
     Placement(usize),
     /// The same tokens twice.
     Determinism(usize),
-    /// Our bench and llama-bench once each.
+    /// Our bench, a steady decode with an eye on the host and the GPU, and llama-bench, once each.
     Round(usize, u32),
-    /// Steady decode, with an eye on the host and the GPU.
-    Decode(usize),
     /// A pair of steady decodes of the first model, with a switch on and off.
     Pair(Switch, u32),
     /// So many tokens of the smallest model.
@@ -103,7 +101,6 @@ impl Step {
             | Step::Placement(model)
             | Step::Determinism(model)
             | Step::Round(model, _)
-            | Step::Decode(model)
             | Step::Long(model, _) => Some(model),
         }
     }
@@ -116,7 +113,6 @@ impl Step {
             Step::Placement(_) => "placement",
             Step::Determinism(_) => "determinism",
             Step::Round(..) => "round",
-            Step::Decode(_) => "decode",
             Step::Pair(switch, _) => switch.name(),
             Step::Long(..) => "long run",
         }
@@ -159,7 +155,6 @@ pub fn steps(models: &[Sketch], wishes: &Wishes) -> Vec<Planned> {
         for round in 1..=wishes.rounds.min(FIRST_ROUNDS) {
             put(Step::Round(model, round), u8::from(!first));
         }
-        put(Step::Decode(model), if first { 0 } else { 2 });
         for round in FIRST_ROUNDS + 1..=wishes.rounds.min(ENOUGH_ROUNDS) {
             put(Step::Round(model, round), if first { 3 } else { 4 });
         }
@@ -314,7 +309,7 @@ mod tests {
         };
         let kinds: std::collections::BTreeSet<&str> =
             steps(&models(&[1]), &wishes).iter().map(|planned| planned.step.kind()).collect();
-        assert_eq!(kinds, ["decode", "determinism", "long run", "make", "round"].into());
+        assert_eq!(kinds, ["determinism", "long run", "make", "round"].into());
         assert_eq!(steps(&[], &wishes), []);
     }
 }

@@ -203,6 +203,9 @@ pub struct Differing {
 /// One steady decode, from its first token to its last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decode {
+    /// The round that it is of, where it is of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round: Option<u32>,
     /// Whether the device was to choose the token.
     pub device_sampling: bool,
     /// Whether CUDA graphs were used.
@@ -259,13 +262,39 @@ pub struct Long {
     pub decode: Decode,
 }
 
+/// How tokens are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sampling {
+    /// Not at all: any tokens are evaluated, as llama-bench does it.
+    None,
+    /// By the default samplers on the host, from text to text.
+    Default,
+    /// The likeliest, found on the host.
+    GreedyOnHost,
+    /// The likeliest, found on the device.
+    GreedyOnDevice,
+}
+
+impl Sampling {
+    /// Words behind a test's name, and nothing where there is none.
+    pub fn words(self) -> &'static str {
+        match self {
+            Sampling::None => "",
+            Sampling::Default => ", with the default samplers",
+            Sampling::GreedyOnHost => ", greedy",
+            Sampling::GreedyOnDevice => ", greedy on the device",
+        }
+    }
+}
+
 /// A test of both programs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// llama-bench's name of it.
     pub test: String,
-    /// Whether ours was with sampling, and from text to text.
-    pub with_sampling: bool,
+    /// How ours chose tokens; theirs chooses none.
+    pub sampling: Sampling,
     /// Median of our rounds, in tokens a second; a round's value is the median of its repetitions.
     pub anneal: f64,
     /// Median of llama-bench's.

@@ -34,18 +34,9 @@ impl Check<'_> {
             Step::Placement(model) => self.placement(model),
             Step::Determinism(model) => self.determinism(model),
             Step::Round(model, round) => self.round(model, round),
-            Step::Decode(model) => {
-                let variant =
-                    Variant { device_sampling: self.options.engine.supports.device_sampling, ..PLAIN };
-                let decode = self.decode(model, variant, self.options.sizes.decode)?;
-                self.report.models[model].decodes.push(decode);
-                Ok(())
-            }
             Step::Pair(switch, pair) => self.pair(switch, pair),
             Step::Long(model, tokens) => {
-                let variant =
-                    Variant { device_sampling: self.options.engine.supports.device_sampling, ..PLAIN };
-                let decode = self.decode(model, variant, tokens)?;
+                let decode = self.decode(model, self.steady(), tokens)?;
                 let (model, wanted) = (self.models[model].what.clone(), self.options.sizes.long);
                 self.report.long = Some(Long { model, wanted, decode });
                 Ok(())
@@ -115,51 +106,65 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Both programs, one after the other, and the other way round the next time.
+    /// Both programs, one after the other, and the other way round the next time. What one of them measured is kept though
+    /// another fails.
     fn round(&mut self, model: usize, round: u32) -> Result<()> {
         let programs = if self.options.llama_bench.is_some() { 2 } else { 1 };
         let mut failed = None;
         for program in schedule::order(round as usize - 1, programs) {
-            let runs = match program {
-                0 => self.ours(model),
-                _ => self.theirs(model).map(|output| vec![output]),
+            let done = match program {
+                0 => self.ours(model, round),
+                _ => self.theirs(model).map(|output| self.keep(model, round, Who::LlamaBench, output)),
             };
-            let by = if program == 0 { Who::Anneal } else { Who::LlamaBench };
-            match runs {
-                Ok(outputs) => {
-                    let run =
-                        |output: Output| Run { round, by, rows: output.rows, settings: output.settings };
-                    self.report.models[model].runs.extend(outputs.into_iter().map(run));
-                }
-                Err(error) => failed = failed.or(Some(error)),
-            }
+            failed = failed.or(done.err());
         }
         let told = &mut self.report.models[model];
-        told.comparisons = figures::comparisons(&told.runs);
+        told.comparisons = figures::comparisons(told);
         told.differing_settings = figures::differing(&told.runs);
-        let decode = told.comparisons.iter().find(|of| of.with_sampling && !of.test.contains('@'));
-        if let Some(decode) = decode {
-            self.estimator.learn_speed(model, decode.anneal);
+        if let Some(speed) = told.decodes.last().and_then(|decode| decode.tokens_per_second) {
+            self.estimator.learn_speed(model, speed);
         }
         failed.map_or(Ok(()), Err)
     }
 
-    /// As llama-bench does it, and with sampling.
-    fn ours(&mut self, model: usize) -> Result<Vec<Output>> {
+    fn keep(&mut self, model: usize, round: u32, by: Who, output: Output) {
+        let run = Run { round, by, rows: output.rows, settings: output.settings };
+        self.report.models[model].runs.push(run);
+    }
+
+    /// As llama-bench does it; with the default samplers; and a steady decode in which the device chooses.
+    fn ours(&mut self, model: usize, round: u32) -> Result<()> {
+        let kernel = self.kernel(model).map(|output| self.keep(model, round, Who::Anneal, output));
+        let path = self.models[model].path.clone();
+        let sampled = self.options.engine.end_to_end(&path, &self.sizes(model), self.limit());
+        let sampled = sampled.map(|output| self.keep(model, round, Who::Anneal, output));
+        let decode = self.decode(model, self.steady(), self.options.sizes.decode).map(|decode| {
+            let decode = Decode { round: Some(round), ..decode };
+            self.report.models[model].decodes.push(decode);
+        });
+        kernel.and(sampled).and(decode)
+    }
+
+    /// The tests of llama-bench; those of decode alone where prompts cannot be evaluated.
+    fn kernel(&mut self, model: usize) -> Result<Output> {
         let path = self.models[model].path.clone();
         let engine = &self.options.engine;
-        let kernel = match engine.kernel(&path, &self.sizes(model), self.limit()) {
+        match engine.kernel(&path, &self.sizes(model), self.limit()) {
             Err(error) if !self.decode_only.contains(&model) && !process::interrupted() => {
                 self.decode_only.push(model);
                 let kernel = engine.kernel(&path, &self.sizes(model), self.limit())?;
                 let step = format!("tests with prompts of {}", self.names[model]);
                 let reason = self.without_folders(&format!("decode works without them: {error:#}"));
                 self.report.left_out.push(LeftOut { step, reason });
-                kernel
+                Ok(kernel)
             }
-            kernel => kernel?,
-        };
-        Ok(vec![kernel, engine.end_to_end(&path, &self.sizes(model), self.limit())?])
+            kernel => kernel,
+        }
+    }
+
+    /// The device chooses, where it can.
+    fn steady(&self) -> Variant {
+        Variant { device_sampling: self.options.engine.supports.device_sampling, ..PLAIN }
     }
 
     fn theirs(&self, model: usize) -> Result<Output> {

@@ -43,12 +43,35 @@ fn rounds(count: u32, ours: f64, sampled: f64) -> Vec<Run> {
         .collect()
 }
 
+fn of(runs: Vec<Run>, decodes: Vec<Decode>) -> Vec<Comparison> {
+    comparisons(&Model { runs, decodes, ..Model::new("tiny/F16".parse().unwrap(), 1) })
+}
+
+#[test]
+fn steady_decodes_are_held_against_the_decode_of_their_round() {
+    let of_round = |round: Option<u32>, chosen: Option<u32>| Decode { round, ..decode(true, 0.1, chosen) };
+    let decodes = vec![of_round(Some(1), Some(512)), of_round(Some(3), Some(512)), of_round(None, Some(512))];
+    let comparisons = of(rounds(2, 110.0, 90.0), decodes);
+    let device = comparisons.iter().find(|of| of.sampling == Sampling::GreedyOnDevice).unwrap();
+    // One that is of no round is no pair, nor one of a round that llama-bench has not.
+    assert_eq!(
+        (device.test.as_str(), device.ratio.map(|ratio| (ratio.median, ratio.pairs))),
+        ("tg128", Some((1.0, 1)))
+    );
+    // Where the device did not choose, nobody may say that it did.
+    let comparisons = of(rounds(2, 110.0, 90.0), vec![of_round(Some(1), Some(0))]);
+    assert!(comparisons.iter().any(|of| of.sampling == Sampling::GreedyOnHost));
+}
+
 #[test]
 fn tests_are_held_against_those_of_the_same_depth() {
-    let comparisons = comparisons(&rounds(6, 110.0, 90.0));
-    let told: Vec<(&str, bool)> =
-        comparisons.iter().map(|comparison| (comparison.test.as_str(), comparison.with_sampling)).collect();
-    assert_eq!(told, [("tg128", false), ("tg128", true), ("tg128 @ d4096", true)]);
+    let comparisons = of(rounds(6, 110.0, 90.0), Vec::new());
+    let told: Vec<(&str, Sampling)> =
+        comparisons.iter().map(|comparison| (comparison.test.as_str(), comparison.sampling)).collect();
+    assert_eq!(
+        told,
+        [("tg128", Sampling::None), ("tg128", Sampling::Default), ("tg128 @ d4096", Sampling::Default)]
+    );
     let ratios: Vec<Ratio> = comparisons.iter().map(|comparison| comparison.ratio.unwrap()).collect();
     assert!((ratios[0].median - 1.1).abs() < 0.002, "{ratios:?}");
     assert!((ratios[1].median - 0.9).abs() < 1e-9 && (ratios[2].median - 0.9).abs() < 1e-9, "{ratios:?}");
@@ -60,14 +83,14 @@ fn tests_are_held_against_those_of_the_same_depth() {
 fn a_round_that_lacks_one_program_is_no_pair() {
     let mut runs = rounds(3, 110.0, 90.0);
     runs.retain(|run| run.round != 2 || run.by != Who::LlamaBench);
-    let first = &comparisons(&runs)[0];
+    let first = &of(runs.clone(), Vec::new())[0];
     assert_eq!(first.ratio.map(|ratio| ratio.pairs), Some(2));
     runs.retain(|run| run.by == Who::Anneal);
-    let alone = &comparisons(&runs)[0];
+    let alone = &of(runs, Vec::new())[0];
     assert_eq!((alone.ratio, alone.llama_bench), (None, None));
     assert!(alone.anneal > 109.0);
     assert_eq!(speed(alone).verdict, Verdict::NotMeasured);
-    assert_eq!(comparisons(&[]), []);
+    assert_eq!(of(Vec::new(), Vec::new()), []);
 }
 
 #[test]
@@ -84,7 +107,7 @@ fn model(name: &str, bytes: u64, speed: f64) -> Model {
     let runs = rounds(5, speed, speed);
     Model {
         bytes_per_token: Some(bytes),
-        comparisons: comparisons(&runs),
+        comparisons: of(runs.clone(), Vec::new()),
         runs,
         ..Model::new(name.parse().unwrap(), bytes)
     }
@@ -118,6 +141,7 @@ fn bandwidth_is_the_weights_times_the_speed() {
 
 fn decode(device_sampling: bool, cpus: f64, chosen: Option<u32>) -> Decode {
     Decode {
+        round: None,
         device_sampling,
         graphs: true,
         tokens: 512,
