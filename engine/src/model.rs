@@ -104,7 +104,7 @@ fn plan(
     let found = Subject::new(parts, path, settings, live, placed, seats).and_then(|subject| subject.plan());
     match found {
         Ok(Some(plan)) => {
-            match plan.is_whole() {
+            match plan.is_whole(settings) {
                 true => tracing::info!("{plan}"),
                 false => log::note(&plan.to_string()),
             }

@@ -75,9 +75,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether all of the model is on devices.
-    pub fn is_whole(&self) -> bool {
-        self.layers == self.all && self.n_cpu_moe == 0
+    /// Whether as much of the model is on devices as `settings` want.
+    pub fn is_whole(&self, settings: &Settings) -> bool {
+        self.layers == self.all && self.n_cpu_moe == settings.n_cpu_moe.value.of(self.all - 1)
     }
 
     /// The most that contexts are to take of a device, which what is loaded before them must leave free.
