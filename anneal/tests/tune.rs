@@ -341,7 +341,7 @@ struct Worker {
 impl Worker {
     fn loaded() -> Self {
         let mut process = common::command()
-            .args(["worker", "-m", model()])
+            .args(["tune-worker", "-m", model()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

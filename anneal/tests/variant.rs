@@ -168,6 +168,8 @@ fn every_context_of_a_model_has_its_adapters() {
         type_v: settings.type_v.value,
         flash_attention: settings.flash_attention.value,
         interruptible: false,
+        kv_offload: settings.kv_offload.value,
+        op_offload: settings.op_offload.value,
     };
     let mut shared = Context::shared(&model, &options, 4).expect("a context");
     shared.decode(&prompt).expect("evaluated");

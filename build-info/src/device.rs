@@ -108,8 +108,9 @@ mod tests {
 
     #[test]
     fn code_runs_within_its_major_and_ptx_from_its_architecture_on() {
-        // Architectures, compute capability, whether they run there.
-        let cases: [(&[&str], (u32, u32), Option<bool>); 12] = [
+        /// Architectures, compute capability, whether they run there.
+        type Case = (&'static [&'static str], (u32, u32), Option<bool>);
+        let cases: [Case; 12] = [
             (&["89-real"], (8, 9), Some(true)),
             (&["86-real"], (8, 9), Some(true)),
             (&["89-real"], (8, 6), Some(false)),

@@ -37,6 +37,33 @@ pub enum Error {
         why: String,
     },
 
+    /// A worker that `--rpc` names cannot be used.
+    #[error("cannot use the worker {worker}: {why}")]
+    Worker {
+        /// Its address, as it was given.
+        worker: String,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+
+    /// A GPU is required, and does not do the work: exit code 69.
+    #[error("{what}")]
+    NoGpu {
+        /// What was to be run, what came up, and who wants a GPU.
+        what: String,
+        /// What is wrong and what mends it, one after the other.
+        #[source]
+        because: Option<Box<crate::gpu::Reason>>,
+    },
+
+    /// Where a model computes could not be noted down.
+    #[error("cannot tell where the model computes: {0}")]
+    Placement(String),
+
+    /// What a model takes of memory could not be estimated.
+    #[error("cannot estimate the memory that the model takes: {0}")]
+    Memory(String),
+
     /// llama.cpp refused the model.
     #[error("cannot load {}: {why}{}", path.display(), memory_advice(why))]
     Load {
@@ -380,6 +407,12 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// What to do where llama.cpp's reason `why` is a lack of memory; nothing where it is another.
 fn memory_advice(why: &str) -> &'static str {
+    // "allocating 900.00 MiB on device 0: cudaMalloc failed: out of memory", "unable to allocate CUDA0 buffer".
+    let of_device = why.contains("on device") || why.contains("unable to allocate");
+    if of_device && !why.contains("allocate CPU") {
+        return "; the device's memory is short (`nvidia-smi` shows who has an NVIDIA GPU's): take fewer --gpu-layers, lower -c, \
+                -b or -ub, make the cache smaller with -ctk q8_0 -ctv q8_0, or take a smaller quantisation";
+    }
     let of_memory = ["memory", "alloc"].iter().any(|word| why.contains(word));
     match of_memory {
         true => {
@@ -420,6 +453,20 @@ fn strip_function(line: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_mends_a_lack_of_memory_depends_on_whose_it_is() {
+        let cases = [
+            ("allocating 900.00 MiB on device 0: cudaMalloc failed: out of memory", "--gpu-layers"),
+            ("unable to allocate CUDA0 buffer", "--gpu-layers"),
+            ("unable to allocate CPU buffer", "ulimit -v"),
+            ("std::bad_alloc", "ulimit -v"),
+        ];
+        for (why, words) in cases {
+            assert!(memory_advice(why).contains(words), "{why}: {}", memory_advice(why));
+        }
+        assert_eq!(memory_advice("tensor 'x' is missing"), "");
+    }
 
     #[test]
     fn a_log_becomes_a_sentence() {

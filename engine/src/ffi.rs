@@ -16,16 +16,19 @@ mod clock;
 mod collector;
 mod context;
 mod device;
+mod devices;
 mod embedding;
 mod held;
 mod kernels;
 mod log;
 mod model;
+mod placement;
 mod quantizer;
 mod sampler;
 mod state;
 mod stop;
 mod system;
+mod taken;
 mod threadpool;
 mod variant;
 
@@ -34,19 +37,23 @@ pub use batch::{Batch, Decoded, MAX_SEQUENCES, SequenceId};
 pub(crate) use clock::{ThreadClock, strftime_now, thread_time};
 pub use collector::Collector;
 pub use context::Context;
+pub use devices::{Device, DeviceKind, MAX_DEVICES, devices, rpc_version};
+pub(crate) use devices::{add_worker, serve_devices, watch_clients};
 pub use embedding::Embedding;
 pub(crate) use embedding::Threads;
 pub use kernels::{has_cpu, load as load_kernels, score as score_kernels};
 pub use log::{LogLevel, log_to};
 pub use model::Model;
+pub(crate) use placement::Watch;
 pub(crate) use quantizer::{quantize, quantize_plan, quantize_progress};
 pub use sampler::{Candidate, RawChain};
 #[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
 pub use system::allocator_serves_cpp;
 pub use system::{
-    DeviceKind, TILED, ask_huge_pages, backends, blas_library, blas_threads_obeyed, devices, exit_now,
-    huge_pages, interrupt, interrupted, llama_version, set_blas_threads, start, system_info, turn_off_tiled,
+    TILED, ask_huge_pages, backends, blas_library, blas_threads_obeyed, device_log, exit_now, huge_pages,
+    interrupt, interrupted, llama_version, set_blas_threads, start, system_info, turn_off_tiled,
 };
+pub(crate) use taken::Taken;
 pub use threadpool::Threadpool;
 
 /// A token's number in the vocabulary.

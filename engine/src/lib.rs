@@ -73,7 +73,11 @@ pub mod eval;
 #[allow(unsafe_code)]
 pub mod ffi;
 #[doc(hidden)]
+pub mod fit;
+#[doc(hidden)]
 pub mod generate;
+#[doc(hidden)]
+pub mod gpu;
 #[doc(hidden)]
 pub mod hub;
 #[doc(hidden)]
@@ -91,9 +95,13 @@ pub mod mcp;
 #[doc(hidden)]
 pub mod model;
 #[doc(hidden)]
+pub mod offload;
+#[doc(hidden)]
 pub mod openmp;
 #[doc(hidden)]
 pub mod options;
+#[doc(hidden)]
+pub mod placement;
 #[doc(hidden)]
 pub mod quantize;
 #[doc(hidden)]
@@ -136,7 +144,8 @@ pub use chat::{Inputs, Json, Message};
 pub use error::{Error, Result};
 pub use ffi::Token;
 pub use generate::Stop;
-pub use options::RopeScaling;
+pub use offload::{Devices, GpuLayers, TensorSplit, Worker, Workers};
+pub use options::{RequireGpu, RopeScaling, SplitMode};
 pub use rope::Rope;
 pub use sampling::{Bias, Constraint, SamplingOptions};
 pub use settings::Requested as Options;

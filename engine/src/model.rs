@@ -9,9 +9,12 @@ use gguf::{GgufFile, Scalar, Value};
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, Collector, Context, Model};
-use crate::kernels;
+use crate::fit::{Plan, Seats, Subject};
+use crate::gpu;
 use crate::live::Live;
-use crate::options::{ContextOptions, KvType, LoadMode};
+use crate::log;
+use crate::offload::{self, Placed};
+use crate::options::{ContextOptions, KvType, LoadMode, ModelOptions};
 use crate::serve::embed::is_causal;
 use crate::settings::{CTX_STEP, Settings, Source};
 use crate::threads;
@@ -22,9 +25,42 @@ use crate::variant::Variant;
 /// The file is read and checked first: llama.cpp's own parser ends some damaged files with an assertion. A
 /// model larger than the memory is refused unless it is mapped and not repacked, so that the kernel can drop
 /// its pages: the alternative is the out-of-memory killer.
+///
+/// Where the settings require a GPU, one must have it: see [`gpu`].
+///
+/// Where the number of layers on devices is left open, it is as many as find room there: see [`fit`].
 pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>> {
+    open_for(path, settings, live, Seats::default())
+}
+
+/// The same for other contexts than one of one sequence, which is what layers are given room beside.
+pub(crate) fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Seats) -> Result<Arc<Model>> {
     let file = GgufFile::open(path)?;
-    let size = Bytes(file.weights()?.0.saturating_add(adapters_size(&file, settings)?.0));
+    let others = file.other_parts()?;
+    if !settings.tiled.value && settings.tiled.source != Source::Environment {
+        ffi::turn_off_tiled();
+    }
+    ffi::ask_huge_pages(settings.huge_pages.value);
+    // Before the size: what goes to other devices does not have to fit here.
+    let placed = match offload::place_for(settings) {
+        // Why there is no device goes before what cannot be done without one.
+        Err(why @ Error::Usage(_)) => gpu::require_device(path, settings, live).and(Err(why))?,
+        placed => placed?,
+    };
+    // Before minutes of loading.
+    gpu::require_device(path, settings, live)?;
+    let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
+    let plan = plan(&parts, path, settings, live, &placed, seats);
+    let (placed, options) = match &plan {
+        Some(plan) => {
+            gpu::require_room(path, plan, settings, live)?;
+            let options = ModelOptions { offload: plan.offload.clone(), ..settings.model_options() };
+            (offload::place(&plan.offload)?, options)
+        }
+        None => (placed, settings.model_options()),
+    };
+    let weights = offload::local_weights(&parts, &placed);
+    let size = Bytes(weights.0.saturating_add(adapters_size(&file, settings)?.0));
     if file.get("general.type") == Some(&Value::Scalar(Scalar::String("adapter".to_string()))) {
         let what =
             "is an adapter (LoRA) and no model: name the model that it is for with -m, and it with --lora";
@@ -42,17 +78,46 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
                 .to_string(),
         });
     }
-    if !settings.tiled.value && settings.tiled.source != Source::Environment {
-        ffi::turn_off_tiled();
+    let model = Model::load_as(path, &options, &settings.variant)?;
+    if let Some(plan) = plan {
+        model.set_plan(plan);
     }
-    ffi::ask_huge_pages(settings.huge_pages.value);
-    kernels::want(&settings.cpu_variant);
-    let model = Model::load_as(path, &settings.model_options(), &settings.variant)?;
     if !model.is_decoder_only() {
         let what = "has an encoder: this program runs models that generate text with a decoder alone";
         return Err(Error::NotGenerative { path: path.to_path_buf(), what });
     }
+    gpu::require(&model, settings, live)?;
     Ok(model)
+}
+
+/// How many layers find room on devices, where that is to be found; says so where it is not all of them, since each that stays
+/// on the host is waited for at every token. Where llama.cpp cannot tell, loading goes on as if all had room, and says what is
+/// wrong with the model.
+fn plan(
+    parts: &[&GgufFile],
+    path: &Path,
+    settings: &Settings,
+    live: &Live,
+    placed: &Placed,
+    seats: Seats,
+) -> Option<Plan> {
+    let found = Subject::new(parts, path, settings, live, placed, seats).and_then(|subject| subject.plan());
+    match found {
+        Ok(Some(plan)) => {
+            match plan.is_whole(settings) {
+                true => tracing::info!("{plan}"),
+                false => log::note(&plan.to_string()),
+            }
+            Some(plan)
+        }
+        Ok(None) => None,
+        Err(why) => {
+            tracing::debug!(
+                "all layers are given to devices, since it cannot be told how many find room: {why}"
+            );
+            None
+        }
+    }
 }
 
 /// Size of the weights of the adapters that `settings` want of the model that begins with `file`, which go with it.
@@ -84,6 +149,8 @@ pub(crate) fn context_options(model: &Model, settings: &Settings, interruptible:
         type_v: settings.type_v.value,
         flash_attention: settings.flash_attention.value,
         interruptible,
+        kv_offload: settings.kv_offload.value,
+        op_offload: settings.op_offload.value,
     }
 }
 
@@ -163,10 +230,14 @@ fn check_memory(
     live: &Live,
     mend: &'static str,
 ) -> Result<()> {
+    let (placed, n_layer) = (model.placed(), model.n_layer());
+    let weights = if is_pageable(settings) { 0 } else { model.size().saturating_sub(model.on_devices()) };
     // What was available before the weights took their part.
-    let weights = if is_pageable(settings) { 0 } else { model.size() };
     let available = live.memory().map(|available| Bytes(available.0.saturating_sub(weights)));
-    if let (Some(needed), Some(available)) = (cache_size(model, options), available)
+    let cache = cache_size(model, options);
+    let here = |all: Bytes| if options.kv_offload { Bytes(placed.here(all.0, n_layer)) } else { all };
+    let cache = cache.map(here);
+    if let (Some(needed), Some(available)) = (cache, available)
         && needed > available
     {
         return Err(Error::TooLarge {
@@ -279,6 +350,8 @@ mod tests {
             type_v: KvType::Q8_0,
             flash_attention: crate::options::FlashAttention::On,
             interruptible: false,
+            kv_offload: true,
+            op_offload: true,
         };
         let estimate = |path| cache_size(&open(path, &settings, &live).expect("the model loads"), &options);
         // 512 tokens in 4 layers of 2 KV heads with 64 values each.

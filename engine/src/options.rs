@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::offload::Offload;
+
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident, $what:literal, $default:ident: $($(#[$vdoc:meta])* $variant:ident = $text:literal,)*) => {
         $(#[$doc])*
@@ -131,6 +133,30 @@ choice! {
 }
 
 choice! {
+    /// How several devices share a model.
+    SplitMode, "split mode", Layer:
+    /// Not at all: one has all layers.
+    None = "none",
+    /// Each has some layers, with their K and V.
+    Layer = "layer",
+    /// Each has some rows of every matrix, where its backend can do that.
+    Row = "row",
+    /// Each computes a part of every layer.
+    Tensor = "tensor",
+}
+
+choice! {
+    /// What is refused where no GPU does the work: see [`crate::gpu`].
+    RequireGpu, "requirement of a GPU", No:
+    /// Nothing.
+    No = "no",
+    /// To run where no device came up, or nothing of the model is on one.
+    Yes = "yes",
+    /// That, and to run where a layer, a part of the KV cache or an operation that generates tokens is on the host.
+    Full = "full",
+}
+
+choice! {
     /// Where drafts of coming tokens come from: see [`crate::speculative`].
     Drafts, "speculative mode", Off:
     /// Nowhere: every token is evaluated alone.
@@ -162,7 +188,7 @@ impl KvType {
 }
 
 /// How a model is loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ModelOptions {
     /// How the weights come into memory.
     pub load_mode: LoadMode,
@@ -170,11 +196,22 @@ pub struct ModelOptions {
     pub repack: bool,
     /// Whether only the vocabulary is loaded: such a model tokenises and does nothing else.
     pub vocab_only: bool,
+    /// Whether nothing is read and nothing allocated: of such a model and its contexts it can be told what they would take,
+    /// and they compute nothing.
+    pub no_alloc: bool,
+    /// Which devices take which layers.
+    pub offload: Offload,
 }
 
 impl Default for ModelOptions {
     fn default() -> Self {
-        Self { load_mode: LoadMode::default(), repack: true, vocab_only: false }
+        Self {
+            load_mode: LoadMode::default(),
+            repack: true,
+            vocab_only: false,
+            no_alloc: false,
+            offload: Offload::default(),
+        }
     }
 }
 
@@ -195,6 +232,10 @@ pub struct ContextOptions {
     pub flash_attention: FlashAttention,
     /// Whether the interrupt flag stops it in the middle of a graph.
     pub interruptible: bool,
+    /// Whether K and V are where their layers are; else in the host's memory.
+    pub kv_offload: bool,
+    /// Whether devices also compute on weights that lie in the host's memory.
+    pub op_offload: bool,
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use build_info::{Policy, ThreadBudget, threads};
+use build_info::{Bytes, Policy, ThreadBudget, promised_device, threads};
 use serde::Serialize;
 
 use crate::asked_threads::{self, Asked};
@@ -11,7 +11,10 @@ use crate::error::{Error, Result};
 use crate::ffi::{MAX_THREADS, TILED};
 use crate::kernels;
 use crate::live::{Blas, Live};
-use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, SplitLayout};
+use crate::offload::{CpuMoe, DEFAULT_FIT_TARGET, Devices, GpuLayers, Offload, TensorSplit, Workers};
+use crate::options::{
+    Affinity, FlashAttention, KvType, LoadMode, ModelOptions, RequireGpu, SplitLayout, SplitMode,
+};
 use crate::sampling::SamplingOptions;
 use crate::variant::Variant;
 
@@ -100,6 +103,17 @@ pub struct Requested {
     pub type_k: Option<KvType>,
     pub type_v: Option<KvType>,
     pub flash_attention: Option<FlashAttention>,
+    pub gpu_layers: Option<GpuLayers>,
+    pub n_cpu_moe: Option<CpuMoe>,
+    pub fit_target: Option<Bytes>,
+    pub devices: Option<Devices>,
+    pub split_mode: Option<SplitMode>,
+    pub tensor_split: Option<TensorSplit>,
+    pub main_gpu: Option<u32>,
+    pub kv_offload: Option<bool>,
+    pub op_offload: Option<bool>,
+    pub workers: Option<Workers>,
+    pub require_gpu: Option<RequireGpu>,
     pub greedy: Option<bool>,
     pub temperature: Option<f32>,
     pub top_k: Option<u32>,
@@ -156,6 +170,28 @@ pub struct Settings {
     pub type_v: Setting<KvType>,
     /// Flash attention.
     pub flash_attention: Setting<FlashAttention>,
+    /// How many layers go to devices.
+    pub gpu_layers: Setting<GpuLayers>,
+    /// Of how many layers of a mixture the experts stay in the host's memory.
+    pub n_cpu_moe: Setting<CpuMoe>,
+    /// Memory that stays free on each device where the number of layers is found.
+    pub fit_target: Setting<Bytes>,
+    /// Which devices may take them.
+    pub devices: Setting<Devices>,
+    /// How several devices share a model.
+    pub split_mode: Setting<SplitMode>,
+    /// In which proportion.
+    pub tensor_split: Setting<TensorSplit>,
+    /// The device that has all layers, where they do not share it.
+    pub main_gpu: Setting<u32>,
+    /// Whether K and V are where their layers are.
+    pub kv_offload: Setting<bool>,
+    /// Whether devices also compute on weights in the host's memory.
+    pub op_offload: Setting<bool>,
+    /// Workers whose devices are used.
+    pub workers: Setting<Workers>,
+    /// What is refused where no GPU does the work.
+    pub require_gpu: Setting<RequireGpu>,
     /// The most likely token, always.
     pub greedy: Setting<bool>,
     /// Temperature.
@@ -213,7 +249,15 @@ impl Settings {
         check(requested)?;
         check_cpus(requested, live)?;
         let mut warnings = Vec::new();
+        warnings.extend(requested.workers.as_ref().and_then(Workers::warning));
         let none = Requested::default();
+        // It was measured here alone.
+        let elsewhere = requested.workers.as_ref().is_some_and(|workers| !workers.0.is_empty());
+        if elsewhere && tuned.is_some() {
+            warnings
+                .push("the tuning record is left out: it was measured without workers (--rpc)".to_string());
+        }
+        let tuned = tuned.filter(|_| !elsewhere);
         let tuned = tuned.map_or(&none, |tuned| match check(&requested.or(tuned)) {
             Ok(()) => tuned,
             Err(why) => {
@@ -316,6 +360,17 @@ impl Settings {
                 tuned.flash_attention,
                 FlashAttention::default(),
             ),
+            gpu_layers: Setting::or_default(requested.gpu_layers, GpuLayers::default()),
+            n_cpu_moe: Setting::or_default(requested.n_cpu_moe, CpuMoe::default()),
+            fit_target: Setting::or_default(requested.fit_target, DEFAULT_FIT_TARGET),
+            devices: Setting::or_default(requested.devices.clone(), Devices::default()),
+            split_mode: Setting::or_default(requested.split_mode, SplitMode::default()),
+            tensor_split: Setting::or_default(requested.tensor_split.clone(), TensorSplit::default()),
+            main_gpu: Setting::or_default(requested.main_gpu, 0),
+            kv_offload: Setting::or_default(requested.kv_offload, true),
+            op_offload: Setting::or_default(requested.op_offload, true),
+            workers: Setting::or_default(requested.workers.clone(), Workers::default()),
+            require_gpu: require_gpu(requested, live),
             greedy: Setting::or_default(requested.greedy, false),
             // The sampling defaults of llama.cpp's tools.
             temperature: Setting::or_default(requested.temperature, 0.8),
@@ -366,7 +421,28 @@ impl Settings {
 
     /// How to load a model.
     pub fn model_options(&self) -> ModelOptions {
-        ModelOptions { load_mode: self.load_mode.value, repack: self.repack.value, vocab_only: false }
+        ModelOptions {
+            load_mode: self.load_mode.value,
+            repack: self.repack.value,
+            vocab_only: false,
+            no_alloc: false,
+            offload: self.offload(),
+        }
+    }
+
+    /// Which devices take which layers.
+    pub fn offload(&self) -> Offload {
+        Offload {
+            gpu_layers: self.gpu_layers.value,
+            n_cpu_moe: self.n_cpu_moe.value,
+            fit_target: self.fit_target.value,
+            devices: self.devices.value.clone(),
+            split_mode: self.split_mode.value,
+            tensor_split: self.tensor_split.value.clone(),
+            main_gpu: self.main_gpu.value,
+            op_offload: self.op_offload.value,
+            workers: self.workers.value.clone(),
+        }
     }
 
     /// How to choose tokens, as far as the settings know of it.
@@ -430,6 +506,17 @@ impl Settings {
             line("cache-type-k", &self.type_k, self.type_k.value),
             line("cache-type-v", &self.type_v, self.type_v.value),
             line("flash-attn", &self.flash_attention, self.flash_attention.value),
+            line("gpu-layers", &self.gpu_layers, self.gpu_layers.value),
+            line("n-cpu-moe", &self.n_cpu_moe, self.n_cpu_moe.value),
+            line("fit-target", &self.fit_target, self.fit_target.value),
+            line("devices", &self.devices, &self.devices.value),
+            line("split-mode", &self.split_mode, self.split_mode.value),
+            line("tensor-split", &self.tensor_split, &self.tensor_split.value),
+            line("main-gpu", &self.main_gpu, self.main_gpu.value),
+            line("kv-offload", &self.kv_offload, on(self.kv_offload.value)),
+            line("op-offload", &self.op_offload, on(self.op_offload.value)),
+            line("rpc", &self.workers, &self.workers.value),
+            line("require-gpu", &self.require_gpu, self.require_gpu.value),
             line("greedy", &self.greedy, on(self.greedy.value)),
             line("temp", &self.temperature, self.temperature.value),
             line("top-k", &self.top_k, self.top_k.value),
@@ -486,6 +573,17 @@ fn tiled(requested: &Requested, tuned: &Requested) -> Setting<bool> {
             Setting::new(is_number.is_ok_and(|number| number != 0), Source::Environment)
         }
         None => Setting::pick(requested.tiled, tuned.tiled, true),
+    }
+}
+
+/// A build that was made for a GPU requires one, unless it is told not to, or to leave it alone.
+fn require_gpu(requested: &Requested, live: &Live) -> Setting<RequireGpu> {
+    let promised = live.build.as_ref().is_some_and(|(_, build)| promised_device(build).is_some());
+    let cpu_will_do =
+        requested.gpu_layers == Some(GpuLayers::Some(0)) || requested.devices == Some(Devices::None);
+    match (requested.require_gpu, promised && !cpu_will_do) {
+        (None, true) => Setting::new(RequireGpu::Yes, Source::BuildInfo),
+        (flag, _) => Setting::or_default(flag, RequireGpu::default()),
     }
 }
 
@@ -558,6 +656,7 @@ pub(crate) fn check(requested: &Requested) -> Result<()> {
         let last = MAX_THREADS - 1;
         return usage(format!("--cpu-list {cpu}: llama.cpp can bind threads to CPUs 0 to {last}"));
     }
+    offload(requested).check().map_err(Error::Usage)?;
     requested.variant.rope.check()?;
     let fractions = [("--top-p", requested.top_p), ("--min-p", requested.min_p)];
     for (flag, value) in fractions {
@@ -569,6 +668,16 @@ pub(crate) fn check(requested: &Requested) -> Result<()> {
         return usage(format!("--temp {value}: use 0 (most likely token) to 100"));
     }
     Ok(())
+}
+
+/// What is asked for of devices.
+fn offload(requested: &Requested) -> Offload {
+    Offload {
+        split_mode: requested.split_mode.unwrap_or_default(),
+        tensor_split: requested.tensor_split.clone().unwrap_or_default(),
+        main_gpu: requested.main_gpu.unwrap_or(0),
+        ..Offload::default()
+    }
 }
 
 /// Only CPUs that this process may use can be bound to; llama.cpp would warn and go on unbound.
@@ -681,6 +790,7 @@ mod tests {
             Requested { top_p: Some(f32::NAN), ..Requested::default() },
             Requested { temperature: Some(-1.0), ..Requested::default() },
             Requested { split_from: Some(0), ..Requested::default() },
+            Requested { main_gpu: Some(1), ..Requested::default() },
             Requested { split_layout: Some(SplitLayout::On), repack: Some(false), ..Requested::default() },
         ];
         for requested in cases {
@@ -693,7 +803,7 @@ mod tests {
     fn every_setting_is_explained() {
         let settings = Settings::resolve(&Requested::default(), &live(2)).expect("valid");
         let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-        assert_eq!(names.len(), 28);
+        assert_eq!(names.len(), 39);
         assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use build_info::Bytes;
 
 use crate::error::{Error, Result};
-use crate::ffi::{ALONE, Context, DeviceKind, Model, Token, devices};
+use crate::ffi::{ALONE, Context, Model, Token};
 use crate::live::Live;
 use crate::model;
 use crate::options::{ContextOptions, LoadMode, ModelOptions, SplitLayout};
@@ -177,8 +177,9 @@ fn pointless(model: &Model, settings: &Settings) -> Option<String> {
     if !settings.repack.value {
         return Some("repacking is off, so both layouts are the same".to_string());
     }
-    if let Some((_, gpu)) = devices().into_iter().find(|(kind, _)| *kind == DeviceKind::Gpu) {
-        return Some(format!("{gpu} computes with the weights as they are in the file"));
+    if model.placed().is_offloaded() {
+        let devices = model.placed().names();
+        return Some(format!("layers are on {devices}, with the weights as they are in the file"));
     }
     (model.repacked() == 0).then(|| {
         format!(
@@ -215,7 +216,8 @@ fn fits(model: &Model, options: Option<&ContextOptions>, settings: &Settings, li
 
 /// The model at `path`, which is `other`, as it is in the file.
 fn as_in_file(path: &Path, other: &Model, settings: &Settings) -> Result<Arc<Model>> {
-    let options = ModelOptions { repack: false, ..settings.model_options() };
+    let offload = other.plan().map_or_else(|| settings.offload(), |plan| plan.offload.clone());
+    let options = ModelOptions { repack: false, offload, ..settings.model_options() };
     let model = Model::load_as(path, &options, &settings.variant)?;
     let looks = |model: &Model| (model.description(), model.size(), model.n_params(), model.n_vocab());
     match looks(&model) == looks(other) {

@@ -25,6 +25,8 @@ use build_info::Host;
 use build_info::host::{Gpu, Limits};
 
 pub use cpuid::Cpuid;
+pub use gpu::{Card, Driver};
+pub use nvml::ComputeMode;
 pub use root::Root;
 pub use snapshot::SnapshotError;
 
@@ -43,6 +45,14 @@ pub fn gpus(root: &Root) -> (Vec<Gpu>, Vec<String>) {
     let mut warnings = Vec::new();
     let gpus = gpu::nvidia(root, &mut warnings);
     (gpus, warnings)
+}
+
+/// What NVIDIA's driver on the machine behind `root` tells, and what is to be said of it: for whoever looks for the reason why
+/// no GPU can be used.
+pub fn driver(root: &Root) -> (Driver, Vec<String>) {
+    let mut warnings = Vec::new();
+    let driver = gpu::ask(root, &mut warnings);
+    (driver, warnings)
 }
 
 /// Reads the machine behind `root`.

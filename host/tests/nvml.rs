@@ -1,7 +1,7 @@
 //! GPUs as the driver's library tells of them, and each way in which it does not: with a library that answers by a
 //! script.
 
-use host::{Detected, Root};
+use host::{ComputeMode, Detected, Root};
 use nvml::fake::Fake;
 
 const H200: &str =
@@ -130,4 +130,25 @@ fn of_a_card_that_is_cut_up_one_instance_is_seen() {
 
     let (gpus, said) = host::gpus(&root.with_cuda(Some("MIG-2"), None));
     assert_eq!((gpus[0].memory.0 >> 20, said.len()), (16_002, 0), "{said:?}");
+}
+
+#[test]
+fn the_state_of_the_driver_and_of_each_card_is_told() {
+    let machine = Machine::new();
+    let fake = Fake::new(&format!("cuda 12040\n{H200} used 143000\n mode 3\n{T4} mode 2\n"));
+    let (driver, said) = host::driver(&machine.root(&fake));
+    assert!(driver.is_loaded && said.is_empty(), "{said:?}");
+    assert_eq!((driver.version.as_deref(), driver.cuda), (Some("570.133.20"), Some((12, 4))));
+    let states: Vec<_> =
+        driver.cards.iter().map(|card| (card.used.map(|used| used.0 >> 20), card.mode)).collect();
+    assert_eq!(states, [(Some(143_000), ComputeMode::Exclusive), (Some(0), ComputeMode::Prohibited)]);
+
+    // One that is hidden is none of a program's.
+    let (driver, said) = host::driver(&machine.root(&fake).with_cuda(Some(""), None));
+    assert!(driver.is_loaded && driver.cards.is_empty() && said.len() == 1, "{said:?}");
+
+    let (driver, said) = host::driver(&machine.root(&Fake::new("init 4\n")));
+    assert!(driver.is_loaded && driver.cuda.is_none() && said.len() == 1, "{said:?}");
+    let (driver, said) = host::driver(&Machine::without_driver().root(&fake));
+    assert!(!driver.is_loaded && driver.cards.is_empty() && said.is_empty(), "{said:?}");
 }

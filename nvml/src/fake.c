@@ -15,14 +15,14 @@ typedef struct {
 
 typedef struct Device {
     char name[96], uuid[96];
-    Series capability, total, used, utilisation, power, clock, energy, handle, mig, most_sm, most_memory, bus;
+    Series capability, total, used, utilisation, power, clock, energy, handle, mig, mode, most_sm, most_memory, bus;
     int instances;
     struct Device *parts[8];
 } Device;
 
 static Device devices[32];
 static int all_devices, cards[32], card_count, running;
-static int init_error, count_error;
+static int init_error, count_error, cuda;
 static char driver[80], script[4096], log_file[4096];
 
 static void note(const char *what) {
@@ -55,6 +55,7 @@ static void read_script(void) {
     Dl_info self;
     memset(devices, 0, sizeof devices);
     all_devices = card_count = init_error = count_error = 0;
+    cuda = 12080;
     strcpy(driver, "570.133.07");
     if (!dladdr((void *)read_script, &self)) return;
     snprintf(script, sizeof script, "%s.script", self.dli_fname);
@@ -71,6 +72,7 @@ static void read_script(void) {
         if (!strcmp(word, "init")) init_error = atoi(rest);
         else if (!strcmp(word, "count")) count_error = atoi(rest);
         else if (!strcmp(word, "hang")) sleep(atoi(rest));
+        else if (!strcmp(word, "cuda")) cuda = atoi(rest);
         else if (!strcmp(word, "driver")) snprintf(driver, sizeof driver, "%s", rest);
         else if (!strcmp(word, "device")) {
             device = card = &devices[all_devices];
@@ -93,6 +95,7 @@ static void read_script(void) {
         else if (!strcmp(word, "most-memory-mhz")) series(&device->most_memory, rest);
         else if (!strcmp(word, "bus-bits")) series(&device->bus, rest);
         else if (!strcmp(word, "mig")) series(&device->mig, rest);
+        else if (!strcmp(word, "mode")) series(&device->mode, rest);
     }
     fclose(file);
 }
@@ -131,6 +134,12 @@ static int text(const char *from, char *room, unsigned size) {
 }
 
 int nvmlSystemGetDriverVersion(char *room, unsigned size) { return text(driver, room, size); }
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    if (!running) return 1;
+    *version = cuda;
+    return cuda ? 0 : 13;
+}
 
 int nvmlDeviceGetCount_v2(unsigned *count) {
     *count = card_count;
@@ -198,6 +207,7 @@ int nvmlDeviceGetMigMode(Device *device, unsigned *now, unsigned *after) {
     *after = *now;
     return error;
 }
+int nvmlDeviceGetComputeMode(Device *device, unsigned *mode) { return number(&device->mode, mode); }
 int nvmlDeviceGetMaxMigDeviceCount(Device *device, unsigned *count) {
     (void)device;
     *count = 7;

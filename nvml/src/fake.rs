@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! driver 570.133.20             version of the driver
+//! cuda 12080                    the newest CUDA that it knows: 12.8
 //! init 18                       what starting it ends with; `count 4` the same of counting GPUs
 //! hang 60                       seconds that starting it takes
 //! device                        a card; the lines below it are its own
@@ -14,6 +15,7 @@
 //!   most-memory-mhz 3201        highest clock of the memory; `most-sm-mhz`, `bus-bits` the other limits
 //!   handle -4                   what looking it up ends with
 //!   mig 1                       MIG is on
+//!   mode 3                      who may compute on it: 0 everybody, 2 nobody, 3 one process at a time
 //! instance                      a part of the card above, with lines like a card's
 //! ```
 //!

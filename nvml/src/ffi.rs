@@ -51,6 +51,18 @@ impl Limits {
     }
 }
 
+/// Who may compute on a card: `nvmlComputeMode_t`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ComputeMode {
+    /// Everybody, at the same time.
+    #[default]
+    Shared,
+    /// One process at a time: another one is refused.
+    Exclusive,
+    /// Nobody.
+    Prohibited,
+}
+
 /// `nvmlDevice_t`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Handle(*mut c_void);
@@ -88,6 +100,7 @@ const MEMORY: c_uint = 2;
 const ROOM: usize = 256;
 
 type Plain = unsafe extern "C" fn() -> c_uint;
+type Number = unsafe extern "C" fn(*mut c_int) -> c_uint;
 type Text = unsafe extern "C" fn(*mut c_char, c_uint) -> c_uint;
 type Count = unsafe extern "C" fn(*mut c_uint) -> c_uint;
 type ByIndex = unsafe extern "C" fn(c_uint, *mut *mut c_void) -> c_uint;
@@ -114,6 +127,8 @@ pub(crate) struct Functions {
     capability: Capability,
     memory: DeviceMemory,
     // What only tells more.
+    cuda: Option<Number>,
+    compute_mode: Option<DeviceNumber>,
     uuid: Option<DeviceText>,
     mig_mode: Option<DevicePair>,
     most_instances: Option<DeviceNumber>,
@@ -165,6 +180,8 @@ impl Functions {
             name: need!("nvmlDeviceGetName"),
             capability: need!("nvmlDeviceGetCudaComputeCapability"),
             memory: need!("nvmlDeviceGetMemoryInfo"),
+            cuda: find!("nvmlSystemGetCudaDriverVersion_v2").or(find!("nvmlSystemGetCudaDriverVersion")),
+            compute_mode: find!("nvmlDeviceGetComputeMode"),
             uuid: find!("nvmlDeviceGetUUID"),
             mig_mode: find!("nvmlDeviceGetMigMode"),
             most_instances: find!("nvmlDeviceGetMaxMigDeviceCount"),
@@ -204,6 +221,27 @@ impl Functions {
     pub fn driver(&self) -> Result<String, u32> {
         // SAFETY: `text` gives as much room as it says.
         text(|room, size| unsafe { (self.driver)(room, size) })
+    }
+
+    /// The newest CUDA that the driver knows, as 1000 times its major and 10 times its minor number.
+    pub fn cuda(&self) -> Result<(u32, u32), u32> {
+        let cuda = self.cuda.ok_or(code::FUNCTION_NOT_FOUND)?;
+        let mut version = 0;
+        // SAFETY: a place for the number.
+        done(unsafe { cuda(&mut version) })?;
+        let version = u32::try_from(version).map_err(|_| code::UNKNOWN)?;
+        Ok((version / 1000, version % 1000 / 10))
+    }
+
+    pub fn compute_mode(&self, Handle(device): Handle) -> Result<ComputeMode, u32> {
+        let compute_mode = self.compute_mode.ok_or(code::FUNCTION_NOT_FOUND)?;
+        // SAFETY: a place for the number.
+        Ok(match number(|place| unsafe { compute_mode(device, place) })? {
+            // 1 was one thread at a time, which drivers do not have any more.
+            1 | 3 => ComputeMode::Exclusive,
+            2 => ComputeMode::Prohibited,
+            _ => ComputeMode::Shared,
+        })
     }
 
     pub fn count(&self) -> Result<u32, u32> {

@@ -18,7 +18,7 @@ pub mod fake;
 use std::path::{Path, PathBuf};
 
 pub use fault::Fault;
-pub use ffi::{Limits, Memory, Sample};
+pub use ffi::{ComputeMode, Limits, Memory, Sample};
 pub use visible::{Identity, Selection};
 
 use ffi::{Functions, Handle};
@@ -89,6 +89,11 @@ impl Nvml {
         self.functions.driver().map_err(|code| self.functions.fault("read the driver's version", code))
     }
 
+    /// The newest CUDA that the driver knows, major and minor number: `(12, 8)`. `None` where it does not tell.
+    pub fn cuda(&self) -> Option<(u32, u32)> {
+        self.functions.cuda().ok()
+    }
+
     /// Every card, in the order of their places on the bus; one that is lost is a fault in its place.
     pub fn devices(&self) -> Result<Vec<Result<Device<'_>, Fault>>, Fault> {
         let count = self.functions.count().map_err(|code| self.functions.fault("count the GPUs", code))?;
@@ -129,6 +134,11 @@ impl Device<'_> {
     /// Its memory. Cards that share the CPU's (GB10, Jetson) do not tell.
     pub fn memory(&self) -> Result<Memory, Fault> {
         self.nvml.functions.memory(self.handle).map_err(|code| self.fault("memory", code))
+    }
+
+    /// Who may compute on it. A driver that does not tell has nobody excluded.
+    pub fn compute_mode(&self) -> ComputeMode {
+        self.nvml.functions.compute_mode(self.handle).unwrap_or_default()
     }
 
     /// `GPU-…` or `MIG-…`; `None` where the driver does not tell.

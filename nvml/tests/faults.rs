@@ -1,7 +1,7 @@
 //! Each way in which the driver's library fails, with a library that does.
 
 use nvml::fake::Fake;
-use nvml::{Fault, Nvml, Place};
+use nvml::{ComputeMode, Fault, Nvml, Place};
 
 const H200: &str =
     "driver 570.133.20\ndevice\n name NVIDIA H200\n uuid GPU-1111\n capability 9 0\n total 143771\n";
@@ -9,18 +9,21 @@ const H200: &str =
 #[test]
 fn cards_and_their_figures_are_read() {
     let fake = Fake::new(&format!(
-        "{H200} used 600\n utilisation 87\n milliwatts 412500\n mhz 1980\n millijoules 7500\n most-sm-mhz 1980\n \
+        "{H200} used 600\n mode 3\n utilisation 87\n milliwatts 412500\n mhz 1980\n millijoules 7500\n most-sm-mhz 1980\n \
          most-memory-mhz 2619\n bus-bits 5120\ndevice\n name Tesla T4\n capability 7 5\n total 15360\n"
     ));
     {
         let nvml = Nvml::start(&fake.place()).unwrap();
         assert_eq!(nvml.driver().unwrap(), "570.133.20");
+        assert_eq!(nvml.cuda(), Some((12, 8)));
         let devices: Vec<_> = nvml.devices().unwrap().into_iter().map(Result::unwrap).collect();
         assert_eq!(devices.len(), 2);
         let card = &devices[0];
         assert_eq!(card.name().unwrap(), "NVIDIA H200");
         assert_eq!((card.capability().unwrap(), card.memory().unwrap().total >> 20), ((9, 0), 143_771));
         assert_eq!((card.uuid().as_deref(), card.is_partitioned()), (Some("GPU-1111"), false));
+        assert_eq!(card.compute_mode(), ComputeMode::Exclusive);
+        assert_eq!(devices[1].compute_mode(), ComputeMode::Shared);
         let sample = card.sample().unwrap();
         assert_eq!((sample.utilisation, sample.memory_used), (Some(0.87), Some(600 << 20)));
         assert_eq!((sample.watts, sample.sm_mhz, sample.joules), (Some(412.5), Some(1980), Some(7.5)));
@@ -84,6 +87,8 @@ fn a_library_without_what_only_tells_more_will_do() {
     let nvml = Nvml::start(&fake.place()).unwrap();
     let devices = nvml.devices().unwrap();
     assert!(!devices[0].as_ref().unwrap().is_partitioned());
+    let fake = Fake::lacking("nvmlSystemGetCudaDriverVersion_v2", H200);
+    assert_eq!(Nvml::start(&fake.place()).unwrap().cuda(), None);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What the tests of the executable share: a tiny model and a way to run it.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
+pub mod worker;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::sync::{Arc, OnceLock};

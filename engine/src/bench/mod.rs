@@ -134,6 +134,8 @@ fn context_options(path: Path, case: &Case, settings: &Settings) -> Result<Conte
         type_v: settings.type_v.value,
         flash_attention: settings.flash_attention.value,
         interruptible: false,
+        kv_offload: settings.kv_offload.value,
+        op_offload: settings.op_offload.value,
     })
 }
 

@@ -157,7 +157,7 @@ impl Record {
     pub fn fields(&self) -> Vec<(&'static str, Value)> {
         let settings = &self.settings;
         let devices = |wanted| {
-            let of_kind = |(kind, name): (DeviceKind, String)| (kind == wanted).then_some(name);
+            let of_kind = |device: ffi::Device| (device.kind == wanted).then_some(device.description);
             ffi::devices().into_iter().filter_map(of_kind).collect::<Vec<_>>().join(", ")
         };
         let backends: Vec<String> = ffi::backends().into_iter().filter(|name| name != "CPU").collect();
@@ -188,19 +188,19 @@ impl Record {
             ("poll", json!(settings.poll.value)),
             ("type_k", json!(settings.type_k.value.name())),
             ("type_v", json!(settings.type_v.value.name())),
-            ("n_gpu_layers", json!(-1)),
+            ("n_gpu_layers", json!(settings.gpu_layers.value.number())),
             ("n_cpu_moe", json!(0)),
-            ("split_mode", json!("layer")),
-            ("main_gpu", json!(0)),
-            ("no_kv_offload", json!(false)),
+            ("split_mode", json!(settings.split_mode.value.name())),
+            ("main_gpu", json!(settings.main_gpu.value)),
+            ("no_kv_offload", json!(!settings.kv_offload.value)),
             ("flash_attn", json!(flash_attention)),
-            ("devices", json!("auto")),
-            ("tensor_split", json!("0.00")),
+            ("devices", json!(settings.devices.value.to_string().replace(',', "/"))),
+            ("tensor_split", json!(tensor_split(settings))),
             ("tensor_buft_overrides", json!("none")),
             ("load_mode", json!(settings.load_mode.value.name())),
             ("lazy_mode", json!("auto")),
             ("embeddings", json!(false)),
-            ("no_op_offload", json!(0)),
+            ("no_op_offload", json!(u8::from(!settings.op_offload.value))),
             ("no_host", json!(false)),
             ("repack", json!(settings.repack.value)),
             ("fit_target", json!(0)),
@@ -269,6 +269,13 @@ pub(super) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     }
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     (mean, (squares / (n - 1.0)).sqrt())
+}
+
+/// The proportion of devices, as llama-bench writes it; `0.00` is by their memory.
+fn tensor_split(settings: &Settings) -> String {
+    let shares: Vec<String> =
+        settings.tensor_split.value.0.iter().map(|share| format!("{share:.2}")).collect();
+    if shares.is_empty() { "0.00".to_string() } else { shares.join("/") }
 }
 
 /// The CPUs that threads are bound to, as llama-bench writes them; `0x0` is no binding.

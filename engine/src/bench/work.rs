@@ -7,7 +7,7 @@ use build_info::roofline::Rates;
 use gguf::{GgufFile, TensorInfo};
 
 use super::{Case, Path};
-use crate::ffi::{self, DeviceKind, Model};
+use crate::ffi::Model;
 use crate::model::cache_size;
 use crate::options::{ContextOptions, FlashAttention, KvType};
 use crate::settings::Settings;
@@ -230,10 +230,10 @@ impl Test {
     }
 }
 
-/// Bytes that one token takes in the cache of `model`; `None` for a model with another kind of cache, and where a GPU
-/// takes part, of whose memory nothing is known here.
+/// Bytes that one token takes in the cache of `model`; `None` for a model with another kind of cache, and where other
+/// devices take part, of whose memory nothing is known here.
 pub fn cache_bytes(model: &Arc<Model>, settings: &Settings) -> Option<u64> {
-    if ffi::devices().iter().any(|(kind, _)| *kind == DeviceKind::Gpu) {
+    if !model.placed().takers.is_empty() {
         return None;
     }
     let of_one = |type_k: KvType, type_v: KvType| ContextOptions {
@@ -244,6 +244,8 @@ pub fn cache_bytes(model: &Arc<Model>, settings: &Settings) -> Option<u64> {
         type_v,
         flash_attention: FlashAttention::Auto,
         interruptible: false,
+        kv_offload: true,
+        op_offload: true,
     };
     cache_size(model, &of_one(settings.type_k.value, settings.type_v.value)).map(|bytes| bytes.0)
 }

@@ -85,8 +85,17 @@ fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String 
         (None, rope) if rope.is_empty() => String::new(),
         (digest, rope) => format!(" lora={} rope={rope}", digest.unwrap_or_default()),
     };
+    // Another device rounds otherwise; which kind a worker computes on is not known here.
+    let placed = match model.placed().is_offloaded() {
+        false => String::new(),
+        true => {
+            let layers = model.placed().layers_of(model.n_layer());
+            format!(" layers={layers} on={} split_mode={}", model.placed().names(), settings.split_mode.value)
+        }
+    };
     format!(
-        "type_k={} type_v={} flash_attention={} repack={} tiled={} kernels={} split={split} beyond_training={}{variant}",
+        "type_k={} type_v={} flash_attention={} repack={} tiled={} kernels={} split={split} \
+         beyond_training={}{variant}{placed}",
         settings.type_k.value,
         settings.type_v.value,
         settings.flash_attention.value,

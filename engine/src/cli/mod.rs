@@ -33,6 +33,7 @@ enum Command {
     Serve(Box<commands::serve::Args>),
     Mcp(Box<commands::mcp::Args>),
     Top(commands::top::Args),
+    Worker(commands::worker::Args),
     Info(commands::info::Args),
     Quantize(commands::quantize::Args),
     Tune(commands::tune::Args),
@@ -43,7 +44,7 @@ enum Command {
     Logits(commands::logits::Args),
     // For `tune`.
     #[command(hide = true)]
-    Worker(commands::worker::Args),
+    TuneWorker(commands::tune_worker::Args),
     // For `cargo xtask dist`.
     #[command(hide = true)]
     Completions(commands::pages::CompletionsArgs),
@@ -87,13 +88,14 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
         Command::Serve(args) => commands::serve::run(&args),
         Command::Mcp(args) => commands::mcp::run(&args),
         Command::Top(args) => commands::top::run(&args),
+        Command::Worker(args) => commands::worker::run(&args),
         Command::Info(args) => commands::info::run(&args, &required()),
         Command::Quantize(args) => commands::quantize::run(&args),
         Command::Eval(args) => commands::eval::run(&args),
         Command::Imatrix(args) => commands::imatrix::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
         Command::Tune(args) => commands::tune::run(&args),
-        Command::Worker(args) => commands::worker::run(&args),
+        Command::TuneWorker(args) => commands::tune_worker::run(&args),
         Command::Completions(args) => commands::pages::completions(&args, &Cli::command()),
         Command::Man(args) => commands::pages::man(&args, &Cli::command()),
     };
@@ -109,7 +111,9 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
             }
             match error.downcast_ref::<crate::Error>() {
                 Some(crate::Error::Usage(_) | crate::Error::Grammar { .. }) => ExitCode::from(USAGE),
-                Some(crate::Error::Kernels { .. }) => ExitCode::from(UNAVAILABLE),
+                Some(crate::Error::Kernels { .. } | crate::Error::NoGpu { .. }) => {
+                    ExitCode::from(UNAVAILABLE)
+                }
                 Some(crate::Error::Hub(error)) if error.is_temporary() => ExitCode::from(AGAIN),
                 _ => ExitCode::FAILURE,
             }

@@ -57,6 +57,8 @@ impl Reader {
             type_v: settings.type_v.value,
             flash_attention: settings.flash_attention.value,
             interruptible: true,
+            kv_offload: settings.kv_offload.value,
+            op_offload: settings.op_offload.value,
         };
         let mend = "take shorter chunks with --ctx";
         let context = model::context_collecting(model, &options, settings, live, mend, collector)?;

@@ -73,6 +73,8 @@ impl Context {
             params.type_k = kv_type(options.type_k);
             params.type_v = kv_type(options.type_v);
             params.flash_attn_type = flash_attention(options.flash_attention);
+            params.offload_kqv = options.kv_offload;
+            params.op_offload = options.op_offload;
             model.put_rope(&mut params);
             if options.interruptible {
                 params.abort_callback = Some(sys::anneal_interrupted);
@@ -105,6 +107,7 @@ impl Context {
             device_samplers: DeviceSamplers::default(),
         };
         context.adapt()?;
+        super::devices::watch_workers();
         Ok(context)
     }
 

@@ -3,13 +3,16 @@
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use llama_sys as sys;
 
-use super::{Message, Token, c_path, owned, start, variant};
+use super::devices::watch_workers;
+use super::{Device, MAX_DEVICES, Message, Token, c_path, owned, start, variant};
 use crate::error::{Error, Result};
-use crate::options::{LoadMode, ModelOptions};
+use crate::fit::Plan;
+use crate::offload::{self, Placed};
+use crate::options::{LoadMode, ModelOptions, SplitMode};
 use crate::variant::Variant;
 
 /// A loaded model.
@@ -18,7 +21,10 @@ pub struct Model {
     pub(super) vocab: *const sys::llama_vocab,
     path: PathBuf,
     repacked: u64,
+    on_devices: u64,
     n_ctx_train: u32,
+    placed: Placed,
+    plan: OnceLock<Plan>,
     pub(super) variant: variant::Applied,
 }
 
@@ -45,15 +51,61 @@ impl Model {
     pub(crate) fn load_as(path: &Path, options: &ModelOptions, variant: &Variant) -> Result<Arc<Model>> {
         start(false);
         crate::kernels::load()?;
+        // A vocabulary takes no device, and what the flags say of devices is checked with the whole model.
+        let placed = match options.vocab_only {
+            true => Placed { list: Some(Vec::new()), ..Placed::default() },
+            false => offload::place(&options.offload)?,
+        };
+        // Both lists end with what stands for nothing, as llama.cpp reads them.
+        let mut devices: Option<Vec<sys::ggml_backend_dev_t>> = placed
+            .list
+            .as_ref()
+            .map(|list| list.iter().map(Device::raw).chain([std::ptr::null_mut()]).collect());
+        let mut shares = options.offload.tensor_split.0.clone();
+        shares.resize(MAX_DEVICES.max(shares.len()), 0.0);
+        // Of the host: patterns of names, and the CPU's kind of buffer, from which llama.cpp goes on to its repacked ones.
+        let on_host = match placed.takers.is_empty() {
+            true => Vec::new(),
+            false => options.offload.n_cpu_moe.patterns(),
+        };
+        let on_host: Vec<CString> = on_host.into_iter().filter_map(|text| CString::new(text).ok()).collect();
+        // SAFETY: looks up a static value.
+        let cpu = unsafe { sys::ggml_backend_cpu_buffer_type() };
+        let end =
+            sys::llama_model_tensor_buft_override { pattern: std::ptr::null(), buft: std::ptr::null_mut() };
+        let overrides: Vec<sys::llama_model_tensor_buft_override> = on_host
+            .iter()
+            .map(|text| sys::llama_model_tensor_buft_override { pattern: text.as_ptr(), buft: cpu })
+            .chain([end])
+            .collect();
         let file = c_path(path)?;
         let mut message = Message::new();
         let (err, err_size) = message.parts();
-        // SAFETY: `file`, `params` and the message buffer outlive the call.
+        // SAFETY: `file`, `params`, the lists and the message buffer outlive the call, and llama.cpp copies the lists, but for
+        // the overrides, at which it looks no more once the model is loaded.
         let raw = unsafe {
             let mut params = sys::llama_model_default_params();
             params.load_mode = load_mode(options.load_mode);
             params.use_extra_bufts = options.repack;
             params.vocab_only = options.vocab_only;
+            if options.no_alloc {
+                // llama.cpp maps nothing then, and asserts that.
+                params.no_alloc = true;
+                params.load_mode = sys::LLAMA_LOAD_MODE_NONE;
+            }
+            if !on_host.is_empty() {
+                params.tensor_buft_overrides = overrides.as_ptr();
+            }
+            params.devices = devices.as_mut().map_or(std::ptr::null_mut(), |list| list.as_mut_ptr());
+            if !placed.takers.is_empty() {
+                params.n_gpu_layers = options.offload.gpu_layers.number();
+                params.split_mode = split_mode(options.offload.split_mode);
+                params.main_gpu = i32::try_from(options.offload.main_gpu).unwrap_or(i32::MAX);
+                params.no_host = !placed.host_buffers;
+                if !options.offload.tensor_split.0.is_empty() {
+                    params.tensor_split = shares.as_ptr();
+                }
+            }
             sys::anneal_model_load(file.as_ptr(), &params, err, err_size)
         };
         let raw =
@@ -62,11 +114,15 @@ impl Model {
         let vocab = unsafe { sys::llama_model_get_vocab(raw.as_ptr()) };
         // SAFETY: reads a number of this thread.
         let repacked = unsafe { sys::anneal_repacked_bytes() };
+        // SAFETY: reads a number of this thread.
+        let on_devices = unsafe { sys::anneal_device_bytes() };
         // SAFETY: reads a field.
         let n_ctx_train = unsafe { sys::llama_model_n_ctx_train(raw.as_ptr()) }.max(0).cast_unsigned();
-        let applied = variant::Applied::default();
+        let (applied, plan) = (variant::Applied::default(), OnceLock::new());
         let path = path.to_path_buf();
-        let mut model = Model { raw, vocab, path, repacked, n_ctx_train, variant: applied };
+        watch_workers();
+        let mut model =
+            Model { raw, vocab, path, repacked, on_devices, n_ctx_train, placed, plan, variant: applied };
         model.apply(variant)?;
         Ok(Arc::new(model))
     }
@@ -74,6 +130,21 @@ impl Model {
     /// The file it came from.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where its layers are.
+    pub fn placed(&self) -> &Placed {
+        &self.placed
+    }
+
+    /// How it was found where they are; `None` where nothing was to be found.
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.get()
+    }
+
+    /// Keeps in mind how it was found where its layers are; once.
+    pub(crate) fn set_plan(&self, plan: Plan) {
+        let _ = self.plan.set(plan);
     }
 
     /// `qwen2 1.5B Q4_K - Medium`.
@@ -111,6 +182,11 @@ impl Model {
     /// Bytes of the weights that were copied into another layout for the CPU's kernels, to 0.01 MiB.
     pub fn repacked(&self) -> u64 {
         self.repacked
+    }
+
+    /// Bytes of its weights that are in memory of devices, to 0.01 MiB.
+    pub fn on_devices(&self) -> u64 {
+        self.on_devices
     }
 
     /// Number of parameters.
@@ -264,6 +340,15 @@ impl Model {
         }
         bytes.truncate(start);
         Ok(())
+    }
+}
+
+fn split_mode(mode: SplitMode) -> sys::llama_split_mode {
+    match mode {
+        SplitMode::None => sys::LLAMA_SPLIT_MODE_NONE,
+        SplitMode::Layer => sys::LLAMA_SPLIT_MODE_LAYER,
+        SplitMode::Row => sys::LLAMA_SPLIT_MODE_ROW,
+        SplitMode::Tensor => sys::LLAMA_SPLIT_MODE_TENSOR,
     }
 }
 

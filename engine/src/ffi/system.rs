@@ -14,7 +14,7 @@ pub fn start(verbose: bool) {
 }
 
 /// The same for what only shows what there is: the kernels are loaded, and whoever loads a model is told why they were not.
-fn start_all() {
+pub(super) fn start_all() {
     start(false);
     let _ = crate::kernels::load();
 }
@@ -105,37 +105,21 @@ unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
     }
 }
 
-/// Kind of a compute device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceKind {
-    /// The CPU, or a library that works on it.
-    Cpu,
-    /// A GPU with memory of its own or shared memory.
-    Gpu,
-}
-
-/// The devices of the linked backends, with their descriptions.
-pub fn devices() -> Vec<(DeviceKind, String)> {
+/// What backends said when their devices did not come up, a line each.
+pub fn device_log() -> Vec<String> {
     start_all();
-    // SAFETY: the backends are initialised, every index is below the count, descriptions are copied at once.
-    unsafe {
-        (0..sys::ggml_backend_dev_count())
-            .map(|index| {
-                let device = sys::ggml_backend_dev_get(index);
-                let kind = match sys::ggml_backend_dev_type(device) {
-                    sys::GGML_BACKEND_DEVICE_TYPE_GPU | sys::GGML_BACKEND_DEVICE_TYPE_IGPU => DeviceKind::Gpu,
-                    _ => DeviceKind::Cpu,
-                };
-                (kind, owned(sys::ggml_backend_dev_description(device)))
-            })
-            .collect()
-    }
+    let mut text = vec![0_u8; 1 << 14];
+    // SAFETY: writes at most the given size.
+    let size = unsafe { sys::anneal_device_log(text.as_mut_ptr().cast(), text.len()) };
+    text.truncate(size);
+    let text = String::from_utf8_lossy(&text);
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect()
 }
 
 /// Names of the linked backends.
 pub fn backends() -> Vec<String> {
     start_all();
-    // SAFETY: as in `devices`.
+    // SAFETY: the backends are initialised, every index is below the count, names are copied at once.
     unsafe {
         (0..sys::ggml_backend_reg_count())
             .map(|index| owned(sys::ggml_backend_reg_name(sys::ggml_backend_reg_get(index))))

@@ -177,6 +177,7 @@ impl Config {
             log_format log_level log_prompts);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
             n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
+            gpu_layers n_cpu_moe fit_target devices split_mode tensor_split main_gpu kv_offload op_offload workers require_gpu
             greedy temperature top_k top_p min_p seed);
         self.engine.variant = self.engine.variant.or(other.engine.variant);
         self
@@ -386,7 +387,12 @@ mod tests {
             prompt_cache: None,
             draft_model: None,
             memory_limit: None,
-            engine: Requested { variant: Variant::default(), ..read.engine.clone() },
+            engine: Requested {
+                variant: Variant::default(),
+                tensor_split: None,
+                workers: None,
+                ..read.engine.clone()
+            },
             ..read.clone()
         };
         let none = Config { model: read.model.clone(), listen: read.listen, ..Config::default() };
@@ -432,6 +438,12 @@ mod tests {
             ("repack = 1", "repack: use true or false, not 1"),
             ("listen = \"localhost\"", "listen: invalid socket address"),
             ("cache_type_k = \"q3\"", "cache_type_k: unknown cache type"),
+            ("gpu_layers = -2", "gpu_layers: \"-2\" is no number of layers"),
+            ("gpu_layers = 1.5", "gpu_layers: use a number of layers, \"all\" or \"auto\", not 1.5"),
+            ("devices = []", "devices: use a list of devices"),
+            ("tensor_split = [0, 0]", "tensor_split: use a number for each device"),
+            ("tensor_split = [\"a\"]", "tensor_split: use a number, not"),
+            ("rpc = [\"[::1]:1\"]", "rpc: \"[::1]:1\": llama.cpp reaches workers by IPv4 alone"),
             ("slots = 4\nslots = 5", "no TOML: line 2, column 1: duplicate key"),
             ("[slots]\na = 1", "slots: use a whole number"),
         ];

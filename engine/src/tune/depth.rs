@@ -72,6 +72,8 @@ fn filled(model: &Arc<Model>, settings: &Settings, live: &Live, tokens: u32) -> 
         type_v: settings.type_v.value,
         flash_attention: settings.flash_attention.value,
         interruptible: false,
+        kv_offload: settings.kv_offload.value,
+        op_offload: settings.op_offload.value,
     };
     let mut context = Context::shared(model, &options, 2)?;
     threads::attach(&mut context, settings, live.host.as_ref())?;

@@ -435,12 +435,12 @@ impl Runner for Processes<'_> {
     }
 }
 
-/// The command of the workers: this program, as `anneal worker`.
+/// The command of the workers: this program, as `anneal tune-worker`.
 ///
 /// # Errors
 /// When the program's own file cannot be told.
 pub fn own_command(model: &Path) -> std::io::Result<Vec<PathBuf>> {
-    Ok(vec![std::env::current_exe()?, "worker".into(), "-m".into(), model.to_path_buf()])
+    Ok(vec![std::env::current_exe()?, "tune-worker".into(), "-m".into(), model.to_path_buf()])
 }
 
 #[cfg(test)]

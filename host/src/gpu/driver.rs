@@ -8,13 +8,15 @@ use build_info::Bytes;
 use build_info::host::Gpu;
 use nvml::{Device, Fault, Identity, Nvml, Place, Selection};
 
-use super::are_alike;
+use super::{Card, Driver, are_alike};
 use crate::root::Cuda;
 
 /// What there is, and what went wrong with single cards.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
-    gpus: Vec<(Gpu, Identity)>,
+    gpus: Vec<(Card, Identity)>,
+    driver: String,
+    cuda: Option<(u32, u32)>,
     warnings: Vec<String>,
 }
 
@@ -66,7 +68,7 @@ pub(super) fn list(place: &Place, limit: Duration) -> Result<Listed, Failed> {
 fn ask(place: &Place) -> Result<Listed, Fault> {
     let nvml = Nvml::start(place)?;
     let driver = nvml.driver()?;
-    let mut listed = Listed::default();
+    let mut listed = Listed { driver: driver.clone(), cuda: nvml.cuda(), ..Listed::default() };
     for (index, device) in nvml.devices()?.into_iter().enumerate() {
         let added = device.and_then(|device| listed.add(index, &device, &driver));
         if let Err(fault) = added {
@@ -90,12 +92,9 @@ impl Listed {
         let (major, minor) = device.capability()?;
         let (capability, uuid) = (format!("{major}.{minor}"), device.uuid());
         if !device.is_partitioned() {
-            let memory = self.memory(device, &name)?;
-            self.push(
-                Gpu { name, compute_capability: capability, memory, driver: driver.to_string() },
-                uuid,
-                None,
-            );
+            let (memory, used) = self.memory(device, &name)?;
+            let gpu = Gpu { name, compute_capability: capability, memory, driver: driver.to_string() };
+            self.push(Card { gpu, used, mode: device.compute_mode() }, uuid, None);
             return Ok(());
         }
         let parts = device.instances();
@@ -107,27 +106,29 @@ impl Listed {
         }
         for part in &parts {
             let name = part.name().unwrap_or_else(|_| format!("{name} MIG"));
-            let memory = self.memory(part, &name)?;
+            let (memory, used) = self.memory(part, &name)?;
             let gpu =
                 Gpu { name, compute_capability: capability.clone(), memory, driver: driver.to_string() };
-            self.push(gpu, part.uuid(), Some(uuid.clone().unwrap_or_default()));
+            let card = Card { gpu, used, mode: device.compute_mode() };
+            self.push(card, part.uuid(), Some(uuid.clone().unwrap_or_default()));
         }
         Ok(())
     }
 
-    fn push(&mut self, gpu: Gpu, uuid: Option<String>, card: Option<String>) {
-        self.gpus.push((gpu, Identity { uuid, card }));
+    fn push(&mut self, card: Card, uuid: Option<String>, of: Option<String>) {
+        self.gpus.push((card, Identity { uuid, card: of }));
     }
 
-    fn memory(&mut self, device: &Device<'_>, name: &str) -> Result<Bytes, Fault> {
+    /// All of it, and what is used of it, where that is told.
+    fn memory(&mut self, device: &Device<'_>, name: &str) -> Result<(Bytes, Option<Bytes>), Fault> {
         match device.memory() {
-            Ok(memory) => Ok(Bytes(memory.total)),
+            Ok(memory) => Ok((Bytes(memory.total), Some(Bytes(memory.used)))),
             // GPUs that share the CPU's memory (GB10, Jetson).
             Err(fault) if fault.is_not_supported() => {
                 self.warnings.push(format!(
                     "NVML names no memory of {name:?}: it seems to share the CPU's, and what fits is not known"
                 ));
-                Ok(Bytes(0))
+                Ok((Bytes(0), None))
             }
             Err(fault) => Err(fault),
         }
@@ -135,11 +136,11 @@ impl Listed {
 }
 
 /// What `CUDA_VISIBLE_DEVICES` and MIG leave to a program.
-pub(super) fn visible(listed: Listed, cuda: &Cuda, warnings: &mut Vec<String>) -> Vec<Gpu> {
-    let Listed { gpus, warnings: said } = listed;
+pub(super) fn visible(listed: Listed, cuda: &Cuda, warnings: &mut Vec<String>) -> Driver {
+    let Listed { gpus, driver, cuda: newest, warnings: said } = listed;
     warnings.extend(said);
-    let (gpus, identities): (Vec<Gpu>, Vec<Identity>) = gpus.into_iter().unzip();
-    let alike = are_alike(&gpus);
+    let (gpus, identities): (Vec<Card>, Vec<Identity>) = gpus.into_iter().unzip();
+    let alike = are_alike(gpus.iter().map(|card| &card.gpu));
     let selection = Selection::of(&identities, cuda.visible.as_deref(), cuda.order.as_deref(), alike);
     warnings.extend(selection.remarks);
     let is_part = |at: &usize| identities[*at].card.is_some();
@@ -153,7 +154,8 @@ pub(super) fn visible(listed: Listed, cuda: &Cuda, warnings: &mut Vec<String>) -
         ));
     }
     let seen = |at: &usize| !is_part(at) || Some(*at) == first;
-    selection.chosen.into_iter().filter(seen).map(|at| gpus[at].clone()).collect()
+    let cards = selection.chosen.into_iter().filter(seen).map(|at| gpus[at].clone()).collect();
+    Driver { is_loaded: true, version: Some(driver), cuda: newest, cards }
 }
 
 #[cfg(test)]

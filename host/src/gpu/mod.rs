@@ -5,8 +5,9 @@ mod smi;
 
 use std::time::Duration;
 
+use build_info::Bytes;
 use build_info::host::Gpu;
-use nvml::{Identity, SIGNS, Selection};
+use nvml::{ComputeMode, Identity, SIGNS, Selection};
 
 use self::smi::Trouble;
 use crate::root::Root;
@@ -14,9 +15,46 @@ use crate::root::Root;
 /// Waking eight GPUs without the persistence daemon takes some seconds; a driver that hangs takes for ever.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
+/// A GPU that a program would see, and the state that it is in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Card {
+    /// The GPU.
+    pub gpu: Gpu,
+    /// Memory that anybody uses, the driver included; `None` where it is not told.
+    pub used: Option<Bytes>,
+    /// Who may compute on it.
+    pub mode: ComputeMode,
+}
+
+/// What NVIDIA's driver tells.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Driver {
+    /// Whether one is loaded, by what the file system shows.
+    pub is_loaded: bool,
+    /// Its version, `570.133.07`; `None` where it could not be asked.
+    pub version: Option<String>,
+    /// The newest CUDA that it knows; `None` where it could not be asked.
+    pub cuda: Option<(u32, u32)>,
+    /// What it, `CUDA_VISIBLE_DEVICES` and MIG leave to a program.
+    pub cards: Vec<Card>,
+}
+
+impl Driver {
+    /// Those of which nothing but the GPUs is known.
+    fn of(gpus: Vec<Gpu>) -> Self {
+        let card = |gpu| Card { gpu, used: None, mode: ComputeMode::default() };
+        let version = gpus.first().map(|gpu| gpu.driver.clone());
+        Self { is_loaded: true, version, cuda: None, cards: gpus.into_iter().map(card).collect() }
+    }
+}
+
 pub(crate) fn nvidia(root: &Root, warnings: &mut Vec<String>) -> Vec<Gpu> {
+    ask(root, warnings).cards.into_iter().map(|card| card.gpu).collect()
+}
+
+pub(crate) fn ask(root: &Root, warnings: &mut Vec<String>) -> Driver {
     if !SIGNS.iter().any(|sign| root.exists(sign)) {
-        return Vec::new();
+        return Driver::default();
     }
     let failed = match root.nvml() {
         None => None,
@@ -24,16 +62,16 @@ pub(crate) fn nvidia(root: &Root, warnings: &mut Vec<String>) -> Vec<Gpu> {
             Ok(listed) => return driver::visible(listed, root.cuda(), warnings),
             Err(failed) if !failed.is_of_the_library() => {
                 warnings.push(format!("cannot list NVIDIA GPUs: {failed}{}", loaded(root, &failed)));
-                return Vec::new();
+                return Driver::of(Vec::new());
             }
             Err(failed) => Some(failed),
         },
     };
     match (smi::list(root.nvidia_smi(), warnings), failed) {
-        (Ok(gpus), None) => by_number(gpus, root, warnings),
+        (Ok(gpus), None) => Driver::of(by_number(gpus, root, warnings)),
         (Ok(gpus), Some(failed)) => {
             warnings.push(format!("nvidia-smi lists the GPUs, and nothing can watch them: {failed}"));
-            by_number(gpus, root, warnings)
+            Driver::of(by_number(gpus, root, warnings))
         }
         (Err(Trouble::NotThere), failed) => {
             // WSL shows /dev/dxg for any GPU.
@@ -43,12 +81,12 @@ pub(crate) fn nvidia(root: &Root, warnings: &mut Vec<String>) -> Vec<Gpu> {
             if SIGNS[..2].iter().any(|sign| root.exists(sign)) && root.asks_for_gpus() {
                 warnings.push(format!("cannot list NVIDIA GPUs: an NVIDIA driver is loaded, but {by_whom}"));
             }
-            Vec::new()
+            Driver::of(Vec::new())
         }
         (Err(Trouble::Failed(why)), failed) => {
             let first = failed.map_or(String::new(), |failed| format!("{failed}; "));
             warnings.push(format!("cannot list NVIDIA GPUs: {first}{why}"));
-            Vec::new()
+            Driver::of(Vec::new())
         }
     }
 }
@@ -63,8 +101,9 @@ fn by_number(gpus: Vec<Gpu>, root: &Root, warnings: &mut Vec<String>) -> Vec<Gpu
     selection.chosen.into_iter().map(|at| gpus[at].clone()).collect()
 }
 
-fn are_alike(gpus: &[Gpu]) -> bool {
-    gpus.windows(2).all(|pair| pair[0].name == pair[1].name)
+fn are_alike<'a>(names: impl IntoIterator<Item = &'a Gpu>) -> bool {
+    let mut names = names.into_iter().map(|gpu| &gpu.name);
+    names.next().is_none_or(|first| names.all(|name| name == first))
 }
 
 /// Where the versions do not match, the one that is loaded.

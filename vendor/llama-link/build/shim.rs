@@ -19,8 +19,11 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
             "csrc/blas.cpp",
             "csrc/kernels.cpp",
             "csrc/memory.cpp",
+            "csrc/placement.cpp",
+            "csrc/remote.cpp",
             "csrc/imatrix.cpp",
             "csrc/sampler.cpp",
+            "csrc/taken.cpp",
         ])
         .include(crate::HEADERS)
         .includes(&link.include)

@@ -1,5 +1,6 @@
 #include "shim.h"
 
+#include "remote.hpp"
 #include "sampler.hpp"
 
 #include "ggml-backend.h"
@@ -30,6 +31,7 @@ struct Log {
     std::deque<std::string> errors;
     std::deque<std::string> warnings;
     std::deque<std::string> * last = nullptr;  // where a continued line goes on
+    std::deque<std::string> devices;           // of anneal_device_log
     std::string             plan;              // of anneal_quantize_plan
     bool                    planning = false;
     bool                    verbose = false;
@@ -63,18 +65,27 @@ std::atomic<bool>    interrupt_flag { false };
 std::atomic<int32_t> quantize_done { 0 };
 std::atomic<int32_t> quantize_total { 0 };
 
-// Adds up the weights that go to the CPU's own buffer types (CPU_REPACK, AMX, …), while the load that made it runs.
-struct RepackedCount {
-    std::vector<std::string> names;
-    double                   mib = 0;
+// Adds up the weights by where they go, while the load that made it runs: to the CPU's own buffer types (CPU_REPACK, AMX,
+// …), and to devices.
+struct LoadedCount {
+    std::vector<std::string> repacking, host;
+    double                   repacked_mib = 0, device_mib = 0;
 
-    RepackedCount();
-    ~RepackedCount();
+    LoadedCount();
+    ~LoadedCount();
+
+    void add(const std::string & buffer, double mib);
 };
 
 // Nothing with a destructor: to register one takes memory, and a process without any ends there.
-thread_local RepackedCount * counting       = nullptr;
-thread_local uint64_t        repacked_bytes = 0;
+thread_local LoadedCount * counting       = nullptr;
+thread_local uint64_t      repacked_bytes = 0, device_bytes = 0;
+
+// Whether a backend says that it has no devices, or fewer than it should: ggml-cuda's ggml_cuda_init and its like.
+bool is_of_devices(ggml_log_level level, const char * text) {
+    const bool is_bad = level == GGML_LOG_LEVEL_ERROR || level == GGML_LOG_LEVEL_WARN;
+    return is_bad && (std::strstr(text, "failed to initialize") != nullptr || std::strncmp(text, "ggml_cuda_init", 14) == 0);
+}
 
 void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
     // llama_model_quantize tells its progress only here: "[  12/ 338] blk.0.attn_k.weight …".
@@ -84,12 +95,11 @@ void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
         quantize_done  = done;
     }
     // "load_tensors:   CPU_REPACK model buffer size =   530.44 MiB", one line for each buffer.
-    char   name[32];
+    // A remote device's name holds its host's: "RPC0[…]".
+    char   name[256];
     double mib = 0;
-    if (counting != nullptr && std::sscanf(text, "%*[^:]: %31s model buffer size = %lf", name, &mib) == 2) {
-        for (const std::string & repacked : counting->names) {
-            counting->mib += repacked == name ? mib : 0;
-        }
+    if (counting != nullptr && std::sscanf(text, "%*[^:]: %255s model buffer size = %lf", name, &mib) == 2) {
+        counting->add(name, mib);
     }
     Log & log = the_log();
     std::lock_guard<std::mutex> lock(log.mutex);
@@ -100,6 +110,9 @@ void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
     }
     if (log.planning) {
         log.plan += text;
+    }
+    if (is_of_devices(level, text) && log.devices.size() < KEPT_LINES) {
+        log.devices.emplace_back(text);
     }
     if (level == GGML_LOG_LEVEL_CONT) {
         if (log.last != nullptr) {
@@ -129,14 +142,31 @@ bool is_of_memory(const char * message) {
 }
 
 [[noreturn]] void give_up(const char * message) {
-    const bool memory = is_of_memory(message);
+    // Several threads may come here at once, of several workers for one: the first tells, and ends them all.
+    static std::mutex once;
+    once.lock();
     // An assertion names its file by the path on the machine of the build.
-    const char * tree = std::strstr(message, "llama.cpp/");
+    const char *   tree = std::strstr(message, "llama.cpp/");
+    const char *   said = tree == nullptr ? message : tree;
+    remote_failure remote;
+    try {
+        remote = explain_remote(message);
+    } catch (...) {
+        // Without memory for more words: those below.
+    }
+    if (!remote.what.empty()) {
+        const size_t length = std::strcspn(said, "\n");
+        std::fprintf(
+            stderr, "error: %s\n  caused by: %.*s\n  %s\n", remote.what.c_str(), (int) length, said, remote.mend.c_str());
+        std::fflush(stderr);
+        _exit(1);
+    }
+    const bool memory = is_of_memory(message);
     std::fprintf(
         stderr, "error: llama.cpp gave up: %s\n  caused by: %s\n  %s\n",
         memory ? "it could not have the memory or the threads that it asked for"
                : "the model file or the settings led it into a state that it does not handle",
-        tree == nullptr ? message : tree,
+        said,
         memory ? "Lower -c, -b and -ub; make the cache smaller with -ctk q8_0 -ctv q8_0; take fewer threads with -t and\n"
                  "  -tb; close other programs; or raise the limit, if there is one (`ulimit -v`, a container's)."
                : "Try again with --verbose to see its log; check the model with a fresh download; lower -c, -b and -ub,\n"
@@ -299,20 +329,40 @@ void * cpu_function(const char * name) {
     return cpu == nullptr ? nullptr : ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), name);
 }
 
-RepackedCount::RepackedCount() {
+LoadedCount::LoadedCount() {
     ggml_backend_dev_t cpu   = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     auto *             extra = (ggml_backend_dev_get_extra_bufts_t) cpu_function("ggml_backend_dev_get_extra_bufts");
     ggml_backend_buffer_type_t * types = extra == nullptr ? nullptr : extra(cpu);
     for (; types != nullptr && *types != nullptr; ++types) {
-        names.emplace_back(ggml_backend_buft_name(*types));
+        repacking.emplace_back(ggml_backend_buft_name(*types));
     }
+    // Pinned memory that a device can read: CUDA_Host.
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_buffer_type_t type = ggml_backend_dev_host_buffer_type(ggml_backend_dev_get(i));
+        if (type != nullptr) {
+            host.emplace_back(ggml_backend_buft_name(type));
+        }
+    }
+    host.insert(host.end(), repacking.begin(), repacking.end());
     counting       = this;
-    repacked_bytes = 0;
+    repacked_bytes = device_bytes = 0;
 }
 
-RepackedCount::~RepackedCount() {
-    counting       = nullptr;
-    repacked_bytes = (uint64_t) (mib * 1024 * 1024);
+LoadedCount::~LoadedCount() {
+    const auto bytes = [](double mib) { return (uint64_t) (mib * 1024 * 1024); };
+    counting         = nullptr;
+    repacked_bytes   = bytes(repacked_mib);
+    device_bytes     = bytes(device_mib);
+}
+
+void LoadedCount::add(const std::string & buffer, double mib) {
+    const auto is_in = [&](const std::vector<std::string> & names) {
+        return std::find(names.begin(), names.end(), buffer) != names.end();
+    };
+    repacked_mib += is_in(repacking) ? mib : 0;
+    // CPU and CPU_Mapped; no device's name begins so.
+    const bool is_host = is_in(host) || buffer.rfind("CPU", 0) == 0;
+    device_mib += is_host ? 0 : mib;
 }
 
 }  // namespace
@@ -354,13 +404,32 @@ llama_model * anneal_model_load(const char * path, const llama_model_params * pa
     return logged<llama_model *>(
         nullptr, [](llama_model * model) { return model == nullptr; }, err, err_size,
         [&] {
-            RepackedCount count;
+            LoadedCount count;
             return llama_model_load_from_file(path, *params);
         });
 }
 
 uint64_t anneal_repacked_bytes(void) {
     return repacked_bytes;
+}
+
+uint64_t anneal_device_bytes(void) {
+    return device_bytes;
+}
+
+size_t anneal_device_log(char * dst, size_t size) {
+    Log & log = the_log();
+    std::lock_guard<std::mutex> lock(log.mutex);
+    size_t total = 0;
+    for (const std::string & line : log.devices) {
+        for (char letter : line) {
+            if (total < size) {
+                dst[total] = letter;
+            }
+            ++total;
+        }
+    }
+    return total;
 }
 
 llama_adapter_lora * anneal_adapter_load(llama_model * model, const char * path, char * err, size_t err_size) {

@@ -60,6 +60,13 @@ struct llama_model * anneal_model_load(
 // AMX): llama.cpp tells it only in its log, rounded to 0.01 MiB.
 uint64_t anneal_repacked_bytes(void);
 
+// Bytes of weights that the last anneal_model_load of this thread put into memory of devices, told and rounded likewise.
+uint64_t anneal_device_bytes(void);
+
+// What backends said when their devices did not come up ("failed to initialize CUDA: …"), a line each. Copies at most `size`
+// bytes, without a NUL; returns how many there are.
+size_t anneal_device_log(char * dst, size_t size);
+
 // A LoRA adapter for `model`, which frees it; NULL on failure.
 struct llama_adapter_lora * anneal_adapter_load(
         struct llama_model * model, const char * path, char * err, size_t err_size);
@@ -232,6 +239,71 @@ bool anneal_collector_entry(
         const struct anneal_collector * collector, size_t index, const char ** name, const double ** sums,
         size_t * n_sums, const int64_t ** counts, size_t * n_counts);
 
+// Where the operations of a context's graphs are computed, and where what they read lies; see placement.cpp.
+struct anneal_placement;
+
+// A kind of buffer.
+struct anneal_place {
+    const char * device;       // CUDA0
+    const char * description;  // NVIDIA H200
+    const char * buffer;       // CUDA0, CPU_Mapped, …
+    bool         host;         // whether it lies in the host's memory, whosever it is
+};
+
+// A tensor that outlives a graph.
+struct anneal_held {
+    const char * name;
+    int32_t      place;
+    uint64_t     bytes;
+    bool         cache;  // K, V or recurrent state; else weights
+};
+
+// An operation of a graph.
+struct anneal_op {
+    int32_t         phase;
+    const char *    op;            // MUL_MAT
+    const char *    name;          // of its result: Qcur-0
+    int32_t         place;         // of its result
+    uint64_t        bytes;         // of its result
+    uint64_t        weight_bytes;  // that it reads of weights
+    uint32_t        copies;        // what was copied for it from another device, and for none before it
+    uint64_t        copied_bytes;
+    const int32_t * held;          // what it reads, or writes, of what outlives the graph
+    size_t          n_held;
+};
+
+struct anneal_placement * anneal_placement_new(char * err, size_t err_size);
+void anneal_placement_free(struct anneal_placement * placement);
+
+// What is evaluated from now on belongs to `phase`; it must be one graph.
+void anneal_placement_phase(struct anneal_placement * placement, int32_t phase);
+
+// A ggml_backend_sched_eval_callback whose data is a placement. It asks for no results.
+bool anneal_place_op(struct ggml_tensor * tensor, bool ask, void * placement);
+
+// Whether noting it down failed, with the reason.
+bool anneal_placement_failed(struct anneal_placement * placement, char * err, size_t err_size);
+
+// What was noted down, in the order in which it was computed. Pointers live until the next graph. False where there is none.
+bool anneal_placement_place(const struct anneal_placement * placement, size_t index, struct anneal_place * place);
+bool anneal_placement_held(const struct anneal_placement * placement, size_t index, struct anneal_held * held);
+bool anneal_placement_op(const struct anneal_placement * placement, size_t index, struct anneal_op * op);
+
+// What is taken of one kind of buffer, in bytes; see taken.cpp.
+struct anneal_taken {
+    const char * device;  // CUDA0; CPU
+    const char * buffer;  // CUDA0, CUDA_Host, CPU_REPACK, …
+    bool         host;    // whether it lies in the host's memory, whosever it is
+    uint64_t     weights;
+    uint64_t     cache;
+    uint64_t     compute;
+};
+
+// What a context and its model take, or would take if the model was loaded with `no_alloc`. Writes at most `n_taken` and
+// returns how many there are; 0 on failure. A mapped file counts with all that lies between its first and last tensor.
+size_t anneal_taken_of(
+        const struct llama_context * ctx, struct anneal_taken * taken, size_t n_taken, char * err, size_t err_size);
+
 // What the BLAS library calls itself, cut to fit; false where no BLAS is linked.
 bool anneal_blas_library(char * text, size_t size);
 
@@ -240,6 +312,26 @@ bool anneal_blas_threads_obeyed(void);
 
 // Threads that the BLAS library may use, from its next call on; 0 for as many as llama.cpp uses itself.
 void anneal_blas_set_threads(int32_t n);
+
+// Version of the protocol by which workers on other machines are spoken to; false in a build without.
+bool anneal_rpc_version(uint8_t * major, uint8_t * minor);
+
+// Makes the devices of the worker at `endpoint`, an IPv4 address and a port, known to ggml; `name` is what messages call it.
+// Something must listen there, or the process ends with a message. Once for each worker.
+bool anneal_rpc_add(const char * endpoint, const char * name, char * err, size_t err_size);
+
+// Keeps in mind which connections there are to workers, so that the one that breaks can be named, and has the system notice
+// within half a minute when a worker's machine is gone.
+void anneal_rpc_watch(void);
+
+// Has the system notice within half a minute when the machine of a client that came to `port` is gone: the next one waits for
+// its end.
+void anneal_rpc_watch_clients(uint16_t port);
+
+// Lets clients of ggml's RPC compute on `devices`, one client after the other. Returns where it cannot listen.
+void anneal_rpc_serve(
+        const char * endpoint, size_t threads, ggml_backend_dev_t * devices, size_t n_devices, char * err, size_t err_size);
+
 // Whether large buffers made from now on ask the kernel for huge pages, in a build that can. They do unless told.
 void anneal_ask_huge_pages(bool on);
 

@@ -106,6 +106,8 @@ struct Info {
 struct Device {
     kind: String,
     name: String,
+    /// What it is; older engines have it for its name.
+    description: Option<String>,
 }
 
 /// `text` as a shell would split it.
@@ -163,7 +165,7 @@ impl Subject {
         let gpus = match info.devices {
             Some(devices) => {
                 let gpus = devices.into_iter().filter(|device| device.kind == "gpu");
-                Some(gpus.map(|device| device.name).collect())
+                Some(gpus.map(|device| device.description.unwrap_or(device.name)).collect())
             }
             // An older engine names what it was linked with, but not what that found.
             None if info.backends.iter().any(|name| !["CPU", "BLAS"].contains(&name.as_str())) => None,

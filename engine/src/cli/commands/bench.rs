@@ -31,6 +31,7 @@ use self::lists::{Numbers, flat, numbers};
 use self::varied::Varied;
 use super::flags::{BATCH, LoadFlags, POLL, PlacingFlags, SplitFlags, THREADS};
 use super::hub::HubFlags;
+use super::offload::OffloadFlags;
 use super::table::{self, Format, Table};
 use super::variant::VariantFlags;
 use crate::cli::interrupt;
@@ -146,6 +147,8 @@ pub struct Args {
     variant: VariantFlags,
     #[command(flatten)]
     load: LoadFlags,
+    #[command(flatten)]
+    offload: OffloadFlags,
     #[command(flatten)]
     split: SplitFlags,
     #[command(flatten)]

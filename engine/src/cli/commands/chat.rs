@@ -17,6 +17,7 @@ use anyhow::Result;
 use super::device::DeviceSamplingFlag;
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags};
 use super::hub::HubFlags;
+use super::offload::OffloadFlags;
 use super::run::predict;
 use super::sampling::ChainFlags;
 use super::speculative::SpeculativeFlags;
@@ -67,6 +68,8 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
+    offload: OffloadFlags,
+    #[command(flatten)]
     split: SplitFlags,
     #[command(flatten)]
     speculative: SpeculativeFlags,
@@ -82,6 +85,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.offload.ask(&mut requested);
     args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live();

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use super::bar::Bar;
 use super::flags::{LoadFlags, ThreadFlags, whole};
+use super::offload::OffloadFlags;
 use crate::cli::interrupt;
 
 /// What can be given for a chunk.
@@ -62,6 +63,8 @@ pub struct Args {
     threads: ThreadFlags,
     #[command(flatten)]
     load: LoadFlags,
+    #[command(flatten)]
+    offload: OffloadFlags,
 }
 
 /// How the result is printed.
@@ -99,6 +102,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut requested = Requested::default();
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.offload.ask(&mut requested);
     let live = super::read_live();
     let settings = Settings::resolve(&requested, &live)?;
     super::warn_of(&settings);

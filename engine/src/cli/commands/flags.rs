@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::live::Live;
-use crate::options::{Affinity, FlashAttention, KvType, LoadMode, SplitLayout};
+use crate::options::{Affinity, FlashAttention, KvType, LoadMode, RequireGpu, SplitLayout};
 use crate::settings::Requested;
 use crate::tune::Objective;
 use crate::tuning;
@@ -120,6 +120,32 @@ pub struct LoadFlags {
     /// Let llama.cpp's log through to stderr
     #[arg(short, long)]
     pub verbose: bool,
+    #[command(flatten)]
+    pub require: RequireFlag,
+}
+
+/// Whether a GPU must do the work.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Devices")]
+pub struct RequireFlag {
+    /// Refuse to run, with exit code 69, where no GPU came up or nothing of the model is on one; full: where a layer, a
+    /// part of the KV cache or an operation that generates tokens is on the host. `anneal info --placement` shows where
+    /// they are [default: yes in a build for a GPU, else no]
+    #[arg(
+        long,
+        value_name = "yes|full|no",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "yes"
+    )]
+    pub require_gpu: Option<RequireGpu>,
+}
+
+impl RequireFlag {
+    /// Adds what it asks for.
+    pub fn ask(&self, requested: &mut Requested) {
+        requested.require_gpu = self.require_gpu;
+    }
 }
 
 /// Weights in two layouts. Not a part of [`LoadFlags`]: only commands that evaluate a prompt and generate obey them.
@@ -213,6 +239,7 @@ impl LoadFlags {
         requested.tiled = self.no_tiled.then_some(false);
         requested.huge_pages = self.no_huge_pages.then_some(false);
         requested.cpu_variant = self.cpu_variant.clone();
+        self.require.ask(requested);
     }
 }
 

@@ -5,19 +5,25 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::allocator::Memory;
-use crate::ffi::DeviceKind;
+use crate::ffi::{Device, DeviceKind};
+use crate::fit::{self, Estimate};
+use crate::gpu::{self, State};
 use crate::kernels::Loaded;
 use crate::live::Live;
 use crate::model;
+use crate::options::RequireGpu;
+use crate::placement::{self, Report};
 use crate::settings::{Explained, Requested, Settings};
 use anyhow::{Context as _, Result};
 use build_info::host::Gpu;
 use build_info::optimized::Pgo;
+use build_info::words::printable;
 use build_info::{Bytes, Host};
 use serde_json::{Value, json};
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags};
 use super::hub::HubFlags;
+use super::offload::OffloadFlags;
 use super::variant::VariantFlags;
 
 /// Show the build, the machine, what the CPU guard asks for, and every setting with its source
@@ -33,6 +39,10 @@ pub struct Args {
     /// info, live host or default
     #[arg(long)]
     explain: bool,
+    /// Evaluate a prompt and a token of the model, and show where: operations, splits and bytes of each device and of the
+    /// host, where the weights and the KV cache lie, and what generating computes on the host, with the reason
+    #[arg(long)]
+    placement: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -47,6 +57,8 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
+    offload: OffloadFlags,
+    #[command(flatten)]
     split: SplitFlags,
     #[command(flatten)]
     tuning: TuningFlags,
@@ -58,6 +70,7 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.offload.ask(&mut requested);
     args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live_with_gpus();
@@ -66,22 +79,51 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
     super::warn_of(&settings);
     crate::ffi::start(args.load.verbose);
-    let model = match &model {
-        Some(path) => Some(describe(path, &settings, &live)?),
-        None => None,
+    // Also without a model: what it would be given is shown, or why it cannot be.
+    crate::offload::place_for(&settings)?;
+    let (model, takes, placed) = match &model {
+        Some(path) => describe(path, args.placement, &settings, &live)
+            .map(|(model, takes, placed)| (Some(model), Some(takes), placed))?,
+        None if args.placement => {
+            let why = "--placement without a model: name the one to be run with -m FILE or --hf OWNER/REPO";
+            return Err(crate::Error::Usage(why.to_string()).into());
+        }
+        None => (None, None, None),
     };
-    let out = match args.json {
-        true => json(args, required, &live, &settings, model).to_string() + "\n",
-        false => text(args, required, &live, &settings, model.as_ref()),
+    let takes_text = takes.as_ref().map_or(String::new(), |takes| format!("\n{}", estimate_text(takes)));
+    let out = match (args.json, &placed) {
+        (true, _) => json(args, required, &live, &settings, model, takes, placed).to_string() + "\n",
+        (false, Some(placed)) => {
+            format!("model     {}\n{placed}{takes_text}", model.as_ref().map(model_line).unwrap_or_default())
+        }
+        (false, None) => text(args, required, &live, &settings, model.as_ref()) + &takes_text,
     };
     let mut stdout = io::stdout().lock();
     stdout.write_all(out.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn describe(path: &std::path::Path, settings: &Settings, live: &Live) -> Result<Value> {
-    let model = model::open(path, settings, live)?;
-    Ok(json!({
+/// An estimate, or why there is none.
+type Takes = std::result::Result<Estimate, String>;
+
+/// The model, what it takes of memory, and where it computes if that is wanted.
+fn describe(
+    path: &std::path::Path,
+    is_placed: bool,
+    settings: &Settings,
+    live: &Live,
+) -> Result<(Value, Takes, Option<Report>)> {
+    // Whoever looks for what is wrong is shown it.
+    let mut settings = settings.clone();
+    settings.require_gpu.value = RequireGpu::No;
+    // Before it is loaded: what is free then counts. What is wrong with the file loading tells in more words.
+    let mut takes = fit::estimate(path, &settings, live).map_err(|why| why.to_string());
+    let model = model::open(path, &settings, live)?;
+    let placed = is_placed.then(|| placement::observe(&model, &settings, live)).transpose()?;
+    if let (Ok(takes), Some(placed)) = (&mut takes, &placed) {
+        takes.used = fit::used(&model, &settings, placed)?;
+    }
+    let description = json!({
         "path": path.to_string_lossy(),
         "type": model.description(),
         "size_bytes": model.size(),
@@ -90,10 +132,28 @@ fn describe(path: &std::path::Path, settings: &Settings, live: &Live) -> Result<
         "trained_context": model.n_ctx_train(),
         "vocabulary": model.n_vocab(),
         "layers": model.n_layer(),
-    }))
+        "layers_on_devices": model.placed().layers_of(model.n_layer()),
+        "devices": model.placed().names(),
+    });
+    Ok((description, takes, placed))
 }
 
-fn json(args: &Args, required: &[&str], live: &Live, settings: &Settings, model: Option<Value>) -> Value {
+fn estimate_text(takes: &Takes) -> String {
+    match takes {
+        Ok(takes) => takes.to_string(),
+        Err(why) => format!("estimate  none: {why}\n"),
+    }
+}
+
+fn json(
+    args: &Args,
+    required: &[&str],
+    live: &Live,
+    settings: &Settings,
+    model: Option<Value>,
+    takes: Option<Takes>,
+    placed: Option<Report>,
+) -> Value {
     let mut result = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "llama_version": crate::ffi::llama_version(),
@@ -101,7 +161,8 @@ fn json(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
         "build_info": live.build.as_ref().map(|(path, _)| path.to_string_lossy()),
         "host": live.host,
         "backends": crate::ffi::backends(),
-        "devices": devices(),
+        "devices": devices(live),
+        "gpu": gpu::state(live),
         "blas": live.blas,
         "allocator": Memory::of_this_program(),
         "huge_pages": crate::ffi::huge_pages(),
@@ -114,6 +175,15 @@ fn json(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
     if let Some(model) = model {
         result["model"] = model;
     }
+    if let Some(takes) = takes {
+        result["estimate"] = match takes {
+            Ok(takes) => json!({ "devices": takes.compared(), "plan": takes.plan }),
+            Err(why) => json!({ "why_none": why }),
+        };
+    }
+    if let Some(placed) = placed {
+        result["placement"] = json!(placed);
+    }
     if args.explain {
         result["settings"] = json!(explain(settings));
     }
@@ -121,12 +191,41 @@ fn json(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
 }
 
 /// What there is to compute on. A backend that could not start is linked, and has none.
-fn devices() -> Vec<Value> {
-    let kind = |kind| match kind {
-        DeviceKind::Cpu => "cpu",
-        DeviceKind::Gpu => "gpu",
+fn devices(live: &Live) -> Vec<Value> {
+    let value = |device: Device| {
+        let memory = memory(&device, live);
+        json!({
+            "kind": device.kind.name(),
+            "name": device.name,
+            "description": device.description,
+            "backend": device.backend,
+            "memory_total_bytes": memory.map(|(total, _)| total),
+            "memory_free_bytes": memory.map(|(_, free)| free),
+        })
     };
-    crate::ffi::devices().into_iter().map(|(of, name)| json!({"kind": kind(of), "name": name})).collect()
+    crate::ffi::devices().into_iter().map(value).collect()
+}
+
+/// Memory of a device, all and free. ggml takes all of this machine's for free.
+fn memory(device: &Device, live: &Live) -> Option<(Bytes, Bytes)> {
+    match (device.kind, &live.host) {
+        (DeviceKind::Cpu, Some(host)) => Some((host.memory.total, host.memory.available)),
+        _ => device.memory(),
+    }
+}
+
+/// A line for each of them.
+fn device_lines(live: &Live) -> Vec<(&'static str, String)> {
+    let line = |(at, device): (usize, Device)| {
+        let memory = match memory(&device, live) {
+            Some((total, free)) => format!(", {free} of {total} free"),
+            None => String::new(),
+        };
+        let what = printable(&device.description);
+        let text = format!("{}: {what} ({}, {}{memory})", device.name, device.kind.name(), device.backend);
+        (if at == 0 { "devices" } else { "" }, text)
+    };
+    crate::ffi::devices().into_iter().enumerate().map(line).collect()
 }
 
 fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model: Option<&Value>) -> String {
@@ -143,6 +242,7 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
     }
     lines.push(("needs", required.join(" ")));
     lines.push(("backends", crate::ffi::backends().join(", ")));
+    lines.extend(device_lines(live));
     if let Some(blas) = &live.blas {
         lines.push(("blas", blas.library.clone()));
     }
@@ -160,6 +260,7 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
         lines.push(("memory", format!("{} of {} available", host.memory.available, host.memory.total)));
         lines.extend(host.gpus.iter().map(|gpu| ("gpu", gpu_line(gpu))));
     }
+    lines.extend(promise_lines(&gpu::state(live)));
     lines.push((
         "threads",
         format!(
@@ -168,22 +269,12 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
         ),
     ));
     if let Some(model) = model {
-        let field = |name: &str| match &model[name] {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        };
-        lines.push((
-            "model",
-            format!(
-                "{}, {} parameters, {} layers, {} tokens of vocabulary, context {}, {} repacked",
-                field("type"),
-                field("parameters"),
-                field("layers"),
-                field("vocabulary"),
-                field("trained_context"),
-                Bytes(model["repacked_bytes"].as_u64().unwrap_or(0))
-            ),
-        ));
+        lines.push(("model", model_line(model)));
+        if model["layers_on_devices"] != 0 {
+            let (layers, output) = (&model["layers_on_devices"], model["layers"].as_u64().unwrap_or(0) + 1);
+            let devices = model["devices"].as_str().unwrap_or_default();
+            lines.push(("", format!("{layers} of {output} layers, the output counted, on {devices}")));
+        }
     }
     let mut out: String =
         lines.iter().map(|(name, value)| format!("{name:<10}{}\n", value.trim_end())).collect();
@@ -194,6 +285,33 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
         }
     }
     out
+}
+
+fn model_line(model: &Value) -> String {
+    let field = |name: &str| match &model[name] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    format!(
+        "{}, {} parameters, {} layers, {} tokens of vocabulary, context {}, {} repacked",
+        field("type"),
+        field("parameters"),
+        field("layers"),
+        field("vocabulary"),
+        field("trained_context"),
+        Bytes(model["repacked_bytes"].as_u64().unwrap_or(0))
+    )
+}
+
+/// What the build was made for, and why it is not there.
+fn promise_lines(state: &State) -> Vec<(&'static str, String)> {
+    let Some(promised) = &state.promised else { return Vec::new() };
+    let came = match state.devices.is_empty() {
+        true => "no device came up".to_string(),
+        false => format!("came up: {}", state.devices.join(", ")),
+    };
+    let reasons = state.reasons.iter().map(|reason| ("", reason.to_string()));
+    [("made for", format!("{promised}; {came}"))].into_iter().chain(reasons).collect()
 }
 
 /// Which kernels compute, why, and why not others.

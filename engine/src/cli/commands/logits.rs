@@ -14,6 +14,7 @@ use build_info::Bytes;
 use gguf::partial::PartialFile;
 
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags};
+use super::offload::OffloadFlags;
 use crate::cli::interrupt;
 
 /// Write the logits after every token of a text to a file, to compare builds by
@@ -48,6 +49,8 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
+    offload: OffloadFlags,
+    #[command(flatten)]
     split: SplitFlags,
 }
 
@@ -56,6 +59,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.offload.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live();
     let settings = Settings::resolve(&requested, &live)?;

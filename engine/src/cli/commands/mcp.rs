@@ -14,6 +14,7 @@ use build_info::words::printable;
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
 use super::hub::HubFlags;
+use super::offload::OffloadFlags;
 use super::variant::VariantFlags;
 
 /// Offer a model to agents as tools: the Model Context Protocol on stdin and stdout
@@ -54,6 +55,8 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
+    offload: OffloadFlags,
+    #[command(flatten)]
     tuning: TuningFlags,
 }
 
@@ -86,6 +89,7 @@ fn config(args: &Args) -> Result<Config> {
     args.context.ask(&mut config.engine);
     args.threads.ask(&mut config.engine);
     args.load.ask(&mut config.engine);
+    args.offload.ask(&mut config.engine);
     args.variant.ask(&mut config.engine);
     Ok(config)
 }

@@ -13,6 +13,7 @@ pub mod run;
 pub mod serve;
 pub mod top;
 pub mod tune;
+pub mod tune_worker;
 pub mod worker;
 
 mod bar;
@@ -20,6 +21,7 @@ mod cache;
 mod device;
 mod flags;
 mod hub;
+mod offload;
 mod sampling;
 mod speculative;
 mod sql;
@@ -38,10 +40,13 @@ use crate::split::Layouts;
 use build_info::words;
 
 /// llama.cpp's short flags of several letters, which clap would take for several flags.
-const LLAMA_FLAGS: [&str; 7] = ["-tb", "-ub", "-ctk", "-ctv", "-fa", "-pg", "-lm"];
+const LLAMA_FLAGS: [&str; 15] = [
+    "-tb", "-ub", "-ctk", "-ctv", "-fa", "-pg", "-lm", "-ngl", "-ncmoe", "-fitt", "-dev", "-sm", "-ts",
+    "-mg", "-nkvo",
+];
 
 /// Said at the end of the help of the commands that take them.
-const LLAMA_FLAGS_HELP: &str = "llama.cpp's spellings -tb, -ub, -ctk, -ctv, -fa, -lm and -pg are taken too.";
+const LLAMA_FLAGS_HELP: &str = "llama.cpp's spellings -tb, -ub, -ctk, -ctv, -fa, -lm, -pg, -ngl, -ncmoe, -fitt, -dev, -sm, -ts, -mg and -nkvo are taken too.";
 
 /// `-ub` as `--ub`, an alias of the flag.
 pub fn long_form(argument: OsString) -> OsString {

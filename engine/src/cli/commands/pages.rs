@@ -94,7 +94,7 @@ mod tests {
         for name in ["anneal.1", "anneal-run.1", "anneal-serve.1", "anneal-bench.1"] {
             assert!(names.contains(&name), "{names:?}");
         }
-        for hidden in ["worker", "logits", "completions", "man.1"] {
+        for hidden in ["tune-worker", "logits", "completions", "man.1"] {
             assert!(!names.iter().any(|name| name.contains(hidden)), "{hidden} in {names:?}");
         }
         let run = pages.iter().find(|(name, _)| name == "anneal-run.1").unwrap();
@@ -107,7 +107,7 @@ mod tests {
         for shell in ["bash", "zsh", "fish"] {
             let text = String::from_utf8(script(shell, &Cli::command()).unwrap()).unwrap();
             assert!(text.contains("anneal") && text.contains("greedy"), "{shell}: {text}");
-            assert!(!text.contains("worker"), "{shell} offers what is hidden");
+            assert!(!text.contains("tune-worker"), "{shell} offers what is hidden");
         }
     }
 }

@@ -21,6 +21,7 @@ use super::cache::{self, CacheFlags};
 use super::device::DeviceSamplingFlag;
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
 use super::hub::HubFlags;
+use super::offload::OffloadFlags;
 use super::sampling::ChainFlags;
 use super::speculative::{self, SpeculativeFlags};
 use super::variant::{VariantFlags, warn_of_context};
@@ -64,6 +65,8 @@ pub struct Args {
     #[command(flatten)]
     load: LoadFlags,
     #[command(flatten)]
+    offload: OffloadFlags,
+    #[command(flatten)]
     cache: CacheFlags,
     #[command(flatten)]
     split: SplitFlags,
@@ -81,6 +84,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.context.ask(&mut requested);
     args.threads.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.offload.ask(&mut requested);
     args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
     let live = super::read_live();

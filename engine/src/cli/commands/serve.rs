@@ -24,6 +24,7 @@ use serde_json::json;
 
 use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
 use super::hub::HubFlags;
+use super::offload::OffloadFlags;
 use super::variant::{VariantFlags, warn_of_context};
 
 /// Serve a model to other programs
@@ -124,6 +125,8 @@ pub struct Args {
     variant: VariantFlags,
     #[command(flatten)]
     load: LoadFlags,
+    #[command(flatten)]
+    offload: OffloadFlags,
     #[command(flatten)]
     tuning: TuningFlags,
 }
@@ -259,6 +262,7 @@ fn flags(args: &Args) -> Config {
     args.context.ask(&mut config.engine);
     args.threads.ask(&mut config.engine);
     args.load.ask(&mut config.engine);
+    args.offload.ask(&mut config.engine);
     args.variant.ask(&mut config.engine);
     config
 }

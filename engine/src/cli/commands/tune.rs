@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::live::Live;
+use crate::options::RequireGpu;
 use crate::settings::{Explained, Requested, Settings};
 use crate::tune::process::{Processes, own_command};
 use crate::tune::space::{Surroundings, stages};
@@ -19,6 +20,7 @@ use build_info::{Bytes, Policy, threads};
 use measure::conditions::{self, Condition};
 use measure::throttling::Throttling;
 
+use super::flags::RequireFlag;
 use super::hub::HubFlags;
 use crate::cli::interrupt;
 
@@ -73,6 +75,8 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    require: RequireFlag,
 }
 
 /// What was decided is gone on with as long as this.
@@ -104,6 +108,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     let live = super::read_live();
+    let required = required(args, model, &live)?;
     let task = task(args, model, &live)?;
     if args.dry_run {
         let text = match args.json {
@@ -123,7 +128,25 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     interrupt::stop_in_order();
-    carry_out(args, model, &path, &live, &task)
+    carry_out(args, model, &path, &live, &task, required)
+}
+
+/// What workers are to require. Where a GPU is required, the model is loaded here once, so that whoever waits is told at once
+/// where it cannot be.
+fn required(args: &Args, model: &Path, live: &Live) -> Result<RequireGpu> {
+    let mut requested = Requested::default();
+    args.require.ask(&mut requested);
+    let settings = Settings::resolve(&requested, live)?;
+    let required = settings.require_gpu.value;
+    if required != RequireGpu::No && !args.dry_run {
+        crate::ffi::start(false);
+        crate::model::open(model, &settings, live)?;
+    }
+    Ok(match required {
+        // Candidates are loaded again and again.
+        RequireGpu::Full => RequireGpu::Yes,
+        other => other,
+    })
 }
 
 fn task(args: &Args, model: &Path, live: &Live) -> Result<Task> {
@@ -151,7 +174,14 @@ fn task(args: &Args, model: &Path, live: &Live) -> Result<Task> {
     })
 }
 
-fn carry_out(args: &Args, model: &Path, path: &Path, live: &Live, task: &Task) -> Result<ExitCode> {
+fn carry_out(
+    args: &Args,
+    model: &Path,
+    path: &Path,
+    live: &Live,
+    task: &Task,
+    required: RequireGpu,
+) -> Result<ExitCode> {
     let partial = partial(path);
     let mut progress = resume(args, &partial, task);
     let mut conditions = conditions::look();
@@ -166,11 +196,12 @@ fn carry_out(args: &Args, model: &Path, path: &Path, live: &Live, task: &Task) -
     let patience = (task.budget / 2).max(Duration::from_secs(30));
     let work = path.with_extension("work");
     let shape = task.key.model.clone();
-    let mut runner =
-        Processes::new(own_command(model)?, shape, task.ceiling, patience, work.clone(), &mut on_event)
-            .with_context(|| {
-                format!("cannot make the folder {}: name another record with --tuning", work.display())
-            })?;
+    let mut command = own_command(model)?;
+    command.push(format!("--require-gpu={required}").into());
+    let mut runner = Processes::new(command, shape, task.ceiling, patience, work.clone(), &mut on_event)
+        .with_context(|| {
+            format!("cannot make the folder {}: name another record with --tuning", work.display())
+        })?;
     let mut save = |progress: &Progress| -> std::result::Result<(), String> {
         let text = serde_json::to_string(progress).map_err(|error| error.to_string())?;
         tuning::write_atomically(&partial, text.as_bytes())

@@ -4,10 +4,12 @@ use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use build_info::Bytes;
 use toml::Value;
 
 use super::{Config, models};
 use crate::ffi::MAX_SEQUENCES;
+use crate::offload::{Devices, TensorSplit, Workers};
 use crate::size;
 use crate::speculative::MOST;
 use crate::variant::Adapter;
@@ -27,11 +29,12 @@ pub struct Key {
 pub(super) type Set = fn(&mut Config, &Value) -> std::result::Result<(), String>;
 
 /// Where a part of the file begins.
-const PARTS: [(&str, &str); 6] = [
+const PARTS: [(&str, &str); 7] = [
     ("model", "The model"),
     ("socket", "Where requests come from"),
     ("slots", "Requests"),
     ("ctx_size", "The context, and how it is computed"),
+    ("gpu_layers", "Devices beside the CPU"),
     ("log_format", "The log"),
     ("temperature", "How tokens are chosen where a request does not say"),
 ];
@@ -165,6 +168,29 @@ pub const KEYS: &[Key] = &[
           set: |config, value| put(&mut config.engine.affinity, word(value)) },
     Key { name: "poll", value: "50", help: "How eagerly threads wait for work, 0 (sleep) to 100 (spin).",
           set: |config, value| put(&mut config.engine.poll, whole(value, 0, 100)) },
+    Key { name: "require_gpu", value: "\"no\"", help: "Do not serve where no GPU came up (yes), or where not all of the model is on one (full). Default: yes in a build for a GPU, else no.",
+          set: |config, value| put(&mut config.engine.require_gpu, word(value)) },
+
+    Key { name: "gpu_layers", value: "\"auto\"", help: "Layers on devices, from the last on: a number, \"all\", or \"auto\" (as many as find room).",
+          set: |config, value| put(&mut config.engine.gpu_layers, layers(value)) },
+    Key { name: "n_cpu_moe", value: "\"auto\"", help: "Of a mixture of experts: layers, from the first on, whose experts stay in the host's memory: a number, \"all\", or \"auto\" (as many as must, with gpu_layers = \"auto\"; else none).",
+          set: |config, value| put(&mut config.engine.n_cpu_moe, layers(value)) },
+    Key { name: "fit_target", value: "512", help: "MiB that gpu_layers = \"auto\" leaves free on each device.",
+          set: |config, value| put(&mut config.engine.fit_target, whole(value, 0, u32::MAX).map(|mib| Bytes::mib(mib.into()))) },
+    Key { name: "devices", value: "\"auto\"", help: "Devices that may take layers: [\"CUDA0\"] as `anneal info` names them, \"none\", or \"auto\" (all).",
+          set: |config, value| put(&mut config.engine.devices, devices(value)) },
+    Key { name: "split_mode", value: "\"layer\"", help: "How several devices share a model: none, layer, row or tensor.",
+          set: |config, value| put(&mut config.engine.split_mode, word(value)) },
+    Key { name: "tensor_split", value: "[3.0, 1.0]", help: "How much of a model each device takes, in proportion. Default: by their free memory.",
+          set: |config, value| put(&mut config.engine.tensor_split, split(value)) },
+    Key { name: "main_gpu", value: "0", help: "With split_mode = \"none\": the device that has all layers, by its place among devices.",
+          set: |config, value| put(&mut config.engine.main_gpu, whole(value, 0, 15)) },
+    Key { name: "kv_offload", value: "true", help: "Keep K and V on the devices that have their layers; false: in the host's memory.",
+          set: |config, value| put(&mut config.engine.kv_offload, truth(value)) },
+    Key { name: "op_offload", value: "true", help: "Let devices also compute on weights in the host's memory, for prompts.",
+          set: |config, value| put(&mut config.engine.op_offload, truth(value)) },
+    Key { name: "rpc", value: "[\"10.0.0.2:50052\"]", help: "Workers on other machines (`anneal worker`) whose devices take layers. Default: none.",
+          set: |config, value| put(&mut config.engine.workers, workers(value)) },
 
     Key { name: "log_format", value: "\"text\"", help: "Lines of the log on stderr: text or json. Where neither this nor log_level is set there is no log, only plain words.",
           set: |config, value| put(&mut config.log_format, word(value)) },
@@ -231,6 +257,40 @@ fn adapters(value: &Value) -> std::result::Result<Vec<Adapter>, String> {
     let list =
         value.as_array().ok_or_else(|| format!("use a list of files, as [\"adapter.gguf\"], not {value}"))?;
     list.iter().map(word).collect()
+}
+
+fn layers<T: FromStr<Err = String>>(value: &Value) -> std::result::Result<T, String> {
+    match (value.as_integer(), value.as_str()) {
+        (Some(number), _) => number.to_string().parse(),
+        (_, Some(text)) => text.parse(),
+        _ => Err(format!("use a number of layers, \"all\" or \"auto\", not {value}")),
+    }
+}
+
+/// A list of texts, or one text with commas, as a flag has it.
+fn list(value: &Value, what: &str) -> std::result::Result<String, String> {
+    let texts = match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(all) => {
+            all.iter().map(Value::as_str).collect::<Option<Vec<_>>>().map(|all| all.join(","))
+        }
+        _ => None,
+    };
+    texts.filter(|text| !text.is_empty()).ok_or_else(|| format!("use a list of {what}, not {value}"))
+}
+
+fn devices(value: &Value) -> std::result::Result<Devices, String> {
+    list(value, "devices, as [\"CUDA0\"], or \"none\", or \"auto\"")?.parse()
+}
+
+fn workers(value: &Value) -> std::result::Result<Workers, String> {
+    list(value, "workers, as [\"10.0.0.2:50052\"]")?.parse()
+}
+
+fn split(value: &Value) -> std::result::Result<TensorSplit, String> {
+    let list =
+        value.as_array().ok_or_else(|| format!("use a list of numbers, as [3.0, 1.0], not {value}"))?;
+    TensorSplit::new(list.iter().map(float).collect::<std::result::Result<_, _>>()?)
 }
 
 /// A time in seconds: up to a week.

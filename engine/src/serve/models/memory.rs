@@ -9,6 +9,7 @@ use gguf::{GgufFile, Scalar, Value};
 use super::Named;
 use crate::error::Result;
 use crate::model::{adapters_size, n_ctx};
+use crate::offload::{self, n_layer};
 use crate::options::KvType;
 use crate::settings::{CTX_STEP, Settings};
 
@@ -43,18 +44,27 @@ pub fn estimate(named: &Named, settings: &Settings) -> Result<Estimate> {
     let file = GgufFile::open(&options.model)?;
     let n_ctx = n_ctx(settings, trained(&file));
     let contexts = options.pools;
-    let mut weights = file.weights()?.0.saturating_add(adapters_size(&file, settings)?.0);
-    let mut shapes = vec![file.cache_shape()];
+    // What devices take is not in this machine's memory.
+    let placed = offload::place_for(settings)?;
+    let weights_here = |file: &GgufFile| -> Result<u64> {
+        let others = file.other_parts()?;
+        let parts: Vec<&GgufFile> = std::iter::once(file).chain(&others).collect();
+        Ok(offload::local_weights(&parts, &placed).0)
+    };
+    let mut weights = weights_here(&file)?.saturating_add(adapters_size(&file, settings)?.0);
+    let mut shapes = vec![(file.cache_shape(), n_layer(&file))];
     // The smaller model has contexts as long, of its own shape.
     if let Some(draft) = &options.draft_model {
         let file = GgufFile::open(&draft.path)?;
-        weights = weights.saturating_add(file.weights()?.0);
-        shapes.push(file.cache_shape());
+        weights = weights.saturating_add(weights_here(&file)?);
+        shapes.push((file.cache_shape(), n_layer(&file)));
     }
     let bytes = |tokens: u32, key: KvType, value: KvType| {
-        let of =
-            |shape: &CacheShape| shape.bytes(u64::from(tokens), key.bytes_per_32(), value.bytes_per_32()).0;
-        Bytes(shapes.iter().flatten().map(of).fold(0, u64::saturating_add))
+        let of = |(shape, n_layer): &(Option<CacheShape>, Option<u32>)| {
+            let all = shape.as_ref()?.bytes(u64::from(tokens), key.bytes_per_32(), value.bytes_per_32()).0;
+            Some(if settings.kv_offload.value { placed.here(all, n_layer.unwrap_or(0)) } else { all })
+        };
+        Bytes(shapes.iter().filter_map(of).fold(0, u64::saturating_add))
     };
     let (key, value) = (settings.type_k.value, settings.type_v.value);
     let per_token = bytes(1, key, value);

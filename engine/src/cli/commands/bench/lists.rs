@@ -106,6 +106,7 @@ pub fn settings(args: &Args, tuned: Option<&Requested>, live: &Live) -> crate::R
     let mut requested = Requested::default();
     args.placing.ask(&mut requested);
     args.load.ask(&mut requested);
+    args.offload.ask(&mut requested);
     args.variant.ask(&mut requested);
     args.split.ask(&mut requested);
     if args.compare_layouts {

@@ -1,0 +1,74 @@
+//! A worker, whose CPU is a device of its own to who uses it: what tests of devices have in place of a GPU.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use super::{anneal, parts};
+
+/// Whether the build has RPC in it; else `test` says that it was not run, past libtest's capture.
+pub fn has_rpc(test: &str) -> bool {
+    static INFO: OnceLock<Value> = OnceLock::new();
+    let info = INFO.get_or_init(|| {
+        let (code, stdout, stderr) = parts(&anneal(["info", "--json"]));
+        assert_eq!(code, Some(0), "{stderr}");
+        serde_json::from_str(&stdout).expect("JSON")
+    });
+    let has = info["backends"].as_array().is_some_and(|all| all.iter().any(|name| name == "RPC"));
+    if !has {
+        let _ = writeln!(std::io::stderr(), "NOT RUN: {test}: this build has no RPC (--set rpc=true)");
+    }
+    has
+}
+
+/// `anneal worker` on one thread, at a port of its own.
+pub struct Worker {
+    /// The process.
+    pub child: Child,
+    /// Where it listens.
+    pub address: String,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port that was free a moment ago.
+pub fn port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
+}
+
+impl Worker {
+    /// Starts one, and waits until it listens.
+    pub fn start() -> Self {
+        let address = format!("127.0.0.1:{}", port());
+        let mut child = super::command()
+            .args(["worker", "-t", "1", "--devices", "CPU", "--listen", &address])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the executable runs");
+        let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let mut all = String::new();
+        while !all.contains("worker listens at") {
+            let read = stderr.read_line(&mut all).expect("a line");
+            assert!(read > 0, "it did not start: {all}");
+        }
+        assert!(all.contains(&format!("worker listens at {address} with CPU (")), "{all}");
+        // What it says later must not fill the pipe.
+        std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
+        Worker { child, address }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status();
+        assert!(status.expect("kill runs").success());
+    }
+}

@@ -1,0 +1,148 @@
+//! Devices: what there is to compute on, on this machine and at workers.
+
+use std::ffi::CString;
+
+use build_info::Bytes;
+use llama_sys as sys;
+
+use super::system::start_all;
+use super::{Message, owned};
+use crate::error::{Error, Result};
+
+/// Most devices that a model can be on; `llama_max_devices`.
+pub const MAX_DEVICES: usize = 16;
+
+/// Kind of a compute device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The CPU, or a library that works on it.
+    Cpu,
+    /// A GPU with memory of its own or shared memory, or what a worker computes on.
+    Gpu,
+}
+
+impl DeviceKind {
+    /// As it stands in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Gpu => "gpu",
+        }
+    }
+}
+
+/// Something that computes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its place in ggml's list, to which others are only appended.
+    pub index: usize,
+    /// What it is called by: `CPU`, `CUDA0`, `RPC0`.
+    pub name: String,
+    /// What it is: the CPU's or the GPU's name; of a worker its address.
+    pub description: String,
+    /// The part of ggml that works on it: `CPU`, `CUDA`, `RPC`.
+    pub backend: String,
+    /// What it is to llama.cpp.
+    pub kind: DeviceKind,
+    /// Whether it is a GPU without memory of its own.
+    pub shares_memory: bool,
+}
+
+impl Device {
+    /// Whether it is another machine's, or another process's.
+    pub fn is_remote(&self) -> bool {
+        self.backend == "RPC"
+    }
+
+    /// Its memory, all and free; `None` where it does not tell. A GPU's driver and a worker are asked.
+    pub fn memory(&self) -> Option<(Bytes, Bytes)> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the index is one of the list, which only grows.
+        unsafe { sys::ggml_backend_dev_memory(self.raw(), &mut free, &mut total) };
+        (total > 0).then_some((Bytes(total as u64), Bytes(free as u64)))
+    }
+
+    pub(super) fn raw(&self) -> sys::ggml_backend_dev_t {
+        // SAFETY: the index is one of the list, which only grows.
+        unsafe { sys::ggml_backend_dev_get(self.index) }
+    }
+}
+
+/// The devices of the linked backends, and those of workers that were added.
+pub fn devices() -> Vec<Device> {
+    start_all();
+    // SAFETY: the backends are initialised, every index is below the count, texts are copied at once.
+    unsafe {
+        (0..sys::ggml_backend_dev_count())
+            .map(|index| {
+                let device = sys::ggml_backend_dev_get(index);
+                let kind = sys::ggml_backend_dev_type(device);
+                let is_gpu =
+                    [sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU].contains(&kind);
+                Device {
+                    index,
+                    name: owned(sys::ggml_backend_dev_name(device)),
+                    description: owned(sys::ggml_backend_dev_description(device)),
+                    backend: owned(sys::ggml_backend_reg_name(sys::ggml_backend_dev_backend_reg(device))),
+                    kind: if is_gpu { DeviceKind::Gpu } else { DeviceKind::Cpu },
+                    shares_memory: kind == sys::GGML_BACKEND_DEVICE_TYPE_IGPU,
+                }
+            })
+            .collect()
+    }
+}
+
+/// Version (major, minor) of the protocol by which workers are spoken to; `None` in a build without.
+pub fn rpc_version() -> Option<(u8, u8)> {
+    start_all();
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: writes two numbers.
+    unsafe { sys::anneal_rpc_version(&mut major, &mut minor) }.then_some((major, minor))
+}
+
+/// Adds the devices of the worker at `endpoint`, which is `spoken` of by another name, to [`devices`]. It must be there:
+/// ggml ends the process where it is not.
+///
+/// # Errors
+/// In words, why they could not be added.
+pub(crate) fn add_worker(endpoint: &str, spoken: &str) -> std::result::Result<(), String> {
+    let text = |text: &str| CString::new(text).map_err(|_| "its name holds a NUL byte".to_string());
+    let (endpoint, spoken) = (text(endpoint)?, text(spoken)?);
+    let mut message = Message::new();
+    let (err, err_size) = message.parts();
+    // SAFETY: the texts and the buffer outlive the call.
+    match unsafe { sys::anneal_rpc_add(endpoint.as_ptr(), spoken.as_ptr(), err, err_size) } {
+        true => Ok(()),
+        false => Err(message.text()),
+    }
+}
+
+/// Looks at the connections to workers, so that one that breaks is noticed soon, and its worker named.
+pub(super) fn watch_workers() {
+    // SAFETY: looks at this process's files.
+    unsafe { sys::anneal_rpc_watch() }
+}
+
+/// Looks at the connections of clients to `port`, so that one whose machine is gone makes room for the next.
+pub(crate) fn watch_clients(port: u16) {
+    // SAFETY: looks at this process's files.
+    unsafe { sys::anneal_rpc_watch_clients(port) }
+}
+
+/// Lets clients compute on `devices` at `endpoint`, an IPv4 address and a port, with `threads` threads where that is the
+/// CPU. Does not return unless it cannot listen there. ggml writes what it does to standard output.
+///
+/// # Errors
+/// [`Error::Listen`]
+pub(crate) fn serve_devices(endpoint: &str, threads: u32, devices: &[Device]) -> Result<()> {
+    let failed = |why: String| Error::Listen { at: endpoint.to_string(), why };
+    let text = CString::new(endpoint).map_err(|_| failed("it holds a NUL byte".to_string()))?;
+    let mut raw: Vec<sys::ggml_backend_dev_t> = devices.iter().map(Device::raw).collect();
+    let mut message = Message::new();
+    let (err, err_size) = message.parts();
+    // SAFETY: the text, the list and the buffer outlive the call.
+    unsafe {
+        sys::anneal_rpc_serve(text.as_ptr(), threads as usize, raw.as_mut_ptr(), raw.len(), err, err_size);
+    }
+    Err(failed(message.text()))
+}

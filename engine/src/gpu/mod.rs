@@ -1,0 +1,159 @@
+//! No silent fallback: a build that was made for a GPU, or a user who asks for one, is told where there is none, and why,
+//! rather than served by the CPU.
+
+mod reasons;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use build_info::{Bytes, promised_device};
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::ffi::{self, DeviceKind, Model};
+use crate::fit::Plan;
+use crate::live::Live;
+use crate::options::RequireGpu;
+use crate::placement;
+use crate::serve::embed::is_causal;
+use crate::settings::{Settings, Source};
+
+pub use reasons::{Evidence, Reason, reasons};
+
+/// What a build promises, what came up of it, and why not more did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct State {
+    /// What the build was made for, by its record: `CUDA 13.5 for 89-real`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub promised: Option<String>,
+    /// The devices that came up, by their descriptions.
+    pub devices: Vec<String>,
+    /// Why there is none, where one was promised: what is wrong and what mends it, the likeliest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<Reason>,
+}
+
+/// Looks at what came up. Where a promised device did not, the driver is asked, which can take seconds.
+pub fn state(live: &Live) -> State {
+    let devices = placement::devices();
+    let promised = live.build.as_ref().and_then(|(_, build)| promised_device(build));
+    let reasons = match devices.is_empty() && promised.is_some() {
+        true => reasons(&Evidence::gather(live)),
+        false => Vec::new(),
+    };
+    State { promised: promised.map(|promise| promise.to_string()), devices, reasons }
+}
+
+/// Sees, before `path` is loaded, that there is a device where `settings` require one.
+///
+/// # Errors
+/// [`Error::NoGpu`]
+pub(crate) fn require_device(path: &Path, settings: &Settings, live: &Live) -> Result<()> {
+    if settings.require_gpu.value == RequireGpu::No {
+        return Ok(());
+    }
+    let promised = live.build.as_ref().and_then(|(_, build)| promised_device(build));
+    let devices = ffi::devices().into_iter().filter(|device| device.kind == DeviceKind::Gpu);
+    let devices: Vec<_> = devices.collect();
+    if !devices.is_empty() {
+        // A worker's, say, is a device as well; that the own one is missing would go unnoticed.
+        if promised.is_some() && !devices.iter().any(|device| device.backend == "CUDA") {
+            let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+            let why = reasons(&Evidence::gather(live))
+                .into_iter()
+                .next()
+                .map_or(String::new(), |why| why.to_string());
+            crate::log::warn(&format!(
+                "no CUDA device came up, and {} takes its place: {why}",
+                names.join(", ")
+            ));
+        }
+        return Ok(());
+    }
+    let what = format!("cannot run {}: no GPU came up, and {}", path.display(), wanted(settings, live));
+    Err(refusal(&what, reasons(&Evidence::gather(live)), ON_THE_CPU))
+}
+
+/// Sees, before `path` is loaded as `plan` says, that at least a layer finds room on a device where `settings` require one.
+///
+/// # Errors
+/// [`Error::NoGpu`]
+pub(crate) fn require_room(path: &Path, plan: &Plan, settings: &Settings, live: &Live) -> Result<()> {
+    if settings.require_gpu.value == RequireGpu::No || plan.layers > 0 {
+        return Ok(());
+    }
+    let (devices, path) = (placement::devices().join(", "), path.display());
+    let what = format!(
+        "cannot run {path}: {devices} came up and has no room for a layer, and {}",
+        wanted(settings, live)
+    );
+    let mend = "end what else is on it (`nvidia-smi` shows that), lower -c and -ub, make the cache smaller with -ctk q8_0 \
+                -ctv q8_0, take a smaller quantisation, or keep less free with --fit-target";
+    Err(refusal(&what, vec![Reason::new(plan.to_string(), mend)], ON_THE_CPU))
+}
+
+/// Sees that `model` is where `settings` require it to be: a part of it on devices, or (`full`) all of its layers, its cache and
+/// every operation that generates a token, for which a token is evaluated in a context of its own.
+///
+/// # Errors
+/// [`Error::NoGpu`], and those of that evaluation.
+pub(crate) fn require(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<()> {
+    let require = settings.require_gpu.value;
+    if require == RequireGpu::No {
+        return Ok(());
+    }
+    let devices = placement::devices().join(", ");
+    let path = model.path().display();
+    let wanted = wanted(settings, live);
+    if model.on_devices() == 0 {
+        let what = format!(
+            "cannot run {path}: {devices} came up, and nothing of the model lies there, and {wanted}",
+        );
+        let none = format!("all {} of weights are on the host", Bytes(model.size()));
+        let more = "let layers go to the device with --gpu-layers, as many as its memory holds, and leave out --devices none";
+        return Err(refusal(&what, vec![Reason::new(none, more)], ON_THE_CPU));
+    }
+    // Embeddings have no decode: where their weights lie is all there is to see.
+    if require != RequireGpu::Full || !is_causal(model) {
+        return Ok(());
+    }
+    let report = placement::observe_decode(model, settings, live)?;
+    let faults = report.faults();
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let layers = report.layers;
+    let what = format!(
+        "cannot run {path}: {devices} came up with {} of {} layers, and {wanted}",
+        layers.on_devices, layers.all
+    );
+    let reasons = faults.into_iter().map(|fault| Reason::new(fault.what, fault.mend)).collect();
+    let leave = "--require-gpu takes it in part there, --require-gpu=no leaves it to the CPU";
+    Err(refusal(&what, reasons, leave))
+}
+
+/// Who wants a GPU, after "and".
+fn wanted(settings: &Settings, live: &Live) -> String {
+    let promised = live.build.as_ref().and_then(|(path, build)| Some((path, promised_device(build)?)));
+    let what = match settings.require_gpu.value {
+        RequireGpu::Full => "--require-gpu=full wants all of it on one",
+        _ => "--require-gpu wants one",
+    };
+    match (settings.require_gpu.source, promised) {
+        (Source::BuildInfo, Some((path, promise))) => {
+            format!("this build was made for one ({promise}, says {})", path.display())
+        }
+        _ => what.to_string(),
+    }
+}
+
+/// A refusal; `leave` is what lets it run all the same.
+fn refusal(what: &str, reasons: Vec<Reason>, leave: &str) -> Error {
+    Error::NoGpu { what: format!("{what}; {leave}"), because: Reason::chain(reasons).map(Box::new) }
+}
+
+/// What lets it run without a GPU.
+const ON_THE_CPU: &str = "--require-gpu=no leaves it to the CPU";

@@ -1,0 +1,383 @@
+//! What becomes of what is asked for: the devices that take layers.
+
+use build_info::Bytes;
+use gguf::{GgufFile, Scalar, Value};
+
+use super::{CpuMoe, Devices, GpuLayers, Offload, worker};
+use crate::error::{Error, Result};
+use crate::ffi::{Device, DeviceKind, MAX_DEVICES, devices};
+use crate::kernels;
+use crate::options::SplitMode;
+use crate::settings::Settings;
+
+/// Where layers of a model go. By default nowhere: the CPU computes alone.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Placed {
+    /// The devices that llama.cpp is given; `None` where it shall choose itself. An empty list is the CPU alone.
+    pub list: Option<Vec<Device>>,
+    /// Those that take layers, or work on the host's weights.
+    pub takers: Vec<Device>,
+    /// How many layers they take.
+    pub layers: GpuLayers,
+    /// Of how many of them the experts stay on the host.
+    pub n_cpu_moe: CpuMoe,
+    /// Whether weights of the host may lie in memory that devices read fast. It pays where they compute on them, and weights
+    /// that lie there are not repacked for the CPU.
+    pub host_buffers: bool,
+}
+
+impl Placed {
+    /// Whether devices take layers.
+    pub fn is_offloaded(&self) -> bool {
+        !self.takers.is_empty() && self.layers.number() != 0
+    }
+
+    /// How many of `n_layer` layers and the output devices take.
+    pub fn layers_of(&self, n_layer: u32) -> u32 {
+        if self.takers.is_empty() { 0 } else { self.layers.of(n_layer) }
+    }
+
+    /// The part of `all` bytes, which `n_layer` layers share alike, that is in this machine's memory.
+    pub fn here(&self, all: u64, n_layer: u32) -> u64 {
+        let here = n_layer.saturating_sub(self.layers_of(n_layer));
+        (u128::from(all) * u128::from(here)).checked_div(u128::from(n_layer)).map_or(all, |part| part as u64)
+    }
+
+    /// The devices' names, with a comma between them; of a worker with its address.
+    pub fn names(&self) -> String {
+        let name = |device: &Device| match device.is_remote() {
+            true => format!("{} ({})", device.name, worker::spoken(&device.description)),
+            false => device.name.clone(),
+        };
+        self.takers.iter().map(name).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The same for a model with these settings, whose kernels are loaded for it where none are.
+///
+/// # Errors
+/// Those of [`place`].
+pub fn place_for(settings: &Settings) -> Result<Placed> {
+    kernels::want(&settings.cpu_variant);
+    place(&settings.offload())
+}
+
+/// Connects with the workers that `offload` names, and finds the devices that it means.
+///
+/// # Errors
+/// [`Error::Worker`] where a worker cannot be used, [`Error::Usage`] where a device is not there or what is asked for needs
+/// one and there is none.
+pub fn place(offload: &Offload) -> Result<Placed> {
+    offload.check().map_err(Error::Usage)?;
+    let own_workers = worker::connect(&offload.workers)?;
+    let all = devices();
+    let is_mine = |device: &&Device| !device.is_remote() || own_workers.contains(&device.description);
+    let all: Vec<Device> = all.iter().filter(is_mine).cloned().collect();
+    choose(offload, &all, worker::any()).map_err(Error::Usage)
+}
+
+/// The same among `all`, which are those that this model may use; `exact` where there are others that it may not.
+fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result<Placed, String> {
+    let gpus: Vec<Device> = all.iter().filter(|device| device.kind == DeviceKind::Gpu).cloned().collect();
+    let takers = match &offload.devices {
+        Devices::None => Vec::new(),
+        Devices::Auto => usual(gpus.clone()),
+        Devices::Named(names) => {
+            names.iter().map(|name| find(name, &gpus, all)).collect::<std::result::Result<_, _>>()?
+        }
+    };
+    let wanted = needs_a_device(offload);
+    if let Some(flag) = wanted.filter(|_| takers.is_empty()) {
+        return Err(match (&offload.devices, gpus.is_empty()) {
+            (Devices::None, _) => format!("{flag} with --devices none: leave one of them out"),
+            (_, true) => format!(
+                "{flag}: there is no device beside the CPU in this build on this machine; leave it out, build with \
+                 `cargo xtask build-cuda` for an NVIDIA GPU, or name workers on other machines with --rpc"
+            ),
+            (_, false) => format!("{flag}: no device was chosen; `anneal info` lists those there are"),
+        });
+    }
+    let shares = offload.tensor_split.0.len();
+    let taking = takers.len();
+    if shares > taking && shares > 0 {
+        return Err(format!(
+            "--tensor-split {} has {shares} shares, and layers go to {taking} {}: {}",
+            offload.tensor_split,
+            if taking == 1 { "device" } else { "devices" },
+            listed(&takers)
+        ));
+    }
+    if offload.split_mode == SplitMode::None && offload.main_gpu as usize >= taking.max(1) {
+        return Err(format!(
+            "--main-gpu {}: layers can go to {taking} {}, counted from 0: {}",
+            offload.main_gpu,
+            if taking == 1 { "device" } else { "devices" },
+            listed(&takers)
+        ));
+    }
+    if taking > MAX_DEVICES {
+        return Err(format!(
+            "{taking} devices: llama.cpp takes {MAX_DEVICES} at most; choose some with --devices"
+        ));
+    }
+    // A device that neither takes a layer nor computes on the host's weights does nothing.
+    let idle = offload.gpu_layers.number() == 0 && !offload.op_offload;
+    let takers = if idle { Vec::new() } else { takers };
+    let as_llama = offload.devices == Devices::Auto && !exact && !idle;
+    Ok(Placed {
+        list: (!as_llama).then(|| takers.clone()),
+        takers,
+        layers: offload.gpu_layers,
+        n_cpu_moe: offload.n_cpu_moe,
+        host_buffers: offload.op_offload,
+    })
+}
+
+/// What asks for a device, if anything does.
+fn needs_a_device(offload: &Offload) -> Option<String> {
+    match offload.gpu_layers {
+        GpuLayers::All => return Some("--gpu-layers all".to_string()),
+        GpuLayers::Some(layers) if layers > 0 => return Some(format!("--gpu-layers {layers}")),
+        _ => {}
+    }
+    if !offload.tensor_split.0.is_empty() {
+        return Some(format!("--tensor-split {}", offload.tensor_split));
+    }
+    if offload.main_gpu != 0 {
+        return Some(format!("--main-gpu {}", offload.main_gpu));
+    }
+    match offload.split_mode {
+        SplitMode::None | SplitMode::Layer => None,
+        mode => Some(format!("--split-mode {mode}")),
+    }
+}
+
+/// The order in which llama.cpp takes devices by itself: those of workers first, then this machine's; GPUs that share the
+/// CPU's memory only where there are no others.
+fn usual(gpus: Vec<Device>) -> Vec<Device> {
+    let (remote, here): (Vec<Device>, Vec<Device>) = gpus.into_iter().partition(Device::is_remote);
+    let apart = here.iter().any(|device| !device.shares_memory);
+    let here = here.into_iter().filter(|device| !apart || !device.shares_memory);
+    remote.into_iter().chain(here).collect()
+}
+
+/// The device called `name`; a worker's also by the address of the worker, where it has one device.
+fn find(name: &str, gpus: &[Device], all: &[Device]) -> std::result::Result<Device, String> {
+    if let Some(device) = gpus.iter().find(|device| device.name.eq_ignore_ascii_case(name)) {
+        return Ok(device.clone());
+    }
+    let of_worker: Vec<&Device> = gpus
+        .iter()
+        .filter(|device| device.is_remote() && worker::is_called(&device.description, name))
+        .collect();
+    if let [device] = of_worker[..] {
+        return Ok(device.clone());
+    }
+    if all.iter().any(|device| device.name.eq_ignore_ascii_case(name)) {
+        return Err(format!(
+            "--devices {name}: layers that go to no other device are on the CPU anyway; --devices none is the CPU alone"
+        ));
+    }
+    Err(match gpus.is_empty() {
+        true => format!(
+            "--devices {name}: there is no device beside the CPU in this build on this machine; `anneal info` shows what \
+             it found"
+        ),
+        false => format!("--devices {name}: there is no such device; there are {}", listed(gpus)),
+    })
+}
+
+fn listed(devices: &[Device]) -> String {
+    match devices.is_empty() {
+        true => "none".to_string(),
+        false => devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Bytes of the weights in `parts`, the files of one model, that stay in the host's memory.
+pub fn local_weights(parts: &[&GgufFile], placed: &Placed) -> Bytes {
+    let n_layer = parts.first().and_then(|first| n_layer(first));
+    let Some(n_layer) = n_layer.filter(|_| placed.is_offloaded()) else {
+        let sizes = parts.iter().map(|part| part.total_tensor_bytes().0);
+        return Bytes(sizes.fold(0, u64::saturating_add));
+    };
+    let first = (n_layer + 1).saturating_sub(placed.layers_of(n_layer));
+    // The embeddings of tokens are looked up on the host; the output is beyond the last layer.
+    let stays = |name: &str| match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+        Some((layer, own)) => layer.parse::<u32>().is_ok_and(|layer| {
+            layer < first || (layer < placed.n_cpu_moe.of(n_layer) && own.contains("exps."))
+        }),
+        None => name.starts_with("token_embd") || first > n_layer,
+    };
+    let tensors = parts.iter().flat_map(|part| part.tensors());
+    let sizes = tensors.filter(|tensor| stays(&tensor.name)).map(|tensor| tensor.bytes.0);
+    Bytes(sizes.fold(0, u64::saturating_add))
+}
+
+/// How many layers the model that begins with `file` has.
+pub fn n_layer(file: &GgufFile) -> Option<u32> {
+    match file.get("general.architecture") {
+        Some(Value::Scalar(Scalar::String(name))) => file.u32(&format!("{name}.block_count")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offload::TensorSplit;
+
+    fn device(name: &str, backend: &str, kind: DeviceKind) -> Device {
+        Device {
+            index: 0,
+            name: name.to_string(),
+            description: format!("a {name}"),
+            backend: backend.to_string(),
+            kind,
+            shares_memory: false,
+        }
+    }
+
+    fn cpu() -> Device {
+        device("CPU", "CPU", DeviceKind::Cpu)
+    }
+
+    fn machine() -> Vec<Device> {
+        let gpu = |name| device(name, "CUDA", DeviceKind::Gpu);
+        vec![gpu("CUDA0"), gpu("CUDA1"), cpu(), device("RPC0", "RPC", DeviceKind::Gpu)]
+    }
+
+    fn names(placed: &Placed) -> Vec<&str> {
+        placed.takers.iter().map(|device| device.name.as_str()).collect()
+    }
+
+    fn named(names: &[&str]) -> Devices {
+        Devices::Named(names.iter().map(|name| name.to_string()).collect())
+    }
+
+    #[test]
+    fn without_a_device_nothing_is_said_to_llama_cpp() {
+        let placed = choose(&Offload::default(), &[cpu()], false).expect("valid");
+        assert_eq!((placed.list.as_ref(), placed.is_offloaded(), placed.layers_of(32)), (None, false, 0));
+        assert!(placed.host_buffers);
+    }
+
+    #[test]
+    fn layers_go_to_workers_first_and_to_what_was_chosen() {
+        let placed = choose(&Offload::default(), &machine(), false).expect("valid");
+        assert_eq!((names(&placed), placed.list.as_ref()), (vec!["RPC0", "CUDA0", "CUDA1"], None));
+        // Another model of the process has a worker that is not this one's.
+        let placed = choose(&Offload::default(), &machine()[..3], true).expect("valid");
+        assert_eq!(names(&placed), ["CUDA0", "CUDA1"]);
+        assert_eq!(placed.list.as_ref().map(Vec::len), Some(2));
+        let some = Offload { devices: named(&["cuda1", "RPC0"]), ..Offload::default() };
+        let placed = choose(&some, &machine(), false).expect("valid");
+        assert_eq!((names(&placed), placed.list.is_some()), (vec!["CUDA1", "RPC0"], true));
+        let none = Offload { devices: Devices::None, ..Offload::default() };
+        let placed = choose(&none, &machine(), false).expect("valid");
+        assert_eq!((placed.list.as_ref().map(Vec::len), placed.is_offloaded()), (Some(0), false));
+        // Neither a layer nor an operation: the weights may be repacked.
+        let idle = Offload { gpu_layers: GpuLayers::Some(0), op_offload: false, ..Offload::default() };
+        assert_eq!(choose(&idle, &machine(), false).expect("valid").list.as_ref().map(Vec::len), Some(0));
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_with_what_there_is() {
+        let split = |text: &str| text.parse::<TensorSplit>().expect("a split");
+        let cases = [
+            (
+                Offload { gpu_layers: GpuLayers::All, ..Offload::default() },
+                vec![cpu()],
+                "--gpu-layers all: there is no device",
+            ),
+            (
+                Offload { gpu_layers: GpuLayers::Some(3), ..Offload::default() },
+                vec![cpu()],
+                "or name workers",
+            ),
+            (
+                Offload { split_mode: SplitMode::Row, ..Offload::default() },
+                vec![cpu()],
+                "--split-mode row: there is no device",
+            ),
+            (
+                Offload { devices: named(&["CUDA0"]), ..Offload::default() },
+                vec![cpu()],
+                "--devices CUDA0: there is no device beside",
+            ),
+            (
+                Offload { devices: named(&["CPU"]), ..Offload::default() },
+                machine(),
+                "--devices none is the CPU alone",
+            ),
+            (
+                Offload { devices: named(&["CUDA7"]), ..Offload::default() },
+                machine(),
+                "there are CUDA0, CUDA1, RPC0",
+            ),
+            (
+                Offload { tensor_split: split("1,1,1,1"), ..Offload::default() },
+                machine(),
+                "has 4 shares, and layers go to 3 devices",
+            ),
+            (
+                Offload { main_gpu: 3, split_mode: SplitMode::None, ..Offload::default() },
+                machine(),
+                "--main-gpu 3: layers can go to 3 devices, counted from 0: RPC0, CUDA0, CUDA1",
+            ),
+            (
+                Offload { devices: Devices::None, gpu_layers: GpuLayers::All, ..Offload::default() },
+                machine(),
+                "--gpu-layers all with --devices none",
+            ),
+        ];
+        for (offload, all, words) in cases {
+            let found = choose(&offload, &all, false).expect_err(words);
+            assert!(found.contains(words), "{found}");
+        }
+    }
+
+    #[test]
+    fn weights_that_stay_are_those_of_the_first_layers_and_the_embeddings() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("tiny.gguf");
+        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        let file = GgufFile::open(&path).expect("a model");
+        let local = |layers| {
+            let offload = Offload { gpu_layers: layers, ..Offload::default() };
+            let placed = choose(&offload, &machine(), false).expect("valid");
+            local_weights(&[&file], &placed).0
+        };
+        let all = file.weights().expect("a size").0;
+        let embeddings: u64 = file
+            .tensors()
+            .iter()
+            .filter(|tensor| tensor.name == "token_embd.weight")
+            .map(|tensor| tensor.bytes.0)
+            .sum();
+        assert_eq!(local(GpuLayers::Some(0)), all);
+        assert_eq!(local(GpuLayers::Auto), embeddings);
+        // The output alone, then layer by layer.
+        let steps: Vec<u64> = (0..=5).map(|layers| local(GpuLayers::Some(layers))).collect();
+        assert!(steps.windows(2).all(|pair| pair[0] > pair[1]), "{steps:?}");
+        assert_eq!((steps[5], n_layer(&file)), (embeddings, Some(4)));
+    }
+
+    #[test]
+    fn what_layers_share_is_here_as_far_as_they_are() {
+        let here = |layers| {
+            let offload = Offload { gpu_layers: layers, ..Offload::default() };
+            choose(&offload, &machine(), false).expect("valid").here(3200, 32)
+        };
+        let cases = [
+            (GpuLayers::Auto, 0),
+            (GpuLayers::Some(0), 3200),
+            (GpuLayers::Some(8), 2400),
+            (GpuLayers::Some(99), 0),
+        ];
+        for (layers, expected) in cases {
+            assert_eq!(here(layers), expected, "{layers}");
+        }
+        assert_eq!((Placed::default().here(3200, 32), Placed::default().here(3200, 0)), (3200, 3200));
+    }
+}
