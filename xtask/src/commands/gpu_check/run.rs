@@ -8,7 +8,7 @@ use build_info::BuildInfo;
 
 use crate::compare::Provenance;
 use crate::gpu_check::archive::Contents;
-use crate::gpu_check::report::{Model, Program, Report, SCHEMA_VERSION};
+use crate::gpu_check::report::{Done, Model, Program, Report, SCHEMA_VERSION};
 use crate::gpu_check::{Check, DEFAULTS, Engine, Options, Scratch, Sizes, check_budget, page};
 use crate::ui::Ui;
 use crate::workload::Synthetic;
@@ -65,7 +65,17 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         });
         error.context(format!("nothing can be checked{needs}"))
     })?;
-    report.info = Some(engine.info(LOOK).context("the engine does not start")?);
+    let asked = Instant::now();
+    let info = engine.info(LOOK);
+    process::check_interrupted()?;
+    report.steps.push(Done {
+        step: "info".to_string(),
+        seconds: asked.elapsed().as_secs_f64(),
+        expected: 0.0,
+        // Whatever else works is worth the file.
+        error: info.as_ref().err().map(|error| format!("{error:#}")),
+    });
+    report.info = info.ok();
     let scratch = Scratch::make(&args.scratch.clone().unwrap_or_else(std::env::temp_dir))?;
     let options = Options {
         promises_gpu: report.anneal.build.as_ref().is_some_and(|build| build.cuda.is_some()),
