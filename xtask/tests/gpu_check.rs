@@ -155,6 +155,11 @@ fn a_whole_check_is_one_file_that_shows_everything() {
     ] {
         assert_eq!(verdict(&report, what), expected, "{what}");
     }
+    // The record that lies there is the engine's.
+    assert_eq!(
+        (&report["anneal"]["build"]["profile"], &report["llama_bench"]["build"]),
+        (&json!("cuda-dense"), &Value::Null)
+    );
     let model = &report["models"][0];
     let ratio = &model["comparisons"][0]["ratio"];
     assert!((ratio["median"].as_f64().unwrap() - 2.0).abs() < 1e-9 && ratio["pairs"] == 2, "{ratio}");

@@ -181,7 +181,7 @@ fn program(path: &Path) -> Result<Program> {
     Ok(Program { name, bytes, sha256: fs::digest_file(path)?, build: record_of(path)?.map(Box::new) })
 }
 
-/// The record of a program: in the folder above its own, or of the build in whose tree it was made two above.
+/// The record of a program: its own in an archive, that in the folder above its own, or of the build in whose tree it was made.
 ///
 /// # Errors
 /// When it is there and cannot be read.
@@ -191,7 +191,10 @@ fn record_of(program: &Path) -> Result<Option<BuildInfo>> {
         "{}.build_info.json",
         program.file_name().unwrap_or_default().to_string_lossy()
     ));
-    let above = program.ancestors().skip(2).take(2).map(|folder| folder.join("build_info.json"));
+    // Beside a llama-bench lies the engine, and the record above both is the engine's.
+    let is_bench = program.file_name().is_some_and(|name| name == "llama-bench");
+    let above = program.ancestors().skip(if is_bench { 3 } else { 2 });
+    let above = above.take(if is_bench { 1 } else { 2 }).map(|folder| folder.join("build_info.json"));
     match std::iter::once(own).chain(above).find(|path| path.is_file()) {
         Some(path) => Ok(Some(without_places(BuildInfo::read(&path)?))),
         None => Ok(None),
