@@ -60,6 +60,10 @@ pub enum Error {
     #[error("cannot tell where the model computes: {0}")]
     Placement(String),
 
+    /// What a model takes of memory could not be estimated.
+    #[error("cannot estimate the memory that the model takes: {0}")]
+    Memory(String),
+
     /// llama.cpp refused the model.
     #[error("cannot load {}: {why}{}", path.display(), memory_advice(why))]
     Load {

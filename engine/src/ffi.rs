@@ -28,6 +28,7 @@ mod sampler;
 mod state;
 mod stop;
 mod system;
+mod taken;
 mod threadpool;
 mod variant;
 
@@ -52,6 +53,7 @@ pub use system::{
     TILED, ask_huge_pages, backends, blas_library, blas_threads_obeyed, device_log, exit_now, huge_pages,
     interrupt, interrupted, llama_version, set_blas_threads, start, system_info, turn_off_tiled,
 };
+pub(crate) use taken::Taken;
 pub use threadpool::Threadpool;
 
 /// A token's number in the vocabulary.

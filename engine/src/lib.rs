@@ -74,6 +74,8 @@ pub mod eval;
 #[allow(unsafe_code)]
 pub mod ffi;
 #[doc(hidden)]
+pub mod fit;
+#[doc(hidden)]
 pub mod generate;
 #[doc(hidden)]
 pub mod gpu;

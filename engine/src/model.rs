@@ -9,10 +9,12 @@ use gguf::{GgufFile, Scalar, Value};
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, Collector, Context, Model};
+use crate::fit::{Plan, Seats, Subject};
 use crate::gpu;
 use crate::live::Live;
-use crate::offload;
-use crate::options::{ContextOptions, KvType, LoadMode};
+use crate::log;
+use crate::offload::{self, Placed};
+use crate::options::{ContextOptions, KvType, LoadMode, ModelOptions};
 use crate::serve::embed::is_causal;
 use crate::settings::{CTX_STEP, Settings, Source};
 use crate::threads;
@@ -25,7 +27,14 @@ use crate::variant::Variant;
 /// its pages: the alternative is the out-of-memory killer.
 ///
 /// Where the settings require a GPU, one must have it: see [`gpu`].
+///
+/// Where the number of layers on devices is left open, it is as many as find room there: see [`fit`].
 pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>> {
+    open_for(path, settings, live, Seats::default())
+}
+
+/// The same for other contexts than one of one sequence, which is what layers are given room beside.
+pub(crate) fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Seats) -> Result<Arc<Model>> {
     let file = GgufFile::open(path)?;
     let others = file.other_parts()?;
     if !settings.tiled.value && settings.tiled.source != Source::Environment {
@@ -41,6 +50,15 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
     // Before minutes of loading.
     gpu::require_device(path, settings, live)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
+    let plan = plan(&parts, path, settings, live, &placed, seats);
+    let (placed, options) = match &plan {
+        Some(plan) => {
+            gpu::require_room(path, plan, settings, live)?;
+            let options = ModelOptions { offload: plan.offload.clone(), ..settings.model_options() };
+            (offload::place(&plan.offload)?, options)
+        }
+        None => (placed, settings.model_options()),
+    };
     let weights = offload::local_weights(&parts, &placed);
     let size = Bytes(weights.0.saturating_add(adapters_size(&file, settings)?.0));
     if file.get("general.type") == Some(&Value::Scalar(Scalar::String("adapter".to_string()))) {
@@ -60,13 +78,46 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
                 .to_string(),
         });
     }
-    let model = Model::load_as(path, &settings.model_options(), &settings.variant)?;
+    let model = Model::load_as(path, &options, &settings.variant)?;
+    if let Some(plan) = plan {
+        model.set_plan(plan);
+    }
     if !model.is_decoder_only() {
         let what = "has an encoder: this program runs models that generate text with a decoder alone";
         return Err(Error::NotGenerative { path: path.to_path_buf(), what });
     }
     gpu::require(&model, settings, live)?;
     Ok(model)
+}
+
+/// How many layers find room on devices, where that is to be found; says so where it is not all of them, since each that stays
+/// on the host is waited for at every token. Where llama.cpp cannot tell, loading goes on as if all had room, and says what is
+/// wrong with the model.
+fn plan(
+    parts: &[&GgufFile],
+    path: &Path,
+    settings: &Settings,
+    live: &Live,
+    placed: &Placed,
+    seats: Seats,
+) -> Option<Plan> {
+    let found = Subject::new(parts, path, settings, live, placed, seats).and_then(|subject| subject.plan());
+    match found {
+        Ok(Some(plan)) => {
+            match plan.is_whole(settings) {
+                true => tracing::info!("{plan}"),
+                false => log::note(&plan.to_string()),
+            }
+            Some(plan)
+        }
+        Ok(None) => None,
+        Err(why) => {
+            tracing::debug!(
+                "all layers are given to devices, since it cannot be told how many find room: {why}"
+            );
+            None
+        }
+    }
 }
 
 /// Size of the weights of the adapters that `settings` want of the model that begins with `file`, which go with it.
@@ -180,7 +231,7 @@ fn check_memory(
     mend: &'static str,
 ) -> Result<()> {
     let (placed, n_layer) = (model.placed(), model.n_layer());
-    let weights = if is_pageable(settings) { 0 } else { placed.here(model.size(), n_layer) };
+    let weights = if is_pageable(settings) { 0 } else { model.size().saturating_sub(model.on_devices()) };
     // What was available before the weights took their part.
     let available = live.memory().map(|available| Bytes(available.0.saturating_sub(weights)));
     let cache = cache_size(model, options);

@@ -196,13 +196,22 @@ pub struct ModelOptions {
     pub repack: bool,
     /// Whether only the vocabulary is loaded: such a model tokenises and does nothing else.
     pub vocab_only: bool,
+    /// Whether nothing is read and nothing allocated: of such a model and its contexts it can be told what they would take,
+    /// and they compute nothing.
+    pub no_alloc: bool,
     /// Which devices take which layers.
     pub offload: Offload,
 }
 
 impl Default for ModelOptions {
     fn default() -> Self {
-        Self { load_mode: LoadMode::default(), repack: true, vocab_only: false, offload: Offload::default() }
+        Self {
+            load_mode: LoadMode::default(),
+            repack: true,
+            vocab_only: false,
+            no_alloc: false,
+            offload: Offload::default(),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use build_info::{Policy, ThreadBudget, promised_device, threads};
+use build_info::{Bytes, Policy, ThreadBudget, promised_device, threads};
 use serde::Serialize;
 
 use crate::asked_threads::{self, Asked};
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{MAX_THREADS, TILED};
 use crate::kernels;
 use crate::live::{Blas, Live};
-use crate::offload::{Devices, GpuLayers, Offload, TensorSplit, Workers};
+use crate::offload::{CpuMoe, DEFAULT_FIT_TARGET, Devices, GpuLayers, Offload, TensorSplit, Workers};
 use crate::options::{
     Affinity, FlashAttention, KvType, LoadMode, ModelOptions, RequireGpu, SplitLayout, SplitMode,
 };
@@ -104,6 +104,8 @@ pub struct Requested {
     pub type_v: Option<KvType>,
     pub flash_attention: Option<FlashAttention>,
     pub gpu_layers: Option<GpuLayers>,
+    pub n_cpu_moe: Option<CpuMoe>,
+    pub fit_target: Option<Bytes>,
     pub devices: Option<Devices>,
     pub split_mode: Option<SplitMode>,
     pub tensor_split: Option<TensorSplit>,
@@ -170,6 +172,10 @@ pub struct Settings {
     pub flash_attention: Setting<FlashAttention>,
     /// How many layers go to devices.
     pub gpu_layers: Setting<GpuLayers>,
+    /// Of how many layers of a mixture the experts stay in the host's memory.
+    pub n_cpu_moe: Setting<CpuMoe>,
+    /// Memory that stays free on each device where the number of layers is found.
+    pub fit_target: Setting<Bytes>,
     /// Which devices may take them.
     pub devices: Setting<Devices>,
     /// How several devices share a model.
@@ -355,6 +361,8 @@ impl Settings {
                 FlashAttention::default(),
             ),
             gpu_layers: Setting::or_default(requested.gpu_layers, GpuLayers::default()),
+            n_cpu_moe: Setting::or_default(requested.n_cpu_moe, CpuMoe::default()),
+            fit_target: Setting::or_default(requested.fit_target, DEFAULT_FIT_TARGET),
             devices: Setting::or_default(requested.devices.clone(), Devices::default()),
             split_mode: Setting::or_default(requested.split_mode, SplitMode::default()),
             tensor_split: Setting::or_default(requested.tensor_split.clone(), TensorSplit::default()),
@@ -417,6 +425,7 @@ impl Settings {
             load_mode: self.load_mode.value,
             repack: self.repack.value,
             vocab_only: false,
+            no_alloc: false,
             offload: self.offload(),
         }
     }
@@ -425,6 +434,8 @@ impl Settings {
     pub fn offload(&self) -> Offload {
         Offload {
             gpu_layers: self.gpu_layers.value,
+            n_cpu_moe: self.n_cpu_moe.value,
+            fit_target: self.fit_target.value,
             devices: self.devices.value.clone(),
             split_mode: self.split_mode.value,
             tensor_split: self.tensor_split.value.clone(),
@@ -496,6 +507,8 @@ impl Settings {
             line("cache-type-v", &self.type_v, self.type_v.value),
             line("flash-attn", &self.flash_attention, self.flash_attention.value),
             line("gpu-layers", &self.gpu_layers, self.gpu_layers.value),
+            line("n-cpu-moe", &self.n_cpu_moe, self.n_cpu_moe.value),
+            line("fit-target", &self.fit_target, self.fit_target.value),
             line("devices", &self.devices, &self.devices.value),
             line("split-mode", &self.split_mode, self.split_mode.value),
             line("tensor-split", &self.tensor_split, &self.tensor_split.value),
@@ -790,7 +803,7 @@ mod tests {
     fn every_setting_is_explained() {
         let settings = Settings::resolve(&Requested::default(), &live(2)).expect("valid");
         let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-        assert_eq!(names.len(), 37);
+        assert_eq!(names.len(), 39);
         assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
     }
 }

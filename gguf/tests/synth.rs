@@ -83,7 +83,7 @@ fn presets_are_known_by_their_names() {
     assert_eq!(
         error,
         "unknown preset \"huge\": use one of tiny, moe-tiny, bert-tiny, swa-tiny, small-qwen2, small-llama, qwen2.5-1.5b-4l, llama-1b-4l, \
-         llama-1b, qwen2.5-1.5b"
+         llama-1b, moe-1b, qwen2.5-1.5b"
     );
 }
 

@@ -181,7 +181,7 @@ impl Looks {
 }
 
 /// The whole cards that `CUDA_VISIBLE_DEVICES` leaves: the parts that MIG makes of one tell nothing of themselves.
-fn visible(driver: &Nvml) -> Vec<(String, Device<'_>)> {
+pub(crate) fn visible(driver: &Nvml) -> Vec<(String, Device<'_>)> {
     let devices: Vec<Device<'_>> = driver.devices().into_iter().flatten().flatten().collect();
     let identities: Vec<Identity> =
         devices.iter().map(|device| Identity { uuid: device.uuid(), card: None }).collect();

@@ -2,6 +2,7 @@
 //! interval. The orchestrator compares builds with it, the engine settings.
 
 pub mod anchor;
+pub mod cards;
 pub mod conditions;
 pub mod cpu_time;
 pub mod disturbance;

@@ -15,7 +15,7 @@ typedef struct {
 
 typedef struct Device {
     char name[96], uuid[96];
-    Series capability, total, used, utilisation, power, clock, energy, handle, mig, mode;
+    Series capability, total, used, utilisation, power, clock, energy, handle, mig, mode, most_sm, most_memory, bus;
     int instances;
     struct Device *parts[8];
 } Device;
@@ -91,6 +91,9 @@ static void read_script(void) {
         else if (!strcmp(word, "mhz")) series(&device->clock, rest);
         else if (!strcmp(word, "millijoules")) series(&device->energy, rest);
         else if (!strcmp(word, "handle")) series(&device->handle, rest);
+        else if (!strcmp(word, "most-sm-mhz")) series(&device->most_sm, rest);
+        else if (!strcmp(word, "most-memory-mhz")) series(&device->most_memory, rest);
+        else if (!strcmp(word, "bus-bits")) series(&device->bus, rest);
         else if (!strcmp(word, "mig")) series(&device->mig, rest);
         else if (!strcmp(word, "mode")) series(&device->mode, rest);
     }
@@ -189,6 +192,10 @@ int nvmlDeviceGetPowerUsage(Device *device, unsigned *milliwatts) { return numbe
 int nvmlDeviceGetClockInfo(Device *device, int type, unsigned *mhz) {
     return type == 1 ? number(&device->clock, mhz) : 2;
 }
+int nvmlDeviceGetMaxClockInfo(Device *device, int type, unsigned *mhz) {
+    return type == 1 ? number(&device->most_sm, mhz) : type == 2 ? number(&device->most_memory, mhz) : 2;
+}
+int nvmlDeviceGetMemoryBusWidth(Device *device, unsigned *bits) { return number(&device->bus, bits); }
 int nvmlDeviceGetTotalEnergyConsumption(Device *device, unsigned long long *millijoules) {
     long long value;
     int error = take(&device->energy, &value);

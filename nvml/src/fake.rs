@@ -12,6 +12,7 @@
 //!   total 143771                memory in MiB; `used` the same
 //!   utilisation 0 90 95 -15     one a call, the last again and again; a negative one is an error, here a lost card
 //!   milliwatts 70000 500000     power; `mhz` the clock, `millijoules` the energy
+//!   most-memory-mhz 3201        highest clock of the memory; `most-sm-mhz`, `bus-bits` the other limits
 //!   handle -4                   what looking it up ends with
 //!   mig 1                       MIG is on
 //!   mode 3                      who may compute on it: 0 everybody, 2 nobody, 3 one process at a time

@@ -30,6 +30,27 @@ pub struct Sample {
     pub joules: Option<f64>,
 }
 
+/// What a card can do at most. What it does not tell is `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Highest clock of the multiprocessors in MHz.
+    pub sm_mhz: Option<u32>,
+    /// Highest clock of the memory in MHz.
+    pub memory_mhz: Option<u32>,
+    /// Width of the memory's bus in bits.
+    pub memory_bus_bits: Option<u32>,
+}
+
+impl Limits {
+    /// Bytes a second that the memory can move by its clock and its bus: two words of the bus's width a clock, as the driver
+    /// counts clocks of GDDR and of HBM (an H100's 2,619 MHz and 5,120 bits are the 3.35 TB/s of its data sheet). No program
+    /// reaches it.
+    pub fn memory_bandwidth(&self) -> Option<f64> {
+        let (mhz, bits) = (self.memory_mhz?, self.memory_bus_bits?);
+        Some(2.0 * f64::from(mhz) * 1e6 * f64::from(bits) / 8.0).filter(|bandwidth| *bandwidth > 0.0)
+    }
+}
+
 /// Who may compute on a card: `nvmlComputeMode_t`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ComputeMode {
@@ -72,6 +93,9 @@ struct RawUtilisation {
 /// `NVML_CLOCK_SM`.
 const SM: c_uint = 1;
 
+/// `NVML_CLOCK_MEM`.
+const MEMORY: c_uint = 2;
+
 /// Room for a text: NVML's largest constants are 96 bytes.
 const ROOM: usize = 256;
 
@@ -113,6 +137,8 @@ pub(crate) struct Functions {
     power: Option<DeviceNumber>,
     energy: Option<DeviceLong>,
     clock: Option<Clock>,
+    most_clock: Option<Clock>,
+    bus_width: Option<DeviceNumber>,
     error_string: Option<ErrorString>,
 }
 
@@ -164,6 +190,8 @@ impl Functions {
             power: find!("nvmlDeviceGetPowerUsage"),
             energy: find!("nvmlDeviceGetTotalEnergyConsumption"),
             clock: find!("nvmlDeviceGetClockInfo"),
+            most_clock: find!("nvmlDeviceGetMaxClockInfo"),
+            bus_width: find!("nvmlDeviceGetMemoryBusWidth"),
             error_string: find!("nvmlErrorString"),
         })
     }
@@ -273,6 +301,20 @@ impl Functions {
         // SAFETY: a place for the handle.
         done(unsafe { instance(device, index, &mut handle) })?;
         Ok(Handle(handle))
+    }
+
+    /// The highest clocks of the multiprocessors and of the memory in MHz, and the width of the memory's bus in bits.
+    pub fn limits(&self, Handle(device): Handle) -> Limits {
+        let clock = |kind: c_uint| {
+            let most = self.most_clock?;
+            // SAFETY: a place for the number.
+            number(|place| unsafe { most(device, kind, place) }).ok()
+        };
+        let bus = |width: DeviceNumber| {
+            // SAFETY: a place for the number.
+            number(|place| unsafe { width(device, place) }).ok()
+        };
+        Limits { sm_mhz: clock(SM), memory_mhz: clock(MEMORY), memory_bus_bits: self.bus_width.and_then(bus) }
     }
 
     /// An error where all that the library can ask failed, and not only for want of such a figure.

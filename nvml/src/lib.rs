@@ -18,7 +18,7 @@ pub mod fake;
 use std::path::{Path, PathBuf};
 
 pub use fault::Fault;
-pub use ffi::{ComputeMode, Memory, Sample};
+pub use ffi::{ComputeMode, Limits, Memory, Sample};
 pub use visible::{Identity, Selection};
 
 use ffi::{Functions, Handle};
@@ -167,6 +167,11 @@ impl Device<'_> {
     /// Only where the card answers nothing any more; a figure that it does not have is absent.
     pub fn sample(&self) -> Result<Sample, Fault> {
         self.nvml.functions.sample(self.handle).map_err(|code| self.fault("state", code))
+    }
+
+    /// What it can do at most.
+    pub fn limits(&self) -> Limits {
+        self.nvml.functions.limits(self.handle)
     }
 
     fn fault(&self, what: &str, code: u32) -> Fault {

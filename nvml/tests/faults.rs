@@ -9,8 +9,8 @@ const H200: &str =
 #[test]
 fn cards_and_their_figures_are_read() {
     let fake = Fake::new(&format!(
-        "{H200} used 600\n mode 3\n utilisation 87\n milliwatts 412500\n mhz 1980\n millijoules 7500\ndevice\n name Tesla T4\n \
-         capability 7 5\n total 15360\n"
+        "{H200} used 600\n mode 3\n utilisation 87\n milliwatts 412500\n mhz 1980\n millijoules 7500\n most-sm-mhz 1980\n \
+         most-memory-mhz 2619\n bus-bits 5120\ndevice\n name Tesla T4\n capability 7 5\n total 15360\n"
     ));
     {
         let nvml = Nvml::start(&fake.place()).unwrap();
@@ -27,6 +27,14 @@ fn cards_and_their_figures_are_read() {
         let sample = card.sample().unwrap();
         assert_eq!((sample.utilisation, sample.memory_used), (Some(0.87), Some(600 << 20)));
         assert_eq!((sample.watts, sample.sm_mhz, sample.joules), (Some(412.5), Some(1980), Some(7.5)));
+        let limits = card.limits();
+        assert_eq!(
+            (limits.sm_mhz, limits.memory_mhz, limits.memory_bus_bits),
+            (Some(1980), Some(2619), Some(5120))
+        );
+        // An H100's 3.35 TB/s.
+        assert_eq!(limits.memory_bandwidth().map(|bandwidth| (bandwidth / 1e10).round()), Some(335.0));
+        assert_eq!(devices[1].limits(), nvml::Limits::default());
         // What a card does not tell is no fault.
         let sample = devices[1].sample().unwrap();
         assert_eq!((sample.utilisation, sample.watts, devices[1].uuid()), (None, None, None));

@@ -6,6 +6,7 @@ mod commands;
 mod compare;
 mod exit;
 mod fs;
+mod gpu_check;
 mod models;
 mod openblas;
 mod optimize;

@@ -82,8 +82,15 @@ impl Program {
         }
     }
 
-    /// Where it lies; compiled when it is not there or of other sources.
     fn compiled(&self, workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
+        self.compiled_with(&[], workspace, ui)
+    }
+
+    /// Where it lies; compiled when it is not there or of other sources. `more` are arguments of cargo.
+    ///
+    /// # Errors
+    /// When it cannot be compiled.
+    pub fn compiled_with(&self, more: &[&str], workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
         #[derive(Default, Deserialize)]
         #[serde(default)]
         struct Message {
@@ -98,6 +105,7 @@ impl Program {
             .args(["build", "--release", "--locked", "--package", self.name, "--bin", self.name])
             .args(["--no-default-features", "--features", self.features])
             .args(["--message-format", "json-render-diagnostics"])
+            .args(more)
             // Build scripts that look at one run again when it is another one: what cargo set for xtask, and what is
             // meant for archives.
             .without(|name| {

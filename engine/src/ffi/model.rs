@@ -3,13 +3,14 @@
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use llama_sys as sys;
 
 use super::devices::watch_workers;
 use super::{Device, MAX_DEVICES, Message, Token, c_path, owned, start, variant};
 use crate::error::{Error, Result};
+use crate::fit::Plan;
 use crate::offload::{self, Placed};
 use crate::options::{LoadMode, ModelOptions, SplitMode};
 use crate::variant::Variant;
@@ -23,6 +24,7 @@ pub struct Model {
     on_devices: u64,
     n_ctx_train: u32,
     placed: Placed,
+    plan: OnceLock<Plan>,
     pub(super) variant: variant::Applied,
 }
 
@@ -61,15 +63,39 @@ impl Model {
             .map(|list| list.iter().map(Device::raw).chain([std::ptr::null_mut()]).collect());
         let mut shares = options.offload.tensor_split.0.clone();
         shares.resize(MAX_DEVICES.max(shares.len()), 0.0);
+        // Of the host: patterns of names, and the CPU's kind of buffer, from which llama.cpp goes on to its repacked ones.
+        let on_host = match placed.takers.is_empty() {
+            true => Vec::new(),
+            false => options.offload.n_cpu_moe.patterns(),
+        };
+        let on_host: Vec<CString> = on_host.into_iter().filter_map(|text| CString::new(text).ok()).collect();
+        // SAFETY: looks up a static value.
+        let cpu = unsafe { sys::ggml_backend_cpu_buffer_type() };
+        let end =
+            sys::llama_model_tensor_buft_override { pattern: std::ptr::null(), buft: std::ptr::null_mut() };
+        let overrides: Vec<sys::llama_model_tensor_buft_override> = on_host
+            .iter()
+            .map(|text| sys::llama_model_tensor_buft_override { pattern: text.as_ptr(), buft: cpu })
+            .chain([end])
+            .collect();
         let file = c_path(path)?;
         let mut message = Message::new();
         let (err, err_size) = message.parts();
-        // SAFETY: `file`, `params`, the lists and the message buffer outlive the call, and llama.cpp copies the lists.
+        // SAFETY: `file`, `params`, the lists and the message buffer outlive the call, and llama.cpp copies the lists, but for
+        // the overrides, at which it looks no more once the model is loaded.
         let raw = unsafe {
             let mut params = sys::llama_model_default_params();
             params.load_mode = load_mode(options.load_mode);
             params.use_extra_bufts = options.repack;
             params.vocab_only = options.vocab_only;
+            if options.no_alloc {
+                // llama.cpp maps nothing then, and asserts that.
+                params.no_alloc = true;
+                params.load_mode = sys::LLAMA_LOAD_MODE_NONE;
+            }
+            if !on_host.is_empty() {
+                params.tensor_buft_overrides = overrides.as_ptr();
+            }
             params.devices = devices.as_mut().map_or(std::ptr::null_mut(), |list| list.as_mut_ptr());
             if !placed.takers.is_empty() {
                 params.n_gpu_layers = options.offload.gpu_layers.number();
@@ -92,11 +118,11 @@ impl Model {
         let on_devices = unsafe { sys::anneal_device_bytes() };
         // SAFETY: reads a field.
         let n_ctx_train = unsafe { sys::llama_model_n_ctx_train(raw.as_ptr()) }.max(0).cast_unsigned();
-        let applied = variant::Applied::default();
+        let (applied, plan) = (variant::Applied::default(), OnceLock::new());
         let path = path.to_path_buf();
         watch_workers();
         let mut model =
-            Model { raw, vocab, path, repacked, on_devices, n_ctx_train, placed, variant: applied };
+            Model { raw, vocab, path, repacked, on_devices, n_ctx_train, placed, plan, variant: applied };
         model.apply(variant)?;
         Ok(Arc::new(model))
     }
@@ -109,6 +135,16 @@ impl Model {
     /// Where its layers are.
     pub fn placed(&self) -> &Placed {
         &self.placed
+    }
+
+    /// How it was found where they are; `None` where nothing was to be found.
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.get()
+    }
+
+    /// Keeps in mind how it was found where its layers are; once.
+    pub(crate) fn set_plan(&self, plan: Plan) {
+        let _ = self.plan.set(plan);
     }
 
     /// `qwen2 1.5B Q4_K - Medium`.

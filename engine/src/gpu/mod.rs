@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, DeviceKind, Model};
+use crate::fit::Plan;
 use crate::live::Live;
 use crate::options::RequireGpu;
 use crate::placement;
@@ -74,6 +75,24 @@ pub(crate) fn require_device(path: &Path, settings: &Settings, live: &Live) -> R
     }
     let what = format!("cannot run {}: no GPU came up, and {}", path.display(), wanted(settings, live));
     Err(refusal(&what, reasons(&Evidence::gather(live)), ON_THE_CPU))
+}
+
+/// Sees, before `path` is loaded as `plan` says, that at least a layer finds room on a device where `settings` require one.
+///
+/// # Errors
+/// [`Error::NoGpu`]
+pub(crate) fn require_room(path: &Path, plan: &Plan, settings: &Settings, live: &Live) -> Result<()> {
+    if settings.require_gpu.value == RequireGpu::No || plan.layers > 0 {
+        return Ok(());
+    }
+    let (devices, path) = (placement::devices().join(", "), path.display());
+    let what = format!(
+        "cannot run {path}: {devices} came up and has no room for a layer, and {}",
+        wanted(settings, live)
+    );
+    let mend = "end what else is on it (`nvidia-smi` shows that), lower -c and -ub, make the cache smaller with -ctk q8_0 \
+                -ctv q8_0, take a smaller quantisation, or keep less free with --fit-target";
+    Err(refusal(&what, vec![Reason::new(plan.to_string(), mend)], ON_THE_CPU))
 }
 
 /// Sees that `model` is where `settings` require it to be: a part of it on devices, or (`full`) all of its layers, its cache and

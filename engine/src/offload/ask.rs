@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// How many layers of a model go to devices, counted from the last one; the output counts as one more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuLayers {
-    /// All where there is a device, none where there is none.
+    /// As many as find room on the devices that there are: see [`crate::fit`].
     #[default]
     Auto,
     /// All; an error where there is no device.
@@ -53,6 +53,75 @@ impl FromStr for GpuLayers {
             "all" | "-1" => Ok(GpuLayers::All),
             _ => match text.parse::<u32>() {
                 Ok(layers) if layers <= i32::MAX.cast_unsigned() => Ok(GpuLayers::Some(layers)),
+                _ => Err(format!("{text:?} is no number of layers: use 0 or more, all or auto")),
+            },
+        }
+    }
+}
+
+/// Of how many layers of a mixture, counted from the first one, the experts stay in the host's memory, while the rest of the
+/// layer is where layers go: of the experts a token reads a few, and of all else everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CpuMoe {
+    /// As many as must, so that all layers find room, where the number of layers is `auto`; else none.
+    #[default]
+    Auto,
+    /// All.
+    All,
+    /// So many.
+    Some(u32),
+}
+
+/// The experts' matrices, as llama.cpp's own tools match them (`LLM_FFN_EXPS_REGEX` of common/common.h).
+const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
+
+impl CpuMoe {
+    /// How many of a model with `layers` layers; none where that is still to be found.
+    pub fn of(self, layers: u32) -> u32 {
+        match self {
+            CpuMoe::Auto => 0,
+            CpuMoe::All => layers,
+            CpuMoe::Some(some) => some.min(layers),
+        }
+    }
+
+    /// Patterns of the names of tensors that stay.
+    pub(crate) fn patterns(self) -> Vec<String> {
+        match self {
+            CpuMoe::Auto => Vec::new(),
+            CpuMoe::All => vec![EXPERTS.to_string()],
+            // llama.cpp compiles each for every tensor: one pattern for all layers.
+            CpuMoe::Some(0) => Vec::new(),
+            CpuMoe::Some(some) => {
+                let layers: Vec<String> = (0..some.min(MOST_LAYERS)).map(|layer| layer.to_string()).collect();
+                vec![format!(r"blk\.({}){EXPERTS}", layers.join("|"))]
+            }
+        }
+    }
+}
+
+/// More than any model has (llama.cpp's `LLAMA_MAX_LAYERS` is 512).
+const MOST_LAYERS: u32 = 512;
+
+impl fmt::Display for CpuMoe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CpuMoe::Auto => f.pad("auto"),
+            CpuMoe::All => f.pad("all"),
+            CpuMoe::Some(layers) => fmt::Display::fmt(layers, f),
+        }
+    }
+}
+
+impl FromStr for CpuMoe {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(CpuMoe::Auto),
+            "all" => Ok(CpuMoe::All),
+            _ => match text.parse::<u32>() {
+                Ok(layers) if layers <= i32::MAX.cast_unsigned() => Ok(CpuMoe::Some(layers)),
                 _ => Err(format!("{text:?} is no number of layers: use 0 or more, all or auto")),
             },
         }

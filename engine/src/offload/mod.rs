@@ -5,17 +5,28 @@ mod ask;
 mod place;
 mod worker;
 
-pub use ask::{Devices, GpuLayers, TensorSplit};
+pub use ask::{CpuMoe, Devices, GpuLayers, TensorSplit};
 pub use place::{Placed, local_weights, n_layer, place, place_for};
 pub use worker::{DEFAULT_PORT, NO_RPC, Worker, Workers, connect};
 
+use build_info::Bytes;
+
 use crate::options::SplitMode;
+
+/// What stays free on each device unless told otherwise: for what other programs take meanwhile, a screen for one, and for
+/// what the estimate does not know. llama.cpp's tools keep 1024 MiB (`--fit-target`), from a number of layers that they reckon
+/// likewise; on a card of 8 GiB that is four layers of an 8B model.
+pub const DEFAULT_FIT_TARGET: Bytes = Bytes::mib(512);
 
 /// What is asked for, of one model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offload {
     /// How many layers go to devices.
     pub gpu_layers: GpuLayers,
+    /// Of how many layers of a mixture the experts stay on the host.
+    pub n_cpu_moe: CpuMoe,
+    /// What stays free on each device, where the number of layers is found.
+    pub fit_target: Bytes,
     /// Which devices may take them.
     pub devices: Devices,
     /// How several devices share them.
@@ -34,6 +45,8 @@ impl Default for Offload {
     fn default() -> Self {
         Self {
             gpu_layers: GpuLayers::default(),
+            n_cpu_moe: CpuMoe::default(),
+            fit_target: DEFAULT_FIT_TARGET,
             devices: Devices::default(),
             split_mode: SplitMode::default(),
             tensor_split: TensorSplit::default(),

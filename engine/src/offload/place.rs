@@ -3,7 +3,7 @@
 use build_info::Bytes;
 use gguf::{GgufFile, Scalar, Value};
 
-use super::{Devices, GpuLayers, Offload, worker};
+use super::{CpuMoe, Devices, GpuLayers, Offload, worker};
 use crate::error::{Error, Result};
 use crate::ffi::{Device, DeviceKind, MAX_DEVICES, devices};
 use crate::kernels;
@@ -19,6 +19,8 @@ pub struct Placed {
     pub takers: Vec<Device>,
     /// How many layers they take.
     pub layers: GpuLayers,
+    /// Of how many of them the experts stay on the host.
+    pub n_cpu_moe: CpuMoe,
     /// Whether weights of the host may lie in memory that devices read fast. It pays where they compute on them, and weights
     /// that lie there are not repacked for the CPU.
     pub host_buffers: bool,
@@ -126,6 +128,7 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
         list: (!as_llama).then(|| takers.clone()),
         takers,
         layers: offload.gpu_layers,
+        n_cpu_moe: offload.n_cpu_moe,
         host_buffers: offload.op_offload,
     })
 }
@@ -201,7 +204,9 @@ pub fn local_weights(parts: &[&GgufFile], placed: &Placed) -> Bytes {
     let first = (n_layer + 1).saturating_sub(placed.layers_of(n_layer));
     // The embeddings of tokens are looked up on the host; the output is beyond the last layer.
     let stays = |name: &str| match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-        Some((layer, _)) => layer.parse::<u32>().is_ok_and(|layer| layer < first),
+        Some((layer, own)) => layer.parse::<u32>().is_ok_and(|layer| {
+            layer < first || (layer < placed.n_cpu_moe.of(n_layer) && own.contains("exps."))
+        }),
         None => name.starts_with("token_embd") || first > n_layer,
     };
     let tensors = parts.iter().flat_map(|part| part.tensors());

@@ -177,7 +177,7 @@ impl Config {
             log_format log_level log_prompts);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
             n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
-            gpu_layers devices split_mode tensor_split main_gpu kv_offload op_offload workers require_gpu
+            gpu_layers n_cpu_moe fit_target devices split_mode tensor_split main_gpu kv_offload op_offload workers require_gpu
             greedy temperature top_k top_p min_p seed);
         self.engine.variant = self.engine.variant.or(other.engine.variant);
         self

@@ -44,6 +44,9 @@ pub enum Preset {
     Llama1B4L,
     /// Qwen2.5-1.5B cut to 4 layers, likewise. 0.8 GB as F16.
     Qwen2_5_1_5B4L,
+    /// Granite 3.0 1B A400M's sizes in qwen3moe's graph: 24 layers, 1,024 wide, 8 of 32 experts, 49,152 tokens, tied
+    /// embeddings. 2.7 GB as F16.
+    Moe1B,
     /// A mixture of experts of some megabytes: qwen3moe, 3 layers, 256 wide, 2 of 8 experts, an output matrix of
     /// its own.
     MoeTiny,
@@ -55,7 +58,7 @@ pub enum Preset {
 
 impl Preset {
     /// All presets, the smallest first.
-    pub fn all() -> [Self; 10] {
+    pub fn all() -> [Self; 11] {
         [
             Self::Tiny,
             Self::MoeTiny,
@@ -66,6 +69,7 @@ impl Preset {
             Self::Qwen2_5_1_5B4L,
             Self::Llama1B4L,
             Self::Llama1B,
+            Self::Moe1B,
             Self::Qwen2_5_1_5B,
         ]
     }
@@ -80,6 +84,7 @@ impl Preset {
             Self::Llama1B => "llama-1b",
             Self::Llama1B4L => "llama-1b-4l",
             Self::Qwen2_5_1_5B4L => "qwen2.5-1.5b-4l",
+            Self::Moe1B => "moe-1b",
             Self::MoeTiny => "moe-tiny",
             Self::SwaTiny => "swa-tiny",
             Self::BertTiny => "bert-tiny",

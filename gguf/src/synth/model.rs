@@ -339,7 +339,22 @@ mod tests {
     #[test]
     fn presets_have_the_real_models_parameter_counts() {
         // Without biases and norms to be counted by hand: the sums of the published shapes.
-        let cases = [(Preset::Qwen2_5_1_5B, 1_543_714_304), (Preset::Llama1B, 1_235_814_432)];
+        let cases = [
+            (Preset::Qwen2_5_1_5B, 1_543_714_304),
+            (Preset::Llama1B, 1_235_814_432),
+            // Embedding and its norm; attention, router, three matrices of each expert, four norms of each layer.
+            (
+                Preset::Moe1B,
+                49_152 * 1024
+                    + 1024
+                    + 24 * (2 * 1024 * 1024
+                        + 2 * 1024 * 512
+                        + 32 * 1024
+                        + 3 * 1024 * 512 * 32
+                        + 2 * 1024
+                        + 2 * 64),
+            ),
+        ];
         for (preset, parameters) in cases {
             let sum: u64 = tensors(preset.shape(), Precision::F16)
                 .iter()

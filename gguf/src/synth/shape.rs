@@ -159,6 +159,23 @@ const QWEN2_5_1_5B_4L: Shape = Shape { layers: 4, ..QWEN2_5_1_5B };
 
 const LLAMA_1B_4L: Shape = Shape { layers: 4, ..LLAMA_1B };
 
+/// As ibm-granite/granite-3.0-1b-a400m-base's config.json has it, but for three tokens of the vocabulary, for a context that
+/// holds a long run, and for Qwen3's norms of queries and keys.
+const MOE_1B: Shape = Shape {
+    architecture: Architecture::Qwen3Moe,
+    vocabulary: 49_152,
+    embedding: 1024,
+    layers: 24,
+    heads: 16,
+    kv_heads: 8,
+    head: 64,
+    experts: Some(Experts { count: 32, used: 8, feed_forward: 512 }),
+    context: 32_768,
+    rms_epsilon: 1e-6,
+    tied: true,
+    ..TINY
+};
+
 const MOE_TINY: Shape = Shape {
     architecture: Architecture::Qwen3Moe,
     layers: 3,
@@ -203,6 +220,7 @@ impl Preset {
             Self::Llama1B => &LLAMA_1B,
             Self::Llama1B4L => &LLAMA_1B_4L,
             Self::Qwen2_5_1_5B4L => &QWEN2_5_1_5B_4L,
+            Self::Moe1B => &MOE_1B,
             Self::MoeTiny => &MOE_TINY,
             Self::SwaTiny => &SWA_TINY,
             Self::BertTiny => &BERT_TINY,

@@ -23,6 +23,7 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
             "csrc/remote.cpp",
             "csrc/imatrix.cpp",
             "csrc/sampler.cpp",
+            "csrc/taken.cpp",
         ])
         .include(crate::HEADERS)
         .includes(&link.include)

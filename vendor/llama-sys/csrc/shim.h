@@ -289,6 +289,21 @@ bool anneal_placement_place(const struct anneal_placement * placement, size_t in
 bool anneal_placement_held(const struct anneal_placement * placement, size_t index, struct anneal_held * held);
 bool anneal_placement_op(const struct anneal_placement * placement, size_t index, struct anneal_op * op);
 
+// What is taken of one kind of buffer, in bytes; see taken.cpp.
+struct anneal_taken {
+    const char * device;  // CUDA0; CPU
+    const char * buffer;  // CUDA0, CUDA_Host, CPU_REPACK, …
+    bool         host;    // whether it lies in the host's memory, whosever it is
+    uint64_t     weights;
+    uint64_t     cache;
+    uint64_t     compute;
+};
+
+// What a context and its model take, or would take if the model was loaded with `no_alloc`. Writes at most `n_taken` and
+// returns how many there are; 0 on failure. A mapped file counts with all that lies between its first and last tensor.
+size_t anneal_taken_of(
+        const struct llama_context * ctx, struct anneal_taken * taken, size_t n_taken, char * err, size_t err_size);
+
 // What the BLAS library calls itself, cut to fit; false where no BLAS is linked.
 bool anneal_blas_library(char * text, size_t size);
 

@@ -11,6 +11,7 @@ mod detect;
 pub mod dist;
 mod doctor;
 mod gate;
+mod gpu_check;
 mod install;
 mod link;
 mod model;
@@ -116,6 +117,8 @@ enum Command {
     Audit(audit::Args),
     /// Compare a build's logits with those of a scalar build
     Gate(gate::Args),
+    /// Check what an NVIDIA GPU does with our build: in minutes, from one archive, into one file
+    GpuCheck(gpu_check::Args),
     /// Link the engine with a libllama that was made by hand, to try a change of it
     Link(link::Args),
     /// Pack a build into an archive for other machines
@@ -158,6 +161,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
         Command::Report(args) => report::run(args, ui),
         Command::Audit(args) => audit::run(args, ui),
         Command::Gate(args) => gate::run(args, ui),
+        Command::GpuCheck(args) => gpu_check::run(args, ui),
         Command::Link(args) => link::run(args, ui),
         Command::Dist(args) => dist::run(args, ui),
         Command::Publish(args) => publish::run(args, ui),

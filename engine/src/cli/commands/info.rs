@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use crate::allocator::Memory;
 use crate::ffi::{Device, DeviceKind};
+use crate::fit::{self, Estimate};
 use crate::gpu::{self, State};
 use crate::kernels::Loaded;
 use crate::live::Live;
@@ -80,40 +81,48 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     crate::ffi::start(args.load.verbose);
     // Also without a model: what it would be given is shown, or why it cannot be.
     crate::offload::place_for(&settings)?;
-    let (model, placed) = match &model {
-        Some(path) => {
-            describe(path, args.placement, &settings, &live).map(|(model, placed)| (Some(model), placed))?
-        }
+    let (model, takes, placed) = match &model {
+        Some(path) => describe(path, args.placement, &settings, &live)
+            .map(|(model, takes, placed)| (Some(model), Some(takes), placed))?,
         None if args.placement => {
             let why = "--placement without a model: name the one to be run with -m FILE or --hf OWNER/REPO";
             return Err(crate::Error::Usage(why.to_string()).into());
         }
-        None => (None, None),
+        None => (None, None, None),
     };
+    let takes_text = takes.as_ref().map_or(String::new(), |takes| format!("\n{}", estimate_text(takes)));
     let out = match (args.json, &placed) {
-        (true, _) => json(args, required, &live, &settings, model, placed).to_string() + "\n",
+        (true, _) => json(args, required, &live, &settings, model, takes, placed).to_string() + "\n",
         (false, Some(placed)) => {
-            format!("model     {}\n{placed}", model.as_ref().map(model_line).unwrap_or_default())
+            format!("model     {}\n{placed}{takes_text}", model.as_ref().map(model_line).unwrap_or_default())
         }
-        (false, None) => text(args, required, &live, &settings, model.as_ref()),
+        (false, None) => text(args, required, &live, &settings, model.as_ref()) + &takes_text,
     };
     let mut stdout = io::stdout().lock();
     stdout.write_all(out.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The model, and where it computes if that is wanted.
+/// An estimate, or why there is none.
+type Takes = std::result::Result<Estimate, String>;
+
+/// The model, what it takes of memory, and where it computes if that is wanted.
 fn describe(
     path: &std::path::Path,
     is_placed: bool,
     settings: &Settings,
     live: &Live,
-) -> Result<(Value, Option<Report>)> {
+) -> Result<(Value, Takes, Option<Report>)> {
     // Whoever looks for what is wrong is shown it.
     let mut settings = settings.clone();
     settings.require_gpu.value = RequireGpu::No;
+    // Before it is loaded: what is free then counts. What is wrong with the file loading tells in more words.
+    let mut takes = fit::estimate(path, &settings, live).map_err(|why| why.to_string());
     let model = model::open(path, &settings, live)?;
     let placed = is_placed.then(|| placement::observe(&model, &settings, live)).transpose()?;
+    if let (Ok(takes), Some(placed)) = (&mut takes, &placed) {
+        takes.used = fit::used(&model, &settings, placed)?;
+    }
     let description = json!({
         "path": path.to_string_lossy(),
         "type": model.description(),
@@ -126,7 +135,14 @@ fn describe(
         "layers_on_devices": model.placed().layers_of(model.n_layer()),
         "devices": model.placed().names(),
     });
-    Ok((description, placed))
+    Ok((description, takes, placed))
+}
+
+fn estimate_text(takes: &Takes) -> String {
+    match takes {
+        Ok(takes) => takes.to_string(),
+        Err(why) => format!("estimate  none: {why}\n"),
+    }
 }
 
 fn json(
@@ -135,6 +151,7 @@ fn json(
     live: &Live,
     settings: &Settings,
     model: Option<Value>,
+    takes: Option<Takes>,
     placed: Option<Report>,
 ) -> Value {
     let mut result = json!({
@@ -157,6 +174,12 @@ fn json(
     });
     if let Some(model) = model {
         result["model"] = model;
+    }
+    if let Some(takes) = takes {
+        result["estimate"] = match takes {
+            Ok(takes) => json!({ "devices": takes.compared(), "plan": takes.plan }),
+            Err(why) => json!({ "why_none": why }),
+        };
     }
     if let Some(placed) = placed {
         result["placement"] = json!(placed);

@@ -1,6 +1,8 @@
 //! Flags of devices beside the CPU, on this machine and at workers.
 
-use crate::offload::{Devices, GpuLayers, TensorSplit, Workers};
+use build_info::Bytes;
+
+use crate::offload::{CpuMoe, Devices, GpuLayers, TensorSplit, Workers};
 use crate::options::SplitMode;
 use crate::settings::Requested;
 
@@ -10,10 +12,17 @@ use super::flags::whole;
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Devices")]
 pub struct OffloadFlags {
-    /// Layers on devices beside the CPU, from the last one on: a number, all, or auto (all where there is a device)
+    /// Layers on devices beside the CPU, from the last one on: a number, all, or auto (as many as find room)
     /// [default: auto]
     #[arg(long, visible_alias = "ngl", value_name = "N")]
     pub gpu_layers: Option<GpuLayers>,
+    /// Of a mixture of experts: layers, from the first one on, whose experts stay in the host's memory: a number, all, or auto
+    /// (as many as must, with --gpu-layers auto; else none) [default: auto]
+    #[arg(long, visible_alias = "ncmoe", value_name = "N")]
+    pub n_cpu_moe: Option<CpuMoe>,
+    /// Memory that --gpu-layers auto leaves free on each device, in MiB [default: 512]
+    #[arg(long, visible_alias = "fitt", value_name = "MIB", value_parser = whole("0 or more MiB"))]
+    pub fit_target: Option<u32>,
     /// Devices that may take layers, in this order, as `anneal info` names them: CUDA0,CUDA1, or none, or auto (all)
     /// [default: auto]
     #[arg(long, visible_aliases = ["device", "dev"], value_name = "LIST")]
@@ -42,6 +51,8 @@ impl OffloadFlags {
     /// Adds what these flags ask for.
     pub fn ask(&self, requested: &mut Requested) {
         requested.gpu_layers = self.gpu_layers;
+        requested.n_cpu_moe = self.n_cpu_moe;
+        requested.fit_target = self.fit_target.map(|target| Bytes::mib(target.into()));
         requested.devices = self.devices.clone();
         requested.split_mode = self.split_mode;
         requested.tensor_split = self.tensor_split.clone();

@@ -4,11 +4,12 @@ use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use build_info::Bytes;
 use toml::Value;
 
 use super::{Config, models};
 use crate::ffi::MAX_SEQUENCES;
-use crate::offload::{Devices, GpuLayers, TensorSplit, Workers};
+use crate::offload::{Devices, TensorSplit, Workers};
 use crate::size;
 use crate::speculative::MOST;
 use crate::variant::Adapter;
@@ -170,8 +171,12 @@ pub const KEYS: &[Key] = &[
     Key { name: "require_gpu", value: "\"no\"", help: "Do not serve where no GPU came up (yes), or where not all of the model is on one (full). Default: yes in a build for a GPU, else no.",
           set: |config, value| put(&mut config.engine.require_gpu, word(value)) },
 
-    Key { name: "gpu_layers", value: "\"auto\"", help: "Layers on devices, from the last on: a number, \"all\", or \"auto\" (all where there is a device).",
+    Key { name: "gpu_layers", value: "\"auto\"", help: "Layers on devices, from the last on: a number, \"all\", or \"auto\" (as many as find room).",
           set: |config, value| put(&mut config.engine.gpu_layers, layers(value)) },
+    Key { name: "n_cpu_moe", value: "\"auto\"", help: "Of a mixture of experts: layers, from the first on, whose experts stay in the host's memory: a number, \"all\", or \"auto\" (as many as must, with gpu_layers = \"auto\"; else none).",
+          set: |config, value| put(&mut config.engine.n_cpu_moe, layers(value)) },
+    Key { name: "fit_target", value: "512", help: "MiB that gpu_layers = \"auto\" leaves free on each device.",
+          set: |config, value| put(&mut config.engine.fit_target, whole(value, 0, u32::MAX).map(|mib| Bytes::mib(mib.into()))) },
     Key { name: "devices", value: "\"auto\"", help: "Devices that may take layers: [\"CUDA0\"] as `anneal info` names them, \"none\", or \"auto\" (all).",
           set: |config, value| put(&mut config.engine.devices, devices(value)) },
     Key { name: "split_mode", value: "\"layer\"", help: "How several devices share a model: none, layer, row or tensor.",
@@ -254,7 +259,7 @@ fn adapters(value: &Value) -> std::result::Result<Vec<Adapter>, String> {
     list.iter().map(word).collect()
 }
 
-fn layers(value: &Value) -> std::result::Result<GpuLayers, String> {
+fn layers<T: FromStr<Err = String>>(value: &Value) -> std::result::Result<T, String> {
     match (value.as_integer(), value.as_str()) {
         (Some(number), _) => number.to_string().parse(),
         (_, Some(text)) => text.parse(),

@@ -16,7 +16,7 @@ use crate::settings::Requested;
 use crate::variant::Variant;
 
 /// Keys of the file that a model may have for itself; `path` is its `model`.
-pub const OWN: [&str; 57] = [
+pub const OWN: [&str; 59] = [
     "hf",
     "chat_template",
     "load_mode",
@@ -55,6 +55,8 @@ pub const OWN: [&str; 57] = [
     "cache_type_v",
     "flash_attn",
     "gpu_layers",
+    "n_cpu_moe",
+    "fit_target",
     "devices",
     "split_mode",
     "tensor_split",

@@ -4,6 +4,7 @@ use std::sync::{Arc, RwLock, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
+use build_info::Bytes;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tokio::sync::watch;
 
@@ -12,6 +13,7 @@ use crate::cache::Wanted;
 use crate::chat::Template;
 use crate::error::{Error, Result};
 use crate::ffi::{MAX_THREADS, Model, Threads};
+use crate::fit::{Plan, Seats};
 use crate::live::Live;
 use crate::model;
 use crate::serve::beside::Beside;
@@ -88,7 +90,12 @@ pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common
     let wanted = || options.prompt_cache.as_ref().map(|cache| cache.wanted(&options.model)).transpose();
     let caches = cores.iter().map(|_| wanted()).collect::<Result<Vec<_>>>()?;
     let loading = Instant::now();
-    let model = model::open(&options.model, settings, live)?;
+    let seats = Seats {
+        contexts: u32::try_from(cores.len()).unwrap_or(1),
+        sequences: options.slots,
+        rows: options.rules.rows(options.slots),
+    };
+    let model = model::open_for(&options.model, settings, live, seats)?;
     let (path, milliseconds) = (options.model.display().to_string(), loading.elapsed().as_millis() as u64);
     tracing::info!(model = options.name, path, bytes = model.size(), milliseconds, "loaded");
     let draft = draft_model(options, &model, settings, live)?;
@@ -165,7 +172,11 @@ fn draft_model(
         crate::log::warn(&format!("{} is not loaded: {why}", draft.path.display()));
         return Ok(None);
     }
-    Ok(Some((DraftModel::load(&draft.path, settings, live)?, draft.least_p)))
+    let mut settings = settings.clone();
+    // The model's own contexts are made after this.
+    let awaited = model.plan().map_or(Bytes(0), Plan::awaited);
+    settings.fit_target.value.0 = settings.fit_target.value.0.saturating_add(awaited.0);
+    Ok(Some((DraftModel::load(&draft.path, &settings, live)?, draft.least_p)))
 }
 
 /// The template; a model without one can still go on with texts.

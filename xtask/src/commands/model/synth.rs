@@ -16,7 +16,8 @@ use crate::workspace::Workspace;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Shape: tiny, moe-tiny, bert-tiny (embeddings alone), swa-tiny (a sliding window), small-qwen2, small-llama,
-    /// llama-1b, qwen2.5-1.5b, or the last two with four layers alone: llama-1b-4l, qwen2.5-1.5b-4l
+    /// llama-1b, qwen2.5-1.5b, or the last two with four layers alone: llama-1b-4l, qwen2.5-1.5b-4l; moe-1b (a mixture of
+    /// experts)
     #[arg(long, required_unless_present = "lora_of")]
     preset: Option<String>,
     /// A LoRA adapter for this model, in place of a model

@@ -1,0 +1,133 @@
+//! What is taken of each device and of the host.
+
+use build_info::Bytes;
+use serde::Serialize;
+
+use super::CUDA_RUNTIME;
+use crate::ffi::{Device, Taken};
+
+/// The name of what is no device.
+const HOST: &str = "host";
+
+/// What a model takes of one device, or of the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Need {
+    /// `host`, or ggml's name of the device.
+    pub device: String,
+    /// Whether it is the host.
+    pub host: bool,
+    /// Weights, as they are laid out there; adapters included.
+    pub weights_bytes: Bytes,
+    /// K, V and recurrent states.
+    pub cache_bytes: Bytes,
+    /// Buffers of the largest graph.
+    pub compute_bytes: Bytes,
+    /// What the device's own libraries take besides: [`CUDA_RUNTIME`]. Part of no buffer, so it is estimated only.
+    pub runtime_bytes: Bytes,
+    /// All memory of the device; `None` of the host, and where a device does not tell.
+    #[serde(rename = "memory_total_bytes", skip_serializing_if = "Option::is_none")]
+    pub total: Option<Bytes>,
+    /// What is free of it; of the host, what this process can have.
+    #[serde(rename = "memory_free_bytes", skip_serializing_if = "Option::is_none")]
+    pub free: Option<Bytes>,
+}
+
+impl Need {
+    /// All buffers: without what the device's libraries take.
+    pub fn buffers(&self) -> Bytes {
+        Bytes(self.weights_bytes.0.saturating_add(self.cache_bytes.0).saturating_add(self.compute_bytes.0))
+    }
+
+    /// Everything.
+    pub fn all(&self) -> Bytes {
+        Bytes(self.buffers().0.saturating_add(self.runtime_bytes.0))
+    }
+}
+
+/// What a model is estimated to take, and what it then took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Estimate {
+    /// Device by device, the host last.
+    pub needs: Vec<Need>,
+    /// Where its layers go and why, if that was found.
+    pub plan: Option<String>,
+    /// What it then took; empty where that was not looked at.
+    pub used: Vec<Need>,
+}
+
+/// An estimate beside what was taken.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Compared {
+    /// What was estimated.
+    #[serde(flatten)]
+    pub need: Need,
+    /// Everything that was estimated.
+    pub needed_bytes: Bytes,
+    /// What the buffers then took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<Bytes>,
+    /// By how much more than was estimated of the buffers, in percent of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub difference_percent: Option<f64>,
+}
+
+impl Estimate {
+    /// Each estimate beside what was taken.
+    pub fn compared(&self) -> Vec<Compared> {
+        let one = |need: &Need| {
+            let used = self.used.iter().find(|used| used.device == need.device).map(Need::buffers);
+            Compared {
+                need: need.clone(),
+                needed_bytes: need.all(),
+                used_bytes: used,
+                difference_percent: used.map(|used| percent(need.buffers().0, used.0)),
+            }
+        };
+        self.needs.iter().map(one).collect()
+    }
+}
+
+/// By how many percent of `estimated` `used` is more, to a hundredth.
+fn percent(estimated: u64, used: u64) -> f64 {
+    let more = used as f64 - estimated as f64;
+    let percent = if estimated == 0 && used == 0 { 0.0 } else { more / (estimated.max(1) as f64) * 100.0 };
+    (percent * 100.0).round() / 100.0
+}
+
+/// What the libraries of `device` take besides buffers.
+pub(super) fn runtime(device: &Device) -> Bytes {
+    if device.backend == "CUDA" { CUDA_RUNTIME } else { Bytes(0) }
+}
+
+/// What is `taken` by the device that it is of: each of `takers`, in their order, then the host. `contexts` like the one that
+/// was asked, and `adapters`, bytes which are shared as weights are.
+pub(super) fn add_up(taken: &[Taken], takers: &[Device], contexts: u32, adapters: u64) -> Vec<Need> {
+    let named = |device: &Device| Need {
+        device: device.name.clone(),
+        runtime_bytes: runtime(device),
+        ..Need::default()
+    };
+    let host = Need { device: HOST.to_string(), host: true, ..Need::default() };
+    let mut needs: Vec<Need> = takers.iter().map(named).chain([host]).collect();
+    let weights: u64 = taken.iter().map(|one| one.weights).sum();
+    for one in taken {
+        let own = needs.iter().position(|need| !one.is_host && need.device == one.device);
+        let at = own.unwrap_or(takers.len());
+        let adapters = (u128::from(adapters) * u128::from(one.weights)).checked_div(u128::from(weights));
+        needs[at].weights_bytes.0 += one.weights + adapters.unwrap_or(0) as u64;
+        needs[at].cache_bytes.0 += one.cache * u64::from(contexts);
+        needs[at].compute_bytes.0 += one.compute * u64::from(contexts);
+    }
+    needs
+}
+
+/// By how many bytes the device with the least room lacks it, where `kept` bytes of each stay free; negative where there is
+/// more. A device that does not tell its memory is taken to have enough, and so is the host, whose pages the kernel can move.
+pub(super) fn excess(needs: &[Need], kept: Bytes) -> i64 {
+    let of = |need: &Need| {
+        let free = need.free.filter(|_| !need.host)?;
+        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        Some(signed(need.all().0).saturating_add(signed(kept.0)).saturating_sub(signed(free.0)))
+    };
+    needs.iter().filter_map(of).max().unwrap_or(i64::MIN)
+}

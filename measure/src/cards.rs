@@ -1,0 +1,90 @@
+//! What the NVIDIA cards are, beside what they do: their limits, and what of their memory is free.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use nvml::{Nvml, Place};
+use serde::{Deserialize, Serialize};
+
+/// How long the driver may take: waking eight GPUs takes some seconds, and a driver that hangs takes for ever.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One card. What it does not tell is absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Card {
+    /// Marketing name.
+    pub name: String,
+    /// All of its memory, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// What was free of it, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free: Option<u64>,
+    /// Highest clock of the multiprocessors in MHz.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_mhz_most: Option<u32>,
+    /// Highest clock of the memory in MHz.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mhz_most: Option<u32>,
+    /// Width of the memory's bus in bits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bus_bits: Option<u32>,
+    /// Bytes a second that clock and bus come to; no program reaches it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub theoretical_bandwidth: Option<f64>,
+}
+
+/// The whole cards that CUDA shows to this process; none where no driver is loaded, or where it does not answer in time
+/// (`cargo xtask doctor` says why).
+pub fn cards() -> Vec<Card> {
+    if !nvml::driver_seems_loaded() {
+        return Vec::new();
+    }
+    let (tell, told) = mpsc::channel();
+    let asked = std::thread::Builder::new().name("gpu-cards".to_string()).spawn(move || {
+        let _ = tell.send(cards_of(&Place::System));
+    });
+    match asked {
+        Ok(_) => told.recv_timeout(PATIENCE).unwrap_or_default(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// The same by the library at `place`.
+fn cards_of(place: &Place) -> Vec<Card> {
+    let Ok(driver) = Nvml::start(place) else { return Vec::new() };
+    let card = |(name, device): (String, nvml::Device<'_>)| {
+        let (memory, limits) = (device.memory().ok(), device.limits());
+        Card {
+            name,
+            memory: memory.map(|memory| memory.total),
+            free: memory.map(|memory| memory.total.saturating_sub(memory.used)),
+            sm_mhz_most: limits.sm_mhz,
+            memory_mhz_most: limits.memory_mhz,
+            memory_bus_bits: limits.memory_bus_bits,
+            theoretical_bandwidth: limits.memory_bandwidth(),
+        }
+    };
+    crate::gpu::visible(&driver).into_iter().map(card).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use nvml::fake::Fake;
+
+    use super::*;
+
+    #[test]
+    fn a_card_is_what_its_driver_tells() {
+        let fake = Fake::new(
+            "device\n name NVIDIA H200\n total 1000\n used 400\n most-sm-mhz 1980\n most-memory-mhz 3201\n bus-bits 6144\n\
+             device\n name Tesla T4\n total 15360\n",
+        );
+        let cards = cards_of(&fake.place());
+        assert_eq!(cards[0].free, Some(600 << 20));
+        assert_eq!(cards[0].theoretical_bandwidth, Some(2.0 * 3201e6 * 768.0));
+        let t4 = Card { name: "Tesla T4".to_string(), memory: Some(15360 << 20), ..Card::default() };
+        assert_eq!(Card { free: None, ..cards[1].clone() }, t4);
+        assert_eq!(cards_of(&Place::At("/nowhere".into())), []);
+    }
+}

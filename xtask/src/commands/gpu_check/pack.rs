@@ -1,0 +1,148 @@
+//! `gpu-check pack`
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use build_info::BuildInfo;
+
+use super::super::build;
+use crate::gpu_check::archive::{self, Contents, Item, MOST, Missing};
+use crate::program::Program;
+use crate::tools::Cache;
+use crate::ui::Ui;
+use crate::workspace::Workspace;
+use crate::{fs, process, profile, stages};
+
+/// This program, small: what checks is what packs.
+const OURSELVES: Program = Program { name: "xtask", features: "", purpose: "checks GPUs" };
+
+/// Without what only a debugger reads.
+const STRIPPED: [&str; 2] = ["--config", "profile.release.strip=true"];
+
+/// The profile whose build has llama-bench.
+const BENCH: &str = "cuda-llama-bench";
+
+/// Instruction sets beyond x86-64-v3: a machine with a GPU may have any CPU.
+const OF_FEW_CPUS: [&str; 3] = ["avx512", "amx", "avx_vnni"];
+
+/// Options of `gpu-check pack`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Profile of the engine, whose current build is packed; it is built where there is none
+    #[arg(short, long, default_value = "cuda-dense")]
+    profile: String,
+    #[command(flatten)]
+    set: build::SetArgs,
+    /// The archive [default: target/anneal/gpu-check.tar.gz]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// llama.cpp's own bench, made of the same objects [default: that of the current build of cuda-llama-bench]
+    #[arg(long, value_name = "FILE")]
+    llama_bench: Option<PathBuf>,
+    /// Leave llama-bench out
+    #[arg(long, conflicts_with = "llama_bench")]
+    no_llama_bench: bool,
+    /// Install missing tools without asking, where the engine has to be built
+    #[arg(short, long)]
+    yes: bool,
+}
+
+/// Packs the engine, llama-bench if there is one, and this program.
+pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    let workspace = Workspace::find()?;
+    process::begins_anew();
+    let out = match &args.out {
+        Some(out) => out.clone(),
+        None => workspace.anneal().join("gpu-check.tar.gz"),
+    };
+    // What would be wrong after an hour of building is told before it.
+    std::fs::create_dir_all(workspace.anneal())?;
+    fs::check_target(&out)?;
+    let engine = engine(&args, &workspace, ui)?;
+    let record = BuildInfo::read(&engine.join("build_info.json"))?;
+    warn_of_cpus(&record, ui);
+    let mut items = vec![
+        item("bin/anneal", &engine.join("bin/anneal"), true),
+        item("build_info.json", &engine.join("build_info.json"), false),
+        item("bin/gpu-check", &OURSELVES.compiled_with(&STRIPPED, &workspace, ui)?, true),
+        item("LICENSE", &workspace.root().join("LICENSE"), false),
+    ];
+    let missing = match bench(&args, &workspace) {
+        Ok(program) => {
+            let own = program.ancestors().skip(1).take(3).map(|folder| folder.join("build_info.json"));
+            if let Some(path) = own.into_iter().find(|path| path.is_file()) {
+                warn_of_sources(&record, &BuildInfo::read(&path)?, ui);
+                items.push(item("bin/llama-bench.build_info.json", &path, false));
+            }
+            items.push(item("bin/llama-bench", &program, true));
+            Vec::new()
+        }
+        Err(why) => vec![Missing { what: "llama-bench".to_string(), why }],
+    };
+    let contents = Contents::of(&items, record.isa_required.clone(), missing)?;
+    let made = archive::write(&out, &items, contents, MOST)?;
+    ui.result(&made, &made)
+}
+
+fn item(name: &str, from: &Path, is_program: bool) -> Item {
+    Item { name: name.to_string(), from: from.to_path_buf(), is_program }
+}
+
+/// The folder of the current build, which is built where it is not there.
+fn engine(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
+    let sets = args.set.all();
+    let name = profile::load_with(&workspace.build_profiles(), &args.profile, &sets)?.name;
+    if !workspace.current(&name).join("bin/anneal").is_file() {
+        build::make_with(&args.profile, &sets, Cache::default(), args.yes, ui)?;
+    }
+    stages::named(workspace, &name)
+}
+
+/// llama-bench, or why there is none.
+fn bench(args: &Args, workspace: &Workspace) -> Result<PathBuf, String> {
+    if args.no_llama_bench {
+        return Err("left out with --no-llama-bench".to_string());
+    }
+    if let Some(path) = &args.llama_bench {
+        return match path.is_file() {
+            true => Ok(path.clone()),
+            false => Err(format!("there was no {}", path.file_name().unwrap_or_default().to_string_lossy())),
+        };
+    }
+    let profile = profile::load_with(&workspace.build_profiles(), BENCH, &args.set.all());
+    let name = profile.map_or(BENCH.to_string(), |profile| profile.name);
+    let program = workspace.current(&name).join("cmake/bin/llama-bench");
+    match program.is_file() {
+        true => program.canonicalize().map_err(|error| error.to_string()),
+        false => Err(format!(
+            "no build of {name} was there: `cargo xtask build --profile {BENCH} --origin sdist` makes one"
+        )),
+    }
+}
+
+/// The machine with the GPU may have another CPU than this one.
+fn warn_of_cpus(record: &BuildInfo, ui: &Ui) {
+    let rare: Vec<&str> = record
+        .isa_required
+        .iter()
+        .map(String::as_str)
+        .filter(|name| OF_FEW_CPUS.iter().any(|few| name.starts_with(few)))
+        .collect();
+    if !rare.is_empty() {
+        ui.warn(format_args!(
+            "this engine runs on CPUs with {} alone; for any x86-64 CPU since 2013 pack one of --set isa=x86-64-v3",
+            rare.join(", ")
+        ));
+    }
+}
+
+/// A ratio is one of programs of the same kernels.
+fn warn_of_sources(engine: &BuildInfo, bench: &BuildInfo, ui: &Ui) {
+    if engine.source.digest != bench.source.digest {
+        ui.warn(format_args!(
+            "anneal is made of {} {} and llama-bench of {} {}: what is compared is not only ours and theirs; `--profile {BENCH}` \
+             packs an anneal of the same objects",
+            engine.source.origin, engine.source.version, bench.source.origin, bench.source.version
+        ));
+    }
+}

@@ -1,0 +1,196 @@
+//! What `anneal bench -o json` and `llama-bench -o json` print: the fields that both have, and ours.
+
+use anyhow::{Context, Result, bail};
+use measure::GpuUse;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Settings of a test that must be the same for both programs.
+const SETTINGS: [&str; 11] = [
+    "n_batch",
+    "n_ubatch",
+    "n_threads",
+    "type_k",
+    "type_v",
+    "n_gpu_layers",
+    "flash_attn",
+    "no_kv_offload",
+    "split_mode",
+    "embeddings",
+    "no_op_offload",
+];
+
+/// One test of one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// As llama-bench calls it: `pp512`, `tg128 @ d4096`.
+    pub test: String,
+    /// Tokens of the prompt.
+    pub n_prompt: u32,
+    /// Tokens generated.
+    pub n_gen: u32,
+    /// Tokens in the context before.
+    pub n_depth: u32,
+    /// Whether it went from text to text, with sampling; else as llama-bench does it, with random tokens.
+    pub end_to_end: bool,
+    /// Tokens a second of each repetition: of the test, or of what comes after the first token where it went end to end.
+    pub samples: Vec<f64>,
+    /// What each GPU did; of ours alone, and only where a driver is loaded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuUse>,
+}
+
+/// What a run printed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// Its tests.
+    pub rows: Vec<Row>,
+    /// Its settings: names and values of those that both programs tell.
+    pub settings: serde_json::Map<String, Value>,
+    /// ggml's backends, as `CUDA`.
+    pub backends: String,
+}
+
+/// The fields that are read.
+#[derive(Deserialize)]
+struct Raw {
+    n_prompt: u32,
+    n_gen: u32,
+    #[serde(default)]
+    n_depth: u32,
+    samples_ns: Vec<u64>,
+    samples_ts: Vec<f64>,
+    #[serde(default)]
+    anneal_path: Option<String>,
+    #[serde(default)]
+    samples_time_to_first_token_ns: Vec<u64>,
+    #[serde(default)]
+    gpus: Vec<GpuUse>,
+    #[serde(default)]
+    backends: String,
+}
+
+/// Reads what either program printed.
+///
+/// # Errors
+/// When it is no JSON of theirs, or holds no test.
+pub fn read(text: &[u8]) -> Result<Output> {
+    let values: Vec<Value> = serde_json::from_slice(text)
+        .with_context(|| format!("no list of tests in JSON, but {:?}", beginning(text)))?;
+    let Some(first) = values.first() else { bail!("it measured no test") };
+    let settings =
+        SETTINGS.iter().filter_map(|name| Some((name.to_string(), plain(first.get(*name)?)))).collect();
+    let mut output = Output { rows: Vec::new(), settings, backends: String::new() };
+    for value in values {
+        let raw: Raw = serde_json::from_value(value).context("a test without the fields of llama-bench")?;
+        output.backends.clone_from(&raw.backends);
+        output.rows.push(row(raw));
+    }
+    Ok(output)
+}
+
+/// A switch reads the same as `false` and as `0`.
+fn plain(value: &Value) -> Value {
+    match value {
+        Value::Bool(on) => Value::from(i32::from(*on)),
+        other => other.clone(),
+    }
+}
+
+fn row(raw: Raw) -> Row {
+    let end_to_end = raw.anneal_path.as_deref() == Some("end_to_end");
+    let first = &raw.samples_time_to_first_token_ns;
+    let samples = match end_to_end && first.len() == raw.samples_ns.len() && raw.n_gen > 1 {
+        // The first token comes out of the prompt.
+        true => {
+            let rest = raw.samples_ns.iter().zip(first).map(|(all, first)| all.saturating_sub(*first));
+            rest.map(|ns| 1e9 * f64::from(raw.n_gen - 1) / ns.max(1) as f64).collect()
+        }
+        false => raw.samples_ts,
+    };
+    Row {
+        test: name(raw.n_prompt, raw.n_gen, raw.n_depth),
+        n_prompt: raw.n_prompt,
+        n_gen: raw.n_gen,
+        n_depth: raw.n_depth,
+        end_to_end,
+        samples,
+        gpus: raw.gpus,
+    }
+}
+
+/// llama-bench's name of a test.
+pub fn name(prompt: u32, generate: u32, depth: u32) -> String {
+    let name = match (prompt, generate) {
+        (prompt, 0) => format!("pp{prompt}"),
+        (0, generate) => format!("tg{generate}"),
+        (prompt, generate) => format!("pp{prompt}+tg{generate}"),
+    };
+    if depth > 0 { format!("{name} @ d{depth}") } else { name }
+}
+
+fn beginning(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).trim().chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a CPU build on the tiny model.
+    const KERNEL: &[u8] = include_bytes!("../../tests/fixtures/gpu-check/anneal-kernel.json");
+    const END_TO_END: &[u8] = include_bytes!("../../tests/fixtures/gpu-check/anneal-end-to-end.json");
+
+    #[test]
+    fn our_own_output_is_read() {
+        let output = read(KERNEL).unwrap();
+        let tests: Vec<&str> = output.rows.iter().map(|row| row.test.as_str()).collect();
+        assert_eq!(tests, ["pp32", "tg16", "pp32 @ d64", "tg16 @ d64"]);
+        assert!(output.rows.iter().all(|row| !row.end_to_end && row.samples.len() == 2));
+        let value: Vec<Value> = serde_json::from_slice(KERNEL).unwrap();
+        assert_eq!(output.rows[0].samples[1], value[0]["samples_ts"][1].as_f64().unwrap());
+        assert_eq!(output.backends, "CPU");
+        assert_eq!(
+            (&output.settings["n_batch"], &output.settings["no_kv_offload"]),
+            (&2048.into(), &0.into())
+        );
+    }
+
+    #[test]
+    fn end_to_end_the_first_token_is_the_prompts() {
+        let output = read(END_TO_END).unwrap();
+        assert_eq!((output.rows[0].test.as_str(), output.rows[0].end_to_end), ("pp16+tg16", true));
+        let value: Vec<Value> = serde_json::from_slice(END_TO_END).unwrap();
+        let number = |name: &str| value[0][name][0].as_f64().unwrap();
+        let expected = 15.0 / ((number("samples_ns") - number("samples_time_to_first_token_ns")) / 1e9);
+        assert!((output.rows[0].samples[0] / expected - 1.0).abs() < 1e-9, "{:?}", output.rows[0]);
+    }
+
+    #[test]
+    fn llama_benchs_output_is_read_by_the_same_names() {
+        // Without the fields that are ours, and with a switch as a number.
+        let mut values: Vec<Value> = serde_json::from_slice(KERNEL).unwrap();
+        for value in &mut values {
+            let fields = value.as_object_mut().unwrap();
+            fields.retain(|name, _| {
+                !name.starts_with("anneal") && !name.starts_with("gpu") && name != "backends"
+            });
+            fields.insert("no_kv_offload".to_string(), 0.into());
+        }
+        let theirs = read(&serde_json::to_vec(&values).unwrap()).unwrap();
+        let ours = read(KERNEL).unwrap();
+        assert_eq!((theirs.rows, theirs.settings), (ours.rows, ours.settings));
+    }
+
+    #[test]
+    fn what_is_no_output_is_told() {
+        for (text, expected) in [
+            ("error: no such model", "no list of tests in JSON, but \"error: no such model\""),
+            ("[]", "measured no test"),
+            ("[{\"n_prompt\": 1}]", "without the fields of llama-bench"),
+        ] {
+            let error = format!("{:#}", read(text.as_bytes()).unwrap_err());
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A program that is run to its end, or to the end of the time that it is given, and watched meanwhile.
+
+use std::io::Read;
+use std::process::Command;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::{self, Running};
+
+/// How often a program that prints nothing is looked at.
+const TICK: Duration = Duration::from_millis(50);
+
+/// A program that was asked to end is ended after that.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Lines of a failed program that an error shows.
+const TAIL: usize = 8;
+
+/// A program that has ended by itself.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Its exit code; none of one that a signal ended.
+    pub code: Option<i32>,
+    /// What it printed.
+    pub stdout: Vec<u8>,
+    /// What it said.
+    pub stderr: String,
+    /// The command, without folders.
+    line: String,
+    how: String,
+}
+
+/// Runs `command` for `limit` at most. `look` hears of what it prints as it comes, with the number of the process.
+///
+/// # Errors
+/// When it cannot be started, or takes too long; an interruption when the user stopped it.
+pub fn run(mut command: Command, limit: Duration, look: &mut dyn FnMut(u32, &[u8])) -> Result<Ended> {
+    process::check_interrupted()?;
+    let line = line(&command);
+    let started = Instant::now();
+    let mut running = Running::start(&mut command).with_context(|| format!("cannot start {line}"))?;
+    let pid = running.child.id();
+    let errors = drain(running.child.stderr.take());
+    let (reader, output) = read(running.child.stdout.take());
+    let (mut stdout, mut open) = (Vec::new(), true);
+    let mut asked: Option<Instant> = None;
+    let status = loop {
+        if open {
+            match output.recv_timeout(TICK) {
+                Ok(bytes) => {
+                    look(pid, &bytes);
+                    stdout.extend(bytes);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => open = false,
+            }
+        } else {
+            std::thread::sleep(TICK);
+        }
+        running.pass_on_interrupts();
+        match asked {
+            None if started.elapsed() > limit => {
+                process::stop(&running.child, false);
+                asked = Some(Instant::now());
+            }
+            Some(since) if since.elapsed() > PATIENCE => process::stop(&running.child, true),
+            _ => {}
+        }
+        let ended = running.child.try_wait().with_context(|| format!("cannot wait for {line}"))?;
+        if let (false, Some(status)) = (open, ended) {
+            break status;
+        }
+    };
+    let _ = reader.join();
+    let stderr = errors.join().unwrap_or_default();
+    process::check_interrupted()?;
+    let stderr = String::from_utf8_lossy(&stderr).into_owned();
+    if asked.is_some() {
+        bail!("{line} did not end within {:.0} s and was stopped{}", limit.as_secs_f64(), tail(&stderr));
+    }
+    Ok(Ended { code: status.code(), stdout, stderr, line, how: status.to_string() })
+}
+
+impl Ended {
+    /// An error unless it ended well.
+    pub fn check(self) -> Result<Self> {
+        if self.code != Some(0) {
+            bail!("{} ended with {}{}", self.line, self.how, tail(&self.stderr));
+        }
+        Ok(self)
+    }
+
+    /// The number after `before` in what it said: 40 of `decode 40 tokens`.
+    pub fn number_after(&self, before: &str) -> Option<f64> {
+        let (_, rest) = self.stderr.rsplit_once(before)?;
+        rest.split_whitespace().next()?.trim_end_matches([',', ';']).parse().ok()
+    }
+}
+
+/// Standard output, piece by piece as it comes.
+fn read(stream: Option<impl Read + Send + 'static>) -> (JoinHandle<()>, mpsc::Receiver<Vec<u8>>) {
+    let (sender, receiver) = mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let Some(mut stream) = stream else { return };
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(n @ 1..) = stream.read(&mut buffer) {
+            if sender.send(buffer[..n].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    (reader, receiver)
+}
+
+/// Read all the while: a full pipe would stop the program.
+fn drain(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut stream) = stream {
+            // What was read until an error is what there is to show.
+            let _ = stream.read_to_end(&mut bytes);
+        }
+        bytes
+    })
+}
+
+/// The command as one would type it, without folders: it goes into records.
+fn line(command: &Command) -> String {
+    let word = |word: &std::ffi::OsStr| {
+        let word = word.to_string_lossy();
+        let word = if word.starts_with('/') { word.rsplit('/').next().unwrap_or(&word) } else { &word };
+        toolchain::setup::quote(word).to_string()
+    };
+    std::iter::once(command.get_program()).chain(command.get_args()).map(word).collect::<Vec<_>>().join(" ")
+}
+
+fn tail(said: &str) -> String {
+    let lines: Vec<&str> = said.trim().lines().collect();
+    match lines.is_empty() {
+        true => " and said nothing".to_string(),
+        false => {
+            format!("; its last lines:\n    {}", lines[lines.len().saturating_sub(TAIL)..].join("\n    "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str, limit: Duration) -> Result<Ended> {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        run(command, limit, &mut |_, _| {})
+    }
+
+    #[test]
+    fn what_a_program_says_is_kept_and_its_end_told() {
+        let minute = Duration::from_secs(60);
+        let ended = sh("echo out; echo 'decode 40 tokens 7.5 t/s' >&2; exit 69", minute).unwrap();
+        assert_eq!((ended.code, ended.stdout.as_slice()), (Some(69), &b"out\n"[..]));
+        assert_eq!((ended.number_after("decode "), ended.number_after("none ")), (Some(40.0), None));
+        let error = ended.check().unwrap_err().to_string();
+        assert!(error.starts_with("sh -c ") && error.contains("exit status: 69; its last lines"), "{error}");
+        assert!(sh("exit 0", minute).unwrap().check().is_ok());
+    }
+
+    #[test]
+    fn a_program_that_takes_too_long_is_stopped_even_if_it_does_not_listen() {
+        for script in ["sleep 60", "trap '' TERM; while :; do sleep 0.1; done"] {
+            let started = Instant::now();
+            let error = sh(script, Duration::from_millis(200)).unwrap_err().to_string();
+            assert!(error.contains("did not end within 0 s and was stopped"), "{error}");
+            assert!(started.elapsed() < Duration::from_secs(30));
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The programs that are checked, and what they are asked.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::bench::{self, Output};
+use super::child::{self, Ended};
+
+/// A tuning record that is not there: nothing is tuned, and the engine says nothing of it.
+const NO_TUNING: &str = "/nonexistent/anneal-tuning.json";
+
+/// What every generation goes on from: so few tokens that no product of F16 weights takes cuBLAS.
+const PROMPT: &str = "hello";
+
+/// How long a program may take to say what flags it has.
+const HELP: Duration = Duration::from_secs(20);
+
+/// How much is evaluated and generated.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Prompt tokens of a test of prefill.
+    pub prompt: u32,
+    /// Tokens of a test of decode.
+    pub generate: u32,
+    /// Tokens in the context of the second test of each.
+    pub depth: u32,
+    /// Repetitions of a test in one run.
+    pub repetitions: u32,
+    /// Tokens of the two runs that must be equal.
+    pub determinism: u32,
+    /// Tokens of a steady decode.
+    pub decode: u32,
+    /// Tokens of the long run.
+    pub long: u32,
+    /// Most rounds of a model.
+    pub rounds: u32,
+}
+
+impl Sizes {
+    /// Those of the figures to reach.
+    pub const FULL: Self = Self {
+        prompt: 512,
+        generate: 128,
+        depth: 4096,
+        repetitions: 2,
+        determinism: 256,
+        decode: 512,
+        long: 10_000,
+        rounds: super::plan::ROUNDS,
+    };
+
+    /// Of a rehearsal on the CPU, which shows that all of it works and measures nothing.
+    pub const REHEARSAL: Self = Self {
+        prompt: 16,
+        generate: 8,
+        depth: 96,
+        repetitions: 1,
+        determinism: 16,
+        decode: 64,
+        long: 200,
+        rounds: 2,
+    };
+
+    /// Tokens of a prompt so short that what is generated after it stands at the beginning of the context.
+    pub fn short_prompt(&self) -> u32 {
+        if self.prompt == 0 { 8 } else { self.prompt.min(16) }
+    }
+
+    /// The same without long prompts.
+    pub fn without_prompts(&self) -> Self {
+        Self { prompt: 0, depth: 0, ..*self }
+    }
+
+    /// Tokens that one program generates in a round, and about as many again for all prompts.
+    pub fn round(&self) -> u32 {
+        self.repetitions.saturating_mul(3 * self.generate)
+    }
+}
+
+/// What this `anneal` has flags for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Supports {
+    /// `--require-gpu=full`.
+    pub require_gpu: bool,
+    /// `info --placement`.
+    pub placement: bool,
+    /// `--device-sampling`.
+    pub device_sampling: bool,
+    /// `info --copy-bandwidth`.
+    pub copy_bandwidth: bool,
+}
+
+/// `anneal`.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    /// The program.
+    pub path: PathBuf,
+    /// Its flags.
+    pub supports: Supports,
+    /// Whether the CPU will do: a rehearsal.
+    pub allow_cpu: bool,
+}
+
+/// A run of `anneal run --json`, as far as it is looked at.
+#[derive(Deserialize)]
+struct Generated {
+    tokens: Vec<u32>,
+}
+
+/// How a generation differs from the plain one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// Whether the device chooses the token.
+    pub device_sampling: bool,
+    /// Whether CUDA graphs are used.
+    pub graphs: bool,
+}
+
+impl Engine {
+    /// The program at `path`.
+    ///
+    /// # Errors
+    /// When it does not run here at all: of another architecture, for a newer glibc or another CPU.
+    pub fn open(path: &Path, allow_cpu: bool) -> Result<Self> {
+        let help = |words: &[&str]| -> Result<String> {
+            let mut command = Command::new(path);
+            command.args(words).arg("--help");
+            let ended = child::run(command, HELP, &mut |_, _| {})?.check()?;
+            Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
+        };
+        let shown = path.display();
+        let run = help(&["run"]).with_context(|| format!("{shown} does not run on this machine"))?;
+        let info = help(&["info"])?;
+        let supports = Supports {
+            require_gpu: run.contains("--require-gpu"),
+            placement: info.contains("--placement"),
+            device_sampling: run.contains("--device-sampling"),
+            copy_bandwidth: info.contains("--copy-bandwidth"),
+        };
+        Ok(Self { path: path.to_path_buf(), supports, allow_cpu })
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.path);
+        command.args(words).env("ANNEAL_TUNING", NO_TUNING);
+        command
+    }
+
+    /// A command that computes with `model`, and on nothing but the GPU.
+    fn computing(&self, words: &[&str], model: &Path) -> Command {
+        let mut command = self.command(words);
+        command.arg("-m").arg(model);
+        match self.allow_cpu {
+            // More threads than one only wait for each other on the machines on which this is tested.
+            true => command.args(["-t", "1"]),
+            false if self.supports.require_gpu => command.arg("--require-gpu=full"),
+            false => &mut command,
+        };
+        command
+    }
+
+    /// What `anneal info --json` says, without what is in the report anyway and without folders; with what the GPUs copy
+    /// where the program measures that.
+    pub fn info(&self, limit: Duration) -> Result<Value> {
+        let mut command = self.command(&["info", "--json"]);
+        if self.supports.copy_bandwidth {
+            command.arg("--copy-bandwidth");
+        }
+        let ended = child::run(command, limit, &mut |_, _| {})?.check()?;
+        let mut value = json(&ended)?;
+        if let Some(fields) = value.as_object_mut() {
+            fields.retain(|name, _| !["build", "build_info", "host"].contains(&name.as_str()));
+        }
+        Ok(value)
+    }
+
+    /// Where `model` lies and computes: the part `placement` of what `anneal info --placement` says.
+    pub fn placement(&self, model: &Path, limit: Duration) -> Result<Value> {
+        let mut command = self.command(&["info", "--placement", "--json", "-m"]);
+        command.arg(model);
+        let ended = child::run(command, limit, &mut |_, _| {})?.check()?;
+        let value = json(&ended)?;
+        value.get("placement").cloned().context("`anneal info --placement --json` told no placement")
+    }
+
+    /// The tokens that follow the prompt, always the likeliest.
+    pub fn tokens(&self, model: &Path, count: u32, limit: Duration) -> Result<Vec<u32>> {
+        let mut command = self.computing(&["run"], model);
+        command.args(["-p", PROMPT, "-n", &count.to_string(), "--greedy", "--ignore-eos", "--json"]);
+        let ended = child::run(command, limit, &mut |_, _| {})?.check()?;
+        let generated: Generated =
+            serde_json::from_slice(&ended.stdout).context("`anneal run --json` told no tokens")?;
+        Ok(generated.tokens)
+    }
+
+    /// The command of a generation of `count` tokens whose text is printed as it comes.
+    pub fn generation(&self, model: &Path, variant: Variant, count: u32) -> Command {
+        let mut command = self.computing(&["run"], model);
+        command.args(["-p", PROMPT, "-n", &count.to_string(), "--greedy", "--ignore-eos"]);
+        // llama.cpp makes contexts in steps of 256 tokens.
+        command.args(["-c", &(count + 64).next_multiple_of(256).max(1024).to_string()]);
+        if variant.device_sampling {
+            command.arg("--device-sampling");
+        }
+        if !variant.graphs {
+            command.env("GGML_CUDA_DISABLE_GRAPHS", "1");
+        }
+        command
+    }
+
+    /// The tests of llama-bench, as it does them.
+    pub fn kernel(&self, model: &Path, sizes: &Sizes, limit: Duration) -> Result<Output> {
+        let mut command = self.computing(&["bench"], model);
+        tests(&mut command, sizes);
+        if !self.allow_cpu {
+            command.args(["-t", "1"]);
+        }
+        output(command, limit)
+    }
+
+    /// From text to text, with sampling: decode at the beginning of the context, and behind a long prompt.
+    pub fn end_to_end(&self, model: &Path, sizes: &Sizes, limit: Duration) -> Result<Output> {
+        let mut command = self.computing(&["bench"], model);
+        let behind = |prompt: u32| format!("{prompt},{}", sizes.generate);
+        command.args(["--end-to-end", "-p", "0", "-n", "0", "--prompt-gen", &behind(sizes.short_prompt())]);
+        if sizes.depth > 0 {
+            command.args(["--prompt-gen", &behind(sizes.depth)]);
+        }
+        command.args(["-r", &sizes.repetitions.to_string(), "-o", "json"]);
+        if !self.allow_cpu {
+            command.args(["-t", "1"]);
+        }
+        output(command, limit)
+    }
+
+    /// How it ends where CUDA shows no GPU, asked for one token with default settings.
+    pub fn without_gpu(&self, model: &Path, limit: Duration) -> Result<Ended> {
+        let mut command = self.command(&["run", "-p", PROMPT, "-n", "1", "--greedy", "-m"]);
+        command.arg(model).env("CUDA_VISIBLE_DEVICES", "");
+        child::run(command, limit, &mut |_, _| {})
+    }
+
+    /// Writes `half` as `quant` to `out`.
+    pub fn quantise(&self, half: &Path, out: &Path, quant: &str, limit: Duration) -> Result<()> {
+        let mut command = self.command(&["quantize"]);
+        command.arg(half).arg(out).arg(quant);
+        child::run(command, limit, &mut |_, _| {})?.check().map(drop)
+    }
+}
+
+/// The same tests by llama-bench.
+pub fn llama_bench(program: &Path, model: &Path, sizes: &Sizes, limit: Duration) -> Result<Output> {
+    let mut command = Command::new(program);
+    command.arg("-m").arg(model).args(["-t", "1"]);
+    tests(&mut command, sizes);
+    output(command, limit)
+}
+
+fn tests(command: &mut Command, sizes: &Sizes) {
+    command.args(["-p", &sizes.prompt.to_string(), "-n", &sizes.generate.to_string()]);
+    let depths = if sizes.depth > 0 { format!("0,{}", sizes.depth) } else { "0".to_string() };
+    command.args(["-d", &depths, "-r", &sizes.repetitions.to_string(), "-o", "json"]);
+}
+
+fn output(command: Command, limit: Duration) -> Result<Output> {
+    let name = command.get_program().to_string_lossy().rsplit('/').next().unwrap_or_default().to_string();
+    let ended = child::run(command, limit, &mut |_, _| {})?.check()?;
+    bench::read(&ended.stdout).with_context(|| format!("cannot read what {name} printed"))
+}
+
+fn json(ended: &Ended) -> Result<Value> {
+    serde_json::from_slice(&ended.stdout).context("`anneal info --json` printed no JSON")
+}

@@ -1,0 +1,322 @@
+//! What follows from what was measured: ratios round by round, and whether the figures to reach were reached.
+
+use measure::{Ratio, median, ratio};
+
+use super::bench::Row;
+use super::plan::Switch;
+use super::report::{
+    Comparison, Decode, Differing, Figure, Model, Refusal, Report, Run, Sampling, Verdict, Who,
+};
+
+/// Of llama-bench's speed.
+const SPEED: f64 = 1.0;
+
+/// Pairs of which a miss may be told.
+const ENOUGH: usize = 5;
+
+/// Of the card's copy bandwidth.
+const BANDWIDTH: f64 = 0.8;
+
+/// No card's copies have been seen to stay below this share of what clock and bus come to: a decode that is below
+/// [`BANDWIDTH`] of that misses the figure whatever the card's copies reach.
+const LEAST_COPY: f64 = 0.7;
+
+/// CPUs that decode may keep busy where the device chooses the token.
+const CPUS: f64 = 0.25;
+
+/// From this size on weights are too large for any cache, in bytes.
+const LARGE: u64 = 1_000_000_000;
+
+/// Compares every test of `model` with llama-bench's, those of decode also with sampling.
+pub fn comparisons(model: &Model) -> Vec<Comparison> {
+    let theirs = values(&model.runs, Who::LlamaBench);
+    let mut all: Vec<(String, Sampling, Vec<Value>)> = Vec::new();
+    for value in values(&model.runs, Who::Anneal).into_iter().chain(steady(model)) {
+        let is_it =
+            |known: &&mut (String, Sampling, Vec<Value>)| known.0 == value.test && known.1 == value.sampling;
+        match all.iter_mut().find(is_it) {
+            Some((.., values)) => values.push(value),
+            None => all.push((value.test.clone(), value.sampling, vec![value])),
+        }
+    }
+    all.into_iter().map(|(test, sampling, ours)| compared(test, sampling, &ours, &theirs)).collect()
+}
+
+/// The speed of a test in a round.
+struct Value {
+    /// The test of llama-bench that it is held against.
+    test: String,
+    sampling: Sampling,
+    round: u32,
+    speed: f64,
+}
+
+fn values(runs: &[Run], by: Who) -> Vec<Value> {
+    let value = |round: u32, row: &Row| Value {
+        test: their_test(row),
+        sampling: if row.end_to_end { Sampling::Default } else { Sampling::None },
+        round,
+        speed: median(&row.samples),
+    };
+    let runs = runs.iter().filter(|run| run.by == by);
+    runs.flat_map(|run| run.rows.iter().map(move |row| value(run.round, row))).collect()
+}
+
+/// The steady decodes of rounds, from a short prompt on: held against llama-bench's at the beginning of the context, which
+/// ours soon leaves.
+fn steady(model: &Model) -> Vec<Value> {
+    let rows = model.runs.iter().flat_map(|run| &run.rows);
+    let Some(test) = rows.map(their_test).find(|test| test.starts_with("tg") && !test.contains('@')) else {
+        return Vec::new();
+    };
+    let value = |decode: &Decode| {
+        let on_device = decode.chosen_on_device.is_some_and(|count| count > 0);
+        Some(Value {
+            test: test.clone(),
+            sampling: if on_device { Sampling::GreedyOnDevice } else { Sampling::GreedyOnHost },
+            round: decode.round?,
+            speed: decode.tokens_per_second?,
+        })
+    };
+    model.decodes.iter().filter_map(value).collect()
+}
+
+/// The test of llama-bench that a row of ours is held against: with sampling, the decode that begins where the prompt ends.
+fn their_test(row: &Row) -> String {
+    match row.end_to_end {
+        // A few tokens of prompt are none to llama-bench, and only make ours slower.
+        true => super::bench::name(0, row.n_gen, if row.n_prompt > 64 { row.n_prompt } else { 0 }),
+        false => row.test.clone(),
+    }
+}
+
+fn compared(test: String, sampling: Sampling, ours: &[Value], theirs: &[Value]) -> Comparison {
+    let theirs: Vec<&Value> = theirs.iter().filter(|value| value.test == test).collect();
+    let (a, b): (Vec<f64>, Vec<f64>) = ours
+        .iter()
+        .filter_map(|ours| {
+            let theirs = theirs.iter().find(|theirs| theirs.round == ours.round)?;
+            Some((ours.speed, theirs.speed))
+        })
+        .filter(|(ours, theirs)| ours.is_finite() && *theirs > 0.0)
+        .unzip();
+    let speed = |values: &mut dyn Iterator<Item = f64>| median(&values.collect::<Vec<f64>>());
+    Comparison {
+        anneal: speed(&mut ours.iter().map(|value| value.speed)),
+        llama_bench: Some(speed(&mut theirs.iter().map(|value| value.speed)))
+            .filter(|speed| speed.is_finite()),
+        ratio: (!a.is_empty()).then(|| ratio(&a, &b)),
+        test,
+        sampling,
+    }
+}
+
+/// Settings in which the last runs of both programs differ.
+pub fn differing(runs: &[Run]) -> Vec<Differing> {
+    let last =
+        |by: Who| runs.iter().rev().find(|run| run.by == by && run.rows.iter().all(|row| !row.end_to_end));
+    let (Some(ours), Some(theirs)) = (last(Who::Anneal), last(Who::LlamaBench)) else { return Vec::new() };
+    let differ = |(name, ours): (&String, &serde_json::Value)| {
+        let theirs = theirs.settings.get(name).filter(|theirs| *theirs != ours)?;
+        Some(Differing { setting: name.clone(), anneal: ours.clone(), llama_bench: theirs.clone() })
+    };
+    ours.settings.iter().filter_map(differ).collect()
+}
+
+/// Everything that is to be reached.
+pub fn figures(report: &Report) -> Vec<Figure> {
+    let mut all = Vec::new();
+    all.extend(report.refusal.as_ref().map(refused));
+    for model in report.models.iter().filter(|model| model.skipped.is_none()) {
+        all.extend(of_model(model, &Memory::of(report)));
+    }
+    for switch in [Switch::DeviceSampling, Switch::CudaGraphs] {
+        all.extend(switched(report, switch));
+    }
+    all
+}
+
+/// How fast the GPU's memory is, in bytes a second; of the fastest, where GPUs differ.
+#[derive(Clone, Copy, Debug, Default)]
+struct Memory {
+    /// By its clock and its bus.
+    theoretical: Option<f64>,
+    /// By copies.
+    copy: Option<f64>,
+}
+
+impl Memory {
+    fn of(report: &Report) -> Self {
+        let told = report.info.as_ref().and_then(|info| info["copy_bandwidth"].as_array());
+        let copies = told.into_iter().flatten().filter_map(|device| device["bytes_per_second"].as_f64());
+        Self {
+            theoretical: report.cards.iter().filter_map(|card| card.theoretical_bandwidth).reduce(f64::max),
+            copy: copies.filter(|copy| *copy > 0.0).reduce(f64::max),
+        }
+    }
+}
+
+fn of_model(model: &Model, memory: &Memory) -> Vec<Figure> {
+    let mut all = Vec::new();
+    let mut put = |figure: Figure| all.push(Figure { model: Some(model.name.clone()), ..figure });
+    if let Some(placement) = &model.placement {
+        let faults = (!placement.full).then(|| placement.faults.join("; "));
+        put(yes_or_no("all of it on the GPU", placement.full, faults));
+    }
+    if let Some(determinism) = &model.determinism {
+        let equal = determinism.equal == determinism.tokens;
+        let note = format!("{} of {} tokens", determinism.equal, determinism.tokens);
+        put(yes_or_no("the same tokens twice", equal, Some(note)));
+    }
+    for comparison in &model.comparisons {
+        put(speed(comparison));
+    }
+    if let Some(share) = bandwidth(model, memory) {
+        put(share);
+    }
+    if let Some(host) = host_cpu(&model.decodes) {
+        put(host);
+    }
+    all
+}
+
+fn figure(what: impl Into<String>, goal: String, value: Option<f64>, verdict: Verdict) -> Figure {
+    Figure {
+        what: what.into(),
+        model: None,
+        goal,
+        value,
+        verdict,
+        note: None,
+        effective_bandwidth: None,
+        theoretical_bandwidth: None,
+        measured_copy_bandwidth: None,
+    }
+}
+
+fn yes_or_no(what: &str, is_so: bool, note: Option<String>) -> Figure {
+    let verdict = if is_so { Verdict::Pass } else { Verdict::Miss };
+    Figure { note, ..figure(what, "yes".to_string(), None, verdict) }
+}
+
+fn refused(refusal: &Refusal) -> Figure {
+    let is_so = refusal.code == Some(refusal.expected);
+    let code = refusal.code.map_or("a signal".to_string(), |code| code.to_string());
+    yes_or_no("refused without a GPU", is_so, Some(format!("exit code {code}")))
+}
+
+fn speed(comparison: &Comparison) -> Figure {
+    let what = format!("{} against llama-bench{}", comparison.test, comparison.sampling.words());
+    let goal = format!("≥ {SPEED:.1}");
+    let Some(ratio) = &comparison.ratio else {
+        return Figure {
+            note: Some(format!("{:.1} t/s; llama-bench was not measured", comparison.anneal)),
+            ..figure(what, goal, None, Verdict::NotMeasured)
+        };
+    };
+    Figure { note: Some(interval(ratio)), ..figure(what, goal, Some(ratio.median), at_least(ratio, SPEED)) }
+}
+
+/// Below, and not only by chance, is a miss; above is a pass; between them nothing is shown.
+fn at_least(ratio: &Ratio, goal: f64) -> Verdict {
+    if ratio.median >= goal {
+        Verdict::Pass
+    } else if ratio.high < goal && ratio.pairs >= ENOUGH {
+        Verdict::Miss
+    } else {
+        Verdict::Unclear
+    }
+}
+
+fn interval(ratio: &Ratio) -> String {
+    let plural = if ratio.pairs == 1 { "" } else { "s" };
+    format!("[{:.3}, {:.3}] of {} pair{plural}", ratio.low, ratio.high, ratio.pairs)
+}
+
+/// Of decode at the beginning of the context, where nothing is read but the weights.
+fn bandwidth(model: &Model, memory: &Memory) -> Option<Figure> {
+    let decode = model.comparisons.iter().find(|comparison| {
+        comparison.sampling == Sampling::None
+            && comparison.test.starts_with("tg")
+            && !comparison.test.contains('@')
+    })?;
+    let effective = decode.anneal * model.bytes_per_token? as f64;
+    if !effective.is_finite() {
+        return None;
+    }
+    let (share, of_what) = match (memory.copy, memory.theoretical) {
+        (Some(copy), _) => (Some(effective / copy), "of the measured copy bandwidth"),
+        (None, Some(most)) => (Some(effective / most), "of the theoretical bandwidth"),
+        (None, None) => (None, "nobody tells how fast the memory is"),
+    };
+    // The figure is meant for what no cache holds and nothing but reading bounds.
+    let counts = model.name.quant() == "Q8_0" && model.bytes >= LARGE;
+    let (verdict, more) = match share {
+        None => (Verdict::NotMeasured, ""),
+        Some(_) if !counts => (Verdict::Told, ""),
+        Some(share) if share >= BANDWIDTH => (Verdict::Pass, ""),
+        Some(_) if memory.copy.is_some() => (Verdict::Miss, ""),
+        Some(share) if share < BANDWIDTH * LEAST_COPY => {
+            (Verdict::Miss, "; missed whatever the card's copies reach")
+        }
+        Some(_) => (Verdict::Unclear, "; the card's copies were not measured"),
+    };
+    let goal = match counts {
+        true => format!("≥ {:.0} % of the copy bandwidth", 100.0 * BANDWIDTH),
+        false => "told".to_string(),
+    };
+    Some(Figure {
+        note: Some(format!("{of_what}{more}")),
+        effective_bandwidth: Some(effective),
+        theoretical_bandwidth: memory.theoretical,
+        measured_copy_bandwidth: memory.copy,
+        ..figure("share of bandwidth in decode", goal, share, verdict)
+    })
+}
+
+/// Of the decodes in which the device chose.
+fn host_cpu(decodes: &[Decode]) -> Option<Figure> {
+    let chosen: Vec<&Decode> = decodes.iter().filter(|decode| decode.device_sampling).collect();
+    let cpus: Vec<f64> = chosen.iter().filter_map(|decode| decode.cpus).collect();
+    if cpus.is_empty() {
+        return None;
+    }
+    let value = median(&cpus);
+    let on_device = chosen.iter().all(|decode| decode.chosen_on_device.is_some_and(|count| count > 0));
+    let verdict = if value <= CPUS { Verdict::Pass } else { Verdict::Miss };
+    let note = (!on_device).then(|| "the device did not choose the tokens".to_string());
+    let what = "CPUs busy in decode, device sampling";
+    Some(Figure { note, ..figure(what, format!("≤ {CPUS}"), Some(value), verdict) })
+}
+
+/// What a switch brings; the text must be the same with and without it.
+fn switched(report: &Report, switch: Switch) -> Vec<Figure> {
+    let pairs: Vec<_> = report.pairs.iter().filter(|pair| pair.switch == switch).collect();
+    if pairs.is_empty() {
+        return Vec::new();
+    }
+    let model = report.models.first().map(|model| model.name.clone());
+    let (on, off): (Vec<f64>, Vec<f64>) = pairs
+        .iter()
+        .filter_map(|pair| pair.on.tokens_per_second.zip(pair.off.tokens_per_second))
+        .filter(|(_, off)| *off > 0.0)
+        .unzip();
+    let same = pairs.iter().all(|pair| pair.on.text == pair.off.text);
+    let mut all = vec![yes_or_no(&format!("the same text with and without {switch}"), same, None)];
+    if !on.is_empty() {
+        let ratio = ratio(&on, &off);
+        all.push(Figure {
+            note: Some(interval(&ratio)),
+            ..figure(
+                format!("decode with {switch} against without"),
+                "told".into(),
+                Some(ratio.median),
+                Verdict::Told,
+            )
+        });
+    }
+    all.into_iter().map(|figure| Figure { model: model.clone(), ..figure }).collect()
+}
+
+#[cfg(test)]
+mod tests;

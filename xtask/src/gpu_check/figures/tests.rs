@@ -1,0 +1,186 @@
+use build_info::Sha256;
+use measure::Usage;
+
+use super::super::report::digest;
+use super::*;
+
+fn row(test: (u32, u32, u32), end_to_end: bool, samples: &[f64]) -> Row {
+    let (n_prompt, n_gen, n_depth) = test;
+    Row {
+        test: super::super::bench::name(n_prompt, n_gen, n_depth),
+        n_prompt,
+        n_gen,
+        n_depth,
+        end_to_end,
+        samples: samples.to_vec(),
+        gpus: Vec::new(),
+    }
+}
+
+fn run(round: u32, by: Who, rows: Vec<Row>) -> Run {
+    Run { round, by, rows, settings: serde_json::Map::new() }
+}
+
+/// Ours takes `ours` tokens a second in decode and `sampled` with sampling, theirs 100 and a little noise.
+fn rounds(count: u32, ours: f64, sampled: f64) -> Vec<Run> {
+    (1..=count)
+        .flat_map(|round| {
+            let noise = 1.0 + f64::from(round % 3) / 1000.0;
+            [
+                run(round, Who::Anneal, vec![row((0, 128, 0), false, &[ours * noise, ours])]),
+                run(
+                    round,
+                    Who::Anneal,
+                    vec![row((16, 128, 0), true, &[sampled]), row((4096, 128, 0), true, &[sampled / 2.0])],
+                ),
+                run(
+                    round,
+                    Who::LlamaBench,
+                    vec![row((0, 128, 0), false, &[100.0]), row((0, 128, 4096), false, &[50.0])],
+                ),
+            ]
+        })
+        .collect()
+}
+
+fn of(runs: Vec<Run>, decodes: Vec<Decode>) -> Vec<Comparison> {
+    comparisons(&Model { runs, decodes, ..Model::new("tiny/F16".parse().unwrap(), 1) })
+}
+
+#[test]
+fn steady_decodes_are_held_against_the_decode_of_their_round() {
+    let of_round = |round: Option<u32>, chosen: Option<u32>| Decode { round, ..decode(true, 0.1, chosen) };
+    let decodes = vec![of_round(Some(1), Some(512)), of_round(Some(3), Some(512)), of_round(None, Some(512))];
+    let comparisons = of(rounds(2, 110.0, 90.0), decodes);
+    let device = comparisons.iter().find(|of| of.sampling == Sampling::GreedyOnDevice).unwrap();
+    // One that is of no round is no pair, nor one of a round that llama-bench has not.
+    assert_eq!(
+        (device.test.as_str(), device.ratio.map(|ratio| (ratio.median, ratio.pairs))),
+        ("tg128", Some((1.0, 1)))
+    );
+    // Where the device did not choose, nobody may say that it did.
+    let comparisons = of(rounds(2, 110.0, 90.0), vec![of_round(Some(1), Some(0))]);
+    assert!(comparisons.iter().any(|of| of.sampling == Sampling::GreedyOnHost));
+}
+
+#[test]
+fn tests_are_held_against_those_of_the_same_depth() {
+    let comparisons = of(rounds(6, 110.0, 90.0), Vec::new());
+    let told: Vec<(&str, Sampling)> =
+        comparisons.iter().map(|comparison| (comparison.test.as_str(), comparison.sampling)).collect();
+    assert_eq!(
+        told,
+        [("tg128", Sampling::None), ("tg128", Sampling::Default), ("tg128 @ d4096", Sampling::Default)]
+    );
+    let ratios: Vec<Ratio> = comparisons.iter().map(|comparison| comparison.ratio.unwrap()).collect();
+    assert!((ratios[0].median - 1.1).abs() < 0.002, "{ratios:?}");
+    assert!((ratios[1].median - 0.9).abs() < 1e-9 && (ratios[2].median - 0.9).abs() < 1e-9, "{ratios:?}");
+    assert_eq!(ratios[0].pairs, 6);
+    assert_eq!(comparisons[2].llama_bench, Some(50.0));
+}
+
+#[test]
+fn a_round_that_lacks_one_program_is_no_pair() {
+    let mut runs = rounds(3, 110.0, 90.0);
+    runs.retain(|run| run.round != 2 || run.by != Who::LlamaBench);
+    let first = &of(runs.clone(), Vec::new())[0];
+    assert_eq!(first.ratio.map(|ratio| ratio.pairs), Some(2));
+    runs.retain(|run| run.by == Who::Anneal);
+    let alone = &of(runs, Vec::new())[0];
+    assert_eq!((alone.ratio, alone.llama_bench), (None, None));
+    assert!(alone.anneal > 109.0);
+    assert_eq!(speed(alone).verdict, Verdict::NotMeasured);
+    assert_eq!(of(Vec::new(), Vec::new()), []);
+}
+
+#[test]
+fn a_miss_is_told_only_where_it_is_no_chance() {
+    let of = |ratios: &[f64]| at_least(&Ratio::of(ratios), 1.0);
+    assert_eq!(of(&[1.01; 5]), Verdict::Pass);
+    assert_eq!(of(&[0.9, 1.2, 1.3]), Verdict::Pass);
+    assert_eq!(of(&[0.9; 5]), Verdict::Miss);
+    assert_eq!(of(&[0.9; 2]), Verdict::Unclear);
+    assert_eq!(of(&[0.9, 0.95, 1.05, 0.9, 0.98]), Verdict::Unclear);
+}
+
+fn model(name: &str, bytes: u64, speed: f64) -> Model {
+    let runs = rounds(5, speed, speed);
+    Model {
+        bytes_per_token: Some(bytes),
+        comparisons: of(runs.clone(), Vec::new()),
+        runs,
+        ..Model::new(name.parse().unwrap(), bytes)
+    }
+}
+
+#[test]
+fn bandwidth_is_the_weights_times_the_speed() {
+    // 1.6 GB a token.
+    let figure = |name: &str, speed: f64, theoretical: Option<f64>, copy: Option<f64>| {
+        bandwidth(&model(name, 1_600_000_000, speed), &Memory { theoretical, copy }).unwrap()
+    };
+    let (q8, most) = ("qwen2.5-1.5b/Q8_0", Some(3.2e12));
+    let half = figure(q8, 1000.0, most, None);
+    assert!((half.value.unwrap() - 0.5).abs() < 0.01, "{half:?}");
+    assert!((half.effective_bandwidth.unwrap() / 1.6e12 - 1.0).abs() < 0.01, "{half:?}");
+    assert_eq!((half.verdict, half.measured_copy_bandwidth), (Verdict::Miss, None));
+    // Between what is missed in any case and what is reached in any case the copies decide.
+    for (speed, copy, verdict) in [
+        (1300.0, None, Verdict::Unclear),
+        (1700.0, None, Verdict::Pass),
+        (1300.0, Some(2.5e12), Verdict::Pass),
+        (1300.0, Some(2.9e12), Verdict::Miss),
+    ] {
+        assert_eq!(figure(q8, speed, most, copy).verdict, verdict, "{speed} {copy:?}");
+    }
+    assert_eq!(figure("qwen2.5-1.5b/Q4_K_M", 100.0, most, None).verdict, Verdict::Told);
+    let unknown = figure(q8, 100.0, None, None);
+    assert_eq!((unknown.verdict, unknown.value), (Verdict::NotMeasured, None));
+    assert!(bandwidth(&Model::new("tiny/F16".parse().unwrap(), 1), &Memory::default()).is_none());
+}
+
+fn decode(device_sampling: bool, cpus: f64, chosen: Option<u32>) -> Decode {
+    Decode {
+        round: None,
+        device_sampling,
+        graphs: true,
+        tokens: 512,
+        tokens_per_second: Some(100.0),
+        chosen_on_device: chosen,
+        text: text("a"),
+        cpus: Some(cpus),
+        pace: Vec::new(),
+        usage: Usage::default(),
+    }
+}
+
+fn text(text: &str) -> Sha256 {
+    digest(text.as_bytes())
+}
+
+#[test]
+fn the_hosts_part_is_that_of_device_sampling_alone() {
+    let with = |cpus: f64, chosen| host_cpu(&[decode(false, 1.0, None), decode(true, cpus, chosen)]).unwrap();
+    assert_eq!((with(0.2, Some(512)).verdict, with(0.2, Some(512)).note), (Verdict::Pass, None));
+    assert_eq!(with(0.3, Some(512)).verdict, Verdict::Miss);
+    assert!(with(0.2, Some(0)).note.is_some());
+    assert_eq!(host_cpu(&[decode(false, 1.0, None)]), None);
+}
+
+#[test]
+fn settings_that_differ_are_named() {
+    let with = |by: Who, batch: u32| {
+        let settings = [("n_batch".to_string(), batch.into()), ("only_ours".to_string(), by_number(by))];
+        Run { settings: settings.into_iter().collect(), ..run(1, by, vec![row((0, 8, 0), false, &[1.0])]) }
+    };
+    let mut theirs = with(Who::LlamaBench, 512);
+    theirs.settings.remove("only_ours");
+    let found = differing(&[with(Who::Anneal, 2048), theirs]);
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].setting.as_str(), &found[0].llama_bench), ("n_batch", &512.into()));
+    assert_eq!(differing(&[with(Who::Anneal, 2048), with(Who::LlamaBench, 2048)]).len(), 0);
+}
+
+fn by_number(_: Who) -> serde_json::Value {
+    1.into()
+}

@@ -1,0 +1,315 @@
+//! Which steps fit into a budget. Pure: how long a step takes is given.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Rounds of a model, of which those after the fifth come last of all.
+pub const ROUNDS: u32 = 10;
+
+/// Rounds before a model's ratio is worth much.
+const FIRST_ROUNDS: u32 = 3;
+
+/// Rounds that a figure should have at least.
+const ENOUGH_ROUNDS: u32 = 5;
+
+/// Pairs of runs with a switch on and off.
+const SWITCH_PAIRS: u32 = 3;
+
+/// Fewer tokens are no long run.
+const SHORTEST_LONG: u32 = 1000;
+
+/// One thing to do. Models are numbered as the user named them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Without a GPU the program must refuse.
+    Refusal,
+    /// Write a model.
+    Make(usize),
+    /// Where it lies and computes.
+    Placement(usize),
+    /// The same tokens twice.
+    Determinism(usize),
+    /// Our bench, a steady decode with an eye on the host and the GPU, and llama-bench, once each.
+    Round(usize, u32),
+    /// A pair of steady decodes of the first model, with a switch on and off.
+    Pair(Switch, u32),
+    /// So many tokens of the smallest model.
+    Long(usize, u32),
+}
+
+/// What is turned on and off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Switch {
+    /// Whether the GPU chooses the token.
+    DeviceSampling,
+    /// Whether a token's kernels are started as one graph.
+    CudaGraphs,
+}
+
+impl Switch {
+    /// As records and tables have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Switch::DeviceSampling => "device sampling",
+            Switch::CudaGraphs => "CUDA graphs",
+        }
+    }
+}
+
+/// A step, and how much it matters: 0 most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// What.
+    pub step: Step,
+    /// How much.
+    pub priority: u8,
+}
+
+/// A model as far as the plan goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sketch {
+    /// Size of its weights in bytes.
+    pub bytes: u64,
+}
+
+/// What this build and this machine allow.
+#[derive(Clone, Copy, Debug)]
+pub struct Wishes {
+    /// Whether a GPU is promised, so that its absence must be refused.
+    pub refusal: bool,
+    /// Whether the program tells where a model computes.
+    pub placement: bool,
+    /// Whether the program can sample on the device.
+    pub device_sampling: bool,
+    /// Whether there are CUDA graphs to turn off.
+    pub graphs: bool,
+    /// Most rounds of a model.
+    pub rounds: u32,
+    /// Tokens of the long run.
+    pub long: u32,
+}
+
+impl Step {
+    /// The model that has to be there.
+    pub fn model(self) -> Option<usize> {
+        match self {
+            Step::Refusal => None,
+            Step::Pair(..) => Some(0),
+            Step::Make(model)
+            | Step::Placement(model)
+            | Step::Determinism(model)
+            | Step::Round(model, _)
+            | Step::Long(model, _) => Some(model),
+        }
+    }
+
+    /// Steps of one kind take alike.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Step::Refusal => "refusal",
+            Step::Make(_) => "make",
+            Step::Placement(_) => "placement",
+            Step::Determinism(_) => "determinism",
+            Step::Round(..) => "round",
+            Step::Pair(switch, _) => switch.name(),
+            Step::Long(..) => "long run",
+        }
+    }
+
+    /// The step in words, with the models called `names`.
+    pub fn words(self, names: &[String]) -> String {
+        let of = |model: usize| names.get(model).map_or("?", String::as_str);
+        match self {
+            Step::Refusal => "refusal without a GPU".to_string(),
+            Step::Make(model) => format!("write {}", of(model)),
+            Step::Round(model, round) => format!("round {round} of {}", of(model)),
+            Step::Pair(switch, pair) => format!("{} on and off, pair {pair}", switch.name()),
+            Step::Long(model, tokens) => format!("{tokens} tokens of {}", of(model)),
+            other => format!("{} of {}", other.kind(), other.model().map_or("?", of)),
+        }
+    }
+}
+
+impl fmt::Display for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// All steps for `models`, in the order in which they are carried out. The first model is the one that matters most.
+pub fn steps(models: &[Sketch], wishes: &Wishes) -> Vec<Planned> {
+    let mut all = Vec::new();
+    let mut put = |step, priority| all.push(Planned { step, priority });
+    if wishes.refusal {
+        put(Step::Refusal, 0);
+    }
+    for model in 0..models.len() {
+        let first = model == 0;
+        put(Step::Make(model), u8::from(!first));
+        if wishes.placement {
+            put(Step::Placement(model), u8::from(!first));
+        }
+        put(Step::Determinism(model), if first { 0 } else { 2 });
+        for round in 1..=wishes.rounds.min(FIRST_ROUNDS) {
+            put(Step::Round(model, round), u8::from(!first));
+        }
+        for round in FIRST_ROUNDS + 1..=wishes.rounds.min(ENOUGH_ROUNDS) {
+            put(Step::Round(model, round), if first { 3 } else { 4 });
+        }
+    }
+    if models.is_empty() {
+        return all;
+    }
+    for pair in 1..=SWITCH_PAIRS.min(wishes.rounds) {
+        if wishes.device_sampling {
+            put(Step::Pair(Switch::DeviceSampling, pair), 2);
+        }
+        if wishes.graphs {
+            put(Step::Pair(Switch::CudaGraphs, pair), 3);
+        }
+    }
+    let smallest = (0..models.len()).min_by_key(|model| models[*model].bytes).unwrap_or(0);
+    put(Step::Long(smallest, wishes.long), 4);
+    // A round of each model in turn: where the budget ends, all have as many.
+    for round in ENOUGH_ROUNDS + 1..=wishes.rounds {
+        for model in 0..models.len() {
+            put(Step::Round(model, round), 5);
+        }
+    }
+    all
+}
+
+/// Those of the `waiting` steps that fit into `left` seconds, in their order: the most important first, and none whose
+/// model neither is there nor is made. A long run that does not fit is made shorter. `seconds` says how long a step takes.
+pub fn choose(waiting: &[Planned], seconds: impl Fn(Step) -> f64, left: f64) -> Vec<Step> {
+    let mut order: Vec<usize> = (0..waiting.len()).collect();
+    order.sort_by_key(|at| (waiting[*at].priority, *at));
+    let mut chosen: Vec<(usize, Step)> = Vec::new();
+    let mut left = left;
+    for at in order {
+        let step = waiting[at].step;
+        let is_there = step.model().is_none_or(|model| {
+            let make = |step: Step| step == Step::Make(model);
+            !waiting.iter().any(|other| make(other.step)) || chosen.iter().any(|(_, step)| make(*step))
+        });
+        if !is_there && !matches!(step, Step::Make(_)) {
+            continue;
+        }
+        if let Some(step) = shortened(step, |step| seconds(step) <= left) {
+            left -= seconds(step);
+            chosen.push((at, step));
+        }
+    }
+    chosen.sort_by_key(|(at, _)| *at);
+    chosen.into_iter().map(|(_, step)| step).collect()
+}
+
+/// The step, or a shorter long run, that `fits`.
+fn shortened(step: Step, fits: impl Fn(Step) -> bool) -> Option<Step> {
+    let Step::Long(model, tokens) = step else { return Some(step).filter(|step| fits(*step)) };
+    let lengths = std::iter::successors(Some(tokens), |tokens| Some(tokens / 2));
+    lengths
+        .take_while(|length| *length == tokens || *length >= SHORTEST_LONG)
+        .map(|length| Step::Long(model, length))
+        .find(|step| fits(*step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Wishes = Wishes {
+        refusal: true,
+        placement: true,
+        device_sampling: true,
+        graphs: true,
+        rounds: ROUNDS,
+        long: 10_000,
+    };
+
+    fn models(sizes: &[u64]) -> Vec<Sketch> {
+        sizes.iter().map(|bytes| Sketch { bytes: *bytes }).collect()
+    }
+
+    /// Ten seconds a step, a millisecond a token of the long run.
+    fn seconds(step: Step) -> f64 {
+        match step {
+            Step::Long(_, tokens) => f64::from(tokens) / 1000.0,
+            _ => 10.0,
+        }
+    }
+
+    #[test]
+    fn with_all_the_time_in_the_world_all_is_done_in_order() {
+        let planned = steps(&models(&[3, 1, 2]), &ALL);
+        let chosen = choose(&planned, seconds, f64::INFINITY);
+        assert_eq!(chosen, planned.iter().map(|planned| planned.step).collect::<Vec<_>>());
+        assert_eq!(chosen[..3], [Step::Refusal, Step::Make(0), Step::Placement(0)]);
+        // The smallest model is the one of the long run, and the last rounds take turns.
+        assert!(chosen.contains(&Step::Long(1, 10_000)));
+        assert_eq!(chosen[chosen.len() - 2..], [Step::Round(1, 10), Step::Round(2, 10)]);
+        for round in 1..=ROUNDS {
+            assert_eq!(chosen.iter().filter(|step| **step == Step::Round(2, round)).count(), 1);
+        }
+    }
+
+    #[test]
+    fn what_matters_most_is_chosen_and_the_budget_is_kept() {
+        let planned = steps(&models(&[3, 1]), &ALL);
+        for left in [0.0, 5.0, 10.0, 75.0, 100.0, 205.0, 480.0] {
+            let chosen = choose(&planned, seconds, left);
+            let all: f64 = chosen.iter().map(|step| seconds(*step)).sum();
+            assert!(all <= left, "{left}: {chosen:?}");
+            // Nothing of a model that is not made.
+            for step in &chosen {
+                let made = step.model().is_none_or(|model| chosen.contains(&Step::Make(model)));
+                assert!(made, "{left}: {step:?}");
+            }
+            // What was left out and would have fitted was less important than all that was chosen after it.
+            if left >= 75.0 {
+                assert!(chosen.contains(&Step::Round(0, 3)), "{left}: {chosen:?}");
+            }
+        }
+        assert_eq!(choose(&planned, seconds, 9.0), []);
+        assert_eq!(choose(&planned, seconds, 20.0), [Step::Refusal, Step::Make(0)]);
+    }
+
+    #[test]
+    fn a_model_that_is_made_needs_not_be_made_again() {
+        let planned = [Planned { step: Step::Round(0, 4), priority: 3 }];
+        assert_eq!(choose(&planned, seconds, 10.0), [Step::Round(0, 4)]);
+    }
+
+    #[test]
+    fn a_long_run_is_as_long_as_fits() {
+        let planned = [Planned { step: Step::Long(0, 10_000), priority: 4 }];
+        for (left, tokens) in
+            [(10.0, Some(10_000)), (9.9, Some(5000)), (3.0, Some(2500)), (1.2, None), (1.25, Some(1250))]
+        {
+            let expected: Vec<Step> = tokens.map(|tokens| Step::Long(0, tokens)).into_iter().collect();
+            assert_eq!(choose(&planned, seconds, left), expected, "{left}");
+        }
+        // A rehearsal's is short from the start.
+        let planned = [Planned { step: Step::Long(0, 200), priority: 4 }];
+        assert_eq!(choose(&planned, seconds, 1.0), [Step::Long(0, 200)]);
+        assert_eq!(choose(&planned, seconds, 0.1), []);
+    }
+
+    #[test]
+    fn what_a_build_cannot_do_is_not_planned() {
+        let wishes = Wishes {
+            refusal: false,
+            placement: false,
+            device_sampling: false,
+            graphs: false,
+            rounds: 2,
+            ..ALL
+        };
+        let kinds: std::collections::BTreeSet<&str> =
+            steps(&models(&[1]), &wishes).iter().map(|planned| planned.step.kind()).collect();
+        assert_eq!(kinds, ["determinism", "long run", "make", "round"].into());
+        assert_eq!(steps(&[], &wishes), []);
+    }
+}
