@@ -37,7 +37,7 @@ pub use batch::{Batch, Decoded, MAX_SEQUENCES, SequenceId};
 pub(crate) use clock::{ThreadClock, strftime_now, thread_time};
 pub use collector::Collector;
 pub use context::Context;
-pub use devices::{Device, DeviceKind, MAX_DEVICES, devices, rpc_version};
+pub use devices::{Device, DeviceKind, MAX_DEVICES, copy_bandwidths, devices, rpc_version};
 pub(crate) use devices::{add_worker, serve_devices, watch_clients};
 pub use embedding::Embedding;
 pub(crate) use embedding::Threads;

@@ -19,7 +19,10 @@ pub fn has_rpc(test: &str) -> bool {
     });
     let has = info["backends"].as_array().is_some_and(|all| all.iter().any(|name| name == "RPC"));
     if !has {
-        let _ = writeln!(std::io::stderr(), "NOT RUN: {test}: this build has no RPC (`rpc = true` in its profile)");
+        let _ = writeln!(
+            std::io::stderr(),
+            "NOT RUN: {test}: this build has no RPC (`rpc = true` in its profile)"
+        );
     }
     has
 }

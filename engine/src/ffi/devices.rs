@@ -68,6 +68,22 @@ impl Device {
     }
 }
 
+/// Bytes that are copied at a time to see how fast a card's memory is, and how often: more than any cache holds, and
+/// milliseconds of work.
+const COPIED: usize = 512 << 20;
+const COPIES: i32 = 20;
+
+/// Bytes that each of NVIDIA's cards reads and writes in a second where it copies from its own memory to its own memory; those
+/// that have no room for it are left out.
+pub fn copy_bandwidths() -> Vec<(String, f64)> {
+    let cards = devices().into_iter().filter(|device| device.backend == "CUDA");
+    let measured = cards.zip(0..).map(|(card, ordinal)| {
+        // SAFETY: takes numbers; memory on the card is its own.
+        (card.name, unsafe { sys::anneal_copy_bandwidth(ordinal, COPIED, COPIES) })
+    });
+    measured.filter(|(_, bandwidth)| *bandwidth > 0.0).collect()
+}
+
 /// The devices of the linked backends, and those of workers that were added.
 pub fn devices() -> Vec<Device> {
     start_all();

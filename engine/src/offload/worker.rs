@@ -17,8 +17,7 @@ use crate::ffi;
 pub const DEFAULT_PORT: u16 = 50052;
 
 /// Why nothing can be done with workers in a build without.
-pub const NO_RPC: &str =
-    "this build of llama.cpp has no RPC in it; `native` and `portable` have it, and `rpc = true` in a profile";
+pub const NO_RPC: &str = "this build of llama.cpp has no RPC in it; `native` and `portable` have it, and `rpc = true` in a profile";
 
 /// How long a machine may take to answer: the other side of the earth is a third of a second away.
 const PATIENCE: Duration = Duration::from_secs(5);

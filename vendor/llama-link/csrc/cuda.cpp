@@ -7,6 +7,7 @@
 
 #include <cublas_v2.h>
 #include <cuda.h>
+#include <cuda_runtime.h>
 
 #include <string>
 
@@ -68,6 +69,46 @@ void anneal_cuda_driver(void) {
 
 const char * anneal_cublas_missing(void) {
     return cublas().handle == nullptr ? cublas().why.c_str() : nullptr;
+}
+
+// Bytes that one copy reads, and writes; far more than any cache of a card holds.
+double anneal_cuda_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions) {
+    void *      memory[2] = { nullptr, nullptr };
+    cudaEvent_t times[2]  = { nullptr, nullptr };
+    const auto  copy      = [&] { return cudaMemcpyAsync(memory[1], memory[0], bytes, cudaMemcpyDeviceToDevice, nullptr); };
+    const auto  measure   = [&]() -> double {
+        if (cudaSetDevice(device) != cudaSuccess) {
+            return -1;
+        }
+        for (int i = 0; i < 2; ++i) {
+            if (cudaMalloc(&memory[i], bytes) != cudaSuccess || cudaEventCreate(&times[i]) != cudaSuccess) {
+                return -1;
+            }
+        }
+        // The first one wakes the card, and touches its pages.
+        if (copy() != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess) {
+            return -1;
+        }
+        bool good = cudaEventRecord(times[0], nullptr) == cudaSuccess;
+        for (int32_t i = 0; i < repetitions; ++i) {
+            good = good && copy() == cudaSuccess;
+        }
+        good               = good && cudaEventRecord(times[1], nullptr) == cudaSuccess;
+        float milliseconds = 0;
+        good               = good && cudaEventSynchronize(times[1]) == cudaSuccess;
+        good               = good && cudaEventElapsedTime(&milliseconds, times[0], times[1]) == cudaSuccess;
+        return good && milliseconds > 0 ? 2e3 * (double) bytes * repetitions / milliseconds : -1;
+    };
+    const double bandwidth = measure();
+    for (int i = 0; i < 2; ++i) {
+        if (times[i] != nullptr) {
+            cudaEventDestroy(times[i]);
+        }
+        cudaFree(memory[i]);
+    }
+    // What failed here is no failure of whoever asks next.
+    (void) cudaGetLastError();
+    return bandwidth;
 }
 
 #define FORWARD(library, result, missing, name, parameters, arguments)          \

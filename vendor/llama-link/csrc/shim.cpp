@@ -387,6 +387,15 @@ void anneal_start(bool verbose) {
     });
 }
 
+double anneal_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions) {
+#ifdef ANNEAL_CUDA
+    return anneal_cuda_copy_bandwidth(device, bytes, repetitions);
+#else
+    (void) device, (void) bytes, (void) repetitions;
+    return -1;
+#endif
+}
+
 void anneal_exit_now(int32_t code) {
     _exit(code);
 }

@@ -27,6 +27,13 @@ void anneal_start(bool verbose);
 // one nothing happens.
 void anneal_cuda_driver(void);
 
+// Bytes that the card `device` (by CUDA's count) reads and writes in a second where it copies `bytes` of its memory
+// `repetitions` times, by its own clock; negative where it cannot.
+double anneal_cuda_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions);
+
+// The same in any build: negative in one for the CPU alone.
+double anneal_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions);
+
 // Why cuBLAS cannot be used, which is loaded by it; NULL where it can.
 const char * anneal_cublas_missing(void);
 

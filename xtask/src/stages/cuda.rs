@@ -46,7 +46,9 @@ fn compile(build: &Build, cuda: &CudaPlan) -> Result<PathBuf> {
         .args([&object])
         .envs(&build.environment()?)
         .output()
-        .with_context(|| format!("cannot compile {SOURCE}, which stands in place of the driver and of cuBLAS"))?;
+        .with_context(|| {
+            format!("cannot compile {SOURCE}, which stands in place of the driver and of cuBLAS")
+        })?;
     Ok(object)
 }
 

@@ -43,6 +43,9 @@ pub struct Args {
     /// host, where the weights and the KV cache lie, and what generating computes on the host, with the reason
     #[arg(long)]
     placement: bool,
+    /// Copy half a gigabyte on each of NVIDIA's cards twenty times, and say how fast its memory is
+    #[arg(long)]
+    copy_bandwidth: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -184,6 +187,11 @@ fn json(
     if let Some(placed) = placed {
         result["placement"] = json!(placed);
     }
+    if args.copy_bandwidth {
+        let cards = crate::ffi::copy_bandwidths();
+        let cards = cards.iter().map(|(name, rate)| json!({ "device": name, "bytes_per_second": rate }));
+        result["copy_bandwidth"] = cards.collect();
+    }
     if args.explain {
         result["settings"] = json!(explain(settings));
     }
@@ -243,6 +251,13 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
     lines.push(("needs", required.join(" ")));
     lines.push(("backends", crate::ffi::backends().join(", ")));
     lines.extend(device_lines(live));
+    if args.copy_bandwidth {
+        let copies = crate::ffi::copy_bandwidths();
+        let text = |(name, rate): &(String, f64)| format!("{name} {:.1} GB/s", rate / 1e9);
+        let none = || "no card of NVIDIA's that this build computes on".to_string();
+        let all: Vec<String> = copies.iter().map(text).collect();
+        lines.push(("copies", if all.is_empty() { none() } else { all.join(", ") }));
+    }
     if let Some(blas) = &live.blas {
         lines.push(("blas", blas.library.clone()));
     }
