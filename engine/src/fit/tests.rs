@@ -48,7 +48,7 @@ fn layers_go_whole_and_experts_stay_first() {
         (5000, true, CpuMoe::Some(4), Some((33, 4))),
         (5000, true, CpuMoe::All, Some((33, 32))),
         (50 + 110, true, CpuMoe::All, Some((11, 32))),
-        (50 + 110, true, CpuMoe::Some(0), Some((1, 0))),
+        (50 + 110, true, CpuMoe::Some(0), Some((2, 0))),
     ];
     for (room, is_mixture, asked, expected) in cases {
         let (found, looks) = found(room, 32, is_mixture, asked);
@@ -105,8 +105,8 @@ fn a_plan_says_what_and_why() {
         ),
         (
             plan(29, 28, None, two()),
-            "all 29 layers on RPC0, CUDA0 but for their experts, which stay on the host: 1.0 GiB of 2.0 GiB free and 2.0 GiB \
-             of 4.0 GiB free, 512 MiB kept on each",
+            "all 29 layers on RPC0, CUDA0 but for their experts, which stay on the host: 1 GiB of 2 GiB free and 2 GiB \
+             of 4 GiB free, 512 MiB kept on each",
         ),
         (
             plan(0, 0, Some(300), one()),
