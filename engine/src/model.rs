@@ -1,7 +1,7 @@
 //! Opens models and makes contexts of them, after checks whose errors say more than llama.cpp's.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use build_info::Bytes;
 use gguf::memory::{CacheShape, Number};
@@ -106,7 +106,7 @@ fn plan(
         Ok(Some(plan)) => {
             match plan.is_whole(settings) {
                 true => tracing::info!("{plan}"),
-                false => log::note(&plan.to_string()),
+                false => note(path, &plan),
             }
             Some(plan)
         }
@@ -117,6 +117,18 @@ fn plan(
             );
             None
         }
+    }
+}
+
+/// Says where `plan` puts the model at `path`; once, where it is loaded again and again.
+fn note(path: &Path, plan: &Plan) {
+    static LAST: Mutex<String> = Mutex::new(String::new());
+    let mut last = LAST.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let words = plan.to_string();
+    let this = format!("{}: {words}", path.display());
+    if *last != this {
+        log::note(&words);
+        *last = this;
     }
 }
 
