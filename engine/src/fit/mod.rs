@@ -259,7 +259,7 @@ pub fn estimate(path: &Path, settings: &Settings, live: &Live) -> Result<Estimat
         Some(plan) => plan.needs.clone(),
         None => subject.needs(&settings.offload())?,
     };
-    Ok(Estimate { needs, plan: plan.map(|plan| plan.to_string()), used: Vec::new() })
+    Ok(Estimate { needs, plan, used: Vec::new() })
 }
 
 /// What `model`, which is loaded, and a context of it as `settings` want it really take.

@@ -3,7 +3,7 @@
 use build_info::Bytes;
 use serde::Serialize;
 
-use super::CUDA_RUNTIME;
+use super::{CUDA_RUNTIME, Plan};
 use crate::ffi::{Device, Taken};
 
 /// The name of what is no device.
@@ -45,12 +45,12 @@ impl Need {
 }
 
 /// What a model is estimated to take, and what it then took.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// Device by device, the host last.
     pub needs: Vec<Need>,
     /// Where its layers go and why, if that was found.
-    pub plan: Option<String>,
+    pub plan: Option<Plan>,
     /// What it then took; empty where that was not looked at.
     pub used: Vec<Need>,
 }

@@ -3,8 +3,11 @@ use std::convert::Infallible;
 use build_info::Bytes;
 
 use super::need::{self, Need};
-use super::{Estimate, Plan, search};
-use crate::offload::{CpuMoe, Offload};
+use super::{Estimate, Plan, Seats, Subject, context, search};
+use crate::live::Live;
+use crate::offload::{CpuMoe, Offload, Placed};
+use crate::options::LoadMode;
+use crate::settings::{Requested, Settings};
 
 /// What `choose` finds where a layer takes 10 without its experts, which take 90, beside buffers of 50; and how often it looked.
 fn found(room: i64, n_layer: u32, is_mixture: bool, asked: CpuMoe) -> (Option<(u32, u32)>, u32) {
@@ -56,6 +59,35 @@ fn layers_go_whole_and_experts_stay_first() {
         assert!(looks <= 11, "{room} {is_mixture} {asked}: {looks} looks");
     }
     assert_eq!(found(5000, 32, false, auto).1, 1, "what fits whole is looked at once");
+}
+
+/// The CPU takes what was estimated for one sequence, for several, and for several contexts.
+#[test]
+fn contexts_of_several_sequences_are_estimated_as_they_are_made() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("tiny.gguf");
+    gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+    let file = gguf::GgufFile::open(&path).expect("a model");
+    let live = Live::default();
+    let requested =
+        Requested { repack: Some(false), load_mode: Some(LoadMode::None), ..Requested::default() };
+    let settings = Settings::resolve(&requested, &live).expect("valid");
+    let model = crate::model::open(&path, &settings, &live).expect("it loads");
+    for (sequences, rows) in [(1, 1), (4, 4), (4, 16), (16, 16)] {
+        let seats = Seats { contexts: 1, sequences, rows };
+        let needs = |contexts| {
+            let seats = Seats { contexts, ..seats };
+            let subject = Subject::new(&[&file], &path, &settings, &live, &Placed::default(), seats);
+            subject.and_then(|subject| subject.needs(&settings.offload())).expect("an estimate").remove(0)
+        };
+        let mut context = context(&model, &settings, seats).expect("a context");
+        let used = need::add_up(&context.taken().expect("told"), &[], 1, 0).remove(0);
+        let one = needs(1);
+        assert_eq!((one.weights_bytes, one.cache_bytes), (used.weights_bytes, used.cache_bytes), "{seats:?}");
+        assert_eq!(one.compute_bytes, used.compute_bytes, "{seats:?}");
+        let two = needs(2);
+        assert_eq!((two.weights_bytes, two.cache_bytes.0), (one.weights_bytes, one.cache_bytes.0 * 2));
+    }
 }
 
 fn need(device: &str, weights: u64, free: Option<u64>) -> Need {
