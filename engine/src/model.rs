@@ -9,7 +9,7 @@ use gguf::{GgufFile, Scalar, Value};
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, Collector, Context, Model};
-use crate::fit::{Plan, Seats, Subject};
+use crate::fit::{self, Plan, Seats, Subject};
 use crate::gpu;
 use crate::live::Live;
 use crate::log;
@@ -78,7 +78,18 @@ pub(crate) fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Sea
                 .to_string(),
         });
     }
-    let model = Model::load_as(path, &options, &settings.variant)?;
+    let loaded = Model::load_as(path, &options, &settings.variant);
+    let model = loaded.map_err(|error| match error {
+        Error::Load { path, why } if placed.is_offloaded() => {
+            let subject = Subject::new(&parts, &path, settings, live, &placed, seats);
+            let lack = subject.and_then(|subject| subject.needs(&options.offload)).ok();
+            let lack =
+                lack.and_then(|needs| fit::lack(&needs)).map_or(String::new(), |lack| format!("\n{lack}"));
+            let why = format!("{}{lack}", why.trim_end());
+            Error::Load { path, why }
+        }
+        error => error,
+    })?;
     if let Some(plan) = plan {
         model.set_plan(plan);
     }

@@ -27,6 +27,7 @@ use crate::options::{LoadMode, ModelOptions, SplitMode};
 use crate::settings::Settings;
 use crate::variant::Variant;
 
+pub(crate) use need::lack;
 pub use need::{Compared, Estimate, Need};
 
 /// What CUDA's libraries take of a GPU beside the buffers of llama.cpp, once the device is there: the workspace of cuBLAS, 32 MiB

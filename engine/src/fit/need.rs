@@ -121,6 +121,24 @@ pub(super) fn add_up(taken: &[Taken], takers: &[Device], contexts: u32, adapters
     needs
 }
 
+/// Which device has too little room, in words; `None` where each has enough, or does not tell.
+pub(crate) fn lack(needs: &[Need]) -> Option<String> {
+    let devices = needs.iter().filter(|need| !need.host);
+    let short = devices.filter_map(|need| Some((need, need.free.filter(|free| need.all() > *free)?)));
+    let short: Vec<String> = short
+        .map(|(need, free)| {
+            let (parts, all) = ((need.weights_bytes, need.cache_bytes, need.compute_bytes), need.all());
+            let (weights, cache, compute) = parts;
+            format!(
+                "{} would need {all} ({weights} of weights, {cache} of cache, {compute} for computing), and {free} are free",
+                need.device
+            )
+        })
+        .collect();
+    let mend = "--gpu-layers auto takes as many layers as find room";
+    (!short.is_empty()).then(|| format!("{}; {mend}", short.join("; ")))
+}
+
 /// By how many bytes the device with the least room lacks it, where `kept` bytes of each stay free; negative where there is
 /// more. A device that does not tell its memory is taken to have enough, and so is the host, whose pages the kernel can move.
 pub(super) fn excess(needs: &[Need], kept: Bytes) -> i64 {

@@ -113,6 +113,15 @@ fn the_device_with_the_least_room_decides() {
         assert_eq!(mib(need::excess(&needs, kept)), expected, "{needs:?}");
     }
     assert_eq!(need::excess(&[need("CUDA0", 900, None)], kept), i64::MIN);
+    let needs = [need("CUDA0", 900, Some(1000)), need("CUDA1", 901, Some(900)), need("host", 5000, Some(10))];
+    assert_eq!(
+        need::lack(&needs).as_deref(),
+        Some(
+            "CUDA1 would need 901 MiB (901 MiB of weights, 0 B of cache, 0 B for computing), and 900 MiB are free; \
+             --gpu-layers auto takes as many layers as find room"
+        )
+    );
+    assert_eq!(need::lack(&needs[..1]), None);
 }
 
 #[test]
