@@ -30,7 +30,7 @@ use super::variant::VariantFlags;
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
-    /// Also load this model and describe it
+    /// Also load this model and describe it, with what it takes of each device's memory and of the host's, estimated before
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     #[command(flatten)]
@@ -40,7 +40,8 @@ pub struct Args {
     #[arg(long)]
     explain: bool,
     /// Evaluate a prompt and a token of the model, and show where: operations, splits and bytes of each device and of the
-    /// host, where the weights and the KV cache lie, and what generating computes on the host, with the reason
+    /// host, where the weights and the KV cache lie, and what generating computes on the host, with the reason; and what was
+    /// taken of memory, beside the estimate
     #[arg(long)]
     placement: bool,
     /// Print JSON
