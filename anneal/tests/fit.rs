@@ -147,7 +147,7 @@ fn as_many_layers_go_to_a_device_as_find_room() {
         let (info, log) = info(&tiny, &[&rpc[..], &["--fit-target", &kept]].concat());
         let expected: u64 = layers.parse().expect("a number");
         assert_eq!(info["model"]["layers_on_devices"], expected, "{kept}: {}", info["estimate"]);
-        let words = info["estimate"]["plan"].as_str().unwrap_or_default();
+        let words = info["estimate"]["plan"]["words"].as_str().unwrap_or_default();
         match expected {
             // Nothing to be told of.
             5 => assert!(words.starts_with("all 5 layers on RPC0: ") && log.is_empty(), "{words}; {log}"),
@@ -163,17 +163,31 @@ fn as_many_layers_go_to_a_device_as_find_room() {
         let kept = kept(taken(&mixture, &[&rpc[..], &["-ngl", "all", "--n-cpu-moe", n_cpu_moe]].concat()));
         let (info, _) = info(&mixture, &[&rpc[..], &["--fit-target", &kept]].concat());
         assert_eq!(info["model"]["layers_on_devices"], 4, "{info}");
-        let words = info["estimate"]["plan"].as_str().unwrap_or_default();
+        let words = info["estimate"]["plan"]["words"].as_str().unwrap_or_default();
         let expected = match n_cpu_moe {
             "0" => "all 4 layers on RPC0: ".to_string(),
             "3" => "all 4 layers on RPC0 but for their experts, which".to_string(),
             some => format!("all 4 layers on RPC0 but for the experts of the first {some}, which"),
         };
         assert!(words.starts_with(&expected), "{words}");
+        let plan = &info["estimate"]["plan"];
+        assert_eq!(
+            (&plan["layers"], plan["n_cpu_moe"].to_string().as_str()),
+            (&plan["of"], n_cpu_moe),
+            "{plan}"
+        );
     }
     let kept = kept(taken(&mixture, &[&rpc[..], &["-ngl", "2", "--n-cpu-moe", "all"]].concat()));
-    let (info, _) = info(&mixture, &[&rpc[..], &["--fit-target", &kept]].concat());
+    let (info, _) = info(&mixture, &[&rpc[..], &["--fit-target", &kept, "--explain"]].concat());
     assert_eq!(info["model"]["layers_on_devices"], 2, "{info}");
+    let settings = info["settings"].as_array().expect("settings");
+    let of = |name: &str| {
+        settings.iter().find(|line| line["name"] == name).map(|line| (&line["value"], &line["source"]))
+    };
+    let (auto, given) = (Value::from("default"), Value::from("flag"));
+    assert_eq!(of("gpu-layers"), Some((&Value::from("auto: 2 of 4"), &auto)));
+    assert_eq!(of("n-cpu-moe"), Some((&Value::from("auto: 3"), &auto)));
+    assert_eq!(of("fit-target").map(|(_, source)| source), Some(&given));
 }
 
 #[test]

@@ -145,7 +145,7 @@ pub use chat::{Inputs, Json, Message};
 pub use error::{Error, Result};
 pub use ffi::Token;
 pub use generate::Stop;
-pub use offload::{Devices, GpuLayers, TensorSplit, Worker, Workers};
+pub use offload::{CpuMoe, Devices, GpuLayers, TensorSplit, Worker, Workers};
 pub use options::{RequireGpu, RopeScaling, SplitMode};
 pub use rope::Rope;
 pub use sampling::{Bias, Constraint, SamplingOptions};

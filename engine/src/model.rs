@@ -1,7 +1,7 @@
 //! Opens models and makes contexts of them, after checks whose errors say more than llama.cpp's.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use build_info::Bytes;
 use gguf::memory::{CacheShape, Number};
@@ -9,7 +9,7 @@ use gguf::{GgufFile, Scalar, Value};
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, Collector, Context, Model};
-use crate::fit::{Plan, Seats, Subject};
+use crate::fit::{self, Plan, Seats, Subject};
 use crate::gpu;
 use crate::live::Live;
 use crate::log;
@@ -78,7 +78,18 @@ pub(crate) fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Sea
                 .to_string(),
         });
     }
-    let model = Model::load_as(path, &options, &settings.variant)?;
+    let loaded = Model::load_as(path, &options, &settings.variant);
+    let model = loaded.map_err(|error| match error {
+        Error::Load { path, why } if placed.is_offloaded() => {
+            let subject = Subject::new(&parts, &path, settings, live, &placed, seats);
+            let lack = subject.and_then(|subject| subject.needs(&options.offload)).ok();
+            let lack =
+                lack.and_then(|needs| fit::lack(&needs)).map_or(String::new(), |lack| format!("\n{lack}"));
+            let why = format!("{}{lack}", why.trim_end());
+            Error::Load { path, why }
+        }
+        error => error,
+    })?;
     if let Some(plan) = plan {
         model.set_plan(plan);
     }
@@ -106,7 +117,7 @@ fn plan(
         Ok(Some(plan)) => {
             match plan.is_whole(settings) {
                 true => tracing::info!("{plan}"),
-                false => log::note(&plan.to_string()),
+                false => note(path, &plan),
             }
             Some(plan)
         }
@@ -117,6 +128,18 @@ fn plan(
             );
             None
         }
+    }
+}
+
+/// Says where `plan` puts the model at `path`; once, where it is loaded again and again.
+fn note(path: &Path, plan: &Plan) {
+    static LAST: Mutex<String> = Mutex::new(String::new());
+    let mut last = LAST.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let words = plan.to_string();
+    let this = format!("{}: {words}", path.display());
+    if *last != this {
+        log::note(&words);
+        *last = this;
     }
 }
 

@@ -11,6 +11,7 @@ use super::latency::{Spread, spread};
 use super::work::Share;
 use super::{Case, Samples};
 use crate::ffi::{self, DeviceKind, Model};
+use crate::offload::{CpuMoe, GpuLayers};
 use crate::settings::Settings;
 
 /// Which path was measured.
@@ -66,6 +67,8 @@ pub struct Record {
     model_filename: String,
     build_commit: String,
     settings: Settings,
+    /// MiB that stayed free on each device where the number of layers was found; 0 where it was not.
+    fit_target: u64,
     samples: Samples,
     peak_rss: Option<u64>,
 }
@@ -93,7 +96,8 @@ impl Record {
             columns: Columns::default(),
             model_filename: model.path().to_string_lossy().into_owned(),
             build_commit: build_commit.to_string(),
-            settings: settings.clone(),
+            settings: found(settings, model),
+            fit_target: model.plan().map_or(0, |plan| plan.kept.0 >> 20),
             samples,
             peak_rss: peak_rss(),
         }
@@ -189,7 +193,7 @@ impl Record {
             ("type_k", json!(settings.type_k.value.name())),
             ("type_v", json!(settings.type_v.value.name())),
             ("n_gpu_layers", json!(settings.gpu_layers.value.number())),
-            ("n_cpu_moe", json!(0)),
+            ("n_cpu_moe", json!(settings.n_cpu_moe.value.of(u32::MAX))),
             ("split_mode", json!(settings.split_mode.value.name())),
             ("main_gpu", json!(settings.main_gpu.value)),
             ("no_kv_offload", json!(!settings.kv_offload.value)),
@@ -203,7 +207,7 @@ impl Record {
             ("no_op_offload", json!(u8::from(!settings.op_offload.value))),
             ("no_host", json!(false)),
             ("repack", json!(settings.repack.value)),
-            ("fit_target", json!(0)),
+            ("fit_target", json!(self.fit_target)),
             ("fit_min_ctx", json!(0)),
             ("n_prompt", json!(self.case.n_prompt)),
             ("n_gen", json!(self.case.n_gen)),
@@ -249,6 +253,17 @@ fn gpu_fields(gpus: Option<&[GpuUse]>) -> Vec<(&'static str, Value)> {
         ("gpu_sm_mhz", json!(all.sm_mhz)),
         ("gpus", json!(gpus)),
     ]
+}
+
+/// `settings` with what was found of `model` in place of what was left open.
+fn found(settings: &Settings, model: &Model) -> Settings {
+    let mut settings = settings.clone();
+    if let Some(plan) = model.plan() {
+        settings.gpu_layers.value = GpuLayers::Some(plan.layers);
+        settings.n_cpu_moe.value = CpuMoe::Some(plan.n_cpu_moe);
+    }
+    settings.n_cpu_moe.value = CpuMoe::Some(settings.n_cpu_moe.value.of(model.n_layer()));
+    settings
 }
 
 impl Serialize for Record {

@@ -90,7 +90,12 @@ fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String 
         false => String::new(),
         true => {
             let layers = model.placed().layers_of(model.n_layer());
-            format!(" layers={layers} on={} split_mode={}", model.placed().names(), settings.split_mode.value)
+            let experts = match model.placed().n_cpu_moe.of(model.n_layer()) {
+                0 => String::new(),
+                n_cpu_moe => format!(" n_cpu_moe={n_cpu_moe}"),
+            };
+            let (names, split_mode) = (model.placed().names(), settings.split_mode.value);
+            format!(" layers={layers} on={names} split_mode={split_mode}{experts}")
         }
     };
     format!(

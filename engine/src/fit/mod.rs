@@ -27,6 +27,7 @@ use crate::options::{LoadMode, ModelOptions, SplitMode};
 use crate::settings::Settings;
 use crate::variant::Variant;
 
+pub(crate) use need::lack;
 pub use need::{Compared, Estimate, Need};
 
 /// What CUDA's libraries take of a GPU beside the buffers of llama.cpp, once the device is there: the workspace of cuBLAS, 32 MiB
@@ -259,7 +260,7 @@ pub fn estimate(path: &Path, settings: &Settings, live: &Live) -> Result<Estimat
         Some(plan) => plan.needs.clone(),
         None => subject.needs(&settings.offload())?,
     };
-    Ok(Estimate { needs, plan: plan.map(|plan| plan.to_string()), used: Vec::new() })
+    Ok(Estimate { needs, plan, used: Vec::new() })
 }
 
 /// What `model`, which is loaded, and a context of it as `settings` want it really take.

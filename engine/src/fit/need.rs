@@ -3,7 +3,7 @@
 use build_info::Bytes;
 use serde::Serialize;
 
-use super::CUDA_RUNTIME;
+use super::{CUDA_RUNTIME, Plan};
 use crate::ffi::{Device, Taken};
 
 /// The name of what is no device.
@@ -45,12 +45,12 @@ impl Need {
 }
 
 /// What a model is estimated to take, and what it then took.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// Device by device, the host last.
     pub needs: Vec<Need>,
     /// Where its layers go and why, if that was found.
-    pub plan: Option<String>,
+    pub plan: Option<Plan>,
     /// What it then took; empty where that was not looked at.
     pub used: Vec<Need>,
 }
@@ -119,6 +119,24 @@ pub(super) fn add_up(taken: &[Taken], takers: &[Device], contexts: u32, adapters
         needs[at].compute_bytes.0 += one.compute * u64::from(contexts);
     }
     needs
+}
+
+/// Which device has too little room, in words; `None` where each has enough, or does not tell.
+pub(crate) fn lack(needs: &[Need]) -> Option<String> {
+    let devices = needs.iter().filter(|need| !need.host);
+    let short = devices.filter_map(|need| Some((need, need.free.filter(|free| need.all() > *free)?)));
+    let short: Vec<String> = short
+        .map(|(need, free)| {
+            let (parts, all) = ((need.weights_bytes, need.cache_bytes, need.compute_bytes), need.all());
+            let (weights, cache, compute) = parts;
+            format!(
+                "{} would need {all} ({weights} of weights, {cache} of cache, {compute} for computing), and {free} are free",
+                need.device
+            )
+        })
+        .collect();
+    let mend = "--gpu-layers auto takes as many layers as find room";
+    (!short.is_empty()).then(|| format!("{}; {mend}", short.join("; ")))
 }
 
 /// By how many bytes the device with the least room lacks it, where `kept` bytes of each stay free; negative where there is

@@ -3,8 +3,11 @@ use std::convert::Infallible;
 use build_info::Bytes;
 
 use super::need::{self, Need};
-use super::{Estimate, Plan, search};
-use crate::offload::{CpuMoe, Offload};
+use super::{Estimate, Plan, Seats, Subject, context, search};
+use crate::live::Live;
+use crate::offload::{CpuMoe, Offload, Placed};
+use crate::options::LoadMode;
+use crate::settings::{Requested, Settings};
 
 /// What `choose` finds where a layer takes 10 without its experts, which take 90, beside buffers of 50; and how often it looked.
 fn found(room: i64, n_layer: u32, is_mixture: bool, asked: CpuMoe) -> (Option<(u32, u32)>, u32) {
@@ -48,7 +51,7 @@ fn layers_go_whole_and_experts_stay_first() {
         (5000, true, CpuMoe::Some(4), Some((33, 4))),
         (5000, true, CpuMoe::All, Some((33, 32))),
         (50 + 110, true, CpuMoe::All, Some((11, 32))),
-        (50 + 110, true, CpuMoe::Some(0), Some((1, 0))),
+        (50 + 110, true, CpuMoe::Some(0), Some((2, 0))),
     ];
     for (room, is_mixture, asked, expected) in cases {
         let (found, looks) = found(room, 32, is_mixture, asked);
@@ -56,6 +59,35 @@ fn layers_go_whole_and_experts_stay_first() {
         assert!(looks <= 11, "{room} {is_mixture} {asked}: {looks} looks");
     }
     assert_eq!(found(5000, 32, false, auto).1, 1, "what fits whole is looked at once");
+}
+
+/// The CPU takes what was estimated for one sequence, for several, and for several contexts.
+#[test]
+fn contexts_of_several_sequences_are_estimated_as_they_are_made() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("tiny.gguf");
+    gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+    let file = gguf::GgufFile::open(&path).expect("a model");
+    let live = Live::default();
+    let requested =
+        Requested { repack: Some(false), load_mode: Some(LoadMode::None), ..Requested::default() };
+    let settings = Settings::resolve(&requested, &live).expect("valid");
+    let model = crate::model::open(&path, &settings, &live).expect("it loads");
+    for (sequences, rows) in [(1, 1), (4, 4), (4, 16), (16, 16)] {
+        let seats = Seats { contexts: 1, sequences, rows };
+        let needs = |contexts| {
+            let seats = Seats { contexts, ..seats };
+            let subject = Subject::new(&[&file], &path, &settings, &live, &Placed::default(), seats);
+            subject.and_then(|subject| subject.needs(&settings.offload())).expect("an estimate").remove(0)
+        };
+        let mut context = context(&model, &settings, seats).expect("a context");
+        let used = need::add_up(&context.taken().expect("told"), &[], 1, 0).remove(0);
+        let one = needs(1);
+        assert_eq!((one.weights_bytes, one.cache_bytes), (used.weights_bytes, used.cache_bytes), "{seats:?}");
+        assert_eq!(one.compute_bytes, used.compute_bytes, "{seats:?}");
+        let two = needs(2);
+        assert_eq!((two.weights_bytes, two.cache_bytes.0), (one.weights_bytes, one.cache_bytes.0 * 2));
+    }
 }
 
 fn need(device: &str, weights: u64, free: Option<u64>) -> Need {
@@ -81,6 +113,15 @@ fn the_device_with_the_least_room_decides() {
         assert_eq!(mib(need::excess(&needs, kept)), expected, "{needs:?}");
     }
     assert_eq!(need::excess(&[need("CUDA0", 900, None)], kept), i64::MIN);
+    let needs = [need("CUDA0", 900, Some(1000)), need("CUDA1", 901, Some(900)), need("host", 5000, Some(10))];
+    assert_eq!(
+        need::lack(&needs).as_deref(),
+        Some(
+            "CUDA1 would need 901 MiB (901 MiB of weights, 0 B of cache, 0 B for computing), and 900 MiB are free; \
+             --gpu-layers auto takes as many layers as find room"
+        )
+    );
+    assert_eq!(need::lack(&needs[..1]), None);
 }
 
 #[test]
@@ -105,8 +146,8 @@ fn a_plan_says_what_and_why() {
         ),
         (
             plan(29, 28, None, two()),
-            "all 29 layers on RPC0, CUDA0 but for their experts, which stay on the host: 1.0 GiB of 2.0 GiB free and 2.0 GiB \
-             of 4.0 GiB free, 512 MiB kept on each",
+            "all 29 layers on RPC0, CUDA0 but for their experts, which stay on the host: 1 GiB of 2 GiB free and 2 GiB \
+             of 4 GiB free, 512 MiB kept on each",
         ),
         (
             plan(0, 0, Some(300), one()),

@@ -239,6 +239,30 @@ mod tests {
     }
 
     #[test]
+    fn experts_that_stay_are_named_by_layer() {
+        let experts = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
+        let cases = [
+            ("auto", CpuMoe::Auto, 0, vec![]),
+            ("0", CpuMoe::Some(0), 0, vec![]),
+            ("all", CpuMoe::All, 32, vec![experts.to_string()]),
+            ("2", CpuMoe::Some(2), 2, vec![format!(r"blk\.(0|1){experts}")]),
+            ("99", CpuMoe::Some(99), 32, vec![]),
+        ];
+        for (text, expected, of_32, patterns) in cases {
+            let found: CpuMoe = text.parse().expect(text);
+            assert_eq!(
+                (found, found.of(32), found.to_string()),
+                (expected, of_32, text.to_string()),
+                "{text}"
+            );
+            assert!(text == "99" || found.patterns() == patterns, "{text}: {:?}", found.patterns());
+        }
+        for text in ["", "x", "-1", "1.5"] {
+            assert!(text.parse::<CpuMoe>().is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
     fn devices_are_names_none_or_auto() {
         assert_eq!("auto".parse(), Ok(Devices::Auto));
         assert_eq!("none".parse(), Ok(Devices::None));

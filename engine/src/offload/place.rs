@@ -364,6 +364,24 @@ mod tests {
     }
 
     #[test]
+    fn experts_that_stay_are_weights_of_the_host() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("moe.gguf");
+        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::MoeTiny)).expect("a model");
+        let file = GgufFile::open(&path).expect("a model");
+        let local = |n_cpu_moe| {
+            let offload = Offload { gpu_layers: GpuLayers::All, n_cpu_moe, ..Offload::default() };
+            local_weights(&[&file], &choose(&offload, &machine(), false).expect("valid")).0
+        };
+        let experts = file.tensors().iter().filter(|tensor| tensor.name.contains("_exps."));
+        let experts: u64 = experts.map(|tensor| tensor.bytes.0).sum();
+        let embeddings = local(CpuMoe::Auto);
+        assert_eq!(local(CpuMoe::All), embeddings + experts);
+        assert_eq!(local(CpuMoe::Some(1)), embeddings + experts / 3);
+        assert_eq!(local(CpuMoe::Some(99)), local(CpuMoe::All));
+    }
+
+    #[test]
     fn what_layers_share_is_here_as_far_as_they_are() {
         let here = |layers| {
             let offload = Offload { gpu_layers: layers, ..Offload::default() };

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use crate::allocator::Memory;
 use crate::ffi::{Device, DeviceKind};
-use crate::fit::{self, Estimate};
+use crate::fit::{self, Estimate, Plan};
 use crate::gpu::{self, State};
 use crate::kernels::Loaded;
 use crate::live::Live;
@@ -30,7 +30,7 @@ use super::variant::VariantFlags;
 #[derive(clap::Args, Debug)]
 #[command(after_help = super::LLAMA_FLAGS_HELP)]
 pub struct Args {
-    /// Also load this model and describe it
+    /// Also load this model and describe it, with what it takes of each device's memory and of the host's, estimated before
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     #[command(flatten)]
@@ -40,7 +40,8 @@ pub struct Args {
     #[arg(long)]
     explain: bool,
     /// Evaluate a prompt and a token of the model, and show where: operations, splits and bytes of each device and of the
-    /// host, where the weights and the KV cache lie, and what generating computes on the host, with the reason
+    /// host, where the weights and the KV cache lie, and what generating computes on the host, with the reason; and what was
+    /// taken of memory, beside the estimate
     #[arg(long)]
     placement: bool,
     /// Copy half a gigabyte on each of NVIDIA's cards twenty times, and say how fast its memory is
@@ -99,7 +100,7 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
         (false, Some(placed)) => {
             format!("model     {}\n{placed}{takes_text}", model.as_ref().map(model_line).unwrap_or_default())
         }
-        (false, None) => text(args, required, &live, &settings, model.as_ref()) + &takes_text,
+        (false, None) => text(args, required, &live, &settings, model.as_ref(), takes.as_ref()) + &takes_text,
     };
     let mut stdout = io::stdout().lock();
     stdout.write_all(out.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")?;
@@ -141,6 +142,17 @@ fn describe(
     Ok((description, takes, placed))
 }
 
+fn plan_json(plan: &Plan) -> Value {
+    json!({
+        "layers": plan.layers,
+        "of": plan.all,
+        "n_cpu_moe": plan.n_cpu_moe,
+        "kept_bytes": plan.kept,
+        "missing_bytes": plan.missing,
+        "words": plan.to_string(),
+    })
+}
+
 fn estimate_text(takes: &Takes) -> String {
     match takes {
         Ok(takes) => takes.to_string(),
@@ -178,9 +190,12 @@ fn json(
     if let Some(model) = model {
         result["model"] = model;
     }
+    if args.explain {
+        result["settings"] = json!(explain(settings, takes.as_ref()));
+    }
     if let Some(takes) = takes {
         result["estimate"] = match takes {
-            Ok(takes) => json!({ "devices": takes.compared(), "plan": takes.plan }),
+            Ok(takes) => json!({ "devices": takes.compared(), "plan": takes.plan.as_ref().map(plan_json) }),
             Err(why) => json!({ "why_none": why }),
         };
     }
@@ -191,9 +206,6 @@ fn json(
         let cards = crate::ffi::copy_bandwidths();
         let cards = cards.iter().map(|(name, rate)| json!({ "device": name, "bytes_per_second": rate }));
         result["copy_bandwidth"] = cards.collect();
-    }
-    if args.explain {
-        result["settings"] = json!(explain(settings));
     }
     result
 }
@@ -236,7 +248,14 @@ fn device_lines(live: &Live) -> Vec<(&'static str, String)> {
     crate::ffi::devices().into_iter().enumerate().map(line).collect()
 }
 
-fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model: Option<&Value>) -> String {
+fn text(
+    args: &Args,
+    required: &[&str],
+    live: &Live,
+    settings: &Settings,
+    model: Option<&Value>,
+    takes: Option<&Takes>,
+) -> String {
     let mut lines = vec![("anneal", crate::cli::version::text())];
     match &live.build {
         Some((path, build)) => {
@@ -295,7 +314,7 @@ fn text(args: &Args, required: &[&str], live: &Live, settings: &Settings, model:
         lines.iter().map(|(name, value)| format!("{name:<10}{}\n", value.trim_end())).collect();
     if args.explain {
         out.push_str("\nsetting         value             from\n");
-        for line in explain(settings) {
+        for line in explain(settings, takes) {
             out.push_str(&format!("{:<15} {:<17} {}\n", line.name, line.value, line.source));
         }
     }
@@ -362,7 +381,21 @@ fn optimisations(lto: &str, pgo: Option<&Pgo>, bolt: bool) -> String {
     format!("{lto}, {profile}, {bolt}")
 }
 
-fn explain(settings: &Settings) -> Vec<Explained> {
+/// Every setting, with what was found for the model in place of what was left open.
+fn explain(settings: &Settings, takes: Option<&Takes>) -> Vec<Explained> {
+    let mut lines = explain_asked(settings);
+    let Some(Ok(Estimate { plan: Some(plan), .. })) = takes else { return lines };
+    for line in lines.iter_mut().filter(|line| line.value == "auto") {
+        match line.name {
+            "gpu-layers" => line.value = format!("auto: {} of {}", plan.layers, plan.all),
+            "n-cpu-moe" => line.value = format!("auto: {}", plan.n_cpu_moe),
+            _ => {}
+        }
+    }
+    lines
+}
+
+fn explain_asked(settings: &Settings) -> Vec<Explained> {
     match crate::openmp::runtime() {
         Some(runtime) => {
             // As it was at the start: ggml sets KMP_BLOCKTIME for itself.
