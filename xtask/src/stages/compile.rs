@@ -1,18 +1,28 @@
 //! The C++ part.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 
 use super::{Build, flags};
 use crate::process::Run;
 use crate::ui::Progress;
 
-/// Files of ggml-cuda that nvcc takes longest for, by parts of their names: the slowest first, as it was measured for one
-/// architecture (docs/src/guide/cuda.md). ninja takes files as the tree names them, and whoever comes last then works
-/// alone.
-const SLOW: [&str; 0] = [];
+/// Files of ggml-cuda that nvcc takes longest for, by parts of their names: the slowest first, as CUDA 13.5 took them for
+/// compute capability 9.0. ninja takes files as the tree names them, these among the last, and whoever comes last works alone.
+const SLOW: [&str; 8] = [
+    "/mmq-instance-iq",
+    "/fattn-mma-",
+    "/mmq-instance-",
+    "/argsort.cu",
+    "/fattn-tile-",
+    "/binbcast.cu",
+    "/mmf-instance-",
+    "/mmvq.cu",
+];
 
-/// Memory that one nvcc takes at most, in bytes, as it was measured.
-const NVCC_MEMORY: u64 = 2 << 30;
+/// Memory for one nvcc, in bytes: the largest of its programs took 0.6 GB for one architecture.
+const NVCC_MEMORY: u64 = 1 << 30;
 
 /// Compiles libllama and ggml with ninja, which goes on where a stopped run was.
 pub fn compile(build: &Build, progress: &mut Progress) -> Result<()> {
@@ -29,7 +39,9 @@ pub fn compile(build: &Build, progress: &mut Progress) -> Result<()> {
 /// The objects of the files in [`SLOW`], in that order.
 fn slow_objects(entries: &[flags::Entry]) -> Vec<String> {
     let of = |part: &'static str| entries.iter().filter(move |entry| entry.file.contains(part));
-    SLOW.into_iter().flat_map(of).filter_map(flags::Entry::object).collect()
+    let mut seen = BTreeSet::new();
+    let objects = SLOW.into_iter().flat_map(of).filter_map(flags::Entry::object);
+    objects.filter(|object| seen.insert(object.clone())).collect()
 }
 
 fn ninja(build: &Build, targets: &[String], progress: &mut Progress) -> Result<()> {
@@ -66,6 +78,20 @@ fn step(line: &str) -> Option<(u64, u64, &str)> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_files_come_first_and_once() {
+        let entry = |file: &str| {
+            let command = format!("nvcc -c /s/{file} -o dir/{file}.o");
+            serde_json::from_value(serde_json::json!({ "file": format!("/s/{file}"), "command": command })).unwrap()
+        };
+        let files = ["acc.cu", "mmvq.cu", "mmq-instance-q4_0.cu", "fattn-mma-a.cu", "mmq-instance-iq3_s.cu"];
+        let entries: Vec<flags::Entry> = files.iter().map(|file| entry(file)).collect();
+        let first = ["mmq-instance-iq3_s", "fattn-mma-a", "mmq-instance-q4_0", "mmvq"];
+        assert_eq!(slow_objects(&entries), first.map(|file| format!("dir/{file}.cu.o")));
+    }
+
     #[test]
     fn ninjas_lines_are_understood_and_others_are_not() {
         let cases = [
