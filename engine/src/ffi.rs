@@ -35,6 +35,7 @@ pub use batch::{Batch, Decoded, MAX_SEQUENCES, SequenceId};
 pub(crate) use clock::{ThreadClock, strftime_now, thread_time};
 pub use collector::Collector;
 pub use context::Context;
+pub(crate) use device::DeviceAsked;
 pub use devices::{Device, DeviceKind, MAX_DEVICES, devices, rpc_version};
 pub(crate) use devices::{add_worker, serve_devices, watch_clients};
 pub use embedding::Embedding;

@@ -12,7 +12,9 @@ use crate::ffi::{MAX_THREADS, TILED};
 use crate::kernels;
 use crate::live::{Blas, Live};
 use crate::offload::{Devices, GpuLayers, Offload, TensorSplit, Workers};
-use crate::options::{Affinity, FlashAttention, KvType, LoadMode, ModelOptions, SplitLayout, SplitMode};
+use crate::options::{
+    Affinity, DeviceSampling, FlashAttention, KvType, LoadMode, ModelOptions, SplitLayout, SplitMode,
+};
 use crate::sampling::SamplingOptions;
 use crate::variant::Variant;
 
@@ -115,6 +117,7 @@ pub struct Requested {
     pub top_p: Option<f32>,
     pub min_p: Option<f32>,
     pub seed: Option<u32>,
+    pub device_sampling: Option<DeviceSampling>,
     pub variant: Variant,
 }
 
@@ -193,6 +196,8 @@ pub struct Settings {
     pub min_p: Setting<f32>,
     /// Seed; `None` draws one at each start.
     pub seed: Setting<Option<u32>>,
+    /// Whether the device that computes the logits also chooses by them.
+    pub device_sampling: Setting<DeviceSampling>,
     /// How the model differs from its file.
     pub variant: Variant,
     /// What bounded the threads, in words.
@@ -364,6 +369,7 @@ impl Settings {
             top_p: Setting::or_default(requested.top_p, 0.95),
             min_p: Setting::or_default(requested.min_p, 0.05),
             seed: Setting::or_default(requested.seed.map(Some), None),
+            device_sampling: Setting::or_default(requested.device_sampling, DeviceSampling::default()),
             variant: requested.variant.clone(),
             bound_by: budget.bound_by,
         })
@@ -503,6 +509,7 @@ impl Settings {
             line("top-p", &self.top_p, self.top_p.value),
             line("min-p", &self.min_p, self.min_p.value),
             line("seed", &self.seed, seed),
+            line("device-sampling", &self.device_sampling, self.device_sampling.value),
         ]
     }
 }
@@ -772,7 +779,7 @@ mod tests {
     fn every_setting_is_explained() {
         let settings = Settings::resolve(&Requested::default(), &live(2)).expect("valid");
         let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-        assert_eq!(names.len(), 36);
+        assert_eq!(names.len(), 37);
         assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
     }
 }

@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
 use super::cache::{self, CacheFlags};
-use super::device::DeviceSamplingFlag;
+use super::device;
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
 use super::hub::HubFlags;
 use super::offload::OffloadFlags;
@@ -73,8 +73,6 @@ pub struct Args {
     #[command(flatten)]
     speculative: SpeculativeFlags,
     #[command(flatten)]
-    device: DeviceSamplingFlag,
-    #[command(flatten)]
     tuning: TuningFlags,
 }
 
@@ -95,7 +93,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     warn_of_context(&model, &settings);
     let sampling = args.sampling.options(&settings)?;
     let speculation = args.speculative.options()?;
-    args.device.check(&speculation, args.cache.prompt_cache.is_some())?;
+    device::check(&settings, &speculation, args.cache.prompt_cache.is_some())?;
     let prompt = prompt(args)?;
 
     start(args.load.verbose);
@@ -105,7 +103,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let layouts = Layouts::open(&model, &settings, &live)?;
     let mut session = layouts.session(&settings, &live, true)?;
     session.speculate(&speculation, &settings, &live)?;
-    session.sample_on_device(args.device.on);
+    session.sample_on_device(settings.device_sampling.value);
     let mut chain = Chain::new(&sampling, layouts.model())?;
     let cache = cache.and_then(|wanted| cache::open(wanted, &layouts, &session, &settings, &live));
     let load = loading.elapsed();
@@ -146,13 +144,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "stop": generation.stop,
             "seed": chain.seed(),
             "split_layout": session.is_split(),
+            "device_sampling": device::to_json(chain.device_report()),
             "timings": timings(&generation, load),
         });
         if let Some(report) = &generation.speculation {
             result["speculative"] = report.to_json();
-        }
-        if args.device.on {
-            result["chosen_on_device"] = generation.chosen_on_device.into();
         }
         if cache.is_some() {
             result["prompt_cache"] = cache::to_json(&report);
@@ -165,7 +161,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     cache::say(&report, &generation);
     say_split(&generation, &session, &settings);
     speculative::say(&generation);
-    args.device.say(&generation);
+    device::say(&settings, chain.device_report());
     Ok(match generation.stop {
         Stop::Interrupted => ExitCode::from(interrupt::CODE),
         _ => ExitCode::SUCCESS,
