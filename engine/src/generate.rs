@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::ffi::{ALONE, Context, Model, Token, interrupted};
+use crate::ffi::{ALONE, Context, Graphs, Model, Token, interrupted};
 use crate::sampling::Chain;
 use crate::speculative::{self, Report};
 use crate::split::{HandOver, Sequence};
@@ -63,6 +63,8 @@ pub struct Generation {
     pub hand_over: Option<HandOver>,
     /// What drafts brought, where there were to be any.
     pub speculation: Option<Report>,
+    /// Graphs that were computed after the prompt.
+    pub graphs: Graphs,
 }
 
 impl Generation {
@@ -79,6 +81,7 @@ impl Generation {
             token_times: Vec::new(),
             hand_over: None,
             speculation: None,
+            graphs: Graphs::default(),
         }
     }
 
@@ -172,6 +175,7 @@ pub(crate) fn go_on(
     let mut teller = Teller::new(sequence.current(), request, start, on_text);
     // An earlier sequence's, or one on the way to this prompt: not between its tokens.
     sequence.take_hand_over();
+    let graphs = sequence.graphs();
     generation.stop = loop {
         if generation.tokens.len() >= request.n_predict as usize {
             break Stop::Length;
@@ -205,6 +209,7 @@ pub(crate) fn go_on(
         generation.hand_over = generation.hand_over.or_else(|| sequence.take_hand_over());
     };
     teller.finish(generation);
+    generation.graphs = sequence.graphs().since(graphs);
     Ok(())
 }
 

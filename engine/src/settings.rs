@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::asked_threads::{self, Asked};
 use crate::error::{Error, Result};
-use crate::ffi::{MAX_THREADS, TILED};
+use crate::ffi::{MAX_THREADS, Model, TILED};
 use crate::kernels;
 use crate::live::{Blas, Live};
 use crate::offload::{Devices, GpuLayers, Offload, TensorSplit, Workers};
@@ -32,6 +32,8 @@ pub enum Source {
     Environment,
     /// Computed from the machine as it is now.
     LiveHost,
+    /// All layers and the output are on devices: the host only hands them their work.
+    AllLayersOnDevices,
     /// Built in.
     Default,
 }
@@ -44,6 +46,7 @@ impl fmt::Display for Source {
             Source::BuildInfo => "build info",
             Source::Environment => "environment",
             Source::LiveHost => "live host",
+            Source::AllLayersOnDevices => "all layers on the device",
             Source::Default => "default",
         })
     }
@@ -434,6 +437,27 @@ impl Settings {
         }
     }
 
+    /// The same for `model`, which is loaded. Where all of its layers, their caches and the output are on devices, one thread hands
+    /// them their work, in both phases: others would wait for it, at a barrier after each operation that is left here. Threads that
+    /// were asked for or measured stay.
+    #[must_use]
+    pub fn for_model(&self, model: &Model) -> Settings {
+        let mut own = self.clone();
+        if model.makes_logits_on_device() && self.kv_offload.value {
+            own.dispatch_alone();
+        }
+        own
+    }
+
+    fn dispatch_alone(&mut self) {
+        for threads in [&mut self.decode_threads, &mut self.prefill_threads] {
+            match threads.source {
+                Source::Flag | Source::Environment | Source::TuningRecord => {}
+                _ => *threads = Setting::new(1, Source::AllLayersOnDevices),
+            }
+        }
+    }
+
     /// How to choose tokens, as far as the settings know of it.
     pub fn sampling_options(&self) -> SamplingOptions {
         let mut options = SamplingOptions {
@@ -773,6 +797,33 @@ mod tests {
             let result = Settings::resolve(&requested, &live(2));
             assert!(matches!(result, Err(Error::Usage(_))), "{requested:?} was taken");
         }
+    }
+
+    #[test]
+    fn one_thread_hands_devices_their_work_unless_others_were_asked_for() {
+        let flag = |decode_threads, prefill_threads| Requested {
+            decode_threads,
+            prefill_threads,
+            ..Requested::default()
+        };
+        let (alone, asked) = (Source::AllLayersOnDevices, Source::Flag);
+        let cases = [
+            (flag(None, None), (1, alone), (1, alone)),
+            // One number counts for both phases.
+            (flag(Some(3), None), (3, asked), (3, asked)),
+            (flag(None, Some(2)), (1, alone), (2, asked)),
+        ];
+        for (requested, decode, prefill) in cases {
+            let mut settings = Settings::resolve(&requested, &live(4)).expect("valid");
+            settings.dispatch_alone();
+            let is = |threads: &Setting<u32>| (threads.value, threads.source);
+            assert_eq!((is(&settings.decode_threads), is(&settings.prefill_threads)), (decode, prefill));
+        }
+        let tuned = flag(Some(2), Some(4));
+        let settings = Settings::resolve_tuned(&Requested::default(), Some(&tuned), &live(4));
+        let mut settings = settings.expect("valid");
+        settings.dispatch_alone();
+        assert_eq!(settings.decode_threads.source, Source::TuningRecord);
     }
 
     #[test]

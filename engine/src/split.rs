@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use build_info::Bytes;
 
 use crate::error::{Error, Result};
-use crate::ffi::{ALONE, Context, Model, Token};
+use crate::ffi::{ALONE, Context, Graphs, Model, Token};
 use crate::live::Live;
 use crate::model;
 use crate::options::{ContextOptions, DeviceSampling, LoadMode, ModelOptions, SplitLayout};
@@ -31,6 +31,11 @@ pub trait Sequence {
 
     /// The context that was evaluated in last: it has the logits.
     fn current(&mut self) -> &mut Context;
+
+    /// Graphs that were computed so far, of all its contexts.
+    fn graphs(&mut self) -> Graphs {
+        self.current().graphs()
+    }
 
     /// What was handed over since this was last asked.
     fn take_hand_over(&mut self) -> Option<HandOver> {
@@ -406,6 +411,11 @@ impl Sequence for Session {
             Some(Prefill { context, at: Some(Phase::Prefill), .. }) => context,
             _ => &mut self.decode,
         }
+    }
+
+    fn graphs(&mut self) -> Graphs {
+        let prefill = self.prefill.as_ref().map(|prefill| prefill.context.graphs());
+        self.decode.graphs().and(prefill.unwrap_or_default())
     }
 
     fn take_hand_over(&mut self) -> Option<HandOver> {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::{Server, greedy};
-use crate::common::{anneal, on_tiny, parts, tiny};
+use crate::common::{anneal, command, on_tiny, parts, tiny};
 
 #[test]
 fn run_gives_the_same_tokens_and_tells_what_a_device_did() {
@@ -99,6 +99,32 @@ fn penalties_on_a_device_look_at_the_prompt() {
     let (here, device) = (run("off"), run("on"));
     assert_eq!(device["tokens"], here["tokens"]);
     assert_eq!(device["device_sampling"]["tokens_on_device"], 48);
+}
+
+/// Counted by llama.cpp, not asked of a flag.
+#[test]
+fn steady_decode_reuses_its_graph() {
+    let run = |more: &[&str], reuse: bool| -> (u64, u64) {
+        let arguments =
+            ["run", "--json", "--ignore-eos", "--greedy", "-p", "The smith brings", "-n", "200", "-m"];
+        let mut command = command();
+        if !reuse {
+            command.env("LLAMA_GRAPH_REUSE_DISABLE", "1");
+        }
+        let output = command.args(arguments).arg(tiny()).args(more).output().expect("the executable runs");
+        let (code, stdout, stderr) = parts(&output);
+        assert_eq!(code, Some(0), "{stderr}");
+        let result: Value = serde_json::from_str(&stdout).expect("one JSON object");
+        let count = |name: &str| result["graphs"][name].as_u64().expect("a number");
+        (count("computed"), count("reused"))
+    };
+    for more in [&["--device-sampling", "off"][..], &["--device-sampling", "on", "--repeat-penalty", "1.2"]] {
+        let (computed, reused) = run(more, true);
+        // The first token comes out of the prompt's.
+        assert_eq!(computed, 199, "{more:?}");
+        assert!(reused * 10 >= computed * 9, "{more:?}: {reused} of {computed}");
+    }
+    assert_eq!(run(&[], false), (199, 0));
 }
 
 #[test]

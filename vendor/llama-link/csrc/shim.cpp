@@ -77,12 +77,20 @@ struct RepackedCount {
 thread_local RepackedCount * counting       = nullptr;
 thread_local uint64_t        repacked_bytes = 0;
 
+std::atomic<uint64_t> cuda_captured{ 0 };
+std::atomic<uint64_t> cuda_dropped{ 0 };
+
 void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
     // llama_model_quantize tells its progress only here: "[  12/ 338] blk.0.attn_k.weight …".
     int done = 0, total = 0;
     if (level == GGML_LOG_LEVEL_INFO && text[0] == '[' && std::sscanf(text, "[%d/%d]", &done, &total) == 2) {
         quantize_total = total;
         quantize_done  = done;
+    }
+    // "ggml_backend_cuda_graph_compute: CUDA graph warmup complete": captured now, and launched from now on.
+    if (level == GGML_LOG_LEVEL_DEBUG && std::strstr(text, "CUDA graph warmup ") != nullptr) {
+        cuda_captured += std::strstr(text, "warmup complete") != nullptr;
+        cuda_dropped += std::strstr(text, "warmup reset") != nullptr;
     }
     // "load_tensors:   CPU_REPACK model buffer size =   530.44 MiB", one line for each buffer.
     char   name[32];
@@ -338,6 +346,11 @@ void anneal_log_to(anneal_log_fn sink) {
     Log & log = the_log();
     std::lock_guard<std::mutex> lock(log.mutex);
     log.sink = sink;
+}
+
+void anneal_cuda_graphs(uint64_t * captured, uint64_t * dropped) {
+    *captured = cuda_captured.load(std::memory_order_relaxed);
+    *dropped  = cuda_dropped.load(std::memory_order_relaxed);
 }
 
 void anneal_start(bool verbose) {

@@ -40,6 +40,9 @@ int32_t anneal_kernels_score(const char * path, char * err, size_t err_size);
 // Loads them; once, before anything computes.
 bool anneal_kernels_load(const char * path, char * err, size_t err_size);
 
+// How many CUDA graphs were captured and dropped in this process, which ggml tells only in messages.
+void anneal_cuda_graphs(uint64_t * captured, uint64_t * dropped);
+
 // Called with each line that llama.cpp logs, without its end, and ggml's level of it. It must neither throw nor log.
 typedef void (*anneal_log_fn)(int32_t level, const char * line);
 

@@ -73,9 +73,14 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     crate::ffi::start(args.load.verbose);
     // Also without a model: what it would be given is shown, or why it cannot be.
     crate::offload::place_for(&settings)?;
-    let model = match &model {
-        Some(path) => Some(describe(path, &settings, &live)?),
-        None => None,
+    // What it is given is known when it is loaded.
+    let (model, settings) = match &model {
+        Some(path) => {
+            let model = model::open(path, &settings, &live)?;
+            let own = settings.for_model(&model);
+            (Some(describe(path, &model)), own)
+        }
+        None => (None, settings),
     };
     let out = match args.json {
         true => json(args, required, &live, &settings, model).to_string() + "\n",
@@ -86,9 +91,8 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn describe(path: &std::path::Path, settings: &Settings, live: &Live) -> Result<Value> {
-    let model = model::open(path, settings, live)?;
-    Ok(json!({
+fn describe(path: &std::path::Path, model: &crate::ffi::Model) -> Value {
+    json!({
         "path": path.to_string_lossy(),
         "type": model.description(),
         "size_bytes": model.size(),
@@ -99,7 +103,7 @@ fn describe(path: &std::path::Path, settings: &Settings, live: &Live) -> Result<
         "layers": model.n_layer(),
         "layers_on_devices": model.placed().layers_of(model.n_layer()),
         "devices": model.placed().names(),
-    }))
+    })
 }
 
 fn json(args: &Args, required: &[&str], live: &Live, settings: &Settings, model: Option<Value>) -> Value {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::cache::Report;
-use crate::ffi::start;
+use crate::ffi::{cuda_graphs, start};
 use crate::generate::{Generation, Request, Stop, generate};
 use crate::options::SplitLayout;
 use crate::sampling::Chain;
@@ -145,10 +145,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "seed": chain.seed(),
             "split_layout": session.is_split(),
             "device_sampling": device::to_json(chain.device_report()),
+            "graphs": generation.graphs,
             "timings": timings(&generation, load),
         });
         if let Some(report) = &generation.speculation {
             result["speculative"] = report.to_json();
+        }
+        if let Some(graphs) = cuda_graphs() {
+            result["cuda_graphs"] = json!(graphs);
         }
         if cache.is_some() {
             result["prompt_cache"] = cache::to_json(&report);
