@@ -22,6 +22,7 @@ use super::device;
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
 use super::hub::HubFlags;
 use super::offload::OffloadFlags;
+use super::outlet::Outlet;
 use super::sampling::ChainFlags;
 use super::speculative::{self, SpeculativeFlags};
 use super::variant::{VariantFlags, warn_of_context};
@@ -109,31 +110,24 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let load = loading.elapsed();
 
     let request = Request { prompt: &prompt, n_predict: args.predict, ignore_end: args.ignore_eos };
-    let mut stdout = io::stdout().lock();
     let mut text = String::new();
-    let mut failure = None;
+    let mut outlet = Outlet::stdout();
     let mut on_text = |piece: &str| {
         if args.json {
             text.push_str(piece);
             return ControlFlow::Continue(());
         }
-        match stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failure = Some(error);
-                ControlFlow::Break(())
-            }
-        }
+        outlet.send(piece.to_string())
     };
     let (generation, report) = match &cache {
         Some(cache) => crate::cache::generate(&mut session, &mut chain, &request, cache, &mut on_text)?,
         None => (generate(&mut session, &mut chain, &request, &mut on_text)?, Report::default()),
     };
-    match failure {
-        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-        Some(error) => return Err(error).context("cannot write the text to stdout"),
-        None => {}
+    match outlet.finish() {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+        written => written.context("cannot write the text to stdout")?,
     }
+    let mut stdout = io::stdout().lock();
     if args.json {
         let mut result = json!({
             "text": text,
