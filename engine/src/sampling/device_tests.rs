@@ -34,8 +34,8 @@ fn chi_square(counts: &[usize], likely: &[Candidate]) -> f64 {
     counts.iter().zip(expected).map(|(count, expected)| (*count as f64 - expected).powi(2) / expected).sum()
 }
 
-#[test]
-fn a_device_draws_by_the_probabilities_that_the_host_finds() {
+/// The tiny model and a context of it.
+fn tiny() -> (tempfile::TempDir, Arc<Model>, Context) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("tiny.gguf");
     synth::write(&path, &synth::Options::new(Preset::Tiny)).expect("the tiny model");
@@ -43,7 +43,13 @@ fn a_device_draws_by_the_probabilities_that_the_host_finds() {
     let requested = Requested { n_ctx: Some(256), decode_threads: Some(1), ..Requested::default() };
     let settings = Settings::resolve(&requested, &live).expect("valid");
     let model = crate::model::open(&path, &settings, &live).expect("it loads");
-    let mut context = crate::model::context(&model, &settings, &live, false).expect("a context");
+    let context = crate::model::context(&model, &settings, &live, false).expect("a context");
+    (folder, model, context)
+}
+
+#[test]
+fn a_device_draws_by_the_probabilities_that_the_host_finds() {
+    let (_folder, model, mut context) = tiny();
     let mut likely = |options: &SamplingOptions| {
         context.clear();
         context.decode(&[5, 9, 2]).expect("the prompt");
@@ -90,4 +96,56 @@ fn a_device_draws_by_the_probabilities_that_the_host_finds() {
     assert_eq!(counts(&mut context, &flat, &flat_likely), flat_counts);
     let other = SamplingOptions { seed: Some(9), ..flat };
     assert_ne!(counts(&mut context, &other, &flat_likely), flat_counts);
+}
+
+/// `many` tokens of a text that goes on with each.
+fn text(chain: &mut Chain, context: &mut Context, many: usize) -> Vec<Token> {
+    let mut next = || {
+        let token = chain.sample_of(context, ALONE, -1).expect("a token");
+        context.decode(&[token]).expect("it is evaluated");
+        token
+    };
+    (0..many).map(|_| next()).collect()
+}
+
+/// What a server does with a request that gives its slot to another, and with a slot's next request.
+#[test]
+fn a_text_goes_on_with_the_samplers_of_another_place() {
+    let (_folder, model, mut context) = tiny();
+    let options = SamplingOptions {
+        frequency_penalty: 0.8,
+        repeat_last_n: 16,
+        top_k: 0,
+        seed: Some(5),
+        ..Default::default()
+    };
+    let partly = SamplingOptions { typical_p: 0.95, ..options.clone() };
+    let begin = |options: &SamplingOptions, context: &mut Context| {
+        let mut chain = Chain::new(options, &model).expect("a chain");
+        chain.accept_prompt(&[5, 9, 2]).expect("the prompt");
+        chain.place(context, ALONE).expect("samplers");
+        assert!(chain.device_report().offloaded.contains(&Step::Penalties), "{:?}", chain.device_report());
+        context.clear();
+        context.decode(&[5, 9, 2]).expect("the prompt");
+        chain
+    };
+    for options in [options, partly] {
+        let mut chain = begin(&options, &mut context);
+        let whole = text(&mut chain, &mut context, 24);
+        // Another seed needs no other graph; its state is another.
+        let other = SamplingOptions { seed: Some(6), ..options.clone() };
+        let mut chain = begin(&other, &mut context);
+        assert_ne!(text(&mut chain, &mut context, 24), whole);
+        let mut chain = begin(&options, &mut context);
+        let mut parts = text(&mut chain, &mut context, 10);
+        // Its place is another's for a while; the last token is evaluated again in the new one.
+        let mut guest = Chain::new(&other, &model).expect("a chain");
+        guest.place(&mut context, ALONE).expect("samplers");
+        chain.place(&mut context, ALONE).expect("samplers");
+        let held = [&[5, 9, 2], &parts[..]].concat();
+        context.clear();
+        context.decode(&held).expect("it is evaluated");
+        parts.extend(text(&mut chain, &mut context, 14));
+        assert_eq!(parts, whole, "{:?}", chain.device_report());
+    }
 }
