@@ -34,7 +34,8 @@ pub trait Sequence {
 
     /// Graphs that were computed so far, of all its contexts.
     fn graphs(&mut self) -> Graphs {
-        self.current().graphs()
+        // By name: with a method call it would be this one.
+        Context::graphs(self.current())
     }
 
     /// What was handed over since this was last asked.
@@ -414,8 +415,8 @@ impl Sequence for Session {
     }
 
     fn graphs(&mut self) -> Graphs {
-        let prefill = self.prefill.as_ref().map(|prefill| prefill.context.graphs());
-        self.decode.graphs().and(prefill.unwrap_or_default())
+        let prefill = self.prefill.as_ref().map(|prefill| Context::graphs(&prefill.context));
+        Context::graphs(&self.decode).and(prefill.unwrap_or_default())
     }
 
     fn take_hand_over(&mut self) -> Option<HandOver> {
