@@ -450,6 +450,10 @@ impl Settings {
     }
 
     fn dispatch_alone(&mut self) {
+        // A share of the cores that was asked for is a number of threads that was asked for.
+        if self.policy.source != Source::Default {
+            return;
+        }
         for threads in [&mut self.decode_threads, &mut self.prefill_threads] {
             match threads.source {
                 Source::Flag | Source::Environment | Source::TuningRecord => {}
@@ -819,6 +823,10 @@ mod tests {
             let is = |threads: &Setting<u32>| (threads.value, threads.source);
             assert_eq!((is(&settings.decode_threads), is(&settings.prefill_threads)), (decode, prefill));
         }
+        let policy = Requested { policy: Some(Policy::Max), ..Requested::default() };
+        let mut settings = Settings::resolve(&policy, &live(4)).expect("valid");
+        settings.dispatch_alone();
+        assert_eq!((settings.decode_threads.value, settings.decode_threads.source), (4, Source::LiveHost));
         let tuned = flag(Some(2), Some(4));
         let settings = Settings::resolve_tuned(&Requested::default(), Some(&tuned), &live(4));
         let mut settings = settings.expect("valid");

@@ -32,7 +32,7 @@ pub struct Args {
     #[command(flatten)]
     hub: HubFlags,
     /// Print every setting with its value and where it came from: flag, environment, tuning record (with -m), build
-    /// info, live host or default
+    /// info, live host, all layers on the device (with -m) or default
     #[arg(long)]
     explain: bool,
     /// Print JSON
