@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::ffi::{ALONE, Context, Graphs, Model, Token, interrupted};
-use crate::sampling::Chain;
+use crate::sampling::{Chain, DeviceReport};
 use crate::speculative::{self, Report};
 use crate::split::{HandOver, Sequence};
 use crate::stream_utf8::StreamUtf8;
@@ -63,6 +63,8 @@ pub struct Generation {
     pub hand_over: Option<HandOver>,
     /// What drafts brought, where there were to be any.
     pub speculation: Option<Report>,
+    /// What devices did of choosing the tokens.
+    pub device: DeviceReport,
     /// Graphs that were computed after the prompt.
     pub graphs: Graphs,
 }
@@ -81,6 +83,7 @@ impl Generation {
             token_times: Vec::new(),
             hand_over: None,
             speculation: None,
+            device: DeviceReport::default(),
             graphs: Graphs::default(),
         }
     }
@@ -209,6 +212,7 @@ pub(crate) fn go_on(
         generation.hand_over = generation.hand_over.or_else(|| sequence.take_hand_over());
     };
     teller.finish(generation);
+    generation.device = chain.device_report().clone();
     generation.graphs = sequence.graphs().since(graphs);
     Ok(())
 }

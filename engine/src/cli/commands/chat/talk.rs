@@ -163,6 +163,9 @@ impl Talk {
         }
         if self.stats {
             self.note(&speeds(turn));
+            if !turn.generation.device.offloaded.is_empty() {
+                self.note(&turn.generation.device.in_words());
+            }
             if let Some(report) = &turn.generation.speculation {
                 self.note(&format!("speculative: {report}"));
             }
@@ -251,6 +254,8 @@ fn as_json(turn: &Turn) -> serde_json::Value {
         "reused_tokens": turn.reused,
         "evaluated_tokens": generation.prompt_tokens,
         "stop": generation.stop,
+        "device_sampling": generation.device,
+        "graphs": generation.graphs,
         "timings": {
             "time_to_first_token_ms": generation.time_to_first_token.map(milliseconds),
             "prefill_ms": milliseconds(generation.prefill),
