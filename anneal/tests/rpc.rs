@@ -214,6 +214,73 @@ fn a_model_on_two_workers_says_what_it_says_here() {
     assert!(stderr.contains("there are RPC0, RPC1"), "{stderr}");
 }
 
+/// Where all is on a worker, it also chooses, and one thread here hands it its work.
+#[test]
+fn a_worker_that_makes_the_logits_chooses_by_them() {
+    if !has_rpc("a_worker_that_makes_the_logits_chooses_by_them") {
+        return;
+    }
+    let worker = Worker::start();
+    let model = tiny().to_str().expect("a path in UTF-8");
+    let run = |more: &[&str]| -> Value {
+        let all = [
+            "run",
+            "--json",
+            "--ignore-eos",
+            "--no-repack",
+            "-p",
+            "The smith brings",
+            "-n",
+            "64",
+            "-m",
+            model,
+        ];
+        let (code, stdout, stderr) = parts(&anneal([&all, more].concat()));
+        assert_eq!(code, Some(0), "{more:?}: {stderr}");
+        serde_json::from_str(&stdout).expect("one JSON object")
+    };
+    let cases: [&[&str]; 4] = [
+        &["--greedy"],
+        &["--greedy", "--repeat-penalty", "1.3", "--logit-bias", "5-2"],
+        &["--seed", "3"],
+        &["--seed", "3", "--top-p", "1"],
+    ];
+    for more in cases {
+        let here = run(&[more, &["--devices", "none", "-t", "1"]].concat());
+        let there = run(&[more, &["--rpc", &worker.address, "--devices", &worker.address]].concat());
+        assert_eq!(there["tokens"], here["tokens"], "{more:?}");
+        let report = &there["device_sampling"];
+        assert_eq!(
+            (&report["tokens_on_device"], &report["tokens_on_host"]),
+            (&64.into(), &0.into()),
+            "{report}"
+        );
+        assert_eq!(here["device_sampling"]["tokens_on_device"], 0, "{more:?}");
+        let reused = there["graphs"]["reused"].as_u64().expect("a number");
+        assert!(reused >= 57, "{more:?}: {}", there["graphs"]);
+        // The same seed, the same tokens.
+        assert_eq!(run(&[more, &["--rpc", &worker.address]].concat())["tokens"], there["tokens"], "{more:?}");
+    }
+    // The output stays here with the first layers.
+    let half = run(&["--greedy", "--rpc", &worker.address, "--gpu-layers", "2", "-t", "1"]);
+    assert_eq!(half["device_sampling"]["why"], "the CPU makes the logits");
+    let threads = |more: &[&str]| -> Vec<(String, String)> {
+        let all = ["info", "--explain", "--json", "-m", model, "--rpc", &worker.address];
+        let (code, stdout, stderr) = parts(&anneal([&all, more].concat()));
+        assert_eq!(code, Some(0), "{stderr}");
+        let info: Value = serde_json::from_str(&stdout).expect("JSON");
+        let lines = info["settings"].as_array().expect("settings");
+        let text = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_string();
+        let is = |line: &&Value| line["name"] == "threads" || line["name"] == "threads-batch";
+        lines.iter().filter(is).map(|line| (text(line, "value"), text(line, "source"))).collect()
+    };
+    let pair = |value: &str, source: &str| (value.to_string(), source.to_string());
+    assert_eq!(threads(&[]), vec![pair("1", "all_layers_on_devices"); 2]);
+    assert_eq!(threads(&["-t", "2"]), vec![pair("2", "flag"); 2]);
+    assert!(threads(&["--gpu-layers", "2"]).iter().all(|(_, source)| source != "all_layers_on_devices"));
+    assert!(threads(&["--no-kv-offload"]).iter().all(|(_, source)| source != "all_layers_on_devices"));
+}
+
 #[test]
 fn a_worker_that_is_killed_while_it_computes_is_named() {
     if !has_rpc("a_worker_that_is_killed_while_it_computes_is_named") {

@@ -2,9 +2,12 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use common::{ANNEAL, parts, tiny};
 
@@ -79,4 +82,33 @@ fn output_that_cannot_be_written_is_named() {
         assert!(stderr.starts_with("error: cannot write") && stderr.contains("No space left"), "{stderr}");
         assert!(!stderr.contains("panicked") && !stderr.contains("mistake"), "{stderr}");
     }
+}
+
+/// A pipe of a page, and nobody who reads it for a while: the text is generated meanwhile, and comes whole and in order.
+#[test]
+#[cfg(target_os = "linux")]
+fn decode_does_not_wait_for_a_slow_reader() {
+    const UNREAD: Duration = Duration::from_secs(10);
+    let arguments =
+        ["run", "--greedy", "--ignore-eos", "-t", "1", "-p", "The smith brings", "-n", "1200", "-m"];
+    let whole =
+        common::anneal(arguments.iter().map(OsStr::new).chain([tiny().as_os_str(), OsStr::new("--json")]));
+    let whole: serde_json::Value = serde_json::from_slice(&whole.stdout).expect("one JSON object");
+    let expected = whole["text"].as_str().expect("a text");
+    assert!(expected.len() > 4096 + 512, "{} bytes fit into the pipe", expected.len());
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    rustix::pipe::fcntl_setpipe_size(&writer, 4096).expect("a page");
+    let child = common::command().args(arguments).arg(tiny()).stdout(writer).stderr(Stdio::piped()).spawn();
+    let child = child.expect("the executable runs");
+    std::thread::sleep(UNREAD);
+    let mut text = String::new();
+    reader.read_to_string(&mut text).expect("text");
+    assert_eq!(text, format!("{expected}\n"));
+    let (code, _, stderr) = parts(&child.wait_with_output().expect("it ends"));
+    assert_eq!(code, Some(0), "{stderr}");
+    // "decode 1200 tokens 442.48 t/s": from the first to the last.
+    let speed = stderr.split("decode 1200 tokens ").nth(1).and_then(|rest| rest.split(' ').next());
+    let speed: f64 = speed.expect("a speed").parse().expect("a number");
+    let seconds = 1199.0 / speed;
+    assert!(seconds < UNREAD.as_secs_f64() * 0.9, "decode took {seconds} s, with the reader: {stderr}");
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::ffi::{ALONE, Context, Model, Token, interrupted};
-use crate::sampling::Chain;
+use crate::ffi::{ALONE, Context, Graphs, Model, Token, interrupted};
+use crate::sampling::{Chain, DeviceReport};
 use crate::speculative::{self, Report};
 use crate::split::{HandOver, Sequence};
 use crate::stream_utf8::StreamUtf8;
@@ -63,8 +63,10 @@ pub struct Generation {
     pub hand_over: Option<HandOver>,
     /// What drafts brought, where there were to be any.
     pub speculation: Option<Report>,
-    /// Of the choices, those that a device made.
-    pub chosen_on_device: usize,
+    /// What devices did of choosing the tokens.
+    pub device: DeviceReport,
+    /// Graphs that were computed after the prompt.
+    pub graphs: Graphs,
 }
 
 impl Generation {
@@ -81,7 +83,8 @@ impl Generation {
             token_times: Vec::new(),
             hand_over: None,
             speculation: None,
-            chosen_on_device: 0,
+            device: DeviceReport::default(),
+            graphs: Graphs::default(),
         }
     }
 
@@ -121,6 +124,8 @@ pub(crate) fn from_tokens(
     start: Instant,
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation> {
+    // Before the last token of it is evaluated: penalties on a device look at it then.
+    chain.accept_prompt(prompt)?;
     sequence.place_sampling(chain)?;
     let mut generation = prefill(sequence, prompt, request)?;
     if generation.stop != Stop::Interrupted {
@@ -151,14 +156,14 @@ pub(crate) fn prefill(
     context.synchronize();
     generation.prefill = start.elapsed();
     // A sampler would choose something all the same. Once: what goes wrong later goes wrong in the first row, mostly.
-    if request.n_predict > 0 && !context.chooses_on_device(ALONE) && has_nan(context.logits()?) {
+    if request.n_predict > 0 && !context.samples_on_device(ALONE) && has_nan(context.logits()?) {
         return Err(Error::NotANumber);
     }
     Ok(generation)
 }
 
-/// The second half: chooses tokens after `prompt`, the last that the sequence holds, and evaluates them. The first one is
-/// chosen by `row` where the context has no logits of its own.
+/// The second half: chooses tokens after `prompt`, the last that the sequence holds and that `chain` knows, and evaluates them.
+/// The first one is chosen by `row` where the context has no logits of its own.
 #[expect(clippy::too_many_arguments, reason = "both halves of one function")]
 pub(crate) fn go_on(
     sequence: &mut impl Sequence,
@@ -171,9 +176,9 @@ pub(crate) fn go_on(
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<()> {
     let mut teller = Teller::new(sequence.current(), request, start, on_text);
-    chain.accept_prompt(prompt)?;
     // An earlier sequence's, or one on the way to this prompt: not between its tokens.
     sequence.take_hand_over();
+    let graphs = sequence.graphs();
     generation.stop = loop {
         if generation.tokens.len() >= request.n_predict as usize {
             break Stop::Length;
@@ -187,11 +192,7 @@ pub(crate) fn go_on(
                 chain.accept_generated(token)?;
                 token
             }
-            None if sequence.current().chooses_on_device(ALONE) => {
-                generation.chosen_on_device += 1;
-                chain.take_from_device(sequence.current(), -1)?
-            }
-            None => chain.sample(sequence.current(), -1)?,
+            None => chain.sample_of(sequence.current(), ALONE, -1)?,
         };
         if let Some(mut speculator) = sequence.take_speculator() {
             let teller = &mut teller;
@@ -211,6 +212,8 @@ pub(crate) fn go_on(
         generation.hand_over = generation.hand_over.or_else(|| sequence.take_hand_over());
     };
     teller.finish(generation);
+    generation.device = chain.device_report().clone();
+    generation.graphs = sequence.graphs().since(graphs);
     Ok(())
 }
 

@@ -200,7 +200,7 @@ pub(crate) fn context_collecting(
     check_generates(model)?;
     check_memory(model, options, settings, live, mend)?;
     let mut context = Context::with(model, options, collector)?;
-    threads::attach(&mut context, settings, live.host.as_ref())?;
+    threads::attach(&mut context, &settings.for_model(model), live.host.as_ref())?;
     Ok(context)
 }
 
@@ -230,7 +230,7 @@ pub(crate) fn context_of(
 ) -> Result<Context> {
     check_memory(model, options, settings, live, mend)?;
     let mut context = Context::shared_with_rows(model, options, sequences, rows)?;
-    threads::attach(&mut context, settings, live.host.as_ref())?;
+    threads::attach(&mut context, &settings.for_model(model), live.host.as_ref())?;
     Ok(context)
 }
 

@@ -71,6 +71,17 @@ choice! {
 }
 
 choice! {
+    /// Whether the device that computes the logits also chooses by them.
+    DeviceSampling, "mode of device sampling", Auto:
+    /// Where that device is not the CPU.
+    Auto = "auto",
+    /// Also on the CPU, which gains nothing.
+    On = "on",
+    /// Never.
+    Off = "off",
+}
+
+choice! {
     /// How positions are scaled for a context longer than the one of the training.
     RopeScaling, "RoPE scaling", None:
     /// Not at all.

@@ -8,12 +8,13 @@ use serde::Serialize;
 
 use crate::asked_threads::{self, Asked};
 use crate::error::{Error, Result};
-use crate::ffi::{MAX_THREADS, TILED};
+use crate::ffi::{MAX_THREADS, Model, TILED};
 use crate::kernels;
 use crate::live::{Blas, Live};
 use crate::offload::{CpuMoe, DEFAULT_FIT_TARGET, Devices, GpuLayers, Offload, TensorSplit, Workers};
 use crate::options::{
-    Affinity, FlashAttention, KvType, LoadMode, ModelOptions, RequireGpu, SplitLayout, SplitMode,
+    Affinity, DeviceSampling, FlashAttention, KvType, LoadMode, ModelOptions, RequireGpu, SplitLayout,
+    SplitMode,
 };
 use crate::sampling::SamplingOptions;
 use crate::variant::Variant;
@@ -32,6 +33,8 @@ pub enum Source {
     Environment,
     /// Computed from the machine as it is now.
     LiveHost,
+    /// All layers and the output are on devices: the host only hands them their work.
+    AllLayersOnDevices,
     /// Built in.
     Default,
 }
@@ -44,6 +47,7 @@ impl fmt::Display for Source {
             Source::BuildInfo => "build info",
             Source::Environment => "environment",
             Source::LiveHost => "live host",
+            Source::AllLayersOnDevices => "all layers on the device",
             Source::Default => "default",
         })
     }
@@ -120,6 +124,7 @@ pub struct Requested {
     pub top_p: Option<f32>,
     pub min_p: Option<f32>,
     pub seed: Option<u32>,
+    pub device_sampling: Option<DeviceSampling>,
     pub variant: Variant,
 }
 
@@ -204,6 +209,8 @@ pub struct Settings {
     pub min_p: Setting<f32>,
     /// Seed; `None` draws one at each start.
     pub seed: Setting<Option<u32>>,
+    /// Whether the device that computes the logits also chooses by them.
+    pub device_sampling: Setting<DeviceSampling>,
     /// How the model differs from its file.
     pub variant: Variant,
     /// What bounded the threads, in words.
@@ -378,6 +385,7 @@ impl Settings {
             top_p: Setting::or_default(requested.top_p, 0.95),
             min_p: Setting::or_default(requested.min_p, 0.05),
             seed: Setting::or_default(requested.seed.map(Some), None),
+            device_sampling: Setting::or_default(requested.device_sampling, DeviceSampling::default()),
             variant: requested.variant.clone(),
             bound_by: budget.bound_by,
         })
@@ -442,6 +450,33 @@ impl Settings {
             main_gpu: self.main_gpu.value,
             op_offload: self.op_offload.value,
             workers: self.workers.value.clone(),
+        }
+    }
+
+    /// The same for `model`, which is loaded. Where all of its layers, their caches and the output are on devices, one thread hands
+    /// them their work, in both phases: others would wait for it, at a barrier after each operation that is left here. Threads that
+    /// were asked for or measured stay.
+    #[must_use]
+    pub fn for_model(&self, model: &Model) -> Settings {
+        let mut own = self.clone();
+        // Experts that stay here are multiplied by all threads.
+        let experts_here = model.placed().n_cpu_moe.of(model.n_layer()) > 0;
+        if model.makes_logits_on_device() && self.kv_offload.value && !experts_here {
+            own.dispatch_alone();
+        }
+        own
+    }
+
+    fn dispatch_alone(&mut self) {
+        // A share of the cores that was asked for is a number of threads that was asked for.
+        if self.policy.source != Source::Default {
+            return;
+        }
+        for threads in [&mut self.decode_threads, &mut self.prefill_threads] {
+            match threads.source {
+                Source::Flag | Source::Environment | Source::TuningRecord => {}
+                _ => *threads = Setting::new(1, Source::AllLayersOnDevices),
+            }
         }
     }
 
@@ -523,6 +558,7 @@ impl Settings {
             line("top-p", &self.top_p, self.top_p.value),
             line("min-p", &self.min_p, self.min_p.value),
             line("seed", &self.seed, seed),
+            line("device-sampling", &self.device_sampling, self.device_sampling.value),
         ]
     }
 }
@@ -800,10 +836,41 @@ mod tests {
     }
 
     #[test]
+    fn one_thread_hands_devices_their_work_unless_others_were_asked_for() {
+        let flag = |decode_threads, prefill_threads| Requested {
+            decode_threads,
+            prefill_threads,
+            ..Requested::default()
+        };
+        let (alone, asked) = (Source::AllLayersOnDevices, Source::Flag);
+        let cases = [
+            (flag(None, None), (1, alone), (1, alone)),
+            // One number counts for both phases.
+            (flag(Some(3), None), (3, asked), (3, asked)),
+            (flag(None, Some(2)), (1, alone), (2, asked)),
+        ];
+        for (requested, decode, prefill) in cases {
+            let mut settings = Settings::resolve(&requested, &live(4)).expect("valid");
+            settings.dispatch_alone();
+            let is = |threads: &Setting<u32>| (threads.value, threads.source);
+            assert_eq!((is(&settings.decode_threads), is(&settings.prefill_threads)), (decode, prefill));
+        }
+        let policy = Requested { policy: Some(Policy::Max), ..Requested::default() };
+        let mut settings = Settings::resolve(&policy, &live(4)).expect("valid");
+        settings.dispatch_alone();
+        assert_eq!((settings.decode_threads.value, settings.decode_threads.source), (4, Source::LiveHost));
+        let tuned = flag(Some(2), Some(4));
+        let settings = Settings::resolve_tuned(&Requested::default(), Some(&tuned), &live(4));
+        let mut settings = settings.expect("valid");
+        settings.dispatch_alone();
+        assert_eq!(settings.decode_threads.source, Source::TuningRecord);
+    }
+
+    #[test]
     fn every_setting_is_explained() {
         let settings = Settings::resolve(&Requested::default(), &live(2)).expect("valid");
         let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-        assert_eq!(names.len(), 39);
+        assert_eq!(names.len(), 40);
         assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
     }
 }

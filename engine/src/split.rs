@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use build_info::Bytes;
 
 use crate::error::{Error, Result};
-use crate::ffi::{ALONE, Context, Model, Token};
+use crate::ffi::{ALONE, Context, Graphs, Model, Token};
 use crate::live::Live;
 use crate::model;
-use crate::options::{ContextOptions, LoadMode, ModelOptions, SplitLayout};
-use crate::sampling::Chain;
+use crate::options::{ContextOptions, DeviceSampling, LoadMode, ModelOptions, SplitLayout};
+use crate::sampling::{self, Chain};
 use crate::settings::{Settings, Source};
 use crate::speculative::{self, Speculator};
 
@@ -32,16 +32,22 @@ pub trait Sequence {
     /// The context that was evaluated in last: it has the logits.
     fn current(&mut self) -> &mut Context;
 
+    /// Graphs that were computed so far, of all its contexts.
+    fn graphs(&mut self) -> Graphs {
+        // By name: with a method call it would be this one.
+        Context::graphs(self.current())
+    }
+
     /// What was handed over since this was last asked.
     fn take_hand_over(&mut self) -> Option<HandOver> {
         None
     }
 
-    /// Lets a device choose the tokens of a text, where that was asked for and what `chain` does lets it.
+    /// Lets a device do what it can of choosing the tokens of a text, where that was asked for. `chain` knows the prompt.
     ///
     /// # Errors
     /// Where llama.cpp cannot plan for it.
-    fn place_sampling(&mut self, _chain: &Chain) -> Result<()> {
+    fn place_sampling(&mut self, _chain: &mut Chain) -> Result<()> {
         Ok(())
     }
 
@@ -156,7 +162,7 @@ impl Layouts {
                 prefill: None,
                 why_not: self.why_not.clone(),
                 speculator: None,
-                on_device: false,
+                on_device: DeviceSampling::Off,
             });
         };
         // The same options on both sides: a state fits only a cache of the same types and order.
@@ -168,7 +174,7 @@ impl Layouts {
             context.share_threads(&decode);
             Prefill { context, from: settings.split_from.value as usize, at: None, used: false, handed: None }
         });
-        Ok(Session { decode, prefill, why_not, speculator: None, on_device: false })
+        Ok(Session { decode, prefill, why_not, speculator: None, on_device: DeviceSampling::Off })
     }
 }
 
@@ -241,7 +247,7 @@ pub struct Session {
     prefill: Option<Prefill>,
     why_not: Option<String>,
     speculator: Option<Box<Speculator>>,
-    on_device: bool,
+    on_device: DeviceSampling,
 }
 
 /// The context that evaluates prompts.
@@ -283,10 +289,10 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the device that computes the logits chooses tokens from now on, where what chooses them is no more than the
-    /// greatest logit. Not what [`crate::cache`] keeps, which are logits.
-    pub fn sample_on_device(&mut self, on: bool) {
-        self.on_device = on;
+    /// Whether the device that computes the logits chooses tokens from now on, as far as it can. Not where
+    /// [`crate::cache`] keeps logits.
+    pub fn sample_on_device(&mut self, mode: DeviceSampling) {
+        self.on_device = mode;
     }
 
     /// Names the tokens that it holds before the next prompt, for drafts.
@@ -409,13 +415,26 @@ impl Sequence for Session {
         }
     }
 
+    fn graphs(&mut self) -> Graphs {
+        let prefill = self.prefill.as_ref().map(|prefill| Context::graphs(&prefill.context));
+        Context::graphs(&self.decode).and(prefill.unwrap_or_default())
+    }
+
     fn take_hand_over(&mut self) -> Option<HandOver> {
         self.prefill.as_mut()?.handed.take()
     }
 
-    fn place_sampling(&mut self, chain: &Chain) -> Result<()> {
-        let on = self.on_device && self.speculator.is_none() && chain.is_argmax();
-        self.decode.choose_on_device(ALONE, on).map(drop)
+    fn place_sampling(&mut self, chain: &mut Chain) -> Result<()> {
+        let why = match sampling::asks_devices(self.on_device, self.decode.model()) {
+            Err(why) => why,
+            Ok(()) if self.speculator.is_some() => "drafts are held against logits",
+            // The first token is chosen in the context that reads prompts, by samplers with a state of their own.
+            Ok(()) if self.prefill.is_some() && !chain.is_argmax() => {
+                "--split-layout on: with two contexts only the greatest logit is chosen on the device"
+            }
+            Ok(()) => return chain.place(&mut self.decode, ALONE),
+        };
+        chain.stay_on_host(&mut self.decode, ALONE, why)
     }
 
     fn take_speculator(&mut self) -> Option<Box<Speculator>> {

@@ -36,6 +36,7 @@ pub fn end_to_end(
     // The driver starts while the context is made.
     let mut gpus = GpuWatch::start();
     let mut session = session(&layouts, Path::EndToEnd, case, settings, live)?;
+    session.sample_on_device(settings.device_sampling.value);
     let text = text_for(model, case.n_prompt as usize)?;
     let mut samples = Samples { time: utc(SystemTime::now()), ..Samples::default() };
     let warm_up = u32::from(repeat.warm_up);
@@ -59,6 +60,7 @@ pub fn end_to_end(
         let ns = nanoseconds(start);
         if round >= warm_up {
             samples.ns.push(ns);
+            samples.graphs = samples.graphs.and(generation.graphs);
             samples.split |= session.is_split();
             samples.hand_over_ns.extend(generation.hand_over.map(|handed| duration(handed.time)));
             let first = generation.time_to_first_token.unwrap_or_else(|| start.elapsed());

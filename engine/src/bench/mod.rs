@@ -25,7 +25,7 @@ pub use record::{Columns, Path, Record, utc};
 use measure::{GpuUse, GpuWatch};
 
 use crate::error::{Error, Result};
-use crate::ffi::{Context, Model, Token};
+use crate::ffi::{Context, Graphs, Model, Token};
 use crate::generate::has_nan;
 use crate::live::Live;
 use crate::model;
@@ -91,6 +91,8 @@ pub struct Samples {
     pub split: bool,
     /// Nanoseconds that handing the sequence over took in each sample; empty where it was not handed over.
     pub hand_over_ns: Vec<u64>,
+    /// Graphs of the generated tokens of all samples.
+    pub graphs: Graphs,
     /// When it began, RFC 3339 in UTC.
     pub time: String,
     /// What each NVIDIA GPU did from the first sample to the last; `None` where no driver is loaded.
@@ -168,8 +170,10 @@ pub fn kernel(
         fill(&mut session, &mut random, case.n_depth, depth)?;
         let start = Instant::now();
         prefill(&mut session, &mut random, case.n_prompt)?;
+        let graphs = session.graphs();
         decode(&mut session, &mut random, case.n_gen, &mut samples.token_ns)?;
         samples.ns.push(nanoseconds(start));
+        samples.graphs = samples.graphs.and(session.graphs().since(graphs));
         samples.note_split(&mut session);
     }
     samples.gpus = gpus.map(|gpus| gpus.read());

@@ -231,6 +231,8 @@ impl Record {
             ("tpot_jitter_ns", json!(times.map(|times| times.jitter))),
             ("roof_share", json!(self.share.map(|share| share.of_roof))),
             ("roof_bound", json!(self.share.map(|share| share.bound.name()))),
+            ("graphs_computed", json!(self.samples.graphs.computed)),
+            ("graphs_reused", json!(self.samples.graphs.reused)),
         ];
         if self.path == Path::EndToEnd {
             fields.push(("time_to_first_token_ns", json!((self.first_token_ms() * 1e6) as u64)));

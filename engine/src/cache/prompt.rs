@@ -13,6 +13,7 @@ use super::store::{Loaded, Saved, Store};
 use crate::error::Result;
 use crate::ffi::Token;
 use crate::generate::{Generation, Request, Stop, check_prompt, go_on, has_nan, prefill};
+use crate::options::DeviceSampling;
 use crate::sampling::Chain;
 use crate::split::{Sequence, Session};
 
@@ -57,7 +58,7 @@ pub fn generate(
     let mut report = Report::default();
     let prompt = session.current().model().tokenize(request.prompt)?;
     // Rows of logits are kept.
-    session.sample_on_device(false);
+    session.sample_on_device(DeviceSampling::Off);
     session.place_sampling(chain)?;
     check_prompt(session.current(), 0, &prompt)?;
     let Begun { held, row, is_of_use } = begin(session, cache, &prompt, &mut report);
@@ -74,6 +75,7 @@ pub fn generate(
         None if is_of_use && cache.store.holds(&cache.key, &prompt, session.n_ctx()) => None,
         None => keep(session, cache, &prompt, &mut report),
     };
+    chain.accept_prompt(&prompt)?;
     let generated = go_on(session, chain, &prompt, row.as_deref(), &mut generation, request, start, on_text);
     if let Some(writing) = writing {
         match writing.join() {

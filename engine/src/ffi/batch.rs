@@ -160,7 +160,10 @@ impl Context {
         // SAFETY: the arrays of `raw` are as long as it says and outlive the call, which keeps no pointer to them.
         let code = unsafe { sys::anneal_decode_batch(self.raw.as_ptr(), &raw, err, err_size) };
         match code {
-            0 => Ok(Decoded::Done),
+            0 => {
+                self.note_graphs(tokens);
+                Ok(Decoded::Done)
+            }
             1 => Ok(Decoded::NoRoom),
             2 if self.was_stopped() => Err(Error::Interrupted),
             code => Err(self.decode_error(code, tokens)),

@@ -26,6 +26,8 @@ pub struct Context {
     pub(super) message: Message,
     pub(super) stop: Option<Arc<AtomicBool>>,
     pub(super) device_samplers: DeviceSamplers,
+    /// Graphs that were computed.
+    pub(super) evaluated: u64,
 }
 
 // SAFETY: see above; the model is shared by `Arc` and is `Sync`.
@@ -105,6 +107,7 @@ impl Context {
             message,
             stop: None,
             device_samplers: DeviceSamplers::default(),
+            evaluated: 0,
         };
         context.adapt()?;
         super::devices::watch_workers();
@@ -207,7 +210,7 @@ impl Context {
                 sys::anneal_decode(self.raw.as_ptr(), tokens, chunk.len() as i32, err, err_size)
             };
             match code {
-                0 => {}
+                0 => self.note_graphs(chunk.len()),
                 2 if self.was_stopped() => return Err(Error::Interrupted),
                 code => return Err(self.decode_error(code, chunk.len())),
             }
@@ -233,7 +236,7 @@ impl Context {
                 sys::anneal_decode_all(self.raw.as_ptr(), tokens, chunk.len() as i32, err, err_size)
             };
             match code {
-                0 => {}
+                0 => self.note_graphs(chunk.len()),
                 2 if self.was_stopped() => return Err(Error::Interrupted.into()),
                 code => return Err(self.decode_error(code, chunk.len()).into()),
             }

@@ -147,6 +147,13 @@ impl Model {
         let _ = self.plan.set(plan);
     }
 
+    /// Whether a device other than the CPU makes the logits.
+    pub fn makes_logits_on_device(&self) -> bool {
+        let layers = self.n_layer();
+        // The output counts as one more.
+        self.placed.layers_of(layers) > layers
+    }
+
     /// `qwen2 1.5B Q4_K - Medium`.
     pub fn description(&self) -> String {
         let mut buffer = [0u8; 256];

@@ -30,23 +30,30 @@ impl Drop for RawChain {
     }
 }
 
-impl RawChain {
-    /// A chain for `options`, which are checked and whose tokens are in the vocabulary. `model` must outlive it:
-    /// [`crate::sampling::Chain`] holds both.
-    pub(crate) fn new(options: &SamplingOptions, seed: u32, model: &Model) -> Result<Self> {
+/// What [`SamplingOptions`] are to the shim, with all that it points to.
+pub(super) struct ChainParams {
+    raw: sys::anneal_chain_params,
+    _breakers: Vec<CString>,
+    _pointers: Vec<*const c_char>,
+    _biases: Vec<sys::llama_logit_bias>,
+}
+
+impl ChainParams {
+    /// Those of `options`, which are checked.
+    pub(super) fn new(options: &SamplingOptions, seed: u32) -> Result<Self> {
         let c_text = |text: &str| {
             CString::new(text).map_err(|_| Error::Usage(format!("{text:?} holds a NUL byte: leave it out")))
         };
         let breakers =
             options.dry_sequence_breakers.iter().map(|text| c_text(text)).collect::<Result<Vec<_>>>()?;
-        let breakers: Vec<*const c_char> = breakers.iter().map(|text| text.as_ptr()).collect();
+        let pointers: Vec<*const c_char> = breakers.iter().map(|text| text.as_ptr()).collect();
         let biases: Vec<sys::llama_logit_bias> = options
             .logit_bias
             .iter()
             .map(|bias| sys::llama_logit_bias { token: bias.token, bias: bias.bias })
             .collect();
         let whole = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
-        let params = sys::anneal_chain_params {
+        let raw = sys::anneal_chain_params {
             temperature: options.temperature,
             top_k: whole(options.top_k),
             top_p: options.top_p,
@@ -67,15 +74,29 @@ impl RawChain {
             mirostat_tau: options.mirostat_tau,
             mirostat_eta: options.mirostat_eta,
             seed,
-            dry_breakers: breakers.as_ptr(),
-            n_dry_breakers: breakers.len(),
+            dry_breakers: pointers.as_ptr(),
+            n_dry_breakers: pointers.len(),
             biases: biases.as_ptr(),
             n_biases: biases.len(),
         };
+        Ok(ChainParams { raw, _breakers: breakers, _pointers: pointers, _biases: biases })
+    }
+
+    /// For a call of the shim, which copies what it keeps.
+    pub(super) fn raw(&self) -> &sys::anneal_chain_params {
+        &self.raw
+    }
+}
+
+impl RawChain {
+    /// A chain for `options`, which are checked and whose tokens are in the vocabulary. `model` must outlive it:
+    /// [`crate::sampling::Chain`] holds both.
+    pub(crate) fn new(options: &SamplingOptions, seed: u32, model: &Model) -> Result<Self> {
+        let params = ChainParams::new(options, seed)?;
         let mut message = Message::new();
         let (err, err_size) = message.parts();
         // SAFETY: `params` and all that it points to outlive the call, which copies what it keeps.
-        let raw = unsafe { sys::anneal_chain_new(model.vocab, &params, err, err_size) };
+        let raw = unsafe { sys::anneal_chain_new(model.vocab, params.raw(), err, err_size) };
         match NonNull::new(raw) {
             Some(raw) => Ok(RawChain { raw, n_vocab: model.n_vocab() as usize, message }),
             None => Err(Error::Sampler(message.text())),
@@ -120,6 +141,11 @@ impl RawChain {
             true => Ok(()),
             false => Err(Error::Sampler(self.message.text())),
         }
+    }
+
+    /// For the shim, which one thread at a time may call.
+    pub(super) fn as_ptr(&mut self) -> *mut sys::anneal_chain {
+        self.raw.as_ptr()
     }
 
     /// How many tokens of the text the penalties look at.

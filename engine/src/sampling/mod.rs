@@ -5,20 +5,28 @@
 
 mod alone;
 mod bias;
+mod device;
+#[cfg(test)]
+mod device_tests;
 mod gbnf;
 mod guide;
 mod multiples;
 mod options;
 mod watch;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
-use crate::ffi::{Candidate, Context, Model, RawChain, Token};
+use crate::ffi::{Candidate, Context, DeviceAsked, Model, RawChain, SequenceId, Token};
+use crate::options::DeviceSampling;
 use guide::Guide;
 
 pub use alone::check_gbnf;
 pub use bias::Bias;
+pub(crate) use device::Plan;
+pub use device::{DeviceReport, Step};
 pub(crate) use options::whole;
 pub use options::{Constraint, PARAMETERS, Parameter, SamplingOptions};
 
@@ -28,7 +36,17 @@ pub use options::{Constraint, PARAMETERS, Parameter, SamplingOptions};
 pub struct Chain {
     // Before the model, whose vocabulary it reads.
     raw: RawChain,
+    /// What is left to do where a device does the first steps.
+    rest: Option<RawChain>,
     guide: Option<Guide>,
+    options: SamplingOptions,
+    /// By which a device's samplers are known to be those of this text.
+    id: u64,
+    /// The last tokens, as many as penalties look at, for a device's.
+    seen: VecDeque<Token>,
+    /// How many tokens were chosen; each took one random number.
+    chosen: u64,
+    report: DeviceReport,
     /// Whether the best token is taken, with no sampler that could take it away.
     takes_best: bool,
     is_constrained: bool,
@@ -56,9 +74,17 @@ impl Chain {
         let guide = constraint.map(|constraint| Guide::new(constraint, model)).transpose()?;
         let seed = options.seed.unwrap_or_else(draw_seed);
         let raw = RawChain::new(options, seed, model)?;
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let on_host = Step::of(options, model.n_vocab());
         Ok(Chain {
             raw,
+            rest: None,
             guide,
+            options: options.clone(),
+            id: LAST.fetch_add(1, Ordering::Relaxed),
+            seen: VecDeque::new(),
+            chosen: 0,
+            report: DeviceReport { on_host, ..DeviceReport::default() },
             takes_best: options.is_greedy() && options.typical_p >= 1.0 && options.xtc_probability <= 0.0,
             is_constrained: constraint.is_some(),
             seed,
@@ -72,8 +98,91 @@ impl Chain {
     /// Where there is no such row, the logits are no numbers, or no token is allowed.
     pub fn sample(&mut self, context: &mut Context, row: i32) -> Result<Token> {
         let token = self.choose(context.logits_at(row)?)?;
+        self.report.tokens_on_host += 1;
         self.accept_as(token, true)?;
         Ok(token)
+    }
+
+    /// The same for a row of `sequence`, for which a device may have done its part.
+    pub(crate) fn sample_of(
+        &mut self,
+        context: &mut Context,
+        sequence: SequenceId,
+        row: i32,
+    ) -> Result<Token> {
+        let token = match (context.device_chooses(sequence, self.id), &mut self.rest) {
+            (Some(true), _) => {
+                self.report.tokens_on_device += 1;
+                context.token_of_device(row)?
+            }
+            (Some(false), Some(rest)) => {
+                self.report.tokens_on_host += 1;
+                context.choose_from_left(rest, row)?
+            }
+            _ => return self.sample(context, row),
+        };
+        self.accept_as(token, true)?;
+        context.accept_on_device(sequence, token)?;
+        Ok(token)
+    }
+
+    /// Lets the device that computes the logits of `sequence` do as much as it can of what chooses this text's tokens, from the
+    /// next evaluation on. The chain knows the prompt.
+    ///
+    /// # Errors
+    /// Where llama.cpp cannot plan for it.
+    pub(crate) fn place(&mut self, context: &mut Context, sequence: SequenceId) -> Result<()> {
+        if context.device_chooses(sequence, self.id).is_some() {
+            return Ok(());
+        }
+        let seen: Vec<Token> = self.seen.iter().copied().collect();
+        let asked = DeviceAsked {
+            owner: self.id,
+            options: &self.options,
+            seed: self.seed,
+            drawn: self.chosen,
+            seen: &seen,
+        };
+        let plan = context.sample_on_device(sequence, &asked)?;
+        if !plan.offloaded().is_empty() && !plan.chooses() && self.rest.is_none() {
+            let mut rest = RawChain::new(&plan.rest(&self.options), self.seed, &self.model)?;
+            seen.iter().try_for_each(|token| rest.accept(*token, false))?;
+            self.rest = Some(rest);
+        }
+        self.report.offloaded = plan.offloaded().to_vec();
+        self.report.on_host = plan.on_host().to_vec();
+        self.report.why = plan.on_host().first().map(|step| match plan.is_for_devices(&self.options) {
+            false => {
+                format!("{}: llama.cpp does not do this on devices, nor what comes after it", step.name())
+            }
+            true => format!("{}: this device lacks what it needs", step.name()),
+        });
+        Ok(())
+    }
+
+    /// Lets the host choose this text's tokens, since `why`.
+    ///
+    /// # Errors
+    /// Where llama.cpp cannot plan for it.
+    pub(crate) fn stay_on_host(
+        &mut self,
+        context: &mut Context,
+        sequence: SequenceId,
+        why: &str,
+    ) -> Result<()> {
+        context.sample_on_host(sequence)?;
+        self.report.why = Some(why.to_string());
+        Ok(())
+    }
+
+    /// The same, where a device was asked.
+    pub(crate) fn device_said(&self) -> Option<&DeviceReport> {
+        Some(&self.report).filter(|report| !report.offloaded.is_empty() || report.why.is_some())
+    }
+
+    /// What of the choices was a device's so far.
+    pub fn device_report(&self) -> &DeviceReport {
+        &self.report
     }
 
     /// Tells the chain that `token` of the prompt comes before the text: penalties look at it, grammars do not.
@@ -113,13 +222,6 @@ impl Chain {
         self.guide.is_none() && self.raw.is_argmax()
     }
 
-    /// The token that the device chose in output row `row` of `context`, accepted as [`sample`](Self::sample) does.
-    pub(crate) fn take_from_device(&mut self, context: &mut Context, row: i32) -> Result<Token> {
-        let token = context.token_of_device(row)?;
-        self.accept_as(token, true)?;
-        Ok(token)
-    }
-
     /// The seed that was asked for or drawn.
     pub fn seed(&self) -> u32 {
         self.seed
@@ -147,10 +249,31 @@ impl Chain {
 
     fn accept_as(&mut self, token: Token, generated: bool) -> Result<()> {
         self.raw.accept(token, generated)?;
+        if let Some(rest) = &mut self.rest {
+            rest.accept(token, generated)?;
+        }
+        self.chosen += u64::from(generated);
+        let window = self.raw.window();
+        if window > 0 {
+            if self.seen.len() == window {
+                self.seen.pop_front();
+            }
+            self.seen.push_back(token);
+        }
         match &mut self.guide {
             Some(guide) if generated => guide.accept(token),
             _ => Ok(()),
         }
+    }
+}
+
+/// Whether devices are asked to choose for `model`, and why not where they are not.
+pub(crate) fn asks_devices(mode: DeviceSampling, model: &Model) -> std::result::Result<(), &'static str> {
+    match mode {
+        DeviceSampling::Off => Err("--device-sampling off"),
+        DeviceSampling::On => Ok(()),
+        DeviceSampling::Auto if model.makes_logits_on_device() => Ok(()),
+        DeviceSampling::Auto => Err("the CPU makes the logits"),
     }
 }
 

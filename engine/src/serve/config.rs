@@ -27,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::ffi::MAX_SEQUENCES;
 use crate::hub::Name;
 use crate::log;
+use crate::options::DeviceSampling;
 use crate::settings::Requested;
 use crate::speculative::MOST;
 #[cfg(test)]
@@ -62,7 +63,6 @@ pub struct Config {
     pub prompt_cache: Option<PathBuf>,
     pub prompt_cache_size: Option<Bytes>,
     pub prompt_cache_ro: Option<bool>,
-    pub device_sampling: Option<bool>,
     pub speculative: Option<Who>,
     pub draft_model: Option<PathBuf>,
     pub draft_p_min: Option<f32>,
@@ -173,12 +173,12 @@ impl Config {
         or!(self, other, default_model memory_limit pools preload);
         or!(self, other, name chat_template socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
             idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro
-            device_sampling speculative draft_model draft_p_min draft_max draft_near max_request_bytes max_connections
+            speculative draft_model draft_p_min draft_max draft_near max_request_bytes max_connections
             log_format log_level log_prompts);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
             n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
             gpu_layers n_cpu_moe fit_target devices split_mode tensor_split main_gpu kv_offload op_offload workers require_gpu
-            greedy temperature top_k top_p min_p seed);
+            greedy temperature top_k top_p min_p seed device_sampling);
         self.engine.variant = self.engine.variant.or(other.engine.variant);
         self
     }
@@ -274,12 +274,15 @@ impl Config {
             }
             _ => {}
         }
-        let on_device = self.device_sampling.unwrap_or(false);
-        if on_device && who != Who::Off {
-            let why = "device_sampling with drafts: they are held against logits, and a device that chooses sends none; leave one \
-                       of them out";
-            return Err(usage(why));
-        }
+        let on_device = match (self.engine.device_sampling.unwrap_or_default(), who) {
+            (DeviceSampling::On, who) if who != Who::Off => {
+                let why = "device_sampling with drafts: they are held against logits, and a device that chooses sends none; \
+                           leave one of them out";
+                return Err(usage(why));
+            }
+            (mode, Who::Off) => mode,
+            _ => DeviceSampling::Off,
+        };
         let least_p = self.draft_p_min.unwrap_or(crate::speculative::Options::default().least_p);
         if !(0.0..=1.0).contains(&least_p) {
             return Err(Error::Usage(format!("draft_p_min = {least_p}: use 0 to 1")));

@@ -11,7 +11,7 @@ use super::logprobs::Likelihood;
 use super::ticket::Ticket;
 use super::workloads::Threads;
 use crate::ffi::Token;
-use crate::sampling::Chain;
+use crate::sampling::{Chain, DeviceReport};
 
 /// Whose a request is, for fairness: requests of one client wait for each other, not for those of another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -142,6 +142,8 @@ pub struct Done {
     pub stop_string: Option<String>,
     /// The seed of its random numbers.
     pub seed: u32,
+    /// What a device did of the sampling, where one was asked.
+    pub device: Option<DeviceReport>,
     /// Tokens.
     pub usage: Usage,
     /// Times.

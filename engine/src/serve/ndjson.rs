@@ -447,6 +447,15 @@ fn with_id(id: &Value, mut line: Value) -> Value {
     line
 }
 
+/// Tokens, and what a device did of choosing them, where one was asked.
+fn usage(done: &Done) -> Value {
+    let mut usage = json!(done.usage);
+    if let Some(report) = &done.device {
+        usage["device_sampling"] = json!(report);
+    }
+    usage
+}
+
 /// The last line: the text is what was not told before.
 fn last(id: &Value, done: &Done, whole: &Whole, stream: bool) -> Value {
     let mut line = json!({
@@ -455,7 +464,7 @@ fn last(id: &Value, done: &Done, whole: &Whole, stream: bool) -> Value {
         "stop": done.finish,
         "stop_string": done.stop_string,
         "seed": done.seed,
-        "usage": done.usage,
+        "usage": usage(done),
         "timings": done.timings.to_json(&done.usage),
     });
     if !stream {

@@ -23,6 +23,8 @@ use crate::error::{Error, Result};
 use crate::ffi::{Batch, Context, Decoded, thread_time};
 use crate::generate::has_nan;
 use crate::log;
+use crate::options::DeviceSampling;
+use crate::sampling;
 
 /// How often a reader that is behind is looked at while there is nothing else to do.
 const STALLED: Duration = Duration::from_millis(2);
@@ -45,7 +47,7 @@ pub struct Rules {
     /// Speculative decoding.
     pub drafts: Drafting,
     /// Whether a device may choose tokens.
-    pub on_device: bool,
+    pub on_device: DeviceSampling,
 }
 
 impl Rules {
@@ -337,11 +339,19 @@ impl Scheduler {
 
     /// Lets a device choose for the requests of `parts` for which it can.
     fn place_sampling(&mut self, parts: &[Part]) -> Result<()> {
-        for part in parts.iter().filter(|_| self.rules.on_device) {
-            let slot = &self.slots[part.slot];
-            if let Some(run) = &slot.run {
-                let on = run.job.logprobs.is_none() && run.job.chain.is_argmax();
-                self.context.choose_on_device(slot.sequence, on)?;
+        if sampling::asks_devices(self.rules.on_device, self.context.model()).is_err() {
+            return Ok(());
+        }
+        for part in parts {
+            let slot = &mut self.slots[part.slot];
+            if let Some(run) = &mut slot.run {
+                let (context, chain) = (&mut self.context, &mut run.job.chain);
+                match run.job.logprobs {
+                    Some(_) => {
+                        chain.stay_on_host(context, slot.sequence, "logprobs: they need all logits")?
+                    }
+                    None => chain.place(context, slot.sequence)?,
+                }
             }
         }
         Ok(())
@@ -395,16 +405,15 @@ impl Scheduler {
         let slot = &mut self.slots[at];
         let Some(run) = &mut slot.run else { return Ok(()) };
         // A sampler would choose something all the same. Once, as in `generate`.
-        let on_device = self.context.chooses_on_device(slot.sequence);
+        let on_device = self.context.samples_on_device(slot.sequence);
         if run.is_fresh() && !on_device && has_nan(self.context.logits_at(row)?) {
             return Err(Error::NotANumber);
         }
         let constrained = run.job.chain.is_constrained().then(thread_time);
-        let chosen = match on_device {
-            true => run.take_from_device(&mut self.context, row),
-            false => run.choose(&mut self.context, row),
-        };
-        self.metrics.device_tokens.add(u64::from(on_device && chosen.is_ok()));
+        let before = run.job.chain.device_report().tokens_on_device;
+        let chosen = run.choose(&mut self.context, slot.sequence, row);
+        let by_device = run.job.chain.device_report().tokens_on_device - before;
+        self.metrics.device_tokens.add(if chosen.is_ok() { by_device as u64 } else { 0 });
         let took = constrained.map(|begun| hold::counted(thread_time().saturating_sub(begun)));
         let client = run.job.client.clone();
         self.metrics.decode_tokens.add(u64::from(chosen.is_ok()));

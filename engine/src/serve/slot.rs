@@ -167,21 +167,14 @@ impl Run {
         }
     }
 
-    /// Chooses the next token by the logits in row `row` of `context`.
-    pub fn choose(&mut self, context: &mut Context, row: i32) -> Result<Token> {
-        let token = self.job.chain.sample(context, row)?;
+    /// Chooses the next token by row `row` of `context`, which is of `sequence`.
+    pub fn choose(&mut self, context: &mut Context, sequence: SequenceId, row: i32) -> Result<Token> {
+        let token = self.job.chain.sample_of(context, sequence, row)?;
         if let Some(top) = self.job.logprobs {
             let model = Arc::clone(context.model());
             self.likelihood = Some(Box::new(Likelihood::new(context.logits_at(row)?, token, top, &model)?));
         }
         // Its prompt is evaluated: others can share it.
-        self.job.leads = None;
-        Ok(token)
-    }
-
-    /// The same, of what a device chose there.
-    pub fn take_from_device(&mut self, context: &mut Context, row: i32) -> Result<Token> {
-        let token = self.job.chain.take_from_device(context, row)?;
         self.job.leads = None;
         Ok(token)
     }
@@ -250,6 +243,7 @@ impl Run {
             finish,
             stop_string,
             seed: self.job.chain.seed(),
+            device: self.job.chain.device_said().cloned(),
             usage: Usage {
                 prompt_tokens: self.prompt_tokens,
                 cached_tokens: self.cached,
@@ -306,6 +300,7 @@ pub fn unstarted(job: &Job, finish: Finish) -> Done {
         finish,
         stop_string: None,
         seed: job.chain.seed(),
+        device: None,
         usage: Usage { prompt_tokens: job.prompt.len() as u32, ..Usage::default() },
         timings: Timings { queued: job.arrived.elapsed(), ..Timings::default() },
     }

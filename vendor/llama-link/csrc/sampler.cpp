@@ -2,11 +2,16 @@
 // left out before the chain sees it, so that no sampler computes with it.
 #include "sampler.hpp"
 
+#include "ggml-backend.h"
+#include "ggml.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
 #include <stdexcept>
 #include <unordered_map>
@@ -335,6 +340,23 @@ struct anneal_chain {
         }
     }
 
+    // What a device left: its logits, of these tokens. By token, as `find` wants them; the best first where it has cut, as the
+    // host's samplers leave them, so that the same random number means the same token.
+    void take_left(const float * logits, const llama_token * ids, size_t n, bool is_cut) {
+        tokens.clear();
+        for (size_t i = 0; i < n; ++i) {
+            if (!(logits[i] < INFINITY)) {
+                throw std::runtime_error(NO_NUMBERS);
+            }
+            if (logits[i] != -INFINITY) {
+                tokens.push_back({ ids[i], logits[i], 0.0f });
+            }
+        }
+        bool (*const by_token)(const llama_token_data &, const llama_token_data &) =
+            [](const llama_token_data & a, const llama_token_data & b) { return a.id < b.id; };
+        std::sort(tokens.begin(), tokens.end(), is_cut ? is_better : by_token);
+    }
+
     void drop_banned() {
         const auto banned = [](const llama_token_data & data) { return data.logit == -INFINITY; };
         tokens.erase(std::remove_if(tokens.begin(), tokens.end(), banned), tokens.end());
@@ -510,6 +532,198 @@ llama_token anneal_chain_pick(anneal_chain * chain, const float * logits, size_t
     chain->take(logits, n_vocab, mask);
     chain->apply_repeats();
     return chain->choose();
+}
+
+llama_token anneal_chain_pick_left(anneal_chain * chain, llama_context * ctx, int32_t row) {
+    chain->candidates = { nullptr, 0, -1, false };
+    // The first of them waits for the results.
+    const float *       logits = llama_get_sampled_logits_ith(ctx, row);
+    const size_t        n      = llama_get_sampled_logits_count_ith(ctx, row);
+    const llama_token * ids    = llama_get_sampled_candidates_ith(ctx, row);
+    if (logits == nullptr || ids == nullptr || n == 0) {
+        throw std::runtime_error("the device left no logits to choose from");
+    }
+    // Nothing of what looks at the text comes after a cut.
+    chain->take_left(logits, ids, n, llama_get_sampled_candidates_count_ith(ctx, row) > 0);
+    chain->apply_repeats();
+    return chain->choose();
+}
+
+namespace {
+
+// Ends a device's chain: what it drew from is not sent. llama.cpp copies it otherwise, and that is a row of logits and one of
+// probabilities for each token.
+void only_token_apply(
+        llama_sampler * /* sampler */, ggml_context * /* ctx */, ggml_cgraph * /* graph */, llama_sampler_data * data) {
+    if (data->sampled != nullptr) {
+        data->logits     = nullptr;
+        data->probs      = nullptr;
+        data->candidates = nullptr;
+    }
+}
+
+bool only_token_init(llama_sampler * /* sampler */, ggml_backend_buffer_type_t /* type */, uint32_t /* rows */) {
+    return true;
+}
+
+const char * only_token_name(const llama_sampler * /* sampler */) {
+    return "+token";
+}
+
+llama_sampler_i only_token_interface = {
+    /* .name              = */ only_token_name,
+    /* .accept            = */ nullptr,
+    /* .apply             = */ nullptr,
+    /* .reset             = */ nullptr,
+    /* .clone             = */ nullptr,
+    /* .free              = */ nullptr,
+    /* .backend_init      = */ only_token_init,
+    /* .backend_accept    = */ nullptr,
+    /* .backend_apply     = */ only_token_apply,
+    /* .backend_set_input = */ nullptr,
+    /* .backend_reset     = */ nullptr,
+    /* .copy_state        = */ nullptr,
+};
+
+// The best first, where top-k is not followed by top-p, which sorts: ggml leaves the order of top-k open, and by another order
+// the same random number means another token.
+void order_apply(
+        llama_sampler * /* sampler */, ggml_context * ctx, ggml_cgraph * /* graph */, llama_sampler_data * data) {
+    ggml_tensor * logits = ggml_reshape_1d(ctx, data->logits, ggml_nelements(data->logits));
+    ggml_tensor * order  = ggml_argsort(ctx, logits, GGML_SORT_ORDER_DESC);
+    const auto    sorted = [ctx, order](ggml_tensor * values) {
+        return ggml_get_rows(ctx, ggml_reshape_2d(ctx, values, 1, ggml_nelements(values)), order);
+    };
+    data->candidates = data->candidates != nullptr ? sorted(data->candidates) : order;
+    data->logits     = ggml_reshape_1d(ctx, sorted(logits), ggml_nelements(logits));
+}
+
+// Whether the device has what it needs, for as many tokens as llama.cpp asks its own for.
+bool order_init(llama_sampler * sampler, ggml_backend_buffer_type_t type, uint32_t /* rows */) {
+    constexpr int64_t        TOKENS = 128 * 1024;
+    const ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
+    if (device == nullptr) {
+        return true;
+    }
+    const ggml_init_params params = { 16 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true };
+    const std::unique_ptr<ggml_context, decltype(&ggml_free)> ctx(ggml_init(params), ggml_free);
+    if (ctx == nullptr) {
+        return false;
+    }
+    llama_sampler_data data = { ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, TOKENS), nullptr, nullptr,
+                                ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, TOKENS) };
+    order_apply(sampler, ctx.get(), nullptr, &data);
+    for (ggml_tensor * op = ggml_get_first_tensor(ctx.get()); op != nullptr; op = ggml_get_next_tensor(ctx.get(), op)) {
+        if (op->op != GGML_OP_NONE && !ggml_backend_dev_supports_op(device, op)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+const char * order_name(const llama_sampler * /* sampler */) {
+    return "+order";
+}
+
+llama_sampler_i order_interface = {
+    /* .name              = */ order_name,
+    /* .accept            = */ nullptr,
+    /* .apply             = */ nullptr,
+    /* .reset             = */ nullptr,
+    /* .clone             = */ nullptr,
+    /* .free              = */ nullptr,
+    /* .backend_init      = */ order_init,
+    /* .backend_accept    = */ nullptr,
+    /* .backend_apply     = */ order_apply,
+    /* .backend_set_input = */ nullptr,
+    /* .backend_reset     = */ nullptr,
+    /* .copy_state        = */ nullptr,
+};
+
+// One for each token: a device puts each in its place, and adds nothing up.
+std::vector<llama_logit_bias> added_up(const std::vector<llama_logit_bias> & biases) {
+    std::vector<llama_logit_bias> sums;
+    std::unordered_map<llama_token, size_t> places;
+    for (const llama_logit_bias & bias : biases) {
+        const auto place = places.emplace(bias.token, sums.size());
+        if (place.second) {
+            sums.push_back(bias);
+        } else {
+            sums[place.first->second].bias += bias.bias;
+        }
+    }
+    return sums;
+}
+
+}  // namespace
+
+llama_sampler * anneal_device_chain_make(
+        const llama_context * ctx, const anneal_chain_params & params, anneal_device_end end, uint64_t drawn,
+        const llama_token * seen, size_t n_seen) {
+    const llama_vocab * vocab   = llama_model_get_vocab(llama_get_model(ctx));
+    const int32_t       n_vocab = llama_vocab_n_tokens(vocab);
+    llama_sampler_chain_params chain_params = llama_sampler_chain_default_params();
+    chain_params.no_perf                    = true;
+    llama_sampler * chain                   = llama_sampler_chain_init(chain_params);
+    try {
+        const auto add = [chain](llama_sampler * sampler) { llama_sampler_chain_add(chain, sampler); };
+        const std::vector<llama_logit_bias> biases = added_up(biases_of(params, vocab));
+        if (!biases.empty()) {
+            add(llama_sampler_init_logit_bias(n_vocab, int32_t(biases.size()), biases.data()));
+        }
+        if (params.repeat_last_n > 0 && (params.repeat_penalty != 1.0f || params.frequency_penalty != 0.0f ||
+                                         params.presence_penalty != 0.0f)) {
+            add(llama_sampler_init_penalties(
+                n_vocab, params.repeat_last_n, params.repeat_penalty, params.frequency_penalty, params.presence_penalty));
+        }
+        const bool greedy = params.temperature <= 0.0f;
+        if (!greedy || end == ANNEAL_DEVICE_CUTS) {
+            if (params.top_k > 0 && params.top_k < n_vocab) {
+                add(llama_sampler_init_top_k(params.top_k));
+            }
+            if (params.top_p < 1.0f) {
+                add(llama_sampler_init_top_p(params.top_p, 1));
+            } else if (params.top_k > 0 && params.top_k < n_vocab && end == ANNEAL_DEVICE_CHOOSES) {
+                add(llama_sampler_init(&order_interface, nullptr));
+            }
+            if (params.min_p > 0.0f) {
+                add(llama_sampler_init_min_p(params.min_p, 1));
+            }
+        }
+        if (end >= ANNEAL_DEVICE_TEMPERS && !greedy && params.temperature != 1.0f) {
+            add(llama_sampler_init_temp(std::max(params.temperature, LEAST_TEMPERATURE)));
+        }
+        if (end == ANNEAL_DEVICE_CHOOSES) {
+            llama_sampler * chooses = greedy ? llama_sampler_init_greedy() : llama_sampler_init_dist(params.seed);
+            add(chooses);
+            // One candidate is taken, and a number drawn all the same.
+            llama_token_data alone = { 0, 0.0f, 0.0f };
+            for (uint64_t i = 0; i < drawn && !greedy; ++i) {
+                llama_token_data_array array = { &alone, 1, -1, false };
+                llama_sampler_apply(chooses, &array);
+            }
+            add(llama_sampler_init(&only_token_interface, nullptr));
+        }
+        for (size_t i = 0; i < n_seen; ++i) {
+            llama_sampler_accept(chain, seen[i]);
+        }
+    } catch (...) {
+        llama_sampler_free(chain);
+        throw;
+    }
+    return chain;
+}
+
+const char * anneal_device_name(const char * marked) {
+    static constexpr const char * NAMES[] = { "logit-bias", "penalties", "top-k", "top-p", "min-p", "temp", "dist", "greedy" };
+    // One that was not even asked has no mark: the one before it is ours, and has not what it needs.
+    const char * plain = marked[0] == '-' ? marked + 1 : marked;
+    for (const char * name : NAMES) {
+        if (std::strcmp(plain, name) == 0) {
+            return name;
+        }
+    }
+    return "";
 }
 
 void anneal_chain_take(anneal_chain * chain, llama_token token, bool generated) {

@@ -6,3 +6,13 @@
 anneal_chain * anneal_chain_make(const llama_vocab * vocab, const anneal_chain_params * params);
 llama_token    anneal_chain_pick(anneal_chain * chain, const float * logits, size_t n_vocab, const uint32_t * mask);
 void           anneal_chain_take(anneal_chain * chain, llama_token token, bool generated);
+
+// The device's part of `params`, see anneal_device_chain_set.
+llama_sampler * anneal_device_chain_make(
+        const llama_context * ctx, const anneal_chain_params & params, anneal_device_end end, uint64_t drawn,
+        const llama_token * seen, size_t n_seen);
+
+// The name of one of its samplers without llama.cpp's mark, of static storage.
+const char * anneal_device_name(const char * marked);
+
+llama_token anneal_chain_pick_left(anneal_chain * chain, llama_context * ctx, int32_t row);

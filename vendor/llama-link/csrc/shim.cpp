@@ -87,12 +87,20 @@ bool is_of_devices(ggml_log_level level, const char * text) {
     return is_bad && (std::strstr(text, "failed to initialize") != nullptr || std::strncmp(text, "ggml_cuda_init", 14) == 0);
 }
 
+std::atomic<uint64_t> cuda_captured{ 0 };
+std::atomic<uint64_t> cuda_dropped{ 0 };
+
 void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
     // llama_model_quantize tells its progress only here: "[  12/ 338] blk.0.attn_k.weight …".
     int done = 0, total = 0;
     if (level == GGML_LOG_LEVEL_INFO && text[0] == '[' && std::sscanf(text, "[%d/%d]", &done, &total) == 2) {
         quantize_total = total;
         quantize_done  = done;
+    }
+    // "ggml_backend_cuda_graph_compute: CUDA graph warmup complete": captured now, and launched from now on.
+    if (level == GGML_LOG_LEVEL_DEBUG && std::strstr(text, "CUDA graph warmup ") != nullptr) {
+        cuda_captured += std::strstr(text, "warmup complete") != nullptr;
+        cuda_dropped += std::strstr(text, "warmup reset") != nullptr;
     }
     // "load_tensors:   CPU_REPACK model buffer size =   530.44 MiB", one line for each buffer.
     // A remote device's name holds its host's: "RPC0[…]".
@@ -372,6 +380,11 @@ void anneal_log_to(anneal_log_fn sink) {
     log.sink = sink;
 }
 
+void anneal_cuda_graphs(uint64_t * captured, uint64_t * dropped) {
+    *captured = cuda_captured.load(std::memory_order_relaxed);
+    *dropped  = cuda_dropped.load(std::memory_order_relaxed);
+}
+
 void anneal_start(bool verbose) {
     static std::once_flag once;
     std::call_once(once, [verbose] {
@@ -581,27 +594,51 @@ bool anneal_chain_accept(anneal_chain * chain, llama_token token, bool generated
     });
 }
 
-llama_sampler * anneal_device_sampler_set(llama_context * ctx, llama_seq_id seq, char * err, size_t err_size) {
+llama_sampler * anneal_device_chain_set(
+        llama_context * ctx, llama_seq_id seq, llama_sampler * old, bool same, const anneal_chain_params * params,
+        anneal_device_end end, uint64_t drawn, const llama_token * seen, size_t n_seen, const char ** unsupported, char * err,
+        size_t err_size) {
+    *unsupported = "";
     return guarded<llama_sampler *>(nullptr, err, err_size, [&]() -> llama_sampler * {
-        llama_sampler_chain_params params = llama_sampler_chain_default_params();
-        params.no_perf                    = true;
         std::unique_ptr<llama_sampler, decltype(&llama_sampler_free)> chain(
-            llama_sampler_chain_init(params), llama_sampler_free);
-        llama_sampler_chain_add(chain.get(), llama_sampler_init_greedy());
+            anneal_device_chain_make(ctx, *params, end, drawn, seen, n_seen), llama_sampler_free);
+        if (old != nullptr && same) {
+            llama_sampler_copy(chain.get(), old);
+            return old;
+        }
         if (!llama_set_sampler(ctx, seq, chain.get())) {
             return nullptr;
         }
         // llama.cpp takes a chain whose samplers the device does not have, and marks them so.
-        if (llama_sampler_name(llama_sampler_chain_get(chain.get(), 0))[0] != '+') {
-            llama_set_sampler(ctx, seq, nullptr);
-            return nullptr;
+        for (int32_t i = 0; i < llama_sampler_chain_n(chain.get()); ++i) {
+            const char * name = llama_sampler_name(llama_sampler_chain_get(chain.get(), i));
+            if (name[0] != '+') {
+                *unsupported = anneal_device_name(name);
+                llama_set_sampler(ctx, seq, nullptr);
+                return nullptr;
+            }
         }
         return chain.release();
     });
 }
 
-bool anneal_device_sampler_clear(llama_context * ctx, llama_seq_id seq, char * err, size_t err_size) {
+bool anneal_device_chain_clear(llama_context * ctx, llama_seq_id seq, char * err, size_t err_size) {
     return guarded(false, err, err_size, [&] { return llama_set_sampler(ctx, seq, nullptr); });
+}
+
+bool anneal_device_chain_accept(llama_sampler * chain, llama_token token, char * err, size_t err_size) {
+    return guarded(false, err, err_size, [&] {
+        llama_sampler_accept(chain, token);
+        return true;
+    });
+}
+
+bool anneal_chain_sample_left(
+        anneal_chain * chain, llama_context * ctx, int32_t row, llama_token * token, char * err, size_t err_size) {
+    return guarded(false, err, err_size, [&] {
+        *token = anneal_chain_pick_left(chain, ctx, row);
+        return true;
+    });
 }
 
 llama_token anneal_device_token(llama_context * ctx, int32_t row, char * err, size_t err_size) {

@@ -47,6 +47,9 @@ int32_t anneal_kernels_score(const char * path, char * err, size_t err_size);
 // Loads them; once, before anything computes.
 bool anneal_kernels_load(const char * path, char * err, size_t err_size);
 
+// How many CUDA graphs were captured and dropped in this process, which ggml tells only in messages.
+void anneal_cuda_graphs(uint64_t * captured, uint64_t * dropped);
+
 // Called with each line that llama.cpp logs, without its end, and ggml's level of it. It must neither throw nor log.
 typedef void (*anneal_log_fn)(int32_t level, const char * line);
 
@@ -181,17 +184,41 @@ size_t anneal_chain_window(const struct anneal_chain * chain);
 // Whether the chain takes the greatest logit of all, whatever the text: a device can do that as well.
 bool anneal_chain_is_argmax(const struct anneal_chain * chain);
 
-// A sampler by which the device that computes the logits of sequence `seq` chooses its tokens, the greatest logit's, from
-// the next evaluation on. The caller frees it with llama_sampler_free, after anneal_device_sampler_clear or the context. NULL
-// where the device cannot, and on failure: then `err` is not empty.
-struct llama_sampler * anneal_device_sampler_set(
-        struct llama_context * ctx, llama_seq_id seq, char * err, size_t err_size);
+// How far a device goes with what `params` asks for.
+enum anneal_device_end {
+    ANNEAL_DEVICE_CUTS    = 0,  // it changes logits and cuts: what is left is chosen from on the host
+    ANNEAL_DEVICE_TEMPERS = 1,  // and divides by the temperature
+    ANNEAL_DEVICE_CHOOSES = 2,  // and draws a token, or takes the best at temperature 0: nothing but the token is sent
+};
+
+// Lets the device that computes the logits of sequence `seq` run the samplers of `params` from the next evaluation on: bias,
+// penalties, top-k, top-p, min-p, temperature and the choice, in this order, as far as `end` says. What else is in `params` is
+// left alone. The samplers have seen `seen`, and have drawn `drawn` times.
+//
+// `old` is what this returned for the sequence before, or NULL; where `same`, it was made of the same `params` but for the seed,
+// and goes on with another state, for which nothing is planned anew. Else the caller frees it after this returned.
+//
+// NULL where the device has not all of it: `unsupported` is the name of the first sampler that it has not, or "" where it has
+// none at all; and on failure: then `err` is not empty. In both cases the sequence has no samplers any more. The caller frees
+// what is returned with llama_sampler_free, after anneal_device_chain_clear or the context.
+struct llama_sampler * anneal_device_chain_set(
+        struct llama_context * ctx, llama_seq_id seq, struct llama_sampler * old, bool same,
+        const struct anneal_chain_params * params, enum anneal_device_end end, uint64_t drawn, const llama_token * seen,
+        size_t n_seen, const char ** unsupported, char * err, size_t err_size);
 
 // No more for sequence `seq`.
-bool anneal_device_sampler_clear(struct llama_context * ctx, llama_seq_id seq, char * err, size_t err_size);
+bool anneal_device_chain_clear(struct llama_context * ctx, llama_seq_id seq, char * err, size_t err_size);
+
+// Tells the device's samplers that `token` is now a part of the text.
+bool anneal_device_chain_accept(struct llama_sampler * chain, llama_token token, char * err, size_t err_size);
 
 // The token that the device chose in row `row` of the last evaluation; LLAMA_TOKEN_NULL where it chose none.
 llama_token anneal_device_token(struct llama_context * ctx, int32_t row, char * err, size_t err_size);
+
+// Chooses by `chain` from what the device left of row `row` of the last evaluation. False on failure.
+bool anneal_chain_sample_left(
+        struct anneal_chain * chain, struct llama_context * ctx, int32_t row, llama_token * token, char * err,
+        size_t err_size);
 
 // What the last token was chosen from; until the next call.
 const struct llama_token_data * anneal_chain_candidates(const struct anneal_chain * chain, size_t * n_candidates);

@@ -84,7 +84,8 @@ mod tests {
     fn the_slowest_files_come_first_and_once() {
         let entry = |file: &str| {
             let command = format!("nvcc -c /s/{file} -o dir/{file}.o");
-            serde_json::from_value(serde_json::json!({ "file": format!("/s/{file}"), "command": command })).unwrap()
+            serde_json::from_value(serde_json::json!({ "file": format!("/s/{file}"), "command": command }))
+                .unwrap()
         };
         let files = ["acc.cu", "mmvq.cu", "mmq-instance-q4_0.cu", "fattn-mma-a.cu", "mmq-instance-iq3_s.cu"];
         let entries: Vec<flags::Entry> = files.iter().map(|file| entry(file)).collect();

@@ -293,7 +293,8 @@ impl Bench<'_> {
             Path::EndToEnd => end_to_end(layouts, case, settings, self.live, repeat)?,
             Path::Kernel => kernel(layouts, case, settings, self.live, repeat, depth)?,
         };
-        Ok(Record::new(path(self.args), *case, layouts.model(), &self.commit, settings, samples))
+        let settings = settings.for_model(layouts.model());
+        Ok(Record::new(path(self.args), *case, layouts.model(), &self.commit, &settings, samples))
     }
 }
 

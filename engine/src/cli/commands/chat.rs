@@ -14,7 +14,6 @@ use crate::settings::{Requested, Settings};
 use crate::split::Layouts;
 use anyhow::Result;
 
-use super::device::DeviceSamplingFlag;
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags};
 use super::hub::HubFlags;
 use super::offload::OffloadFlags;
@@ -74,8 +73,6 @@ pub struct Args {
     #[command(flatten)]
     speculative: SpeculativeFlags,
     #[command(flatten)]
-    device: DeviceSamplingFlag,
-    #[command(flatten)]
     tuning: TuningFlags,
 }
 
@@ -96,7 +93,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     warn_of_context(&model, &settings);
     let sampling = args.sampling.options(&settings)?;
     let speculation = args.speculative.options()?;
-    args.device.check(&speculation, false)?;
+    super::device::check(&settings, &speculation, false)?;
 
     start(args.load.verbose);
     let typed = io::stdin().is_terminal();
@@ -106,7 +103,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let template = Template::choose(args.chat_template.as_deref(), layouts.model())?;
     let mut session = layouts.session(&settings, &live, true)?;
     session.speculate(&speculation, &settings, &live)?;
-    session.sample_on_device(args.device.on);
+    session.sample_on_device(settings.device_sampling.value);
     let mut conversation = Conversation::new(session, sampling, template)?;
     conversation.set_system(args.system.clone());
     // Before anything is typed: a template that cannot be used, or a system prompt that it refuses.

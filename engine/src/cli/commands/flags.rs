@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::live::Live;
-use crate::options::{Affinity, FlashAttention, KvType, LoadMode, RequireGpu, SplitLayout};
+use crate::options::{Affinity, DeviceSampling, FlashAttention, KvType, LoadMode, RequireGpu, SplitLayout};
 use crate::settings::Requested;
 use crate::tune::Objective;
 use crate::tuning;
@@ -210,6 +210,10 @@ pub struct SamplingFlags {
     /// Always take the most likely token
     #[arg(long)]
     pub greedy: bool,
+    /// Let the device that computes the logits choose by them, as far as it can, so that a GPU sends a token in place of a row
+    /// of logits: auto (where that is not the CPU), on (also on the CPU) or off [default: auto]
+    #[arg(long, value_name = "MODE", num_args = 0..=1, default_missing_value = "on")]
+    pub device_sampling: Option<DeviceSampling>,
 }
 
 impl ThreadFlags {
@@ -273,6 +277,7 @@ impl SamplingFlags {
         requested.top_p = self.top_p.map(|value| value as f32);
         requested.min_p = self.min_p.map(|value| value as f32);
         requested.seed = self.seed;
+        requested.device_sampling = self.device_sampling;
     }
 }
 

@@ -36,7 +36,7 @@ pub struct Args {
     #[command(flatten)]
     hub: HubFlags,
     /// Print every setting with its value and where it came from: flag, environment, tuning record (with -m), build
-    /// info, live host or default
+    /// info, live host, all layers on the device (with -m) or default
     #[arg(long)]
     explain: bool,
     /// Evaluate a prompt and a token of the model, and show where: operations, splits and bytes of each device and of the
@@ -85,14 +85,17 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
     crate::ffi::start(args.load.verbose);
     // Also without a model: what it would be given is shown, or why it cannot be.
     crate::offload::place_for(&settings)?;
-    let (model, takes, placed) = match &model {
-        Some(path) => describe(path, args.placement, &settings, &live)
-            .map(|(model, takes, placed)| (Some(model), Some(takes), placed))?,
+    let described = match &model {
+        Some(path) => Some(describe(path, args.placement, &settings, &live)?),
         None if args.placement => {
             let why = "--placement without a model: name the one to be run with -m FILE or --hf OWNER/REPO";
             return Err(crate::Error::Usage(why.to_string()).into());
         }
-        None => (None, None, None),
+        None => None,
+    };
+    let (model, takes, placed, settings) = match described {
+        Some(Described { model, takes, placed, settings }) => (Some(model), Some(takes), placed, settings),
+        None => (None, None, None, settings),
     };
     let takes_text = takes.as_ref().map_or(String::new(), |takes| format!("\n{}", estimate_text(takes)));
     let out = match (args.json, &placed) {
@@ -110,24 +113,30 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
 /// An estimate, or why there is none.
 type Takes = std::result::Result<Estimate, String>;
 
+/// What there is to say of a model.
+struct Described {
+    model: Value,
+    takes: Takes,
+    /// Where it computes, if that is wanted.
+    placed: Option<Report>,
+    /// What it is given, which is known when it is loaded.
+    settings: Settings,
+}
+
 /// The model, what it takes of memory, and where it computes if that is wanted.
-fn describe(
-    path: &std::path::Path,
-    is_placed: bool,
-    settings: &Settings,
-    live: &Live,
-) -> Result<(Value, Takes, Option<Report>)> {
+fn describe(path: &std::path::Path, is_placed: bool, settings: &Settings, live: &Live) -> Result<Described> {
     // Whoever looks for what is wrong is shown it.
-    let mut settings = settings.clone();
-    settings.require_gpu.value = RequireGpu::No;
+    let mut asked = settings.clone();
+    asked.require_gpu.value = RequireGpu::No;
     // Before it is loaded: what is free then counts. What is wrong with the file loading tells in more words.
-    let mut takes = fit::estimate(path, &settings, live).map_err(|why| why.to_string());
-    let model = model::open(path, &settings, live)?;
-    let placed = is_placed.then(|| placement::observe(&model, &settings, live)).transpose()?;
+    let mut takes = fit::estimate(path, &asked, live).map_err(|why| why.to_string());
+    let model = model::open(path, &asked, live)?;
+    let placed = is_placed.then(|| placement::observe(&model, &asked, live)).transpose()?;
     if let (Ok(takes), Some(placed)) = (&mut takes, &placed) {
-        takes.used = fit::used(&model, &settings, placed)?;
+        takes.used = fit::used(&model, &asked, placed)?;
     }
-    let description = json!({
+    let settings = settings.for_model(&model);
+    let model = json!({
         "path": path.to_string_lossy(),
         "type": model.description(),
         "size_bytes": model.size(),
@@ -139,7 +148,7 @@ fn describe(
         "layers_on_devices": model.placed().layers_of(model.n_layer()),
         "devices": model.placed().names(),
     });
-    Ok((description, takes, placed))
+    Ok(Described { model, takes, placed, settings })
 }
 
 fn plan_json(plan: &Plan) -> Value {

@@ -22,6 +22,7 @@ mod device;
 mod flags;
 mod hub;
 mod offload;
+mod outlet;
 mod sampling;
 mod speculative;
 mod sql;

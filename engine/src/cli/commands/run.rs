@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::cache::Report;
-use crate::ffi::start;
+use crate::ffi::{cuda_graphs, start};
 use crate::generate::{Generation, Request, Stop, generate};
 use crate::options::SplitLayout;
 use crate::sampling::Chain;
@@ -18,10 +18,11 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
 use super::cache::{self, CacheFlags};
-use super::device::DeviceSamplingFlag;
+use super::device;
 use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
 use super::hub::HubFlags;
 use super::offload::OffloadFlags;
+use super::outlet::Outlet;
 use super::sampling::ChainFlags;
 use super::speculative::{self, SpeculativeFlags};
 use super::variant::{VariantFlags, warn_of_context};
@@ -73,8 +74,6 @@ pub struct Args {
     #[command(flatten)]
     speculative: SpeculativeFlags,
     #[command(flatten)]
-    device: DeviceSamplingFlag,
-    #[command(flatten)]
     tuning: TuningFlags,
 }
 
@@ -95,7 +94,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     warn_of_context(&model, &settings);
     let sampling = args.sampling.options(&settings)?;
     let speculation = args.speculative.options()?;
-    args.device.check(&speculation, args.cache.prompt_cache.is_some())?;
+    device::check(&settings, &speculation, args.cache.prompt_cache.is_some())?;
     let prompt = prompt(args)?;
 
     start(args.load.verbose);
@@ -105,37 +104,30 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let layouts = Layouts::open(&model, &settings, &live)?;
     let mut session = layouts.session(&settings, &live, true)?;
     session.speculate(&speculation, &settings, &live)?;
-    session.sample_on_device(args.device.on);
+    session.sample_on_device(settings.device_sampling.value);
     let mut chain = Chain::new(&sampling, layouts.model())?;
     let cache = cache.and_then(|wanted| cache::open(wanted, &layouts, &session, &settings, &live));
     let load = loading.elapsed();
 
     let request = Request { prompt: &prompt, n_predict: args.predict, ignore_end: args.ignore_eos };
-    let mut stdout = io::stdout().lock();
     let mut text = String::new();
-    let mut failure = None;
+    let mut outlet = Outlet::stdout();
     let mut on_text = |piece: &str| {
         if args.json {
             text.push_str(piece);
             return ControlFlow::Continue(());
         }
-        match stdout.write_all(piece.as_bytes()).and_then(|()| stdout.flush()) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failure = Some(error);
-                ControlFlow::Break(())
-            }
-        }
+        outlet.send(piece.to_string())
     };
     let (generation, report) = match &cache {
         Some(cache) => crate::cache::generate(&mut session, &mut chain, &request, cache, &mut on_text)?,
         None => (generate(&mut session, &mut chain, &request, &mut on_text)?, Report::default()),
     };
-    match failure {
-        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
-        Some(error) => return Err(error).context("cannot write the text to stdout"),
-        None => {}
+    match outlet.finish() {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+        written => written.context("cannot write the text to stdout")?,
     }
+    let mut stdout = io::stdout().lock();
     if args.json {
         let mut result = json!({
             "text": text,
@@ -146,13 +138,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "stop": generation.stop,
             "seed": chain.seed(),
             "split_layout": session.is_split(),
+            "device_sampling": device::to_json(chain.device_report()),
+            "graphs": generation.graphs,
             "timings": timings(&generation, load),
         });
         if let Some(report) = &generation.speculation {
             result["speculative"] = report.to_json();
         }
-        if args.device.on {
-            result["chosen_on_device"] = generation.chosen_on_device.into();
+        if let Some(graphs) = cuda_graphs() {
+            result["cuda_graphs"] = json!(graphs);
         }
         if cache.is_some() {
             result["prompt_cache"] = cache::to_json(&report);
@@ -165,7 +159,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     cache::say(&report, &generation);
     say_split(&generation, &session, &settings);
     speculative::say(&generation);
-    args.device.say(&generation);
+    device::say(&settings, chain.device_report());
     Ok(match generation.stop {
         Stop::Interrupted => ExitCode::from(interrupt::CODE),
         _ => ExitCode::SUCCESS,

@@ -94,8 +94,6 @@ pub struct Args {
     /// [default: info, where --log-format is given]. Prompts and answers are never part of it, see log_prompts
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<log::Level>,
-    #[command(flatten)]
-    device: super::device::DeviceSamplingFlag,
     /// Speculative decoding: off, asked (requests that ask for it), lookup (what the text itself repeats, for all that do not
     /// say otherwise) or model (of --draft-model, likewise) [default: off, or model with --draft-model]
     #[arg(long, value_name = "WHO")]
@@ -250,7 +248,6 @@ fn flags(args: &Args) -> Config {
         prompt_cache_ro: args.prompt_cache_ro.then_some(true),
         log_format: args.log_format,
         log_level: args.log_level,
-        device_sampling: args.device.on.then_some(true),
         speculative: args.speculative,
         draft_model: args.draft_model.clone(),
         draft_p_min: args.draft_p_min,

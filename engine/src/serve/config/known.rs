@@ -10,6 +10,7 @@ use toml::Value;
 use super::{Config, models};
 use crate::ffi::MAX_SEQUENCES;
 use crate::offload::{Devices, TensorSplit, Workers};
+use crate::options::DeviceSampling;
 use crate::size;
 use crate::speculative::MOST;
 use crate::variant::Adapter;
@@ -129,9 +130,13 @@ pub const KEYS: &[Key] = &[
           set: |config, value| put(&mut config.prompt_cache_size, text(value).and_then(|text| size::parse(&text))) },
     Key { name: "prompt_cache_ro", value: "false", help: "Only read the folder.",
           set: |config, value| put(&mut config.prompt_cache_ro, truth(value)) },
-    Key { name: "device_sampling", value: "false",
-          help: "Let the device that computes the logits choose the token of the greatest one, for requests that ask for no more than that: a GPU then sends a token in place of a row of logits.",
-          set: |config, value| put(&mut config.device_sampling, truth(value)) },
+    Key { name: "device_sampling", value: "\"auto\"",
+          help: "Let the device that computes the logits choose by them, as far as it can do what a request asks for, so that a GPU sends a token in place of a row of logits: auto (where that is not the CPU), on (true) or off (false).",
+          set: |config, value| put(&mut config.engine.device_sampling, match value.as_bool() {
+              Some(true) => Ok(DeviceSampling::On),
+              Some(false) => Ok(DeviceSampling::Off),
+              None => word(value),
+          }) },
     Key { name: "speculative", value: "\"off\"",
           help: "Speculative decoding: off, asked (requests that ask for it), lookup (what the text itself repeats, for all that do not say otherwise) or model (of draft_model, likewise; what draft_model alone means).",
           set: |config, value| put(&mut config.speculative, word(value)) },

@@ -8,6 +8,7 @@ use super::Config;
 use super::known::{KEYS, put, truth};
 use crate::asked_threads::VARIABLE;
 use crate::error::{Error, Result};
+use crate::options::DeviceSampling;
 use crate::serve::drafts::{Source, Who};
 use crate::serve::fields::nearest;
 use crate::serve::models::{Named, Served};
@@ -206,8 +207,8 @@ impl Config {
             }
             _ => {}
         }
-        above.device_sampling = above.device_sampling.filter(|_| !drafts);
-        if own.device_sampling == Some(true) && !drafts {
+        above.engine.device_sampling = above.engine.device_sampling.filter(|_| !drafts);
+        if own.engine.device_sampling == Some(DeviceSampling::On) && !drafts {
             above.speculative = None;
         }
         above

@@ -221,6 +221,9 @@ fn usage(choices: &[Choice]) -> Value {
 fn add_ours(object: &mut Value, done: &Done) {
     add_end(object, done);
     object["timings"] = done.timings.to_json(&done.usage);
+    if let Some(report) = &done.device {
+        object["device_sampling"] = json!(report);
+    }
 }
 
 fn add_end(object: &mut Value, done: &Done) {

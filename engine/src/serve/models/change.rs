@@ -25,7 +25,6 @@ fn needs(named: &Named) -> String {
             (&options.model, &options.chat_template, options.slots, options.pools, &options.workloads),
             // Drafts need rows of logits.
             (options.embedding_pooling, &options.prompt_cache, options.rules.drafts, &options.draft_model),
-            options.rules.on_device,
             engine,
         )
     )

@@ -235,6 +235,7 @@ impl Start {
             // Before the context is made, whose memory is then taken from this node.
             bind(cpus);
         }
+        let settings = settings.for_model(&model);
         let own = (settings.decode_threads.value, settings.prefill_threads.value);
         let most = cpus.as_ref().map_or(MAX_THREADS, |cpus| u32::try_from(cpus.len()).unwrap_or(MAX_THREADS));
         let roomy = options.workloads.room(&settings, most);

@@ -14,6 +14,7 @@ use build_info::words;
 use serde_json::json;
 
 use super::entry::{Entry, HELP};
+use crate::cli::commands::outlet::Outlet;
 use crate::cli::interrupt::Answers;
 
 /// What comes after an entry.
@@ -100,34 +101,27 @@ impl Talk {
     /// The answer to `text`, or the last one anew.
     fn answer(&mut self, text: Option<&str>) -> Result<Next> {
         let (json, shown) = (self.json, self.shown);
-        let mut stdout = io::stdout().lock();
-        let mut failure = None;
+        let mut outlet = Outlet::stdout();
         let mut hear = |piece: &str| {
             if json {
                 return ControlFlow::Continue(());
             }
             // What a model writes must not move a terminal's cursor; a file gets it as it is.
-            let written = match shown {
-                true => stdout.write_all(words::printable_lines(piece).as_bytes()),
-                false => stdout.write_all(piece.as_bytes()),
-            };
-            match written.and_then(|()| stdout.flush()) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    failure = Some(error);
-                    ControlFlow::Break(())
-                }
-            }
+            outlet.send(match shown {
+                true => words::printable_lines(piece).to_string(),
+                false => piece.to_string(),
+            })
         };
         self.signals.begin();
         let turn = match text {
             Some(text) => self.conversation.ask(text, self.predict, &mut hear).map(Some),
             None => self.conversation.ask_again(self.predict, &mut hear),
         };
+        // Before the end of the answer: who insists with ctrl-C does not wait for a reader that does not read.
+        let written = outlet.finish();
         self.signals.end();
-        if let Some(error) = failure {
-            return Err(error).context("cannot write the answer to stdout");
-        }
+        written.context("cannot write the answer to stdout")?;
+        let mut stdout = io::stdout().lock();
         match turn {
             Ok(Some(turn)) => {
                 match self.json {
@@ -169,6 +163,9 @@ impl Talk {
         }
         if self.stats {
             self.note(&speeds(turn));
+            if !turn.generation.device.offloaded.is_empty() {
+                self.note(&turn.generation.device.in_words());
+            }
             if let Some(report) = &turn.generation.speculation {
                 self.note(&format!("speculative: {report}"));
             }
@@ -257,6 +254,8 @@ fn as_json(turn: &Turn) -> serde_json::Value {
         "reused_tokens": turn.reused,
         "evaluated_tokens": generation.prompt_tokens,
         "stop": generation.stop,
+        "device_sampling": generation.device,
+        "graphs": generation.graphs,
         "timings": {
             "time_to_first_token_ms": generation.time_to_first_token.map(milliseconds),
             "prefill_ms": milliseconds(generation.prefill),
