@@ -303,7 +303,7 @@ fn a_result_that_cannot_be_written_is_an_error() {
 fn wrong_usage_exits_with_2_and_says_what_there_is() {
     let checkout = Checkout::new("checkout");
     for (args, part) in [
-        (&["build", "--profile", "navite"][..], "there are dev, native, native-blas, native-llama-bench,"),
+        (&["build", "--profile", "navite"][..], " dev, native, native-blas, native-llama-bench,"),
         (&["build", "--origin", "ftp"], "use crate, sdist, git or path:DIR"),
         (&["biuld"], "unrecognized subcommand"),
         (&["model", "synth", "--preset", "huge", "--out", "x.gguf"], "there are tiny, moe-tiny"),

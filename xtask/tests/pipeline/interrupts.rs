@@ -95,10 +95,10 @@ fn a_second_build_is_told_to_try_again_and_a_killed_one_holds_nothing() {
     let second = checkout.build("portable").expect(75, "another build is running in this checkout");
     // Wrong usage is told of at once.
     for (args, part) in [
-        (&["build", "--profile", "nope"][..], "there are dev, native"),
+        (&["build", "--profile", "nope"][..], " dev, native,"),
         (&["build-native", "--commit", "abc"], "go with --origin git"),
         (&["vendor", "--commit", "abc"], "go with --origin git"),
-        (&["bench", "build", "--profile", "nope"], "there are dev, native"),
+        (&["bench", "build", "--profile", "nope"], " dev, native,"),
     ] {
         checkout.xtask(args).expect(2, part);
     }
