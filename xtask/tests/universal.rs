@@ -113,6 +113,31 @@ fn kernels_come_from_beside_the_program_and_from_nowhere_else() {
     assert!(said.contains("cannot use the kernels in") && said.contains("an archive/lib"), "{said}");
 }
 
+/// ggml's own search takes what is called like a backend, and the loader runs its constructors, whatever it is.
+#[test]
+fn a_library_in_the_current_folder_is_not_run() {
+    let anneal = build().join("bin/anneal");
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("hostile.c");
+    let code = "#include <stdio.h>\n__attribute__((constructor)) static void run(void) { fclose(fopen(\"it-ran\", \"w\")); }\n";
+    std::fs::write(&source, code).unwrap();
+    let library = folder.path().join("libggml-cuda.so");
+    let compiled =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap();
+    assert!(compiled.success());
+    for name in ["libggml-blas.so", "libggml-rpc.so", "libggml-cpu-zzz.so", "libggml-cpu.so"] {
+        std::fs::copy(&library, folder.path().join(name)).unwrap();
+    }
+    let model = tiny(folder.path());
+    for args in
+        [&["info"][..], &["info", "--json"], &["run", "-m", &model, "-p", "hello", "-n", "2", "--greedy"]]
+    {
+        let output = Command::new(&anneal).args(args).current_dir(folder.path()).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        assert!(!folder.path().join("it-ran").exists(), "{args:?} ran a library of the current folder");
+    }
+}
+
 #[test]
 fn other_kernels_can_be_asked_for() {
     let program = build().join("bin/anneal");

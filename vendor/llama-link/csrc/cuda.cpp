@@ -67,10 +67,6 @@ void anneal_cuda_driver(void) {
     driver();
 }
 
-const char * anneal_cublas_missing(void) {
-    return cublas().handle == nullptr ? cublas().why.c_str() : nullptr;
-}
-
 // Bytes that one copy reads, and writes; far more than any cache of a card holds.
 double anneal_cuda_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions) {
     void *      memory[2] = { nullptr, nullptr };

@@ -396,7 +396,11 @@ void anneal_start(bool verbose) {
 #ifdef ANNEAL_CUDA
         anneal_cuda_driver();
 #endif
-        llama_backend_init();
+        // llama_backend_init but for its search: where no backend is part of the program, as in universal, ggml looks in the
+        // current folder as well, which may be anybody's, and runs what is called like a backend there. kernels.cpp loads them
+        // by their paths.
+        ggml_time_init();
+        ggml_free(ggml_init({ 0, nullptr, false }));  // the tables of f16
     });
 }
 

@@ -34,9 +34,6 @@ double anneal_cuda_copy_bandwidth(int32_t device, size_t bytes, int32_t repetiti
 // The same in any build: negative in one for the CPU alone.
 double anneal_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions);
 
-// Why cuBLAS cannot be used, which is loaded by it; NULL where it can.
-const char * anneal_cublas_missing(void);
-
 // Whether a CPU backend is there: part of the program, or loaded before.
 bool anneal_has_cpu(void);
 
