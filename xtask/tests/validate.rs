@@ -82,7 +82,7 @@ fn what_was_planted_is_found() {
         ("speed=1200 crash=run", 1, "not-accepted", "B broke: anneal run"),
         ("speed=1200 crash=bench", 1, "not-accepted", "signal: 6"),
         ("speed=1200 crash=info", 1, "not-accepted", "planted crash"),
-        ("speed=1200 work=1200000", 1, "not-accepted", "takes more CPU time a token"),
+        ("speed=1200 work=3000000", 1, "not-accepted", "takes more CPU time a token"),
         ("speed=1200 work=0", 75, "cannot-tell", "CPU time of prefill was too short"),
     ];
     for (plan, code, verdict, words) in cases {

@@ -6,7 +6,7 @@
 #   unstable whether two runs say other things                      nan      whether its logits are no numbers
 #   leak     bytes of memory that a long run takes at each step     slow     seconds that a long run's steps grow by
 #   gpu      a device that it finds
-speed=1000 tokens=7 work=120000 crash= unstable= nan= leak=0 slow=0 gpu=
+speed=1000 tokens=7 work=300000 crash= unstable= nan= leak=0 slow=0 gpu=
 . "$(dirname "$0")/plan"
 
 command=$1
