@@ -1,6 +1,7 @@
 //! External commands: echoed, logged, watched, stopped by ctrl-C.
 
 mod executable;
+pub mod pipes;
 mod running;
 
 use std::collections::VecDeque;

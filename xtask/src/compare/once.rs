@@ -1,10 +1,8 @@
 //! One run of one program.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -16,6 +14,7 @@ use super::contest::Shape;
 use super::median;
 use super::phase::{Phase, Quantity};
 use crate::exit;
+use crate::process::pipes::drain;
 use crate::process::{self, Running};
 
 /// How often a program is started for one sample of a start-up time, which is short.
@@ -216,17 +215,6 @@ fn explain(error: anyhow::Error, build: &Candidate) -> anyhow::Error {
         ));
     }
     error
-}
-
-fn drain(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut stream) = stream {
-            // What was read until an error is what there is to show.
-            let _ = stream.read_to_end(&mut bytes);
-        }
-        bytes
-    })
 }
 
 /// The last lines of what a program printed.

@@ -1,13 +1,12 @@
 //! A program that is run to its end, or to the end of the time that it is given, and watched meanwhile.
 
-use std::io::Read;
 use std::process::Command;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread::JoinHandle;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::process::pipes::{drain, last_said, line_without_folders, read};
 use crate::process::{self, Running};
 
 /// How often a program that prints nothing is looked at.
@@ -39,7 +38,7 @@ pub struct Ended {
 /// When it cannot be started, or takes too long; an interruption when the user stopped it.
 pub fn run(mut command: Command, limit: Duration, look: &mut dyn FnMut(u32, &[u8])) -> Result<Ended> {
     process::check_interrupted()?;
-    let line = line(&command);
+    let line = line_without_folders(&command);
     let started = Instant::now();
     let mut running = Running::start(&mut command).with_context(|| format!("cannot start {line}"))?;
     let pid = running.child.id();
@@ -79,7 +78,11 @@ pub fn run(mut command: Command, limit: Duration, look: &mut dyn FnMut(u32, &[u8
     process::check_interrupted()?;
     let stderr = String::from_utf8_lossy(&stderr).into_owned();
     if asked.is_some() {
-        bail!("{line} did not end within {:.0} s and was stopped{}", limit.as_secs_f64(), tail(&stderr));
+        bail!(
+            "{line} did not end within {:.0} s and was stopped{}",
+            limit.as_secs_f64(),
+            last_said(stderr.as_bytes(), TAIL)
+        );
     }
     Ok(Ended { code: status.code(), stdout, stderr, line, how: status.to_string() })
 }
@@ -88,7 +91,7 @@ impl Ended {
     /// An error unless it ended well.
     pub fn check(self) -> Result<Self> {
         if self.code != Some(0) {
-            bail!("{} ended with {}{}", self.line, self.how, tail(&self.stderr));
+            bail!("{} ended with {}{}", self.line, self.how, last_said(self.stderr.as_bytes(), TAIL));
         }
         Ok(self)
     }
@@ -97,53 +100,6 @@ impl Ended {
     pub fn number_after(&self, before: &str) -> Option<f64> {
         let (_, rest) = self.stderr.rsplit_once(before)?;
         rest.split_whitespace().next()?.trim_end_matches([',', ';']).parse().ok()
-    }
-}
-
-/// Standard output, piece by piece as it comes.
-fn read(stream: Option<impl Read + Send + 'static>) -> (JoinHandle<()>, mpsc::Receiver<Vec<u8>>) {
-    let (sender, receiver) = mpsc::channel();
-    let reader = std::thread::spawn(move || {
-        let Some(mut stream) = stream else { return };
-        let mut buffer = vec![0; 1 << 16];
-        while let Ok(n @ 1..) = stream.read(&mut buffer) {
-            if sender.send(buffer[..n].to_vec()).is_err() {
-                return;
-            }
-        }
-    });
-    (reader, receiver)
-}
-
-/// Read all the while: a full pipe would stop the program.
-fn drain(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut stream) = stream {
-            // What was read until an error is what there is to show.
-            let _ = stream.read_to_end(&mut bytes);
-        }
-        bytes
-    })
-}
-
-/// The command as one would type it, without folders: it goes into records.
-fn line(command: &Command) -> String {
-    let word = |word: &std::ffi::OsStr| {
-        let word = word.to_string_lossy();
-        let word = if word.starts_with('/') { word.rsplit('/').next().unwrap_or(&word) } else { &word };
-        toolchain::setup::quote(word).to_string()
-    };
-    std::iter::once(command.get_program()).chain(command.get_args()).map(word).collect::<Vec<_>>().join(" ")
-}
-
-fn tail(said: &str) -> String {
-    let lines: Vec<&str> = said.trim().lines().collect();
-    match lines.is_empty() {
-        true => " and said nothing".to_string(),
-        false => {
-            format!("; its last lines:\n    {}", lines[lines.len().saturating_sub(TAIL)..].join("\n    "))
-        }
     }
 }
 

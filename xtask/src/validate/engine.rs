@@ -2,16 +2,15 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread::JoinHandle;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use super::subject::{Side, Subject};
+use crate::process::pipes::{drain, last_said, line_without_folders, read};
 use crate::{exit, process};
 
 /// Lines of a failed program that an error shows.
@@ -111,7 +110,7 @@ pub fn run(
     command.args(arguments).args(&subject.flags);
     // `run` would take what the user tuned, `bench` and `logits` do not: all of them are to run with the same settings.
     command.env("ANNEAL_TUNING", NO_TUNING);
-    let line = line(&command);
+    let line = line_without_folders(&command);
     let broken = |why: String| anyhow::Error::from(Broken::new(subject.side, why));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A group of its own: ctrl-C reaches us alone, and we stop it.
@@ -150,7 +149,7 @@ pub fn run(
         return Err(broken(format!("{line} did not end within {seconds:.0} s and was stopped")));
     }
     if !status.success() {
-        let why = format!("{line} ended with {status}{}", tail(&stderr));
+        let why = format!("{line} ended with {status}{}", last_said(&stderr, TAIL));
         if why.contains("No space left on device") {
             bail!("{why}\n  the disk is full: free some space, then run the same again");
         }
@@ -162,55 +161,6 @@ pub fn run(
 fn pause() -> Result<Vec<u8>, RecvTimeoutError> {
     std::thread::sleep(TICK);
     Err(RecvTimeoutError::Timeout)
-}
-
-/// Standard output, piece by piece as it comes.
-fn read(stream: Option<impl Read + Send + 'static>) -> (JoinHandle<()>, mpsc::Receiver<Vec<u8>>) {
-    let (sender, receiver) = mpsc::channel();
-    let reader = std::thread::spawn(move || {
-        let Some(mut stream) = stream else { return };
-        let mut buffer = vec![0; 1 << 16];
-        while let Ok(n @ 1..) = stream.read(&mut buffer) {
-            if sender.send(buffer[..n].to_vec()).is_err() {
-                return;
-            }
-        }
-    });
-    (reader, receiver)
-}
-
-/// Read all the while: a full pipe would stop the program.
-fn drain(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut stream) = stream {
-            // What was read until an error is what there is to show.
-            let _ = stream.read_to_end(&mut bytes);
-        }
-        bytes
-    })
-}
-
-/// The command as one would type it, without folders and long texts: it goes into records.
-fn line(command: &Command) -> String {
-    let word = |word: &std::ffi::OsStr| {
-        let word = word.to_string_lossy();
-        let word = if word.starts_with('/') { word.rsplit('/').next().unwrap_or(&word) } else { &word };
-        toolchain::setup::quote(word).to_string()
-    };
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(word).collect::<Vec<_>>().join(" ")
-}
-
-/// The last lines of what a program printed.
-fn tail(output: &[u8]) -> String {
-    let text = String::from_utf8_lossy(output);
-    let lines: Vec<&str> = text.trim().lines().collect();
-    if lines.iter().all(|line| line.is_empty()) {
-        return " and said nothing".to_string();
-    }
-    let last = &lines[lines.len().saturating_sub(TAIL)..];
-    format!("; its last lines:\n    {}", last.join("\n    "))
 }
 
 #[cfg(test)]
