@@ -55,8 +55,7 @@ impl Cuda {
         let gpu = major * 10 + minor;
         let mut known = false;
         for architecture in &self.architectures {
-            let digits = architecture.split(|c: char| !c.is_ascii_digit()).find(|text| !text.is_empty());
-            let Some(number) = digits.and_then(|text| text.parse::<u32>().ok()) else { continue };
+            let Some(number) = capability(architecture) else { continue };
             known = true;
             // As CMake: without a suffix both.
             let (has_code, has_ptx) = (!architecture.ends_with("-virtual"), !architecture.ends_with("-real"));
@@ -75,11 +74,25 @@ impl Cuda {
     }
 }
 
+/// Oldest drivers that run what a toolkit of a major version made.
+/// <https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/>, "CUDA Toolkit and Minimum Required Driver Version".
+const DRIVERS: [(u32, &str); 3] = [(11, "450.80.02"), (12, "525.60.13"), (13, "580.65.06")];
+
+/// The oldest driver that runs what a toolkit of the major version `cuda` made; nothing for one that is not known.
+pub fn driver_at_least(cuda: u32) -> Option<&'static str> {
+    DRIVERS.into_iter().find(|(major, _)| *major == cuda).map(|(_, driver)| driver)
+}
+
+/// The compute capability, times ten, of an architecture as CMake spells it: 90 of `90`, `90a-real` and `90-virtual`.
+pub fn capability(architecture: &str) -> Option<u32> {
+    architecture.split('-').next()?.trim_end_matches(['a', 'f']).parse().ok()
+}
+
 /// The code that comes of `architectures`, which are spelled as CMake takes them, as NVIDIA's tools spell it: `sm_89` is a
 /// binary, `compute_120` PTX.
 pub fn codes(architectures: &[String]) -> Vec<String> {
     let of = |name: &String| {
-        let digits: String = name.chars().take_while(char::is_ascii_digit).collect();
+        let digits = capability(name).map_or(String::new(), |capability| capability.to_string());
         let binary = (!name.ends_with("-virtual")).then(|| format!("sm_{digits}"));
         let ptx = (!name.ends_with("-real")).then(|| format!("compute_{digits}"));
         binary.into_iter().chain(ptx)

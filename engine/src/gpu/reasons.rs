@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use build_info::device::Cuda;
+use build_info::device::{Cuda, driver_at_least};
 use build_info::{Bytes, promised_device};
 use host::{Card, ComputeMode, Driver};
 use serde::Serialize;
@@ -188,19 +188,14 @@ fn too_old(cuda: &Cuda, driver: &Driver) -> Option<Reason> {
         return None;
     }
     let version = driver.version.as_deref().unwrap_or("that is loaded");
-    let least = match major {
-        11 => "450.80.02 or later",
-        12 => "525.60.13 or later",
-        13 => "580.65.06 or later",
-        _ => "of that CUDA or later",
-    };
+    let least = driver_at_least(major).unwrap_or("of that CUDA");
     Some(Reason::new(
         format!(
             "the NVIDIA driver {version} knows CUDA {knows}.{minor}, and this build was made with toolkit {}",
             cuda.toolkit
         ),
         format!(
-            "update the driver to {least}, or build with a toolkit of CUDA {knows} (CUDA_HOME names it, `cargo xtask \
+            "update the driver to {least} or later, or build with a toolkit of CUDA {knows} (CUDA_HOME names it, `cargo xtask \
              build-cuda` takes it)"
         ),
     ))

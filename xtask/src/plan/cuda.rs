@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use build_info::Host;
+use build_info::device::{self, capability};
 use build_info::record::Tool;
 use serde::{Deserialize, Serialize};
 use toolchain::{CUDA, Compiler, Cuda, Toolchain, Version};
@@ -23,10 +24,6 @@ const TURING: u32 = 75;
 /// What `all` stands for, as far as the toolkit compiles for it: the cards of each generation, since a binary runs on later
 /// ones of the same major number and is only the fastest on its own.
 const ALL: [u32; 11] = [61, 70, 75, 80, 86, 89, 90, 100, 103, 120, 121];
-
-/// Oldest driver that runs what a toolkit of a major version makes, as the driver's own major number.
-/// <https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/>, "CUDA Toolkit and Minimum Required Driver Version".
-const DRIVERS: [(u32, u32); 3] = [(11, 450), (12, 525), (13, 580)];
 
 /// The pairs of types of K and V that llama.cpp has kernels of flash attention for.
 /// ggml/CMakeLists.txt, `ggml_cuda_fattn_vec_instances`.
@@ -103,7 +100,7 @@ impl CudaPlan {
 
     /// The code that comes of it, as NVIDIA's tools spell it: `sm_89` is a binary, `compute_120` PTX.
     pub fn codes(&self) -> Vec<String> {
-        build_info::device::codes(&self.architectures)
+        device::codes(&self.architectures)
     }
 
     /// What the linker is given: the runtime, and what it takes of the system.
@@ -159,7 +156,7 @@ pub fn plan(
         bail!("the CUDA toolkit in {} is not whole", cuda.root.display());
     };
     let architectures = wanted.spelled(cuda);
-    let numbers: Vec<u32> = architectures.iter().filter_map(|name| number(name)).collect();
+    let numbers: Vec<u32> = architectures.iter().filter_map(|name| capability(name)).collect();
     let mul_mat = match profile.cuda.mul_mat {
         CudaMulMat::Mmq if numbers.iter().all(|number| *number >= TURING) => {
             notes.push(
@@ -211,7 +208,7 @@ impl Wanted {
             Wanted::All => &[][..],
             Wanted::These(these) => these,
         };
-        these.iter().filter_map(|(name, gpu)| Some((number(name)?, gpu.as_deref())))
+        these.iter().filter_map(|(name, gpu)| Some((capability(name)?, gpu.as_deref())))
     }
 
     /// As CMake is told of them. Of all, the newest has PTX beside its binary: later cards translate it when the program
@@ -232,11 +229,6 @@ impl Wanted {
     }
 }
 
-/// `90` of `90-real`, `90a` and `90-virtual`.
-fn number(name: &str) -> Option<u32> {
-    name.split('-').next()?.trim_end_matches(['a', 'f']).parse().ok()
-}
-
 fn wanted(asked: &[String], host: &Host) -> Result<Wanted, String> {
     let alone = |word: &str| asked.iter().any(|arch| arch == word);
     if alone("all") || alone("native") {
@@ -254,7 +246,7 @@ fn wanted(asked: &[String], host: &Host) -> Result<Wanted, String> {
     let mut these = BTreeSet::new();
     for name in asked {
         let kind = name.split_once('-').map(|(_, kind)| kind);
-        if number(name).is_none() || !matches!(kind, None | Some("real" | "virtual")) {
+        if capability(name).is_none() || !matches!(kind, None | Some("real" | "virtual")) {
             return Err(format!(
                 "`cuda_arch`: {name:?} is no architecture: use \"native\", \"all\", or numbers as CMake spells them, \"89\" or \
                  \"120-virtual\""
@@ -262,7 +254,7 @@ fn wanted(asked: &[String], host: &Host) -> Result<Wanted, String> {
         }
         // A binary alone, unless PTX is asked for: it doubles what is compiled.
         let full = if kind.is_some() { name.clone() } else { format!("{name}-real") };
-        these.insert((number(name).unwrap_or_default(), full));
+        these.insert((capability(name).unwrap_or_default(), full));
     }
     Ok(Wanted::These(these.into_iter().map(|(_, name)| (name, None)).collect()))
 }
@@ -369,7 +361,7 @@ fn suits(
         if !cuda.compiles_for(number) {
             let (first, last) = (cuda.architectures.first(), cuda.architectures.last());
             let known = match (first, last) {
-                (Some(first), Some(last)) => format!("{} to {}", capability(*first), capability(*last)),
+                (Some(first), Some(last)) => format!("{} to {}", dotted(*first), dotted(*last)),
                 _ => "others".to_string(),
             };
             let (of, age) = (
@@ -378,7 +370,7 @@ fn suits(
             );
             return Err(format!(
                 "it compiles for compute capabilities {known}: too {age} for {}{of}",
-                capability(number)
+                dotted(number)
             ));
         }
     }
@@ -408,12 +400,13 @@ fn suits(
     })
 }
 
+/// The major number of the oldest driver for programs of a toolkit: that is what a card's description is held against.
 fn driver_at_least(cuda: u32) -> Option<u32> {
-    DRIVERS.into_iter().find(|(major, _)| *major == cuda).map(|(_, driver)| driver)
+    device::driver_at_least(cuda)?.split('.').next()?.parse().ok()
 }
 
 /// `8.9` of 89.
-fn capability(number: u32) -> String {
+fn dotted(number: u32) -> String {
     format!("{}.{}", number / 10, number % 10)
 }
 
