@@ -112,6 +112,10 @@ fn plan(
     placed: &Placed,
     seats: Seats,
 ) -> Option<Plan> {
+    // Without a device there is nothing to find; adapters' headers would be read for it.
+    if placed.takers.is_empty() {
+        return None;
+    }
     let found = Subject::new(parts, path, settings, live, placed, seats).and_then(|subject| subject.plan());
     match found {
         Ok(Some(plan)) => {

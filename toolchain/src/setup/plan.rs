@@ -220,15 +220,9 @@ impl<'a> Planner<'a> {
             }
             return;
         }
-        if requirement == Requirement::Zig {
+        if matches!(requirement, Requirement::Zig | Requirement::Cuda | Requirement::NewCuda) {
             match self.pip_is_at_hand() {
-                Ok(()) => self.zig = true,
-                Err(why) => self.unavailable.push((requirement, why)),
-            }
-            return;
-        }
-        if matches!(requirement, Requirement::Cuda | Requirement::NewCuda) {
-            match self.pip_is_at_hand() {
+                Ok(()) if requirement == Requirement::Zig => self.zig = true,
                 Ok(()) => self.cuda = true,
                 Err(why) => self.unavailable.push((requirement, why)),
             }

@@ -68,7 +68,7 @@ void anneal_cuda_driver(void) {
 }
 
 // Bytes that one copy reads, and writes; far more than any cache of a card holds.
-double anneal_cuda_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions) {
+double anneal_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions) {
     void *      memory[2] = { nullptr, nullptr };
     cudaEvent_t times[2]  = { nullptr, nullptr };
     const auto  copy      = [&] { return cudaMemcpyAsync(memory[1], memory[0], bytes, cudaMemcpyDeviceToDevice, nullptr); };

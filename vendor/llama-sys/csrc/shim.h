@@ -28,10 +28,7 @@ void anneal_start(bool verbose);
 void anneal_cuda_driver(void);
 
 // Bytes that the card `device` (by CUDA's count) reads and writes in a second where it copies `bytes` of its memory
-// `repetitions` times, by its own clock; negative where it cannot.
-double anneal_cuda_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions);
-
-// The same in any build: negative in one for the CPU alone.
+// `repetitions` times, by its own clock; negative where it cannot, as in a build for the CPU alone.
 double anneal_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions);
 
 // Whether a CPU backend is there: part of the program, or loaded before.

@@ -171,9 +171,7 @@ impl Wishes<'_> {
             _ => Ok(()),
         }
     }
-}
 
-impl Wishes<'_> {
     /// Whether the files for GPUs are compiled for the architectures and with the kernels of the plan, or none is there where
     /// it has no GPUs.
     fn check_cuda(&self, entries: &[Entry]) -> Result<()> {
