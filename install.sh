@@ -618,6 +618,11 @@ install() {
         foreign "$versions/$name"
     fi
     settle_key
+    case $from in
+    # A sum that was given, and a key, came another way.
+    http://*) [ -n "$sum$key" ] || warn "$from is not encrypted: anybody on the way may give another archive with another \
+sum; take https, the sum from elsewhere (--sha256) or a key of minisign" ;;
+    esac
     make_folder lib/anneal/versions
     lock
     # Into a folder of our own first: what is checked there is what is unpacked, whoever changes the files meanwhile.

@@ -112,6 +112,7 @@ fn an_archive_comes_by_its_url_and_by_that_of_its_folder() {
     for installer in BOTH {
         let (code, words) = install(installer, &server.url(&file("0.1.0")), &prefix);
         assert_eq!(code, 0, "{installer:?}: {words}");
+        assert!(words.contains("is not encrypted"), "{installer:?}: {words}");
         assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.1.0"));
         let (code, words) = installer.uninstall(&prefix, true);
         assert_eq!(code, 0, "{installer:?}: {words}");

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use build_info::Bytes;
 use ship::exit;
 
-use crate::entry::{Newest, Pointer};
+use crate::entry::Newest;
 use crate::order::{Choose, Chosen};
 use crate::place::{self, Place, Refused};
 use crate::{Entry, ask, download, layout, tuned};
@@ -19,14 +19,7 @@ const LARGEST_LIST: Bytes = Bytes(1 << 16);
 pub fn choose(order: &Choose) -> Result<Chosen> {
     let place = place::open(&order.store)?;
     let mut notes = Vec::new();
-    let (kind, pointer) = find(&*place, order, &mut notes)?;
-    let entry = ask::entry(&*place, &order.store, &pointer.key)?.with_context(|| {
-        format!(
-            "{} is gone from the store {}, though a list names it",
-            layout::build(&pointer.key),
-            order.store
-        )
-    })?;
+    let (kind, entry) = find(&*place, order, &mut notes)?;
     check(&entry, kind, order)?;
     let archive = match &order.into {
         None => None,
@@ -54,10 +47,10 @@ fn check(entry: &Entry, kind: &str, order: &Choose) -> Result<()> {
     Ok(())
 }
 
-/// The newest entry of the first kind that has one, and the kind. That one may not look for a kind is a note where another
-/// one has a build.
-fn find<'a>(place: &dyn Place, order: &'a Choose, notes: &mut Vec<String>) -> Result<(&'a str, Pointer)> {
-    let (mut too_new, mut refused) = (None, None);
+/// The newest entry of the first kind that has one, and the kind. That one may not look for a kind, or that an entry is
+/// gone which a list names, is a note where there is another build.
+fn find<'a>(place: &dyn Place, order: &'a Choose, notes: &mut Vec<String>) -> Result<(&'a str, Entry)> {
+    let (mut too_new, mut refused, mut gone) = (None, None, Vec::new());
     for kind in &order.kinds {
         let path = layout::newest(kind, &order.profile);
         let cannot = || format!("cannot ask the store {} for {path}", order.store);
@@ -70,15 +63,37 @@ fn find<'a>(place: &dyn Place, order: &'a Choose, notes: &mut Vec<String>) -> Re
             text => text?,
         };
         let Some(text) = text else { continue };
-        let newest = Newest::parse(&text).with_context(cannot)?;
-        if let Some(pointer) = newest.for_glibc(order.glibc) {
-            return Ok((kind.as_str(), pointer.clone()));
+        let newest = Newest::parse(&text).with_context(|| {
+            format!(
+                "the list {path} in the store {} is not taken: `cargo xtask publish --profile {}` of a build that it should \
+                 name makes it anew",
+                order.store, order.profile
+            )
+        })?;
+        let starts: Vec<_> = newest.for_glibc(order.glibc).collect();
+        for pointer in &starts {
+            if let Some(entry) = ask::entry(place, &order.store, &pointer.key)? {
+                notes.append(&mut gone);
+                return Ok((kind.as_str(), entry));
+            }
+            gone.push(format!(
+                "{} is gone from the store {}, though {path} names it: `cargo xtask publish --profile {}` where that was \
+                 built puts it there again",
+                layout::build(&pointer.key),
+                order.store,
+                order.profile
+            ));
         }
-        too_new = newest.builds.first().and_then(|pointer| pointer.glibc).or(too_new);
+        if starts.is_empty() {
+            too_new = newest.builds.first().and_then(|pointer| pointer.glibc).or(too_new);
+        }
     }
     // Nobody knows then whether there is one.
     if let Some(refused) = refused {
         return Err(refused);
+    }
+    if !gone.is_empty() {
+        return Err(exit::lacks(gone.join("; ")));
     }
     let (store, profile) = (&order.store, &order.profile);
     if let (Some(needed), Some(here)) = (too_new, order.glibc) {
@@ -88,7 +103,7 @@ fn find<'a>(place: &dyn Place, order: &'a Choose, notes: &mut Vec<String>) -> Re
         )));
     }
     let there = match place.folders(layout::KINDS) {
-        Ok(Some(kinds)) if kinds.is_empty() => "; the store is empty".to_string(),
+        Ok(Some(kinds)) if kinds.is_empty() => "; it lists no build at all".to_string(),
         Ok(Some(kinds)) => format!("; it has builds for {}", kinds.join(", ")),
         // A web server, or nobody who may list.
         Ok(None) | Err(_) => String::new(),

@@ -205,13 +205,14 @@ impl Newest {
         self
     }
 
-    /// The newest that starts with the C library `here`; with an unknown one, the newest of all.
-    pub fn for_glibc(&self, here: Option<Glibc>) -> Option<&Pointer> {
-        let starts = |pointer: &&Pointer| match (pointer.glibc, here) {
+    /// Those that start with the C library `here`, the newest first; with an unknown one, all.
+    pub fn for_glibc(&self, here: Option<Glibc>) -> impl Iterator<Item = &Pointer> {
+        let starts = move |pointer: &&Pointer| match (pointer.glibc, here) {
             (Some(needed), Some(here)) => needed <= here,
             _ => true,
         };
-        self.builds.iter().find(starts)
+        // Who wrote more than these has not written it by `with`.
+        self.builds.iter().take(MOST_NEWEST).filter(starts)
     }
 }
 
@@ -291,14 +292,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_newest_that_starts_here_is_chosen() {
+    fn the_newest_that_starts_here_comes_first() {
         let (old, new) = (entry("old", "2.28"), entry("new", "2.36"));
         let newest = Newest::default().with(&old).with(&new).with(&old).with(&new);
         let keys: Vec<_> = newest.builds.iter().map(|pointer| pointer.key.clone()).collect();
         assert_eq!(keys, [new.key.clone(), old.key.clone()]);
-        let found =
-            |glibc: &str| newest.for_glibc(Some(glibc.parse().unwrap())).map(|pointer| pointer.key.clone());
-        assert_eq!((found("2.39"), found("2.31"), found("2.17")), (Some(new.key), Some(old.key), None));
+        let found = |glibc: &str| -> Vec<_> {
+            newest.for_glibc(Some(glibc.parse().unwrap())).map(|pointer| pointer.key.clone()).collect()
+        };
+        assert_eq!(found("2.39"), [new.key, old.key.clone()]);
+        assert_eq!((found("2.31"), found("2.17")), (vec![old.key], vec![]));
         let many = (0..40).fold(newest, |all, at| all.with(&entry(&at.to_string(), "2.28")));
         assert_eq!(many.builds.len(), MOST_NEWEST);
     }

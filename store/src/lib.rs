@@ -18,6 +18,8 @@ pub use order::{Answer, Order, Reply};
 #[cfg(feature = "tools")]
 mod ask;
 #[cfg(feature = "tools")]
+mod check;
+#[cfg(feature = "tools")]
 mod choose;
 #[cfg(feature = "tools")]
 mod download;
@@ -35,6 +37,7 @@ mod tuned;
 pub fn carry_out(order: &Order) -> anyhow::Result<Answer> {
     match order {
         Order::Ask(order) => ask::ask(order).map(Answer::Asked),
+        Order::Check(order) => check::check(order).map(Answer::Checked),
         Order::Take(order) => take::take(order).map(Answer::Taken),
         Order::Publish(order) => {
             publish::publish(order).map(|published| Answer::Published(Box::new(published)))

@@ -15,6 +15,8 @@ use crate::{Build, Entry, Location};
 pub enum Order {
     /// Say whether a build is there.
     Ask(Ask),
+    /// Say whether what is there of a build is whole.
+    Check(Check),
     /// Fetch the files of a build folder.
     Take(Take),
     /// Put a build into the store.
@@ -34,6 +36,8 @@ pub type Reply = ship::order::Reply<Answer>;
 pub enum Answer {
     /// Of [`Order::Ask`]: the entry, if there is one.
     Asked(Option<Box<Entry>>),
+    /// Of [`Order::Check`]: nothing where there is no such build.
+    Checked(Option<Box<Checked>>),
     /// Of [`Order::Take`]: nothing where there is no such build.
     Taken(Option<Box<Taken>>),
     /// Of [`Order::Publish`].
@@ -52,6 +56,29 @@ pub struct Ask {
     pub store: Location,
     /// What it is found by.
     pub key: Sha256,
+}
+
+/// Say whether what is there of a build is whole. All of it is read.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Check {
+    /// Where to look; no web server.
+    pub store: Location,
+    /// What it is found by.
+    pub key: Sha256,
+    /// Whether a whole build that its list does not name is put into it.
+    pub list: bool,
+}
+
+/// What is there of a build.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Checked {
+    /// The entry.
+    pub entry: Entry,
+    /// What is wrong with its objects.
+    pub damaged: Vec<String>,
+    /// Whether the list of its kind named it, or had newer ones enough.
+    pub listed: bool,
 }
 
 /// Fetch the files of a build folder.

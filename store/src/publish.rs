@@ -95,9 +95,16 @@ fn send(place: &dyn Place, path: &Path, force: bool, sent: &mut Bytes) -> Result
     Ok(object)
 }
 
+/// Whether the list of its kind names `entry`, or has newer ones enough.
+pub fn is_listed(place: &dyn Place, entry: &Entry) -> Result<bool> {
+    let path = layout::newest(&entry.build.parts.kind(), &entry.build.profile);
+    let newest = place.small(&path, LARGEST_LIST)?.map(|text| Newest::parse(&text));
+    Ok(matches!(newest, Some(Ok(newest)) if newest.clone().with(entry) == newest))
+}
+
 /// Puts `entry` into the list of its kind. A damaged list is made anew: it is only a help for finding. A later Anneal's is
 /// not: that has in it what we do not know.
-fn list(place: &dyn Place, entry: &Entry) -> Result<()> {
+pub fn list(place: &dyn Place, entry: &Entry) -> Result<()> {
     let path = layout::newest(&entry.build.parts.kind(), &entry.build.profile);
     place.change(&path, LARGEST_LIST, &mut |there| {
         let newest = match there.map(Newest::parse) {

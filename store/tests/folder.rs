@@ -111,6 +111,88 @@ fn what_is_damaged_is_named_and_force_mends_it() {
     assert!(matches!(done(give(&take(store, "a", &temp.path().join("mended")))), Answer::Taken(Some(_))));
 }
 
+#[test]
+fn what_is_there_of_a_build_is_looked_at_and_listed_again() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    let store = text(&root);
+    fs::create_dir(&root).unwrap();
+    let checked = |list: bool| {
+        let Answer::Checked(found) = done(give(&check(store, "a", list))) else { panic!() };
+        found
+    };
+    assert!(checked(true).is_none());
+    done(give(&publish(&temp.path().join("build"), store, "a", SIZE)));
+    let whole = checked(false).unwrap();
+    assert!(whole.listed && whole.damaged.is_empty(), "{whole:?}");
+
+    // Found by nobody, then found again.
+    let list = root.join(format!("v1/kinds/{}/native.json", kind().id()));
+    let told = fs::read(&list).unwrap();
+    for wrong in [None, Some("{"), Some("{\"schema\":1,\"builds\":[]}")] {
+        match wrong {
+            None => fs::remove_file(&list).unwrap(),
+            Some(text) => fs::write(&list, text).unwrap(),
+        }
+        let before = fs::read(&list).ok();
+        assert!(!checked(false).unwrap().listed);
+        assert_eq!(fs::read(&list).ok(), before);
+        assert!(!checked(true).unwrap().listed);
+        assert!(checked(false).unwrap().listed);
+        assert_eq!(fs::read(&list).unwrap(), told);
+    }
+
+    let object = tree_object(&root);
+    let bytes = fs::read(&object).unwrap();
+    let mut flipped = bytes.clone();
+    flipped[SIZE / 2] ^= 1;
+    for (wrong, expected) in
+        [(Some(&flipped[..]), "holds other bytes"), (Some(b"x"), "1 bytes instead of"), (None, "is gone")]
+    {
+        match wrong {
+            Some(wrong) => fs::write(&object, wrong).unwrap(),
+            None => fs::remove_file(&object).unwrap(),
+        }
+        // What nobody can take is not told of.
+        fs::remove_file(&list).unwrap();
+        let found = checked(true).unwrap();
+        assert!(matches!(&found.damaged[..], [one] if one.contains(expected)), "{found:?}");
+        assert!(!list.exists());
+        fs::write(&list, &told).unwrap();
+    }
+    done(give(&forced(publish(&temp.path().join("build"), store, "a", SIZE))));
+    assert_eq!(fs::read(&object).unwrap(), bytes);
+}
+
+#[test]
+fn an_older_build_is_chosen_where_the_newest_one_is_gone() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    let store = text(&root);
+    fs::create_dir(&root).unwrap();
+    for engine in ["a", "b"] {
+        done(give(&publish(&temp.path().join(engine), store, engine, 1000)));
+    }
+    let order = choose(store, &[&kind().id()], "2.31", None);
+    let Answer::Chosen(first) = done(give(&order)) else { panic!() };
+    let remove =
+        |key: &build_info::Sha256| fs::remove_file(root.join(format!("v1/builds/{key}.json"))).unwrap();
+    remove(&first.entry.key);
+    let Answer::Chosen(second) = done(give(&order)) else { panic!() };
+    assert_ne!(second.entry.key, first.entry.key);
+    assert!(
+        matches!(&second.notes[..], [note] if note.contains(first.entry.key.as_str())),
+        "{:?}",
+        second.notes
+    );
+    remove(&second.entry.key);
+    let (code, words) = said(give(&order));
+    assert!(
+        code == 69 && words.contains("is gone from the store") && words.contains("publish --profile native"),
+        "{words}"
+    );
+}
+
 fn digest_of(bytes: &[u8]) -> build_info::Sha256 {
     store::key::digest(bytes)
 }

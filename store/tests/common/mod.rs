@@ -11,7 +11,7 @@ use build_info::TuningRecord;
 use build_info::tuning::CpuKey;
 use ship::order::Item;
 use store::key::digest;
-use store::order::{Ask, Choose, Publish, Take, Tune};
+use store::order::{Ask, Check, Choose, Publish, Take, Tune};
 use store::{Answer, Build, CpuKind, Location, Order, Parts, Reply};
 
 pub const NAME: &str = "anneal-0.1.0-x86_64-unknown-linux-gnu-native";
@@ -97,6 +97,10 @@ pub fn location(store: &str) -> Location {
 
 pub fn ask(store: &str, engine: &str) -> Order {
     Order::Ask(Ask { store: location(store), key: parts(engine).key() })
+}
+
+pub fn check(store: &str, engine: &str, list: bool) -> Order {
+    Order::Check(Check { store: location(store), key: parts(engine).key(), list })
 }
 
 /// The order to take what was published into the new folder `into`.

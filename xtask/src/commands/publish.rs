@@ -30,7 +30,7 @@ pub struct Args {
     /// Tuning record whose settings for this build go along; by default the one that the engine reads
     #[arg(long, value_name = "FILE")]
     tuning: Option<PathBuf>,
-    /// Replace what the store has of this build: where it is damaged
+    /// Replace what the store has of this build, damaged or not
     #[arg(long)]
     force: bool,
     /// Say what would be published and do nothing
@@ -44,8 +44,12 @@ struct Made {
     store: Location,
     key: String,
     kind: String,
-    /// Whether the store had this build before.
+    /// Whether the store had this build, and all of it, before.
     was_there: bool,
+    /// Whether it was in no list there, so that `install --store` did not find it.
+    was_unlisted: bool,
+    /// What was wrong with the store's copy.
+    was_damaged: Vec<String>,
     /// Bytes that were sent.
     sent: Bytes,
     /// Tuned settings that are new in the store.
@@ -78,28 +82,31 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 
     // A store begins with its first build.
     let begins = matches!(&store, Location::Folder(folder) if !folder.exists());
-    let there = if begins { Ok(None) } else { storing::ask(&workspace, &store, &parts, ui) };
-    let there = match there {
-        // It is replaced in any case.
-        Err(error) if args.force => {
-            ui.warn(format_args!("{error:#}"));
-            None
-        }
-        other => other?.filter(|_| !args.force),
+    let there = match begins || args.force {
+        true => None,
+        false => storing::check(&workspace, &store, &parts, !args.dry_run, ui)?,
     };
+    let was_damaged = there.as_ref().map_or(Vec::new(), |checked| checked.damaged.clone());
+    for what in &was_damaged {
+        ui.warn(format_args!("{what} in {store}"));
+    }
+    let replace = args.force || !was_damaged.is_empty();
+    let there = there.filter(|_| !replace);
     let mut made = Made {
         key: parts.key().to_string(),
         kind: parts.kind(),
         was_there: there.is_some(),
+        was_unlisted: there.as_ref().is_some_and(|checked| !checked.listed),
+        was_damaged,
         sent: Bytes(0),
         tuned: 0,
         dry_run: args.dry_run,
-        entry: there.map(|entry| *entry),
+        entry: there.map(|checked| checked.entry),
         store,
     };
     if !args.dry_run {
         if made.entry.is_none() {
-            let published = put(&workspace, &made.store, &folder, &info, parts, args.force, ui)?;
+            let published = put(&workspace, &made.store, &folder, &info, parts, replace, ui)?;
             (made.was_there, made.sent) = (published.was_there, published.sent);
             made.entry = Some(published.entry);
         }
@@ -119,7 +126,11 @@ fn check(build: &Build, plan: &Plan, info: &BuildInfo) -> Result<()> {
     );
     ensure!(info.audit.is_some(), "the build of {} was not audited; {again}", info.profile);
     if plan.source.patches != llama_source::patches()? || build.there().is_none() {
-        bail!("the build of {} is not of today's sources, so nobody would find it; {again}", info.profile);
+        bail!(
+            "the build of {} is not of today's sources, or this checkout was elsewhere when it was built, so nobody would \
+             find it; {again}",
+            info.profile
+        );
     }
     Ok(())
 }
@@ -239,7 +250,11 @@ fn summary(made: &Made, info: &BuildInfo) -> String {
         count => format!("; {count} tuned settings are new there"),
     };
     match (made.was_there, made.dry_run) {
-        (true, _) => format!("{} has {what} already{tuned}", made.store),
+        (true, _) if made.was_unlisted => {
+            let verb = if made.dry_run { "would list" } else { "listed" };
+            format!("{} has {what} already, in no list: {verb} it again{tuned}", made.store)
+        }
+        (true, _) => format!("{} has {what} already, and it is whole{tuned}", made.store),
         (false, true) => format!("would publish {what} to {}", made.store),
         (false, false) => format!("published {what} to {}, {} sent{tuned}", made.store, made.sent),
     }

@@ -6,7 +6,7 @@ mod tree;
 mod tuned;
 
 use anyhow::Result;
-use store::order::{Ask, Choose, Chosen, Publish, Published, Tune, Tuned};
+use store::order::{Ask, Check, Checked, Choose, Chosen, Publish, Published, Tune, Tuned};
 use store::{Answer, Entry, Location, Order, Parts};
 
 use crate::exit;
@@ -86,6 +86,22 @@ pub fn ask(workspace: &Workspace, store: &Location, parts: &Parts, ui: &Ui) -> R
     let order = Order::Ask(Ask { store: store.clone(), key: parts.key() });
     match give(workspace, store, &order, ui)? {
         Answer::Asked(entry) => Ok(entry),
+        other => Err(PLAIN.unexpected(&other)),
+    }
+}
+
+/// What there is of the build of `parts` in `store`, which is read; a whole one that is in no list comes into it where
+/// `list`.
+pub fn check(
+    workspace: &Workspace,
+    store: &Location,
+    parts: &Parts,
+    list: bool,
+    ui: &Ui,
+) -> Result<Option<Box<Checked>>> {
+    let order = Order::Check(Check { store: store.clone(), key: parts.key(), list });
+    match give(workspace, store, &order, ui)? {
+        Answer::Checked(checked) => Ok(checked),
         other => Err(PLAIN.unexpected(&other)),
     }
 }
