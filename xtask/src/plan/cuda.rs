@@ -108,10 +108,11 @@ impl CudaPlan {
         vec![self.runtime.to_string_lossy().into_owned(), "-lrt".to_string()]
     }
 
-    /// Where the program looks for cuBLAS before the system's own places: beside it, and in the toolkit.
-    pub fn rpath(&self) -> Vec<String> {
-        let toolkit =
-            self.cublas.iter().filter_map(|path| Some(path.parent()?.to_string_lossy().into_owned()));
+    /// Where the program looks for cuBLAS before the system's own places: beside it, and in the toolkit. That folder is not
+    /// looked into by a program for others: whoever may make it there would say what is run.
+    pub fn rpath(&self, for_others: bool) -> Vec<String> {
+        let toolkit = self.cublas.iter().filter(|_| !for_others);
+        let toolkit = toolkit.filter_map(|path| Some(path.parent()?.to_string_lossy().into_owned()));
         ["$ORIGIN/../lib".to_string()].into_iter().chain(toolkit).collect()
     }
 }

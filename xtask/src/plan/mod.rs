@@ -207,6 +207,11 @@ const CLEARED: &[&str] = &[
 ];
 
 impl Plan {
+    /// Whether the program is to be passed on to those who have nothing to do with this machine.
+    pub fn is_for_others(&self) -> bool {
+        self.reproducible || self.cargo_profile == "dist"
+    }
+
     /// The plan of the build in `folder`, whose record has the hash `hash`.
     ///
     /// # Errors

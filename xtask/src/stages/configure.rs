@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::{Build, cuda, zig};
+use super::{Build, cuda, places, zig};
 use crate::pgo::gcda;
 use crate::process::{Run, Stream};
 use crate::ui::Progress;
@@ -20,7 +20,8 @@ cmake_language(DEFER CALL target_compile_options ggml-cpu PRIVATE -fno-profile-g
 pub fn input(build: &Build) -> Result<String> {
     let spared = build.plan.variant.as_ref().is_some_and(|variant| variant.spares_kernels);
     let scripts = zig::digest(build.plan, build.workspace)?;
-    Ok(format!("{}{}{scripts}", build.tree()?.path.display(), if spared { SPARE_KERNELS } else { "" }))
+    let maps: String = places::prefix_maps(build).iter().map(|map| format!(" {map}")).collect();
+    Ok(format!("{}{}{scripts}{maps}", build.tree()?.path.display(), if spared { SPARE_KERNELS } else { "" }))
 }
 
 /// Configures into an empty tree: a half-written cache of a stopped run would be believed.
@@ -47,6 +48,7 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
             .chain(cuda)
             .map(move |language| define(&format!("CMAKE_{language}_COMPILER_LAUNCHER"), launcher))
     });
+    let places = places::cmake_include(build)?;
     // ggml asks git for a version, and git would answer with ours.
     let (ceiling, folder) = build.tree()?.cmake_environment();
     Run::new(&build.plan.cmake.path, &build.log)
@@ -58,6 +60,7 @@ pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
         .args(cuda::definitions(build)?)
         .args([define("CMAKE_INSTALL_PREFIX", &build.folder.prefix())])
         .args(launchers)
+        .args(places.map(|path| define("CMAKE_PROJECT_llama.cpp_INCLUDE", &path)))
         .args(spares_kernels.then(|| define("CMAKE_PROJECT_ggml_INCLUDE", &spare)))
         .envs(&build.environment()?)
         .env(ceiling, folder)

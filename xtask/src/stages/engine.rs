@@ -8,7 +8,7 @@ use build_info::switches::Allocator;
 use serde::Deserialize;
 use ship::order::Rust;
 
-use super::{Build, auditable, zig};
+use super::{Build, auditable, places};
 use crate::plan::Plan;
 use crate::process::{self, Run, Stream};
 use crate::ui::Progress;
@@ -125,7 +125,7 @@ pub fn compile(build: &Build, prefix: &Path, progress: &mut Progress) -> Result<
 /// the plan, and cargo leaves them out of symbols' names.
 fn rust_flags(build: &Build) -> Vec<String> {
     let remap = |(place, name): (PathBuf, &str)| format!("--remap-path-prefix={}={name}", place.display());
-    let places = zig::places(build.workspace.root()).map(remap);
+    let places = places::places(build.workspace.root()).map(remap);
     build.plan.codegen.rust.iter().cloned().chain(places).collect()
 }
 

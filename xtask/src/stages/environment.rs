@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::Build;
 use super::zig::{bindgen_arguments, linker_variable, scripts};
+use super::{Build, places};
 use crate::plan::zig::{AR, CC, CXX};
 
 impl Build<'_> {
@@ -56,6 +56,13 @@ impl Build<'_> {
             }
             let arguments = bindgen_arguments(self.plan, self.workspace)?;
             all.extend(arguments.map(|words| (format!("BINDGEN_EXTRA_CLANG_ARGS_{target}"), Some(words))));
+        }
+        // For what the crate `cc` compiles.
+        let maps = places::prefix_maps(self);
+        if !maps.is_empty() {
+            let target = self.plan.target.replace(['-', '.'], "_");
+            let flags = Some(maps.join(" "));
+            all.extend(["CFLAGS", "CXXFLAGS"].map(|name| (format!("{name}_{target}"), flags.clone())));
         }
         Ok(all)
     }

@@ -109,7 +109,7 @@ fn link<'a>(build: &Build<'a>) -> Result<Link<'a>> {
             .iter()
             .map(|path| path.to_string())
             .chain(library.into_iter().flat_map(blas::rpath))
-            .chain(plan.cuda.iter().flat_map(CudaPlan::rpath))
+            .chain(plan.cuda.iter().flat_map(|cuda| cuda.rpath(plan.is_for_others())))
             .collect(),
         link_args: plan
             .codegen

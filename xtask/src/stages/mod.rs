@@ -18,6 +18,7 @@ pub mod gate;
 mod install;
 mod named;
 mod openmp;
+mod places;
 mod record;
 mod smoke;
 mod stored;

@@ -7,6 +7,7 @@ use build_info::BuildInfo;
 use build_info::record::Tool;
 use toolchain::setup::quote;
 
+use super::places::places;
 use crate::plan::zig::{AR, CC, CXX, RANLIB};
 use crate::plan::{Plan, Zig};
 use crate::tools;
@@ -73,20 +74,6 @@ pub struct Linker {
 /// Cargo's variable for who links for the target of `plan`.
 pub fn linker_variable(plan: &Plan) -> String {
     format!("CARGO_TARGET_{}_LINKER", plan.target.replace(['-', '.'], "_").to_uppercase())
-}
-
-/// Folders of this machine, and what stands for each in a program.
-pub fn places(root: &Path) -> impl Iterator<Item = (PathBuf, &'static str)> {
-    let home = |name: &str, below: &str| {
-        std::env::var_os(name).map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(below)))
-    };
-    [
-        (Some(root.to_path_buf()), "anneal"),
-        (home("CARGO_HOME", ".cargo"), "cargo"),
-        (home("RUSTUP_HOME", ".rustup"), "rustup"),
-    ]
-    .into_iter()
-    .filter_map(|(place, name)| Some((place?, name)))
 }
 
 /// What the scripts say, as a digest: what was compiled by others is compiled again.
