@@ -188,9 +188,20 @@ fn a_bucket_keeps_what_a_folder_does() {
     let (code, words) = said(give_with(&choose(STORE, &["riscv64-any"], "2.36", None), &moto.variables));
     assert!(code == 69 && words.contains(&format!("it has builds for {}", kind().id())), "{code}: {words}");
 
+    let checked = || {
+        let Answer::Checked(Some(found)) = done(give_with(&check(STORE, "a", false), &moto.variables)) else {
+            panic!()
+        };
+        found
+    };
+    let whole = checked();
+    assert!(whole.listed && whole.damaged.is_empty(), "{whole:?}");
+
     // Somebody else's bytes under the name of an object.
     let sha256 = &first.entry.tree.as_ref().unwrap().sha256;
     moto.request("PUT", &format!("/a/fleet/v1/objects/{sha256}.tar.zst"));
+    let found = checked();
+    assert!(matches!(&found.damaged[..], [one] if one.contains(sha256.as_str())), "{found:?}");
     let (code, words) = said(give_with(&take(STORE, "a", &temp.path().join("bad")), &moto.variables));
     assert!(code == 1 && words.contains("is damaged"), "{code}: {words}");
     let order = forced(publish(&temp.path().join("build"), STORE, "a", 20_000_000));
