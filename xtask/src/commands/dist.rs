@@ -12,6 +12,7 @@ use ship::{Answer, Order};
 use xshell::{Shell, cmd};
 
 use super::build;
+use crate::plan::Plan;
 use crate::shipping::{self, Again, Aside, Contents, Needs};
 use crate::stages::{self, Lock};
 use crate::ui::Ui;
@@ -124,8 +125,7 @@ struct Job<'a> {
 }
 
 /// Packs the build in `build`, whose record is `info`, into `out` for machines of the same fleet, and looks at the archive
-/// as a stranger would. A build that is made for the machine that builds it keeps debuggers' lines, which name folders of
-/// it: those may stay, its name may not.
+/// as a stranger would.
 ///
 /// # Errors
 /// When it must not be passed on.
@@ -139,8 +139,7 @@ pub fn archive(
     let job = Job { tools: workspace, time: time(workspace)?, gz: false, deb: false };
     let packed = job.pack(workspace, build, info, out, ui)?;
     let archive = packed.archives.into_iter().next().context("nothing was packed")?;
-    let paths = if info.reproducible { foreign(workspace)?.into_keys().collect() } else { Vec::new() };
-    verify(workspace, build, &archive, info, paths, ui)?;
+    verify(workspace, build, &archive, info, ui)?;
     Ok(archive)
 }
 
@@ -227,8 +226,7 @@ impl Job<'_> {
         ui: &Ui,
     ) -> Result<Verified> {
         let first = archives.first().context("nothing was packed")?;
-        let paths = foreign(self.tools)?.into_keys().collect();
-        let verified = verify(self.tools, build, first, info, paths, ui)?;
+        let verified = verify(self.tools, build, first, info, ui)?;
         if args.verify && info.reproducible {
             self.again(&args.profile, archives, ui)?;
         } else if args.verify {
@@ -333,15 +331,20 @@ pub fn time(workspace: &Workspace) -> Result<u64> {
     )
 }
 
-/// Looks at the archive as a stranger would, who must not find `paths` in it.
+/// Looks at the archive as a stranger would, who must not find this machine's name in it. A program that is made for the
+/// machine that builds it, and for those of its kind, has lines for debuggers and assertions that name folders of it: those
+/// may stay, and nobody else's.
 fn verify(
     workspace: &Workspace,
     build: &Path,
     archive: &Archive,
     info: &BuildInfo,
-    paths: Vec<PathBuf>,
     ui: &Ui,
 ) -> Result<Verified> {
+    let paths = match Plan::read(build, &info.plan_hash)?.is_for_others() {
+        true => foreign(workspace)?.into_keys().collect(),
+        false => Vec::new(),
+    };
     let host = tools::host(ui);
     let emulator = stages::executable(build)?.before().to_vec();
     let order = Verify {
