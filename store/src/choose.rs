@@ -1,16 +1,12 @@
 //! The newest archive for a machine that cannot build, or shall not.
 
 use anyhow::{Context, Result, ensure};
-use build_info::Bytes;
 use ship::exit;
 
-use crate::entry::Newest;
+use crate::entry::{LARGEST_LIST, Newest};
 use crate::order::{Choose, Chosen};
 use crate::place::{self, Place, Refused};
 use crate::{Entry, ask, download, layout, tuned};
-
-/// A list of a few digests.
-const LARGEST_LIST: Bytes = Bytes(1 << 16);
 
 /// Fetches the newest archive that starts on the machine.
 ///

@@ -14,6 +14,10 @@ pub const SCHEMA: u32 = 1;
 /// An object is no larger than what can be unpacked.
 pub const LARGEST_OBJECT: Bytes = Bytes(2 << 30);
 
+/// A list of a few digests: who reads one takes no more.
+#[cfg(feature = "tools")]
+pub const LARGEST_LIST: Bytes = Bytes(1 << 16);
+
 /// Longest name that an archive may have.
 const LONGEST_NAME: usize = 128;
 

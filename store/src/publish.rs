@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use build_info::{Bytes, Sha256};
 use ship::{exit, files};
 
-use crate::entry::{self, Newest, Object, Refused};
+use crate::entry::{self, LARGEST_LIST, Newest, Object, Refused};
 use crate::order::{Publish, Published};
 use crate::place::{self, Place};
 use crate::take::TREE;
@@ -16,9 +16,6 @@ use crate::{Entry, Location, ask, layout};
 
 /// Much faster than the archive's level, and few per cent larger: it is packed once and read in a rack.
 const LEVEL: i32 = 9;
-
-/// A list of a few digests.
-const LARGEST_LIST: Bytes = Bytes(1 << 16);
 
 /// How often an entry is put anew that another publisher was in the way of, and did not put either.
 const MOST_TURNS: u32 = 5;

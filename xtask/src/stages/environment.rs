@@ -43,8 +43,8 @@ impl Build<'_> {
             all.insert("RUSTC_WORKSPACE_WRAPPER".to_string(), Some(name));
         }
         all.extend(self.rustc_cache());
+        let target = self.plan.target.replace(['-', '.'], "_");
         if self.plan.zig.is_some() {
-            let target = self.plan.target.replace(['-', '.'], "_");
             let linker = linker_variable(self.plan);
             for (name, value) in [
                 (linker, CC),
@@ -60,7 +60,6 @@ impl Build<'_> {
         // For what the crate `cc` compiles.
         let maps = places::prefix_maps(self);
         if !maps.is_empty() {
-            let target = self.plan.target.replace(['-', '.'], "_");
             let flags = Some(maps.join(" "));
             all.extend(["CFLAGS", "CXXFLAGS"].map(|name| (format!("{name}_{target}"), flags.clone())));
         }
