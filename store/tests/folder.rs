@@ -272,6 +272,19 @@ fn a_publisher_killed_at_any_moment_leaves_a_store_that_is_whole() {
 }
 
 #[test]
+fn what_a_killed_one_left_beside_a_list_goes_also_where_the_list_says_all() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    let order = publish(&temp.path().join("build"), text(&root), "a", 1000);
+    done(give(&order));
+    let left = root.join(format!("v1/kinds/{}/.part-x", kind().id()));
+    let old = std::time::SystemTime::now() - Duration::from_secs(3 * 24 * 3600);
+    File::create_new(&left).unwrap().set_modified(old).unwrap();
+    done(give(&order));
+    assert!(!left.exists());
+}
+
+#[test]
 fn whoever_is_asked_to_stop_ends_and_leaves_no_entry() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path().join("store");

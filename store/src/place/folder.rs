@@ -162,15 +162,16 @@ impl Place for Folder {
 
     fn change(&self, path: &str, most: Bytes, edit: Edit<'_>) -> Result<()> {
         let _lock = self.lock()?;
+        // Before it is known whether anything changes: who was killed here may have left a list that says it all.
+        let to = self.prepared(path)?;
         let there = match self.size(path)? {
             Some(size) if size > most => None,
             _ => self.small(path, most)?,
         };
         let Some(content) = edit(there.as_deref())? else { return Ok(()) };
         check_readable(path, &content, most)?;
-        let path = self.prepared(path)?;
-        Self::replace(&path, |mut file| {
-            file.write_all(&content).with_context(|| format!("cannot write {}", path.display()))
+        Self::replace(&to, |mut file| {
+            file.write_all(&content).with_context(|| format!("cannot write {}", to.display()))
         })
     }
 
