@@ -470,6 +470,7 @@ impl Settings {
     pub fn offload(&self) -> Offload {
         Offload {
             gpu_layers: self.gpu_layers.value,
+            is_default: self.gpu_layers.source == Source::BuildInfo,
             n_cpu_moe: self.n_cpu_moe.value,
             fit_target: self.fit_target.value,
             devices: self.devices.value.clone(),
@@ -646,7 +647,7 @@ fn tiled(requested: &Requested, tuned: &Requested) -> Setting<bool> {
     }
 }
 
-/// What the build's profile wants: see [`build_info::Runtime`]. Layers on devices it wants of who means to use them.
+/// What the build's profile wants: see [`build_info::Runtime`].
 fn of_profile(
     requested: &Requested,
     tuned: &Requested,
@@ -654,10 +655,8 @@ fn of_profile(
     warnings: &mut Vec<String>,
 ) -> Requested {
     let Some(runtime) = live.runtime() else { return Requested::default() };
-    let alone = requested.devices == Some(Devices::None) || requested.require_gpu == Some(RequireGpu::No);
-    let layers = runtime.gpu_layers.map(GpuLayers::from);
     let wanted = Requested {
-        gpu_layers: layers.filter(|layers| !alone || *layers == GpuLayers::Some(0)),
+        gpu_layers: runtime.gpu_layers.map(GpuLayers::from),
         n_cpu_moe: runtime.n_cpu_moe.map(CpuMoe::from),
         kv_offload: runtime.kv_offload,
         op_offload: runtime.op_offload,
@@ -987,14 +986,9 @@ mod tests {
         );
         assert_eq!((settings.kv_offload.value, settings.kv_offload.source), (true, Source::Flag));
         assert_eq!(settings.op_offload.source, Source::BuildInfo);
+        // What was asked for is an error without a device, what a profile wants is not.
+        assert!(profile.offload().is_default && !settings.offload().is_default);
 
-        // Who leaves devices alone is not refused for what the profile wants of them.
-        for flags in [
-            Requested { devices: Some(Devices::None), ..Requested::default() },
-            Requested { require_gpu: Some(RequireGpu::No), ..Requested::default() },
-        ] {
-            assert_eq!(of(&build, &flags, None).gpu_layers.value, GpuLayers::Auto, "{flags:?}");
-        }
         // A quantised V cache takes flash attention.
         let flags = Requested { type_v: Some(KvType::Q8_0), ..Requested::default() };
         let settings = of(&build, &flags, None);

@@ -41,7 +41,7 @@ use crate::split::Layouts;
 use build_info::words;
 
 /// llama.cpp's short flags of several letters, which clap would take for several flags.
-const LLAMA_FLAGS: [&str; 15] = [
+const LLAMA_FLAGS: [&str; 16] = [
     "-tb", "-ub", "-ctk", "-ctv", "-fa", "-pg", "-lm", "-ngl", "-ncmoe", "-fitt", "-dev", "-sm", "-ts",
     "-mg", "-kvo", "-nkvo",
 ];
