@@ -13,7 +13,7 @@ use super::flags::whole;
 #[command(next_help_heading = "Devices")]
 pub struct OffloadFlags {
     /// Layers on devices beside the CPU, from the last one on: a number, all, or auto (as many as find room)
-    /// [default: auto]
+    /// [default: the build's, see `anneal info`, else auto]
     #[arg(long, visible_alias = "ngl", value_name = "N")]
     pub gpu_layers: Option<GpuLayers>,
     /// Of a mixture of experts: layers, from the first one on, whose experts stay in the host's memory: a number, all, or auto
