@@ -53,8 +53,9 @@ pub use sampler::{Candidate, RawChain};
 #[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
 pub use system::allocator_serves_cpp;
 pub use system::{
-    TILED, ask_huge_pages, backends, blas_library, blas_threads_obeyed, device_log, exit_now, huge_pages,
-    interrupt, interrupted, llama_version, set_blas_threads, start, system_info, turn_off_tiled,
+    TILED, ask_huge_pages, backends, blas_library, blas_threads_obeyed, cuda_variables, device_log, exit_now,
+    huge_pages, interrupt, interrupted, llama_version, set_blas_threads, start, switch_cuda, system_info,
+    turn_off_tiled,
 };
 pub(crate) use taken::Taken;
 pub use threadpool::Threadpool;

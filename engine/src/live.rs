@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use build_info::{BuildInfo, Bytes, Host};
+use build_info::{BuildInfo, Bytes, Host, Runtime};
 use serde::Serialize;
 
 use crate::ffi;
@@ -18,6 +18,8 @@ pub struct Live {
     pub blas: Option<Blas>,
     /// What `ANNEAL_THREADS` says, see [`crate::asked_threads`].
     pub threads: Option<String>,
+    /// What ggml's own variables say of what the record has defaults for.
+    pub variables: Runtime,
     /// One sentence for each thing that could not be read.
     pub warnings: Vec<String>,
 }
@@ -41,7 +43,9 @@ impl Live {
             ffi::blas_library().map(|library| Blas { library, threads_obeyed: ffi::blas_threads_obeyed() });
         let threads = std::env::var_os(crate::asked_threads::VARIABLE);
         let threads = threads.map(|value| value.to_string_lossy().into_owned());
-        let mut live = Live { host: readable.then_some(detected.host), blas, threads, ..Live::default() };
+        let variables = ffi::cuda_variables();
+        let host = readable.then_some(detected.host);
+        let mut live = Live { host, blas, threads, variables, ..Live::default() };
         if live.host.is_none() {
             live.warnings.extend(detected.warnings);
         }
@@ -53,7 +57,15 @@ impl Live {
                 }
             }
         }
+        if let Some(runtime) = live.runtime() {
+            ffi::switch_cuda(runtime, &live.variables);
+        }
         live
+    }
+
+    /// The defaults that the build's profile wants; those of a build for GPUs also where none is there.
+    pub fn runtime(&self) -> Option<&Runtime> {
+        self.build.as_ref().map(|(_, build)| &build.runtime)
     }
 
     /// Asks the NVIDIA driver, if one is loaded, for its GPUs, for whoever shows the machine.

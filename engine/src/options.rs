@@ -70,6 +70,17 @@ choice! {
     Off = "off",
 }
 
+impl From<build_info::runtime::FlashAttention> for FlashAttention {
+    fn from(mode: build_info::runtime::FlashAttention) -> Self {
+        use build_info::runtime::FlashAttention as Wanted;
+        match mode {
+            Wanted::Auto => FlashAttention::Auto,
+            Wanted::On => FlashAttention::On,
+            Wanted::Off => FlashAttention::Off,
+        }
+    }
+}
+
 choice! {
     /// Whether the device that computes the logits also chooses by them.
     DeviceSampling, "mode of device sampling", Auto:

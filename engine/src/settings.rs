@@ -67,6 +67,19 @@ impl<T> Setting<T> {
         Self { value, source }
     }
 
+    /// What the build's profile wants, where nothing but the default counts.
+    fn or_profile(self, wanted: Option<T>) -> Self {
+        match (self.source, wanted) {
+            (Source::Default, Some(value)) => Self::new(value, Source::BuildInfo),
+            _ => self,
+        }
+    }
+
+    /// What a variable of the environment says, if it says something.
+    fn unless(self, variable: Option<T>) -> Self {
+        variable.map_or(self, |value| Self::new(value, Source::Environment))
+    }
+
     fn or_default(flag: Option<T>, default: T) -> Self {
         match flag {
             Some(value) => Self::new(value, Source::Flag),
@@ -197,6 +210,10 @@ pub struct Settings {
     pub workers: Setting<Workers>,
     /// What is refused where no GPU does the work.
     pub require_gpu: Setting<RequireGpu>,
+    /// Whether ggml launches CUDA graphs.
+    pub cuda_graphs: Setting<bool>,
+    /// Whether it makes one kernel of several operations there.
+    pub cuda_fusion: Setting<bool>,
     /// The most likely token, always.
     pub greedy: Setting<bool>,
     /// Temperature.
@@ -274,6 +291,7 @@ impl Settings {
                 &none
             }
         });
+        let wanted = of_profile(requested, tuned, live, &mut warnings);
         // A policy or a number that was asked for goes before the environment.
         let asked_threads = asked_threads::read(live.threads.as_deref())?
             .filter(|_| requested.policy.is_none() && requested.decode_threads.is_none());
@@ -340,6 +358,7 @@ impl Settings {
             }
             held
         });
+        let runtime = live.runtime();
         Ok(Settings {
             warnings,
             policy,
@@ -366,18 +385,27 @@ impl Settings {
                 requested.flash_attention,
                 tuned.flash_attention,
                 FlashAttention::default(),
-            ),
-            gpu_layers: Setting::or_default(requested.gpu_layers, GpuLayers::default()),
-            n_cpu_moe: Setting::or_default(requested.n_cpu_moe, CpuMoe::default()),
+            )
+            .or_profile(wanted.flash_attention),
+            gpu_layers: Setting::or_default(requested.gpu_layers, GpuLayers::default())
+                .or_profile(wanted.gpu_layers),
+            n_cpu_moe: Setting::or_default(requested.n_cpu_moe, CpuMoe::default())
+                .or_profile(wanted.n_cpu_moe),
             fit_target: Setting::or_default(requested.fit_target, DEFAULT_FIT_TARGET),
             devices: Setting::or_default(requested.devices.clone(), Devices::default()),
             split_mode: Setting::or_default(requested.split_mode, SplitMode::default()),
             tensor_split: Setting::or_default(requested.tensor_split.clone(), TensorSplit::default()),
             main_gpu: Setting::or_default(requested.main_gpu, 0),
-            kv_offload: Setting::or_default(requested.kv_offload, true),
-            op_offload: Setting::or_default(requested.op_offload, true),
+            kv_offload: Setting::or_default(requested.kv_offload, true).or_profile(wanted.kv_offload),
+            op_offload: Setting::or_default(requested.op_offload, true).or_profile(wanted.op_offload),
             workers: Setting::or_default(requested.workers.clone(), Workers::default()),
-            require_gpu: require_gpu(requested, live),
+            require_gpu: require_gpu(requested, &wanted, live),
+            cuda_graphs: Setting::new(true, Source::Default)
+                .or_profile(runtime.and_then(|runtime| runtime.cuda_graphs))
+                .unless(live.variables.cuda_graphs),
+            cuda_fusion: Setting::new(true, Source::Default)
+                .or_profile(runtime.and_then(|runtime| runtime.cuda_fusion))
+                .unless(live.variables.cuda_fusion),
             greedy: Setting::or_default(requested.greedy, false),
             // The sampling defaults of llama.cpp's tools.
             temperature: Setting::or_default(requested.temperature, 0.8),
@@ -442,6 +470,7 @@ impl Settings {
     pub fn offload(&self) -> Offload {
         Offload {
             gpu_layers: self.gpu_layers.value,
+            is_default: self.gpu_layers.source == Source::BuildInfo,
             n_cpu_moe: self.n_cpu_moe.value,
             fit_target: self.fit_target.value,
             devices: self.devices.value.clone(),
@@ -552,6 +581,8 @@ impl Settings {
             line("op-offload", &self.op_offload, on(self.op_offload.value)),
             line("rpc", &self.workers, &self.workers.value),
             line("require-gpu", &self.require_gpu, self.require_gpu.value),
+            line("cuda-graphs", &self.cuda_graphs, on(self.cuda_graphs.value)),
+            line("cuda-fusion", &self.cuda_fusion, on(self.cuda_fusion.value)),
             line("greedy", &self.greedy, on(self.greedy.value)),
             line("temp", &self.temperature, self.temperature.value),
             line("top-k", &self.top_k, self.top_k.value),
@@ -584,6 +615,10 @@ impl Requested {
             type_k: self.type_k.or(other.type_k),
             type_v: self.type_v.or(other.type_v),
             flash_attention: self.flash_attention.or(other.flash_attention),
+            gpu_layers: self.gpu_layers.or(other.gpu_layers),
+            n_cpu_moe: self.n_cpu_moe.or(other.n_cpu_moe),
+            kv_offload: self.kv_offload.or(other.kv_offload),
+            op_offload: self.op_offload.or(other.op_offload),
             ..self.clone()
         }
     }
@@ -612,11 +647,38 @@ fn tiled(requested: &Requested, tuned: &Requested) -> Setting<bool> {
     }
 }
 
-/// A build that was made for a GPU requires one, unless it is told not to, or to leave it alone.
-fn require_gpu(requested: &Requested, live: &Live) -> Setting<RequireGpu> {
+/// What the build's profile wants: see [`build_info::Runtime`].
+fn of_profile(
+    requested: &Requested,
+    tuned: &Requested,
+    live: &Live,
+    warnings: &mut Vec<String>,
+) -> Requested {
+    let Some(runtime) = live.runtime() else { return Requested::default() };
+    let wanted = Requested {
+        gpu_layers: runtime.gpu_layers.map(GpuLayers::from),
+        n_cpu_moe: runtime.n_cpu_moe.map(CpuMoe::from),
+        kv_offload: runtime.kv_offload,
+        op_offload: runtime.op_offload,
+        flash_attention: runtime.flash_attention.map(FlashAttention::from),
+        ..Requested::default()
+    };
+    match check(&requested.or(tuned).or(&wanted)) {
+        Ok(()) => wanted,
+        Err(why) => {
+            warnings.push(format!(
+                "the defaults of this build's profile do not go with what was asked for and are left out: {why}"
+            ));
+            Requested::default()
+        }
+    }
+}
+
+/// A build that was made for a GPU requires one, unless it is told not to, or it or its profile leaves it alone.
+fn require_gpu(requested: &Requested, wanted: &Requested, live: &Live) -> Setting<RequireGpu> {
     let promised = live.build.as_ref().is_some_and(|(_, build)| promised_device(build).is_some());
-    let cpu_will_do =
-        requested.gpu_layers == Some(GpuLayers::Some(0)) || requested.devices == Some(Devices::None);
+    let layers = requested.gpu_layers.or(wanted.gpu_layers);
+    let cpu_will_do = layers == Some(GpuLayers::Some(0)) || requested.devices == Some(Devices::None);
     match (requested.require_gpu, promised && !cpu_will_do) {
         (None, true) => Setting::new(RequireGpu::Yes, Source::BuildInfo),
         (flag, _) => Setting::or_default(flag, RequireGpu::default()),
@@ -736,6 +798,7 @@ fn usage<T>(message: String) -> Result<T> {
 mod tests {
     use build_info::Host;
     use build_info::host::{Cpu, Limits, Memory, Os, Topology};
+    use build_info::runtime::Layers;
 
     use super::*;
 
@@ -867,10 +930,84 @@ mod tests {
     }
 
     #[test]
+    fn what_the_profile_wants_counts_before_the_default_alone() {
+        let mut build: build_info::BuildInfo =
+            serde_json::from_slice(include_bytes!("../../fixtures/builds/cuda-4060ti.json"))
+                .expect("a record");
+        let of = |build: &build_info::BuildInfo, flags: &Requested, tuned: Option<&Requested>| {
+            let live = Live { build: Some(("build_info.json".into(), build.clone())), ..live(4) };
+            Settings::resolve_tuned(flags, tuned, &live).expect("valid")
+        };
+        let none = Requested::default();
+        // Without the table, as older records are: as before there was one.
+        let older = of(&build, &none, None);
+        assert_eq!((older.gpu_layers.value, older.gpu_layers.source), (GpuLayers::Auto, Source::Default));
+        assert_eq!(older.require_gpu.value, RequireGpu::Yes);
+
+        build.runtime = build_info::Runtime {
+            gpu_layers: Some(Layers::All),
+            n_cpu_moe: Some(Layers::Some(3)),
+            kv_offload: Some(false),
+            op_offload: Some(false),
+            flash_attention: Some(build_info::runtime::FlashAttention::Off),
+            cuda_graphs: Some(false),
+            cuda_fusion: Some(false),
+        };
+        let profile = of(&build, &none, None);
+        let explained = profile.explain();
+        for (name, value) in [
+            ("gpu-layers", "all"),
+            ("n-cpu-moe", "3"),
+            ("kv-offload", "off"),
+            ("op-offload", "off"),
+            ("flash-attn", "off"),
+            ("cuda-graphs", "off"),
+            ("cuda-fusion", "off"),
+        ] {
+            let line = explained.iter().find(|line| line.name == name).expect("a line");
+            assert_eq!((line.value.as_str(), line.source), (value, Source::BuildInfo), "{name}");
+        }
+
+        let tuned = Requested { flash_attention: Some(FlashAttention::On), ..Requested::default() };
+        let settings = of(&build, &none, Some(&tuned));
+        let is = |setting: &Setting<FlashAttention>| (setting.value, setting.source);
+        assert_eq!(is(&settings.flash_attention), (FlashAttention::On, Source::TuningRecord));
+        let flags = Requested {
+            flash_attention: Some(FlashAttention::Auto),
+            gpu_layers: Some(GpuLayers::Some(5)),
+            kv_offload: Some(true),
+            ..Requested::default()
+        };
+        let settings = of(&build, &flags, Some(&tuned));
+        assert_eq!(is(&settings.flash_attention), (FlashAttention::Auto, Source::Flag));
+        assert_eq!(
+            (settings.gpu_layers.value, settings.gpu_layers.source),
+            (GpuLayers::Some(5), Source::Flag)
+        );
+        assert_eq!((settings.kv_offload.value, settings.kv_offload.source), (true, Source::Flag));
+        assert_eq!(settings.op_offload.source, Source::BuildInfo);
+        // What was asked for is an error without a device, what a profile wants is not.
+        assert!(profile.offload().is_default && !settings.offload().is_default);
+
+        // A quantised V cache takes flash attention.
+        let flags = Requested { type_v: Some(KvType::Q8_0), ..Requested::default() };
+        let settings = of(&build, &flags, None);
+        assert_eq!(is(&settings.flash_attention), (FlashAttention::Auto, Source::Default));
+        assert!(
+            settings.warnings.iter().any(|why| why.contains("this build's profile")),
+            "{:?}",
+            settings.warnings
+        );
+
+        build.runtime.gpu_layers = Some(Layers::Some(0));
+        assert_eq!(of(&build, &none, None).require_gpu.value, RequireGpu::No);
+    }
+
+    #[test]
     fn every_setting_is_explained() {
         let settings = Settings::resolve(&Requested::default(), &live(2)).expect("valid");
         let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-        assert_eq!(names.len(), 40);
+        assert_eq!(names.len(), 42);
         assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
     }
 }

@@ -5,8 +5,8 @@ use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use build_info::Glibc;
 use build_info::switches::{Allocator, Switches};
+use build_info::{Glibc, Runtime};
 use serde::{Deserialize, Serialize};
 
 use crate::exit;
@@ -14,6 +14,7 @@ use crate::exit;
 mod alias;
 mod glibc;
 mod overrides;
+mod runtime;
 
 pub use overrides::Override;
 
@@ -66,6 +67,8 @@ pub struct Profile {
     pub reproducible: bool,
     /// Further definitions for CMake.
     pub definitions: BTreeMap<String, String>,
+    /// What the program does by default when it runs.
+    pub runtime: Runtime,
 }
 
 macro_rules! choice {
@@ -266,6 +269,8 @@ struct File {
     reproducible: Option<bool>,
     #[serde(default)]
     definitions: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "runtime::read")]
+    runtime: Runtime,
 }
 
 /// Names of the profiles in `folder` that can be built.
@@ -393,6 +398,7 @@ fn resolve(name: String, description: String, files: &[File]) -> Result<Profile>
         cargo_profile: resolve!(cargo_profile),
         reproducible: resolve!(reproducible),
         definitions: files.iter().rev().flat_map(|file| file.definitions.clone()).collect(),
+        runtime: files.iter().fold(Runtime::default(), |own, file| own.or(&file.runtime)),
         file: name.clone(),
         sets: Vec::new(),
         alias: None,
@@ -456,6 +462,28 @@ mod tests {
         let definitions: Vec<_> = profile.definitions.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         assert_eq!(definitions, [("A", "x"), ("B", "base")]);
         assert_eq!(names(folder.path()).unwrap(), ["x"]);
+        assert!(profile.runtime.is_empty());
+    }
+
+    #[test]
+    fn a_table_of_defaults_is_inherited_key_by_key() {
+        let gpu =
+            "inherits = \"base\"\ndescription = \"x\"\n[runtime]\ngpu_layers = \"all\"\nkv_offload = true";
+        let folder = folder(&[
+            ("base", BASE),
+            ("gpu", gpu),
+            (
+                "cpu",
+                "inherits = \"gpu\"\ndescription = \"x\"\n[runtime]\ngpu_layers = 0\nflash_attention = \"off\"",
+            ),
+        ]);
+        let of = |name: &str| load(folder.path(), name).unwrap().runtime.to_string();
+        assert_eq!(of("gpu"), "gpu_layers all, kv_offload on");
+        assert_eq!(of("cpu"), "gpu_layers 0, kv_offload on, flash_attention off");
+        assert_eq!(
+            of("cpu+runtime.gpu_layers:12+runtime.flash_attention:auto"),
+            "gpu_layers 12, kv_offload on, flash_attention auto"
+        );
     }
 
     #[test]
@@ -467,13 +495,22 @@ mod tests {
             ("ring", "inherits = \"gnir\"\ndescription = \"x\""),
             ("gnir", "inherits = \"ring\"\ndescription = \"x\""),
             ("orphan", "description = \"x\""),
+            ("layers", "inherits = \"base\"\ndescription = \"x\"\n[runtime]\ngpu_layers = \"most\""),
+            ("mode", "inherits = \"base\"\ndescription = \"x\"\n[runtime]\nflash_attention = \"yes\""),
+            ("key", "inherits = \"base\"\ndescription = \"x\"\n[runtime]\nngl = 3"),
         ]);
         let cases = [
             ("typo", "unknown field `issa`"),
             ("value", "unknown variant `navite`"),
             ("ring", "in a circle: ring -> gnir -> ring"),
             ("orphan", "set `isa`"),
-            ("absent", "there are gnir, orphan, ring, typo, value"),
+            (
+                "layers",
+                "`runtime.gpu_layers`: \"most\" is no number of layers: use 0 or more, \"all\" or \"auto\"",
+            ),
+            ("mode", "`runtime.flash_attention`: unknown variant `yes`, expected one of `auto`, `on`, `off`"),
+            ("key", "`runtime` has no key `ngl`: there are gpu_layers, n_cpu_moe"),
+            ("absent", "there are gnir, key, layers, mode, orphan, ring, typo, value"),
             ("../base", "no build profile \"../base\""),
         ];
         for (name, expected) in cases {

@@ -1,7 +1,9 @@
 //! The library as a whole: its start, its version, what devices and libraries it has.
 
 use std::ffi::CStr;
+use std::sync::OnceLock;
 
+use build_info::Runtime;
 use llama_sys as sys;
 
 use super::owned;
@@ -70,6 +72,39 @@ pub fn turn_off_tiled() {
     // SAFETY: at this time nothing but the thread that waits for signals runs beside this one, and it reads no
     // environment; llama.cpp's threads are made later.
     unsafe { std::env::set_var(TILED, "0") }
+}
+
+/// ggml's variables for CUDA, as it reads them: graphs are off where the first is there, operations stay apart where the second
+/// is another number than 0.
+const CUDA: [&str; 2] = ["GGML_CUDA_DISABLE_GRAPHS", "GGML_CUDA_DISABLE_FUSION"];
+
+/// What they say as the process began; a later call tells the same, whatever [`switch_cuda`] made of them.
+pub fn cuda_variables() -> Runtime {
+    static AT_START: OnceLock<Runtime> = OnceLock::new();
+    let read = || {
+        let [graphs, fusion] = CUDA.map(|name| std::env::var(name).ok());
+        let is_number = |value: String| value.trim().parse::<i64>().is_ok_and(|number| number != 0);
+        Runtime {
+            cuda_graphs: graphs.map(|_| false),
+            cuda_fusion: fusion.map(|value| !is_number(value)),
+            ..Runtime::default()
+        }
+    };
+    AT_START.get_or_init(read).clone()
+}
+
+/// Sets those that `wanted` turns off and `said`, the user's, says nothing of. ggml looks at them once, at the first graph.
+pub fn switch_cuda(wanted: &Runtime, said: &Runtime) {
+    let off = [
+        wanted.cuda_graphs == Some(false) && said.cuda_graphs.is_none(),
+        wanted.cuda_fusion == Some(false) && said.cuda_fusion.is_none(),
+    ];
+    for (name, _) in CUDA.into_iter().zip(off).filter(|(name, off)| *off && std::env::var_os(name).is_none())
+    {
+        // SAFETY: once, when the machine is first looked at: nothing but the thread that waits for signals runs beside this
+        // one, and it reads no environment.
+        unsafe { std::env::set_var(name, "1") }
+    }
 }
 
 /// The variable that ggml's tiled kernels look at.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use build_info::runtime::Layers;
+
 /// How many layers of a model go to devices, counted from the last one; the output counts as one more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuLayers {
@@ -39,6 +41,16 @@ impl fmt::Display for GpuLayers {
             GpuLayers::Auto => f.pad("auto"),
             GpuLayers::All => f.pad("all"),
             GpuLayers::Some(layers) => fmt::Display::fmt(layers, f),
+        }
+    }
+}
+
+impl From<Layers> for GpuLayers {
+    fn from(layers: Layers) -> Self {
+        match layers {
+            Layers::Auto => GpuLayers::Auto,
+            Layers::All => GpuLayers::All,
+            Layers::Some(layers) => GpuLayers::Some(layers),
         }
     }
 }
@@ -109,6 +121,16 @@ impl fmt::Display for CpuMoe {
             CpuMoe::Auto => f.pad("auto"),
             CpuMoe::All => f.pad("all"),
             CpuMoe::Some(layers) => fmt::Display::fmt(layers, f),
+        }
+    }
+}
+
+impl From<Layers> for CpuMoe {
+    fn from(layers: Layers) -> Self {
+        match layers {
+            Layers::Auto => CpuMoe::Auto,
+            Layers::All => CpuMoe::All,
+            Layers::Some(layers) => CpuMoe::Some(layers),
         }
     }
 }

@@ -23,6 +23,9 @@ pub const DEFAULT_FIT_TARGET: Bytes = Bytes::mib(512);
 pub struct Offload {
     /// How many layers go to devices.
     pub gpu_layers: GpuLayers,
+    /// Whether it is a default of the build's profile, which is no error where there is no device: whether one is required is
+    /// another question.
+    pub is_default: bool,
     /// Of how many layers of a mixture the experts stay on the host.
     pub n_cpu_moe: CpuMoe,
     /// What stays free on each device, where the number of layers is found.
@@ -45,6 +48,7 @@ impl Default for Offload {
     fn default() -> Self {
         Self {
             gpu_layers: GpuLayers::default(),
+            is_default: false,
             n_cpu_moe: CpuMoe::default(),
             fit_target: DEFAULT_FIT_TARGET,
             devices: Devices::default(),

@@ -136,6 +136,7 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
 /// What asks for a device, if anything does.
 fn needs_a_device(offload: &Offload) -> Option<String> {
     match offload.gpu_layers {
+        _ if offload.is_default => {}
         GpuLayers::All => return Some("--gpu-layers all".to_string()),
         GpuLayers::Some(layers) if layers > 0 => return Some(format!("--gpu-layers {layers}")),
         _ => {}
@@ -260,6 +261,21 @@ mod tests {
         let placed = choose(&Offload::default(), &[cpu()], false).expect("valid");
         assert_eq!((placed.list.as_ref(), placed.is_offloaded(), placed.layers_of(32)), (None, false, 0));
         assert!(placed.host_buffers);
+    }
+
+    #[test]
+    fn what_a_profile_wants_is_no_error_where_there_is_no_device() {
+        let wanted = Offload { gpu_layers: GpuLayers::All, is_default: true, ..Offload::default() };
+        let asked = Offload { is_default: false, ..wanted.clone() };
+        for devices in [Devices::Auto, Devices::None] {
+            let on = |offload: &Offload, all: &[Device]| {
+                choose(&Offload { devices: devices.clone(), ..offload.clone() }, all, false)
+            };
+            let placed = on(&wanted, &[cpu()]).expect("the CPU alone");
+            assert_eq!((placed.is_offloaded(), placed.layers_of(32)), (false, 0));
+            assert!(on(&asked, &[cpu()]).is_err_and(|why| why.contains("--gpu-layers all")));
+        }
+        assert_eq!(choose(&wanted, &machine(), false).expect("devices").layers_of(32), 33);
     }
 
     #[test]

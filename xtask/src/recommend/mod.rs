@@ -108,9 +108,12 @@ pub fn recommend(question: &Question<'_>) -> Recommendation {
     let offload = Offload::of(model, host, n_ctx, n_ubatch);
     let quantisation =
         quant::advise(model, host, roofline, threads.0, &fit.need, n_ubatch, fit.memory.usable);
+    let build = variant::choose(model, host, offload.as_ref(), profiles);
+    let on_gpu = build.planned.is_none() && offload.as_ref().is_some_and(Offload::is_whole);
+    let runs = on_gpu || fit.verdict < Verdict::DoesNotFit;
     Recommendation {
-        build: variant::choose(model, host, offload.as_ref(), profiles),
-        command: (fit.verdict < Verdict::DoesNotFit).then(|| runtime.command(question.path)),
+        command: runs.then(|| runtime.command(question.path, build.profile, on_gpu)),
+        build,
         speed: Speed::of(model, roofline, threads, n_ctx, fit.verdict),
         notes: notes(question, &fit, &runtime, offload.as_ref()),
         host: HostSummary { cpu: host.cpu.name.clone(), cores: budget.cores, bound_by: budget.bound_by },

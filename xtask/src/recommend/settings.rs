@@ -130,15 +130,20 @@ impl Runtime {
         }
     }
 
-    /// The command that runs the model in `path` so.
-    pub fn command(&self, path: &str) -> String {
+    /// The command that runs the model in `path` so, with the build of `profile`. What it says of the CPU is left out where the
+    /// model is wholly on a GPU; which layers go there is the profile's default.
+    pub fn command(&self, path: &str, profile: &str, on_gpu: bool) -> String {
         // Only a zero byte cannot be quoted, and no path has one.
         let path = shlex::try_quote(path).unwrap_or(path.into());
-        let mut flags: Vec<String> = ["anneal", "run", "-m", &path].map(String::from).to_vec();
+        let anneal = format!("target/anneal/{profile}/bin/anneal");
+        let mut flags: Vec<String> = [&anneal, "run", "-m", &path].map(String::from).to_vec();
         let mut put = |flag: &str, value: String| flags.extend([flag.to_string(), value]);
         put("-c", self.n_ctx.value.to_string());
         put("-b", self.n_batch.value.to_string());
         put("--ubatch-size", self.n_ubatch.value.to_string());
+        if on_gpu {
+            return flags.join(" ");
+        }
         put("-t", self.decode_threads.value.to_string());
         put("--threads-batch", self.prefill_threads.value.to_string());
         put("--load-mode", self.load_mode().to_string());

@@ -82,7 +82,10 @@ fn every_machine_gets_an_answer_for_a_dense_model_and_for_a_mixture() {
         for model in ["llama-3.1-8b", "qwen3-30b-a3b"] {
             let text = answer(&shape(model, "Q4_K_M"), &host, None, None).to_string();
             let long: Vec<&str> = text.lines().filter(|line| line.chars().count() > 80).collect();
-            assert!(long.iter().all(|line| line.starts_with("anneal run")), "{long:?}");
+            assert!(
+                long.iter().all(|line| line.starts_with("target/anneal/native/bin/anneal run")),
+                "{long:?}"
+            );
             insta::assert_snapshot!(format!("{model}@{name}"), text);
         }
     }
@@ -336,7 +339,7 @@ fn a_context_that_does_not_fit_is_shortened_unless_it_was_asked_for() {
     let own = answer(&model, &host, None, None);
     assert_eq!((own.runtime.n_ctx.value, own.fit.verdict), (1024, Verdict::FitsWithoutRepack));
     let command = own.command.expect("a command");
-    assert!(command.starts_with("anneal run -m 'a model.gguf' -c"), "{command}");
+    assert!(command.starts_with("target/anneal/native/bin/anneal run -m 'a model.gguf' -c"), "{command}");
     assert!(!own.runtime.repack.value && command.contains("-c 1024 ") && command.ends_with("--no-repack"));
     let asked = answer(&model, &host, None, Some(30_000));
     assert_eq!((asked.runtime.n_ctx.value, asked.fit.verdict), (30_208, Verdict::StreamsFromDisk));
@@ -431,6 +434,22 @@ fn a_build_is_chosen_among_those_that_are_there() {
     let offload = Offload::of(&model, &small, 4096, 512);
     let advice = variant::choose(&model, &small, offload.as_ref(), &profiles());
     assert_eq!(advice.planned, Some("cpu-hybrid"));
+}
+
+#[test]
+fn the_command_runs_the_build_that_was_chosen_and_leaves_the_cpu_out_where_it_does_nothing() {
+    let (host, presets) = (host("ryzen-7950x-4060ti"), presets());
+    let profiles = ["native", "cuda-dense", "cuda-hybrid"].map(String::from);
+    let command = |model: &str| {
+        let (model, path) = (shape(model, "Q4_K_M"), "m.gguf");
+        let (host, presets, profiles) = (&host, &presets[..], &profiles[..]);
+        let question = Question { model: &model, path, host, roofline: None, presets, profiles, n_ctx: None };
+        recommend(&question).command.unwrap()
+    };
+    let whole = command("llama-3.1-8b");
+    assert_eq!(whole, "target/anneal/cuda-dense/bin/anneal run -m m.gguf -c 4096 -b 2048 --ubatch-size 512");
+    let part = command("qwen2.5-32b");
+    assert!(part.starts_with("target/anneal/cuda-hybrid/bin/anneal run ") && part.contains(" -t "), "{part}");
 }
 
 #[test]

@@ -182,6 +182,7 @@ impl<'a> Build<'a> {
         if !hostname {
             without_hostname(&improved, &mut info).ok()?;
         }
+        record::renew_defaults(&improved, &mut info, self.plan).ok()?;
         Some(Outcome { info, folder, built: false })
     }
 
@@ -192,6 +193,7 @@ impl<'a> Build<'a> {
             if !hostname {
                 without_hostname(&self.folder, &mut info)?;
             }
+            record::renew_defaults(&self.folder, &mut info, self.plan)?;
             return Ok(Outcome { info, folder, built: false });
         }
         let flags = self.up_to_smoke_test()?;

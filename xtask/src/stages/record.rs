@@ -11,6 +11,7 @@ use build_info::record::{
 use build_info::{Bytes, Policy, threads};
 use serde::Deserialize;
 
+use super::folder::Folder;
 use super::{Build, audit, blas, gate, openmp, smoke, switches, variants};
 use crate::fs;
 use crate::plan::{Cross, CudaPlan, Plan};
@@ -55,6 +56,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         blas: blas::verify(build)?,
         cuda: plan.cuda.as_ref().map(cuda),
         threading: if openmp { Threading::Openmp } else { Threading::Threadpool },
+        runtime: plan.runtime.clone(),
         lto: plan.lto.mode.to_string(),
         base_plan: plan.variant.as_ref().map(|variant| variant.base.clone()),
         pgo: None,
@@ -72,6 +74,20 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         from_store: None,
         notes: plan.notes.clone(),
     })
+}
+
+/// Puts the run-time defaults of `plan` into the record of the finished build in `folder`, which was made of this plan or from
+/// it: nothing of them is compiled, so a profile that wants others takes no other program.
+pub fn renew_defaults(folder: &Folder, info: &mut BuildInfo, plan: &Plan) -> Result<()> {
+    if info.runtime == plan.runtime {
+        return Ok(());
+    }
+    info.runtime = plan.runtime.clone();
+    // What BOLT makes of this build later begins with the plan that lies there.
+    if let Ok(own) = Plan::read(folder.path(), &info.plan_hash) {
+        folder.write_plan(&Plan { runtime: plan.runtime.clone(), ..own })?;
+    }
+    folder.write_record(info)
 }
 
 /// What the guard in the program checks: the plan's list, and what rustc may have used beyond it.
@@ -174,4 +190,31 @@ fn artifacts(build: &Build, variants: &[CpuVariant]) -> Result<Vec<Artifact>> {
 fn artifact(file: &Path, name: &Path) -> Result<Artifact> {
     let size = std::fs::metadata(file).with_context(|| format!("cannot look at {}", file.display()))?.len();
     Ok(Artifact { path: name.to_path_buf(), size: Bytes(size), sha256: fs::digest_file(file)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::reference_plan;
+
+    #[test]
+    fn another_default_takes_another_record_and_no_other_build() {
+        let temp = tempfile::tempdir().unwrap();
+        let folder = Folder::create(temp.path()).unwrap();
+        let plan = reference_plan("native");
+        let record = include_bytes!("../../../fixtures/builds/cuda-4060ti.json");
+        let mut info = BuildInfo::parse(record, temp.path()).unwrap();
+        info.plan_hash = plan.hash();
+        folder.write_plan(&plan).unwrap();
+
+        renew_defaults(&folder, &mut info, &plan).unwrap();
+        assert!(!folder.build_info().exists(), "nothing is written where nothing changes");
+
+        let mut other = plan.clone();
+        other.runtime.op_offload = Some(false);
+        assert_eq!((other.hash(), other.folder_name()), (plan.hash(), plan.folder_name()));
+        renew_defaults(&folder, &mut info, &other).unwrap();
+        assert_eq!(BuildInfo::read(&folder.build_info()).unwrap().runtime, other.runtime);
+        assert_eq!(Plan::read(folder.path(), &plan.hash()).unwrap().runtime, other.runtime);
+    }
 }

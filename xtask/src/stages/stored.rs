@@ -134,6 +134,7 @@ impl Build<'_> {
             threads,
             host,
             cmake_flags: self.plan.cmake_flags(),
+            runtime: self.plan.runtime.clone(),
             stages: times,
             smoke: smoke::result(self),
             notes: self.plan.notes.clone(),

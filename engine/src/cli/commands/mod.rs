@@ -41,13 +41,13 @@ use crate::split::Layouts;
 use build_info::words;
 
 /// llama.cpp's short flags of several letters, which clap would take for several flags.
-const LLAMA_FLAGS: [&str; 15] = [
+const LLAMA_FLAGS: [&str; 16] = [
     "-tb", "-ub", "-ctk", "-ctv", "-fa", "-pg", "-lm", "-ngl", "-ncmoe", "-fitt", "-dev", "-sm", "-ts",
-    "-mg", "-nkvo",
+    "-mg", "-kvo", "-nkvo",
 ];
 
 /// Said at the end of the help of the commands that take them.
-const LLAMA_FLAGS_HELP: &str = "llama.cpp's spellings -tb, -ub, -ctk, -ctv, -fa, -lm, -pg, -ngl, -ncmoe, -fitt, -dev, -sm, -ts, -mg and -nkvo are taken too.";
+const LLAMA_FLAGS_HELP: &str = "llama.cpp's spellings -tb, -ub, -ctk, -ctv, -fa, -lm, -pg, -ngl, -ncmoe, -fitt, -dev, -sm, -ts, -mg, -kvo and -nkvo are taken too.";
 
 /// `-ub` as `--ub`, an alias of the flag.
 pub fn long_form(argument: OsString) -> OsString {

@@ -13,7 +13,7 @@ use super::flags::whole;
 #[command(next_help_heading = "Devices")]
 pub struct OffloadFlags {
     /// Layers on devices beside the CPU, from the last one on: a number, all, or auto (as many as find room)
-    /// [default: auto]
+    /// [default: the build's, see `anneal info`, else auto]
     #[arg(long, visible_alias = "ngl", value_name = "N")]
     pub gpu_layers: Option<GpuLayers>,
     /// Of a mixture of experts: layers, from the first one on, whose experts stay in the host's memory: a number, all, or auto
@@ -36,11 +36,17 @@ pub struct OffloadFlags {
     /// With --split-mode none: the device that has all of it, counted from 0 [default: 0]
     #[arg(long, visible_alias = "mg", value_name = "N", value_parser = whole("0 or more, the place among the devices"))]
     pub main_gpu: Option<u32>,
+    /// Keep K and V where their layers are, whatever the build's profile says [default]
+    #[arg(long, visible_alias = "kvo", overrides_with = "no_kv_offload")]
+    pub kv_offload: bool,
     /// Keep K and V in the host's memory
-    #[arg(long, visible_alias = "nkvo")]
+    #[arg(long, visible_alias = "nkvo", overrides_with = "kv_offload")]
     pub no_kv_offload: bool,
+    /// Let devices also compute on weights in the host's memory, whatever the build's profile says [default]
+    #[arg(long, overrides_with = "no_op_offload")]
+    pub op_offload: bool,
     /// Let devices compute on nothing but what lies in their memory
-    #[arg(long)]
+    #[arg(long, overrides_with = "op_offload")]
     pub no_op_offload: bool,
     /// Workers whose devices take layers as well, see `anneal worker`; in a build with RPC
     #[arg(long, value_name = "HOST:PORT,…")]
@@ -57,8 +63,13 @@ impl OffloadFlags {
         requested.split_mode = self.split_mode;
         requested.tensor_split = self.tensor_split.clone();
         requested.main_gpu = self.main_gpu;
-        requested.kv_offload = self.no_kv_offload.then_some(false);
-        requested.op_offload = self.no_op_offload.then_some(false);
+        requested.kv_offload = either(self.kv_offload, self.no_kv_offload);
+        requested.op_offload = either(self.op_offload, self.no_op_offload);
         requested.workers = self.rpc.clone();
     }
+}
+
+/// What a flag and its opposite ask for, of which the later one counts.
+fn either(on: bool, off: bool) -> Option<bool> {
+    (on || off).then_some(on)
 }

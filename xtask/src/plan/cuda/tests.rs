@@ -1,9 +1,11 @@
+use build_info::Runtime;
 use build_info::host::Gpu as Card;
 use toolchain::CompilerKind;
 
 use super::super::tests::{host, plan_of, profile};
 use super::*;
 use crate::commands::plan::reference_toolchain;
+use crate::plan::Plan;
 use crate::profile::Profile;
 
 /// The variants of docs/src/guide/cuda.md.
@@ -188,5 +190,51 @@ fn builds_without_gpus_have_nothing_of_it_and_refuse_its_keys() {
     for keys in ["cuda-dense+linkage:shared", "cuda-dense+compiler:zig+glibc:2.28"] {
         let error = plan_of(&profile(keys), &machine(&[H200]), &toolchain).unwrap_err();
         assert_eq!(exit::code_of(&error), 2, "{keys}: {error:#}");
+    }
+}
+
+#[test]
+fn what_a_variant_does_at_run_time_is_in_its_plan_and_makes_no_other_build() {
+    let toolchain = reference_toolchain("x86_64").unwrap();
+    let of = |name: &str| plan_of(&profile(name), &machine(&[RTX_4060_TI]), &toolchain).unwrap();
+    let layers = |name: &str| of(name).runtime.gpu_layers.unwrap().to_string();
+    let expected = ["all", "all", "all", "auto", "auto", "0"];
+    assert_eq!(VARIANTS.map(layers), expected, "docs/src/guide/cuda.md has them in a table");
+    let dense = of("cuda-dense");
+    for name in VARIANTS {
+        // They differ in nothing else, as the page says.
+        let runtime = Runtime { gpu_layers: dense.runtime.gpu_layers, ..of(name).runtime };
+        assert_eq!(runtime, dense.runtime, "{name}");
+    }
+    let mut other = dense.clone();
+    other.runtime = Runtime::default();
+    assert_eq!(other.hash(), dense.hash());
+    let json = serde_json::to_value(&dense).unwrap();
+    assert_eq!(json["runtime"]["gpu_layers"], "all");
+    assert_eq!(serde_json::from_value::<Plan>(json).unwrap().runtime, dense.runtime);
+    let native = serde_json::to_value(of("native")).unwrap();
+    assert_eq!(native.get("runtime"), None);
+}
+
+#[test]
+fn defaults_that_a_build_cannot_obey_are_refused() {
+    let toolchain = reference_toolchain("x86_64").unwrap();
+    let cases = [
+        ("native+runtime.gpu_layers:all", Some("`runtime.gpu_layers = all` takes `gpu = \"cuda\"`")),
+        ("native+runtime.gpu_layers:3", Some("give --gpu-layers beside --rpc")),
+        ("native+runtime.cuda_graphs:false", Some("take `gpu = \"cuda\"`")),
+        ("native+runtime.gpu_layers:0+runtime.flash_attention:off", None),
+        ("cuda-trimmed+runtime.flash_attention:on", Some("the GPU has no kernel for it")),
+        ("cuda-dense+runtime.flash_attention:on+runtime.cuda_fusion:false", None),
+    ];
+    for (keys, words) in cases {
+        let plan = plan_of(&profile(keys), &machine(&[H200]), &toolchain);
+        match words {
+            None => assert!(!plan.unwrap().runtime.is_empty(), "{keys}"),
+            Some(words) => {
+                let error = plan.unwrap_err();
+                assert!(exit::code_of(&error) == 2 && error.to_string().contains(words), "{keys}: {error:#}");
+            }
+        }
     }
 }
