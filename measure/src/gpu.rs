@@ -336,6 +336,7 @@ mod tests {
             sm_mhz: Some(mhz),
             memory_used: Some(memory),
             joules: Some(joules),
+            ..Sample::default()
         };
         let mut card = Card::new("x");
         card.add(Ok(sample(0.0, 70.0, 345, 10, 1.0)));
