@@ -77,6 +77,14 @@ impl GpuWatch {
         })
     }
 
+    /// As [`GpuWatch::start`] with the system's driver; with another, that one.
+    pub fn of(place: &Place) -> Option<Self> {
+        match place {
+            Place::System => Self::start(),
+            Place::At(_) => Some(Self::at(place.clone(), EVERY)),
+        }
+    }
+
     /// The same with the library at `place`, which is started and ended with it.
     pub fn at(place: Place, every: Duration) -> Self {
         Self::with(every, move |looks| {
@@ -336,6 +344,7 @@ mod tests {
             sm_mhz: Some(mhz),
             memory_used: Some(memory),
             joules: Some(joules),
+            ..Sample::default()
         };
         let mut card = Card::new("x");
         card.add(Ok(sample(0.0, 70.0, 345, 10, 1.0)));

@@ -13,6 +13,7 @@ pub mod schedule;
 pub mod stats;
 pub mod stopping;
 pub mod throttling;
+pub mod trace;
 pub mod usage;
 
 pub use anchor::{Anchor, Judgement, floor};
@@ -23,4 +24,5 @@ pub use objective::Objective;
 pub use race::Race;
 pub use stats::{FEWEST_PAIRS, Ratio, median, quantile, ratio};
 pub use stopping::{Rule, Stop};
+pub use trace::{Trace, TraceWatch};
 pub use usage::{Usage, UsageWatch};

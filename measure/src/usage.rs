@@ -83,6 +83,11 @@ impl UsageWatch {
         Self::of(pid.to_string(), Path::new("/"), GpuWatch::start())
     }
 
+    /// The same, with GPUs that are watched otherwise than by the system's driver.
+    pub fn process_beside(pid: u32, gpus: Option<GpuWatch>) -> Self {
+        Self::of(pid.to_string(), Path::new("/"), gpus)
+    }
+
     fn of(process: String, root: &Path, gpus: Option<GpuWatch>) -> Self {
         let first = Reading::take(root, &process);
         Self { root: root.to_path_buf(), process, started: Instant::now(), first, gpus }
@@ -145,11 +150,6 @@ impl Reading {
         };
         let count = |pick: fn(&Stat) -> u64| stat.map(|(now, then)| pick(&now).saturating_sub(pick(&then)));
         let switches = self.switches.zip(before.switches);
-        let share = |(now, then): (&(u64, u64), &(u64, u64))| {
-            let all = now.1.saturating_sub(then.1);
-            if all == 0 { 0.0 } else { now.0.saturating_sub(then.0) as f64 / all as f64 }
-        };
-        let same_cpus = self.cores.len() == before.cores.len();
         Usage {
             seconds: 0.0,
             cpu_user: ticks(|stat| stat.user),
@@ -159,11 +159,7 @@ impl Reading {
             minor_faults: count(|stat| stat.minor),
             major_faults: count(|stat| stat.major),
             peak_memory: self.peak,
-            cores: if same_cpus {
-                self.cores.iter().zip(&before.cores).map(share).collect()
-            } else {
-                Vec::new()
-            },
+            cores: shares(&before.cores, &self.cores),
             throttled_periods: self.throttling.since(&before.throttling),
             joules: joules(&self.energy, &before.energy),
             gpus: Vec::new(),
@@ -197,7 +193,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
 }
 
 /// Busy and all ticks of each CPU (proc_stat(5)).
-fn cores(text: &str) -> Vec<(u64, u64)> {
+pub(crate) fn cores(text: &str) -> Vec<(u64, u64)> {
     let lines = text.lines().skip(1).take_while(|line| line.starts_with("cpu"));
     lines
         .filter_map(|line| {
@@ -207,6 +203,18 @@ fn cores(text: &str) -> Vec<(u64, u64)> {
             (times.len() == 8).then(|| (all - times[3] - times[4], all))
         })
         .collect()
+}
+
+/// Share of the time between two readings that each CPU was busy; nothing where one came or went meanwhile.
+pub(crate) fn shares(before: &[(u64, u64)], now: &[(u64, u64)]) -> Vec<f64> {
+    if before.len() != now.len() {
+        return Vec::new();
+    }
+    let share = |(now, then): (&(u64, u64), &(u64, u64))| {
+        let all = now.1.saturating_sub(then.1);
+        if all == 0 { 0.0 } else { now.0.saturating_sub(then.0) as f64 / all as f64 }
+    };
+    now.iter().zip(before).map(share).collect()
 }
 
 /// `intel-rapl:N`, which AMD's driver is called as well: one a package. `intel-rapl:N:M` are parts of it.

@@ -15,7 +15,8 @@ typedef struct {
 
 typedef struct Device {
     char name[96], uuid[96];
-    Series capability, total, used, utilisation, power, clock, energy, handle, mig, mode, most_sm, most_memory, bus;
+    Series capability, total, used, utilisation, power, clock, energy, handle, mig, mode, most_sm, most_memory, bus,
+        throttling, received, sent;
     int instances;
     struct Device *parts[8];
 } Device;
@@ -90,6 +91,9 @@ static void read_script(void) {
         else if (!strcmp(word, "milliwatts")) series(&device->power, rest);
         else if (!strcmp(word, "mhz")) series(&device->clock, rest);
         else if (!strcmp(word, "millijoules")) series(&device->energy, rest);
+        else if (!strcmp(word, "throttling")) series(&device->throttling, rest);
+        else if (!strcmp(word, "pcie-received")) series(&device->received, rest);
+        else if (!strcmp(word, "pcie-sent")) series(&device->sent, rest);
         else if (!strcmp(word, "handle")) series(&device->handle, rest);
         else if (!strcmp(word, "most-sm-mhz")) series(&device->most_sm, rest);
         else if (!strcmp(word, "most-memory-mhz")) series(&device->most_memory, rest);
@@ -117,6 +121,7 @@ int nvmlShutdown(void) {
 
 const char *nvmlErrorString(int code) {
     switch (code) {
+    case 3: return "Not Supported";
     case 4: return "Insufficient Permissions";
     case 9: return "Driver Not Loaded";
     case 15: return "GPU is lost";
@@ -196,11 +201,22 @@ int nvmlDeviceGetMaxClockInfo(Device *device, int type, unsigned *mhz) {
     return type == 1 ? number(&device->most_sm, mhz) : type == 2 ? number(&device->most_memory, mhz) : 2;
 }
 int nvmlDeviceGetMemoryBusWidth(Device *device, unsigned *bits) { return number(&device->bus, bits); }
-int nvmlDeviceGetTotalEnergyConsumption(Device *device, unsigned long long *millijoules) {
+static int longer(Series *from, unsigned long long *into) {
     long long value;
-    int error = take(&device->energy, &value);
-    if (!error) *millijoules = (unsigned long long)value;
+    int error = take(from, &value);
+    if (!error) *into = (unsigned long long)value;
     return error;
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(Device *device, unsigned long long *millijoules) {
+    return longer(&device->energy, millijoules);
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(Device *device, unsigned long long *bits) {
+    return longer(&device->throttling, bits);
+}
+// Without the 20 ms that a driver takes.
+int nvmlDeviceGetPcieThroughput(Device *device, int direction, unsigned *kilobytes) {
+    return number(direction == 0 ? &device->sent : &device->received, kilobytes);
 }
 int nvmlDeviceGetMigMode(Device *device, unsigned *now, unsigned *after) {
     int error = number(&device->mig, now);

@@ -12,6 +12,8 @@
 //!   total 143771                memory in MiB; `used` the same
 //!   utilisation 0 90 95 -15     one a call, the last again and again; a negative one is an error, here a lost card
 //!   milliwatts 70000 500000     power; `mhz` the clock, `millijoules` the energy
+//!   throttling 4                bits of what holds its clocks back
+//!   pcie-received 800 750 -15   KB a second that come to it; `pcie-sent` the same of those that leave
 //!   most-memory-mhz 3201        highest clock of the memory; `most-sm-mhz`, `bus-bits` the other limits
 //!   handle -4                   what looking it up ends with
 //!   mig 1                       MIG is on

@@ -28,6 +28,43 @@ pub struct Sample {
     pub sm_mhz: Option<u32>,
     /// Joules since the driver was loaded.
     pub joules: Option<f64>,
+    /// What holds the clocks back.
+    pub throttling: Option<Throttling>,
+}
+
+/// What holds a card's clocks back: the bits of `nvmlClocksEventReasons`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Throttling(pub u64);
+
+impl Throttling {
+    /// `SwPowerCap` and `HwPowerBrakeSlowdown`.
+    const POWER: u64 = 0x4 | 0x80;
+
+    /// `SwThermalSlowdown` and `HwThermalSlowdown`.
+    const HEAT: u64 = 0x20 | 0x40;
+
+    /// `HwSlowdown`: power or heat, as older cards tell.
+    const HARDWARE: u64 = 0x8;
+
+    /// In a word, where it is for want of power or for heat. That a card idles, or that somebody has set its clocks, holds
+    /// nothing back.
+    pub fn why(self) -> Option<&'static str> {
+        match self.0 {
+            bits if bits & Self::HEAT != 0 => Some("heat"),
+            bits if bits & Self::POWER != 0 => Some("power"),
+            bits if bits & Self::HARDWARE != 0 => Some("power or heat"),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes a second over PCIe, in the 20 ms in which they were counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pcie {
+    /// Those that the card received: from the host, or from another card.
+    pub received: f64,
+    /// Those that it sent.
+    pub sent: f64,
 }
 
 /// What a card can do at most. What it does not tell is `None`.
@@ -96,6 +133,12 @@ const SM: c_uint = 1;
 /// `NVML_CLOCK_MEM`.
 const MEMORY: c_uint = 2;
 
+/// `NVML_PCIE_UTIL_TX_BYTES`: as the card sees it.
+const SENT: c_uint = 0;
+
+/// `NVML_PCIE_UTIL_RX_BYTES`.
+const RECEIVED: c_uint = 1;
+
 /// Room for a text: NVML's largest constants are 96 bytes.
 const ROOM: usize = 256;
 
@@ -139,6 +182,8 @@ pub(crate) struct Functions {
     clock: Option<Clock>,
     most_clock: Option<Clock>,
     bus_width: Option<DeviceNumber>,
+    throttling: Option<DeviceLong>,
+    pcie: Option<Clock>,
     error_string: Option<ErrorString>,
 }
 
@@ -192,6 +237,10 @@ impl Functions {
             clock: find!("nvmlDeviceGetClockInfo"),
             most_clock: find!("nvmlDeviceGetMaxClockInfo"),
             bus_width: find!("nvmlDeviceGetMemoryBusWidth"),
+            // The second is what it was called before driver 535, and all have it.
+            throttling: find!("nvmlDeviceGetCurrentClocksEventReasons")
+                .or(find!("nvmlDeviceGetCurrentClocksThrottleReasons")),
+            pcie: find!("nvmlDeviceGetPcieThroughput"),
             error_string: find!("nvmlErrorString"),
         })
     }
@@ -317,6 +366,17 @@ impl Functions {
         Limits { sm_mhz: clock(SM), memory_mhz: clock(MEMORY), memory_bus_bits: self.bus_width.and_then(bus) }
     }
 
+    /// Waits 20 ms for each direction while the driver counts. It tells KB, which are taken as 1,000 bytes.
+    pub fn pcie(&self, Handle(device): Handle) -> Result<Pcie, u32> {
+        let pcie = self.pcie.ok_or(code::FUNCTION_NOT_FOUND)?;
+        let counted = |direction: c_uint| {
+            // SAFETY: a place for the number.
+            number(|place| unsafe { pcie(device, direction, place) })
+                .map(|kilobytes| 1e3 * f64::from(kilobytes))
+        };
+        Ok(Pcie { received: counted(RECEIVED)?, sent: counted(SENT)? })
+    }
+
     /// An error where all that the library can ask failed, and not only for want of such a figure.
     pub fn sample(&self, handle @ Handle(device): Handle) -> Result<Sample, u32> {
         let mut failed = None;
@@ -353,6 +413,13 @@ impl Functions {
             // SAFETY: a place for the number.
             if done(unsafe { energy(device, &mut millijoules) }).is_ok() {
                 sample.joules = Some(millijoules as f64 / 1e3);
+            }
+        }
+        if let Some(throttling) = self.throttling {
+            let mut bits = 0;
+            // SAFETY: a place for the number.
+            if done(unsafe { throttling(device, &mut bits) }).is_ok() {
+                sample.throttling = Some(Throttling(bits));
             }
         }
         match failed {

@@ -18,7 +18,7 @@ pub mod fake;
 use std::path::{Path, PathBuf};
 
 pub use fault::Fault;
-pub use ffi::{ComputeMode, Limits, Memory, Sample};
+pub use ffi::{ComputeMode, Limits, Memory, Pcie, Sample, Throttling};
 pub use visible::{Identity, Selection};
 
 use ffi::{Functions, Handle};
@@ -167,6 +167,14 @@ impl Device<'_> {
     /// Only where the card answers nothing any more; a figure that it does not have is absent.
     pub fn sample(&self) -> Result<Sample, Fault> {
         self.nvml.functions.sample(self.handle).map_err(|code| self.fault("state", code))
+    }
+
+    /// What goes over PCIe now. Takes 40 ms, in which the driver counts: not for whoever must not wait.
+    ///
+    /// # Errors
+    /// Where it is not told: in a virtual machine with a part of a card (vGPU), or by an old card.
+    pub fn pcie(&self) -> Result<Pcie, Fault> {
+        self.nvml.functions.pcie(self.handle).map_err(|code| self.fault("PCIe traffic", code))
     }
 
     /// What it can do at most.

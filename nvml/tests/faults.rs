@@ -1,7 +1,7 @@
 //! Each way in which the driver's library fails, with a library that does.
 
 use nvml::fake::Fake;
-use nvml::{ComputeMode, Fault, Nvml, Place};
+use nvml::{ComputeMode, Fault, Nvml, Pcie, Place, Throttling};
 
 const H200: &str =
     "driver 570.133.20\ndevice\n name NVIDIA H200\n uuid GPU-1111\n capability 9 0\n total 143771\n";
@@ -41,6 +41,35 @@ fn cards_and_their_figures_are_read() {
         assert_eq!(fake.starts_and_ends(), (1, 0));
     }
     assert_eq!(fake.starts_and_ends(), (1, 1));
+}
+
+#[test]
+fn what_goes_over_pcie_and_what_holds_clocks_back_is_told_where_the_driver_tells() {
+    // The second look: heat. The bits are NVML's.
+    let script =
+        format!("{H200} used 1\n throttling 1 4 {}\n pcie-received 800 -15\n pcie-sent 12\n", 0x20 | 4);
+    let fake = Fake::new(&script);
+    let nvml = Nvml::start(&fake.place()).unwrap();
+    let devices = nvml.devices().unwrap();
+    let card = devices[0].as_ref().unwrap();
+    let why = || card.sample().unwrap().throttling.and_then(Throttling::why);
+    assert_eq!([why(), why(), why()], [None, Some("power"), Some("heat")]);
+    assert_eq!(card.pcie().unwrap(), Pcie { received: 8e5, sent: 1.2e4 });
+    assert!(
+        card.pcie().unwrap_err().to_string().contains("cannot read the PCIe traffic of GPU 0: GPU is lost")
+    );
+
+    let tells_nothing = |fake: &Fake| {
+        let nvml = Nvml::start(&fake.place()).unwrap();
+        let devices = nvml.devices().unwrap();
+        let card = devices[0].as_ref().unwrap();
+        assert_eq!(card.sample().unwrap().throttling, None);
+        card.pcie().unwrap_err()
+    };
+    let fault = tells_nothing(&Fake::new(H200));
+    assert!(fault.is_not_supported() && fault.to_string().contains("this card does not tell it"), "{fault}");
+    let fault = tells_nothing(&Fake::lacking("nvmlDeviceGetPcieThroughput", H200));
+    assert!(fault.to_string().contains("NVML error 13"), "{fault}");
 }
 
 #[test]

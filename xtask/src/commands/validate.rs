@@ -72,6 +72,9 @@ pub struct Args {
     /// Part of A's CPU time a token that B may take more
     #[arg(long, value_name = "X", default_value_t = 0.02, value_parser = tolerance)]
     cpu_tolerance: f64,
+    /// Part of A's GPU use that B may keep the GPU less busy; from 1 on it is not judged
+    #[arg(long, value_name = "X", default_value_t = 0.02, value_parser = tolerance)]
+    gpu_tolerance: f64,
     /// Generate this many tokens with each at the end, and look at memory, speed and CPU use meanwhile
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10000", value_parser = clap::value_parser!(u32).range(1000..=1 << 24))]
     long: Option<u32>,
@@ -151,7 +154,8 @@ fn validate(
 ) -> Result<Record> {
     let scratch = workspace.anneal().join(format!("validate-{}", std::process::id()));
     let provenance = Provenance::now(&tools::host(ui), command);
-    Validation { a, b, options, out, scratch: &scratch, provenance }.run(ui)
+    let driver = nvml::driver_seems_loaded().then_some(nvml::Place::System);
+    Validation { a, b, options, out, scratch: &scratch, driver, provenance }.run(ui)
 }
 
 fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> {
@@ -258,6 +262,7 @@ fn options(args: &Args, workspace: &Workspace, engine: &Path, ui: &Ui) -> Result
             decisive: args.decisive.clone(),
             accept_equal: args.accept_equal,
             cpu_tolerance: args.cpu_tolerance,
+            gpu_tolerance: args.gpu_tolerance,
         },
         answer: ANSWER,
         long: args.long,
@@ -316,7 +321,7 @@ fn command(args: &Args) -> String {
     if args.accept_equal {
         words.push("--accept-equal".to_string());
     }
-    words.push(format!("--cpu-tolerance {}", args.cpu_tolerance));
+    words.push(format!("--cpu-tolerance {} --gpu-tolerance {}", args.cpu_tolerance, args.gpu_tolerance));
     words.extend(args.long.map(|tokens| format!("--long {tokens}")));
     if args.keep_going {
         words.push("--keep-going".to_string());

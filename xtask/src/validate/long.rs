@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 use build_info::Bytes;
-use measure::{GpuUse, GpuWatch, Round, Watch, median};
+use measure::{GpuUse, GpuWatch, Round, Trace, TraceWatch, Watch, median, trace};
+use nvml::Place;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{self, Broken, Event, Stay};
@@ -78,6 +79,9 @@ pub struct LongRun {
     pub gpus: Vec<GpuUse>,
     /// What it was like meanwhile.
     pub samples: Vec<Sample>,
+    /// The CPUs and the GPUs meanwhile, where one computes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Trace>,
 }
 
 /// Both.
@@ -89,38 +93,61 @@ pub struct Long {
     pub runs: Vec<LongRun>,
 }
 
+/// What both generate from.
+#[derive(Clone, Copy)]
+pub struct Text<'a> {
+    /// The model.
+    pub model: &'a Path,
+    /// The prompt's file, and its tokens.
+    pub prompt: (&'a Path, usize),
+    /// Tokens that follow.
+    pub tokens: u32,
+    /// Whom to ask for what the GPUs do meanwhile, where one computes.
+    pub driver: Option<&'a Place>,
+}
+
 /// Runs A, then B; where B fails by that, B and A once more, since one run of minutes is one sample. What was measured
 /// is in `long` also when it fails. `tell` hears how many of how many runs are done.
 pub fn run(
     subjects: [&Subject; 2],
-    model: &Path,
-    prompt: (&Path, usize),
-    tokens: u32,
+    text: Text<'_>,
     long: &mut Option<Long>,
     mut tell: impl FnMut(u64, u64),
 ) -> Result<()> {
-    let long = long.insert(Long { tokens, runs: Vec::new() });
-    let [a, b] = subjects;
-    tell(0, 2);
-    let first = one(a, model, prompt, tokens, Stay::forever())?;
-    let stay = |run: &LongRun| Stay::after(run.seconds);
-    long.runs.push(first);
-    tell(1, 2);
-    let second = one(b, model, prompt, tokens, stay(&long.runs[0]))?;
-    long.runs.push(second);
+    once(subjects, text, long, &mut tell)?;
+    let Some(long) = long else { return Ok(()) };
     if !long.checks().iter().any(|check| check.state == State::Failed) {
         return Ok(());
     }
+    let [a, b] = subjects;
+    let stay = Stay::after(long.runs[0].seconds);
     tell(2, 4);
-    let of_b = one(b, model, prompt, tokens, stay(&long.runs[0]))?;
+    let of_b = one(b, text, stay)?;
     tell(3, 4);
-    let of_a = one(a, model, prompt, tokens, stay(&long.runs[0]))?;
+    let of_a = one(a, text, stay)?;
     long.runs.extend([of_a, of_b]);
     Ok(())
 }
 
-fn one(subject: &Subject, model: &Path, prompt: (&Path, usize), tokens: u32, stay: Stay) -> Result<LongRun> {
-    let (prompt, prompt_tokens) = prompt;
+/// Runs A, then B.
+pub fn once(
+    subjects: [&Subject; 2],
+    text: Text<'_>,
+    long: &mut Option<Long>,
+    mut tell: impl FnMut(u64, u64),
+) -> Result<()> {
+    let long = long.insert(Long { tokens: text.tokens, runs: Vec::new() });
+    let mut stay = Stay::forever();
+    for (done, subject) in subjects.into_iter().enumerate() {
+        tell(done as u64, 2);
+        long.runs.push(one(subject, text, stay)?);
+        stay = Stay::after(long.runs[0].seconds);
+    }
+    Ok(())
+}
+
+fn one(subject: &Subject, text: Text<'_>, stay: Stay) -> Result<LongRun> {
+    let Text { model, prompt: (prompt, prompt_tokens), tokens, driver } = text;
     // llama.cpp makes contexts in steps of 256 tokens.
     let context = (tokens as usize + prompt_tokens + 1).next_multiple_of(256);
     let mut arguments: Vec<OsString> = vec!["run".into(), "--ignore-eos".into(), "-m".into(), model.into()];
@@ -130,9 +157,14 @@ fn one(subject: &Subject, model: &Path, prompt: (&Path, usize), tokens: u32, sta
     let watch = Watch::start();
     let gpus = GpuWatch::start();
     let mut recorder = Recorder::default();
+    let mut tracer = None;
     engine::run(subject, arguments, stay, &mut |pid, event| {
         if let Event::Output(bytes) = event {
             recorder.heard(bytes.len());
+            // From the first text on: what the prompt takes is no decode.
+            if tracer.is_none() {
+                tracer = driver.map(|driver| TraceWatch::start(driver.clone(), trace::EVERY));
+            }
         }
         recorder.look(|| resident(pid).zip(cpu(pid)));
     })?;
@@ -141,8 +173,9 @@ fn one(subject: &Subject, model: &Path, prompt: (&Path, usize), tokens: u32, sta
             Broken::new(subject.side, format!("{tokens} tokens were asked for, and no text came")).into()
         );
     }
+    let trace = tracer.map(|tracer| tracer.end(recorder.end));
     let run = recorder.finish(tokens, watch.stop());
-    Ok(LongRun { gpus: gpus.map(|gpus| gpus.read()).unwrap_or_default(), ..run })
+    Ok(LongRun { gpus: gpus.map(|gpus| gpus.read()).unwrap_or_default(), trace, ..run })
 }
 
 /// Takes samples as time passes.
@@ -212,7 +245,7 @@ impl LongRun {
             .collect();
         let growth = (!speed.is_empty()).then(|| slope(&later) * 0.75 * tokens);
         let most = samples.iter().map(|sample| sample.resident).max().unwrap_or(0);
-        Self { seconds, speed, cpus, growth, most, round, gpus: Vec::new(), samples }
+        Self { seconds, speed, cpus, growth, most, round, gpus: Vec::new(), samples, trace: None }
     }
 
     /// How the last quarter stands to the first.

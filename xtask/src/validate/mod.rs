@@ -5,10 +5,12 @@
 
 mod divergence;
 mod engine;
+mod gpu;
 mod long;
 mod output;
 mod page;
 mod speed;
+mod steady;
 pub mod steps;
 mod subject;
 #[cfg(test)]
@@ -19,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use measure::conditions::{self, Condition};
+use nvml::Place;
 use serde::{Deserialize, Serialize};
 
 pub use page::Page;
@@ -27,7 +30,7 @@ pub use subject::{Side, Subject, flags};
 pub use verdict::Verdict;
 
 use self::engine::Broken;
-use self::long::Long;
+use self::long::{Long, Text};
 use self::output::{Output, Talk};
 use self::speed::Speed;
 use self::subject::{About, wrong_flags};
@@ -80,6 +83,9 @@ pub struct Record {
     pub output: Option<Output>,
     /// How fast they were.
     pub speed: Vec<Speed>,
+    /// A run that was watched moment by moment, where a GPU computes and there was no long one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steady: Option<Long>,
     /// The long run.
     pub long: Option<Long>,
 }
@@ -96,6 +102,8 @@ pub struct Validation<'a> {
     pub out: Option<&'a Path>,
     /// A folder for what the engines read and write; made and removed.
     pub scratch: &'a Path,
+    /// NVIDIA's driver, where it is loaded.
+    pub driver: Option<Place>,
     /// What the record says of itself.
     pub provenance: Provenance,
 }
@@ -117,6 +125,7 @@ impl Validation<'_> {
             checks: Vec::new(),
             output: None,
             speed: Vec::new(),
+            steady: None,
             long: None,
         };
         std::fs::create_dir_all(self.scratch)
@@ -161,22 +170,30 @@ impl Validation<'_> {
             }
             self.keep_or_warn(record, ui);
             let mut progress = ui.progress(phase.name());
-            let mut speed = None;
-            let raced = speed::race(phase, subjects, model, sizes, &mut speed, |done, total| {
+            let (mut speed, driver) = (None, self.driver.as_ref());
+            let raced = speed::race(phase, subjects, model, sizes, driver, &mut speed, |done, total| {
                 progress.step(done, total, "rounds");
             });
             progress.finish();
             record.speed.extend(speed);
             raced?;
         }
+        let computes = record.subjects.iter().any(gpu::has_gpu);
+        let driver = self.driver.as_ref().filter(|_| computes);
         // Nobody has to wait for minutes to hear of a null result again.
-        let Some(tokens) = long.filter(|_| *keep_going || !self.has_failed(record)) else { return Ok(()) };
+        if (long.is_none() && driver.is_none()) || (self.has_failed(record) && !keep_going) {
+            return Ok(());
+        }
         self.keep_or_warn(record, ui);
-        let mut progress = ui.progress("long run");
-        let prompt = (self.scratch.join("prompt.txt"), prompt_tokens);
-        let ran = long::run(subjects, model, (&prompt.0, prompt.1), tokens, &mut record.long, |done, all| {
-            progress.step(done, all, "runs");
-        });
+        let prompt = self.scratch.join("prompt.txt");
+        let tokens = long.unwrap_or(steady::TOKENS);
+        let text = Text { model, prompt: (&prompt, prompt_tokens), tokens, driver };
+        let mut progress = ui.progress(if long.is_some() { "long run" } else { "steady decode" });
+        let tell = |done, all| progress.step(done, all, "runs");
+        let ran = match long {
+            Some(_) => long::run(subjects, text, &mut record.long, tell),
+            None => long::once(subjects, text, &mut record.steady, tell),
+        };
         progress.finish();
         ran
     }
@@ -192,6 +209,9 @@ impl Validation<'_> {
         let all = record.speed.len() == self.options.phases.len();
         let speed = speed::checks(&record.speed, &self.options.rules);
         checks.extend(speed.into_iter().filter(|check| all || check.name != "faster"));
+        let (subjects, driver) = (&record.subjects, self.driver.is_some());
+        checks.extend(gpu::checks(&record.speed, subjects, driver, &self.options.rules));
+        checks.extend(record.steady.iter().chain(&record.long).flat_map(steady::checks));
         checks.extend(record.long.iter().flat_map(Long::checks));
         checks
     }
@@ -280,6 +300,7 @@ fn tests_record() -> Record {
         checks: Vec::new(),
         output: None,
         speed: Vec::new(),
+        steady: None,
         long: None,
     }
 }
@@ -287,6 +308,7 @@ fn tests_record() -> Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::Global;
 
     fn about(gpus: Option<&[&str]>) -> About {
         let build = crate::compare::comparison::Contender::new("x", None);
@@ -307,6 +329,67 @@ mod tests {
         ];
         for (a, b, expected) in cases {
             assert_eq!(devices(&[about(a), about(b)])[0].state, expected, "{a:?} {b:?}");
+        }
+    }
+
+    /// From the engines to the verdict, with a driver that answers by a script: what B's runs see is written by B.
+    #[test]
+    fn gpus_are_judged_with_everything_else() {
+        const CARD: &str =
+            "device\n name NVIDIA H100\n total 81559\n used 900\n mhz 1980\n milliwatts 400000";
+        let told = |rest: &str| format!("{CARD}\n pcie-received 800\n pcie-sent 12\n throttling 4\n{rest}\n");
+        let busy = |percent: u32| told(&format!(" utilisation {percent}"));
+        let lost = "device\n name NVIDIA H100\n total 81559\n used 900 -15\n utilisation 90 -15\n";
+        let cases = [
+            // What the driver tells while B runs, the verdict, a word of the reasons.
+            (busy(90), Verdict::Accepted, ""),
+            (busy(70), Verdict::NotAccepted, "B keeps the GPU less busy in decode: 0.7"),
+            (lost.to_string(), Verdict::CannotTell, "GPU is lost"),
+        ];
+        for (of_b, verdict, words) in cases {
+            let (stage, driver) = (testing::Stage::new(), nvml::fake::Fake::new(""));
+            let script = format!("{}.script", driver.path().display());
+            let plan = |speed: u32, told: &str| {
+                format!("speed={speed} gpu=H100 pause=0.02 work=200000\ncat > '{script}' <<'END'\n{told}END")
+            };
+            let a = stage.fake(Side::A, &plan(1000, &busy(90)));
+            let b = stage.fake(Side::B, &plan(1200, &of_b));
+            let options = Options {
+                model: PathBuf::from("m.gguf"),
+                sizes: Sizes { prompt: 64, generate: 64, pairs: 6, precision: 0.0 },
+                phases: vec![Phase::Decode],
+                rules: Rules {
+                    decisive: Vec::new(),
+                    accept_equal: false,
+                    cpu_tolerance: 9.0,
+                    gpu_tolerance: 0.02,
+                },
+                answer: 8,
+                long: None,
+                keep_going: true,
+            };
+            let scratch = PathBuf::from(stage.folder()).join("scratch");
+            let driver = Some(driver.place());
+            let provenance = tests_record().provenance;
+            let validation = Validation {
+                a: &a,
+                b: &b,
+                options: &options,
+                out: None,
+                scratch: &scratch,
+                driver,
+                provenance,
+            };
+            let record = validation.run(&Ui::new(&Global { quiet: true, ..Global::default() })).unwrap();
+            assert_eq!(record.verdict, Some(verdict), "{of_b}: {:#?}", record.checks);
+            assert!(record.reasons.join(" ").contains(words), "{of_b}: {:?}", record.reasons);
+            let runs = &record.steady.as_ref().expect("a watched run").runs;
+            let trace = runs[0].trace.as_ref().unwrap();
+            assert_eq!(trace.moments[0].gpus[0].pcie_received, Some(8e5));
+            assert!(record.check("PCIe to GPU").or(record.check("steady GPU")).is_some());
+            assert!(record.check("token, decode").is_some(), "{:#?}", record.checks);
+            let page = Page(&record).to_string();
+            assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
         }
     }
 }

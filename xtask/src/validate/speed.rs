@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::Result;
-use measure::gpu::together;
 use measure::race::Finish;
-use measure::{GpuUse, Race, Ratio, Round, Rule, Stop, Usage, UsageWatch, median};
+use measure::{GpuWatch, Race, Ratio, Round, Rule, Stop, Usage, UsageWatch, median};
+use nvml::Place;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{self, Broken, Event, Stay};
@@ -23,11 +23,8 @@ const REPETITIONS: f64 = 500.0;
 /// Less CPU time than this in a sample says nothing: ten steps of the kernel's clock.
 const LEAST_CPU: f64 = 0.1;
 
-/// Share of the time that a GPU is busy from which on it is at work for us; a desktop takes less.
-const GPU_AT_WORK: f64 = 0.1;
-
 /// A machine on which smaller differences than this cannot be expected to show is too disturbed to find none.
-const DISTURBED: f64 = 0.05;
+pub(super) const DISTURBED: f64 = 0.05;
 
 /// How it is measured.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +48,8 @@ pub struct Rules {
     pub accept_equal: bool,
     /// Part of A's CPU time per token by which B's may be shown to be more.
     pub cpu_tolerance: f64,
+    /// Part of A's GPU use by which B's may be shown to be less; from 1 on it is not judged.
+    pub gpu_tolerance: f64,
 }
 
 /// One run of one engine.
@@ -61,6 +60,9 @@ pub struct Lap {
     /// For a thousand tokens, user and system. Absent where the kernel does not tell, or the time was too short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,
+    /// Percentiles 50, 95 and 99 of the time from token to token, and its standard deviation, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_times: Option<[f64; 4]>,
     /// What was used while the phase was measured, its warm-up included.
     pub usage: Usage,
 }
@@ -98,19 +100,30 @@ pub struct Speed {
 struct Row {
     avg_ns: f64,
     avg_ts: f64,
+    tpot_p50_ns: Option<f64>,
+    tpot_p95_ns: Option<f64>,
+    tpot_p99_ns: Option<f64>,
+    tpot_jitter_ns: Option<f64>,
 }
 
-/// Measures `phase`; `tell` hears of each round. What was measured is in `speed` also when it fails.
+impl Row {
+    fn token_times(&self) -> Option<[f64; 4]> {
+        Some([self.tpot_p50_ns?, self.tpot_p95_ns?, self.tpot_p99_ns?, self.tpot_jitter_ns?])
+    }
+}
+
+/// Measures `phase`, and what the GPUs of `driver` do meanwhile; `tell` hears of each round. What was measured is in `speed` also when it fails.
 pub fn race(
     phase: Phase,
     subjects: [&Subject; 2],
     model: &Path,
     sizes: &Sizes,
+    driver: Option<&Place>,
     speed: &mut Option<Speed>,
     mut tell: impl FnMut(u64, u64),
 ) -> Result<()> {
     let tokens = if phase == Phase::Prefill { sizes.prompt } else { sizes.generate };
-    let mut bench = Bench { phase, model, tokens, repetitions: 1, stay: Stay::forever() };
+    let mut bench = Bench { phase, model, tokens, repetitions: 1, driver, stay: Stay::forever() };
     // How often is as often as takes a second; A's first run also tells how long is too long for B.
     let (row, _, seconds) = bench.run(subjects[0])?;
     let repetitions = (SECONDS * 1e9 / row.avg_ns.max(1.0)).ceil().clamp(1.0, REPETITIONS);
@@ -140,6 +153,7 @@ struct Bench<'a> {
     model: &'a Path,
     tokens: u32,
     repetitions: u32,
+    driver: Option<&'a Place>,
     stay: Stay,
 }
 
@@ -151,7 +165,7 @@ impl Bench<'_> {
         let tokens = f64::from(self.repetitions) * f64::from(self.tokens) + f64::from(warm_up);
         let cpu = usage.cpu_user.zip(usage.cpu_system).map(|(user, system)| user + system);
         let cpu_seconds = cpu.filter(|cpu| *cpu >= LEAST_CPU).map(|cpu| 1000.0 * cpu / tokens);
-        Ok(Lap { tokens_per_second: row.avg_ts, cpu_seconds, usage })
+        Ok(Lap { tokens_per_second: row.avg_ts, cpu_seconds, token_times: row.token_times(), usage })
     }
 
     /// Three tests, of which the second counts: the first ends when the model is loaded, and in the third the process
@@ -170,7 +184,9 @@ impl Bench<'_> {
             for _ in bytes.iter().filter(|byte| **byte == b'\n') {
                 rows += 1;
                 match (rows, &watch) {
-                    (1, _) => watch = Some(UsageWatch::process(pid)),
+                    (1, _) => {
+                        watch = Some(UsageWatch::process_beside(pid, self.driver.and_then(GpuWatch::of)));
+                    }
                     (2, Some(watch)) => usage = watch.read(),
                     _ => {}
                 }
@@ -189,7 +205,7 @@ impl Bench<'_> {
 }
 
 impl Speed {
-    fn new(phase: Phase, tokens: u32, repetitions: u32) -> Self {
+    pub(super) fn new(phase: Phase, tokens: u32, repetitions: u32) -> Self {
         Self {
             phase,
             tokens,
@@ -234,7 +250,7 @@ impl Speed {
         }
     }
 
-    fn median(&self, side: usize, value: impl Fn(&Lap) -> Option<f64>) -> Option<f64> {
+    pub(super) fn median(&self, side: usize, value: impl Fn(&Lap) -> Option<f64>) -> Option<f64> {
         let values: Vec<f64> = self.laps[side].iter().filter_map(value).collect();
         (!values.is_empty()).then(|| median(&values))
     }
@@ -328,51 +344,14 @@ impl Speed {
         }
     }
 
-    /// How busy the GPUs were, with what they took for it.
-    fn gpu(&self) -> Option<Check> {
-        let median = |side: usize, pick: fn(&GpuUse) -> Option<f64>| {
-            self.median(side, |lap| together(&lap.usage.gpus).as_ref().and_then(pick))
-        };
-        let busy = |side: usize| median(side, |gpu| gpu.utilisation);
-        let show = |side: usize| {
-            let parts = [
-                busy(side).map(|share| format!("{:.0} %", 100.0 * share)),
-                median(side, |gpu| gpu.watts).map(|watts| format!("{watts:.0} W")),
-                median(side, |gpu| gpu.sm_mhz).map(|mhz| format!("{mhz:.0} MHz")),
-            ];
-            parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
-        };
-        let (a, b) = busy(0).zip(busy(1))?;
-        let check = |state, said: &str| {
-            Check::new(format!("GPU, {}", self.phase), state, said.to_string()).with(show(0), show(1))
-        };
-        Some(if a >= GPU_AT_WORK && b < a / 10.0 {
-            check(State::Failed, "CPU fallback").because(format!(
-                "B leaves the GPU idle in {} ({:.0} % busy), on which A computes ({:.0} %): it falls back to the CPU",
-                self.phase,
-                100.0 * b,
-                100.0 * a
-            ))
-        } else if a >= GPU_AT_WORK {
-            check(State::Told, &format!("{:.3} as busy", b / a))
-        } else {
-            check(State::Told, "")
-        })
-    }
-
     /// The most memory that a run of each had.
     fn peak(&self, side: usize) -> Option<u64> {
         self.laps[side].iter().filter_map(|lap| lap.usage.peak_memory).max()
     }
-
-    /// The most memory of all GPUs in use in a run of each, by whomever.
-    fn gpu_memory(&self, side: usize) -> Option<u64> {
-        self.laps[side].iter().filter_map(|lap| together(&lap.usage.gpus)?.memory_peak).max()
-    }
 }
 
 /// Half the width of its interval: how well it is known.
-fn half(ratio: &Ratio) -> f64 {
+pub(super) fn half(ratio: &Ratio) -> f64 {
     (ratio.high - ratio.low) / 2.0
 }
 
@@ -388,13 +367,6 @@ pub fn checks(speeds: &[Speed], rules: &Rules) -> Vec<Check> {
         let show = |bytes: u64| build_info::Bytes(bytes).to_string();
         let said = format!("{:.3}", b as f64 / a.max(1) as f64);
         checks.push(Check::new("peak memory", State::Told, said).with(show(a), show(b)));
-    }
-    checks.extend(speeds.iter().filter_map(Speed::gpu));
-    let most = |side: usize| speeds.iter().filter_map(|speed| speed.gpu_memory(side)).max();
-    if let Some((a, b)) = most(0).zip(most(1)) {
-        let show = |bytes: u64| build_info::Bytes(bytes).to_string();
-        let said = format!("{:.3}", b as f64 / a.max(1) as f64);
-        checks.push(Check::new("GPU memory", State::Told, said).with(show(a), show(b)));
     }
     checks
 }
@@ -430,7 +402,13 @@ mod tests {
             for (side, factor, cpu) in [(0, 1.0, 1.0), (1, factor, cpu)] {
                 let value = 100.0 * factor * wave(side, round) + if round == 0 { 50.0 } else { 0.0 };
                 let cpu_seconds = Some(20.0 * cpu * wave(side, round));
-                speed.laps[side].push(Lap { tokens_per_second: value, cpu_seconds, usage: Usage::default() });
+                let usage = Usage::default();
+                speed.laps[side].push(Lap {
+                    tokens_per_second: value,
+                    cpu_seconds,
+                    token_times: None,
+                    usage,
+                });
                 if round > 0 {
                     samples[side].push(value);
                 }
@@ -449,7 +427,7 @@ mod tests {
     }
 
     fn rules(decisive: &[Phase], accept_equal: bool) -> Rules {
-        Rules { decisive: decisive.to_vec(), accept_equal, cpu_tolerance: 0.02 }
+        Rules { decisive: decisive.to_vec(), accept_equal, cpu_tolerance: 0.02, gpu_tolerance: 0.02 }
     }
 
     #[test]
@@ -537,39 +515,6 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_b_leaves_alone_is_a_fallback() {
-        let with = |a: Option<f64>, b: Option<f64>| {
-            let mut speed = speed(Phase::Decode, 1.1, 1.0, 0.0);
-            for (side, utilisation) in [(0, a), (1, b)] {
-                for lap in &mut speed.laps[side] {
-                    let gpu = GpuUse { utilisation, memory_peak: Some(4 << 30), ..GpuUse::default() };
-                    lap.usage.gpus = vec![GpuUse { watts: Some(412.0), sm_mhz: Some(1980.0), ..gpu }];
-                }
-            }
-            checks(&[speed], &rules(&[], false))
-        };
-        let cases = [
-            (Some(0.87), Some(0.9), Some(State::Told)),
-            (Some(0.87), Some(0.0), Some(State::Failed)),
-            (Some(0.02), Some(0.0), Some(State::Told)),
-            (Some(0.0), Some(0.9), Some(State::Told)),
-            (None, None, None),
-        ];
-        for (a, b, expected) in cases {
-            let found = with(a, b);
-            let gpu = found.iter().find(|check| check.name == "GPU, decode");
-            assert_eq!(gpu.map(|check| check.state), expected, "{a:?} {b:?}");
-            assert!(found.iter().any(|check| check.name == "GPU memory" && check.a == "4 GiB"), "{found:?}");
-        }
-        let found = with(Some(0.87), Some(0.0));
-        let gpu = found.iter().find(|check| check.name == "GPU, decode").unwrap();
-        assert_eq!((gpu.a.as_str(), gpu.b.as_str()), ("87 %, 412 W, 1980 MHz", "0 %, 412 W, 1980 MHz"));
-        // Where there is no GPU nothing is said of one.
-        let without = checks(&[speed(Phase::Decode, 1.1, 1.0, 0.0)], &rules(&[], false));
-        assert!(!without.iter().any(|check| check.name.contains("GPU")));
-    }
-
-    #[test]
     fn what_was_too_short_is_not_judged() {
         let mut short = speed(Phase::Decode, 1.1, 1.0, 0.0);
         short.cpu_ratio = None;
@@ -581,7 +526,10 @@ mod tests {
     #[test]
     fn rounds_that_do_not_count_are_kept_apart() {
         let mut speed = Speed::new(Phase::Decode, 64, 1);
-        let lap = |value: f64| Lap { tokens_per_second: value, cpu_seconds: None, usage: Usage::default() };
+        let lap = |tokens_per_second: f64| {
+            let usage = Usage::default();
+            Lap { tokens_per_second, cpu_seconds: None, token_times: None, usage }
+        };
         speed.laps = [[5.0, 10.0, 3.0, 11.0].map(lap).to_vec(), [5.0, 20.0, 20.0, 22.0].map(lap).to_vec()];
         let samples = vec![vec![10.0, 11.0], vec![20.0, 22.0]];
         let dropped = vec![vec![3.0, 20.0]];

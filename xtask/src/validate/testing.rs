@@ -36,4 +36,10 @@ impl Stage {
         assert!(writer.wait().unwrap().success());
         Subject::new(side, Candidate::at("engine", &path).unwrap(), Vec::new()).unwrap()
     }
+
+    /// The engine of xtask/tests/validate.rs, as `plan` says.
+    pub fn fake(&self, side: Side, plan: &str) -> Subject {
+        let script = include_str!("../../tests/data/fake-anneal.sh");
+        self.subject(side, &script.replace(". \"$(dirname \"$0\")/plan\"", plan))
+    }
 }

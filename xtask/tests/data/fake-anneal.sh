@@ -5,8 +5,8 @@
 #   work     loops of this shell in a phase, which are CPU time     crash    the command that it dies at
 #   unstable whether two runs say other things                      nan      whether its logits are no numbers
 #   leak     bytes of memory that a long run takes at each step     slow     seconds that a long run's steps grow by
-#   gpu      a device that it finds
-speed=1000 tokens=7 work=300000 crash= unstable= nan= leak=0 slow=0 gpu=
+#   gpu      a device that it finds                                 pause    seconds of a step of a long run
+speed=1000 tokens=7 work=300000 crash= unstable= nan= leak=0 slow=0 gpu= pause=0.15
 . "$(dirname "$0")/plan"
 
 command=$1
@@ -40,7 +40,7 @@ run)
     while [ $step -lt 30 ]; do
       printf 'text and '
       [ "$leak" -gt 0 ] && hoard="$hoard$(head -c "$leak" /dev/zero | tr '\0' x)"
-      sleep "$(awk "BEGIN { print 0.15 + $slow * $step }")"
+      sleep "$(awk "BEGIN { print $pause + $slow * $step }")"
       step=$((step + 1))
     done ;;
   esac ;;
@@ -54,7 +54,10 @@ logits)
   printf "ALOGITS1\002\000\000\000\001\000\000\000\001\000\000\000$word$other" > "$out" ;;
 bench)
   jitter=$((n * 7 % 5 - 2))
-  row() { printf '{"avg_ns": 1e9, "avg_ts": %s}\n' "$1"; }
+  row() {
+    printf '{"avg_ns": 1e9, "avg_ts": %s, "tpot_p50_ns": 8e6, "tpot_p95_ns": 9e6' "$1"
+    printf ', "tpot_p99_ns": 1e7, "tpot_jitter_ns": 1e5}\n'
+  }
   row 1
   i=0; while [ $i -lt "$work" ]; do i=$((i + 1)); done
   case "$*" in *"-n 0"*) ;; *) speed=$((speed / 10)) ;; esac

@@ -1,0 +1,295 @@
+//! What the GPUs did in the timed laps: B must not fall back to the CPU, nor let the GPU wait more than A does.
+//!
+//! The driver's utilisation is the share of the time in which a kernel ran. What is left of a token's time is what the GPU
+//! waited for the host.
+
+use measure::gpu::together;
+use measure::{FEWEST_PAIRS, GpuUse, Ratio};
+
+use super::speed::{DISTURBED, Lap, Rules, Speed, half};
+use super::subject::About;
+use super::verdict::{Check, State};
+
+/// Share of the time that a GPU is busy from which on it is at work for us; a desktop takes less.
+const GPU_AT_WORK: f64 = 0.1;
+
+/// What is to be said of the GPUs in all phases. `driver`: whether NVIDIA's is loaded.
+pub fn checks(speeds: &[Speed], subjects: &[About], driver: bool, rules: &Rules) -> Vec<Check> {
+    let computes = subjects.first().is_some_and(has_gpu);
+    if !driver && computes && !speeds.is_empty() {
+        // As it is with GPUs of others: their drivers are not asked.
+        let said = "not measured: no NVIDIA driver is loaded";
+        return vec![Check::new("GPU use", State::Told, said.to_string())];
+    }
+    let mut checks: Vec<Check> =
+        speeds.iter().filter_map(|speed| used(speed, rules, driver && computes)).collect();
+    let most = |side: usize| speeds.iter().filter_map(|speed| memory(speed, side)).max();
+    if let Some((a, b)) = most(0).zip(most(1)) {
+        let show = |bytes: u64| build_info::Bytes(bytes).to_string();
+        let said = format!("{:.3}", b as f64 / a.max(1) as f64);
+        checks.push(Check::new("GPU memory", State::Told, said).with(show(a), show(b)));
+    }
+    if !checks.is_empty() {
+        checks.extend(speeds.iter().flat_map(|speed| [idle(speed), token_times(speed)]).flatten());
+    }
+    checks
+}
+
+/// Whether an engine finds a GPU; an older one that is linked for some does not tell, and may.
+pub fn has_gpu(about: &About) -> bool {
+    about.gpus.as_ref().is_none_or(|gpus| !gpus.is_empty())
+}
+
+/// Busy, power and clock of all GPUs in a lap. Of a card that was lost in it nothing counts.
+fn lap(lap: &Lap) -> Option<GpuUse> {
+    together(&lap.usage.gpus).filter(|gpus| gpus.fault.is_none())
+}
+
+fn of(speed: &Speed, side: usize, pick: impl Fn(&Lap, &GpuUse) -> Option<f64>) -> Option<f64> {
+    speed.median(side, |of| pick(of, &lap(of)?))
+}
+
+/// The most memory of all GPUs in use in a run of a side, by whomever.
+fn memory(speed: &Speed, side: usize) -> Option<u64> {
+    speed.laps[side].iter().filter_map(|lap| together(&lap.usage.gpus)?.memory_peak).max()
+}
+
+/// B's utilisation against A's, round by round.
+fn ratio(speed: &Speed) -> Option<Ratio> {
+    let busy = |of: &Lap| lap(of)?.utilisation;
+    let pairs = speed.laps[0].iter().zip(&speed.laps[1]).filter_map(|(a, b)| busy(a).zip(busy(b)));
+    let (a, b): (Vec<f64>, Vec<f64>) = pairs.filter(|(a, _)| *a > 0.0).unzip();
+    (a.len() >= FEWEST_PAIRS).then(|| measure::ratio(&b, &a))
+}
+
+/// How busy the GPUs were, with what they took for it. Where it must be known and is not, that is said.
+fn used(speed: &Speed, rules: &Rules, must: bool) -> Option<Check> {
+    let name = format!("GPU, {}", speed.phase);
+    let show = |side: usize| {
+        let parts = [
+            of(speed, side, |_, gpu| gpu.utilisation).map(|share| format!("{:.0} %", 100.0 * share)),
+            of(speed, side, |_, gpu| gpu.watts).map(|watts| format!("{watts:.0} W")),
+            of(speed, side, |_, gpu| gpu.sm_mhz).map(|mhz| format!("{mhz:.0} MHz")),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    };
+    let busy = |side: usize| of(speed, side, |_, gpu| gpu.utilisation);
+    let check = |state, said: String| Check::new(&*name, state, said).with(show(0), show(1));
+    let Some((a, b)) = busy(0).zip(busy(1)) else {
+        return must.then(|| not_measured(check, speed, rules));
+    };
+    if a < GPU_AT_WORK {
+        return Some(check(State::Told, String::new()));
+    }
+    if b < a / 10.0 {
+        return Some(check(State::Failed, "CPU fallback".to_string()).because(format!(
+            "B leaves the GPU idle in {} ({:.0} % busy), on which A computes ({:.0} %): it falls back to the CPU",
+            speed.phase,
+            100.0 * b,
+            100.0 * a
+        )));
+    }
+    let Some(ratio) = ratio(speed) else { return Some(not_measured(check, speed, rules)) };
+    let (state, word) = judge(&ratio, 1.0 - rules.gpu_tolerance);
+    let check = check(state, format!("{ratio} {word}"));
+    let idle = idle(speed).map_or(String::new(), |idle| format!("; it is idle {} and {}", idle.a, idle.b));
+    Some(match state {
+        State::Failed => {
+            check.because(format!("B keeps the GPU less busy in {}: {ratio}{idle}", speed.phase))
+        }
+        State::Unclear => check.because(format!(
+            "too little is known of how busy the GPU is in {}: {ratio}; measure more rounds (--pairs, and --precision 0 \
+             for all)",
+            speed.phase
+        )),
+        _ => check,
+    })
+}
+
+/// As with CPU time: an interval that is wide enough passes nothing.
+fn judge(ratio: &Ratio, least: f64) -> (State, &'static str) {
+    if ratio.high < least {
+        (State::Failed, "less busy")
+    } else if ratio.low < least && half(ratio) > 2.0 * DISTURBED {
+        (State::Unclear, "disturbed")
+    } else if ratio.median < least {
+        (State::Unclear, "perhaps less")
+    } else if ratio.low > 1.0 {
+        (State::Passed, "busier")
+    } else {
+        (State::Passed, "not less")
+    }
+}
+
+/// With a tolerance of everything nothing could fail, and nothing has to be known.
+fn not_measured(check: impl Fn(State, String) -> Check, speed: &Speed, rules: &Rules) -> Check {
+    let laps = || speed.laps.iter().flatten().map(|lap| &lap.usage.gpus);
+    let why = match laps().flatten().find_map(|gpu| gpu.fault.as_deref()) {
+        Some(fault) => fault.to_string(),
+        None if laps().any(Vec::is_empty) => {
+            "the driver does not answer or shows no GPU (`cargo xtask doctor` says why)".to_string()
+        }
+        None => "the driver does not tell how busy this card is, or in too few rounds".to_string(),
+    };
+    let why = format!("not measured: {why}");
+    if rules.gpu_tolerance >= 1.0 {
+        return check(State::Told, why);
+    }
+    let reason = format!("GPU use in {} is {why}; --gpu-tolerance 1 goes without it", speed.phase);
+    check(State::Unclear, "not measured".to_string()).because(reason)
+}
+
+/// How long the GPU waits in a token.
+fn idle(speed: &Speed) -> Option<Check> {
+    let milliseconds = |side: usize| {
+        of(speed, side, |lap, gpu| {
+            gpu.utilisation.map(|busy| 1e3 * (1.0 - busy) / lap.tokens_per_second.max(f64::MIN_POSITIVE))
+        })
+    };
+    let share = |side: usize| of(speed, side, |_, gpu| gpu.utilisation.map(|busy| 100.0 * (1.0 - busy)));
+    let show = |side: usize| Some(format!("{:.3} ms/t, {:.0} %", milliseconds(side)?, share(side)?));
+    let (a, b) = milliseconds(0).zip(milliseconds(1))?;
+    let said = if a > 0.0 { format!("{:.3}", b / a) } else { String::new() };
+    Some(Check::new(format!("GPU idle, {}", speed.phase), State::Told, said).with(show(0)?, show(1)?))
+}
+
+/// From token to token as the engine tells: what waits seldom and long shows in the slowest.
+fn token_times(speed: &Speed) -> Option<Check> {
+    let percentile =
+        |side: usize, which: usize| speed.median(side, |lap| Some(lap.token_times.as_ref()?[which] / 1e6));
+    let show =
+        |side: usize| Some(format!("p50 {:.2}, p99 {:.2} ms", percentile(side, 0)?, percentile(side, 2)?));
+    let said = format!("{:.3} at p99", percentile(1, 2)? / percentile(0, 2)?);
+    Some(Check::new(format!("token, {}", speed.phase), State::Told, said).with(show(0)?, show(1)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use measure::Usage;
+
+    use super::*;
+    use crate::compare::Phase;
+    use crate::compare::comparison::Contender;
+
+    fn about(gpus: &[&str]) -> About {
+        let gpus = Some(gpus.iter().map(|gpu| gpu.to_string()).collect());
+        About { build: Contender::new("x", None), flags: Vec::new(), gpus }
+    }
+
+    fn rules(gpu_tolerance: f64) -> Rules {
+        Rules { decisive: Vec::new(), accept_equal: false, cpu_tolerance: 0.02, gpu_tolerance }
+    }
+
+    /// Twenty rounds at 100 t/s with a GPU that is so busy, for A and for B; `None`: it does not tell.
+    fn speed(a: Option<f64>, b: Option<f64>, noise: f64, fault: Option<&str>) -> Speed {
+        let mut speed = Speed::new(Phase::Decode, 128, 1);
+        for round in 0..20 {
+            for (side, busy) in [(0, a), (1, b)] {
+                let off = noise * [0.0, 1.0, -1.0, 2.0, -2.0][(round + 2 * side) % 5];
+                let gpu = GpuUse {
+                    utilisation: busy.map(|busy| busy * (1.0 + off)),
+                    memory_peak: Some(4 << 30),
+                    watts: Some(412.0),
+                    sm_mhz: Some(1980.0),
+                    fault: fault.map(str::to_string),
+                    ..GpuUse::default()
+                };
+                let usage = Usage { gpus: vec![gpu], ..Usage::default() };
+                let token_times = Some([8e6, 9e6, 12e6 * (1.0 + side as f64), 1e5]);
+                speed.laps[side].push(Lap {
+                    tokens_per_second: 100.0,
+                    cpu_seconds: None,
+                    token_times,
+                    usage,
+                });
+            }
+        }
+        speed
+    }
+
+    fn named<'a>(checks: &'a [Check], name: &str) -> Option<&'a Check> {
+        checks.iter().find(|check| check.name == name)
+    }
+
+    #[test]
+    fn b_must_not_let_the_gpu_wait_more() {
+        use State::{Failed, Passed, Told, Unclear};
+        let cases = [
+            // Busy with A, with B, noise, tolerance.
+            (0.87, 0.90, 0.0, 0.02, Passed, "busier"),
+            (0.87, 0.87, 0.005, 0.02, Passed, "not less"),
+            (0.87, 0.86, 0.0, 0.02, Passed, "not less"),
+            (0.87, 0.80, 0.005, 0.02, Failed, "less busy"),
+            (0.87, 0.80, 0.005, 0.10, Passed, "not less"),
+            (0.87, 0.84, 0.02, 0.02, Unclear, "perhaps less"),
+            (0.87, 0.87, 0.2, 0.02, Unclear, "disturbed"),
+            // What falls back to the CPU is told as such, whatever is tolerated.
+            (0.87, 0.0, 0.0, 1.0, Failed, "CPU fallback"),
+            (0.02, 0.0, 0.0, 0.02, Told, ""),
+            (0.0, 0.9, 0.0, 0.02, Told, ""),
+        ];
+        for (a, b, noise, tolerance, state, word) in cases {
+            let found =
+                checks(&[speed(Some(a), Some(b), noise, None)], &[about(&["H100"])], true, &rules(tolerance));
+            let check = named(&found, "GPU, decode").unwrap();
+            assert_eq!(check.state, state, "{a} {b} {noise}: {check:?}");
+            assert!(check.said.ends_with(word), "{check:?}");
+            assert_eq!(check.reason.is_some(), [Failed, Unclear].contains(&state), "{check:?}");
+        }
+        let found =
+            checks(&[speed(Some(0.87), Some(0.80), 0.0, None)], &[about(&["H100"])], true, &rules(0.02));
+        let check = named(&found, "GPU, decode").unwrap();
+        assert_eq!((check.a.as_str(), check.b.as_str()), ("87 %, 412 W, 1980 MHz", "80 %, 412 W, 1980 MHz"));
+        let reason = check.reason.as_ref().unwrap();
+        assert!(
+            reason.contains("0.920") && reason.contains("1.300 ms/t, 13 % and 2.000 ms/t, 20 %"),
+            "{reason}"
+        );
+        let told = named(&found, "GPU idle, decode").unwrap();
+        assert_eq!((told.state, told.said.as_str()), (Told, "1.538"));
+        let told = named(&found, "token, decode").unwrap();
+        assert_eq!((told.b.as_str(), told.said.as_str()), ("p50 8.00, p99 24.00 ms", "2.000 at p99"));
+        assert_eq!(named(&found, "GPU memory").unwrap().a, "4 GiB");
+    }
+
+    #[test]
+    fn what_was_not_measured_is_said_with_its_reason_and_does_not_pass() {
+        let lost = "cannot read the state of GPU 0: GPU is lost";
+        let none = || {
+            let mut speed = speed(Some(0.9), None, 0.0, None);
+            speed.laps[1].iter_mut().for_each(|lap| lap.usage.gpus.clear());
+            speed
+        };
+        let cases = [
+            (speed(None, None, 0.0, None), "does not tell how busy"),
+            (speed(Some(0.9), None, 0.0, None), "does not tell how busy"),
+            (speed(Some(0.9), Some(0.9), 0.0, Some(lost)), "GPU is lost"),
+            (none(), "shows no GPU"),
+        ];
+        for (speed, why) in cases {
+            let speeds = [speed];
+            let found = checks(&speeds, &[about(&["H100"])], true, &rules(0.02));
+            let check = named(&found, "GPU, decode").unwrap();
+            assert_eq!((check.state, check.said.as_str()), (State::Unclear, "not measured"), "{check:?}");
+            assert!(check.reason.as_ref().unwrap().contains(why), "{check:?}");
+            // Who tolerates everything is told, and goes on.
+            let found = checks(&speeds, &[about(&["H100"])], true, &rules(1.0));
+            let check = named(&found, "GPU, decode").unwrap();
+            assert!(check.state == State::Told && check.said.contains(why), "{check:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_gpu_or_its_driver_nothing_is_judged() {
+        let mut speed = speed(None, None, 0.0, None);
+        speed.laps.iter_mut().flatten().for_each(|lap| lap.usage.gpus.clear());
+        let speeds = [speed];
+        for driver in [false, true] {
+            assert_eq!(checks(&speeds, &[about(&[]), about(&["H100"])], driver, &rules(0.02)), []);
+        }
+        let found = checks(&speeds, &[about(&["Radeon"])], false, &rules(0.02));
+        assert_eq!((found.len(), found[0].state), (1, State::Told));
+        assert!(found[0].said.starts_with("not measured: no NVIDIA driver"));
+        assert_eq!(checks(&[], &[about(&["Radeon"])], false, &rules(0.02)), []);
+    }
+}

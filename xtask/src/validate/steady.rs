@@ -1,0 +1,202 @@
+//! What a GPU's decode was like from its first token to its last: told of one watched run of each, and not judged. What is
+//! judged are the timed laps, which nothing that waits for a driver may disturb.
+
+use build_info::Bytes;
+use measure::Trace;
+use nvml::Throttling;
+
+use super::long::{Long, LongRun};
+use super::verdict::{Check, State};
+
+/// Tokens of the run where no long one is asked for: seconds, of which the driver's figures are means of parts.
+pub const TOKENS: u32 = 1024;
+
+/// What is to be said of the first run of each.
+pub fn checks(long: &Long) -> Vec<Check> {
+    let [a, b, ..] = &long.runs[..] else { return Vec::new() };
+    let Some((of_a, of_b)) = a.trace.as_ref().zip(b.trace.as_ref()) else { return Vec::new() };
+    let tokens = f64::from(long.tokens);
+    let speed = |run: &LongRun| Some(tokens / run.seconds).filter(|speed| speed.is_finite());
+    let mut checks = vec![
+        row("steady t/s", [a, b].map(speed), |speed| format!("{speed:.1} t/s")),
+        row("steady CPUs", [a, b].map(cpus), |cpus| format!("{cpus:.2} busy")),
+        row("busiest core", [of_a, of_b].map(busiest_core), |share| format!("{:.0} %", 100.0 * share)),
+    ];
+    let missing =
+        [(of_a, 'A'), (of_b, 'B')].into_iter().find_map(|(trace, side)| Some((missing(trace)?, side)));
+    if let Some((why, side)) = missing {
+        let said = format!("not measured of {side}: {why}");
+        checks.push(Check::new("steady GPU", State::Told, said));
+        return checks;
+    }
+    let busy = [of_a, of_b].map(|trace| trace.mean(trace.busiest(), |gpu| gpu.utilisation));
+    checks.push(row("steady GPU", busy, |share| format!("{:.0} % busy", 100.0 * share)));
+    let peak = [of_a, of_b].map(|trace| memory(trace).map(|bytes| bytes as f64));
+    checks.push(row("its memory", peak, |bytes| format!("{} at most", Bytes(bytes as u64))));
+    checks.push(clocks([of_a, of_b]));
+    checks.extend(pcie([a, b], [of_a, of_b], tokens));
+    checks
+}
+
+/// Figures of both, and B's against A's; "not measured" where one is not there.
+fn row(name: &str, [a, b]: [Option<f64>; 2], show: impl Fn(f64) -> String) -> Check {
+    let told = |value: Option<f64>| value.map_or("not measured".to_string(), &show);
+    let said = match a.zip(b) {
+        Some((a, b)) if a > 0.0 => format!("{:.3}", b / a),
+        _ => String::new(),
+    };
+    Check::new(name, State::Told, said).with(told(a), told(b))
+}
+
+/// Why nothing is told of its GPUs: those that it lost are told of until then in the record alone.
+fn missing(trace: &Trace) -> Option<&str> {
+    let fault = || trace.gpus.iter().find_map(|gpu| gpu.fault.as_deref());
+    let short = || trace.moments.is_empty().then_some("the run was too short");
+    trace.missing.as_deref().or_else(fault).or_else(short)
+}
+
+/// CPUs that the process kept busy.
+fn cpus(run: &LongRun) -> Option<f64> {
+    let (first, last) = run.samples.first().zip(run.samples.last())?;
+    let seconds = last.seconds - first.seconds;
+    (seconds > 0.0).then(|| (last.cpu_seconds - first.cpu_seconds) / seconds)
+}
+
+/// Of the machine, with whatever ran there.
+fn busiest_core(trace: &Trace) -> Option<f64> {
+    trace.cores().into_iter().max_by(f64::total_cmp)
+}
+
+/// The most of all GPUs together.
+fn memory(trace: &Trace) -> Option<u64> {
+    let all =
+        trace.moments.iter().map(|moment| moment.gpus.iter().map(|gpu| gpu.memory).sum::<Option<u64>>());
+    all.flatten().max()
+}
+
+/// Mean clock of the busiest GPU, the lowest that was seen, and how long what held it back.
+fn clocks(traces: [&Trace; 2]) -> Check {
+    let mean = |trace: &Trace| trace.mean(trace.busiest(), |gpu| gpu.sm_mhz.map(f64::from));
+    let show = |trace: &Trace| {
+        let Some(mhz) = mean(trace) else { return "not measured".to_string() };
+        let of = || trace.moments.iter().filter_map(|moment| moment.gpus.get(trace.busiest()));
+        let lowest = of().filter_map(|gpu| gpu.sm_mhz).min().unwrap_or_default();
+        let held =
+            of().filter(|gpu| gpu.throttling.and_then(|bits| Throttling(bits).why()).is_some()).count();
+        let why = of().find_map(|gpu| Throttling(gpu.throttling?).why());
+        let held = why.map(|why| {
+            format!(", {:.0} % of it held back by {why}", 100.0 * held as f64 / of().count() as f64)
+        });
+        format!("{mhz:.0} MHz, lowest {lowest}{}", held.unwrap_or_default())
+    };
+    let [a, b] = traces.map(mean);
+    let said = a.zip(b).filter(|(a, _)| *a > 0.0).map_or(String::new(), |(a, b)| format!("{:.3}", b / a));
+    Check::new("its SM clock", State::Told, said).with(show(traces[0]), show(traces[1]))
+}
+
+/// Bytes a token over PCIe, each way.
+fn pcie(runs: [&LongRun; 2], traces: [&Trace; 2], tokens: f64) -> Vec<Check> {
+    let fault = traces.iter().flat_map(|trace| &trace.gpus).find_map(|gpu| gpu.pcie_fault.as_deref());
+    if let Some(fault) = fault {
+        return vec![Check::new("PCIe", State::Told, format!("not measured: {fault}"))];
+    }
+    let [a, b] = [0, 1].map(|side| traces[side].pcie(runs[side].seconds));
+    [("PCIe to GPU", 0), ("PCIe from GPU", 1)]
+        .map(|(name, way)| {
+            let a_token = |all: Option<[f64; 2]>| all.map(|all| all[way] / tokens);
+            let mut check = row(name, [a_token(a), a_token(b)], |bytes| format!("{}/t", Bytes(bytes as u64)));
+            check.said = format!("{}, an estimate", check.said);
+            check
+        })
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use measure::Round;
+    use measure::trace::{GpuMoment, Moment, Traced};
+
+    use super::super::long::Sample;
+    use super::*;
+
+    /// A run of ten seconds that keeps so many CPUs busy, with a GPU that receives so many bytes a second.
+    fn run(cpus: f64, received: f64) -> LongRun {
+        let sample = |seconds: f64| Sample {
+            seconds,
+            bytes: 1,
+            tokens: 0.0,
+            cpu_seconds: 3.0 + cpus * seconds,
+            resident: 1,
+        };
+        let moment = |step: u32| Moment {
+            seconds: f64::from(step) / 10.0,
+            cores: vec![0.5, 0.98],
+            gpus: vec![GpuMoment {
+                utilisation: Some(0.9),
+                memory: Some(u64::from(step + 1) << 30),
+                sm_mhz: Some(if step == 3 { 1200 } else { 1980 }),
+                watts: None,
+                throttling: Some(if step < 5 { 4 } else { 1 }),
+                pcie_received: Some(received),
+                pcie_sent: Some(1024.0),
+            }],
+        };
+        let gpus = vec![Traced { name: "A".to_string(), ..Traced::default() }];
+        let trace = Trace { gpus, moments: (0..10).map(moment).collect(), missing: None };
+        let round = Round { seconds: 10.0, load_average: None, cores_busy_elsewhere: None };
+        LongRun {
+            seconds: 10.0,
+            speed: Vec::new(),
+            cpus: Vec::new(),
+            growth: None,
+            most: 0,
+            round,
+            gpus: Vec::new(),
+            samples: vec![sample(0.0), sample(10.0)],
+            trace: Some(trace),
+        }
+    }
+
+    fn told(checks: &[Check], name: &str) -> [String; 3] {
+        let check =
+            checks.iter().find(|check| check.name == name).unwrap_or_else(|| panic!("{name}: {checks:#?}"));
+        assert_eq!(check.state, State::Told);
+        [check.a.clone(), check.b.clone(), check.said.clone()]
+    }
+
+    #[test]
+    fn each_figure_is_told_of_both() {
+        let long = Long { tokens: 100, runs: vec![run(1.0, 10_240.0), run(0.5, 20_480.0)] };
+        let found = checks(&long);
+        assert_eq!(told(&found, "steady t/s"), ["10.0 t/s", "10.0 t/s", "1.000"]);
+        assert_eq!(told(&found, "steady CPUs"), ["1.00 busy", "0.50 busy", "0.500"]);
+        assert_eq!(told(&found, "busiest core")[0], "98 %");
+        assert_eq!(told(&found, "steady GPU")[0], "90 % busy");
+        assert_eq!(told(&found, "its memory")[0], "10 GiB at most");
+        assert_eq!(told(&found, "its SM clock")[0], "1902 MHz, lowest 1200, 50 % of it held back by power");
+        assert_eq!(told(&found, "PCIe to GPU"), ["1 KiB/t", "2 KiB/t", "2.000, an estimate"]);
+        assert_eq!(told(&found, "PCIe from GPU")[0], "102 B/t");
+        // Without a watched run of both nothing is told.
+        assert_eq!(checks(&Long { tokens: 100, runs: vec![run(1.0, 1.0)] }), []);
+        let long = Long { tokens: 100, runs: vec![run(1.0, 1.0), LongRun { trace: None, ..run(1.0, 1.0) }] };
+        assert_eq!(checks(&long), []);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_said() {
+        let with = |change: fn(&mut Trace)| {
+            let mut b = run(1.0, 1.0);
+            b.trace.as_mut().map(change);
+            checks(&Long { tokens: 100, runs: vec![run(1.0, 1.0), b] })
+        };
+        let lost = with(|trace| trace.gpus[0].fault = Some("GPU is lost".to_string()));
+        assert_eq!(told(&lost, "steady GPU")[2], "not measured of B: GPU is lost");
+        let refused = with(|trace| trace.missing = Some("the driver hangs".to_string()));
+        assert_eq!(told(&refused, "steady GPU")[2], "not measured of B: the driver hangs");
+        let no_pcie = with(|trace| trace.gpus[0].pcie_fault = Some("Not Supported".to_string()));
+        assert_eq!(told(&no_pcie, "PCIe")[2], "not measured: Not Supported");
+        assert_eq!(told(&no_pcie, "steady GPU")[1], "90 % busy");
+        let no_clock = with(|trace| trace.moments.iter_mut().for_each(|moment| moment.gpus[0].sm_mhz = None));
+        assert_eq!(told(&no_clock, "its SM clock")[1], "not measured");
+    }
+}
