@@ -1,12 +1,12 @@
-//! What stands in place of NVIDIA's driver and of cuBLAS where CMake links programs of llama.cpp's own. The engine links it
-//! with its shim (`vendor/llama-link/build`).
+//! Builds for NVIDIA's GPUs on a machine that may have none: what stands in place of the driver and of cuBLAS where CMake
+//! links programs of llama.cpp's own (the engine links it with its shim, `vendor/llama-link/build`), and how the engine is run.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
 use super::Build;
-use crate::plan::CudaPlan;
+use crate::plan::{CudaPlan, Plan};
 use crate::process::Run;
 
 /// Where it lies in the checkout.
@@ -50,6 +50,12 @@ fn compile(build: &Build, cuda: &CudaPlan) -> Result<PathBuf> {
             format!("cannot compile {SOURCE}, which stands in place of the driver and of cuBLAS")
         })?;
     Ok(object)
+}
+
+/// The flag for the engine's runs while it is built: a GPU is not needed where a program for GPUs is made, also not beside
+/// the record of an earlier build, which promises one. Where there is one, the program takes it.
+pub fn not_required(plan: &Plan) -> Option<&'static str> {
+    plan.cuda.as_ref().map(|_| "--require-gpu=no")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use build_info::record::Smoke;
 use gguf::synth::{self, Preset};
 use serde::Deserialize;
 
-use super::Build;
+use super::{Build, cuda};
 use crate::ui::Progress;
 
 /// Tokens generated in each run.
@@ -104,15 +104,13 @@ fn generate(build: &Build, model: &Path) -> Result<Report> {
 }
 
 fn generate_with(build: &Build, anneal: &Path, model: &Path) -> Result<Report> {
-    // A GPU is not needed where a program for GPUs is built. Where there is one, the program takes it.
-    let without_gpu = build.plan.cuda.as_ref().map(|_| "--require-gpu=no");
     let output = build
         .executable(anneal)
         .run(&build.log)
         .env(crate::pgo::profdata::VARIABLE, "/dev/null")
         .args(["run", "--greedy", "--ignore-eos", "--json", "-n", &TOKENS.to_string(), "-p", PROMPT, "-m"])
         .args([model])
-        .args(without_gpu)
+        .args(cuda::not_required(build.plan))
         .output()?;
     serde_json::from_str(&output).with_context(|| format!("cannot understand what anneal printed: {output}"))
 }

@@ -14,7 +14,7 @@ use build_info::Gate;
 use build_info::gate::Case;
 use comfy_table::{CellAlignment, Table};
 
-use super::Build;
+use super::{Build, cuda};
 use crate::fs;
 use crate::ui::{self, Progress};
 pub use reference::Reference;
@@ -31,7 +31,12 @@ pub const REFERENCE_PROFILE: &str = "reference";
 pub fn gate(build: &Build, progress: &mut Progress) -> Result<()> {
     let anneal = build.folder.newest_engine().context("the build folder holds no anneal")?;
     let folder = folder(build);
-    let engine = Engine { anneal: &build.executable(&anneal), folder: &folder, log: &build.log };
+    let engine = Engine {
+        anneal: &build.executable(&anneal),
+        folder: &folder,
+        log: &build.log,
+        flag: cuda::not_required(build.plan),
+    };
     let report = build.folder.path().join("gate-report.json");
     let _ = std::fs::remove_file(&report);
     let found = engine.compare(&Reference::kept()?, |done, total, what| {

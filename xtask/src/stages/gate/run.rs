@@ -25,6 +25,8 @@ pub struct Engine<'a> {
     pub folder: &'a Path,
     /// Where its output goes.
     pub log: &'a Log,
+    /// A flag for all its runs.
+    pub flag: Option<&'a str>,
 }
 
 /// One way of running one probe.
@@ -78,6 +80,7 @@ impl Engine<'_> {
             .args(["--out"])
             .args([&out])
             .args(["-c", "1024", "-fa", if feed.flash_attention { "on" } else { "off" }]);
+        run = run.args(self.flag);
         if !feed.flash_attention {
             // Both kinds of kernels in no more runs: those for weights as they are, and those for repacked ones.
             run = run.args(["--no-repack"]);
