@@ -22,9 +22,9 @@ fn succeeded(output: &Output) -> String {
     text
 }
 
-/// Packs the current build into `out`.
-fn dist(out: &Path) -> PathBuf {
-    let args = ["dist", "--profile", PROFILE, "--no-build", "--json", "--out", out.to_str().unwrap()];
+/// Packs the current build of `profile` into `out`.
+fn dist(profile: &str, out: &Path) -> PathBuf {
+    let args = ["dist", "--profile", profile, "--no-build", "--json", "--out", out.to_str().unwrap()];
     let made: Value = serde_json::from_str(&succeeded(&xtask(&args))).unwrap();
     assert!(made["crates"].as_u64().is_some_and(|crates| crates > 100), "{made}");
     made["archives"][0]["path"].as_str().map(PathBuf::from).unwrap()
@@ -72,13 +72,13 @@ fn carries_its_list_of_crates(prefix: &Path) {
 }
 
 #[test]
-fn an_archive_is_made_alike_twice_installed_run_and_taken_back() {
+fn archives_are_made_alike_twice_installed_run_and_taken_back() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("tiny.gguf");
     synth::write(&model, &Options::new(Preset::Tiny)).unwrap();
     let model = model.to_str().unwrap();
-    let archive = dist(&folder.path().join("one"));
-    let second = dist(&folder.path().join("two"));
+    let archive = dist(PROFILE, &folder.path().join("one"));
+    let second = dist(PROFILE, &folder.path().join("two"));
     let placed = |name: &str| archive.with_file_name(name).is_file();
     assert!(placed("install.sh") && placed("index.json") && !archive.to_str().unwrap().contains(".packing"));
     assert!(
@@ -86,9 +86,10 @@ fn an_archive_is_made_alike_twice_installed_run_and_taken_back() {
         "the same build, packed twice"
     );
 
-    let build =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/anneal").join(PROFILE).join("bin/anneal");
-    let expected = tokens(&build, model);
+    let built = |profile: &str| {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/anneal").join(profile).join("bin/anneal")
+    };
+    let expected = tokens(&built(PROFILE), model);
     assert_eq!(expected.as_array().map(Vec::len), Some(12));
 
     let prefix = folder.path().join("a prefix");
@@ -129,4 +130,12 @@ fn an_archive_is_made_alike_twice_installed_run_and_taken_back() {
     assert_eq!(refused.status.code(), Some(1), "{said}");
     assert!(std::fs::read(&second).unwrap() == there, "{said}");
     assert_eq!(std::fs::read_dir(out).unwrap().count(), before, "{said}");
+
+    // What was made for this machine is packed for others of its kind, with paths of this one in it.
+    let native = dist("native", &folder.path().join("native"));
+    let prefix = folder.path().join("fleet");
+    let to = ["--prefix", prefix.to_str().unwrap()];
+    succeeded(&xtask(&[&["install", "--from", native.to_str().unwrap()][..], &to].concat()));
+    let expected = tokens(&built("native"), model);
+    assert_eq!(tokens(&prefix.join("bin/anneal"), model), expected);
 }

@@ -60,8 +60,11 @@ impl Build<'_> {
         // For what the crate `cc` compiles.
         let maps = places::prefix_maps(self);
         if !maps.is_empty() {
-            let flags = Some(maps.join(" "));
-            all.extend(["CFLAGS", "CXXFLAGS"].map(|name| (format!("{name}_{target}"), flags.clone())));
+            let flags = shlex::try_join(maps.iter().map(String::as_str))
+                .context("a folder of this machine has a zero byte in its name")?;
+            all.extend(["CFLAGS", "CXXFLAGS"].map(|name| (format!("{name}_{target}"), Some(flags.clone()))));
+            // Else it parts them at spaces, which a folder's name may have.
+            all.insert("CC_SHELL_ESCAPED_FLAGS".to_string(), Some("1".to_string()));
         }
         Ok(all)
     }
