@@ -1,8 +1,8 @@
-//! Folders for the work of one command, on the disk of the builds.
+//! Folders for the work of one command, on the disk of the builds or where somebody says.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -30,9 +30,30 @@ impl Scratch {
         for folder in left(workspace) {
             let _ = fs::remove_dir_all(folder);
         }
+        Self::create(&all, purpose)
+    }
+
+    /// One in `folder`, which others write to as well: of what is there, nothing is touched but what killed processes left of
+    /// the same purpose, and that only where it is ours.
+    ///
+    /// # Errors
+    /// When it cannot be made there.
+    pub fn among_others(folder: &Path, purpose: &str) -> Result<Self> {
+        let begins = format!("{purpose}.");
+        let ours =
+            |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&begins));
+        for folder in unused(folder, ours) {
+            // Somebody else's stays: it cannot be removed.
+            let _ = fs::remove_dir_all(folder);
+        }
+        Self::create(folder, purpose)
+    }
+
+    fn create(all: &Path, purpose: &str) -> Result<Self> {
+        let cannot = || format!("cannot make a folder in {}", all.display());
         for number in 0..MOST {
             let path = all.join(format!("{purpose}.{}.{number}", std::process::id()));
-            match fs::create_dir(&path) {
+            match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 made => made.with_context(cannot)?,
             }
@@ -60,8 +81,13 @@ impl Drop for Scratch {
 
 /// Folders that killed processes left.
 pub fn left(workspace: &Workspace) -> Vec<PathBuf> {
-    let entries = fs::read_dir(workspace.scratch()).into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.path());
+    unused(&workspace.scratch(), |_| true)
+}
+
+/// What is in `folder`, is `ours` by its name, and is held by nobody.
+fn unused(folder: &Path, ours: impl Fn(&PathBuf) -> bool) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path()).filter(ours);
     paths.filter(|path| matches!(held(path), Held::ByUs(_))).collect()
 }
 
@@ -110,5 +136,29 @@ mod tests {
         assert!(one.path().join("file").is_file() && left(&workspace).is_empty());
         drop((one, other));
         assert_eq!(fs::read_dir(workspace.scratch()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn among_others_only_what_is_ones_own_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = |name: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir(&path).unwrap();
+            path
+        };
+        let (left, theirs, file) = (made("work.1.0"), made("workshop.1.0"), folder.path().join("work.json"));
+        fs::write(left.join("model.gguf"), "").unwrap();
+        fs::write(&file, "").unwrap();
+        let link = folder.path().join("work.2.0");
+        std::os::unix::fs::symlink(&theirs, &link).unwrap();
+        let one = Scratch::among_others(folder.path(), "work").unwrap();
+        let other = Scratch::among_others(folder.path(), "work").unwrap();
+        assert_ne!(one.path(), other.path());
+        assert!(one.path().is_dir() && theirs.is_dir() && file.is_file() && !left.exists());
+        assert_eq!(one.path().metadata().unwrap().mode() & 0o777, 0o700);
+        drop((one, other));
+        assert!(theirs.is_dir() && fs::read_dir(folder.path()).unwrap().count() == 2);
+        let nowhere = format!("{:#}", Scratch::among_others(Path::new("/proc"), "work").unwrap_err());
+        assert!(nowhere.contains("/proc"), "{nowhere}");
     }
 }

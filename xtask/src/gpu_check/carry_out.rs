@@ -13,7 +13,7 @@ use super::figures;
 use super::models::{self, Model};
 use super::plan::{self, Planned, Sketch, Step, Wishes};
 use super::report::{Done, LeftOut, Report};
-use super::scratch::Scratch;
+use crate::scratch::Scratch;
 use crate::ui::Ui;
 use crate::{fs, process};
 

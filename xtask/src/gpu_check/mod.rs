@@ -18,10 +18,8 @@ pub mod page;
 mod placement;
 pub mod plan;
 pub mod report;
-mod scratch;
 
 pub use carry_out::{Check, Options, check_budget};
 pub use engine::{Engine, Sizes};
 pub use models::{DEFAULTS, about};
 pub use report::Report;
-pub use scratch::Scratch;

@@ -23,6 +23,7 @@ use toolchain::{BlasLibrary, BlasThreading, Toolchain};
 
 use crate::plan::choose;
 use crate::profile::{Blas, Profile};
+use crate::scratch::Scratch;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 use crate::{exit, fs};
@@ -183,11 +184,11 @@ impl Wanted {
     fn build(&self, ui: &Ui) -> Result<()> {
         let blas = self.folder.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(blas).with_context(|| format!("cannot make {}", blas.display()))?;
-        let scratch = Scratch::new(blas)?;
+        let scratch = Scratch::among_others(blas, ".building")?;
         let log = crate::process::Log::new(blas.join("build.log"), ui.verbose());
         let file = self.archive.fetch(&blas.join("downloads"), &log, ui)?;
-        let source = archive::unpack(&file, &scratch.0, &log)?;
-        let prefix = scratch.0.join("prefix");
+        let source = archive::unpack(&file, scratch.path(), &log)?;
+        let prefix = scratch.path().join("prefix");
         make::run(&self.recipe, &source, &prefix, &log, ui)?;
         let record = Record {
             version: self.archive.version.clone(),
@@ -204,30 +205,5 @@ impl Wanted {
             .with_context(|| format!("cannot put {} into place", self.folder.display()))?;
         ui.done("built", format_args!("OpenBLAS {} in {}", self.archive.version, self.folder.display()));
         Ok(())
-    }
-}
-
-/// A folder to build in; it goes when this does, and when the next build finds that its process is gone.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(blas: &Path) -> Result<Self> {
-        // The caller holds the build lock: what is there was left by a process that was killed.
-        for entry in std::fs::read_dir(blas).with_context(|| format!("cannot list {}", blas.display()))? {
-            let entry = entry?;
-            if entry.file_name().to_string_lossy().starts_with(".building-") {
-                let _ = std::fs::remove_dir_all(entry.path());
-            }
-        }
-        let path = blas.join(format!(".building-{}", std::process::id()));
-        std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Swept by the next build where it cannot be removed now.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

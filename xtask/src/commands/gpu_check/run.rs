@@ -9,7 +9,8 @@ use build_info::BuildInfo;
 use crate::compare::Provenance;
 use crate::gpu_check::archive::Contents;
 use crate::gpu_check::report::{Done, Model, Program, Report, SCHEMA_VERSION};
-use crate::gpu_check::{Check, DEFAULTS, Engine, Options, Scratch, Sizes, check_budget, page};
+use crate::gpu_check::{Check, DEFAULTS, Engine, Options, Sizes, check_budget, page};
+use crate::scratch::Scratch;
 use crate::ui::Ui;
 use crate::workload::Synthetic;
 use crate::{exit, fs, ours, process, tools};
@@ -76,7 +77,9 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         error: info.as_ref().err().map(|error| format!("{error:#}")),
     });
     report.info = info.ok();
-    let scratch = Scratch::make(&args.scratch.clone().unwrap_or_else(std::env::temp_dir))?;
+    let folder = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
+    let scratch = Scratch::among_others(&folder, "anneal-gpu-check")
+        .context("there is no room for models: name another folder with --scratch")?;
     let options = Options {
         promises_gpu: report.anneal.build.as_ref().is_some_and(|build| build.cuda.is_some()),
         engine,
