@@ -57,10 +57,13 @@ impl Live {
                 }
             }
         }
-        if let Some(runtime) = live.runtime() {
-            ffi::switch_cuda(runtime, &live.variables);
-        }
         live
+    }
+
+    /// Sets ggml's variables for CUDA as the build's profile and the user want them: see [`ffi::switch_cuda`], whose
+    /// condition holds here too.
+    pub(crate) fn switch_cuda(&self) {
+        ffi::switch_cuda(self.runtime().unwrap_or(&Runtime::default()), &self.variables);
     }
 
     /// The defaults that the build's profile wants; those of a build for GPUs also where none is there.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use build_info::{Bytes, Policy, ThreadBudget, promised_device, threads};
+use build_info::{Bytes, Policy, Runtime, ThreadBudget, promised_device, threads};
 use serde::Serialize;
 
 use crate::asked_threads::{self, Asked};
@@ -210,10 +210,10 @@ pub struct Settings {
     pub workers: Setting<Workers>,
     /// What is refused where no GPU does the work.
     pub require_gpu: Setting<RequireGpu>,
-    /// Whether ggml launches CUDA graphs.
-    pub cuda_graphs: Setting<bool>,
-    /// Whether it makes one kernel of several operations there.
-    pub cuda_fusion: Setting<bool>,
+    /// Whether ggml launches CUDA graphs; none where the build has no CUDA.
+    pub cuda_graphs: Option<Setting<bool>>,
+    /// Whether it makes one kernel of several operations there; none as well.
+    pub cuda_fusion: Option<Setting<bool>>,
     /// The most likely token, always.
     pub greedy: Setting<bool>,
     /// Temperature.
@@ -358,7 +358,11 @@ impl Settings {
             }
             held
         });
-        let runtime = live.runtime();
+        let of_cuda = |switch: fn(&Runtime) -> Option<bool>| {
+            let build = &live.build.as_ref().filter(|(_, build)| build.cuda.is_some())?.1;
+            let setting = Setting::new(true, Source::Default).or_profile(switch(&build.runtime));
+            Some(setting.unless(switch(&live.variables)))
+        };
         Ok(Settings {
             warnings,
             policy,
@@ -400,12 +404,8 @@ impl Settings {
             op_offload: Setting::or_default(requested.op_offload, true).or_profile(wanted.op_offload),
             workers: Setting::or_default(requested.workers.clone(), Workers::default()),
             require_gpu: require_gpu(requested, &wanted, live),
-            cuda_graphs: Setting::new(true, Source::Default)
-                .or_profile(runtime.and_then(|runtime| runtime.cuda_graphs))
-                .unless(live.variables.cuda_graphs),
-            cuda_fusion: Setting::new(true, Source::Default)
-                .or_profile(runtime.and_then(|runtime| runtime.cuda_fusion))
-                .unless(live.variables.cuda_fusion),
+            cuda_graphs: of_cuda(|runtime| runtime.cuda_graphs),
+            cuda_fusion: of_cuda(|runtime| runtime.cuda_fusion),
             greedy: Setting::or_default(requested.greedy, false),
             // The sampling defaults of llama.cpp's tools.
             temperature: Setting::or_default(requested.temperature, 0.8),
@@ -547,7 +547,12 @@ impl Settings {
             n_ctx => n_ctx.to_string(),
         };
         let seed = self.seed.value.map_or("random".to_string(), |seed| seed.to_string());
-        vec![
+        let cuda = [("cuda-graphs", &self.cuda_graphs), ("cuda-fusion", &self.cuda_fusion)];
+        let cuda = cuda.into_iter().filter_map(|(name, setting)| {
+            let setting = setting.as_ref()?;
+            Some(line(name, setting, on(setting.value)))
+        });
+        let mut lines = vec![
             line("policy", &self.policy, policy),
             line("threads", &self.decode_threads, self.decode_threads.value),
             line("threads-batch", &self.prefill_threads, self.prefill_threads.value),
@@ -581,8 +586,6 @@ impl Settings {
             line("op-offload", &self.op_offload, on(self.op_offload.value)),
             line("rpc", &self.workers, &self.workers.value),
             line("require-gpu", &self.require_gpu, self.require_gpu.value),
-            line("cuda-graphs", &self.cuda_graphs, on(self.cuda_graphs.value)),
-            line("cuda-fusion", &self.cuda_fusion, on(self.cuda_fusion.value)),
             line("greedy", &self.greedy, on(self.greedy.value)),
             line("temp", &self.temperature, self.temperature.value),
             line("top-k", &self.top_k, self.top_k.value),
@@ -590,7 +593,9 @@ impl Settings {
             line("min-p", &self.min_p, self.min_p.value),
             line("seed", &self.seed, seed),
             line("device-sampling", &self.device_sampling, self.device_sampling.value),
-        ]
+        ];
+        lines.extend(cuda);
+        lines
     }
 }
 
@@ -663,13 +668,19 @@ fn of_profile(
         flash_attention: runtime.flash_attention.map(FlashAttention::from),
         ..Requested::default()
     };
+    // Of all that a profile can want, this alone may go against something else that is asked for.
+    let others = Requested { flash_attention: None, ..wanted.clone() };
     match check(&requested.or(tuned).or(&wanted)) {
         Ok(()) => wanted,
         Err(why) => {
+            let (what, left) = match check(&requested.or(tuned).or(&others)) {
+                Ok(()) => ("flash attention as", others),
+                Err(_) => ("the defaults that", Requested::default()),
+            };
             warnings.push(format!(
-                "the defaults of this build's profile do not go with what was asked for and are left out: {why}"
+                "{what} this build's profile wants it does not go with what was asked for and is left out: {why}"
             ));
-            Requested::default()
+            left
         }
     }
 }
@@ -993,6 +1004,10 @@ mod tests {
         let flags = Requested { type_v: Some(KvType::Q8_0), ..Requested::default() };
         let settings = of(&build, &flags, None);
         assert_eq!(is(&settings.flash_attention), (FlashAttention::Auto, Source::Default));
+        assert_eq!(
+            (settings.gpu_layers.value, settings.gpu_layers.source),
+            (GpuLayers::All, Source::BuildInfo)
+        );
         assert!(
             settings.warnings.iter().any(|why| why.contains("this build's profile")),
             "{:?}",
@@ -1007,7 +1022,7 @@ mod tests {
     fn every_setting_is_explained() {
         let settings = Settings::resolve(&Requested::default(), &live(2)).expect("valid");
         let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-        assert_eq!(names.len(), 42);
+        assert_eq!(names.len(), 40);
         assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
     }
 }

@@ -78,32 +78,40 @@ pub fn turn_off_tiled() {
 /// is another number than 0.
 const CUDA: [&str; 2] = ["GGML_CUDA_DISABLE_GRAPHS", "GGML_CUDA_DISABLE_FUSION"];
 
-/// What they say as the process began; a later call tells the same, whatever [`switch_cuda`] made of them.
+/// What they say as the process began; a later call tells the same, whatever [`switch_cuda`] made of them. A 0 turns on: ggml
+/// has no word for that with graphs.
 pub fn cuda_variables() -> Runtime {
     static AT_START: OnceLock<Runtime> = OnceLock::new();
     let read = || {
         let [graphs, fusion] = CUDA.map(|name| std::env::var(name).ok());
-        let is_number = |value: String| value.trim().parse::<i64>().is_ok_and(|number| number != 0);
+        let is_zero = |value: &str| value.trim().parse() == Ok(0_i64);
+        let is_number = |value: &str| value.trim().parse::<i64>().is_ok_and(|number| number != 0);
         Runtime {
-            cuda_graphs: graphs.map(|_| false),
-            cuda_fusion: fusion.map(|value| !is_number(value)),
+            cuda_graphs: graphs.map(|value| is_zero(&value)),
+            cuda_fusion: fusion.map(|value| !is_number(&value)),
             ..Runtime::default()
         }
     };
     AT_START.get_or_init(read).clone()
 }
 
-/// Sets those that `wanted` turns off and `said`, the user's, says nothing of. ggml looks at them once, at the first graph.
+/// Sets those that `wanted` turns off and `said`, the user's, says nothing of, and takes away a first one that says 0. ggml looks
+/// at them once, at the first graph. For a command at its start: nothing but the thread that waits for signals may run beside
+/// it, so programs that use the engine as a library set these variables themselves.
 pub fn switch_cuda(wanted: &Runtime, said: &Runtime) {
-    let off = [
-        wanted.cuda_graphs == Some(false) && said.cuda_graphs.is_none(),
-        wanted.cuda_fusion == Some(false) && said.cuda_fusion.is_none(),
-    ];
-    for (name, _) in CUDA.into_iter().zip(off).filter(|(name, off)| *off && std::env::var_os(name).is_none())
-    {
-        // SAFETY: once, when the machine is first looked at: nothing but the thread that waits for signals runs beside this
-        // one, and it reads no environment.
+    let [graphs, fusion] = CUDA;
+    let turn_off = |name: &str| {
+        // SAFETY: nothing else reads the environment at the same time, as the caller has to see to.
         unsafe { std::env::set_var(name, "1") }
+    };
+    match (said.cuda_graphs, wanted.cuda_graphs) {
+        // SAFETY: the same.
+        (Some(true), _) => unsafe { std::env::remove_var(graphs) },
+        (None, Some(false)) => turn_off(graphs),
+        _ => {}
+    }
+    if said.cuda_fusion.is_none() && wanted.cuda_fusion == Some(false) {
+        turn_off(fusion);
     }
 }
 

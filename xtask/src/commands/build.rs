@@ -198,7 +198,7 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
         let folder = workspace.anneal().join(plan.folder_name());
         let build = Build::unfetched(&folder, &workspace, ui, &host, &plan)?;
         // What is there needs neither the store nor the sources.
-        if let Some(improved) = build.improved(hostname).filter(|_| !args.common.plain) {
+        if let Some(improved) = build.improved(hostname)?.filter(|_| !args.common.plain) {
             return finished(&workspace, &profile, improved, ui).map(Some);
         }
         if build.there().is_some() {
@@ -221,7 +221,7 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     }
     let folder = workspace.anneal().join(plan.folder_name());
     let build = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?.launched_by(&launcher);
-    let outcome = match build.improved(hostname).filter(|_| !args.common.plain) {
+    let outcome = match build.improved(hostname)?.filter(|_| !args.common.plain) {
         Some(improved) => improved,
         None => build.run(hostname)?,
     };

@@ -36,7 +36,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let scratch = workspace.anneal().join(format!("gate-{}", std::process::id()));
     let log = Log::new(log(&scratch)?, ui.verbose());
     let mut progress = ui.progress("gate");
-    let engine = Engine { anneal: &anneal, folder: &scratch, log: &log, flag: None };
+    let engine = Engine { anneal: &anneal, folder: &scratch, log: &log, manner: Default::default() };
     let found = engine.compare(&Reference::kept()?, |done, total, what| {
         progress.step(done as u64, total as u64, what);
     });
@@ -91,7 +91,7 @@ fn write_reference(workspace: &Workspace, ui: &Ui) -> Result<()> {
     let scratch = workspace.anneal().join("gate");
     let log = Log::new(log(&scratch)?, ui.verbose());
     let anneal = executable(&folder)?;
-    let engine = Engine { anneal: &anneal, folder: &scratch, log: &log, flag: None };
+    let engine = Engine { anneal: &anneal, folder: &scratch, log: &log, manner: Default::default() };
     let bytes = engine.reference(build.clone())?.to_bytes()?;
     let path = Reference::path(workspace.root());
     fs::write_atomically(&path, &bytes)?;

@@ -40,6 +40,8 @@ pub struct Options {
     pub out: PathBuf,
     /// Whether the engine's record promises a GPU.
     pub promises_gpu: bool,
+    /// Whether it launches CUDA graphs.
+    pub graphs: bool,
 }
 
 /// A check that is going on.
@@ -82,7 +84,7 @@ impl<'a> Check<'a> {
             refusal: options.promises_gpu,
             placement: supports.placement,
             device_sampling: supports.device_sampling,
-            graphs: true,
+            graphs: options.graphs,
             rounds: sizes.rounds,
             long: sizes.long,
         };
@@ -122,6 +124,9 @@ impl<'a> Check<'a> {
         }
         if !wishes.placement {
             say("placement", "this anneal has no `info --placement`");
+        }
+        if !wishes.graphs {
+            say("CUDA graphs", "the build's profile turns them off");
         }
         if !wishes.device_sampling {
             say("device sampling", "this anneal has no --device-sampling");

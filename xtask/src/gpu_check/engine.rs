@@ -93,6 +93,8 @@ pub struct Supports {
     pub device_sampling: bool,
     /// `info --copy-bandwidth`.
     pub copy_bandwidth: bool,
+    /// `run --gpu-layers`, `--n-cpu-moe`, `--kv-offload` and `--op-offload`.
+    pub placing: bool,
 }
 
 /// `anneal`.
@@ -141,6 +143,7 @@ impl Engine {
             placement: info.contains("--placement"),
             device_sampling: run.contains("--device-sampling"),
             copy_bandwidth: info.contains("--copy-bandwidth"),
+            placing: run.contains("--op-offload"),
         };
         Ok(Self { path: path.to_path_buf(), supports, allow_cpu })
     }
@@ -161,6 +164,10 @@ impl Engine {
             false if self.supports.require_gpu => command.arg("--require-gpu=full"),
             false => &mut command,
         };
+        // Whatever the profile's own defaults are: all is looked at on the GPU.
+        if !self.allow_cpu && self.supports.placing {
+            command.args(["--gpu-layers", "all", "--n-cpu-moe", "0", "--kv-offload", "--op-offload"]);
+        }
         command
     }
 

@@ -18,8 +18,18 @@ pub fn plan(profile: &Profile, cuda: Option<&CudaPlan>) -> Result<Runtime> {
     let Some(cuda) = cuda else {
         if let Some(layers @ (Layers::All | Layers::Some(1..))) = runtime.gpu_layers {
             return wrong(&format!(
-                "`runtime.gpu_layers = {layers}` takes `gpu = \"cuda\"`: without a device the engine refuses it; for \
+                "`runtime.gpu_layers = {layers}` takes `gpu = \"cuda\"`: without a device it does nothing; for \
                  workers' devices give --gpu-layers beside --rpc"
+            ));
+        }
+        let of_devices = [
+            ("n_cpu_moe", runtime.n_cpu_moe.is_some()),
+            ("kv_offload", runtime.kv_offload.is_some()),
+            ("op_offload", runtime.op_offload.is_some()),
+        ];
+        if let Some((key, _)) = of_devices.iter().find(|(_, said)| *said && !profile.rpc) {
+            return wrong(&format!(
+                "`runtime.{key}` takes `gpu = \"cuda\"`, or `rpc = true`: without devices it does nothing"
             ));
         }
         if runtime.cuda_graphs.or(runtime.cuda_fusion).is_some() {

@@ -92,7 +92,8 @@ pub fn recommend(question: &Question<'_>) -> Recommendation {
     let preset = presets.iter().find(|preset| preset.matches(budget.cores, memory));
     let n_ubatch = settings::n_ubatch(preset);
     let mut context = settings::wished_context(model, preset, n_ctx);
-    let mut fit = Fit::of(model, host, context.value, n_ubatch);
+    let wished = context.value;
+    let mut fit = Fit::of(model, host, wished, n_ubatch);
     // A shorter context that keeps the weights in memory is better than a longer one that does not, unless it was
     // asked for.
     if let Some(largest) = fit.largest_context.filter(|largest| *largest < context.value)
@@ -105,14 +106,16 @@ pub fn recommend(question: &Question<'_>) -> Recommendation {
     let runtime = Runtime::choose(model, preset, &budget, context, &fit);
     let threads = (runtime.decode_threads.value, runtime.prefill_threads.value);
     let n_ctx = runtime.n_ctx.value;
-    let offload = Offload::of(model, host, n_ctx, n_ubatch);
+    // A context that is too long for main memory may be none for the GPU's.
+    let whole = Offload::of(model, host, wished, n_ubatch).filter(Offload::is_whole);
+    let offload = whole.or_else(|| Offload::of(model, host, n_ctx, n_ubatch));
     let quantisation =
         quant::advise(model, host, roofline, threads.0, &fit.need, n_ubatch, fit.memory.usable);
     let build = variant::choose(model, host, offload.as_ref(), profiles);
     let on_gpu = build.planned.is_none() && offload.as_ref().is_some_and(Offload::is_whole);
     let runs = on_gpu || fit.verdict < Verdict::DoesNotFit;
     Recommendation {
-        command: runs.then(|| runtime.command(question.path, build.profile, on_gpu)),
+        command: runs.then(|| runtime.command(question.path, build.profile, on_gpu.then_some(wished))),
         build,
         speed: Speed::of(model, roofline, threads, n_ctx, fit.verdict),
         notes: notes(question, &fit, &runtime, offload.as_ref()),

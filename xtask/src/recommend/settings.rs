@@ -130,18 +130,18 @@ impl Runtime {
         }
     }
 
-    /// The command that runs the model in `path` so, with the build of `profile`. What it says of the CPU is left out where the
-    /// model is wholly on a GPU; which layers go there is the profile's default.
-    pub fn command(&self, path: &str, profile: &str, on_gpu: bool) -> String {
+    /// The command that runs the model in `path` so, with the build of `profile`. Where the model is wholly on a GPU, with a context
+    /// of `on_gpu` tokens, what it says of the CPU is left out; which layers go there is the profile's default.
+    pub fn command(&self, path: &str, profile: &str, on_gpu: Option<u32>) -> String {
         // Only a zero byte cannot be quoted, and no path has one.
         let path = shlex::try_quote(path).unwrap_or(path.into());
         let anneal = format!("target/anneal/{profile}/bin/anneal");
         let mut flags: Vec<String> = [&anneal, "run", "-m", &path].map(String::from).to_vec();
         let mut put = |flag: &str, value: String| flags.extend([flag.to_string(), value]);
-        put("-c", self.n_ctx.value.to_string());
+        put("-c", on_gpu.unwrap_or(self.n_ctx.value).to_string());
         put("-b", self.n_batch.value.to_string());
         put("--ubatch-size", self.n_ubatch.value.to_string());
-        if on_gpu {
+        if on_gpu.is_some() {
             return flags.join(" ");
         }
         put("-t", self.decode_threads.value.to_string());

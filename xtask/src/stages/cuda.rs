@@ -1,6 +1,7 @@
 //! Builds for NVIDIA's GPUs on a machine that may have none: what stands in place of the driver and of cuBLAS where CMake
 //! links programs of llama.cpp's own (the engine links it with its shim, `vendor/llama-link/build`), and how the engine is run.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -8,6 +9,7 @@ use anyhow::{Context, Result};
 use super::Build;
 use crate::plan::{CudaPlan, Plan};
 use crate::process::Run;
+use build_info::Runtime;
 
 /// Where it lies in the checkout.
 const SOURCE: &str = "vendor/llama-link/csrc/cuda.cpp";
@@ -52,10 +54,42 @@ fn compile(build: &Build, cuda: &CudaPlan) -> Result<PathBuf> {
     Ok(object)
 }
 
-/// The flag for the engine's runs while it is built: a GPU is not needed where a program for GPUs is made, also not beside
-/// the record of an earlier build, which promises one. Where there is one, the program takes it.
-pub fn not_required(plan: &Plan) -> Option<&'static str> {
-    plan.cuda.as_ref().map(|_| "--require-gpu=no")
+/// Flags and variables for the engine's runs while it is built, see [`manner`].
+#[derive(Clone, Debug, Default)]
+pub struct Manner {
+    /// Arguments of `anneal run` and `anneal logits`.
+    pub flags: Vec<&'static str>,
+    /// Variables of the environment.
+    pub variables: BTreeMap<String, Option<String>>,
+}
+
+/// How the engine of `plan` is run while it is built: as its record will say, which is not there yet, whatever that of an earlier
+/// build beside it says. A GPU is not needed where a program for GPUs is made; where there is one, the program takes it.
+pub fn manner(plan: &Plan) -> Manner {
+    plan.cuda.as_ref().map(|_| of_defaults(&plan.runtime)).unwrap_or_default()
+}
+
+fn of_defaults(runtime: &Runtime) -> Manner {
+    let Runtime { kv_offload, op_offload, cuda_graphs, cuda_fusion, .. } = *runtime;
+    let flag = |wanted: Option<bool>, on, off| if wanted.unwrap_or(true) { on } else { off };
+    let variable = |name: &str, wanted: Option<bool>| {
+        (wanted == Some(false)).then(|| (name.to_string(), Some("1".to_string())))
+    };
+    Manner {
+        flags: vec![
+            "--require-gpu=no",
+            "--gpu-layers=auto",
+            flag(kv_offload, "--kv-offload", "--no-kv-offload"),
+            flag(op_offload, "--op-offload", "--no-op-offload"),
+        ],
+        variables: [
+            variable("GGML_CUDA_DISABLE_GRAPHS", cuda_graphs),
+            variable("GGML_CUDA_DISABLE_FUSION", cuda_fusion),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
+    }
 }
 
 #[cfg(test)]
@@ -67,5 +101,21 @@ mod tests {
         let targets = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
         assert!(!has_programs(&targets(&["llama"])));
         assert!(has_programs(&targets(&["llama", "mtmd", "llama-bench"])));
+    }
+
+    #[test]
+    fn the_engine_is_run_as_the_record_will_say_and_needs_no_gpu() {
+        let plain = of_defaults(&Runtime::default());
+        assert_eq!(plain.flags, ["--require-gpu=no", "--gpu-layers=auto", "--kv-offload", "--op-offload"]);
+        assert!(plain.variables.is_empty());
+        let other = of_defaults(&Runtime {
+            kv_offload: Some(false),
+            cuda_graphs: Some(true),
+            cuda_fusion: Some(false),
+            ..Runtime::default()
+        });
+        assert!(other.flags.contains(&"--no-kv-offload") && other.flags.contains(&"--op-offload"));
+        let names: Vec<&str> = other.variables.keys().map(String::as_str).collect();
+        assert_eq!(names, ["GGML_CUDA_DISABLE_FUSION"]);
     }
 }

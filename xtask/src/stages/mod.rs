@@ -169,21 +169,24 @@ impl<'a> Build<'a> {
     }
 
     /// The current build, when it was made from this very one with a profile or by BOLT, and of today's sources.
-    pub fn improved(&self, hostname: bool) -> Option<Outcome> {
+    ///
+    /// # Errors
+    /// When its record has to be written anew and cannot.
+    pub fn improved(&self, hostname: bool) -> Result<Option<Outcome>> {
         let folder = self.workspace.current(&self.plan.profile);
-        let mut info = BuildInfo::read(&folder.join("build_info.json")).ok()?;
+        let Ok(mut info) = BuildInfo::read(&folder.join("build_info.json")) else { return Ok(None) };
         if info.base_plan.as_ref() != Some(&self.plan.hash()) {
-            return None;
+            return Ok(None);
         }
-        let improved = Folder::create(&folder).ok()?;
+        let improved = Folder::create(&folder)?;
         if !self.is_finished(&improved, &info) {
-            return None;
+            return Ok(None);
         }
         if !hostname {
-            without_hostname(&improved, &mut info).ok()?;
+            without_hostname(&improved, &mut info)?;
         }
-        record::renew_defaults(&improved, &mut info, self.plan).ok()?;
-        Some(Outcome { info, folder, built: false })
+        record::renew_defaults(&improved, &mut info, self.plan)?;
+        Ok(Some(Outcome { info, folder, built: false }))
     }
 
     /// Runs all stages, or none when the build is finished already. What is current stays so.

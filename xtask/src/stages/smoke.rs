@@ -104,13 +104,15 @@ fn generate(build: &Build, model: &Path) -> Result<Report> {
 }
 
 fn generate_with(build: &Build, anneal: &Path, model: &Path) -> Result<Report> {
+    let manner = cuda::manner(build.plan);
     let output = build
         .executable(anneal)
         .run(&build.log)
         .env(crate::pgo::profdata::VARIABLE, "/dev/null")
         .args(["run", "--greedy", "--ignore-eos", "--json", "-n", &TOKENS.to_string(), "-p", PROMPT, "-m"])
         .args([model])
-        .args(cuda::not_required(build.plan))
+        .args(manner.flags)
+        .envs(&manner.variables)
         .output()?;
     serde_json::from_str(&output).with_context(|| format!("cannot understand what anneal printed: {output}"))
 }

@@ -83,6 +83,7 @@ fn read_live_with_gpus() -> Live {
 }
 
 fn tell(live: Live) -> Live {
+    live.switch_cuda();
     live.warnings.iter().for_each(|warning| crate::log::warn(warning));
     live
 }

@@ -17,7 +17,7 @@ pub struct OffloadFlags {
     #[arg(long, visible_alias = "ngl", value_name = "N")]
     pub gpu_layers: Option<GpuLayers>,
     /// Of a mixture of experts: layers, from the first one on, whose experts stay in the host's memory: a number, all, or auto
-    /// (as many as must, with --gpu-layers auto; else none) [default: auto]
+    /// (as many as must, with --gpu-layers auto; else none) [default: the build's, else auto]
     #[arg(long, visible_alias = "ncmoe", value_name = "N")]
     pub n_cpu_moe: Option<CpuMoe>,
     /// Memory that --gpu-layers auto leaves free on each device, in MiB [default: 512]
@@ -36,13 +36,14 @@ pub struct OffloadFlags {
     /// With --split-mode none: the device that has all of it, counted from 0 [default: 0]
     #[arg(long, visible_alias = "mg", value_name = "N", value_parser = whole("0 or more, the place among the devices"))]
     pub main_gpu: Option<u32>,
-    /// Keep K and V where their layers are, whatever the build's profile says [default]
+    /// Keep K and V where their layers are, whatever the build's profile says [default: the build's, else so]
     #[arg(long, visible_alias = "kvo", overrides_with = "no_kv_offload")]
     pub kv_offload: bool,
     /// Keep K and V in the host's memory
     #[arg(long, visible_alias = "nkvo", overrides_with = "kv_offload")]
     pub no_kv_offload: bool,
-    /// Let devices also compute on weights in the host's memory, whatever the build's profile says [default]
+    /// Let devices also compute on weights in the host's memory, whatever the build's profile says [default:
+    /// the build's, else so]
     #[arg(long, overrides_with = "no_op_offload")]
     pub op_offload: bool,
     /// Let devices compute on nothing but what lies in their memory

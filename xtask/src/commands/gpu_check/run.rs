@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use build_info::BuildInfo;
+use build_info::runtime::Layers;
 
 use crate::compare::Provenance;
 use crate::gpu_check::archive::Contents;
@@ -80,8 +81,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let folder = args.scratch.clone().unwrap_or_else(std::env::temp_dir);
     let scratch = Scratch::among_others(&folder, "anneal-gpu-check")
         .context("there is no room for models: name another folder with --scratch")?;
+    let build = report.anneal.build.as_ref();
     let options = Options {
-        promises_gpu: report.anneal.build.as_ref().is_some_and(|build| build.cuda.is_some()),
+        // As the engine has it: a build whose defaults leave everything on the CPU asks for none.
+        promises_gpu: build
+            .is_some_and(|build| build.cuda.is_some() && build.runtime.gpu_layers != Some(Layers::Some(0))),
+        graphs: build.is_none_or(|build| build.runtime.cuda_graphs != Some(false)),
         engine,
         llama_bench: places.llama_bench,
         sizes: if args.allow_cpu { Sizes::REHEARSAL } else { Sizes::FULL },

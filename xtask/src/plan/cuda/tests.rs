@@ -223,6 +223,11 @@ fn defaults_that_a_build_cannot_obey_are_refused() {
         ("native+runtime.gpu_layers:all", Some("`runtime.gpu_layers = all` takes `gpu = \"cuda\"`")),
         ("native+runtime.gpu_layers:3", Some("give --gpu-layers beside --rpc")),
         ("native+runtime.cuda_graphs:false", Some("take `gpu = \"cuda\"`")),
+        (
+            "native+rpc:false+runtime.kv_offload:false",
+            Some("`runtime.kv_offload` takes `gpu = \"cuda\"`, or `rpc = true`"),
+        ),
+        ("native+runtime.kv_offload:false", None),
         ("native+runtime.gpu_layers:0+runtime.flash_attention:off", None),
         ("cuda-trimmed+runtime.flash_attention:on", Some("the GPU has no kernel for it")),
         ("cuda-dense+runtime.flash_attention:on+runtime.cuda_fusion:false", None),

@@ -35,7 +35,7 @@ pub fn gate(build: &Build, progress: &mut Progress) -> Result<()> {
         anneal: &build.executable(&anneal),
         folder: &folder,
         log: &build.log,
-        flag: cuda::not_required(build.plan),
+        manner: cuda::manner(build.plan),
     };
     let report = build.folder.path().join("gate-report.json");
     let _ = std::fs::remove_file(&report);

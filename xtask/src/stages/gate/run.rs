@@ -8,6 +8,7 @@ use build_info::gate::{Case, Gate, Greedy, Limits, Mode};
 use build_info::{Logits, Sha256, kld};
 use gguf::probe::Probe;
 
+use super::super::cuda::Manner;
 use super::reference::{Reference, Rows};
 use crate::fs;
 use crate::process::{Executable, Log};
@@ -25,8 +26,8 @@ pub struct Engine<'a> {
     pub folder: &'a Path,
     /// Where its output goes.
     pub log: &'a Log,
-    /// A flag for all its runs.
-    pub flag: Option<&'a str>,
+    /// What all its runs have in common.
+    pub manner: Manner,
 }
 
 /// One way of running one probe.
@@ -80,7 +81,7 @@ impl Engine<'_> {
             .args(["--out"])
             .args([&out])
             .args(["-c", "1024", "-fa", if feed.flash_attention { "on" } else { "off" }]);
-        run = run.args(self.flag);
+        run = run.args(&self.manner.flags).envs(&self.manner.variables);
         if !feed.flash_attention {
             // Both kinds of kernels in no more runs: those for weights as they are, and those for repacked ones.
             run = run.args(["--no-repack"]);
