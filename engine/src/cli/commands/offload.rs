@@ -36,14 +36,13 @@ pub struct OffloadFlags {
     /// With --split-mode none: the device that has all of it, counted from 0 [default: 0]
     #[arg(long, visible_alias = "mg", value_name = "N", value_parser = whole("0 or more, the place among the devices"))]
     pub main_gpu: Option<u32>,
-    /// Keep K and V where their layers are, whatever the build's profile says [default: the build's, else so]
+    /// Keep K and V where their layers are [default: the build's, else so]
     #[arg(long, visible_alias = "kvo", overrides_with = "no_kv_offload")]
     pub kv_offload: bool,
     /// Keep K and V in the host's memory
     #[arg(long, visible_alias = "nkvo", overrides_with = "kv_offload")]
     pub no_kv_offload: bool,
-    /// Let devices also compute on weights in the host's memory, whatever the build's profile says [default:
-    /// the build's, else so]
+    /// Let devices also compute on weights in the host's memory [default: the build's, else so]
     #[arg(long, overrides_with = "no_op_offload")]
     pub op_offload: bool,
     /// Let devices compute on nothing but what lies in their memory
