@@ -38,7 +38,11 @@ esac
 
 # shellcheck disable=SC2086 # one word or none
 debootstrap --variant=minbase $include "$suite" "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1 ||
-    fail "debootstrap failed: $(tail -n 3 "$root.log")"
+    {
+        # Half a system is in the way of the next try. What is mounted in it is left alone.
+        rm -rf --one-file-system "$root" || :
+        fail "debootstrap failed, all it said is in $root.log: $(tail -n 3 "$root.log")"
+    }
 rm -f "$root.log"
 mkdir "$root/dist"
 cp "$archive" "$archive.sha256" "$dist/install.sh" "$root/dist/"
