@@ -178,7 +178,7 @@ impl Validation<'_> {
             record.speed.extend(speed);
             raced?;
         }
-        let computes = record.subjects.iter().any(gpu::has_gpu);
+        let computes = [0, 1].iter().any(|side| gpu::computes(&record.speed, &record.subjects, *side));
         let driver = self.driver.as_ref().filter(|_| computes);
         // Nobody has to wait for minutes to hear of a null result again.
         if (long.is_none() && driver.is_none()) || (self.has_failed(record) && !keep_going) {

@@ -10,6 +10,7 @@ use nvml::Place;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{self, Broken, Event, Stay};
+use super::gpu::Placement;
 use super::subject::Subject;
 use super::verdict::{Check, State};
 use crate::compare::Phase;
@@ -63,6 +64,9 @@ pub struct Lap {
     /// Percentiles 50, 95 and 99 of the time from token to token, and its standard deviation, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_times: Option<[f64; 4]>,
+    /// Where its layers were; absent of an engine that is too old to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
     /// What was used while the phase was measured, its warm-up included.
     pub usage: Usage,
 }
@@ -104,6 +108,9 @@ struct Row {
     tpot_p95_ns: Option<f64>,
     tpot_p99_ns: Option<f64>,
     tpot_jitter_ns: Option<f64>,
+    /// Where it does not have all of its fields it is too old to tell.
+    #[serde(flatten)]
+    placement: Option<Placement>,
 }
 
 impl Row {
@@ -165,7 +172,9 @@ impl Bench<'_> {
         let tokens = f64::from(self.repetitions) * f64::from(self.tokens) + f64::from(warm_up);
         let cpu = usage.cpu_user.zip(usage.cpu_system).map(|(user, system)| user + system);
         let cpu_seconds = cpu.filter(|cpu| *cpu >= LEAST_CPU).map(|cpu| 1000.0 * cpu / tokens);
-        Ok(Lap { tokens_per_second: row.avg_ts, cpu_seconds, token_times: row.token_times(), usage })
+        let token_times = row.token_times();
+        let (tokens_per_second, placement) = (row.avg_ts, row.placement);
+        Ok(Lap { tokens_per_second, cpu_seconds, token_times, placement, usage })
     }
 
     /// Three tests, of which the second counts: the first ends when the model is loaded, and in the third the process
@@ -407,6 +416,7 @@ mod tests {
                     tokens_per_second: value,
                     cpu_seconds,
                     token_times: None,
+                    placement: None,
                     usage,
                 });
                 if round > 0 {
@@ -524,11 +534,22 @@ mod tests {
     }
 
     #[test]
+    fn where_layers_are_is_read_of_an_engine_that_tells() {
+        let row = |rest: &str| serde_json::from_str(&format!(r#"{{"avg_ns": 1e9, "avg_ts": 1.5{rest}}}"#));
+        let told: Row =
+            row(r#", "n_gpu_layers": -1, "devices": "CUDA0/CUDA1", "gpu_info": "H100, H100""#).unwrap();
+        let placement = told.placement.unwrap();
+        assert_eq!((placement.n_gpu_layers, placement.devices.as_str()), (-1, "CUDA0/CUDA1"));
+        let older: Row = row(r#", "n_gpu_layers": -1"#).unwrap();
+        assert_eq!((older.placement, older.avg_ts), (None, 1.5));
+    }
+
+    #[test]
     fn rounds_that_do_not_count_are_kept_apart() {
         let mut speed = Speed::new(Phase::Decode, 64, 1);
         let lap = |tokens_per_second: f64| {
             let usage = Usage::default();
-            Lap { tokens_per_second, cpu_seconds: None, token_times: None, usage }
+            Lap { tokens_per_second, cpu_seconds: None, token_times: None, placement: None, usage }
         };
         speed.laps = [[5.0, 10.0, 3.0, 11.0].map(lap).to_vec(), [5.0, 20.0, 20.0, 22.0].map(lap).to_vec()];
         let samples = vec![vec![10.0, 11.0], vec![20.0, 22.0]];
