@@ -20,7 +20,7 @@ pub fn checks(long: &Long) -> Vec<Check> {
     let mut checks = vec![
         row("steady t/s", [a, b].map(speed), |speed| format!("{speed:.1} t/s")),
         row("steady CPUs", [a, b].map(cpus), |cpus| format!("{cpus:.2} busy")),
-        row("busiest core", [of_a, of_b].map(busiest_core), |share| format!("{:.0} %", 100.0 * share)),
+        row("busiest core", [of_a, of_b].map(Trace::busiest_core), |share| format!("{:.0} %", 100.0 * share)),
     ];
     let missing =
         [(of_a, 'A'), (of_b, 'B')].into_iter().find_map(|(trace, side)| Some((missing(trace)?, side)));
@@ -29,7 +29,7 @@ pub fn checks(long: &Long) -> Vec<Check> {
         checks.push(Check::new("steady GPU", State::Told, said));
         return checks;
     }
-    let busy = [of_a, of_b].map(|trace| trace.mean(trace.busiest(), |gpu| gpu.utilisation));
+    let busy = [of_a, of_b].map(|trace| trace.utilisation(trace.busiest()));
     checks.push(row("steady GPU", busy, |share| format!("{:.0} % busy", 100.0 * share)));
     let peak = [of_a, of_b].map(|trace| memory(trace).map(|bytes| bytes as f64));
     checks.push(row("its memory", peak, |bytes| format!("{} at most", Bytes(bytes as u64))));
@@ -60,11 +60,6 @@ fn cpus(run: &LongRun) -> Option<f64> {
     let (first, last) = run.samples.first().zip(run.samples.last())?;
     let seconds = last.seconds - first.seconds;
     (seconds > 0.0).then(|| (last.cpu_seconds - first.cpu_seconds) / seconds)
-}
-
-/// Of the machine, with whatever ran there.
-fn busiest_core(trace: &Trace) -> Option<f64> {
-    trace.cores().into_iter().max_by(f64::total_cmp)
 }
 
 /// The most of all GPUs together.
@@ -129,7 +124,7 @@ mod tests {
             resident: 1,
         };
         let moment = |step: u32| Moment {
-            seconds: f64::from(step) / 10.0,
+            seconds: f64::from(step),
             cores: vec![0.5, 0.98],
             gpus: vec![GpuMoment {
                 utilisation: Some(0.9),
