@@ -64,6 +64,8 @@ pub struct Sample {
 pub struct LongRun {
     /// From the first token to the last.
     pub seconds: f64,
+    /// Of the whole process, the loading of the model included.
+    pub process_seconds: f64,
     /// Tokens per second in each quarter of the tokens; empty of a run that was too short.
     pub speed: Vec<f64>,
     /// CPUs kept busy in each quarter.
@@ -120,7 +122,7 @@ pub fn run(
         return Ok(());
     }
     let [a, b] = subjects;
-    let stay = Stay::after(long.runs[0].seconds);
+    let stay = Stay::after(long.runs[0].process_seconds);
     tell(2, 4);
     let of_b = one(b, text, stay)?;
     tell(3, 4);
@@ -141,7 +143,7 @@ pub fn once(
     for (done, subject) in subjects.into_iter().enumerate() {
         tell(done as u64, 2);
         long.runs.push(one(subject, text, stay)?);
-        stay = Stay::after(long.runs[0].seconds);
+        stay = Stay::after(long.runs[0].process_seconds);
     }
     Ok(())
 }
@@ -158,7 +160,7 @@ fn one(subject: &Subject, text: Text<'_>, stay: Stay) -> Result<LongRun> {
     let gpus = GpuWatch::start();
     let mut recorder = Recorder::default();
     let mut tracer = None;
-    engine::run(subject, arguments, stay, &mut |pid, event| {
+    let ended = engine::run(subject, arguments, stay, &mut |pid, event| {
         if let Event::Output(bytes) = event {
             recorder.heard(bytes.len());
             // From the first text on: what the prompt takes is no decode.
@@ -175,7 +177,8 @@ fn one(subject: &Subject, text: Text<'_>, stay: Stay) -> Result<LongRun> {
     }
     let trace = tracer.map(|tracer| tracer.end(recorder.end));
     let run = recorder.finish(tokens, watch.stop());
-    Ok(LongRun { gpus: gpus.map(|gpus| gpus.read()).unwrap_or_default(), trace, ..run })
+    let gpus = gpus.map(|gpus| gpus.read()).unwrap_or_default();
+    Ok(LongRun { process_seconds: ended.seconds, gpus, trace, ..run })
 }
 
 /// Takes samples as time passes.
@@ -245,7 +248,8 @@ impl LongRun {
             .collect();
         let growth = (!speed.is_empty()).then(|| slope(&later) * 0.75 * tokens);
         let most = samples.iter().map(|sample| sample.resident).max().unwrap_or(0);
-        Self { seconds, speed, cpus, growth, most, round, gpus: Vec::new(), samples, trace: None }
+        let (process_seconds, gpus, trace) = (seconds, Vec::new(), None);
+        Self { seconds, process_seconds, speed, cpus, growth, most, round, gpus, samples, trace }
     }
 
     /// How the last quarter stands to the first.
@@ -390,6 +394,8 @@ fn drift(name: &str, a: &LongRun, b: &LongRun, pick: impl Fn(&LongRun) -> &Vec<f
 
 #[cfg(test)]
 mod tests {
+    use super::super::subject::Side;
+    use super::super::testing::Stage;
     use super::*;
 
     /// A run of 10,000 tokens that slows down to `slow`, uses `cpus` in the end and leaks so many bytes a token.
@@ -473,6 +479,16 @@ mod tests {
         }
         assert!(recorder.samples.len() <= MOST_SAMPLES && recorder.every >= 2.0 * EVERY);
         assert!(recorder.samples.windows(2).all(|pair| pair[0].seconds < pair[1].seconds));
+    }
+
+    #[test]
+    fn loading_counts_for_how_long_b_may_take() {
+        let stage = Stage::new();
+        let subject = stage.subject(Side::A, "sleep 0.5; printf text; sleep 0.1; printf text");
+        let (model, prompt) = (Path::new("m.gguf"), Path::new("prompt.txt"));
+        let text = Text { model, prompt: (prompt, 10), tokens: 2, driver: None };
+        let found = one(&subject, text, Stay::forever()).unwrap();
+        assert!(found.seconds < 0.5 && found.process_seconds >= 0.6, "{found:?}");
     }
 
     #[test]

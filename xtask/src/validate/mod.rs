@@ -186,7 +186,7 @@ impl Validation<'_> {
         }
         self.keep_or_warn(record, ui);
         let prompt = self.scratch.join("prompt.txt");
-        let tokens = long.unwrap_or(steady::TOKENS);
+        let tokens = long.unwrap_or_else(|| steady::tokens(model, prompt_tokens));
         let text = Text { model, prompt: (&prompt, prompt_tokens), tokens, driver };
         let mut progress = ui.progress(if long.is_some() { "long run" } else { "steady decode" });
         let tell = |done, all| progress.step(done, all, "runs");

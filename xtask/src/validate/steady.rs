@@ -1,7 +1,10 @@
 //! What a GPU's decode was like from its first token to its last: told of one watched run of each, and not judged. What is
 //! judged are the timed laps, which nothing that waits for a driver may disturb.
 
+use std::path::Path;
+
 use build_info::Bytes;
+use gguf::{GgufFile, Scalar, Value};
 use measure::Trace;
 use nvml::Throttling;
 
@@ -9,7 +12,22 @@ use super::long::{Long, LongRun};
 use super::verdict::{Check, State};
 
 /// Tokens of the run where no long one is asked for: seconds, of which the driver's figures are means of parts.
-pub const TOKENS: u32 = 1024;
+const TOKENS: u32 = 1024;
+
+/// So many, or what has room behind the prompt in the context that the model was trained for: beyond it an engine may refuse.
+pub fn tokens(model: &Path, prompt_tokens: usize) -> u32 {
+    let room = |trained: u32| (trained as usize).saturating_sub(prompt_tokens + 1).max(1);
+    trained_context(model)
+        .map_or(TOKENS, |trained| TOKENS.min(u32::try_from(room(trained)).unwrap_or(TOKENS)))
+}
+
+fn trained_context(model: &Path) -> Option<u32> {
+    let file = GgufFile::open(model).ok()?;
+    let Some(Value::Scalar(Scalar::String(architecture))) = file.get("general.architecture") else {
+        return None;
+    };
+    file.u32(&format!("{architecture}.context_length")).filter(|trained| *trained > 0)
+}
 
 /// What is to be said of the first run of each.
 pub fn checks(long: &Long) -> Vec<Check> {
@@ -141,6 +159,7 @@ mod tests {
         let round = Round { seconds: 10.0, load_average: None, cores_busy_elsewhere: None };
         LongRun {
             seconds: 10.0,
+            process_seconds: 12.0,
             speed: Vec::new(),
             cpus: Vec::new(),
             growth: None,
@@ -175,6 +194,21 @@ mod tests {
         assert_eq!(checks(&Long { tokens: 100, runs: vec![run(1.0, 1.0)] }), []);
         let long = Long { tokens: 100, runs: vec![run(1.0, 1.0), LongRun { trace: None, ..run(1.0, 1.0) }] };
         assert_eq!(checks(&long), []);
+    }
+
+    #[test]
+    fn no_more_is_generated_than_the_model_was_trained_for() {
+        use gguf::synth::{self, Options, Preset};
+        let folder = tempfile::tempdir().unwrap();
+        // Contexts of 4,096 and 512 tokens, and no model.
+        for (preset, prompt, expected) in
+            [(Preset::Tiny, 100, 1024), (Preset::Tiny, 4000, 95), (Preset::BertTiny, 600, 1)]
+        {
+            let path = folder.path().join(preset.name());
+            synth::write(&path, &Options::new(preset)).unwrap();
+            assert_eq!(tokens(&path, prompt), expected, "{prompt}");
+        }
+        assert_eq!(tokens(Path::new("/nowhere/m.gguf"), 100), 1024);
     }
 
     #[test]
