@@ -267,6 +267,13 @@ impl Trace {
         (0..self.gpus.len()).rev().max_by(|a, b| busy(a).total_cmp(&busy(b))).unwrap_or(0)
     }
 
+    /// The most memory in use of each GPU, summed over those that tell, in bytes: as [`together`](crate::gpu::together) has it.
+    pub fn memory_peak(&self) -> Option<u64> {
+        let peak = |gpu: usize| self.moments.iter().filter_map(|moment| moment.gpus.get(gpu)?.memory).max();
+        let peaks: Vec<u64> = (0..self.gpus.len()).filter_map(peak).collect();
+        (!peaks.is_empty()).then(|| peaks.iter().sum())
+    }
+
     /// Mean share of the time that each CPU was busy, of the moments that have it: one may come or go.
     pub fn cores(&self) -> Vec<f64> {
         let most = self.moments.iter().map(|moment| moment.cores.len()).max().unwrap_or(0);
@@ -359,6 +366,16 @@ mod tests {
         trace.gpus[1].pcie_fault = Some("GPU is lost".to_string());
         assert_eq!(trace.pcie(5.0), None);
         assert_eq!(Trace::default().pcie(5.0), None);
+    }
+
+    #[test]
+    fn the_most_memory_is_that_of_each_card_together() {
+        let gpu = |memory| GpuMoment { memory, ..GpuMoment::default() };
+        let moment = |a, b, c| Moment { gpus: vec![gpu(a), gpu(b), gpu(c)], ..Moment::default() };
+        let mut trace = Trace { gpus: vec![Traced::default(); 3], ..Trace::default() };
+        assert_eq!(trace.memory_peak(), None);
+        trace.moments = vec![moment(Some(10), Some(1), None), moment(Some(4), None, None)];
+        assert_eq!(trace.memory_peak(), Some(11));
     }
 
     #[test]

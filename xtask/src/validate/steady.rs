@@ -49,9 +49,9 @@ pub fn checks(long: &Long) -> Vec<Check> {
     }
     let busy = [of_a, of_b].map(|trace| trace.utilisation(trace.busiest()));
     checks.push(row("steady GPU", busy, |share| format!("{:.0} % busy", 100.0 * share)));
-    let peak = [of_a, of_b].map(|trace| memory(trace).map(|bytes| bytes as f64));
-    checks.push(row("its memory", peak, |bytes| format!("{} at most", Bytes(bytes as u64))));
     checks.push(clocks([of_a, of_b]));
+    let peak = [of_a, of_b].map(|trace| trace.memory_peak().map(|bytes| bytes as f64));
+    checks.push(row("GPU memory, steady", peak, |bytes| Bytes(bytes as u64).to_string()));
     checks.extend(pcie([a, b], [of_a, of_b], tokens));
     checks
 }
@@ -80,13 +80,6 @@ fn cpus(run: &LongRun) -> Option<f64> {
     (seconds > 0.0).then(|| (last.cpu_seconds - first.cpu_seconds) / seconds)
 }
 
-/// The most of all GPUs together.
-fn memory(trace: &Trace) -> Option<u64> {
-    let all =
-        trace.moments.iter().map(|moment| moment.gpus.iter().map(|gpu| gpu.memory).sum::<Option<u64>>());
-    all.flatten().max()
-}
-
 /// Mean clock of the busiest GPU, the lowest that was seen, and how long what held it back.
 fn clocks(traces: [&Trace; 2]) -> Check {
     let mean = |trace: &Trace| trace.mean(trace.busiest(), |gpu| gpu.sm_mhz.map(f64::from));
@@ -94,13 +87,16 @@ fn clocks(traces: [&Trace; 2]) -> Check {
         let Some(mhz) = mean(trace) else { return "not measured".to_string() };
         let of = || trace.moments.iter().filter_map(|moment| moment.gpus.get(trace.busiest()));
         let lowest = of().filter_map(|gpu| gpu.sm_mhz).min().unwrap_or_default();
-        let held =
-            of().filter(|gpu| gpu.throttling.and_then(|bits| Throttling(bits).why()).is_some()).count();
-        let why = of().find_map(|gpu| Throttling(gpu.throttling?).why());
-        let held = why.map(|why| {
-            format!(", {:.0} % of it held back by {why}", 100.0 * held as f64 / of().count() as f64)
-        });
-        format!("{mhz:.0} MHz, lowest {lowest}{}", held.unwrap_or_default())
+        let why = || of().filter_map(|gpu| Throttling(gpu.throttling?).why());
+        let mut reasons: Vec<&str> = why().collect();
+        reasons.sort_unstable();
+        reasons.dedup();
+        let part = |reason: &str| {
+            let looks = why().filter(|other| *other == reason).count();
+            format!("{:.0} % of it held back by {reason}", 100.0 * looks as f64 / of().count() as f64)
+        };
+        let held: String = reasons.into_iter().map(|reason| format!(", {}", part(reason))).collect();
+        format!("{mhz:.0} MHz, lowest {lowest}{held}")
     };
     let [a, b] = traces.map(mean);
     let said = a.zip(b).filter(|(a, _)| *a > 0.0).map_or(String::new(), |(a, b)| format!("{:.3}", b / a));
@@ -118,7 +114,9 @@ fn pcie(runs: [&LongRun; 2], traces: [&Trace; 2], tokens: f64) -> Vec<Check> {
         .map(|(name, way)| {
             let a_token = |all: Option<[f64; 2]>| all.map(|all| all[way] / tokens);
             let mut check = row(name, [a_token(a), a_token(b)], |bytes| format!("{}/t", Bytes(bytes as u64)));
-            check.said = format!("{}, an estimate", check.said);
+            if !check.said.is_empty() {
+                check.said.push_str(", an estimate");
+            }
             check
         })
         .into()
@@ -186,7 +184,7 @@ mod tests {
         assert_eq!(told(&found, "steady CPUs"), ["1.00 busy", "0.50 busy", "0.500"]);
         assert_eq!(told(&found, "busiest core")[0], "98 %");
         assert_eq!(told(&found, "steady GPU")[0], "90 % busy");
-        assert_eq!(told(&found, "its memory")[0], "10 GiB at most");
+        assert_eq!(told(&found, "GPU memory, steady")[0], "10 GiB");
         assert_eq!(told(&found, "its SM clock")[0], "1902 MHz, lowest 1200, 50 % of it held back by power");
         assert_eq!(told(&found, "PCIe to GPU"), ["1 KiB/t", "2 KiB/t", "2.000, an estimate"]);
         assert_eq!(told(&found, "PCIe from GPU")[0], "102 B/t");
@@ -225,6 +223,17 @@ mod tests {
         let no_pcie = with(|trace| trace.gpus[0].pcie_fault = Some("Not Supported".to_string()));
         assert_eq!(told(&no_pcie, "PCIe")[2], "not measured: Not Supported");
         assert_eq!(told(&no_pcie, "steady GPU")[1], "90 % busy");
+        // Held back by heat at one look of ten, and by power at two. Without traffic of B's there is no ratio to estimate.
+        let idle = with(|trace| {
+            for (at, moment) in trace.moments.iter_mut().enumerate() {
+                let gpu = &mut moment.gpus[0];
+                gpu.pcie_received = None;
+                gpu.throttling = Some([0x20, 4, 1][at.div_ceil(2).min(2)]);
+            }
+        });
+        assert_eq!(told(&idle, "PCIe to GPU")[1..], ["not measured", ""]);
+        let clocks = &told(&idle, "its SM clock")[1];
+        assert!(clocks.ends_with("10 % of it held back by heat, 20 % of it held back by power"), "{clocks}");
         let no_clock = with(|trace| trace.moments.iter_mut().for_each(|moment| moment.gpus[0].sm_mhz = None));
         assert_eq!(told(&no_clock, "its SM clock")[1], "not measured");
     }
