@@ -49,7 +49,7 @@ pub struct Rules {
     pub accept_equal: bool,
     /// Part of A's CPU time per token by which B's may be shown to be more.
     pub cpu_tolerance: f64,
-    /// Part of A's GPU use by which B's may be shown to be less; from 1 on it is not judged.
+    /// Part of A's GPU use by which B's may be shown to be less; from 1 on only a fallback to the CPU is judged.
     pub gpu_tolerance: f64,
 }
 
