@@ -256,6 +256,7 @@ fn options(args: &Args, workspace: &Workspace, engine: &Path, ui: &Ui) -> Result
             generate: args.generate,
             pairs: args.pairs,
             precision: args.precision,
+            settles: measure::gpu::SETTLES,
         },
         phases: args.phases.clone(),
         rules: Rules {

@@ -26,7 +26,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    fn is_on_gpu(&self) -> bool {
+    /// Whether any are on one.
+    pub fn is_on_gpu(&self) -> bool {
         self.n_gpu_layers != 0 && self.devices != "none" && !self.gpu_info.is_empty()
     }
 }
@@ -179,7 +180,8 @@ fn not_measured(check: impl Fn(State, String) -> Check, speed: &Speed, rules: &R
         None if laps.any(|lap| lap.usage.gpus.is_empty()) => {
             "the driver does not answer or shows no GPU (`cargo xtask doctor` says why)".to_string()
         }
-        None => "the driver does not tell how busy this card is, or in too few rounds".to_string(),
+        None => "the driver does not tell how busy this card is, or in too few rounds that last more than a second"
+            .to_string(),
     };
     let why = format!("not measured: {why}");
     if rules.gpu_tolerance >= 1.0 {

@@ -307,6 +307,8 @@ fn tests_record() -> Record {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::commands::Global;
 
@@ -356,7 +358,14 @@ mod tests {
             let b = stage.fake(Side::B, &plan(1200, &of_b));
             let options = Options {
                 model: PathBuf::from("m.gguf"),
-                sizes: Sizes { prompt: 64, generate: 64, pairs: 6, precision: 0.0 },
+                sizes: Sizes {
+                    prompt: 64,
+                    generate: 64,
+                    pairs: 6,
+                    precision: 0.0,
+                    // A script has no time before.
+                    settles: Duration::ZERO,
+                },
                 phases: vec![Phase::Decode],
                 rules: Rules {
                     decisive: Vec::new(),

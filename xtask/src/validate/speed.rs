@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 use measure::race::Finish;
@@ -18,7 +19,10 @@ use crate::compare::Phase;
 /// What one sample should last at least: the kernel tells CPU time in hundredths of a second.
 const SECONDS: f64 = 1.0;
 
-/// Most repetitions in a sample.
+/// The same on a GPU, in times of what its looks take to settle: two of three are left to look at.
+const SETTLED: f64 = 3.0;
+
+/// Most repetitions in a second of a sample.
 const REPETITIONS: f64 = 500.0;
 
 /// Less CPU time than this in a sample says nothing: ten steps of the kernel's clock.
@@ -38,6 +42,9 @@ pub struct Sizes {
     pub pairs: usize,
     /// Half the interval's width that is narrow enough.
     pub precision: f64,
+    /// How old a look at a GPU has to be to tell of its lap alone. The driver's figures are means of the time before: of two
+    /// that are as busy, the faster one, whose lap is the shorter, would look less so.
+    pub settles: Duration,
 }
 
 /// What is accepted.
@@ -130,10 +137,12 @@ pub fn race(
     mut tell: impl FnMut(u64, u64),
 ) -> Result<()> {
     let tokens = if phase == Phase::Prefill { sizes.prompt } else { sizes.generate };
-    let mut bench = Bench { phase, model, tokens, repetitions: 1, driver, stay: Stay::forever() };
-    // How often is as often as takes a second; A's first run also tells how long is too long for B.
+    let gpus = driver.map(|driver| (driver, sizes.settles));
+    let mut bench = Bench { phase, model, tokens, repetitions: 1, gpus, stay: Stay::forever() };
+    // How often is as often as takes a second, or what a GPU wants; A's first run also tells how long is too long for B.
     let (row, _, seconds) = bench.run(subjects[0])?;
-    let repetitions = (SECONDS * 1e9 / row.avg_ns.max(1.0)).ceil().clamp(1.0, REPETITIONS);
+    let wanted = lasts(driver.is_some(), row.placement.as_ref(), sizes.settles);
+    let repetitions = (wanted * 1e9 / row.avg_ns.max(1.0)).ceil().clamp(1.0, REPETITIONS * wanted);
     bench.repetitions = repetitions as u32;
     bench.stay = Stay::after(seconds + repetitions * row.avg_ns / 1e9);
 
@@ -153,6 +162,14 @@ pub fn race(
     Ok(())
 }
 
+/// Seconds that a sample should last. An engine that is too old to tell where its layers are may have some on a GPU.
+fn lasts(driver: bool, placement: Option<&Placement>, settles: Duration) -> f64 {
+    match driver && placement.is_none_or(Placement::is_on_gpu) {
+        true => SECONDS.max(SETTLED * settles.as_secs_f64()),
+        false => SECONDS,
+    }
+}
+
 /// A run of `anneal bench`.
 #[derive(Clone, Copy)]
 struct Bench<'a> {
@@ -160,7 +177,8 @@ struct Bench<'a> {
     model: &'a Path,
     tokens: u32,
     repetitions: u32,
-    driver: Option<&'a Place>,
+    /// Whom to ask for what the GPUs do, and how old a look has to be.
+    gpus: Option<(&'a Place, Duration)>,
     stay: Stay,
 }
 
@@ -194,7 +212,8 @@ impl Bench<'_> {
                 rows += 1;
                 match (rows, &watch) {
                     (1, _) => {
-                        watch = Some(UsageWatch::process_beside(pid, self.driver.and_then(GpuWatch::of)));
+                        let gpus = self.gpus.and_then(|(driver, settles)| GpuWatch::of(driver, settles));
+                        watch = Some(UsageWatch::process_beside(pid, gpus));
                     }
                     (2, Some(watch)) => usage = watch.read(),
                     _ => {}
@@ -542,6 +561,21 @@ mod tests {
         assert_eq!((placement.n_gpu_layers, placement.devices.as_str()), (-1, "CUDA0/CUDA1"));
         let older: Row = row(r#", "n_gpu_layers": -1"#).unwrap();
         assert_eq!((older.placement, older.avg_ts), (None, 1.5));
+    }
+
+    #[test]
+    fn laps_on_a_gpu_last_until_its_looks_have_settled() {
+        let of = |n_gpu_layers| {
+            let (devices, gpu_info) = ("auto".to_string(), "H100".to_string());
+            Some(Placement { n_gpu_layers, devices, gpu_info })
+        };
+        let settles = measure::gpu::SETTLES;
+        for (driver, placement, expected) in
+            [(true, of(-1), 3.0), (true, None, 3.0), (true, of(0), 1.0), (false, of(-1), 1.0)]
+        {
+            assert_eq!(lasts(driver, placement.as_ref(), settles), expected, "{driver} {placement:?}");
+        }
+        assert_eq!(lasts(true, of(-1).as_ref(), Duration::ZERO), 1.0);
     }
 
     #[test]
