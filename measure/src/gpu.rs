@@ -203,17 +203,33 @@ impl Looks {
     }
 }
 
-/// The whole cards that `CUDA_VISIBLE_DEVICES` leaves: the parts that MIG makes of one tell nothing of themselves.
+/// The whole cards that `CUDA_VISIBLE_DEVICES` leaves, in its order, which is that of CUDA's names where all are alike.
 pub(crate) fn visible(driver: &Nvml) -> Vec<(String, Device<'_>)> {
+    shown(driver, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())
+}
+
+/// Of a part that MIG has cut off its card, which tells little, and nothing of a part: other cards are not this program's.
+fn shown<'a>(driver: &'a Nvml, variable: Option<&str>) -> Vec<(String, Device<'a>)> {
     let devices: Vec<Device<'_>> = driver.devices().into_iter().flatten().flatten().collect();
-    let identities: Vec<Identity> =
-        devices.iter().map(|device| Identity { uuid: device.uuid(), card: None }).collect();
-    let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    let instances = variable.as_deref().is_some_and(|variable| variable.contains("MIG-"));
-    let variable = variable.as_deref().filter(|_| !instances);
-    let chosen = Selection::of(&identities, variable, None, true).chosen;
-    let devices = devices.into_iter().enumerate().filter(|(at, _)| chosen.contains(at));
-    devices.map(|(at, device)| (device.name().unwrap_or_else(|_| format!("GPU {at}")), device)).collect()
+    let chosen = match variable.filter(|variable| variable.contains("MIG-")) {
+        Some(variable) => {
+            // Drivers before 470 name a part by its card: MIG-GPU-…/1/0.
+            let named = |device: &Device<'_>| device.uuid().is_some_and(|uuid| variable.contains(&uuid));
+            let holds = |device: &Device<'_>| named(device) || device.instances().iter().any(named);
+            (0..devices.len()).filter(|at| holds(&devices[*at])).collect()
+        }
+        None => {
+            let identities: Vec<Identity> =
+                devices.iter().map(|device| Identity { uuid: device.uuid(), card: None }).collect();
+            Selection::of(&identities, variable, None, true).chosen
+        }
+    };
+    let mut devices: Vec<Option<Device<'_>>> = devices.into_iter().map(Some).collect();
+    let named = |at: usize| {
+        let device = devices.get_mut(at)?.take()?;
+        Some((device.name().unwrap_or_else(|_| format!("GPU {at}")), device))
+    };
+    chosen.into_iter().filter_map(named).collect()
 }
 
 /// Sums of one card.
@@ -417,6 +433,29 @@ mod tests {
         }
         // Where there is no driver there is no thread either.
         assert_eq!(GpuWatch::start().is_some(), nvml::driver_seems_loaded());
+    }
+
+    #[test]
+    fn cards_are_those_of_the_variable_in_its_order() {
+        let fake = Fake::new(
+            "device\n name A\n uuid GPU-1\n total 1\ndevice\n name B\n uuid GPU-2\n total 1\n mig 1\ninstance\n uuid MIG-5\n \
+             total 1\ndevice\n name C\n uuid GPU-3\n total 1\n",
+        );
+        let driver = Nvml::start(&fake.place()).unwrap();
+        let cases = [
+            (None, &["A", "B", "C"][..]),
+            (Some("2,0"), &["C", "A"]),
+            (Some("GPU-3"), &["C"]),
+            (Some(""), &[]),
+            // A part of a card, by its own name and by an old driver's.
+            (Some("MIG-5"), &["B"]),
+            (Some("MIG-GPU-2/1/0"), &["B"]),
+        ];
+        for (variable, expected) in cases {
+            let found = shown(&driver, variable);
+            let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(names, expected, "{variable:?}");
+        }
     }
 
     #[test]

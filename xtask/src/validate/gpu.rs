@@ -23,12 +23,28 @@ pub struct Placement {
     pub devices: String,
     /// The GPUs that the engine finds, in words; empty where it finds none.
     pub gpu_info: String,
+    /// How they share: by `layer`, one after the other; by `row` or `tensor`, all at once; or `none`, one of them alone.
+    pub split_mode: String,
+    /// That one's place among those that may.
+    pub main_gpu: usize,
 }
 
 impl Placement {
     /// Whether any are on one.
     pub fn is_on_gpu(&self) -> bool {
         self.n_gpu_layers != 0 && self.devices != "none" && !self.gpu_info.is_empty()
+    }
+
+    /// Those of CUDA's `gpus` that may hold layers; all, where it cannot be said which.
+    fn held<'a>(&self, gpus: &'a [GpuUse]) -> Vec<&'a GpuUse> {
+        let number = |name: &str| name.to_ascii_uppercase().strip_prefix("CUDA")?.parse::<usize>().ok();
+        let named: Option<Vec<&GpuUse>> =
+            self.devices.split('/').map(|name| gpus.get(number(name)?)).collect();
+        let held = named.unwrap_or_else(|| gpus.iter().collect());
+        match held.get(self.main_gpu) {
+            Some(main) if self.split_mode == "none" => vec![main],
+            _ => held,
+        }
     }
 }
 
@@ -74,23 +90,36 @@ fn has_gpu(about: &About) -> bool {
     about.gpus.as_ref().is_none_or(|gpus| !gpus.is_empty())
 }
 
-/// Busy, power and clock of all GPUs in a lap. Of a card that was lost in it nothing counts.
+/// The GPUs of a lap that may hold layers.
+fn held(lap: &Lap) -> Vec<GpuUse> {
+    let gpus = &lap.usage.gpus;
+    let held = lap.placement.as_ref().map(|placement| placement.held(gpus));
+    held.map_or_else(|| gpus.clone(), |held| held.into_iter().cloned().collect())
+}
+
+/// Busy, power and clock of those in a lap. Where layers are shared one GPU works after the other, and how busy they are is the
+/// sum; else the busiest counts. Of a card that was lost in it nothing counts.
 fn lap(lap: &Lap) -> Option<GpuUse> {
-    together(&lap.usage.gpus).filter(|gpus| gpus.fault.is_none())
+    let gpus = held(lap);
+    let all = together(&gpus).filter(|all| all.fault.is_none())?;
+    let by_layer = lap.placement.as_ref().is_some_and(|placement| placement.split_mode == "layer");
+    let sum = || gpus.iter().filter_map(|gpu| gpu.utilisation).sum::<f64>().min(1.0);
+    let utilisation = all.utilisation.map(|busiest| if by_layer { sum() } else { busiest });
+    Some(GpuUse { utilisation, ..all })
 }
 
 /// Why a card stopped telling in a lap.
-fn fault(lap: &Lap) -> Option<&str> {
-    lap.usage.gpus.iter().find_map(|gpu| gpu.fault.as_deref())
+fn fault(lap: &Lap) -> Option<String> {
+    held(lap).into_iter().find_map(|gpu| gpu.fault)
 }
 
 fn of(speed: &Speed, side: usize, pick: impl Fn(&Lap, &GpuUse) -> Option<f64>) -> Option<f64> {
     speed.median(side, |of| pick(of, &lap(of)?))
 }
 
-/// The most memory of all GPUs in use in a run of a side, by whomever.
+/// The most memory of those GPUs in use in a run of a side, by whomever.
 fn memory(speed: &Speed, side: usize) -> Option<u64> {
-    speed.laps[side].iter().filter_map(|lap| together(&lap.usage.gpus)?.memory_peak).max()
+    speed.laps[side].iter().filter_map(|lap| together(&held(lap))?.memory_peak).max()
 }
 
 /// B's utilisation against A's, round by round.
@@ -176,7 +205,7 @@ fn judge(ratio: &Ratio, least: f64) -> (State, &'static str) {
 fn not_measured(check: impl Fn(State, String) -> Check, speed: &Speed, rules: &Rules) -> Check {
     let mut laps = speed.laps.iter().flatten();
     let why = match laps.clone().find_map(fault) {
-        Some(fault) => fault.to_string(),
+        Some(fault) => fault,
         None if laps.any(|lap| lap.usage.gpus.is_empty()) => {
             "the driver does not answer or shows no GPU (`cargo xtask doctor` says why)".to_string()
         }
@@ -342,8 +371,8 @@ mod tests {
 
     /// As `anneal bench` tells it of so many layers on these devices.
     fn placement(n_gpu_layers: i64, devices: &str, gpu_info: &str) -> Option<Placement> {
-        let text = String::from;
-        Some(Placement { n_gpu_layers, devices: text(devices), gpu_info: text(gpu_info) })
+        let (devices, gpu_info) = (devices.to_string(), gpu_info.to_string());
+        Some(Placement { n_gpu_layers, devices, gpu_info, split_mode: "layer".to_string(), main_gpu: 0 })
     }
 
     #[test]
@@ -377,6 +406,39 @@ mod tests {
             let found = checks(&[speed], &subjects, true, &rules(0.02));
             let passed = named(&found, "GPU, decode").unwrap().state == Passed;
             assert_eq!(passed, word == "less busy", "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn cards_that_share_layers_work_one_after_the_other() {
+        let gpu = |busy: f64| GpuUse { utilisation: Some(busy), watts: Some(100.0), ..GpuUse::default() };
+        let cases = [
+            // Devices, how they share, the main one, busy in all, watts.
+            ("auto", "layer", 0, 0.9, 300.0),
+            ("CUDA0/CUDA2", "layer", 0, 0.6, 200.0),
+            ("cuda2", "layer", 0, 0.2, 100.0),
+            ("auto", "row", 0, 0.4, 300.0),
+            ("auto", "none", 1, 0.3, 100.0),
+            // What cannot be told by CUDA's names is looked for on all.
+            ("Vulkan0", "layer", 0, 0.9, 300.0),
+            ("CUDA7", "row", 0, 0.4, 300.0),
+        ];
+        for (devices, split_mode, main_gpu, busy, watts) in cases {
+            let mut speed = speed(None, None, 0.0, None);
+            let of = &mut speed.laps[0][0];
+            of.usage.gpus = vec![gpu(0.4), gpu(0.3), gpu(0.2)];
+            let split_mode = split_mode.to_string();
+            of.placement = placement(-1, devices, "H100").map(|placement| Placement {
+                split_mode,
+                main_gpu,
+                ..placement
+            });
+            let found = lap(of).unwrap();
+            assert!((found.utilisation.unwrap() - busy).abs() < 1e-9, "{devices} {found:?}");
+            assert_eq!(found.watts, Some(watts), "{devices}");
+            // Of prefill, which keeps several busy at once, no more than the whole.
+            of.usage.gpus = vec![gpu(0.9); 3];
+            assert!(lap(of).unwrap().utilisation.unwrap() <= 1.0);
         }
     }
 

@@ -556,7 +556,9 @@ mod tests {
     fn where_layers_are_is_read_of_an_engine_that_tells() {
         let row = |rest: &str| serde_json::from_str(&format!(r#"{{"avg_ns": 1e9, "avg_ts": 1.5{rest}}}"#));
         let told: Row =
-            row(r#", "n_gpu_layers": -1, "devices": "CUDA0/CUDA1", "gpu_info": "H100, H100""#).unwrap();
+            row(r#", "n_gpu_layers": -1, "devices": "CUDA0/CUDA1", "gpu_info": "H100, H100", "split_mode":
+            "layer", "main_gpu": 0"#)
+            .unwrap();
         let placement = told.placement.unwrap();
         assert_eq!((placement.n_gpu_layers, placement.devices.as_str()), (-1, "CUDA0/CUDA1"));
         let older: Row = row(r#", "n_gpu_layers": -1"#).unwrap();
@@ -567,7 +569,8 @@ mod tests {
     fn laps_on_a_gpu_last_until_its_looks_have_settled() {
         let of = |n_gpu_layers| {
             let (devices, gpu_info) = ("auto".to_string(), "H100".to_string());
-            Some(Placement { n_gpu_layers, devices, gpu_info })
+            let split_mode = "layer".to_string();
+            Some(Placement { n_gpu_layers, devices, gpu_info, split_mode, main_gpu: 0 })
         };
         let settles = measure::gpu::SETTLES;
         for (driver, placement, expected) in
