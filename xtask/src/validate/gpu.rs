@@ -63,13 +63,8 @@ pub fn checks(speeds: &[Speed], subjects: &[About], driver: bool, rules: &Rules)
         let said = format!("{:.3}", b as f64 / a.max(1) as f64);
         checks.push(Check::new("GPU memory", State::Told, said).with(show(a), show(b)));
     }
-    if !checks.is_empty() {
-        checks.extend(
-            speeds
-                .iter()
-                .flat_map(|speed| [idle(speed).filter(|_| computes[0]), token_times(speed)])
-                .flatten(),
-        );
+    if computes[0] {
+        checks.extend(speeds.iter().filter_map(idle));
     }
     checks
 }
@@ -234,16 +229,6 @@ fn idle(speed: &Speed) -> Option<Check> {
     Some(Check::new(format!("GPU idle, {}", speed.phase), State::Told, said).with(show(0)?, show(1)?))
 }
 
-/// From token to token as the engine tells: what waits seldom and long shows in the slowest.
-fn token_times(speed: &Speed) -> Option<Check> {
-    let percentile =
-        |side: usize, which: usize| speed.median(side, |lap| Some(lap.token_times.as_ref()?[which] / 1e6));
-    let show =
-        |side: usize| Some(format!("p50 {:.2}, p99 {:.2} ms", percentile(side, 0)?, percentile(side, 2)?));
-    let said = format!("{:.3} at p99", percentile(1, 2)? / percentile(0, 2)?);
-    Some(Check::new(format!("token, {}", speed.phase), State::Told, said).with(show(0)?, show(1)?))
-}
-
 #[cfg(test)]
 mod tests {
     use measure::Usage;
@@ -276,11 +261,10 @@ mod tests {
                     ..GpuUse::default()
                 };
                 let usage = Usage { gpus: vec![gpu], ..Usage::default() };
-                let token_times = Some([8e6, 9e6, 12e6 * (1.0 + side as f64), 1e5]);
                 speed.laps[side].push(Lap {
                     tokens_per_second: 100.0,
                     cpu_seconds: None,
-                    token_times,
+                    token_times: None,
                     placement: None,
                     usage,
                 });
@@ -337,8 +321,6 @@ mod tests {
         );
         let told = named(&found, "GPU idle, decode").unwrap();
         assert_eq!((told.state, told.said.as_str()), (Told, "1.538"));
-        let told = named(&found, "token, decode").unwrap();
-        assert_eq!((told.b.as_str(), told.said.as_str()), ("p50 8.00, p99 24.00 ms", "2.000 at p99"));
         assert_eq!(named(&found, "GPU memory").unwrap().a, "4 GiB");
     }
 

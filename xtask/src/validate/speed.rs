@@ -68,14 +68,27 @@ pub struct Lap {
     /// For a thousand tokens, user and system. Absent where the kernel does not tell, or the time was too short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,
-    /// Percentiles 50, 95 and 99 of the time from token to token, and its standard deviation, in nanoseconds.
+    /// From token to token; absent of prefill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token_times: Option<[f64; 4]>,
+    pub token_times: Option<TokenTimes>,
     /// Where its layers were; absent of an engine that is too old to tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
     /// What was used while the phase was measured, its warm-up included.
     pub usage: Usage,
+}
+
+/// How long it takes from token to token, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenTimes {
+    /// Median.
+    pub p50: f64,
+    /// Percentile 95.
+    pub p95: f64,
+    /// Percentile 99.
+    pub p99: f64,
+    /// Standard deviation.
+    pub deviation: f64,
 }
 
 /// One phase.
@@ -121,8 +134,13 @@ struct Row {
 }
 
 impl Row {
-    fn token_times(&self) -> Option<[f64; 4]> {
-        Some([self.tpot_p50_ns?, self.tpot_p95_ns?, self.tpot_p99_ns?, self.tpot_jitter_ns?])
+    fn token_times(&self) -> Option<TokenTimes> {
+        Some(TokenTimes {
+            p50: self.tpot_p50_ns?,
+            p95: self.tpot_p95_ns?,
+            p99: self.tpot_p99_ns?,
+            deviation: self.tpot_jitter_ns?,
+        })
     }
 }
 
@@ -372,6 +390,20 @@ impl Speed {
         }
     }
 
+    /// From token to token as the engine tells: what waits seldom and long shows in the slowest.
+    fn latency(&self) -> Option<Check> {
+        let milliseconds = |side: usize, pick: fn(&TokenTimes) -> f64| {
+            self.median(side, |lap| lap.token_times.as_ref().map(|times| pick(times) / 1e6))
+        };
+        let p99 = |side: usize| milliseconds(side, |times| times.p99);
+        let show = |side: usize| {
+            Some(format!("p50 {:.2}, p99 {:.2} ms", milliseconds(side, |times| times.p50)?, p99(side)?))
+        };
+        let (a, b) = p99(0).zip(p99(1))?;
+        let said = if a > 0.0 { format!("{:.3} at p99", b / a) } else { String::new() };
+        Some(Check::new(format!("token, {}", self.phase), State::Told, said).with(show(0)?, show(1)?))
+    }
+
     /// The most memory that a run of each had.
     fn peak(&self, side: usize) -> Option<u64> {
         self.laps[side].iter().filter_map(|lap| lap.usage.peak_memory).max()
@@ -389,6 +421,7 @@ pub fn checks(speeds: &[Speed], rules: &Rules) -> Vec<Check> {
     if let Some(check) = none_faster(&checks, rules) {
         checks.push(check);
     }
+    checks.extend(speeds.iter().filter_map(Speed::latency));
     checks.extend(speeds.iter().map(|speed| speed.cheap(rules)));
     let most = |side: usize| speeds.iter().filter_map(|speed| speed.peak(side)).max();
     if let Some((a, b)) = most(0).zip(most(1)) {
@@ -541,6 +574,22 @@ mod tests {
         };
         let (equal, more) = (passed(1.0), passed(1.05));
         assert!(equal >= 0.9 && more <= 0.1, "{equal} of equal ones, {more} of those with 5 % more");
+    }
+
+    #[test]
+    fn the_slowest_tokens_are_told() {
+        let mut speed = speed(Phase::Decode, 1.0, 1.0, 0.0);
+        assert_eq!(speed.latency(), None);
+        for (side, laps) in speed.laps.iter_mut().enumerate() {
+            let p99 = 12e6 * (1.0 + side as f64);
+            laps.iter_mut().for_each(|lap| {
+                lap.token_times = Some(TokenTimes { p50: 8e6, p95: 9e6, p99, deviation: 1e5 })
+            });
+        }
+        let found = checks(&[speed], &rules(&[], true));
+        let told = found.iter().find(|check| check.name == "token, decode").unwrap();
+        assert_eq!((told.state, told.said.as_str()), (State::Told, "2.000 at p99"));
+        assert_eq!([told.a.as_str(), told.b.as_str()], ["p50 8.00, p99 12.00 ms", "p50 8.00, p99 24.00 ms"]);
     }
 
     #[test]
