@@ -13,6 +13,7 @@ use nvml::{Device, Fault, Nvml, Place};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::visible;
+use crate::thinned;
 use crate::usage::{cores, shares};
 
 /// Between two moments, where a look takes no longer; else a multiple of it.
@@ -20,9 +21,6 @@ pub const EVERY: Duration = Duration::from_millis(100);
 
 /// What the driver calls utilisation is of the time before, up to this much: until then it tells of what was before, too.
 pub const WINDOW: f64 = 1.0;
-
-/// When there are more moments, every other one goes and they are taken half as often.
-const MOST: usize = 2000;
 
 /// How long the last look is waited for: a driver that hangs must not stop whoever measures.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -32,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Trace {
     /// The GPUs that CUDA shows, in the order of every moment's.
     pub gpus: Vec<Traced>,
-    /// From the first to the last.
+    /// From the first to the last; of many every other one goes, and they are taken half as often.
     pub moments: Vec<Moment>,
     /// Why no GPU is told of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -183,7 +181,7 @@ impl Looks {
                     }
                 }));
             }
-            if lock(&self.trace).add(moment) {
+            if thinned::push(&mut lock(&self.trace).moments, moment) {
                 every *= 2;
             }
             due = next(due, every, Instant::now());
@@ -229,20 +227,6 @@ fn rounded(share: f64) -> f64 {
 }
 
 impl Trace {
-    /// Whether there were too many, and half of them have gone.
-    fn add(&mut self, moment: Moment) -> bool {
-        self.moments.push(moment);
-        let full = self.moments.len() > MOST;
-        if full {
-            let mut keep = false;
-            self.moments.retain(|_| {
-                keep = !keep;
-                keep
-            });
-        }
-        full
-    }
-
     /// Means of what `pick` tells of each moment's GPU `gpu`.
     pub fn mean(&self, gpu: usize, pick: impl Fn(&GpuMoment) -> Option<f64>) -> Option<f64> {
         let told: Vec<f64> =
@@ -460,12 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn many_moments_are_thinned_out_and_those_after_the_end_are_not_told() {
-        let mut trace = Trace::default();
-        let halved = (0..10_000)
-            .filter(|second| trace.add(Moment { seconds: f64::from(*second), ..Moment::default() }));
-        assert!(halved.count() >= 3);
-        assert!(trace.moments.len() <= MOST);
+    fn moments_after_the_end_are_not_told() {
         let fake = Fake::new("device\n name A\n total 1\n");
         let watch = TraceWatch::start(fake.place(), Duration::from_millis(1));
         std::thread::sleep(Duration::from_millis(50));

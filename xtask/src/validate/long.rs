@@ -6,11 +6,11 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use build_info::Bytes;
-use measure::{GpuUse, GpuWatch, Round, Trace, TraceWatch, Watch, median, trace};
+use measure::{GpuUse, GpuWatch, Round, Trace, TraceWatch, Watch, median, thinned, trace};
 use nvml::Place;
 use serde::{Deserialize, Serialize};
 
@@ -21,9 +21,6 @@ use super::verdict::{Check, State};
 
 /// Seconds between samples, at first.
 const EVERY: f64 = 0.1;
-
-/// When there are more samples, every other one goes and they are taken half as often.
-const MOST_SAMPLES: usize = 2000;
 
 /// Fewer samples in a quarter of the run tell nothing of it.
 const FEWEST: usize = 3;
@@ -76,7 +73,7 @@ pub struct LongRun {
     pub most: u64,
     /// What else ran on the machine.
     pub round: Round,
-    /// What each NVIDIA GPU did meanwhile, the loading of the model included; empty where there is none.
+    /// What each NVIDIA GPU did meanwhile, the loading of the model included; empty where none computes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuUse>,
     /// What it was like meanwhile.
@@ -157,7 +154,7 @@ fn one(subject: &Subject, text: Text<'_>, stay: Stay) -> Result<LongRun> {
     arguments.extend(["-c".into(), context.to_string().into()]);
     arguments.extend(["--seed", SEED, "--temp", TEMPERATURE].map(OsString::from));
     let watch = Watch::start();
-    let gpus = GpuWatch::start();
+    let gpus = driver.and_then(|driver| GpuWatch::of(driver, Duration::ZERO));
     let mut recorder = Recorder::default();
     let mut tracer = None;
     let ended = engine::run(subject, arguments, stay, &mut |pid, event| {
@@ -215,13 +212,7 @@ impl Recorder {
     }
 
     fn add(&mut self, sample: Sample) {
-        self.samples.push(sample);
-        if self.samples.len() > MOST_SAMPLES {
-            let mut keep = false;
-            self.samples.retain(|_| {
-                keep = !keep;
-                keep
-            });
+        if thinned::push(&mut self.samples, sample) {
             self.every = 2.0 * self.every.max(EVERY);
         }
     }
@@ -477,7 +468,7 @@ mod tests {
                 Sample { seconds: second as f64, bytes: second, tokens: 0.0, cpu_seconds: 0.0, resident: 1 };
             recorder.add(sample);
         }
-        assert!(recorder.samples.len() <= MOST_SAMPLES && recorder.every >= 2.0 * EVERY);
+        assert!(recorder.samples.len() <= thinned::MOST && recorder.every >= 2.0 * EVERY);
         assert!(recorder.samples.windows(2).all(|pair| pair[0].seconds < pair[1].seconds));
     }
 
