@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvml::{Device, Identity, Nvml, Place, Sample, Selection};
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,10 @@ use serde::{Deserialize, Serialize};
 /// Between two looks, which take some tens of microseconds a card: a thousandth of a core at most. What the driver calls
 /// utilisation is itself a mean of a sixth of a second or more.
 const EVERY: Duration = Duration::from_millis(100);
+
+/// What the driver calls utilisation is of the time before, up to this much: a look tells of what was watched alone when it
+/// is that old.
+pub const SETTLES: Duration = Duration::from_secs(1);
 
 /// How long the last look, or the thread's end, is waited for: a driver that hangs must not stop whoever measures.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -66,9 +70,13 @@ impl GpuWatch {
     /// a process, in the thread, and held until the process ends; where that fails there are no figures
     /// (`cargo xtask doctor` says why).
     pub fn start() -> Option<Self> {
+        Self::start_settling(Duration::ZERO)
+    }
+
+    fn start_settling(settles: Duration) -> Option<Self> {
         static DRIVER: OnceLock<Option<Nvml>> = OnceLock::new();
         nvml::driver_seems_loaded().then(|| {
-            Self::with(EVERY, |looks| {
+            Self::with(EVERY, settles, |looks| {
                 let driver = DRIVER.get_or_init(|| Nvml::start(&Place::System).ok());
                 if let Some(driver) = driver {
                     looks.run(driver);
@@ -77,29 +85,32 @@ impl GpuWatch {
         })
     }
 
-    /// As [`GpuWatch::start`] with the system's driver; with another, that one.
-    pub fn of(place: &Place) -> Option<Self> {
+    /// As [`GpuWatch::start`] with the system's driver; with another, that one. Looks that are younger than `settles` count for
+    /// memory and energy alone ([`SETTLES`]).
+    pub fn of(place: &Place, settles: Duration) -> Option<Self> {
         match place {
-            Place::System => Self::start(),
-            Place::At(_) => Some(Self::at(place.clone(), EVERY)),
+            Place::System => Self::start_settling(settles),
+            Place::At(_) => Some(Self::at(place.clone(), EVERY, settles)),
         }
     }
 
     /// The same with the library at `place`, which is started and ended with it.
-    pub fn at(place: Place, every: Duration) -> Self {
-        Self::with(every, move |looks| {
+    pub fn at(place: Place, every: Duration, settles: Duration) -> Self {
+        Self::with(every, settles, move |looks| {
             if let Ok(driver) = Nvml::start(&place) {
                 looks.run(&driver);
             }
         })
     }
 
-    fn with(every: Duration, run: impl FnOnce(Looks) + Send + 'static) -> Self {
+    fn with(every: Duration, settles: Duration, run: impl FnOnce(Looks) + Send + 'static) -> Self {
         let cards = Arc::new(Mutex::new(Vec::new()));
         let started = Arc::new(AtomicBool::new(false));
         let (ask, asked) = mpsc::channel();
         let (end, ended) = mpsc::channel();
-        let looks = Looks { cards: Arc::clone(&cards), started: Arc::clone(&started), asked, every };
+        let counts_from = Instant::now() + settles;
+        let (to, begun) = (Arc::clone(&cards), Arc::clone(&started));
+        let looks = Looks { cards: to, started: begun, asked, every, counts_from };
         let thread = std::thread::Builder::new().name("gpu-watch".to_string()).spawn(move || {
             run(looks);
             drop(end);
@@ -142,6 +153,8 @@ struct Looks {
     started: Arc<AtomicBool>,
     asked: Receiver<Sender<()>>,
     every: Duration,
+    /// Looks before that tell of something else, too.
+    counts_from: Instant,
 }
 
 impl Looks {
@@ -149,19 +162,12 @@ impl Looks {
         let devices = visible(driver);
         *lock(&self.cards) = devices.iter().map(|(name, _)| Card::new(name)).collect();
         loop {
-            // The driver is asked without the lock.
-            for (at, (_, device)) in devices.iter().enumerate() {
-                let seen = device.sample();
-                lock(&self.cards)[at].add(seen);
-            }
+            self.look(&devices);
             self.started.store(true, Ordering::Release);
             match self.asked.recv_timeout(self.every) {
                 // It is answered when the round that comes is done.
                 Ok(reply) => {
-                    for (at, (_, device)) in devices.iter().enumerate() {
-                        let seen = device.sample();
-                        lock(&self.cards)[at].add(seen);
-                    }
+                    self.look(&devices);
                     let _ = reply.send(());
                     if self.rest() {
                         return;
@@ -170,6 +176,15 @@ impl Looks {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+        }
+    }
+
+    fn look(&self, devices: &[(String, Device<'_>)]) {
+        let settled = Instant::now() >= self.counts_from;
+        // The driver is asked without the lock.
+        for (at, (_, device)) in devices.iter().enumerate() {
+            let seen = device.sample();
+            lock(&self.cards)[at].add(seen, settled);
         }
     }
 
@@ -188,17 +203,33 @@ impl Looks {
     }
 }
 
-/// The whole cards that `CUDA_VISIBLE_DEVICES` leaves: the parts that MIG makes of one tell nothing of themselves.
+/// The whole cards that `CUDA_VISIBLE_DEVICES` leaves, in its order, which is that of CUDA's names where all are alike.
 pub(crate) fn visible(driver: &Nvml) -> Vec<(String, Device<'_>)> {
+    shown(driver, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())
+}
+
+/// Of a part that MIG has cut off its card, which tells little, and nothing of a part: other cards are not this program's.
+fn shown<'a>(driver: &'a Nvml, variable: Option<&str>) -> Vec<(String, Device<'a>)> {
     let devices: Vec<Device<'_>> = driver.devices().into_iter().flatten().flatten().collect();
-    let identities: Vec<Identity> =
-        devices.iter().map(|device| Identity { uuid: device.uuid(), card: None }).collect();
-    let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    let instances = variable.as_deref().is_some_and(|variable| variable.contains("MIG-"));
-    let variable = variable.as_deref().filter(|_| !instances);
-    let chosen = Selection::of(&identities, variable, None, true).chosen;
-    let devices = devices.into_iter().enumerate().filter(|(at, _)| chosen.contains(at));
-    devices.map(|(at, device)| (device.name().unwrap_or_else(|_| format!("GPU {at}")), device)).collect()
+    let chosen = match variable.filter(|variable| variable.contains("MIG-")) {
+        Some(variable) => {
+            // Drivers before 470 name a part by its card: MIG-GPU-…/1/0.
+            let named = |device: &Device<'_>| device.uuid().is_some_and(|uuid| variable.contains(&uuid));
+            let holds = |device: &Device<'_>| named(device) || device.instances().iter().any(named);
+            (0..devices.len()).filter(|at| holds(&devices[*at])).collect()
+        }
+        None => {
+            let identities: Vec<Identity> =
+                devices.iter().map(|device| Identity { uuid: device.uuid(), card: None }).collect();
+            Selection::of(&identities, variable, None, true).chosen
+        }
+    };
+    let mut devices: Vec<Option<Device<'_>>> = devices.into_iter().map(Some).collect();
+    let named = |at: usize| {
+        let device = devices.get_mut(at)?.take()?;
+        Some((device.name().unwrap_or_else(|_| format!("GPU {at}")), device))
+    };
+    chosen.into_iter().filter_map(named).collect()
 }
 
 /// Sums of one card.
@@ -220,7 +251,7 @@ impl Card {
         Self { name: name.to_string(), ..Self::default() }
     }
 
-    fn add(&mut self, seen: Result<Sample, nvml::Fault>) {
+    fn add(&mut self, seen: Result<Sample, nvml::Fault>, settled: bool) {
         let sample = match seen {
             Ok(sample) => sample,
             Err(fault) => {
@@ -236,7 +267,7 @@ impl Card {
             (known, None) => known,
         };
         // The first tells of the time before it.
-        let counts = self.samples > 1;
+        let counts = self.samples > 1 && settled;
         self.utilisation.add(sample.utilisation, counts);
         self.watts.add(sample.watts, counts);
         self.sm_mhz.add(sample.sm_mhz.map(f64::from), counts);
@@ -299,8 +330,6 @@ pub fn together(gpus: &[GpuUse]) -> Option<GpuUse> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use nvml::fake::Fake;
 
     use super::*;
@@ -323,7 +352,7 @@ mod tests {
              milliwatts 70000 400000 600000\n mhz 345 1980 1780\n millijoules 1000 1500 9000\ndevice\n name Tesla T4\n \
              total 15360\n",
         );
-        let watch = GpuWatch::at(fake.place(), SELDOM);
+        let watch = GpuWatch::at(fake.place(), SELDOM, Duration::ZERO);
         wait_until(|| watch.started.load(Ordering::Acquire));
         let first = watch.read();
         assert_eq!((first.len(), first[0].samples), (2, 2));
@@ -347,21 +376,39 @@ mod tests {
             ..Sample::default()
         };
         let mut card = Card::new("x");
-        card.add(Ok(sample(0.0, 70.0, 345, 10, 1.0)));
+        card.add(Ok(sample(0.0, 70.0, 345, 10, 1.0)), true);
         assert_eq!((card.summary().utilisation, card.summary().joules), (None, Some(0.0)));
-        card.add(Ok(sample(0.8, 400.0, 1980, 90, 1.5)));
-        card.add(Ok(sample(0.9, 600.0, 1780, 70, 9.0)));
+        card.add(Ok(sample(0.8, 400.0, 1980, 90, 1.5)), true);
+        card.add(Ok(sample(0.9, 600.0, 1780, 70, 9.0)), true);
         let summary = card.summary();
         assert!((summary.utilisation.unwrap() - 0.85).abs() < 1e-12);
         assert_eq!((summary.watts, summary.joules, summary.samples), (Some(500.0), Some(8.0), 3));
         assert_eq!((summary.sm_mhz, summary.sm_mhz_lowest), (Some(1880.0), Some(1780)));
         assert_eq!(summary.memory_peak, Some(90));
+        // What is not settled counts for memory and energy.
+        card.add(Ok(sample(0.1, 100.0, 345, 95, 9.5)), false);
+        let later = card.summary();
+        assert_eq!((later.utilisation, later.sm_mhz_lowest), (summary.utilisation, Some(1780)));
+        assert_eq!((later.memory_peak, later.joules), (Some(95), Some(8.5)));
+    }
+
+    #[test]
+    fn looks_that_are_too_young_do_not_count() {
+        let fake = Fake::new("device\n name A\n total 1\n utilisation 50\n");
+        let every = Duration::from_millis(1);
+        let young = GpuWatch::at(fake.place(), every, Duration::from_secs(3600));
+        wait_until(|| lock(&young.cards).first().is_some_and(|card| card.samples >= 5));
+        assert_eq!((young.read()[0].utilisation, young.read()[0].memory_peak), (None, Some(0)));
+        let begin = Instant::now();
+        let settled = GpuWatch::at(fake.place(), every, Duration::from_millis(50));
+        wait_until(|| settled.read().first().is_some_and(|card| card.utilisation.is_some()));
+        assert!(begin.elapsed() >= Duration::from_millis(50));
     }
 
     #[test]
     fn the_thread_looks_by_itself_and_ends_with_the_watch() {
         let fake = Fake::new("device\n name A\n total 1\n utilisation 50\n");
-        let watch = GpuWatch::at(fake.place(), Duration::from_millis(1));
+        let watch = GpuWatch::at(fake.place(), Duration::from_millis(1), Duration::ZERO);
         wait_until(|| lock(&watch.cards).first().is_some_and(|card| card.samples >= 5));
         drop(watch);
         assert_eq!(fake.starts_and_ends(), (1, 1));
@@ -370,7 +417,7 @@ mod tests {
     #[test]
     fn a_card_that_is_lost_meanwhile_keeps_what_it_told() {
         let fake = Fake::new("device\n name A\n total 100 100 -15\n utilisation 10 20 -15\n");
-        let watch = GpuWatch::at(fake.place(), Duration::from_millis(1));
+        let watch = GpuWatch::at(fake.place(), Duration::from_millis(1), Duration::ZERO);
         wait_until(|| lock(&watch.cards).first().is_some_and(|card| card.fault.is_some()));
         let found = watch.read();
         assert_eq!((found[0].samples, found[0].utilisation), (2, Some(0.2)));
@@ -381,11 +428,34 @@ mod tests {
     fn a_driver_that_refuses_or_hangs_gives_no_figures_and_stops_nobody() {
         for script in ["init 18\n", "hang 4\n"] {
             let fake = Fake::new(script);
-            let watch = GpuWatch::at(fake.place(), SELDOM);
+            let watch = GpuWatch::at(fake.place(), SELDOM, Duration::ZERO);
             assert_eq!(watch.read(), []);
         }
         // Where there is no driver there is no thread either.
         assert_eq!(GpuWatch::start().is_some(), nvml::driver_seems_loaded());
+    }
+
+    #[test]
+    fn cards_are_those_of_the_variable_in_its_order() {
+        let fake = Fake::new(
+            "device\n name A\n uuid GPU-1\n total 1\ndevice\n name B\n uuid GPU-2\n total 1\n mig 1\ninstance\n uuid MIG-5\n \
+             total 1\ndevice\n name C\n uuid GPU-3\n total 1\n",
+        );
+        let driver = Nvml::start(&fake.place()).unwrap();
+        let cases = [
+            (None, &["A", "B", "C"][..]),
+            (Some("2,0"), &["C", "A"]),
+            (Some("GPU-3"), &["C"]),
+            (Some(""), &[]),
+            // A part of a card, by its own name and by an old driver's.
+            (Some("MIG-5"), &["B"]),
+            (Some("MIG-GPU-2/1/0"), &["B"]),
+        ];
+        for (variable, expected) in cases {
+            let found = shown(&driver, variable);
+            let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(names, expected, "{variable:?}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod race;
 pub mod schedule;
 pub mod stats;
 pub mod stopping;
+pub mod thinned;
 pub mod throttling;
 pub mod trace;
 pub mod usage;

@@ -1,7 +1,8 @@
 //! What the CPUs and the GPUs did, moment by moment, while one program ran: the series behind a mean.
 //!
 //! Unlike [`GpuWatch`](crate::GpuWatch) it asks for PCIe traffic, too, for which a driver takes 40 ms a card and look: it
-//! is for runs that are watched, and not for those that are timed.
+//! is for runs that are watched, and not for those that are timed. Three cards take longer than there is between two
+//! moments, and are looked at five times a second.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -12,13 +13,14 @@ use nvml::{Device, Fault, Nvml, Place};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::visible;
+use crate::thinned;
 use crate::usage::{cores, shares};
 
-/// Between two moments.
+/// Between two moments, where a look takes no longer; else a multiple of it.
 pub const EVERY: Duration = Duration::from_millis(100);
 
-/// When there are more moments, every other one goes and they are taken half as often.
-const MOST: usize = 2000;
+/// What the driver calls utilisation is of the time before, up to this much: until then it tells of what was before, too.
+pub const WINDOW: f64 = 1.0;
 
 /// How long the last look is waited for: a driver that hangs must not stop whoever measures.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -28,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Trace {
     /// The GPUs that CUDA shows, in the order of every moment's.
     pub gpus: Vec<Traced>,
-    /// From the first to the last.
+    /// From the first to the last; of many every other one goes, and they are taken half as often.
     pub moments: Vec<Moment>,
     /// Why no GPU is told of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,11 +117,19 @@ impl TraceWatch {
         Self { trace, stop, ended }
     }
 
-    /// What was seen in the first so many seconds.
+    /// What was seen in the first so many seconds. A driver that does not come back is a fault of every card: which one it
+    /// hangs at nobody knows.
     pub fn end(self, seconds: f64) -> Trace {
         drop(self.stop);
-        let _ = self.ended.recv_timeout(PATIENCE);
-        let mut trace = std::mem::take(&mut *lock(&self.trace));
+        let hangs = self.ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
+        // The thread keeps its own: it may come back.
+        let mut trace = lock(&self.trace).clone();
+        if hangs {
+            let last = trace.moments.last().map_or(0.0, |moment| moment.seconds);
+            for gpu in &mut trace.gpus {
+                gpu.fault.get_or_insert_with(|| format!("the driver stopped answering after {last:.1} s"));
+            }
+        }
         trace.moments.retain(|moment| moment.seconds <= seconds);
         trace
     }
@@ -153,8 +163,10 @@ impl Looks {
 
     fn run(self, devices: &[(String, Device<'_>)]) {
         let (mut every, mut before) = (self.every, ticks());
-        // The first moment is of before: utilisation and the CPUs' shares are of the time since the look before.
-        while self.stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+        let mut due = Instant::now() + every;
+        while self.stopped.recv_timeout(due.saturating_duration_since(Instant::now()))
+            == Err(RecvTimeoutError::Timeout)
+        {
             let now = ticks();
             let mut moment = Moment {
                 seconds: self.begin.elapsed().as_secs_f64(),
@@ -163,13 +175,24 @@ impl Looks {
             };
             before = now;
             for (at, (_, device)) in devices.iter().enumerate() {
-                moment.gpus.push(look(device, |keep| keep(&mut lock(&self.trace).gpus[at])));
+                moment.gpus.push(look(device, |keep| {
+                    if let Some(gpu) = lock(&self.trace).gpus.get_mut(at) {
+                        keep(gpu);
+                    }
+                }));
             }
-            if lock(&self.trace).add(moment) {
+            if thinned::push(&mut lock(&self.trace).moments, moment) {
                 every *= 2;
             }
+            due = next(due, every, Instant::now());
         }
     }
+}
+
+/// The first of the times that follow `due` by whole steps and is yet to come.
+fn next(due: Instant, every: Duration, now: Instant) -> Instant {
+    let late = now.saturating_duration_since(due).as_nanos() / every.as_nanos().max(1);
+    due + every * u32::try_from(late + 1).unwrap_or(u32::MAX)
 }
 
 /// Asks `device`; what it does not tell is noted by `note`.
@@ -204,41 +227,51 @@ fn rounded(share: f64) -> f64 {
 }
 
 impl Trace {
-    /// Whether there were too many, and half of them have gone.
-    fn add(&mut self, moment: Moment) -> bool {
-        self.moments.push(moment);
-        let full = self.moments.len() > MOST;
-        if full {
-            let mut keep = false;
-            self.moments.retain(|_| {
-                keep = !keep;
-                keep
-            });
-        }
-        full
-    }
-
     /// Means of what `pick` tells of each moment's GPU `gpu`.
     pub fn mean(&self, gpu: usize, pick: impl Fn(&GpuMoment) -> Option<f64>) -> Option<f64> {
         let told: Vec<f64> =
             self.moments.iter().filter_map(|moment| moment.gpus.get(gpu).and_then(&pick)).collect();
-        (!told.is_empty()).then(|| told.iter().sum::<f64>() / told.len() as f64)
+        mean(&told)
+    }
+
+    /// Mean utilisation of the GPU `gpu`, without the moments of the first second, at which the driver tells of before.
+    pub fn utilisation(&self, gpu: usize) -> Option<f64> {
+        let told: Vec<f64> = self
+            .moments
+            .iter()
+            .filter(|moment| moment.seconds >= WINDOW)
+            .filter_map(|moment| moment.gpus.get(gpu)?.utilisation)
+            .collect();
+        mean(&told)
     }
 
     /// The GPU that was busiest; the first, where none tells.
     pub fn busiest(&self) -> usize {
-        let busy = |gpu: &usize| self.mean(*gpu, |moment| moment.utilisation).unwrap_or(-1.0);
+        let busy = |gpu: &usize| self.utilisation(*gpu).unwrap_or(-1.0);
         (0..self.gpus.len()).rev().max_by(|a, b| busy(a).total_cmp(&busy(b))).unwrap_or(0)
     }
 
-    /// Mean share of the time that each CPU was busy.
+    /// The most memory in use of each GPU, summed over those that tell, in bytes: as [`together`](crate::gpu::together) has it.
+    pub fn memory_peak(&self) -> Option<u64> {
+        let peak = |gpu: usize| self.moments.iter().filter_map(|moment| moment.gpus.get(gpu)?.memory).max();
+        let peaks: Vec<u64> = (0..self.gpus.len()).filter_map(peak).collect();
+        (!peaks.is_empty()).then(|| peaks.iter().sum())
+    }
+
+    /// Mean share of the time that each CPU was busy, of the moments that have it: one may come or go.
     pub fn cores(&self) -> Vec<f64> {
-        let mut sums: Vec<f64> = Vec::new();
-        for moment in &self.moments {
-            sums.resize(sums.len().max(moment.cores.len()), 0.0);
-            sums.iter_mut().zip(&moment.cores).for_each(|(sum, share)| *sum += share);
-        }
-        sums.iter().map(|sum| sum / self.moments.len() as f64).collect()
+        let most = self.moments.iter().map(|moment| moment.cores.len()).max().unwrap_or(0);
+        let of = |core: usize| {
+            self.moments.iter().filter_map(|moment| moment.cores.get(core).copied()).collect::<Vec<_>>()
+        };
+        (0..most).map(|core| mean(&of(core)).unwrap_or_default()).collect()
+    }
+
+    /// Mean share of the time that the CPU was busy which was the busiest at that moment: a thread that wanders from one CPU
+    /// to the next keeps none of them busy for long.
+    pub fn busiest_core(&self) -> Option<f64> {
+        let most = |moment: &Moment| moment.cores.iter().copied().max_by(f64::total_cmp);
+        mean(&self.moments.iter().filter_map(most).collect::<Vec<_>>())
     }
 
     /// Bytes over PCIe, to all GPUs and from them, in `seconds`: mean throughput times the time. An estimate, since each look
@@ -251,6 +284,10 @@ impl Trace {
         let tells = !self.gpus.is_empty() && self.gpus.iter().all(|gpu| gpu.pcie_fault.is_none());
         Some([sum(|gpu| gpu.pcie_received)?, sum(|gpu| gpu.pcie_sent)?]).filter(|_| tells)
     }
+}
+
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 #[cfg(test)]
@@ -316,6 +353,16 @@ mod tests {
     }
 
     #[test]
+    fn the_most_memory_is_that_of_each_card_together() {
+        let gpu = |memory| GpuMoment { memory, ..GpuMoment::default() };
+        let moment = |a, b, c| Moment { gpus: vec![gpu(a), gpu(b), gpu(c)], ..Moment::default() };
+        let mut trace = Trace { gpus: vec![Traced::default(); 3], ..Trace::default() };
+        assert_eq!(trace.memory_peak(), None);
+        trace.moments = vec![moment(Some(10), Some(1), None), moment(Some(4), None, None)];
+        assert_eq!(trace.memory_peak(), Some(11));
+    }
+
+    #[test]
     fn what_cannot_be_asked_is_told_with_its_reason() {
         let found = trace("device\n name A\n total 100 100 -15\n utilisation 10 20 -15\n pcie-sent 1\n", 4);
         assert!(found.gpus[0].fault.as_ref().is_some_and(|why| why.contains("GPU is lost")), "{found:?}");
@@ -342,12 +389,62 @@ mod tests {
     }
 
     #[test]
-    fn many_moments_are_thinned_out_and_those_after_the_end_are_not_told() {
-        let mut trace = Trace::default();
-        let halved = (0..10_000)
-            .filter(|second| trace.add(Moment { seconds: f64::from(*second), ..Moment::default() }));
-        assert!(halved.count() >= 3);
-        assert!(trace.moments.len() <= MOST);
+    fn a_driver_that_hangs_in_the_midst_is_told_of_and_may_come_back() {
+        let fake = Fake::new("device\n name A\n total 1\n utilisation 50\n stalls 0 0 4 0\n");
+        let watch = TraceWatch::start(fake.place(), Duration::from_millis(10));
+        let kept = Arc::clone(&watch.trace);
+        let begin = Instant::now();
+        let wait_for = |moments: usize| {
+            while lock(&kept).moments.len() < moments {
+                assert!(begin.elapsed() < Duration::from_secs(60), "no moments come");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        wait_for(2);
+        // It is in the third look by then.
+        std::thread::sleep(Duration::from_millis(200));
+        let found = watch.end(f64::INFINITY);
+        assert!(begin.elapsed() < Duration::from_secs(4), "it is not waited for");
+        assert_eq!((found.moments.len(), found.missing.clone()), (2, None));
+        assert!(
+            found.gpus[0].fault.as_ref().is_some_and(|why| why.starts_with("the driver stopped answering")),
+            "{found:?}"
+        );
+        // The thread finds what it left, and ends.
+        wait_for(3);
+        while fake.starts_and_ends() != (1, 1) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the driver is not let go");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn moments_are_due_at_whole_steps() {
+        let (begin, ms) = (Instant::now(), Duration::from_millis);
+        // Milliseconds after one was due, and those at which the next one is.
+        for (now, expected) in [(0, 100), (40, 100), (99, 100), (100, 200), (320, 400)] {
+            assert_eq!(next(begin, EVERY, begin + ms(now)) - begin, ms(expected), "{now}");
+        }
+    }
+
+    #[test]
+    fn the_first_second_and_cpus_that_come_and_go_do_not_bend_a_mean() {
+        let moment = |seconds: f64, utilisation: f64, cores: &[f64]| Moment {
+            seconds,
+            cores: cores.to_vec(),
+            gpus: vec![GpuMoment { utilisation: Some(utilisation), ..GpuMoment::default() }],
+        };
+        let gpus = vec![Traced::default()];
+        let mut trace = Trace { gpus, moments: vec![moment(0.9, 1.0, &[0.2, 1.0])], missing: None };
+        assert_eq!(trace.utilisation(0), None, "all of it is of before");
+        trace.moments.push(moment(1.0, 0.5, &[1.0]));
+        assert_eq!(trace.utilisation(0), Some(0.5));
+        assert_eq!((trace.cores(), trace.busiest_core()), (vec![0.6, 1.0], Some(1.0)));
+        assert_eq!((Trace::default().cores(), Trace::default().busiest_core()), (Vec::new(), None));
+    }
+
+    #[test]
+    fn moments_after_the_end_are_not_told() {
         let fake = Fake::new("device\n name A\n total 1\n");
         let watch = TraceWatch::start(fake.place(), Duration::from_millis(1));
         std::thread::sleep(Duration::from_millis(50));

@@ -16,7 +16,7 @@ typedef struct {
 typedef struct Device {
     char name[96], uuid[96];
     Series capability, total, used, utilisation, power, clock, energy, handle, mig, mode, most_sm, most_memory, bus,
-        throttling, received, sent;
+        throttling, received, sent, stalls;
     int instances;
     struct Device *parts[8];
 } Device;
@@ -100,6 +100,7 @@ static void read_script(void) {
         else if (!strcmp(word, "bus-bits")) series(&device->bus, rest);
         else if (!strcmp(word, "mig")) series(&device->mig, rest);
         else if (!strcmp(word, "mode")) series(&device->mode, rest);
+        else if (!strcmp(word, "stalls")) series(&device->stalls, rest);
     }
     fclose(file);
 }
@@ -190,6 +191,8 @@ static int number(Series *from, unsigned *into) {
 }
 
 int nvmlDeviceGetUtilizationRates(Device *device, unsigned rates[2]) {
+    long long seconds;
+    if (device->stalls.count && !take(&device->stalls, &seconds)) sleep((unsigned)seconds);
     rates[1] = 0;
     return number(&device->utilisation, rates);
 }

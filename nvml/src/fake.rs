@@ -11,6 +11,7 @@
 //!   capability 9 0
 //!   total 143771                memory in MiB; `used` the same
 //!   utilisation 0 90 95 -15     one a call, the last again and again; a negative one is an error, here a lost card
+//!   stalls 0 0 4 0              seconds that telling the utilisation takes
 //!   milliwatts 70000 500000     power; `mhz` the clock, `millijoules` the energy
 //!   throttling 4                bits of what holds its clocks back
 //!   pcie-received 800 750 -15   KB a second that come to it; `pcie-sent` the same of those that leave

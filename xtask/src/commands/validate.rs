@@ -72,7 +72,7 @@ pub struct Args {
     /// Part of A's CPU time a token that B may take more
     #[arg(long, value_name = "X", default_value_t = 0.02, value_parser = tolerance)]
     cpu_tolerance: f64,
-    /// Part of A's GPU use that B may keep the GPU less busy; from 1 on it is not judged
+    /// Part of A's GPU use that B may keep the GPU less busy; from 1 on only a fallback to the CPU is judged
     #[arg(long, value_name = "X", default_value_t = 0.02, value_parser = tolerance)]
     gpu_tolerance: f64,
     /// Generate this many tokens with each at the end, and look at memory, speed and CPU use meanwhile
@@ -256,6 +256,7 @@ fn options(args: &Args, workspace: &Workspace, engine: &Path, ui: &Ui) -> Result
             generate: args.generate,
             pairs: args.pairs,
             precision: args.precision,
+            settles: measure::gpu::SETTLES,
         },
         phases: args.phases.clone(),
         rules: Rules {

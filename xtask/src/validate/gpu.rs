@@ -5,6 +5,7 @@
 
 use measure::gpu::together;
 use measure::{FEWEST_PAIRS, GpuUse, Ratio};
+use serde::{Deserialize, Serialize};
 
 use super::speed::{DISTURBED, Lap, Rules, Speed, half};
 use super::subject::About;
@@ -13,45 +14,107 @@ use super::verdict::{Check, State};
 /// Share of the time that a GPU is busy from which on it is at work for us; a desktop takes less.
 const GPU_AT_WORK: f64 = 0.1;
 
+/// Where the layers of a model are, by the settings that `anneal bench` tells.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Layers that GPUs take: none where it is 0, all where it is negative.
+    pub n_gpu_layers: i64,
+    /// The GPUs that may: `auto`, `none`, or names with a slash between two.
+    pub devices: String,
+    /// The GPUs that the engine finds, in words; empty where it finds none.
+    pub gpu_info: String,
+    /// How they share: by `layer`, one after the other; by `row` or `tensor`, all at once; or `none`, one of them alone.
+    pub split_mode: String,
+    /// That one's place among those that may.
+    pub main_gpu: usize,
+}
+
+impl Placement {
+    /// Whether any are on one.
+    pub fn is_on_gpu(&self) -> bool {
+        self.n_gpu_layers != 0 && self.devices != "none" && !self.gpu_info.is_empty()
+    }
+
+    /// Those of CUDA's `gpus` that may hold layers; all, where it cannot be said which.
+    fn held<'a>(&self, gpus: &'a [GpuUse]) -> Vec<&'a GpuUse> {
+        let number = |name: &str| name.to_ascii_uppercase().strip_prefix("CUDA")?.parse::<usize>().ok();
+        let named: Option<Vec<&GpuUse>> =
+            self.devices.split('/').map(|name| gpus.get(number(name)?)).collect();
+        let held = named.unwrap_or_else(|| gpus.iter().collect());
+        match held.get(self.main_gpu) {
+            Some(main) if self.split_mode == "none" => vec![main],
+            _ => held,
+        }
+    }
+}
+
 /// What is to be said of the GPUs in all phases. `driver`: whether NVIDIA's is loaded.
 pub fn checks(speeds: &[Speed], subjects: &[About], driver: bool, rules: &Rules) -> Vec<Check> {
-    let computes = subjects.first().is_some_and(has_gpu);
-    if !driver && computes && !speeds.is_empty() {
+    let computes = [0, 1].map(|side| computes(speeds, subjects, side));
+    if !driver && computes[0] && !speeds.is_empty() {
         // As it is with GPUs of others: their drivers are not asked.
         let said = "not measured: no NVIDIA driver is loaded";
         return vec![Check::new("GPU use", State::Told, said.to_string())];
     }
-    let mut checks: Vec<Check> =
-        speeds.iter().filter_map(|speed| used(speed, rules, driver && computes)).collect();
+    let mut checks: Vec<Check> = speeds.iter().filter_map(|speed| used(speed, rules, computes)).collect();
     let most = |side: usize| speeds.iter().filter_map(|speed| memory(speed, side)).max();
     if let Some((a, b)) = most(0).zip(most(1)) {
         let show = |bytes: u64| build_info::Bytes(bytes).to_string();
         let said = format!("{:.3}", b as f64 / a.max(1) as f64);
         checks.push(Check::new("GPU memory", State::Told, said).with(show(a), show(b)));
     }
-    if !checks.is_empty() {
-        checks.extend(speeds.iter().flat_map(|speed| [idle(speed), token_times(speed)]).flatten());
+    if computes[0] {
+        checks.extend(speeds.iter().filter_map(idle));
     }
     checks
 }
 
+/// Whether layers of a side are on a GPU. That its engine finds one is not enough: the flags may leave it idle, and what the
+/// driver tells is then the doing of others. An engine that is too old to tell uses what it finds.
+pub fn computes(speeds: &[Speed], subjects: &[About], side: usize) -> bool {
+    let laps = || speeds.iter().flat_map(|speed| &speed.laps[side]);
+    let mut told = laps().filter_map(|lap| lap.placement.as_ref()).peekable();
+    match told.peek() {
+        Some(_) => told.any(Placement::is_on_gpu),
+        None => subjects.get(side).is_some_and(has_gpu),
+    }
+}
+
 /// Whether an engine finds a GPU; an older one that is linked for some does not tell, and may.
-pub fn has_gpu(about: &About) -> bool {
+fn has_gpu(about: &About) -> bool {
     about.gpus.as_ref().is_none_or(|gpus| !gpus.is_empty())
 }
 
-/// Busy, power and clock of all GPUs in a lap. Of a card that was lost in it nothing counts.
+/// The GPUs of a lap that may hold layers.
+fn held(lap: &Lap) -> Vec<GpuUse> {
+    let gpus = &lap.usage.gpus;
+    let held = lap.placement.as_ref().map(|placement| placement.held(gpus));
+    held.map_or_else(|| gpus.clone(), |held| held.into_iter().cloned().collect())
+}
+
+/// Busy, power and clock of those in a lap. Where layers are shared one GPU works after the other, and how busy they are is the
+/// sum; else the busiest counts. Of a card that was lost in it nothing counts.
 fn lap(lap: &Lap) -> Option<GpuUse> {
-    together(&lap.usage.gpus).filter(|gpus| gpus.fault.is_none())
+    let gpus = held(lap);
+    let all = together(&gpus).filter(|all| all.fault.is_none())?;
+    let by_layer = lap.placement.as_ref().is_some_and(|placement| placement.split_mode == "layer");
+    let sum = || gpus.iter().filter_map(|gpu| gpu.utilisation).sum::<f64>().min(1.0);
+    let utilisation = all.utilisation.map(|busiest| if by_layer { sum() } else { busiest });
+    Some(GpuUse { utilisation, ..all })
+}
+
+/// Why a card stopped telling in a lap.
+fn fault(lap: &Lap) -> Option<String> {
+    held(lap).into_iter().find_map(|gpu| gpu.fault)
 }
 
 fn of(speed: &Speed, side: usize, pick: impl Fn(&Lap, &GpuUse) -> Option<f64>) -> Option<f64> {
     speed.median(side, |of| pick(of, &lap(of)?))
 }
 
-/// The most memory of all GPUs in use in a run of a side, by whomever.
+/// The most memory of those GPUs in use in a run of a side, by whomever.
 fn memory(speed: &Speed, side: usize) -> Option<u64> {
-    speed.laps[side].iter().filter_map(|lap| together(&lap.usage.gpus)?.memory_peak).max()
+    speed.laps[side].iter().filter_map(|lap| together(&held(lap))?.memory_peak).max()
 }
 
 /// B's utilisation against A's, round by round.
@@ -62,8 +125,9 @@ fn ratio(speed: &Speed) -> Option<Ratio> {
     (a.len() >= FEWEST_PAIRS).then(|| measure::ratio(&b, &a))
 }
 
-/// How busy the GPUs were, with what they took for it. Where it must be known and is not, that is said.
-fn used(speed: &Speed, rules: &Rules, must: bool) -> Option<Check> {
+/// How busy the GPUs were, with what they took for it; `computes`: whether A and B have layers there. Where it must be known and
+/// is not, that is said.
+fn used(speed: &Speed, rules: &Rules, computes: [bool; 2]) -> Option<Check> {
     let name = format!("GPU, {}", speed.phase);
     let show = |side: usize| {
         let parts = [
@@ -75,19 +139,30 @@ fn used(speed: &Speed, rules: &Rules, must: bool) -> Option<Check> {
     };
     let busy = |side: usize| of(speed, side, |_, gpu| gpu.utilisation);
     let check = |state, said: String| Check::new(&*name, state, said).with(show(0), show(1));
-    let Some((a, b)) = busy(0).zip(busy(1)) else {
-        return must.then(|| not_measured(check, speed, rules));
-    };
-    if a < GPU_AT_WORK {
-        return Some(check(State::Told, String::new()));
+    let [of_a, of_b] = computes;
+    if !of_a {
+        // What is busy there is so for others.
+        return busy(0).or(busy(1)).map(|_| check(State::Told, "A uses no GPU".to_string()));
     }
-    if b < a / 10.0 {
+    if !of_b {
+        let reason = format!("B leaves all layers to the CPU in {}, and A has some on a GPU", speed.phase);
+        return Some(check(State::Failed, "CPU fallback".to_string()).because(reason));
+    }
+    let Some((a, b)) = busy(0).zip(busy(1)) else { return Some(not_measured(check, speed, rules)) };
+    if a >= GPU_AT_WORK && b < a / 10.0 {
         return Some(check(State::Failed, "CPU fallback".to_string()).because(format!(
             "B leaves the GPU idle in {} ({:.0} % busy), on which A computes ({:.0} %): it falls back to the CPU",
             speed.phase,
             100.0 * b,
             100.0 * a
         )));
+    }
+    // A card that is lost in the last lap, too: what it told before is not all that there is to tell.
+    if speed.laps.iter().flatten().any(|lap| fault(lap).is_some()) {
+        return Some(not_measured(check, speed, rules));
+    }
+    if a < GPU_AT_WORK {
+        return Some(check(State::Told, String::new()));
     }
     let Some(ratio) = ratio(speed) else { return Some(not_measured(check, speed, rules)) };
     let (state, word) = judge(&ratio, 1.0 - rules.gpu_tolerance);
@@ -123,13 +198,14 @@ fn judge(ratio: &Ratio, least: f64) -> (State, &'static str) {
 
 /// With a tolerance of everything nothing could fail, and nothing has to be known.
 fn not_measured(check: impl Fn(State, String) -> Check, speed: &Speed, rules: &Rules) -> Check {
-    let laps = || speed.laps.iter().flatten().map(|lap| &lap.usage.gpus);
-    let why = match laps().flatten().find_map(|gpu| gpu.fault.as_deref()) {
-        Some(fault) => fault.to_string(),
-        None if laps().any(Vec::is_empty) => {
+    let mut laps = speed.laps.iter().flatten();
+    let why = match laps.clone().find_map(fault) {
+        Some(fault) => fault,
+        None if laps.any(|lap| lap.usage.gpus.is_empty()) => {
             "the driver does not answer or shows no GPU (`cargo xtask doctor` says why)".to_string()
         }
-        None => "the driver does not tell how busy this card is, or in too few rounds".to_string(),
+        None => "the driver does not tell how busy this card is, or in too few rounds that last more than a second"
+            .to_string(),
     };
     let why = format!("not measured: {why}");
     if rules.gpu_tolerance >= 1.0 {
@@ -151,16 +227,6 @@ fn idle(speed: &Speed) -> Option<Check> {
     let (a, b) = milliseconds(0).zip(milliseconds(1))?;
     let said = if a > 0.0 { format!("{:.3}", b / a) } else { String::new() };
     Some(Check::new(format!("GPU idle, {}", speed.phase), State::Told, said).with(show(0)?, show(1)?))
-}
-
-/// From token to token as the engine tells: what waits seldom and long shows in the slowest.
-fn token_times(speed: &Speed) -> Option<Check> {
-    let percentile =
-        |side: usize, which: usize| speed.median(side, |lap| Some(lap.token_times.as_ref()?[which] / 1e6));
-    let show =
-        |side: usize| Some(format!("p50 {:.2}, p99 {:.2} ms", percentile(side, 0)?, percentile(side, 2)?));
-    let said = format!("{:.3} at p99", percentile(1, 2)? / percentile(0, 2)?);
-    Some(Check::new(format!("token, {}", speed.phase), State::Told, said).with(show(0)?, show(1)?))
 }
 
 #[cfg(test)]
@@ -195,11 +261,11 @@ mod tests {
                     ..GpuUse::default()
                 };
                 let usage = Usage { gpus: vec![gpu], ..Usage::default() };
-                let token_times = Some([8e6, 9e6, 12e6 * (1.0 + side as f64), 1e5]);
                 speed.laps[side].push(Lap {
                     tokens_per_second: 100.0,
                     cpu_seconds: None,
-                    token_times,
+                    token_times: None,
+                    placement: None,
                     usage,
                 });
             }
@@ -229,15 +295,23 @@ mod tests {
             (0.0, 0.9, 0.0, 0.02, Told, ""),
         ];
         for (a, b, noise, tolerance, state, word) in cases {
-            let found =
-                checks(&[speed(Some(a), Some(b), noise, None)], &[about(&["H100"])], true, &rules(tolerance));
+            let found = checks(
+                &[speed(Some(a), Some(b), noise, None)],
+                &[about(&["H100"]), about(&["H100"])],
+                true,
+                &rules(tolerance),
+            );
             let check = named(&found, "GPU, decode").unwrap();
             assert_eq!(check.state, state, "{a} {b} {noise}: {check:?}");
             assert!(check.said.ends_with(word), "{check:?}");
             assert_eq!(check.reason.is_some(), [Failed, Unclear].contains(&state), "{check:?}");
         }
-        let found =
-            checks(&[speed(Some(0.87), Some(0.80), 0.0, None)], &[about(&["H100"])], true, &rules(0.02));
+        let found = checks(
+            &[speed(Some(0.87), Some(0.80), 0.0, None)],
+            &[about(&["H100"]), about(&["H100"])],
+            true,
+            &rules(0.02),
+        );
         let check = named(&found, "GPU, decode").unwrap();
         assert_eq!((check.a.as_str(), check.b.as_str()), ("87 %, 412 W, 1980 MHz", "80 %, 412 W, 1980 MHz"));
         let reason = check.reason.as_ref().unwrap();
@@ -247,8 +321,6 @@ mod tests {
         );
         let told = named(&found, "GPU idle, decode").unwrap();
         assert_eq!((told.state, told.said.as_str()), (Told, "1.538"));
-        let told = named(&found, "token, decode").unwrap();
-        assert_eq!((told.b.as_str(), told.said.as_str()), ("p50 8.00, p99 24.00 ms", "2.000 at p99"));
         assert_eq!(named(&found, "GPU memory").unwrap().a, "4 GiB");
     }
 
@@ -268,14 +340,105 @@ mod tests {
         ];
         for (speed, why) in cases {
             let speeds = [speed];
-            let found = checks(&speeds, &[about(&["H100"])], true, &rules(0.02));
+            let found = checks(&speeds, &[about(&["H100"]), about(&["H100"])], true, &rules(0.02));
             let check = named(&found, "GPU, decode").unwrap();
             assert_eq!((check.state, check.said.as_str()), (State::Unclear, "not measured"), "{check:?}");
             assert!(check.reason.as_ref().unwrap().contains(why), "{check:?}");
             // Who tolerates everything is told, and goes on.
-            let found = checks(&speeds, &[about(&["H100"])], true, &rules(1.0));
+            let found = checks(&speeds, &[about(&["H100"]), about(&["H100"])], true, &rules(1.0));
             let check = named(&found, "GPU, decode").unwrap();
             assert!(check.state == State::Told && check.said.contains(why), "{check:?}");
+        }
+    }
+
+    /// As `anneal bench` tells it of so many layers on these devices.
+    fn placement(n_gpu_layers: i64, devices: &str, gpu_info: &str) -> Option<Placement> {
+        let (devices, gpu_info) = (devices.to_string(), gpu_info.to_string());
+        Some(Placement { n_gpu_layers, devices, gpu_info, split_mode: "layer".to_string(), main_gpu: 0 })
+    }
+
+    #[test]
+    fn a_card_that_is_busy_for_others_is_not_judged() {
+        use State::{Failed, Passed, Told};
+        let (auto, cpu) = (|| placement(-1, "auto", "H100"), || placement(0, "auto", "H100"));
+        let cases = [
+            // A's placement, B's, whether A's engine finds a GPU, what is to be said.
+            (None, None, false, Told, "A uses no GPU"),
+            (cpu(), cpu(), true, Told, "A uses no GPU"),
+            (cpu(), auto(), true, Told, "A uses no GPU"),
+            (placement(-1, "none", "H100"), auto(), true, Told, "A uses no GPU"),
+            (placement(-1, "auto", ""), auto(), false, Told, "A uses no GPU"),
+            (auto(), auto(), true, Failed, "less busy"),
+            (auto(), cpu(), true, Failed, "CPU fallback"),
+            (placement(7, "CUDA0", "H100"), None, true, Failed, "less busy"),
+        ];
+        for (a, b, finds, state, word) in cases {
+            // A neighbour keeps it busy by half, and by less while B runs.
+            let mut speed = speed(Some(0.5), Some(0.3), 0.0, None);
+            for (side, placement) in [&a, &b].into_iter().enumerate() {
+                speed.laps[side].iter_mut().for_each(|lap| lap.placement = placement.clone());
+            }
+            let subjects = [about(if finds { &["H100"] } else { &[] }), about(&["H100"])];
+            let found = checks(&[speed.clone()], &subjects, true, &rules(0.02));
+            let check = named(&found, "GPU, decode").unwrap();
+            assert_eq!(check.state, state, "{a:?} {b:?}: {check:?}");
+            assert!(check.said.ends_with(word), "{check:?}");
+            // B's utilisation says so, too, where the engine does not.
+            speed.laps[1].iter_mut().for_each(|lap| lap.usage.gpus[0].utilisation = Some(0.5));
+            let found = checks(&[speed], &subjects, true, &rules(0.02));
+            let passed = named(&found, "GPU, decode").unwrap().state == Passed;
+            assert_eq!(passed, word == "less busy", "{a:?} {b:?}");
+        }
+    }
+
+    #[test]
+    fn cards_that_share_layers_work_one_after_the_other() {
+        let gpu = |busy: f64| GpuUse { utilisation: Some(busy), watts: Some(100.0), ..GpuUse::default() };
+        let cases = [
+            // Devices, how they share, the main one, busy in all, watts.
+            ("auto", "layer", 0, 0.9, 300.0),
+            ("CUDA0/CUDA2", "layer", 0, 0.6, 200.0),
+            ("cuda2", "layer", 0, 0.2, 100.0),
+            ("auto", "row", 0, 0.4, 300.0),
+            ("auto", "none", 1, 0.3, 100.0),
+            // What cannot be told by CUDA's names is looked for on all.
+            ("Vulkan0", "layer", 0, 0.9, 300.0),
+            ("CUDA7", "row", 0, 0.4, 300.0),
+        ];
+        for (devices, split_mode, main_gpu, busy, watts) in cases {
+            let mut speed = speed(None, None, 0.0, None);
+            let of = &mut speed.laps[0][0];
+            of.usage.gpus = vec![gpu(0.4), gpu(0.3), gpu(0.2)];
+            let split_mode = split_mode.to_string();
+            of.placement = placement(-1, devices, "H100").map(|placement| Placement {
+                split_mode,
+                main_gpu,
+                ..placement
+            });
+            let found = lap(of).unwrap();
+            assert!((found.utilisation.unwrap() - busy).abs() < 1e-9, "{devices} {found:?}");
+            assert_eq!(found.watts, Some(watts), "{devices}");
+            // Of prefill, which keeps several busy at once, no more than the whole.
+            of.usage.gpus = vec![gpu(0.9); 3];
+            assert!(lap(of).unwrap().utilisation.unwrap() <= 1.0);
+        }
+    }
+
+    #[test]
+    fn a_card_that_is_lost_late_is_told_of() {
+        let mut speed = speed(Some(0.9), Some(0.9), 0.0, None);
+        for (lap, tolerance, state) in [(12, 0.02, State::Unclear), (19, 1.0, State::Told)] {
+            let gpu = &mut speed.laps[1][lap].usage.gpus[0];
+            gpu.fault = Some("cannot read the state of GPU 0: GPU is lost".to_string());
+            let found = checks(
+                std::slice::from_ref(&speed),
+                &[about(&["H100"]), about(&["H100"])],
+                true,
+                &rules(tolerance),
+            );
+            let check = named(&found, "GPU, decode").unwrap();
+            assert_eq!(check.state, state, "{check:?}");
+            assert!(check.reason.as_ref().unwrap_or(&check.said).contains("GPU is lost"), "{check:?}");
         }
     }
 

@@ -6,11 +6,11 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use build_info::Bytes;
-use measure::{GpuUse, GpuWatch, Round, Trace, TraceWatch, Watch, median, trace};
+use measure::{GpuUse, GpuWatch, Round, Trace, TraceWatch, Watch, median, thinned, trace};
 use nvml::Place;
 use serde::{Deserialize, Serialize};
 
@@ -21,9 +21,6 @@ use super::verdict::{Check, State};
 
 /// Seconds between samples, at first.
 const EVERY: f64 = 0.1;
-
-/// When there are more samples, every other one goes and they are taken half as often.
-const MOST_SAMPLES: usize = 2000;
 
 /// Fewer samples in a quarter of the run tell nothing of it.
 const FEWEST: usize = 3;
@@ -64,6 +61,8 @@ pub struct Sample {
 pub struct LongRun {
     /// From the first token to the last.
     pub seconds: f64,
+    /// Of the whole process, the loading of the model included.
+    pub process_seconds: f64,
     /// Tokens per second in each quarter of the tokens; empty of a run that was too short.
     pub speed: Vec<f64>,
     /// CPUs kept busy in each quarter.
@@ -74,7 +73,7 @@ pub struct LongRun {
     pub most: u64,
     /// What else ran on the machine.
     pub round: Round,
-    /// What each NVIDIA GPU did meanwhile, the loading of the model included; empty where there is none.
+    /// What each NVIDIA GPU did meanwhile, the loading of the model included; empty where none computes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuUse>,
     /// What it was like meanwhile.
@@ -120,7 +119,7 @@ pub fn run(
         return Ok(());
     }
     let [a, b] = subjects;
-    let stay = Stay::after(long.runs[0].seconds);
+    let stay = Stay::after(long.runs[0].process_seconds);
     tell(2, 4);
     let of_b = one(b, text, stay)?;
     tell(3, 4);
@@ -141,7 +140,7 @@ pub fn once(
     for (done, subject) in subjects.into_iter().enumerate() {
         tell(done as u64, 2);
         long.runs.push(one(subject, text, stay)?);
-        stay = Stay::after(long.runs[0].seconds);
+        stay = Stay::after(long.runs[0].process_seconds);
     }
     Ok(())
 }
@@ -155,10 +154,10 @@ fn one(subject: &Subject, text: Text<'_>, stay: Stay) -> Result<LongRun> {
     arguments.extend(["-c".into(), context.to_string().into()]);
     arguments.extend(["--seed", SEED, "--temp", TEMPERATURE].map(OsString::from));
     let watch = Watch::start();
-    let gpus = GpuWatch::start();
+    let gpus = driver.and_then(|driver| GpuWatch::of(driver, Duration::ZERO));
     let mut recorder = Recorder::default();
     let mut tracer = None;
-    engine::run(subject, arguments, stay, &mut |pid, event| {
+    let ended = engine::run(subject, arguments, stay, &mut |pid, event| {
         if let Event::Output(bytes) = event {
             recorder.heard(bytes.len());
             // From the first text on: what the prompt takes is no decode.
@@ -175,7 +174,8 @@ fn one(subject: &Subject, text: Text<'_>, stay: Stay) -> Result<LongRun> {
     }
     let trace = tracer.map(|tracer| tracer.end(recorder.end));
     let run = recorder.finish(tokens, watch.stop());
-    Ok(LongRun { gpus: gpus.map(|gpus| gpus.read()).unwrap_or_default(), trace, ..run })
+    let gpus = gpus.map(|gpus| gpus.read()).unwrap_or_default();
+    Ok(LongRun { process_seconds: ended.seconds, gpus, trace, ..run })
 }
 
 /// Takes samples as time passes.
@@ -212,13 +212,7 @@ impl Recorder {
     }
 
     fn add(&mut self, sample: Sample) {
-        self.samples.push(sample);
-        if self.samples.len() > MOST_SAMPLES {
-            let mut keep = false;
-            self.samples.retain(|_| {
-                keep = !keep;
-                keep
-            });
+        if thinned::push(&mut self.samples, sample) {
             self.every = 2.0 * self.every.max(EVERY);
         }
     }
@@ -245,7 +239,8 @@ impl LongRun {
             .collect();
         let growth = (!speed.is_empty()).then(|| slope(&later) * 0.75 * tokens);
         let most = samples.iter().map(|sample| sample.resident).max().unwrap_or(0);
-        Self { seconds, speed, cpus, growth, most, round, gpus: Vec::new(), samples, trace: None }
+        let (process_seconds, gpus, trace) = (seconds, Vec::new(), None);
+        Self { seconds, process_seconds, speed, cpus, growth, most, round, gpus, samples, trace }
     }
 
     /// How the last quarter stands to the first.
@@ -390,6 +385,8 @@ fn drift(name: &str, a: &LongRun, b: &LongRun, pick: impl Fn(&LongRun) -> &Vec<f
 
 #[cfg(test)]
 mod tests {
+    use super::super::subject::Side;
+    use super::super::testing::Stage;
     use super::*;
 
     /// A run of 10,000 tokens that slows down to `slow`, uses `cpus` in the end and leaks so many bytes a token.
@@ -471,8 +468,18 @@ mod tests {
                 Sample { seconds: second as f64, bytes: second, tokens: 0.0, cpu_seconds: 0.0, resident: 1 };
             recorder.add(sample);
         }
-        assert!(recorder.samples.len() <= MOST_SAMPLES && recorder.every >= 2.0 * EVERY);
+        assert!(recorder.samples.len() <= thinned::MOST && recorder.every >= 2.0 * EVERY);
         assert!(recorder.samples.windows(2).all(|pair| pair[0].seconds < pair[1].seconds));
+    }
+
+    #[test]
+    fn loading_counts_for_how_long_b_may_take() {
+        let stage = Stage::new();
+        let subject = stage.subject(Side::A, "sleep 0.5; printf text; sleep 0.1; printf text");
+        let (model, prompt) = (Path::new("m.gguf"), Path::new("prompt.txt"));
+        let text = Text { model, prompt: (prompt, 10), tokens: 2, driver: None };
+        let found = one(&subject, text, Stay::forever()).unwrap();
+        assert!(found.seconds < 0.5 && found.process_seconds >= 0.6, "{found:?}");
     }
 
     #[test]

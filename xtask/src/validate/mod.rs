@@ -178,7 +178,7 @@ impl Validation<'_> {
             record.speed.extend(speed);
             raced?;
         }
-        let computes = record.subjects.iter().any(gpu::has_gpu);
+        let computes = [0, 1].iter().any(|side| gpu::computes(&record.speed, &record.subjects, *side));
         let driver = self.driver.as_ref().filter(|_| computes);
         // Nobody has to wait for minutes to hear of a null result again.
         if (long.is_none() && driver.is_none()) || (self.has_failed(record) && !keep_going) {
@@ -186,7 +186,7 @@ impl Validation<'_> {
         }
         self.keep_or_warn(record, ui);
         let prompt = self.scratch.join("prompt.txt");
-        let tokens = long.unwrap_or(steady::TOKENS);
+        let tokens = long.unwrap_or_else(|| steady::tokens(model, prompt_tokens));
         let text = Text { model, prompt: (&prompt, prompt_tokens), tokens, driver };
         let mut progress = ui.progress(if long.is_some() { "long run" } else { "steady decode" });
         let tell = |done, all| progress.step(done, all, "runs");
@@ -307,6 +307,8 @@ fn tests_record() -> Record {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::commands::Global;
 
@@ -356,7 +358,14 @@ mod tests {
             let b = stage.fake(Side::B, &plan(1200, &of_b));
             let options = Options {
                 model: PathBuf::from("m.gguf"),
-                sizes: Sizes { prompt: 64, generate: 64, pairs: 6, precision: 0.0 },
+                sizes: Sizes {
+                    prompt: 64,
+                    generate: 64,
+                    pairs: 6,
+                    precision: 0.0,
+                    // A script has no time before.
+                    settles: Duration::ZERO,
+                },
                 phases: vec![Phase::Decode],
                 rules: Rules {
                     decisive: Vec::new(),

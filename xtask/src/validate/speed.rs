@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 use measure::race::Finish;
@@ -10,6 +11,7 @@ use nvml::Place;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{self, Broken, Event, Stay};
+use super::gpu::Placement;
 use super::subject::Subject;
 use super::verdict::{Check, State};
 use crate::compare::Phase;
@@ -17,7 +19,10 @@ use crate::compare::Phase;
 /// What one sample should last at least: the kernel tells CPU time in hundredths of a second.
 const SECONDS: f64 = 1.0;
 
-/// Most repetitions in a sample.
+/// The same on a GPU, in times of what its looks take to settle: two of three are left to look at.
+const SETTLED: f64 = 3.0;
+
+/// Most repetitions in a second of a sample.
 const REPETITIONS: f64 = 500.0;
 
 /// Less CPU time than this in a sample says nothing: ten steps of the kernel's clock.
@@ -37,6 +42,9 @@ pub struct Sizes {
     pub pairs: usize,
     /// Half the interval's width that is narrow enough.
     pub precision: f64,
+    /// How old a look at a GPU has to be to tell of its lap alone. The driver's figures are means of the time before: of two
+    /// that are as busy, the faster one, whose lap is the shorter, would look less so.
+    pub settles: Duration,
 }
 
 /// What is accepted.
@@ -48,7 +56,7 @@ pub struct Rules {
     pub accept_equal: bool,
     /// Part of A's CPU time per token by which B's may be shown to be more.
     pub cpu_tolerance: f64,
-    /// Part of A's GPU use by which B's may be shown to be less; from 1 on it is not judged.
+    /// Part of A's GPU use by which B's may be shown to be less; from 1 on only a fallback to the CPU is judged.
     pub gpu_tolerance: f64,
 }
 
@@ -60,11 +68,27 @@ pub struct Lap {
     /// For a thousand tokens, user and system. Absent where the kernel does not tell, or the time was too short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_seconds: Option<f64>,
-    /// Percentiles 50, 95 and 99 of the time from token to token, and its standard deviation, in nanoseconds.
+    /// From token to token; absent of prefill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token_times: Option<[f64; 4]>,
+    pub token_times: Option<TokenTimes>,
+    /// Where its layers were; absent of an engine that is too old to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
     /// What was used while the phase was measured, its warm-up included.
     pub usage: Usage,
+}
+
+/// How long it takes from token to token, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenTimes {
+    /// Median.
+    pub p50: f64,
+    /// Percentile 95.
+    pub p95: f64,
+    /// Percentile 99.
+    pub p99: f64,
+    /// Standard deviation.
+    pub deviation: f64,
 }
 
 /// One phase.
@@ -104,11 +128,19 @@ struct Row {
     tpot_p95_ns: Option<f64>,
     tpot_p99_ns: Option<f64>,
     tpot_jitter_ns: Option<f64>,
+    /// Where it does not have all of its fields it is too old to tell.
+    #[serde(flatten)]
+    placement: Option<Placement>,
 }
 
 impl Row {
-    fn token_times(&self) -> Option<[f64; 4]> {
-        Some([self.tpot_p50_ns?, self.tpot_p95_ns?, self.tpot_p99_ns?, self.tpot_jitter_ns?])
+    fn token_times(&self) -> Option<TokenTimes> {
+        Some(TokenTimes {
+            p50: self.tpot_p50_ns?,
+            p95: self.tpot_p95_ns?,
+            p99: self.tpot_p99_ns?,
+            deviation: self.tpot_jitter_ns?,
+        })
     }
 }
 
@@ -123,10 +155,12 @@ pub fn race(
     mut tell: impl FnMut(u64, u64),
 ) -> Result<()> {
     let tokens = if phase == Phase::Prefill { sizes.prompt } else { sizes.generate };
-    let mut bench = Bench { phase, model, tokens, repetitions: 1, driver, stay: Stay::forever() };
-    // How often is as often as takes a second; A's first run also tells how long is too long for B.
+    let gpus = driver.map(|driver| (driver, sizes.settles));
+    let mut bench = Bench { phase, model, tokens, repetitions: 1, gpus, stay: Stay::forever() };
+    // How often is as often as takes a second, or what a GPU wants; A's first run also tells how long is too long for B.
     let (row, _, seconds) = bench.run(subjects[0])?;
-    let repetitions = (SECONDS * 1e9 / row.avg_ns.max(1.0)).ceil().clamp(1.0, REPETITIONS);
+    let wanted = lasts(driver.is_some(), row.placement.as_ref(), sizes.settles);
+    let repetitions = (wanted * 1e9 / row.avg_ns.max(1.0)).ceil().clamp(1.0, REPETITIONS * wanted);
     bench.repetitions = repetitions as u32;
     bench.stay = Stay::after(seconds + repetitions * row.avg_ns / 1e9);
 
@@ -146,6 +180,14 @@ pub fn race(
     Ok(())
 }
 
+/// Seconds that a sample should last. An engine that is too old to tell where its layers are may have some on a GPU.
+fn lasts(driver: bool, placement: Option<&Placement>, settles: Duration) -> f64 {
+    match driver && placement.is_none_or(Placement::is_on_gpu) {
+        true => SECONDS.max(SETTLED * settles.as_secs_f64()),
+        false => SECONDS,
+    }
+}
+
 /// A run of `anneal bench`.
 #[derive(Clone, Copy)]
 struct Bench<'a> {
@@ -153,7 +195,8 @@ struct Bench<'a> {
     model: &'a Path,
     tokens: u32,
     repetitions: u32,
-    driver: Option<&'a Place>,
+    /// Whom to ask for what the GPUs do, and how old a look has to be.
+    gpus: Option<(&'a Place, Duration)>,
     stay: Stay,
 }
 
@@ -165,7 +208,9 @@ impl Bench<'_> {
         let tokens = f64::from(self.repetitions) * f64::from(self.tokens) + f64::from(warm_up);
         let cpu = usage.cpu_user.zip(usage.cpu_system).map(|(user, system)| user + system);
         let cpu_seconds = cpu.filter(|cpu| *cpu >= LEAST_CPU).map(|cpu| 1000.0 * cpu / tokens);
-        Ok(Lap { tokens_per_second: row.avg_ts, cpu_seconds, token_times: row.token_times(), usage })
+        let token_times = row.token_times();
+        let (tokens_per_second, placement) = (row.avg_ts, row.placement);
+        Ok(Lap { tokens_per_second, cpu_seconds, token_times, placement, usage })
     }
 
     /// Three tests, of which the second counts: the first ends when the model is loaded, and in the third the process
@@ -185,7 +230,8 @@ impl Bench<'_> {
                 rows += 1;
                 match (rows, &watch) {
                     (1, _) => {
-                        watch = Some(UsageWatch::process_beside(pid, self.driver.and_then(GpuWatch::of)));
+                        let gpus = self.gpus.and_then(|(driver, settles)| GpuWatch::of(driver, settles));
+                        watch = Some(UsageWatch::process_beside(pid, gpus));
                     }
                     (2, Some(watch)) => usage = watch.read(),
                     _ => {}
@@ -344,6 +390,20 @@ impl Speed {
         }
     }
 
+    /// From token to token as the engine tells: what waits seldom and long shows in the slowest.
+    fn latency(&self) -> Option<Check> {
+        let milliseconds = |side: usize, pick: fn(&TokenTimes) -> f64| {
+            self.median(side, |lap| lap.token_times.as_ref().map(|times| pick(times) / 1e6))
+        };
+        let p99 = |side: usize| milliseconds(side, |times| times.p99);
+        let show = |side: usize| {
+            Some(format!("p50 {:.2}, p99 {:.2} ms", milliseconds(side, |times| times.p50)?, p99(side)?))
+        };
+        let (a, b) = p99(0).zip(p99(1))?;
+        let said = if a > 0.0 { format!("{:.3} at p99", b / a) } else { String::new() };
+        Some(Check::new(format!("token, {}", self.phase), State::Told, said).with(show(0)?, show(1)?))
+    }
+
     /// The most memory that a run of each had.
     fn peak(&self, side: usize) -> Option<u64> {
         self.laps[side].iter().filter_map(|lap| lap.usage.peak_memory).max()
@@ -361,6 +421,7 @@ pub fn checks(speeds: &[Speed], rules: &Rules) -> Vec<Check> {
     if let Some(check) = none_faster(&checks, rules) {
         checks.push(check);
     }
+    checks.extend(speeds.iter().filter_map(Speed::latency));
     checks.extend(speeds.iter().map(|speed| speed.cheap(rules)));
     let most = |side: usize| speeds.iter().filter_map(|speed| speed.peak(side)).max();
     if let Some((a, b)) = most(0).zip(most(1)) {
@@ -407,6 +468,7 @@ mod tests {
                     tokens_per_second: value,
                     cpu_seconds,
                     token_times: None,
+                    placement: None,
                     usage,
                 });
                 if round > 0 {
@@ -515,6 +577,22 @@ mod tests {
     }
 
     #[test]
+    fn the_slowest_tokens_are_told() {
+        let mut speed = speed(Phase::Decode, 1.0, 1.0, 0.0);
+        assert_eq!(speed.latency(), None);
+        for (side, laps) in speed.laps.iter_mut().enumerate() {
+            let p99 = 12e6 * (1.0 + side as f64);
+            laps.iter_mut().for_each(|lap| {
+                lap.token_times = Some(TokenTimes { p50: 8e6, p95: 9e6, p99, deviation: 1e5 })
+            });
+        }
+        let found = checks(&[speed], &rules(&[], true));
+        let told = found.iter().find(|check| check.name == "token, decode").unwrap();
+        assert_eq!((told.state, told.said.as_str()), (State::Told, "2.000 at p99"));
+        assert_eq!([told.a.as_str(), told.b.as_str()], ["p50 8.00, p99 12.00 ms", "p50 8.00, p99 24.00 ms"]);
+    }
+
+    #[test]
     fn what_was_too_short_is_not_judged() {
         let mut short = speed(Phase::Decode, 1.1, 1.0, 0.0);
         short.cpu_ratio = None;
@@ -524,11 +602,40 @@ mod tests {
     }
 
     #[test]
+    fn where_layers_are_is_read_of_an_engine_that_tells() {
+        let row = |rest: &str| serde_json::from_str(&format!(r#"{{"avg_ns": 1e9, "avg_ts": 1.5{rest}}}"#));
+        let told: Row =
+            row(r#", "n_gpu_layers": -1, "devices": "CUDA0/CUDA1", "gpu_info": "H100, H100", "split_mode":
+            "layer", "main_gpu": 0"#)
+            .unwrap();
+        let placement = told.placement.unwrap();
+        assert_eq!((placement.n_gpu_layers, placement.devices.as_str()), (-1, "CUDA0/CUDA1"));
+        let older: Row = row(r#", "n_gpu_layers": -1"#).unwrap();
+        assert_eq!((older.placement, older.avg_ts), (None, 1.5));
+    }
+
+    #[test]
+    fn laps_on_a_gpu_last_until_its_looks_have_settled() {
+        let of = |n_gpu_layers| {
+            let (devices, gpu_info) = ("auto".to_string(), "H100".to_string());
+            let split_mode = "layer".to_string();
+            Some(Placement { n_gpu_layers, devices, gpu_info, split_mode, main_gpu: 0 })
+        };
+        let settles = measure::gpu::SETTLES;
+        for (driver, placement, expected) in
+            [(true, of(-1), 3.0), (true, None, 3.0), (true, of(0), 1.0), (false, of(-1), 1.0)]
+        {
+            assert_eq!(lasts(driver, placement.as_ref(), settles), expected, "{driver} {placement:?}");
+        }
+        assert_eq!(lasts(true, of(-1).as_ref(), Duration::ZERO), 1.0);
+    }
+
+    #[test]
     fn rounds_that_do_not_count_are_kept_apart() {
         let mut speed = Speed::new(Phase::Decode, 64, 1);
         let lap = |tokens_per_second: f64| {
             let usage = Usage::default();
-            Lap { tokens_per_second, cpu_seconds: None, token_times: None, usage }
+            Lap { tokens_per_second, cpu_seconds: None, token_times: None, placement: None, usage }
         };
         speed.laps = [[5.0, 10.0, 3.0, 11.0].map(lap).to_vec(), [5.0, 20.0, 20.0, 22.0].map(lap).to_vec()];
         let samples = vec![vec![10.0, 11.0], vec![20.0, 22.0]];

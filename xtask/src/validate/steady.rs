@@ -1,7 +1,10 @@
 //! What a GPU's decode was like from its first token to its last: told of one watched run of each, and not judged. What is
 //! judged are the timed laps, which nothing that waits for a driver may disturb.
 
+use std::path::Path;
+
 use build_info::Bytes;
+use gguf::{GgufFile, Scalar, Value};
 use measure::Trace;
 use nvml::Throttling;
 
@@ -9,7 +12,22 @@ use super::long::{Long, LongRun};
 use super::verdict::{Check, State};
 
 /// Tokens of the run where no long one is asked for: seconds, of which the driver's figures are means of parts.
-pub const TOKENS: u32 = 1024;
+const TOKENS: u32 = 1024;
+
+/// So many, or what has room behind the prompt in the context that the model was trained for: beyond it an engine may refuse.
+pub fn tokens(model: &Path, prompt_tokens: usize) -> u32 {
+    let room = |trained: u32| (trained as usize).saturating_sub(prompt_tokens + 1).max(1);
+    trained_context(model)
+        .map_or(TOKENS, |trained| TOKENS.min(u32::try_from(room(trained)).unwrap_or(TOKENS)))
+}
+
+fn trained_context(model: &Path) -> Option<u32> {
+    let file = GgufFile::open(model).ok()?;
+    let Some(Value::Scalar(Scalar::String(architecture))) = file.get("general.architecture") else {
+        return None;
+    };
+    file.u32(&format!("{architecture}.context_length")).filter(|trained| *trained > 0)
+}
 
 /// What is to be said of the first run of each.
 pub fn checks(long: &Long) -> Vec<Check> {
@@ -20,7 +38,7 @@ pub fn checks(long: &Long) -> Vec<Check> {
     let mut checks = vec![
         row("steady t/s", [a, b].map(speed), |speed| format!("{speed:.1} t/s")),
         row("steady CPUs", [a, b].map(cpus), |cpus| format!("{cpus:.2} busy")),
-        row("busiest core", [of_a, of_b].map(busiest_core), |share| format!("{:.0} %", 100.0 * share)),
+        row("busiest core", [of_a, of_b].map(Trace::busiest_core), |share| format!("{:.0} %", 100.0 * share)),
     ];
     let missing =
         [(of_a, 'A'), (of_b, 'B')].into_iter().find_map(|(trace, side)| Some((missing(trace)?, side)));
@@ -29,11 +47,11 @@ pub fn checks(long: &Long) -> Vec<Check> {
         checks.push(Check::new("steady GPU", State::Told, said));
         return checks;
     }
-    let busy = [of_a, of_b].map(|trace| trace.mean(trace.busiest(), |gpu| gpu.utilisation));
+    let busy = [of_a, of_b].map(|trace| trace.utilisation(trace.busiest()));
     checks.push(row("steady GPU", busy, |share| format!("{:.0} % busy", 100.0 * share)));
-    let peak = [of_a, of_b].map(|trace| memory(trace).map(|bytes| bytes as f64));
-    checks.push(row("its memory", peak, |bytes| format!("{} at most", Bytes(bytes as u64))));
     checks.push(clocks([of_a, of_b]));
+    let peak = [of_a, of_b].map(|trace| trace.memory_peak().map(|bytes| bytes as f64));
+    checks.push(row("GPU memory, steady", peak, |bytes| Bytes(bytes as u64).to_string()));
     checks.extend(pcie([a, b], [of_a, of_b], tokens));
     checks
 }
@@ -62,18 +80,6 @@ fn cpus(run: &LongRun) -> Option<f64> {
     (seconds > 0.0).then(|| (last.cpu_seconds - first.cpu_seconds) / seconds)
 }
 
-/// Of the machine, with whatever ran there.
-fn busiest_core(trace: &Trace) -> Option<f64> {
-    trace.cores().into_iter().max_by(f64::total_cmp)
-}
-
-/// The most of all GPUs together.
-fn memory(trace: &Trace) -> Option<u64> {
-    let all =
-        trace.moments.iter().map(|moment| moment.gpus.iter().map(|gpu| gpu.memory).sum::<Option<u64>>());
-    all.flatten().max()
-}
-
 /// Mean clock of the busiest GPU, the lowest that was seen, and how long what held it back.
 fn clocks(traces: [&Trace; 2]) -> Check {
     let mean = |trace: &Trace| trace.mean(trace.busiest(), |gpu| gpu.sm_mhz.map(f64::from));
@@ -81,13 +87,16 @@ fn clocks(traces: [&Trace; 2]) -> Check {
         let Some(mhz) = mean(trace) else { return "not measured".to_string() };
         let of = || trace.moments.iter().filter_map(|moment| moment.gpus.get(trace.busiest()));
         let lowest = of().filter_map(|gpu| gpu.sm_mhz).min().unwrap_or_default();
-        let held =
-            of().filter(|gpu| gpu.throttling.and_then(|bits| Throttling(bits).why()).is_some()).count();
-        let why = of().find_map(|gpu| Throttling(gpu.throttling?).why());
-        let held = why.map(|why| {
-            format!(", {:.0} % of it held back by {why}", 100.0 * held as f64 / of().count() as f64)
-        });
-        format!("{mhz:.0} MHz, lowest {lowest}{}", held.unwrap_or_default())
+        let why = || of().filter_map(|gpu| Throttling(gpu.throttling?).why());
+        let mut reasons: Vec<&str> = why().collect();
+        reasons.sort_unstable();
+        reasons.dedup();
+        let part = |reason: &str| {
+            let looks = why().filter(|other| *other == reason).count();
+            format!("{:.0} % of it held back by {reason}", 100.0 * looks as f64 / of().count() as f64)
+        };
+        let held: String = reasons.into_iter().map(|reason| format!(", {}", part(reason))).collect();
+        format!("{mhz:.0} MHz, lowest {lowest}{held}")
     };
     let [a, b] = traces.map(mean);
     let said = a.zip(b).filter(|(a, _)| *a > 0.0).map_or(String::new(), |(a, b)| format!("{:.3}", b / a));
@@ -105,7 +114,9 @@ fn pcie(runs: [&LongRun; 2], traces: [&Trace; 2], tokens: f64) -> Vec<Check> {
         .map(|(name, way)| {
             let a_token = |all: Option<[f64; 2]>| all.map(|all| all[way] / tokens);
             let mut check = row(name, [a_token(a), a_token(b)], |bytes| format!("{}/t", Bytes(bytes as u64)));
-            check.said = format!("{}, an estimate", check.said);
+            if !check.said.is_empty() {
+                check.said.push_str(", an estimate");
+            }
             check
         })
         .into()
@@ -129,7 +140,7 @@ mod tests {
             resident: 1,
         };
         let moment = |step: u32| Moment {
-            seconds: f64::from(step) / 10.0,
+            seconds: f64::from(step),
             cores: vec![0.5, 0.98],
             gpus: vec![GpuMoment {
                 utilisation: Some(0.9),
@@ -146,6 +157,7 @@ mod tests {
         let round = Round { seconds: 10.0, load_average: None, cores_busy_elsewhere: None };
         LongRun {
             seconds: 10.0,
+            process_seconds: 12.0,
             speed: Vec::new(),
             cpus: Vec::new(),
             growth: None,
@@ -172,7 +184,7 @@ mod tests {
         assert_eq!(told(&found, "steady CPUs"), ["1.00 busy", "0.50 busy", "0.500"]);
         assert_eq!(told(&found, "busiest core")[0], "98 %");
         assert_eq!(told(&found, "steady GPU")[0], "90 % busy");
-        assert_eq!(told(&found, "its memory")[0], "10 GiB at most");
+        assert_eq!(told(&found, "GPU memory, steady")[0], "10 GiB");
         assert_eq!(told(&found, "its SM clock")[0], "1902 MHz, lowest 1200, 50 % of it held back by power");
         assert_eq!(told(&found, "PCIe to GPU"), ["1 KiB/t", "2 KiB/t", "2.000, an estimate"]);
         assert_eq!(told(&found, "PCIe from GPU")[0], "102 B/t");
@@ -180,6 +192,21 @@ mod tests {
         assert_eq!(checks(&Long { tokens: 100, runs: vec![run(1.0, 1.0)] }), []);
         let long = Long { tokens: 100, runs: vec![run(1.0, 1.0), LongRun { trace: None, ..run(1.0, 1.0) }] };
         assert_eq!(checks(&long), []);
+    }
+
+    #[test]
+    fn no_more_is_generated_than_the_model_was_trained_for() {
+        use gguf::synth::{self, Options, Preset};
+        let folder = tempfile::tempdir().unwrap();
+        // Contexts of 4,096 and 512 tokens, and no model.
+        for (preset, prompt, expected) in
+            [(Preset::Tiny, 100, 1024), (Preset::Tiny, 4000, 95), (Preset::BertTiny, 600, 1)]
+        {
+            let path = folder.path().join(preset.name());
+            synth::write(&path, &Options::new(preset)).unwrap();
+            assert_eq!(tokens(&path, prompt), expected, "{prompt}");
+        }
+        assert_eq!(tokens(Path::new("/nowhere/m.gguf"), 100), 1024);
     }
 
     #[test]
@@ -196,6 +223,17 @@ mod tests {
         let no_pcie = with(|trace| trace.gpus[0].pcie_fault = Some("Not Supported".to_string()));
         assert_eq!(told(&no_pcie, "PCIe")[2], "not measured: Not Supported");
         assert_eq!(told(&no_pcie, "steady GPU")[1], "90 % busy");
+        // Held back by heat at one look of ten, and by power at two. Without traffic of B's there is no ratio to estimate.
+        let idle = with(|trace| {
+            for (at, moment) in trace.moments.iter_mut().enumerate() {
+                let gpu = &mut moment.gpus[0];
+                gpu.pcie_received = None;
+                gpu.throttling = Some([0x20, 4, 1][at.div_ceil(2).min(2)]);
+            }
+        });
+        assert_eq!(told(&idle, "PCIe to GPU")[1..], ["not measured", ""]);
+        let clocks = &told(&idle, "its SM clock")[1];
+        assert!(clocks.ends_with("10 % of it held back by heat, 20 % of it held back by power"), "{clocks}");
         let no_clock = with(|trace| trace.moments.iter_mut().for_each(|moment| moment.gpus[0].sm_mhz = None));
         assert_eq!(told(&no_clock, "its SM clock")[1], "not measured");
     }
