@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::{Build, cuda, places, zig};
+use crate::exit;
 use crate::pgo::gcda;
 use crate::process::{Run, Stream};
 use crate::ui::Progress;
@@ -24,8 +25,23 @@ pub fn input(build: &Build) -> Result<String> {
     Ok(format!("{}{}{scripts}{maps}", build.tree()?.path.display(), if spared { SPARE_KERNELS } else { "" }))
 }
 
+/// Sees that the sources have the programs that are asked for: CMake would name a folder of each one that they lack.
+fn check_programs(build: &Build) -> Result<()> {
+    let asked = build.plan.definitions.get("LLAMA_BUILD_TOOLS").is_some_and(|value| value == "ON");
+    let tools = build.tree()?.path.join("tools/llama-bench/CMakeLists.txt");
+    if asked && !tools.is_file() {
+        return Err(exit::usage(format!(
+            "profile {} makes programs of llama.cpp's own, which the sources of --origin {} leave out: add --origin sdist or \
+             --origin git",
+            build.plan.profile, build.plan.source.origin
+        )));
+    }
+    Ok(())
+}
+
 /// Configures into an empty tree: a half-written cache of a stopped run would be believed.
 pub fn configure(build: &Build, progress: &mut Progress) -> Result<()> {
+    check_programs(build)?;
     let launcher = build.launcher()?;
     let tree = build.folder.cmake();
     if tree.exists() {
