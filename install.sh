@@ -101,6 +101,8 @@ case $prefix in
 /*) ;;
 *) prefix=$PWD/$prefix ;;
 esac
+# As completion adds them: what is compared with PATH has none.
+while [ "$prefix" != "${prefix%/}" ]; do prefix=${prefix%/}; done
 home=$prefix/lib/anneal
 versions=$home/versions
 
@@ -462,10 +464,12 @@ unpack() { # $archive to $staging/$name
     # One with holes is larger than its archive.
     awk '$3 !~ /^[0-9]+$/ { bad = 1 } { sum += $3 } END { exit bad || sum > 2147483648 }' "$staging/listing" ||
         fail 1 "refused: it holds more than 2 GiB, or what has no size"
-    (
+    # A full disk fails each file anew.
+    said=$(
         ulimit -f $most_blocks 2>/dev/null || :
-        cd "$staging" && tar -xof "$plain"
-    ) || fail 1 "cannot unpack $from: is the disk full?"
+        cd "$staging" && tar -xof "$plain" 2>&1
+    ) || fail 1 "cannot unpack $from: $(printf '%s\n' "$said" | sed -n 1p); for a while it takes twice the room of what is in \
+it, $(($(wc -c <"$plain") / 524288)) MiB below $home"
     rm -f "$plain"
     [ -f "$staging/$name/bin/anneal" ] || fail 1 "$from holds no program"
     [ -z "$(find "$staging/$name" ! -type f ! -type d -o -type f -links +1)" ] || fail 1 "refused: it holds a link"
@@ -666,7 +670,7 @@ sum; take https, the sum from elsewhere (--sha256) or a key of minisign" ;;
 installed() { # fails when nothing is
     # What somebody killed has left behind goes with --all.
     if [ "$all" = yes ] && [ -d "$home" ]; then return; fi
-    if [ ! -d "$versions" ] || [ -z "$(ls -A "$versions")" ]; then
+    if [ -z "$(others '')" ]; then
         fail 1 "nothing is installed in $prefix: name the prefix with --prefix DIR"
     fi
 }

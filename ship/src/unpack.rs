@@ -105,13 +105,22 @@ struct Writer<'a> {
     name: &'a str,
     into: &'a Path,
     folders: BTreeSet<String>,
+    /// Of these, what has an entry of its own.
+    listed: BTreeSet<String>,
     names: BTreeSet<String>,
     bytes: u64,
 }
 
 impl<'a> Writer<'a> {
     fn new(name: &'a str, into: &'a Path) -> Self {
-        Self { name, into, folders: BTreeSet::new(), names: BTreeSet::new(), bytes: 0 }
+        Self {
+            name,
+            into,
+            folders: BTreeSet::new(),
+            listed: BTreeSet::new(),
+            names: BTreeSet::new(),
+            bytes: 0,
+        }
     }
 
     fn take_all(&mut self, plain: impl Read) -> Result<()> {
@@ -142,6 +151,8 @@ impl<'a> Writer<'a> {
                 let name = name.strip_suffix('/').unwrap_or(name);
                 self.check(name)?;
                 ensure!(!self.names.contains(name), "it is a file already");
+                // By itself: those above a file are made for it before their own entry comes.
+                ensure!(self.listed.insert(name.to_string()), "it is there twice");
                 self.make_folder(name)
             }
             EntryType::Regular => {

@@ -120,6 +120,10 @@ fn entries_that_no_build_has_are_refused() {
             (vec![Entry::file("other/file", b"x")], &["outside of the folder"]),
             (vec![Entry::file(&inside("bin/anneal"), b"x")], &["there twice", "in it twice"]),
             (
+                ["new/", "new/"].map(|path| Entry::kind(&inside(path), EntryType::Directory, "")).into(),
+                &["there twice", "in it twice"],
+            ),
+            (
                 vec![Entry::kind(&inside("l"), EntryType::Symlink, "/etc/passwd")],
                 &["symbolic link", "neither a file"],
             ),

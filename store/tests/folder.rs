@@ -4,7 +4,9 @@ mod common;
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -269,6 +271,26 @@ fn a_publisher_killed_at_any_moment_leaves_a_store_that_is_whole() {
         fs::remove_dir_all(&root).unwrap();
     }
     assert!(killed >= 4, "only {killed} were killed before their end");
+}
+
+#[test]
+fn who_publishes_with_a_strict_umask_closes_the_store_to_nobody() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("racks/store");
+    let order = publish(&temp.path().join("build"), text(&root), "a", 1000);
+    let mut strict = std::process::Command::new("sh");
+    strict.args(["-c", "umask 077; exec \"$0\"", env!("CARGO_BIN_EXE_store")]).stdin(Stdio::piped());
+    let mut child = strict.stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&serde_json::to_vec(&order).unwrap()).unwrap();
+    assert!(child.wait_with_output().unwrap().status.success());
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    for file in files(&root).iter().filter(|name| !name.ends_with(".lock")) {
+        let path = root.join(file);
+        assert_eq!(mode(&path), 0o644, "{file}");
+        for folder in path.ancestors().skip(1).take_while(|folder| folder.starts_with(&root)) {
+            assert_eq!(mode(folder), 0o755, "{}", folder.display());
+        }
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use ship::order::Reply;
 
 use crate::exit;
+use crate::plan::CLEARED;
 use crate::process::{self, Log, Run, Stream};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
@@ -106,12 +107,11 @@ impl Program {
             .args(["--no-default-features", "--features", self.features])
             .args(["--message-format", "json-render-diagnostics"])
             .args(more)
-            // Build scripts that look at one run again when it is another one: what cargo set for xtask, and what is
-            // meant for archives.
+            // What cargo set for xtask, which has build scripts run again when it is another; and what a shell has for
+            // something else: a compiler for another machine must not keep an archive from being installed.
             .without(|name| {
-                name.starts_with("CARGO_MANIFEST_")
-                    || name.starts_with("CARGO_PKG_")
-                    || name == "SOURCE_DATE_EPOCH"
+                ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BUILD_"].iter().any(|with| name.starts_with(with))
+                    || CLEARED.contains(&name)
             })
             .env("CARGO_TARGET_DIR", &folder)
             .watch(|stream, line| {

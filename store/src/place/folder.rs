@@ -1,6 +1,6 @@
 //! A folder: on this machine, or on one that many have mounted.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ impl Folder {
     fn prepared(&self, path: &str) -> Result<PathBuf> {
         let path = self.path(path);
         let folder = path.parent().unwrap_or(&self.root);
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        self.make_open(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
             if entry.file_name().to_string_lossy().starts_with(PART) && age().is_some_and(|age| age > STALE) {
@@ -50,6 +50,28 @@ impl Folder {
             }
         }
         Ok(path)
+    }
+
+    /// Makes `folder` below the root, and the root, so that others of the fleet can read in them whatever the umask is, and
+    /// write where the folder above is open to a group. Those that are there stay as somebody made them.
+    fn make_open(&self, folder: &Path) -> io::Result<()> {
+        if let Some(above) = self.root.parent() {
+            fs::create_dir_all(above)?;
+        }
+        let below = folder.ancestors().take_while(|folder| folder.starts_with(&self.root));
+        for folder in below.collect::<Vec<_>>().into_iter().rev() {
+            let of_group = match folder.parent().filter(|above| above.starts_with(&self.root)) {
+                Some(above) => above.metadata()?.permissions().mode() & 0o2020,
+                None => 0,
+            };
+            match fs::create_dir(folder) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {}
+                made => {
+                    made.and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755 | of_group)))?
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A whole file beside `path`, not yet under its name.
@@ -61,7 +83,7 @@ impl Folder {
         // Others of the fleet shall read it.
         beside
             .as_file()
-            .set_permissions(fs::Permissions::from_mode(0o644))
+            .set_permissions(Permissions::from_mode(0o644))
             .and_then(|()| beside.as_file().sync_all())
             .with_context(cannot)?;
         Ok(beside)
@@ -79,8 +101,13 @@ impl Folder {
     fn lock(&self) -> Result<File> {
         let path = self.prepared(LOCK)?;
         let cannot = || format!("cannot lock {}", path.display());
-        let file =
-            OpenOptions::new().create(true).write(true).truncate(false).open(&path).with_context(cannot)?;
+        let made = OpenOptions::new().create(true).write(true).truncate(false).open(&path);
+        let file = match made {
+            // Another user's, which can be held all the same.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => File::open(&path),
+            made => made,
+        }
+        .with_context(cannot)?;
         let begun = Instant::now();
         loop {
             match file.try_lock() {

@@ -13,7 +13,8 @@ use xshell::{Shell, cmd};
 
 use super::build;
 use crate::plan::Plan;
-use crate::shipping::{self, Again, Aside, Contents, Needs};
+use crate::scratch::Scratch;
+use crate::shipping::{self, Again, Contents, Needs};
 use crate::stages::{self, Lock};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
@@ -91,10 +92,13 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return list(&shipping::name(&info), &out, &contents.items, ui);
     }
     let job = Job { tools: &workspace, time, gz: args.gz, deb: args.deb };
-    let aside = Aside::make(&out)?;
+    // In the folder that installers look into, and hidden there: on the same file system whatever is mounted, so that one
+    // rename moves an archive out of it.
+    std::fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
+    let aside = Scratch::among_others(&out, ".packing")?;
     let packed = {
         let _lock = Lock::take(&workspace)?;
-        job.pack(&workspace, &build, &info, aside.folder(), ui)?
+        job.pack(&workspace, &build, &info, aside.path(), ui)?
     };
     let verified = job.check(&args, &build, &info, &packed.archives, ui)?;
     let made = Made {

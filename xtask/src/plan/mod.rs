@@ -173,7 +173,7 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
 
 /// Variables of the user's shell that would change a build and be in no plan: taken away from every command.
 /// `SOURCE_DATE_EPOCH` is among them since llama.cpp turns `GGML_NATIVE` and every AVX default off when it is set.
-const CLEARED: &[&str] = &[
+pub(crate) const CLEARED: &[&str] = &[
     "AR",
     "ARFLAGS",
     "BINDGEN_EXTRA_CLANG_ARGS",

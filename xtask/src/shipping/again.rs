@@ -6,28 +6,23 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::process::{self, Log, Run};
+use crate::scratch::Scratch;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 use crate::{storing, tools};
 
 /// A second checkout, which goes when it is done with.
 pub struct Again {
-    folder: PathBuf,
+    folder: Scratch,
     workspace: Workspace,
-}
-
-impl Drop for Again {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
 }
 
 impl Again {
     /// Copies the files of `workspace` that git knows or would take, as they are now, and builds `profile` of them.
     pub fn build(workspace: &Workspace, profile: &str, ui: &Ui) -> Result<Self> {
         // Beside its builds: there is room, and the disk is the one that was chosen for them.
-        let folder = workspace.anneal().join(format!("again in another place.{}", std::process::id()));
-        let root = folder.join("checkout");
+        let folder = Scratch::make(workspace, "again in another place")?;
+        let root = folder.path().join("checkout");
         std::fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
         let again = Self { workspace: Workspace::at(&root), folder };
         let log = Log::new(workspace.anneal().join("again.log"), ui.verbose());
@@ -53,7 +48,7 @@ impl Again {
         let user = std::env::home_dir().context("there is no home")?;
         let folder_of =
             |name: &str, below: &str| std::env::var_os(name).map_or_else(|| user.join(below), PathBuf::from);
-        let (own, home) = (folder_of("CARGO_HOME", ".cargo"), self.folder.join("home"));
+        let (own, home) = (folder_of("CARGO_HOME", ".cargo"), self.folder.path().join("home"));
         let cargo = home.join(".cargo");
         std::fs::create_dir_all(&cargo).with_context(|| format!("cannot make {}", cargo.display()))?;
         // Crates are downloaded once; where they lie must not matter.

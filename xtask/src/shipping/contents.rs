@@ -10,6 +10,7 @@ use ship::order::{Item, LONGEST_NAME};
 
 use crate::process::Executable;
 use crate::profile::{self, Target};
+use crate::scratch::Scratch;
 use crate::stages::{self, Builds};
 use crate::workspace::Workspace;
 use crate::{audit, exit, fs};
@@ -59,15 +60,9 @@ fn name_of(version: &str, target: &str, profile: &str) -> String {
 
 /// Files that are made for one archive; they go when it is made.
 pub struct Contents {
-    folder: PathBuf,
+    folder: Scratch,
     /// The files, to be packed.
     pub items: Vec<Item>,
-}
-
-impl Drop for Contents {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
 }
 
 impl Contents {
@@ -80,9 +75,7 @@ impl Contents {
         foreign: &BTreeMap<PathBuf, &str>,
         time: u64,
     ) -> Result<Self> {
-        let folder = workspace.anneal().join(format!("dist.{}", std::process::id()));
-        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let mut contents = Self { folder, items: Vec::new() };
+        let mut contents = Self { folder: Scratch::make(workspace, "pack")?, items: Vec::new() };
         contents.add(build.join("bin/anneal"), "bin/anneal", true);
         for library in audit::libraries(&build.join("lib"))? {
             let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -100,7 +93,7 @@ impl Contents {
 
     /// Makes a file and adds it.
     fn write(&mut self, to: &str, content: &[u8]) -> Result<()> {
-        let path = self.folder.join(to);
+        let path = self.folder.path().join(to);
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
@@ -129,7 +122,7 @@ impl Contents {
             let text = run(program, &["completions", shell])?;
             self.write(to, &text)?;
         }
-        let folder = self.folder.join(MAN);
+        let folder = self.folder.path().join(MAN);
         run(program, &["man", "--out", &folder.to_string_lossy()])?;
         for page in listed(&folder)? {
             let name = page.file_name().unwrap_or_default().to_string_lossy().into_owned();

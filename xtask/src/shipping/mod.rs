@@ -1,7 +1,6 @@
 //! Packing and installing, which the program `ship` does.
 
 mod again;
-mod aside;
 mod contents;
 mod needs;
 mod parts;
@@ -14,7 +13,6 @@ use crate::ui::Ui;
 use crate::workspace::Workspace;
 
 pub use again::Again;
-pub use aside::Aside;
 pub use contents::{Contents, name, planned_name, record};
 pub use needs::Needs;
 pub use parts::parts;
