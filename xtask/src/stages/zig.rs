@@ -89,7 +89,12 @@ fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static st
     // options, and asks for the lines of debuggers to be stripped, for which zig strips names as well.
     let filter = "for argument; do\n  shift\n  case $argument in\n    \
                   --target=* | -Wl,--strip-debug) continue ;;\n    -Wl,/*) argument=${argument#-Wl,} ;;\n    \
-                  -c | -S | -E) compiles=yes ;;\n  esac\n  set -- \"$@\" \"$argument\"\ndone";
+                  -c | -S | -E) compiles=yes ;;\n    \
+                  -I/*/.. | -I/*/../*) plain ;;\n  esac\n  set -- \"$@\" \"$argument\"\ndone";
+    // As ccache writes folders of headers: what is in one is called by it, in assertions too.
+    let plain = "plain() {\n  while :; do\n    case $argument in\n      \
+                 */../*) rest=${argument#*/../} argument=${argument%%/../*} argument=${argument%/*}/$rest ;;\n      \
+                 */..) argument=${argument%/..} argument=${argument%/*} ;;\n      *) return ;;\n    esac\n  done\n}";
     // Where the checkout lies a script sees by its own place: sccache takes what a compiler's file holds for what it is, and
     // one checkout is to find what was compiled in another. The version is there for the same reason.
     let own = quote(&folder.strip_prefix(root).unwrap_or(folder).to_string_lossy());
@@ -97,7 +102,7 @@ fn texts(program: &Path, zig: &Zig, root: &Path, folder: &Path) -> [(&'static st
     let text = |command: &str, compiling: &str| {
         let version = &zig.version;
         format!(
-            "#!/bin/sh\n# zig {version}\nroot=${{0%/{own}/*}}\ncompiles=\n{filter}\n{compiling}exec {program} {command} \"$@\"\n"
+            "#!/bin/sh\n# zig {version}\nroot=${{0%/{own}/*}}\ncompiles=\n{plain}\n{filter}\n{compiling}exec {program} {command} \"$@\"\n"
         )
     };
     let target = quote(&zig.target);
@@ -169,6 +174,8 @@ mod tests {
             let map = format!("|-ffile-prefix-map={}=anneal|", root.display());
             assert!(said.starts_with("c++|-target|x-linux-gnu.2.28|") && said.contains(&map), "{said}");
             assert!(said.ends_with("|-c|a b.c|"), "{said}");
+            let said = says(&["-c", "-I/a b/c/..", "-I/a/b/../c/../d e", "-I../../f", "x.c"]);
+            assert!(said.ends_with("|-c|-I/a b|-I/a/d e|-I../../f|x.c|"), "{said}");
             // What zig compiles for a link is the same for all checkouts.
             let said = says(&["a b.o", "-Wl,--strip-debug", "-Wl,/x/y.a", "-o", "a b"]);
             assert!(said.ends_with("|a b.o|/x/y.a|-o|a b|") && !said.contains("prefix-map"), "{said}");
@@ -184,16 +191,24 @@ mod tests {
         let zig = root.join("target/anneal/tools/zig");
         write_script(&zig, "#!/bin/sh\nshift 3\nexec c++ \"$@\"\n").unwrap();
         let (tree, source) = (root.join("target/anneal/x-1/cmake"), root.join("target/anneal/sources/a.cpp"));
-        for folder in [&tree, source.parent().unwrap()] {
+        let below = source.with_file_name("below");
+        for folder in [&tree, &below] {
             std::fs::create_dir_all(folder).unwrap();
         }
-        std::fs::write(&source, "const char *name = __FILE__;\n").unwrap();
+        std::fs::write(&source, "#include <a.h>\nconst char *name = __FILE__;\n").unwrap();
+        std::fs::write(
+            source.with_file_name("a.h"),
+            "static const char *header = __FILE__;\nconst char *get() { return header; }\n",
+        )
+        .unwrap();
         let object = |name: &str, launcher: Option<&str>| {
             let script = script.to_string_lossy();
             let words: Vec<&str> = launcher.into_iter().chain([&*script]).collect();
             let run = std::process::Command::new(words[0])
                 .args(&words[1..])
                 .args(["-c", "-o", name])
+                // As ggml names folders of its headers.
+                .arg(format!("-I{}/..", below.display()))
                 .arg(&source)
                 .current_dir(&tree)
                 .env("CCACHE_DIR", root.join("ccache"))
@@ -202,8 +217,10 @@ mod tests {
             run.is_ok_and(|status| status.success()).then(|| std::fs::read(tree.join(name)).unwrap())
         };
         let plain = object("plain.o", None).expect("c++ compiles");
-        let named = String::from_utf8_lossy(&plain).contains("anneal/target/anneal/sources/a.cpp");
-        assert!(named, "{}", String::from_utf8_lossy(&plain));
+        let text = String::from_utf8_lossy(&plain);
+        for name in ["a.cpp", "a.h"] {
+            assert!(text.contains(&format!("anneal/target/anneal/sources/{name}\0")), "{text}");
+        }
         match object("cached.o", Some("ccache")) {
             Some(cached) => assert!(plain == cached),
             None => eprintln!("NOT RUN: there is no ccache"),
