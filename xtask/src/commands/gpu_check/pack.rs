@@ -8,6 +8,7 @@ use build_info::BuildInfo;
 use super::super::build;
 use crate::gpu_check::archive::{self, Contents, Item, MOST, Missing};
 use crate::program::Program;
+use crate::scratch::Scratch;
 use crate::tools::Cache;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
@@ -61,8 +62,10 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let engine = engine(&args, &workspace, ui)?;
     let record = BuildInfo::read(&engine.join("build_info.json"))?;
     warn_of_cpus(&record, ui);
+    let scratch = Scratch::make(&workspace, "gpu-check")?;
+    let small = |name: &str, program: &Path| stripped(program, &scratch.path().join(name), ui);
     let mut items = vec![
-        item("bin/anneal", &engine.join("bin/anneal"), true),
+        item("bin/anneal", &small("anneal", &engine.join("bin/anneal")), true),
         item("build_info.json", &engine.join("build_info.json"), false),
         item("bin/gpu-check", &OURSELVES.compiled_with(&STRIPPED, &workspace, ui)?, true),
         item("LICENSE", &workspace.root().join("LICENSE"), false),
@@ -74,7 +77,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
                 warn_of_sources(&record, &BuildInfo::read(&path)?, ui);
                 items.push(item("bin/llama-bench.build_info.json", &path, false));
             }
-            items.push(item("bin/llama-bench", &program, true));
+            items.push(item("bin/llama-bench", &small("llama-bench", &program), true));
             Vec::new()
         }
         Err(why) => vec![Missing { what: "llama-bench".to_string(), why }],
@@ -82,6 +85,19 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let contents = Contents::of(&items, record.isa_required.clone(), missing)?;
     let made = archive::write(&out, &items, contents, MOST)?;
     ui.result(&made, &made)
+}
+
+/// A copy of `program` in `to` without what only a debugger reads, which is half of a native engine; the program itself where
+/// there is nothing that strips.
+fn stripped(program: &Path, to: &Path, ui: &Ui) -> PathBuf {
+    let done = std::process::Command::new("strip").arg("-o").args([to, program]).output();
+    let why = match done {
+        Ok(output) if output.status.success() => return to.to_path_buf(),
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_string(),
+        Err(error) => format!("strip: {error}"),
+    };
+    ui.warn(format_args!("{} is packed with all its symbols: {why}", program.display()));
+    program.to_path_buf()
 }
 
 fn item(name: &str, from: &Path, is_program: bool) -> Item {
