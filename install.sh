@@ -424,7 +424,7 @@ signed what is installed"
     has minisign || fail 1 "cannot check the signature of $from: install minisign, or take the key away"
     if [ -f "$key" ]; then flag=-p; else flag=-P; fi
     minisign -V -q -m "$archive" -x "$archive.minisig" "$flag" "$key" >&2 ||
-        fail 1 "$from.minisig is not the signature of this archive by the key: do not install it"
+        fail 1 "$from.minisig is not the signature of this archive by the key, or the key is none of minisign's: do not install it"
 }
 
 unpack() { # $archive to $staging/$name
