@@ -33,15 +33,14 @@ impl Scratch {
         Self::create(&all, purpose)
     }
 
-    /// One in `folder`, which others write to as well: of what is there, nothing is touched but what killed processes left of
-    /// the same purpose, and that only where it is ours.
+    /// One in `folder`, which others write to as well: of what is there, nothing is touched but folders that are called as
+    /// these are, and of these what killed processes left.
     ///
     /// # Errors
     /// When it cannot be made there.
     pub fn among_others(folder: &Path, purpose: &str) -> Result<Self> {
-        let begins = format!("{purpose}.");
         let ours =
-            |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&begins));
+            |path: &Path| path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) && is_of(path, purpose);
         for folder in unused(folder, ours) {
             // Somebody else's stays: it cannot be removed.
             let _ = fs::remove_dir_all(folder);
@@ -84,10 +83,17 @@ pub fn left(workspace: &Workspace) -> Vec<PathBuf> {
     unused(&workspace.scratch(), |_| true)
 }
 
+/// Whether `path` is called as a folder for `purpose` is: `PURPOSE.PROCESS.NUMBER`.
+fn is_of(path: &Path, purpose: &str) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let numbers = name.strip_prefix(purpose).and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
+    numbers.is_some_and(|(process, number)| process.parse::<u32>().is_ok() && number.parse::<u32>().is_ok())
+}
+
 /// What is in `folder`, is `ours` by its name, and is held by nobody.
-fn unused(folder: &Path, ours: impl Fn(&PathBuf) -> bool) -> Vec<PathBuf> {
+fn unused(folder: &Path, ours: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.path()).filter(ours);
+    let paths = entries.map(|entry| entry.path()).filter(|path| ours(path));
     paths.filter(|path| matches!(held(path), Held::ByUs(_))).collect()
 }
 
@@ -149,6 +155,7 @@ mod tests {
         let (left, theirs, file) = (made("work.1.0"), made("workshop.1.0"), folder.path().join("work.json"));
         fs::write(left.join("model.gguf"), "").unwrap();
         fs::write(&file, "").unwrap();
+        let others = ["work.of somebody", "work.old", "work.1", "work.1.0.x"].map(made);
         let link = folder.path().join("work.2.0");
         std::os::unix::fs::symlink(&theirs, &link).unwrap();
         let one = Scratch::among_others(folder.path(), "work").unwrap();
@@ -157,7 +164,8 @@ mod tests {
         assert!(one.path().is_dir() && theirs.is_dir() && file.is_file() && !left.exists());
         assert_eq!(one.path().metadata().unwrap().mode() & 0o777, 0o700);
         drop((one, other));
-        assert!(theirs.is_dir() && fs::read_dir(folder.path()).unwrap().count() == 2);
+        assert!(theirs.is_dir() && link.is_symlink() && others.iter().all(|folder| folder.is_dir()));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3 + others.len());
         let nowhere = format!("{:#}", Scratch::among_others(Path::new("/proc"), "work").unwrap_err());
         assert!(nowhere.contains("/proc"), "{nowhere}");
     }
