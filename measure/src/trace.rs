@@ -12,15 +12,12 @@ use std::time::{Duration, Instant};
 use nvml::{Device, Fault, Nvml, Place};
 use serde::{Deserialize, Serialize};
 
-use crate::gpu::visible;
+use crate::gpu::{SETTLES, visible};
 use crate::thinned;
 use crate::usage::{cores, shares};
 
 /// Between two moments, where a look takes no longer; else a multiple of it.
 pub const EVERY: Duration = Duration::from_millis(100);
-
-/// What the driver calls utilisation is of the time before, up to this much: until then it tells of what was before, too.
-pub const WINDOW: f64 = 1.0;
 
 /// How long the last look is waited for: a driver that hangs must not stop whoever measures.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -234,12 +231,12 @@ impl Trace {
         mean(&told)
     }
 
-    /// Mean utilisation of the GPU `gpu`, without the moments of the first second, at which the driver tells of before.
+    /// Mean utilisation of the GPU `gpu`, without the moments at which the driver tells of before ([`SETTLES`]).
     pub fn utilisation(&self, gpu: usize) -> Option<f64> {
         let told: Vec<f64> = self
             .moments
             .iter()
-            .filter(|moment| moment.seconds >= WINDOW)
+            .filter(|moment| moment.seconds >= SETTLES.as_secs_f64())
             .filter_map(|moment| moment.gpus.get(gpu)?.utilisation)
             .collect();
         mean(&told)

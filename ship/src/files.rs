@@ -45,6 +45,14 @@ pub fn replace(path: &Path, content: &[u8]) -> Result<()> {
     })
 }
 
+/// Makes a folder of this mode, whatever the umask is. One that is there stays as it is: somebody else was here first.
+pub fn make_open(folder: &Path, mode: u32) -> io::Result<()> {
+    match std::fs::create_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
+        made => made.and_then(|()| std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode))),
+    }
+}
+
 /// Has the names in `folder` on the disk before anything that comes after.
 pub fn sync_folder(folder: &Path) -> Result<()> {
     File::open(folder)

@@ -13,8 +13,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::PermissionsExt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -158,7 +157,7 @@ impl Prefix {
         // The deepest first.
         let unmake = |made: &[&Path]| made.iter().for_each(|folder| drop(fs::remove_dir(folder)));
         for (at, folder) in missing.iter().enumerate().rev() {
-            if let Err(error) = make_open(folder) {
+            if let Err(error) = files::make_open(folder, 0o755) {
                 unmake(&missing[at + 1..]);
                 return Err(error).with_context(|| {
                     format!(
@@ -245,15 +244,6 @@ impl Prefix {
             let _ = fs::remove_dir(path);
         }
         Ok(())
-    }
-}
-
-/// Makes a folder that everybody may enter, whatever the umask says of files.
-fn make_open(folder: &Path) -> io::Result<()> {
-    match fs::create_dir(folder) {
-        // Another installer was here first; one of us will have to wait.
-        Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
-        made => made.and_then(|()| fs::set_permissions(folder, fs::Permissions::from_mode(0o755))),
     }
 }
 

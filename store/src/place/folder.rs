@@ -64,12 +64,7 @@ impl Folder {
                 Some(above) => above.metadata()?.permissions().mode() & 0o2020,
                 None => 0,
             };
-            match fs::create_dir(folder) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {}
-                made => {
-                    made.and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755 | of_group)))?
-                }
-            }
+            files::make_open(folder, 0o755 | of_group)?;
         }
         Ok(())
     }

@@ -72,12 +72,8 @@ impl Workshop<'_> {
     /// The build of `plan`, where it is finished and of today's sources.
     pub fn there(&self, plan: &Plan) -> Option<Outcome> {
         // Opening a folder makes it.
-        self.folder(plan).join("build_info.json").is_file().then(|| {
-            let build = self.open(plan).ok()?;
-            build.there()?;
-            // Nothing is run, and the record is that of this plan.
-            build.complete(self.hostname).ok()
-        })?
+        let opened = self.folder(plan).join("build_info.json").is_file().then(|| self.open(plan));
+        opened?.ok()?.finished_before(self.hostname).ok()?
     }
 
     /// Builds `plan`. `relative` is a finished build's plan: where the compilers would make the same of C++ again, its

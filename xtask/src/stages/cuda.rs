@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use build_info::Runtime;
 
 use super::Build;
 use crate::plan::{CudaPlan, Plan};
 use crate::process::Run;
-use build_info::Runtime;
 
 /// Where it lies in the checkout.
 const SOURCE: &str = "vendor/llama-link/csrc/cuda.cpp";

@@ -174,7 +174,7 @@ impl<'a> Build<'a> {
     /// When its record has to be written anew and cannot.
     pub fn improved(&self, hostname: bool) -> Result<Option<Outcome>> {
         let folder = self.workspace.current(&self.plan.profile);
-        let Ok(mut info) = BuildInfo::read(&folder.join("build_info.json")) else { return Ok(None) };
+        let Ok(info) = BuildInfo::read(&folder.join("build_info.json")) else { return Ok(None) };
         if info.base_plan.as_ref() != Some(&self.plan.hash()) {
             return Ok(None);
         }
@@ -182,28 +182,36 @@ impl<'a> Build<'a> {
         if !self.is_finished(&improved, &info) {
             return Ok(None);
         }
+        self.renewed(&improved, info, hostname).map(Some)
+    }
+
+    /// The finished build in `folder`, with the name of the machine and the defaults in its record `info` that are wanted now.
+    fn renewed(&self, folder: &Folder, mut info: BuildInfo, hostname: bool) -> Result<Outcome> {
         if !hostname {
-            without_hostname(&improved, &mut info)?;
+            without_hostname(folder, &mut info)?;
         }
-        record::renew_defaults(&improved, &mut info, self.plan)?;
-        Ok(Some(Outcome { info, folder, built: false }))
+        record::renew_defaults(folder, &mut info, self.plan)?;
+        Ok(Outcome { info, folder: folder.path().to_path_buf(), built: false })
+    }
+
+    /// The build as [`Build::complete`] gives it, when it is finished already. Nothing is run.
+    ///
+    /// # Errors
+    /// When its record has to be written anew and cannot.
+    pub fn finished_before(&self, hostname: bool) -> Result<Option<Outcome>> {
+        self.finished().map(|info| self.renewed(&self.folder, info, hostname)).transpose()
     }
 
     /// Runs all stages, or none when the build is finished already. What is current stays so.
     pub fn complete(&self, hostname: bool) -> Result<Outcome> {
-        let folder = self.folder.path().to_path_buf();
-        if let Some(mut info) = self.finished() {
-            if !hostname {
-                without_hostname(&self.folder, &mut info)?;
-            }
-            record::renew_defaults(&self.folder, &mut info, self.plan)?;
-            return Ok(Outcome { info, folder, built: false });
+        if let Some(outcome) = self.finished_before(hostname)? {
+            return Ok(outcome);
         }
         let flags = self.up_to_smoke_test()?;
         self.prove()?;
         let info = record::record(self, flags, hostname)?;
         self.folder.finish(&info)?;
-        Ok(Outcome { info, folder, built: true })
+        Ok(Outcome { info, folder: self.folder.path().to_path_buf(), built: true })
     }
 
     /// Runs the stages up to a program that has generated text.

@@ -7,7 +7,7 @@ use measure::gpu::together;
 use measure::{FEWEST_PAIRS, GpuUse, Ratio};
 use serde::{Deserialize, Serialize};
 
-use super::speed::{DISTURBED, Lap, Rules, Speed, half};
+use super::speed::{DISTURBED, Lap, Rules, Speed, half, most_memory};
 use super::subject::About;
 use super::verdict::{Check, State};
 
@@ -57,12 +57,7 @@ pub fn checks(speeds: &[Speed], subjects: &[About], driver: bool, rules: &Rules)
         return vec![Check::new("GPU use", State::Told, said.to_string())];
     }
     let mut checks: Vec<Check> = speeds.iter().filter_map(|speed| used(speed, rules, computes)).collect();
-    let most = |side: usize| speeds.iter().filter_map(|speed| memory(speed, side)).max();
-    if let Some((a, b)) = most(0).zip(most(1)) {
-        let show = |bytes: u64| build_info::Bytes(bytes).to_string();
-        let said = format!("{:.3}", b as f64 / a.max(1) as f64);
-        checks.push(Check::new("GPU memory", State::Told, said).with(show(a), show(b)));
-    }
+    checks.extend(most_memory("GPU memory", speeds, memory));
     if computes[0] {
         checks.extend(speeds.iter().filter_map(idle));
     }

@@ -144,7 +144,8 @@ impl Row {
     }
 }
 
-/// Measures `phase`, and what the GPUs of `driver` do meanwhile; `tell` hears of each round. What was measured is in `speed` also when it fails.
+/// Measures `phase`, and what the GPUs of `driver` do meanwhile; `tell` hears of each round. What was measured is in `speed`
+/// also when it fails.
 pub fn race(
     phase: Phase,
     subjects: [&Subject; 2],
@@ -423,13 +424,21 @@ pub fn checks(speeds: &[Speed], rules: &Rules) -> Vec<Check> {
     }
     checks.extend(speeds.iter().filter_map(Speed::latency));
     checks.extend(speeds.iter().map(|speed| speed.cheap(rules)));
-    let most = |side: usize| speeds.iter().filter_map(|speed| speed.peak(side)).max();
-    if let Some((a, b)) = most(0).zip(most(1)) {
-        let show = |bytes: u64| build_info::Bytes(bytes).to_string();
-        let said = format!("{:.3}", b as f64 / a.max(1) as f64);
-        checks.push(Check::new("peak memory", State::Told, said).with(show(a), show(b)));
-    }
+    checks.extend(most_memory("peak memory", speeds, Speed::peak));
     checks
+}
+
+/// The most that `of` tells of a side, over all phases, in bytes.
+pub(super) fn most_memory(
+    name: &str,
+    speeds: &[Speed],
+    of: impl Fn(&Speed, usize) -> Option<u64>,
+) -> Option<Check> {
+    let most = |side: usize| speeds.iter().filter_map(|speed| of(speed, side)).max();
+    let (a, b) = most(0).zip(most(1))?;
+    let show = |bytes: u64| build_info::Bytes(bytes).to_string();
+    let said = format!("{:.3}", b as f64 / a.max(1) as f64);
+    Some(Check::new(name, State::Told, said).with(show(a), show(b)))
 }
 
 /// Where no phase is decisive, one at least has to be faster.

@@ -59,11 +59,12 @@ pub fn checks(long: &Long) -> Vec<Check> {
 /// Figures of both, and B's against A's; "not measured" where one is not there.
 fn row(name: &str, [a, b]: [Option<f64>; 2], show: impl Fn(f64) -> String) -> Check {
     let told = |value: Option<f64>| value.map_or("not measured".to_string(), &show);
-    let said = match a.zip(b) {
-        Some((a, b)) if a > 0.0 => format!("{:.3}", b / a),
-        _ => String::new(),
-    };
-    Check::new(name, State::Told, said).with(told(a), told(b))
+    Check::new(name, State::Told, against(a, b)).with(told(a), told(b))
+}
+
+/// B's as a multiple of A's; nothing where there is none.
+fn against(a: Option<f64>, b: Option<f64>) -> String {
+    a.zip(b).filter(|(a, _)| *a > 0.0).map_or(String::new(), |(a, b)| format!("{:.3}", b / a))
 }
 
 /// Why nothing is told of its GPUs: those that it lost are told of until then in the record alone.
@@ -99,8 +100,7 @@ fn clocks(traces: [&Trace; 2]) -> Check {
         format!("{mhz:.0} MHz, lowest {lowest}{held}")
     };
     let [a, b] = traces.map(mean);
-    let said = a.zip(b).filter(|(a, _)| *a > 0.0).map_or(String::new(), |(a, b)| format!("{:.3}", b / a));
-    Check::new("its SM clock", State::Told, said).with(show(traces[0]), show(traces[1]))
+    Check::new("its SM clock", State::Told, against(a, b)).with(show(traces[0]), show(traces[1]))
 }
 
 /// Bytes a token over PCIe, each way.
