@@ -276,19 +276,26 @@ fn a_publisher_killed_at_any_moment_leaves_a_store_that_is_whole() {
 #[test]
 fn who_publishes_with_a_strict_umask_closes_the_store_to_nobody() {
     let temp = tempfile::tempdir().unwrap();
-    let root = temp.path().join("racks/store");
-    let order = publish(&temp.path().join("build"), text(&root), "a", 1000);
-    let mut strict = std::process::Command::new("sh");
-    strict.args(["-c", "umask 077; exec \"$0\"", env!("CARGO_BIN_EXE_store")]).stdin(Stdio::piped());
-    let mut child = strict.stdout(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(&serde_json::to_vec(&order).unwrap()).unwrap();
-    assert!(child.wait_with_output().unwrap().status.success());
-    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
-    for file in files(&root).iter().filter(|name| !name.ends_with(".lock")) {
-        let path = root.join(file);
-        assert_eq!(mode(&path), 0o644, "{file}");
-        for folder in path.ancestors().skip(1).take_while(|folder| folder.starts_with(&root)) {
-            assert_eq!(mode(folder), 0o755, "{}", folder.display());
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
+    // A store that begins with it, and one that was made for a group.
+    for expected in [0o755, 0o2775] {
+        let root = temp.path().join(format!("racks {expected:o}/store"));
+        if expected != 0o755 {
+            fs::create_dir_all(&root).unwrap();
+            fs::set_permissions(&root, fs::Permissions::from_mode(expected)).unwrap();
+        }
+        let order = publish(&temp.path().join("build"), text(&root), "a", 1000);
+        let mut strict = std::process::Command::new("sh");
+        strict.args(["-c", "umask 077; exec \"$0\"", env!("CARGO_BIN_EXE_store")]).stdin(Stdio::piped());
+        let mut child = strict.stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(&serde_json::to_vec(&order).unwrap()).unwrap();
+        assert!(child.wait_with_output().unwrap().status.success());
+        for file in files(&root).iter().filter(|name| !name.ends_with(".lock")) {
+            let path = root.join(file);
+            assert_eq!(mode(&path), 0o644, "{file}");
+            for folder in path.ancestors().skip(1).take_while(|folder| folder.starts_with(&root)) {
+                assert_eq!(mode(folder), expected, "{}", folder.display());
+            }
         }
     }
 }
