@@ -3,6 +3,7 @@
 //! a live machine is the job of the `host` crate.
 
 pub mod audit;
+pub mod defaults;
 pub mod device;
 pub mod evaluation;
 pub mod gate;
@@ -15,7 +16,6 @@ pub mod optimized;
 pub mod record;
 mod released;
 pub mod roofline;
-pub mod runtime;
 pub mod switches;
 pub mod threads;
 pub mod time;
@@ -23,6 +23,7 @@ pub mod tuning;
 mod units;
 pub mod words;
 
+pub use defaults::Defaults;
 pub use device::promised_device;
 pub use gate::Gate;
 pub use glibc::Glibc;
@@ -31,7 +32,6 @@ pub use host_check::Impossible;
 pub use logits::Logits;
 pub use record::{BuildInfo, ReadError};
 pub use roofline::Roofline;
-pub use runtime::Runtime;
 pub use threads::{Policy, ThreadBudget};
 pub use tuning::TuningRecord;
 pub use units::{Bytes, Sha256};

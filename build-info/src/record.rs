@@ -12,10 +12,10 @@ use crate::audit::Audit;
 pub use crate::device::Cuda;
 use crate::optimized::{Bolt, Gain, Pgo};
 use crate::switches::{OpenMp, Switches};
-use crate::{Bytes, Gate, Glibc, Host, Runtime, Sha256, ThreadBudget};
+use crate::{Bytes, Defaults, Gate, Glibc, Host, Sha256, ThreadBudget};
 
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
-pub const SCHEMA_VERSION: &str = "1.6";
+pub const SCHEMA_VERSION: &str = "1.7";
 
 /// The record of one build. It keeps the names that existing scripts read (`build_type`, `date`, `hostname`,
 /// `cpu_model`, `cpu_flags`, `cmake_flags`, `llama_version`, `compiler`, `reproducible`, `optimal_threads`).
@@ -83,9 +83,9 @@ pub struct BuildInfo {
     /// What else was turned on and off; records of Anneal before 1.2 of this format say nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switches: Option<Switches>,
-    /// Defaults of the engine that the profile wants; none before 1.6 of this format.
-    #[serde(default, skip_serializing_if = "Runtime::is_empty")]
-    pub runtime: Runtime,
+    /// Defaults of the engine that the profile wants; none before 1.6 of this format; 1.6 called them `runtime`.
+    #[serde(default, alias = "runtime", skip_serializing_if = "Defaults::is_empty")]
+    pub defaults: Defaults,
     /// Link-time optimisation: `off`, `thin` or `full`.
     pub lto: String,
     /// Plan of the build that this one was made from, with a profile or by BOLT.

@@ -7,10 +7,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Host};
+use crate::{Bytes, Defaults, Host};
 
 /// Version of the format, `major.minor`: a new major breaks readers, a new minor adds fields.
-pub const SCHEMA_VERSION: &str = "1.0";
+pub const SCHEMA_VERSION: &str = "1.1";
 
 /// Everything that was tuned, the newest entry last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +28,10 @@ pub struct TuningRecord {
 pub struct Key {
     /// The engine: its plan's hash, or the versions of llama.cpp and Anneal where it has no record.
     pub build: String,
+    /// What its profile wanted of it, which decides where the model lies and is no part of the plan's hash; none before 1.1 of
+    /// this format.
+    #[serde(default, skip_serializing_if = "Defaults::is_empty")]
+    pub defaults: Defaults,
     /// The CPU and what the process was given of it.
     pub cpu: CpuKey,
     /// The model's shape.
@@ -275,6 +279,11 @@ pub enum Miss {
     },
     /// Another build of the engine.
     Build,
+    /// The same build, when its profile wanted something else of it.
+    Defaults {
+        /// That.
+        found: Defaults,
+    },
     /// Other purposes.
     Objective {
         /// Those there are.
@@ -291,6 +300,12 @@ impl fmt::Display for Miss {
                 write!(f, "this model was tuned with other cores at hand ({found})")
             }
             Self::Build => f.write_str("this model was tuned with another build of anneal"),
+            Self::Defaults { found } if found.is_empty() => {
+                f.write_str("this model was tuned when this build's profile had no defaults of its own")
+            }
+            Self::Defaults { found } => {
+                write!(f, "this model was tuned when this build's defaults were others ({found})")
+            }
             Self::Objective { found } => write!(f, "this model was tuned for {} only", found.join(", ")),
         }
     }
@@ -336,7 +351,7 @@ impl TuningRecord {
         Ok(serde_json::from_slice(text)?)
     }
 
-    /// The newest entry for `build` on `cpu` and a model of shape `model`, tuned for `objective` or, where none is
+    /// The newest entry for `build` with its `defaults` on `cpu` and a model of shape `model`, tuned for `objective` or, where none is
     /// named, for anything.
     ///
     /// # Errors
@@ -344,6 +359,7 @@ impl TuningRecord {
     pub fn lookup(
         &self,
         build: &str,
+        defaults: &Defaults,
         cpu: &CpuKey,
         model: &ModelShape,
         objective: Option<&str>,
@@ -357,9 +373,13 @@ impl TuningRecord {
         if here.is_empty() {
             return Err(Miss::Given { found: given.given() });
         }
-        let ours: Vec<&Entry> = here.into_iter().filter(|entry| entry.key.build == build).collect();
+        let of_build: Vec<&Entry> = here.into_iter().filter(|entry| entry.key.build == build).collect();
+        let Some(newest) = of_build.last() else { return Err(Miss::Build) };
+        let found = newest.key.defaults.clone();
+        let ours: Vec<&Entry> =
+            of_build.into_iter().filter(|entry| entry.key.defaults == *defaults).collect();
         if ours.is_empty() {
-            return Err(Miss::Build);
+            return Err(Miss::Defaults { found });
         }
         let wanted = |entry: &&&Entry| objective.is_none_or(|objective| entry.key.objective == objective);
         match ours.iter().rev().find(wanted) {
@@ -481,6 +501,7 @@ impl Chosen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::defaults::Layers;
 
     fn cpu(name: &str, cores: u32, quota: Option<f64>) -> CpuKey {
         CpuKey {
@@ -510,7 +531,13 @@ mod tests {
 
     fn entry(build: &str, cpu: CpuKey, model: ModelShape, objective: &str, poll: u32) -> Entry {
         Entry {
-            key: Key { build: build.to_string(), cpu, model, objective: objective.to_string() },
+            key: Key {
+                build: build.to_string(),
+                defaults: Defaults::default(),
+                cpu,
+                model,
+                objective: objective.to_string(),
+            },
             chosen: Chosen { poll: Some(poll), ..Chosen::default() },
             date: "2026-01-01T00:00:00Z".to_string(),
             anneal_version: "0.1.0".to_string(),
@@ -530,7 +557,9 @@ mod tests {
         record.put(entry("a", cpu("x", 2, None), model(28), "chat", 1));
         record.put(entry("a", cpu("x", 2, None), model(28), "rag", 2));
         let found = |build, key: CpuKey, layers, objective: Option<&str>| {
-            record.lookup(build, &key, &model(layers), objective).map(|entry| entry.chosen.poll)
+            record
+                .lookup(build, &Defaults::default(), &key, &model(layers), objective)
+                .map(|entry| entry.chosen.poll)
         };
         let other = Miss::Cpu { found: "x".to_string() };
         let given = Miss::Given { found: "CPUs 0,1".to_string() };
@@ -544,9 +573,28 @@ mod tests {
         assert_eq!(found("b", cpu("x", 2, None), 28, None), Err(Miss::Build));
         assert_eq!(found("a", cpu("x", 2, None), 28, Some("batch")), Err(only));
         assert_eq!(
-            TuningRecord::default().lookup("a", &cpu("x", 2, None), &model(28), None),
+            TuningRecord::default().lookup("a", &Defaults::default(), &cpu("x", 2, None), &model(28), None),
             Err(Miss::Model)
         );
+    }
+
+    #[test]
+    fn what_a_profile_wants_of_its_build_is_part_of_the_key() {
+        let mut record = TuningRecord::default();
+        let all = Defaults { gpu_layers: Some(Layers::All), ..Defaults::default() };
+        let mut with = entry("a", cpu("x", 2, None), model(28), "chat", 1);
+        with.key.defaults = all.clone();
+        record.put(with);
+        let found = |record: &TuningRecord, defaults: &Defaults| {
+            let found = record.lookup("a", defaults, &cpu("x", 2, None), &model(28), None);
+            found.map(|entry| entry.chosen.poll)
+        };
+        assert_eq!(found(&record, &all), Ok(Some(1)));
+        let miss = found(&record, &Defaults::default()).unwrap_err();
+        assert_eq!(miss, Miss::Defaults { found: all.clone() });
+        assert!(miss.to_string().ends_with("(gpu_layers all)"), "{miss}");
+        record.put(entry("a", cpu("x", 2, None), model(28), "chat", 2));
+        assert_eq!((found(&record, &all), found(&record, &Defaults::default())), (Ok(Some(1)), Ok(Some(2))));
     }
 
     #[test]
@@ -556,7 +604,7 @@ mod tests {
             record.put(entry("a", cpu("x", 2, None), model(28), objective, poll));
         }
         assert_eq!(record.entries.len(), 2);
-        let newest = record.lookup("a", &cpu("x", 2, None), &model(28), None).unwrap();
+        let newest = record.lookup("a", &Defaults::default(), &cpu("x", 2, None), &model(28), None).unwrap();
         assert_eq!(newest.chosen.poll, Some(3));
     }
 
@@ -570,7 +618,7 @@ mod tests {
         assert_eq!(record.merge(others.clone()), 2);
         assert_eq!(record.merge(others), 0);
         let found = |build, objective: Option<&str>| {
-            let found = record.lookup(build, &cpu("x", 2, None), &model(28), objective);
+            let found = record.lookup(build, &Defaults::default(), &cpu("x", 2, None), &model(28), objective);
             found.map(|entry| entry.chosen.poll)
         };
         assert_eq!(found("a", Some("chat")), Ok(Some(1)));
@@ -586,9 +634,9 @@ mod tests {
         let text = serde_json::to_string(&record).unwrap();
         assert_eq!(TuningRecord::parse(text.as_bytes()).unwrap(), record);
         // A minor version more may hold fields that are not known here.
-        let later = text.replace("\"1.0\"", "\"1.7\"").replace("\"entries\"", "\"more\":[1],\"entries\"");
+        let later = text.replace("\"1.1\"", "\"1.7\"").replace("\"entries\"", "\"more\":[1],\"entries\"");
         assert_eq!(TuningRecord::parse(later.as_bytes()).unwrap().entries, record.entries);
-        let newer = TuningRecord::parse(text.replace("\"1.0\"", "\"2.0\"").as_bytes()).unwrap_err();
+        let newer = TuningRecord::parse(text.replace("\"1.1\"", "\"2.0\"").as_bytes()).unwrap_err();
         assert!(matches!(&newer, TuningError::Newer { found } if found == "2.0"), "{newer}");
         for wrong in
             ["", "{", "[]", "{\"schema_version\":7}", "{\"schema_version\":\"1.0\"}", &text[..text.len() / 2]]

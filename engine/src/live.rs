@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use build_info::{BuildInfo, Bytes, Host, Runtime};
+use build_info::{BuildInfo, Bytes, Defaults, Host};
 use serde::Serialize;
 
 use crate::ffi;
@@ -19,7 +19,7 @@ pub struct Live {
     /// What `ANNEAL_THREADS` says, see [`crate::asked_threads`].
     pub threads: Option<String>,
     /// What ggml's own variables say of what the record has defaults for.
-    pub variables: Runtime,
+    pub variables: Defaults,
     /// One sentence for each thing that could not be read.
     pub warnings: Vec<String>,
 }
@@ -63,12 +63,12 @@ impl Live {
     /// Sets ggml's variables for CUDA as the build's profile and the user want them: see [`ffi::switch_cuda`], whose
     /// condition holds here too.
     pub(crate) fn switch_cuda(&self) {
-        ffi::switch_cuda(self.runtime().unwrap_or(&Runtime::default()), &self.variables);
+        ffi::switch_cuda(self.defaults().unwrap_or(&Defaults::default()), &self.variables);
     }
 
     /// The defaults that the build's profile wants; those of a build for GPUs also where none is there.
-    pub fn runtime(&self) -> Option<&Runtime> {
-        self.build.as_ref().map(|(_, build)| &build.runtime)
+    pub fn defaults(&self) -> Option<&Defaults> {
+        self.build.as_ref().map(|(_, build)| &build.defaults)
     }
 
     /// Asks the NVIDIA driver, if one is loaded, for its GPUs, for whoever shows the machine.

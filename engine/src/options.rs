@@ -70,9 +70,9 @@ choice! {
     Off = "off",
 }
 
-impl From<build_info::runtime::FlashAttention> for FlashAttention {
-    fn from(mode: build_info::runtime::FlashAttention) -> Self {
-        use build_info::runtime::FlashAttention as Wanted;
+impl From<build_info::defaults::FlashAttention> for FlashAttention {
+    fn from(mode: build_info::defaults::FlashAttention) -> Self {
+        use build_info::defaults::FlashAttention as Wanted;
         match mode {
             Wanted::Auto => FlashAttention::Auto,
             Wanted::On => FlashAttention::On,

@@ -1,14 +1,24 @@
 //! Every setting with its value and where it came from. Precedence: flag, environment, tuning record, build info,
 //! live host, default.
 
+mod check;
+mod explain;
+mod profile;
+#[cfg(test)]
+mod tests;
+mod threads;
+mod tuned;
+
 use std::fmt;
 
-use build_info::{Bytes, Policy, Runtime, ThreadBudget, promised_device, threads};
+use build_info::{Bytes, Defaults, Policy};
 use serde::Serialize;
 
-use crate::asked_threads::{self, Asked};
-use crate::error::{Error, Result};
-use crate::ffi::{MAX_THREADS, Model, TILED};
+pub(crate) use check::check;
+pub use explain::Explained;
+
+use crate::error::Result;
+use crate::ffi::{Model, TILED};
 use crate::kernels;
 use crate::live::{Blas, Live};
 use crate::offload::{CpuMoe, DEFAULT_FIT_TARGET, Devices, GpuLayers, Offload, TensorSplit, Workers};
@@ -234,17 +244,6 @@ pub struct Settings {
     pub bound_by: String,
 }
 
-/// One line of `info --explain`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Explained {
-    /// The setting, as its flag is called.
-    pub name: &'static str,
-    /// Its value.
-    pub value: String,
-    /// Where it came from.
-    pub source: Source,
-}
-
 /// Context size where nothing is asked for: room for a conversation, memory that a small machine has (the
 /// trained size of new models can need tens of gigabytes).
 pub const DEFAULT_CTX: u32 = 4096;
@@ -271,84 +270,14 @@ impl Settings {
     /// The same with what was found by tuning, which counts where nothing was asked for.
     pub fn resolve_tuned(requested: &Requested, tuned: Option<&Requested>, live: &Live) -> Result<Self> {
         check(requested)?;
-        check_cpus(requested, live)?;
+        check::cpus(requested, live)?;
         let mut warnings = Vec::new();
         warnings.extend(requested.workers.as_ref().and_then(Workers::warning));
         let none = Requested::default();
-        // It was measured here alone.
-        let elsewhere = requested.workers.as_ref().is_some_and(|workers| !workers.0.is_empty());
-        if elsewhere && tuned.is_some() {
-            warnings
-                .push("the tuning record is left out: it was measured without workers (--rpc)".to_string());
-        }
-        let tuned = tuned.filter(|_| !elsewhere);
-        let tuned = tuned.map_or(&none, |tuned| match check(&requested.or(tuned)) {
-            Ok(()) => tuned,
-            Err(why) => {
-                warnings.push(format!(
-                    "the tuning record does not go with what was asked for and is left out: {why}"
-                ));
-                &none
-            }
-        });
-        let wanted = of_profile(requested, tuned, live, &mut warnings);
-        // A policy or a number that was asked for goes before the environment.
-        let asked_threads = asked_threads::read(live.threads.as_deref())?
-            .filter(|_| requested.policy.is_none() && requested.decode_threads.is_none());
-        let policy = match asked_threads {
-            Some(Asked::Share(policy)) => Setting::new(policy, Source::Environment),
-            _ => Setting::or_default(requested.policy, Policy::default()),
-        };
-        let (budget, budget_source) = budget(live, policy.value);
-        let (decode, prefill, record) = match recorded_threads(live, policy.value, &budget) {
-            Some((decode, prefill)) => (decode, prefill, Source::BuildInfo),
-            None => (budget.decode, budget.prefill, budget_source),
-        };
-        // More threads than CPUs to run on would only wait for each other.
-        let room = requested.cpus.as_ref().map_or(MAX_THREADS, |cpus| cpus.len().max(1) as u32);
-        let (decode, prefill) = (decode.min(room), prefill.min(room));
-        // A policy that was asked for is a number of threads that was asked for.
-        let tuned_threads = |threads: Option<u32>| {
-            let is_free = requested.policy.is_none() && policy.source != Source::Environment;
-            threads.filter(|_| is_free).map(|threads| threads.min(room))
-        };
-        let (number, source) = match asked_threads {
-            Some(Asked::Number(threads)) => (Some(threads), Source::Environment),
-            _ => (None, Source::Flag),
-        };
-        let decode_threads = match (requested.decode_threads.or(number), tuned_threads(tuned.decode_threads))
-        {
-            (Some(threads), _) => Setting::new(threads, source),
-            (None, Some(threads)) => Setting::new(threads, Source::TuningRecord),
-            (None, None) => Setting::new(decode, record),
-        };
-        // As in llama.cpp, one number of threads counts for both phases.
-        let asked = requested.prefill_threads.or(requested.decode_threads);
-        let source = if asked.is_some() { Source::Flag } else { source };
-        let prefill_threads = match (asked.or(number), tuned_threads(tuned.prefill_threads)) {
-            (Some(threads), _) => Setting::new(threads, source),
-            (None, Some(threads)) => Setting::new(threads, Source::TuningRecord),
-            (None, None) => Setting::new(prefill, record),
-        };
-        let cpus = match &requested.cpus {
-            Some(cpus) => Setting::new(cpus.clone(), Source::Flag),
-            None => Setting::new(budget.cpus, budget_source),
-        };
-        // A list of CPUs says that threads shall be bound to them.
-        let affinity = match (requested.affinity, &requested.cpus) {
-            (None, Some(_)) => Setting::new(Affinity::On, Source::Flag),
-            (flag, _) => Setting::pick(flag, tuned.affinity, Affinity::default()),
-        };
-        // More threads than cores that were measured to be faster are no mistake.
-        let unmeasured = [&decode_threads, &prefill_threads];
-        let unmeasured = unmeasured.iter().filter(|threads| threads.source != Source::TuningRecord);
-        let most = unmeasured.map(|threads| threads.value).max().unwrap_or(0);
-        if most > budget.cores {
-            warnings.push(format!(
-                "{most} threads on {} usable cores ({}): they will wait for each other and may be many times slower",
-                budget.cores, budget.bound_by
-            ));
-        }
+        let tuned =
+            tuned.filter(|tuned| tuned::counts(tuned, requested, live, &mut warnings)).unwrap_or(&none);
+        let wanted = profile::wanted(requested, tuned, live, &mut warnings);
+        let threads = threads::resolve(requested, tuned, live, &mut warnings)?;
         let n_ctx = requested.n_ctx.map(|asked| {
             let held = asked.next_multiple_of(CTX_STEP);
             if held != asked {
@@ -358,18 +287,18 @@ impl Settings {
             }
             held
         });
-        let of_cuda = |switch: fn(&Runtime) -> Option<bool>| {
+        let of_cuda = |switch: fn(&Defaults) -> Option<bool>| {
             let build = &live.build.as_ref().filter(|(_, build)| build.cuda.is_some())?.1;
-            let setting = Setting::new(true, Source::Default).or_profile(switch(&build.runtime));
+            let setting = Setting::new(true, Source::Default).or_profile(switch(&build.defaults));
             Some(setting.unless(switch(&live.variables)))
         };
         Ok(Settings {
             warnings,
-            policy,
-            decode_threads,
-            prefill_threads,
-            affinity,
-            cpus,
+            policy: threads.policy,
+            decode_threads: threads.decode,
+            prefill_threads: threads.prefill,
+            affinity: threads.affinity,
+            cpus: threads.cpus,
             poll: Setting::pick(requested.poll, tuned.poll, 50), // llama.cpp's
             blas_threads: Setting::or_default(requested.blas_threads, DEFAULT_BLAS_THREADS),
             blas: live.blas.clone(),
@@ -403,9 +332,9 @@ impl Settings {
             kv_offload: Setting::or_default(requested.kv_offload, true).or_profile(wanted.kv_offload),
             op_offload: Setting::or_default(requested.op_offload, true).or_profile(wanted.op_offload),
             workers: Setting::or_default(requested.workers.clone(), Workers::default()),
-            require_gpu: require_gpu(requested, &wanted, live),
-            cuda_graphs: of_cuda(|runtime| runtime.cuda_graphs),
-            cuda_fusion: of_cuda(|runtime| runtime.cuda_fusion),
+            require_gpu: profile::require_gpu(requested, &wanted, live),
+            cuda_graphs: of_cuda(|defaults| defaults.cuda_graphs),
+            cuda_fusion: of_cuda(|defaults| defaults.cuda_fusion),
             greedy: Setting::or_default(requested.greedy, false),
             // The sampling defaults of llama.cpp's tools.
             temperature: Setting::or_default(requested.temperature, 0.8),
@@ -415,44 +344,8 @@ impl Settings {
             seed: Setting::or_default(requested.seed.map(Some), None),
             device_sampling: Setting::or_default(requested.device_sampling, DeviceSampling::default()),
             variant: requested.variant.clone(),
-            bound_by: budget.bound_by,
+            bound_by: threads.bound_by,
         })
-    }
-
-    /// Sees that what was found by tuning goes with what was asked for; [`resolve_tuned`](Self::resolve_tuned) leaves it
-    /// out where it does not.
-    ///
-    /// # Errors
-    /// What does not go together.
-    pub fn goes_with(requested: &Requested, tuned: &Requested) -> Result<()> {
-        check(requested)?;
-        check(&requested.or(tuned)).or_else(|why| {
-            usage(format!(
-                "the tuning record does not go with what was asked for: {why}; leave one of them out"
-            ))
-        })
-    }
-
-    fn blas_threads_in_words(&self) -> String {
-        match (&self.blas, self.blas_threads.value) {
-            (None, _) => "no BLAS in this build".to_string(),
-            (Some(blas), _) if !blas.threads_obeyed => "llama.cpp's, not settable in this build".to_string(),
-            (_, 0) => "as many as the phase has".to_string(),
-            (_, threads) => threads.to_string(),
-        }
-    }
-
-    fn split_layout_in_words(&self) -> &'static str {
-        match self.split_layout.value {
-            // What would make it `on` is a measurement on this machine.
-            SplitLayout::Auto => "auto: off, no tuning record says that it is faster",
-            SplitLayout::On => "on",
-            SplitLayout::Off => "off",
-        }
-    }
-
-    fn rope_in_words(&self) -> String {
-        Some(self.variant.rope.words()).filter(|words| !words.is_empty()).unwrap_or("the model's".to_string())
     }
 
     /// How to load a model.
@@ -524,79 +417,6 @@ impl Settings {
         }
         options
     }
-
-    /// Every setting, its value and its source.
-    pub fn explain(&self) -> Vec<Explained> {
-        fn line<T>(name: &'static str, setting: &Setting<T>, value: impl fmt::Display) -> Explained {
-            Explained { name, value: value.to_string(), source: setting.source }
-        }
-        let variant = |name, asked: bool, value: String| {
-            let source = if asked { Source::Flag } else { Source::Default };
-            Explained { name, value, source }
-        };
-        let on = |on: bool| if on { "on" } else { "off" };
-        let policy = match self.policy.value {
-            Policy::Max => "max",
-            Policy::Balanced => "balanced",
-            Policy::Shared => "shared",
-            Policy::Debug => "debug",
-        };
-        let cpus: Vec<String> = self.cpus.value.iter().map(u32::to_string).collect();
-        let n_ctx = match self.n_ctx.value {
-            0 => "the model's".to_string(),
-            n_ctx => n_ctx.to_string(),
-        };
-        let seed = self.seed.value.map_or("random".to_string(), |seed| seed.to_string());
-        let cuda = [("cuda-graphs", &self.cuda_graphs), ("cuda-fusion", &self.cuda_fusion)];
-        let cuda = cuda.into_iter().filter_map(|(name, setting)| {
-            let setting = setting.as_ref()?;
-            Some(line(name, setting, on(setting.value)))
-        });
-        let mut lines = vec![
-            line("policy", &self.policy, policy),
-            line("threads", &self.decode_threads, self.decode_threads.value),
-            line("threads-batch", &self.prefill_threads, self.prefill_threads.value),
-            line("affinity", &self.affinity, self.affinity.value),
-            line("cpu-list", &self.cpus, cpus.join(",")),
-            line("poll", &self.poll, self.poll.value),
-            line("blas-threads", &self.blas_threads, self.blas_threads_in_words()),
-            line("ctx-size", &self.n_ctx, n_ctx),
-            line("batch-size", &self.n_batch, self.n_batch.value),
-            line("ubatch-size", &self.n_ubatch, self.n_ubatch.value),
-            variant("lora", !self.variant.adapters.is_empty(), self.variant.adapters_in_words()),
-            variant("rope", !self.variant.rope.is_the_models(), self.rope_in_words()),
-            line("load-mode", &self.load_mode, self.load_mode.value),
-            line("repack", &self.repack, on(self.repack.value)),
-            line("tiled", &self.tiled, on(self.tiled.value)),
-            line("huge-pages", &self.huge_pages, if self.huge_pages.value { "as built" } else { "off" }),
-            line("cpu-variant", &self.cpu_variant, self.cpu_variant.value.as_deref().unwrap_or("the best")),
-            line("split-layout", &self.split_layout, self.split_layout_in_words()),
-            line("split-from", &self.split_from, self.split_from.value),
-            line("cache-type-k", &self.type_k, self.type_k.value),
-            line("cache-type-v", &self.type_v, self.type_v.value),
-            line("flash-attn", &self.flash_attention, self.flash_attention.value),
-            line("gpu-layers", &self.gpu_layers, self.gpu_layers.value),
-            line("n-cpu-moe", &self.n_cpu_moe, self.n_cpu_moe.value),
-            line("fit-target", &self.fit_target, self.fit_target.value),
-            line("devices", &self.devices, &self.devices.value),
-            line("split-mode", &self.split_mode, self.split_mode.value),
-            line("tensor-split", &self.tensor_split, &self.tensor_split.value),
-            line("main-gpu", &self.main_gpu, self.main_gpu.value),
-            line("kv-offload", &self.kv_offload, on(self.kv_offload.value)),
-            line("op-offload", &self.op_offload, on(self.op_offload.value)),
-            line("rpc", &self.workers, &self.workers.value),
-            line("require-gpu", &self.require_gpu, self.require_gpu.value),
-            line("greedy", &self.greedy, on(self.greedy.value)),
-            line("temp", &self.temperature, self.temperature.value),
-            line("top-k", &self.top_k, self.top_k.value),
-            line("top-p", &self.top_p, self.top_p.value),
-            line("min-p", &self.min_p, self.min_p.value),
-            line("seed", &self.seed, seed),
-            line("device-sampling", &self.device_sampling, self.device_sampling.value),
-        ];
-        lines.extend(cuda);
-        lines
-    }
 }
 
 impl Requested {
@@ -649,380 +469,5 @@ fn tiled(requested: &Requested, tuned: &Requested) -> Setting<bool> {
             Setting::new(is_number.is_ok_and(|number| number != 0), Source::Environment)
         }
         None => Setting::pick(requested.tiled, tuned.tiled, true),
-    }
-}
-
-/// What the build's profile wants: see [`build_info::Runtime`].
-fn of_profile(
-    requested: &Requested,
-    tuned: &Requested,
-    live: &Live,
-    warnings: &mut Vec<String>,
-) -> Requested {
-    let Some(runtime) = live.runtime() else { return Requested::default() };
-    let wanted = Requested {
-        gpu_layers: runtime.gpu_layers.map(GpuLayers::from),
-        n_cpu_moe: runtime.n_cpu_moe.map(CpuMoe::from),
-        kv_offload: runtime.kv_offload,
-        op_offload: runtime.op_offload,
-        flash_attention: runtime.flash_attention.map(FlashAttention::from),
-        ..Requested::default()
-    };
-    // Of all that a profile can want, this alone may go against something else that is asked for.
-    let others = Requested { flash_attention: None, ..wanted.clone() };
-    match check(&requested.or(tuned).or(&wanted)) {
-        Ok(()) => wanted,
-        Err(why) => {
-            let (what, left) = match check(&requested.or(tuned).or(&others)) {
-                Ok(()) => ("flash attention as", others),
-                Err(_) => ("the defaults that", Requested::default()),
-            };
-            warnings.push(format!(
-                "{what} this build's profile wants it does not go with what was asked for and is left out: {why}"
-            ));
-            left
-        }
-    }
-}
-
-/// A build that was made for a GPU requires one, unless it is told not to, or it or its profile leaves it alone.
-fn require_gpu(requested: &Requested, wanted: &Requested, live: &Live) -> Setting<RequireGpu> {
-    let promised = live.build.as_ref().is_some_and(|(_, build)| promised_device(build).is_some());
-    let layers = requested.gpu_layers.or(wanted.gpu_layers);
-    let cpu_will_do = layers == Some(GpuLayers::Some(0)) || requested.devices == Some(Devices::None);
-    match (requested.require_gpu, promised && !cpu_will_do) {
-        (None, true) => Setting::new(RequireGpu::Yes, Source::BuildInfo),
-        (flag, _) => Setting::or_default(flag, RequireGpu::default()),
-    }
-}
-
-/// The thread budget of the live host; without one, of the build host; without either, one thread.
-fn budget(live: &Live, policy: Policy) -> (ThreadBudget, Source) {
-    match (&live.host, &live.build) {
-        (Some(host), _) => (threads::budget(host, policy), Source::LiveHost),
-        (None, Some((_, build))) => (threads::budget(&build.host, policy), Source::BuildInfo),
-        (None, None) => {
-            let bound_by = "nothing could be read".to_string();
-            (ThreadBudget { prefill: 1, decode: 1, cores: 1, cpus: vec![0], bound_by }, Source::Default)
-        }
-    }
-}
-
-/// The threads that `build_info.json` recommends for decode and prefill, where it speaks of this machine as it
-/// is now and of this policy; never more than the live budget.
-fn recorded_threads(live: &Live, policy: Policy, budget: &ThreadBudget) -> Option<(u32, u32)> {
-    let (_, build) = live.build.as_ref()?;
-    if policy != Policy::Balanced || !(live.is_build_host() || live.host.is_none()) {
-        return None;
-    }
-    let within = |threads: u32| threads.clamp(1, budget.cores.max(1));
-    Some((within(build.optimal_threads), within(build.threads.prefill)))
-}
-
-/// Whether every value can be meant.
-pub(crate) fn check(requested: &Requested) -> Result<()> {
-    for (flag, threads) in [("-t", requested.decode_threads), ("-tb", requested.prefill_threads)] {
-        if let Some(threads) = threads.filter(|threads| !(1..=MAX_THREADS).contains(threads)) {
-            return usage(format!(
-                "{flag} {threads}: llama.cpp works with 1 to {MAX_THREADS} threads; leave it out to take what the \
-                 machine offers"
-            ));
-        }
-    }
-    if let Some(threads) = requested.blas_threads.filter(|threads| *threads > MAX_THREADS) {
-        return usage(format!(
-            "--blas-threads {threads}: use 1 to {MAX_THREADS}, or 0 for as many as llama.cpp uses itself"
-        ));
-    }
-    for (flag, tokens) in [("-b", requested.n_batch), ("-ub", requested.n_ubatch)] {
-        if let Some(tokens) = tokens.filter(|tokens| !(1..=1 << 20).contains(tokens)) {
-            return usage(format!("{flag} {tokens}: a batch has 1 to {} tokens", 1 << 20));
-        }
-    }
-    if let Some(n_ctx) = requested.n_ctx.filter(|n_ctx| *n_ctx > MAX_CTX) {
-        return usage(format!("-c {n_ctx}: a context has at most {MAX_CTX} tokens"));
-    }
-    if requested.split_layout == Some(SplitLayout::On) && requested.repack == Some(false) {
-        return usage(
-            "--split-layout on with --no-repack: the split layout generates with repacked weights; leave one of them out"
-                .to_string(),
-        );
-    }
-    if requested.split_from == Some(0) {
-        return usage("--split-from 0: a prompt has 1 token or more".to_string());
-    }
-    let type_v = requested.type_v.unwrap_or_default();
-    if requested.flash_attention == Some(FlashAttention::Off) && type_v.is_quantised() {
-        return usage(format!(
-            "-fa off with -ctv {type_v}: llama.cpp reads a quantised V cache only with flash attention; leave out \
-             -fa off, or use -ctv f16"
-        ));
-    }
-    if let Some(poll) = requested.poll.filter(|poll| *poll > 100) {
-        return usage(format!("--poll {poll}: use 0 (sleep) to 100 (spin)"));
-    }
-    if let Some(cpu) = requested.cpus.iter().flatten().find(|cpu| **cpu >= MAX_THREADS) {
-        let last = MAX_THREADS - 1;
-        return usage(format!("--cpu-list {cpu}: llama.cpp can bind threads to CPUs 0 to {last}"));
-    }
-    offload(requested).check().map_err(Error::Usage)?;
-    requested.variant.rope.check()?;
-    let fractions = [("--top-p", requested.top_p), ("--min-p", requested.min_p)];
-    for (flag, value) in fractions {
-        if let Some(value) = value.filter(|value| !(0.0..=1.0).contains(value)) {
-            return usage(format!("{flag} {value}: a probability lies between 0 and 1"));
-        }
-    }
-    if let Some(value) = requested.temperature.filter(|value| !(0.0..=100.0).contains(value)) {
-        return usage(format!("--temp {value}: use 0 (most likely token) to 100"));
-    }
-    Ok(())
-}
-
-/// What is asked for of devices.
-fn offload(requested: &Requested) -> Offload {
-    Offload {
-        split_mode: requested.split_mode.unwrap_or_default(),
-        tensor_split: requested.tensor_split.clone().unwrap_or_default(),
-        main_gpu: requested.main_gpu.unwrap_or(0),
-        ..Offload::default()
-    }
-}
-
-/// Only CPUs that this process may use can be bound to; llama.cpp would warn and go on unbound.
-fn check_cpus(requested: &Requested, live: &Live) -> Result<()> {
-    let allowed = live.host.as_ref().map_or(&[][..], |host| &host.limits.affinity);
-    match requested.cpus.iter().flatten().find(|cpu| !allowed.is_empty() && !allowed.contains(cpu)) {
-        None => Ok(()),
-        Some(cpu) => {
-            let allowed: Vec<String> = allowed.iter().map(u32::to_string).collect();
-            usage(format!("--cpu-list {cpu}: this process may use the CPUs {}", allowed.join(",")))
-        }
-    }
-}
-
-fn usage<T>(message: String) -> Result<T> {
-    Err(Error::Usage(message))
-}
-
-#[cfg(test)]
-mod tests {
-    use build_info::Host;
-    use build_info::host::{Cpu, Limits, Memory, Os, Topology};
-    use build_info::runtime::Layers;
-
-    use super::*;
-
-    fn live(cpus: u32) -> Live {
-        let host = Host {
-            arch: "x86_64".to_string(),
-            hostname: None,
-            os: Os::default(),
-            cpu: Cpu::default(),
-            topology: Topology::default(),
-            memory: Memory::default(),
-            limits: Limits { affinity: (0..cpus).collect(), ..Limits::default() },
-            gpus: Vec::new(),
-        };
-        Live { host: Some(host), ..Live::default() }
-    }
-
-    #[test]
-    fn blas_threads_are_one_unless_told_otherwise_and_say_so() {
-        let linked = |threads_obeyed| Some(Blas { library: "OpenBLAS 0.3.21".to_string(), threads_obeyed });
-        let none = "no BLAS in this build";
-        let cases = [
-            (None, None, none, Source::Default),
-            (Some(2), None, none, Source::Flag),
-            (None, linked(true), "1", Source::Default),
-            (Some(2), linked(true), "2", Source::Flag),
-            (Some(0), linked(true), "as many as the phase has", Source::Flag),
-            (Some(2), linked(false), "llama.cpp's, not settable in this build", Source::Flag),
-        ];
-        for (blas_threads, blas, value, source) in cases {
-            let requested = Requested { blas_threads, ..Requested::default() };
-            let live = Live { blas, ..live(4) };
-            let settings = Settings::resolve(&requested, &live).expect("valid");
-            let explained = settings.explain();
-            let line = explained.iter().find(|line| line.name == "blas-threads").expect("a line");
-            assert_eq!((line.value.as_str(), line.source), (value, source), "{blas_threads:?}");
-        }
-        let requested = Requested { blas_threads: Some(MAX_THREADS + 1), ..Requested::default() };
-        let error = Settings::resolve(&requested, &live(4)).expect_err("too many");
-        assert!(error.to_string().contains("--blas-threads"), "{error}");
-    }
-
-    #[test]
-    fn a_flag_goes_before_the_live_host() {
-        let cases = [
-            (Requested::default(), (6, Source::LiveHost), (8, Source::LiveHost)),
-            (
-                Requested { decode_threads: Some(3), ..Requested::default() },
-                (3, Source::Flag),
-                (3, Source::Flag),
-            ),
-            (
-                Requested { prefill_threads: Some(20), ..Requested::default() },
-                (6, Source::LiveHost),
-                (20, Source::Flag),
-            ),
-            (
-                Requested { policy: Some(Policy::Max), ..Requested::default() },
-                (8, Source::LiveHost),
-                (8, Source::LiveHost),
-            ),
-        ];
-        for (requested, decode, prefill) in cases {
-            let settings = Settings::resolve(&requested, &live(8)).expect("valid");
-            assert_eq!(
-                (settings.decode_threads.value, settings.decode_threads.source),
-                decode,
-                "{requested:?}"
-            );
-            assert_eq!(
-                (settings.prefill_threads.value, settings.prefill_threads.source),
-                prefill,
-                "{requested:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_meant_is_wrong_usage() {
-        let cases = [
-            Requested { decode_threads: Some(0), ..Requested::default() },
-            Requested { prefill_threads: Some(10_000), ..Requested::default() },
-            Requested { n_batch: Some(0), ..Requested::default() },
-            Requested { n_ubatch: Some(0), ..Requested::default() },
-            Requested { n_ctx: Some(u32::MAX), ..Requested::default() },
-            Requested { poll: Some(101), ..Requested::default() },
-            Requested { cpus: Some(vec![512]), ..Requested::default() },
-            Requested { top_p: Some(f32::NAN), ..Requested::default() },
-            Requested { temperature: Some(-1.0), ..Requested::default() },
-            Requested { split_from: Some(0), ..Requested::default() },
-            Requested { main_gpu: Some(1), ..Requested::default() },
-            Requested { split_layout: Some(SplitLayout::On), repack: Some(false), ..Requested::default() },
-        ];
-        for requested in cases {
-            let result = Settings::resolve(&requested, &live(2));
-            assert!(matches!(result, Err(Error::Usage(_))), "{requested:?} was taken");
-        }
-    }
-
-    #[test]
-    fn one_thread_hands_devices_their_work_unless_others_were_asked_for() {
-        let flag = |decode_threads, prefill_threads| Requested {
-            decode_threads,
-            prefill_threads,
-            ..Requested::default()
-        };
-        let (alone, asked) = (Source::AllLayersOnDevices, Source::Flag);
-        let cases = [
-            (flag(None, None), (1, alone), (1, alone)),
-            // One number counts for both phases.
-            (flag(Some(3), None), (3, asked), (3, asked)),
-            (flag(None, Some(2)), (1, alone), (2, asked)),
-        ];
-        for (requested, decode, prefill) in cases {
-            let mut settings = Settings::resolve(&requested, &live(4)).expect("valid");
-            settings.dispatch_alone();
-            let is = |threads: &Setting<u32>| (threads.value, threads.source);
-            assert_eq!((is(&settings.decode_threads), is(&settings.prefill_threads)), (decode, prefill));
-        }
-        let policy = Requested { policy: Some(Policy::Max), ..Requested::default() };
-        let mut settings = Settings::resolve(&policy, &live(4)).expect("valid");
-        settings.dispatch_alone();
-        assert_eq!((settings.decode_threads.value, settings.decode_threads.source), (4, Source::LiveHost));
-        let tuned = flag(Some(2), Some(4));
-        let settings = Settings::resolve_tuned(&Requested::default(), Some(&tuned), &live(4));
-        let mut settings = settings.expect("valid");
-        settings.dispatch_alone();
-        assert_eq!(settings.decode_threads.source, Source::TuningRecord);
-    }
-
-    #[test]
-    fn what_the_profile_wants_counts_before_the_default_alone() {
-        let mut build: build_info::BuildInfo =
-            serde_json::from_slice(include_bytes!("../../fixtures/builds/cuda-4060ti.json"))
-                .expect("a record");
-        let of = |build: &build_info::BuildInfo, flags: &Requested, tuned: Option<&Requested>| {
-            let live = Live { build: Some(("build_info.json".into(), build.clone())), ..live(4) };
-            Settings::resolve_tuned(flags, tuned, &live).expect("valid")
-        };
-        let none = Requested::default();
-        // Without the table, as older records are: as before there was one.
-        let older = of(&build, &none, None);
-        assert_eq!((older.gpu_layers.value, older.gpu_layers.source), (GpuLayers::Auto, Source::Default));
-        assert_eq!(older.require_gpu.value, RequireGpu::Yes);
-
-        build.runtime = build_info::Runtime {
-            gpu_layers: Some(Layers::All),
-            n_cpu_moe: Some(Layers::Some(3)),
-            kv_offload: Some(false),
-            op_offload: Some(false),
-            flash_attention: Some(build_info::runtime::FlashAttention::Off),
-            cuda_graphs: Some(false),
-            cuda_fusion: Some(false),
-        };
-        let profile = of(&build, &none, None);
-        let explained = profile.explain();
-        for (name, value) in [
-            ("gpu-layers", "all"),
-            ("n-cpu-moe", "3"),
-            ("kv-offload", "off"),
-            ("op-offload", "off"),
-            ("flash-attn", "off"),
-            ("cuda-graphs", "off"),
-            ("cuda-fusion", "off"),
-        ] {
-            let line = explained.iter().find(|line| line.name == name).expect("a line");
-            assert_eq!((line.value.as_str(), line.source), (value, Source::BuildInfo), "{name}");
-        }
-
-        let tuned = Requested { flash_attention: Some(FlashAttention::On), ..Requested::default() };
-        let settings = of(&build, &none, Some(&tuned));
-        let is = |setting: &Setting<FlashAttention>| (setting.value, setting.source);
-        assert_eq!(is(&settings.flash_attention), (FlashAttention::On, Source::TuningRecord));
-        let flags = Requested {
-            flash_attention: Some(FlashAttention::Auto),
-            gpu_layers: Some(GpuLayers::Some(5)),
-            kv_offload: Some(true),
-            ..Requested::default()
-        };
-        let settings = of(&build, &flags, Some(&tuned));
-        assert_eq!(is(&settings.flash_attention), (FlashAttention::Auto, Source::Flag));
-        assert_eq!(
-            (settings.gpu_layers.value, settings.gpu_layers.source),
-            (GpuLayers::Some(5), Source::Flag)
-        );
-        assert_eq!((settings.kv_offload.value, settings.kv_offload.source), (true, Source::Flag));
-        assert_eq!(settings.op_offload.source, Source::BuildInfo);
-        // What was asked for is an error without a device, what a profile wants is not.
-        assert!(profile.offload().is_default && !settings.offload().is_default);
-
-        // A quantised V cache takes flash attention.
-        let flags = Requested { type_v: Some(KvType::Q8_0), ..Requested::default() };
-        let settings = of(&build, &flags, None);
-        assert_eq!(is(&settings.flash_attention), (FlashAttention::Auto, Source::Default));
-        assert_eq!(
-            (settings.gpu_layers.value, settings.gpu_layers.source),
-            (GpuLayers::All, Source::BuildInfo)
-        );
-        assert!(
-            settings.warnings.iter().any(|why| why.contains("this build's profile")),
-            "{:?}",
-            settings.warnings
-        );
-
-        build.runtime.gpu_layers = Some(Layers::Some(0));
-        assert_eq!(of(&build, &none, None).require_gpu.value, RequireGpu::No);
-    }
-
-    #[test]
-    fn every_setting_is_explained() {
-        let settings = Settings::resolve(&Requested::default(), &live(2)).expect("valid");
-        let names: Vec<&str> = settings.explain().iter().map(|line| line.name).collect();
-        assert_eq!(names.len(), 40);
-        assert!(names.contains(&"threads-batch") && names.contains(&"seed"), "{names:?}");
     }
 }

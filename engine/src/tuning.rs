@@ -63,7 +63,8 @@ pub fn look_up(
     if let Some(digest) = variant.digest(16) {
         shape.quantisation = format!("{} with LoRA {digest}", shape.quantisation);
     }
-    let entry = match record.lookup(&build_of(live), &CpuKey::of(host), &shape, objective) {
+    let defaults = live.defaults().cloned().unwrap_or_default();
+    let entry = match record.lookup(&build_of(live), &defaults, &CpuKey::of(host), &shape, objective) {
         Ok(entry) => entry,
         Err(Miss::Model) if objective.is_none() => return found,
         Err(miss) => {
@@ -260,7 +261,13 @@ pub fn key_of(path: &Path, objective: &str, live: &Live) -> Result<Key> {
         ));
     };
     let model = shape_of(path)?;
-    Ok(Key { build: build_of(live), cpu: CpuKey::of(host), model, objective: objective.to_string() })
+    Ok(Key {
+        build: build_of(live),
+        defaults: live.defaults().cloned().unwrap_or_default(),
+        cpu: CpuKey::of(host),
+        model,
+        objective: objective.to_string(),
+    })
 }
 
 /// The shape of the model at `path`, from its header.

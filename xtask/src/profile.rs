@@ -6,15 +6,15 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use build_info::switches::{Allocator, Switches};
-use build_info::{Glibc, Runtime};
+use build_info::{Defaults, Glibc};
 use serde::{Deserialize, Serialize};
 
 use crate::exit;
 
 mod alias;
+mod defaults;
 mod glibc;
 mod overrides;
-mod runtime;
 
 pub use overrides::Override;
 
@@ -68,7 +68,7 @@ pub struct Profile {
     /// Further definitions for CMake.
     pub definitions: BTreeMap<String, String>,
     /// What the program does by default when it runs.
-    pub runtime: Runtime,
+    pub defaults: Defaults,
 }
 
 macro_rules! choice {
@@ -269,8 +269,8 @@ struct File {
     reproducible: Option<bool>,
     #[serde(default)]
     definitions: BTreeMap<String, String>,
-    #[serde(default, deserialize_with = "runtime::read")]
-    runtime: Runtime,
+    #[serde(default, deserialize_with = "defaults::read")]
+    defaults: Defaults,
 }
 
 /// Names of the profiles in `folder` that can be built.
@@ -398,7 +398,7 @@ fn resolve(name: String, description: String, files: &[File]) -> Result<Profile>
         cargo_profile: resolve!(cargo_profile),
         reproducible: resolve!(reproducible),
         definitions: files.iter().rev().flat_map(|file| file.definitions.clone()).collect(),
-        runtime: files.iter().fold(Runtime::default(), |own, file| own.or(&file.runtime)),
+        defaults: files.iter().fold(Defaults::default(), |own, file| own.or(&file.defaults)),
         file: name.clone(),
         sets: Vec::new(),
         alias: None,
@@ -462,26 +462,26 @@ mod tests {
         let definitions: Vec<_> = profile.definitions.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         assert_eq!(definitions, [("A", "x"), ("B", "base")]);
         assert_eq!(names(folder.path()).unwrap(), ["x"]);
-        assert!(profile.runtime.is_empty());
+        assert!(profile.defaults.is_empty());
     }
 
     #[test]
     fn a_table_of_defaults_is_inherited_key_by_key() {
         let gpu =
-            "inherits = \"base\"\ndescription = \"x\"\n[runtime]\ngpu_layers = \"all\"\nkv_offload = true";
+            "inherits = \"base\"\ndescription = \"x\"\n[defaults]\ngpu_layers = \"all\"\nkv_offload = true";
         let folder = folder(&[
             ("base", BASE),
             ("gpu", gpu),
             (
                 "cpu",
-                "inherits = \"gpu\"\ndescription = \"x\"\n[runtime]\ngpu_layers = 0\nflash_attention = \"off\"",
+                "inherits = \"gpu\"\ndescription = \"x\"\n[defaults]\ngpu_layers = 0\nflash_attention = \"off\"",
             ),
         ]);
-        let of = |name: &str| load(folder.path(), name).unwrap().runtime.to_string();
+        let of = |name: &str| load(folder.path(), name).unwrap().defaults.to_string();
         assert_eq!(of("gpu"), "gpu_layers all, kv_offload on");
         assert_eq!(of("cpu"), "gpu_layers 0, kv_offload on, flash_attention off");
         assert_eq!(
-            of("cpu+runtime.gpu_layers:12+runtime.flash_attention:auto"),
+            of("cpu+defaults.gpu_layers:12+defaults.flash_attention:auto"),
             "gpu_layers 12, kv_offload on, flash_attention auto"
         );
     }
@@ -495,9 +495,9 @@ mod tests {
             ("ring", "inherits = \"gnir\"\ndescription = \"x\""),
             ("gnir", "inherits = \"ring\"\ndescription = \"x\""),
             ("orphan", "description = \"x\""),
-            ("layers", "inherits = \"base\"\ndescription = \"x\"\n[runtime]\ngpu_layers = \"most\""),
-            ("mode", "inherits = \"base\"\ndescription = \"x\"\n[runtime]\nflash_attention = \"yes\""),
-            ("key", "inherits = \"base\"\ndescription = \"x\"\n[runtime]\nngl = 3"),
+            ("layers", "inherits = \"base\"\ndescription = \"x\"\n[defaults]\ngpu_layers = \"most\""),
+            ("mode", "inherits = \"base\"\ndescription = \"x\"\n[defaults]\nflash_attention = \"yes\""),
+            ("key", "inherits = \"base\"\ndescription = \"x\"\n[defaults]\nngl = 3"),
         ]);
         let cases = [
             ("typo", "unknown field `issa`"),
@@ -506,10 +506,13 @@ mod tests {
             ("orphan", "set `isa`"),
             (
                 "layers",
-                "`runtime.gpu_layers`: \"most\" is no number of layers: use 0 or more, \"all\" or \"auto\"",
+                "`defaults.gpu_layers`: \"most\" is no number of layers: use 0 or more, \"all\" or \"auto\"",
             ),
-            ("mode", "`runtime.flash_attention`: unknown variant `yes`, expected one of `auto`, `on`, `off`"),
-            ("key", "`runtime` has no key `ngl`: there are gpu_layers, n_cpu_moe"),
+            (
+                "mode",
+                "`defaults.flash_attention`: unknown variant `yes`, expected one of `auto`, `on`, `off`",
+            ),
+            ("key", "`defaults` has no key `ngl`: there are gpu_layers, n_cpu_moe"),
             ("absent", "there are gnir, key, layers, mode, orphan, ring, typo, value"),
             ("../base", "no build profile \"../base\""),
         ];

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-use build_info::Runtime;
+use build_info::Defaults;
 use llama_sys as sys;
 
 use super::owned;
@@ -80,16 +80,16 @@ const CUDA: [&str; 2] = ["GGML_CUDA_DISABLE_GRAPHS", "GGML_CUDA_DISABLE_FUSION"]
 
 /// What they say as the process began; a later call tells the same, whatever [`switch_cuda`] made of them. A 0 turns on: ggml
 /// has no word for that with graphs.
-pub fn cuda_variables() -> Runtime {
-    static AT_START: OnceLock<Runtime> = OnceLock::new();
+pub fn cuda_variables() -> Defaults {
+    static AT_START: OnceLock<Defaults> = OnceLock::new();
     let read = || {
         let [graphs, fusion] = CUDA.map(|name| std::env::var(name).ok());
         let is_zero = |value: &str| value.trim().parse() == Ok(0_i64);
         let is_number = |value: &str| value.trim().parse::<i64>().is_ok_and(|number| number != 0);
-        Runtime {
+        Defaults {
             cuda_graphs: graphs.map(|value| is_zero(&value)),
             cuda_fusion: fusion.map(|value| !is_number(&value)),
-            ..Runtime::default()
+            ..Defaults::default()
         }
     };
     AT_START.get_or_init(read).clone()
@@ -98,7 +98,7 @@ pub fn cuda_variables() -> Runtime {
 /// Sets those that `wanted` turns off and `said`, the user's, says nothing of, and takes away a first one that says 0. ggml looks
 /// at them once, at the first graph. For a command at its start: nothing but the thread that waits for signals may run beside
 /// it, so programs that use the engine as a library set these variables themselves.
-pub fn switch_cuda(wanted: &Runtime, said: &Runtime) {
+pub fn switch_cuda(wanted: &Defaults, said: &Defaults) {
     let [graphs, fusion] = CUDA;
     let turn_off = |name: &str| {
         // SAFETY: nothing else reads the environment at the same time, as the caller has to see to.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use build_info::runtime::Layers;
+use build_info::defaults::Layers;
 
 /// How many layers of a model go to devices, counted from the last one; the output counts as one more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! The driver, against a machine with planted speeds and a clock of its own.
 
+use build_info::Defaults;
 use build_info::tuning::ModelShape;
 
 use super::space::Change;
@@ -143,7 +144,13 @@ fn task(objective: &str, stages: Vec<Stage>) -> Task {
         weights: Bytes::mib(900),
     };
     Task {
-        key: Key { build: "b".to_string(), cpu: cpu(None), model, objective: objective.to_string() },
+        key: Key {
+            build: "b".to_string(),
+            defaults: Defaults::default(),
+            cpu: cpu(None),
+            model,
+            objective: objective.to_string(),
+        },
         objective: objective.parse().expect("known"),
         budget: Duration::from_secs(180),
         ceiling: None,

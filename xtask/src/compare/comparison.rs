@@ -1,6 +1,6 @@
 //! A finished comparison: what is written to raw files, printed, and published in docs/results.
 
-use build_info::{BuildInfo, Bytes, Sha256};
+use build_info::{BuildInfo, Bytes, Defaults, Sha256};
 use serde::{Deserialize, Serialize};
 
 use super::contest::Shape;
@@ -74,6 +74,9 @@ pub struct Contender {
     /// Of its record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan_hash: Option<Sha256>,
+    /// What its profile wants of its program, of which nothing is in the plan's hash.
+    #[serde(default, skip_serializing_if = "Defaults::is_empty")]
+    pub defaults: Defaults,
     /// C++ compiler and its version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compiler: Option<String>,
@@ -136,6 +139,7 @@ impl Contender {
             profile: record.map(|record| record.profile.clone()),
             source: record.map(|record| format!("{} {}", record.source.origin, record.source.version)),
             plan_hash: record.map(|record| record.plan_hash.clone()),
+            defaults: record.map(|record| record.defaults.clone()).unwrap_or_default(),
             compiler: record.map(|record| record.compiler.clone()),
         }
     }

@@ -8,13 +8,13 @@ pub mod choose;
 pub mod codegen;
 mod cross;
 pub mod cuda;
+mod defaults;
 mod definitions;
 pub mod isa;
 pub mod lto;
 pub mod march;
 mod places;
 mod print;
-mod runtime;
 mod switches;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -27,7 +27,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use build_info::record::{Source, Tool};
 use build_info::switches::Switches;
-use build_info::{Host, Runtime, Sha256};
+use build_info::{Defaults, Host, Sha256};
 use serde::{Deserialize, Serialize};
 use toolchain::{BlasLibrary, Compiler, Libclang, Rustc, Toolchain};
 
@@ -101,8 +101,8 @@ pub struct Plan {
     pub reproducible: bool,
     /// What the engine does by default. Nothing of it is compiled: it only goes into the record, so it is not part of the
     /// hash, and a build that is there gets a new record in place of being made again.
-    #[serde(default, skip_serializing_if = "Runtime::is_empty")]
-    pub runtime: Runtime,
+    #[serde(default, skip_serializing_if = "Defaults::is_empty")]
+    pub defaults: Defaults,
     /// Things a person should know. Not part of the hash.
     #[serde(skip)]
     pub notes: Vec<String>,
@@ -127,7 +127,7 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
     let switches = switches::that_apply(profile, &tools.aim, &mut notes)?;
     let of_switches = switches::plan(profile, &switches, &tools, toolchain, &mut notes)?;
     let cuda = cuda::plan(profile, host, &tools, toolchain, &mut notes)?;
-    let runtime = runtime::plan(profile, cuda.as_ref())?;
+    let defaults = defaults::plan(profile, cuda.as_ref())?;
     let definitions = definitions::definitions(profile, &switches, source, &tools, &isa, &lto, cuda.as_ref());
     Ok(Plan {
         profile: profile.name.clone(),
@@ -159,7 +159,7 @@ pub fn plan(host: &Host, profile: &Profile, source: &Source, toolchain: &Toolcha
             .collect(),
         isa,
         reproducible: profile.reproducible,
-        runtime,
+        defaults,
         compiler: tools.compiler,
         zig: tools.zig,
         linker: tools.linker,
@@ -234,7 +234,7 @@ impl Plan {
 
     /// SHA-256 over the plan as JSON. Names the build folder: another plan is another folder.
     pub fn hash(&self) -> Sha256 {
-        let compiled = Plan { runtime: Runtime::default(), ..self.clone() };
+        let compiled = Plan { defaults: Defaults::default(), ..self.clone() };
         // Maps are ordered and nothing in a plan has a float or a custom serialiser that could fail.
         crate::fs::digest(&serde_json::to_vec(&compiled).unwrap_or_default())
     }

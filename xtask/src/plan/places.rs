@@ -15,9 +15,9 @@ impl Plan {
         places.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
         let mut value = serde_json::to_value(self).unwrap_or_default();
         rename(&mut value, &places);
-        // Not compiled, see `Plan::runtime`: whoever takes the build writes its own.
+        // Not compiled, see `Plan::defaults`: whoever takes the build writes its own.
         if let Some(plan) = value.as_object_mut() {
-            plan.remove("runtime");
+            plan.remove("defaults");
         }
         // The base is the rest of this plan, by a hash over places; gcc's counts are named by the profile.
         if let Some(variant) = value.get_mut("variant").and_then(Value::as_object_mut) {
@@ -108,7 +108,7 @@ mod tests {
 
         // What the engine does by default is in no program.
         let mut defaults = plan.clone();
-        defaults.runtime.op_offload = Some(false);
+        defaults.defaults.op_offload = Some(false);
         assert_eq!(defaults.without_places(Path::new("/home/a/anneal")), here);
 
         // The same tools elsewhere, in another checkout.

@@ -98,8 +98,8 @@ impl fmt::Display for Plan {
             on(self.switches.huge_pages),
             on(self.switches.fast_math)
         )?;
-        if !self.runtime.is_empty() {
-            writeln!(f, "  runtime    {}", wrap(&self.runtime.to_string(), 13, 100))?;
+        if !self.defaults.is_empty() {
+            writeln!(f, "  defaults   {}", wrap(&self.defaults.to_string(), 13, 100))?;
         }
         writeln!(f, "  cmake")?;
         for flag in self.cmake_flags() {

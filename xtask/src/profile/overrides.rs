@@ -156,7 +156,7 @@ mod tests {
             "extra_flags=-fno-plt,-mprefer-vector-width=512",
             "definitions.GGML_X=1",
             "build_type=RelWithDebInfo",
-            "runtime.flash_attention=off",
+            "defaults.flash_attention=off",
         ];
         let profile = load_with(&profiles(), "native", &sets(&texts)).unwrap();
         assert_eq!(profile.threading, Threading::Openmp);
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(profile.switches.extra_flags, ["-fno-plt", "-mprefer-vector-width=512"]);
         assert_eq!(profile.definitions["GGML_X"], "1");
         assert_eq!(profile.build_type, "RelWithDebInfo");
-        assert_eq!(profile.runtime.to_string(), "flash_attention off");
+        assert_eq!(profile.defaults.to_string(), "flash_attention off");
         let list = load_with(&profiles(), "native", &sets(&[r#"extra_flags=["-a", "-b"]"#])).unwrap();
         assert_eq!(list.switches.extra_flags, ["-a", "-b"]);
     }
@@ -199,8 +199,8 @@ mod tests {
             ("treading=openmp", "unknown field `treading`"),
             ("threading=opnmp", "unknown variant `opnmp`"),
             ("repack=maybe", "expected a boolean"),
-            ("runtime.gpu_layers=most", "use 0 or more, \"all\" or \"auto\""),
-            ("runtime.ngl=3", "no key `ngl`"),
+            ("defaults.gpu_layers=most", "use 0 or more, \"all\" or \"auto\""),
+            ("defaults.ngl=3", "no key `ngl`"),
             ("description=x", "belongs to the file"),
             ("inherits=portable", "belongs to the file"),
         ];

@@ -53,18 +53,24 @@ fn capital(words: &str) -> String {
 
 fn builds(comparison: &Comparison) -> Table {
     let said = |text: &Option<String>| text.clone().unwrap_or_default();
+    // What only profiles for GPUs have is no column of the others' tables.
+    let are_told = comparison.builds.iter().any(|build| !build.defaults.is_empty());
     let row = |(number, build): (usize, &crate::compare::comparison::Contender)| {
-        vec![
+        let mut row = vec![
             build.name.clone(),
             if number == 0 { "baseline" } else { "" }.to_string(),
             said(&build.profile),
             said(&build.source),
             said(&build.compiler),
             build.plan_hash.as_ref().map_or(String::new(), |hash| hash.short().to_string()),
-        ]
+        ];
+        row.extend(are_told.then(|| build.defaults.to_string()));
+        row
     };
+    let mut header = vec!["build", "", "profile", "source", "compiler", "plan"];
+    header.extend(are_told.then_some("defaults"));
     Table {
-        header: ["build", "", "profile", "source", "compiler", "plan"].map(str::to_string).to_vec(),
+        header: header.into_iter().map(str::to_string).collect(),
         rows: comparison.builds.iter().enumerate().map(row).collect(),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use build_info::Runtime;
+use build_info::Defaults;
 
 use super::Build;
 use crate::plan::{CudaPlan, Plan};
@@ -66,11 +66,11 @@ pub struct Manner {
 /// How the engine of `plan` is run while it is built: as its record will say, which is not there yet, whatever that of an earlier
 /// build beside it says. A GPU is not needed where a program for GPUs is made; where there is one, the program takes it.
 pub fn manner(plan: &Plan) -> Manner {
-    plan.cuda.as_ref().map(|_| of_defaults(&plan.runtime)).unwrap_or_default()
+    plan.cuda.as_ref().map(|_| of_defaults(&plan.defaults)).unwrap_or_default()
 }
 
-fn of_defaults(runtime: &Runtime) -> Manner {
-    let Runtime { kv_offload, op_offload, cuda_graphs, cuda_fusion, .. } = *runtime;
+fn of_defaults(defaults: &Defaults) -> Manner {
+    let Defaults { kv_offload, op_offload, cuda_graphs, cuda_fusion, .. } = *defaults;
     let flag = |wanted: Option<bool>, on, off| if wanted.unwrap_or(true) { on } else { off };
     let variable = |name: &str, wanted: Option<bool>| {
         (wanted == Some(false)).then(|| (name.to_string(), Some("1".to_string())))
@@ -105,14 +105,14 @@ mod tests {
 
     #[test]
     fn the_engine_is_run_as_the_record_will_say_and_needs_no_gpu() {
-        let plain = of_defaults(&Runtime::default());
+        let plain = of_defaults(&Defaults::default());
         assert_eq!(plain.flags, ["--require-gpu=no", "--gpu-layers=auto", "--kv-offload", "--op-offload"]);
         assert!(plain.variables.is_empty());
-        let other = of_defaults(&Runtime {
+        let other = of_defaults(&Defaults {
             kv_offload: Some(false),
             cuda_graphs: Some(true),
             cuda_fusion: Some(false),
-            ..Runtime::default()
+            ..Defaults::default()
         });
         assert!(other.flags.contains(&"--no-kv-offload") && other.flags.contains(&"--op-offload"));
         let names: Vec<&str> = other.variables.keys().map(String::as_str).collect();

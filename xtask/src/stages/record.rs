@@ -56,7 +56,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         blas: blas::verify(build)?,
         cuda: plan.cuda.as_ref().map(cuda),
         threading: if openmp { Threading::Openmp } else { Threading::Threadpool },
-        runtime: plan.runtime.clone(),
+        defaults: plan.defaults.clone(),
         lto: plan.lto.mode.to_string(),
         base_plan: plan.variant.as_ref().map(|variant| variant.base.clone()),
         pgo: None,
@@ -79,13 +79,13 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
 /// Puts the run-time defaults of `plan` into the record of the finished build in `folder`, which was made of this plan or from
 /// it: nothing of them is compiled, so a profile that wants others takes no other program.
 pub fn renew_defaults(folder: &Folder, info: &mut BuildInfo, plan: &Plan) -> Result<()> {
-    if info.runtime == plan.runtime {
+    if info.defaults == plan.defaults {
         return Ok(());
     }
-    info.runtime = plan.runtime.clone();
+    info.defaults = plan.defaults.clone();
     // What BOLT makes of this build later begins with the plan that lies there.
     if let Ok(own) = Plan::read(folder.path(), &info.plan_hash) {
-        folder.write_plan(&Plan { runtime: plan.runtime.clone(), ..own })?;
+        folder.write_plan(&Plan { defaults: plan.defaults.clone(), ..own })?;
     }
     folder.write_record(info)
 }
@@ -211,10 +211,10 @@ mod tests {
         assert!(!folder.build_info().exists(), "nothing is written where nothing changes");
 
         let mut other = plan.clone();
-        other.runtime.op_offload = Some(false);
+        other.defaults.op_offload = Some(false);
         assert_eq!((other.hash(), other.folder_name()), (plan.hash(), plan.folder_name()));
         renew_defaults(&folder, &mut info, &other).unwrap();
-        assert_eq!(BuildInfo::read(&folder.build_info()).unwrap().runtime, other.runtime);
-        assert_eq!(Plan::read(folder.path(), &plan.hash()).unwrap().runtime, other.runtime);
+        assert_eq!(BuildInfo::read(&folder.build_info()).unwrap().defaults, other.defaults);
+        assert_eq!(Plan::read(folder.path(), &plan.hash()).unwrap().defaults, other.defaults);
     }
 }

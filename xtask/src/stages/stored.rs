@@ -134,7 +134,7 @@ impl Build<'_> {
             threads,
             host,
             cmake_flags: self.plan.cmake_flags(),
-            runtime: self.plan.runtime.clone(),
+            defaults: self.plan.defaults.clone(),
             stages: times,
             smoke: smoke::result(self),
             notes: self.plan.notes.clone(),

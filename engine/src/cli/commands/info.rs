@@ -272,9 +272,9 @@ fn text(
             lines.push(("compiler", build.compiler.clone()));
             lines.push(("made with", optimisations(&build.lto, build.pgo.as_ref(), build.bolt.is_some())));
             lines.push(("source", format!("{} {}", build.source.origin, build.source.version)));
-            if !build.runtime.is_empty() {
+            if !build.defaults.is_empty() {
                 // What counts, and over what, `--explain` tells.
-                lines.push(("defaults", build.runtime.to_string()));
+                lines.push(("defaults", build.defaults.to_string()));
             }
             lines.push(("record", path.display().to_string()));
         }

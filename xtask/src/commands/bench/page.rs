@@ -78,8 +78,9 @@ fn comparison_detail(comparison: &Comparison) -> String {
     text.push_str("\n\n");
     for build in builds {
         let plan = build.plan_hash.as_ref().map(|hash| format!("plan {}", hash.short()));
+        let defaults = Some(build.defaults.to_string()).filter(|defaults| !defaults.is_empty());
         let known: Vec<String> =
-            [build.source.clone(), build.compiler.clone(), plan].into_iter().flatten().collect();
+            [build.source.clone(), build.compiler.clone(), plan, defaults].into_iter().flatten().collect();
         writeln!(text, "- `{}`: {}", build.name, known.join(", ")).unwrap();
     }
     text

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use build_info::BuildInfo;
-use build_info::runtime::Layers;
+use build_info::defaults::Layers;
 
 use crate::compare::Provenance;
 use crate::gpu_check::archive::Contents;
@@ -85,8 +85,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let options = Options {
         // As the engine has it: a build whose defaults leave everything on the CPU asks for none.
         promises_gpu: build
-            .is_some_and(|build| build.cuda.is_some() && build.runtime.gpu_layers != Some(Layers::Some(0))),
-        graphs: build.is_none_or(|build| build.runtime.cuda_graphs != Some(false)),
+            .is_some_and(|build| build.cuda.is_some() && build.defaults.gpu_layers != Some(Layers::Some(0))),
+        graphs: build.is_none_or(|build| build.defaults.cuda_graphs != Some(false)),
         engine,
         llama_bench: places.llama_bench,
         sizes: if args.allow_cpu { Sizes::REHEARSAL } else { Sizes::FULL },

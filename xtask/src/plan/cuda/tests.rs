@@ -1,4 +1,4 @@
-use build_info::Runtime;
+use build_info::Defaults;
 use build_info::host::Gpu as Card;
 use toolchain::CompilerKind;
 
@@ -197,45 +197,45 @@ fn builds_without_gpus_have_nothing_of_it_and_refuse_its_keys() {
 fn what_a_variant_does_at_run_time_is_in_its_plan_and_makes_no_other_build() {
     let toolchain = reference_toolchain("x86_64").unwrap();
     let of = |name: &str| plan_of(&profile(name), &machine(&[RTX_4060_TI]), &toolchain).unwrap();
-    let layers = |name: &str| of(name).runtime.gpu_layers.unwrap().to_string();
+    let layers = |name: &str| of(name).defaults.gpu_layers.unwrap().to_string();
     let expected = ["all", "all", "all", "auto", "auto", "0"];
     assert_eq!(VARIANTS.map(layers), expected, "docs/src/guide/cuda.md has them in a table");
     let dense = of("cuda-dense");
     for name in VARIANTS {
         // They differ in nothing else, as the page says.
-        let runtime = Runtime { gpu_layers: dense.runtime.gpu_layers, ..of(name).runtime };
-        assert_eq!(runtime, dense.runtime, "{name}");
+        let defaults = Defaults { gpu_layers: dense.defaults.gpu_layers, ..of(name).defaults };
+        assert_eq!(defaults, dense.defaults, "{name}");
     }
     let mut other = dense.clone();
-    other.runtime = Runtime::default();
+    other.defaults = Defaults::default();
     assert_eq!(other.hash(), dense.hash());
     let json = serde_json::to_value(&dense).unwrap();
-    assert_eq!(json["runtime"]["gpu_layers"], "all");
-    assert_eq!(serde_json::from_value::<Plan>(json).unwrap().runtime, dense.runtime);
+    assert_eq!(json["defaults"]["gpu_layers"], "all");
+    assert_eq!(serde_json::from_value::<Plan>(json).unwrap().defaults, dense.defaults);
     let native = serde_json::to_value(of("native")).unwrap();
-    assert_eq!(native.get("runtime"), None);
+    assert_eq!(native.get("defaults"), None);
 }
 
 #[test]
 fn defaults_that_a_build_cannot_obey_are_refused() {
     let toolchain = reference_toolchain("x86_64").unwrap();
     let cases = [
-        ("native+runtime.gpu_layers:all", Some("`runtime.gpu_layers = all` takes `gpu = \"cuda\"`")),
-        ("native+runtime.gpu_layers:3", Some("give --gpu-layers beside --rpc")),
-        ("native+runtime.cuda_graphs:false", Some("take `gpu = \"cuda\"`")),
+        ("native+defaults.gpu_layers:all", Some("`defaults.gpu_layers = all` takes `gpu = \"cuda\"`")),
+        ("native+defaults.gpu_layers:3", Some("give --gpu-layers beside --rpc")),
+        ("native+defaults.cuda_graphs:false", Some("take `gpu = \"cuda\"`")),
         (
-            "native+rpc:false+runtime.kv_offload:false",
-            Some("`runtime.kv_offload` takes `gpu = \"cuda\"`, or `rpc = true`"),
+            "native+rpc:false+defaults.kv_offload:false",
+            Some("`defaults.kv_offload` takes `gpu = \"cuda\"`, or `rpc = true`"),
         ),
-        ("native+runtime.kv_offload:false", None),
-        ("native+runtime.gpu_layers:0+runtime.flash_attention:off", None),
-        ("cuda-trimmed+runtime.flash_attention:on", Some("the GPU has no kernel for it")),
-        ("cuda-dense+runtime.flash_attention:on+runtime.cuda_fusion:false", None),
+        ("native+defaults.kv_offload:false", None),
+        ("native+defaults.gpu_layers:0+defaults.flash_attention:off", None),
+        ("cuda-trimmed+defaults.flash_attention:on", Some("the GPU has no kernel for it")),
+        ("cuda-dense+defaults.flash_attention:on+defaults.cuda_fusion:false", None),
     ];
     for (keys, words) in cases {
         let plan = plan_of(&profile(keys), &machine(&[H200]), &toolchain);
         match words {
-            None => assert!(!plan.unwrap().runtime.is_empty(), "{keys}"),
+            None => assert!(!plan.unwrap().defaults.is_empty(), "{keys}"),
             Some(words) => {
                 let error = plan.unwrap_err();
                 assert!(exit::code_of(&error) == 2 && error.to_string().contains(words), "{keys}: {error:#}");

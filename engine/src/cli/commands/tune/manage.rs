@@ -78,7 +78,8 @@ pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
 fn not_used(entry: &Entry, live: &Live) -> Option<Miss> {
     let cpu = CpuKey::of(live.host.as_ref()?);
     let record = TuningRecord { entries: vec![entry.clone()], ..TuningRecord::default() };
-    record.lookup(&tuning::build_of(live), &cpu, &entry.key.model, None).err()
+    let defaults = live.defaults().cloned().unwrap_or_default();
+    record.lookup(&tuning::build_of(live), &defaults, &cpu, &entry.key.model, None).err()
 }
 
 /// Forgets `entries`, and the progress of a tuning of the same.

@@ -5,10 +5,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The table `[runtime]` of a build profile. What is absent is left to the engine.
+/// The table `[defaults]` of a build profile. What is absent is left to the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Runtime {
+pub struct Defaults {
     /// Layers on devices beside the CPU, from the last one on (`n_gpu_layers`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_layers: Option<Layers>,
@@ -32,7 +32,7 @@ pub struct Runtime {
     pub cuda_fusion: Option<bool>,
 }
 
-impl Runtime {
+impl Defaults {
     /// What can be set.
     pub const KEYS: [&str; 7] = [
         "gpu_layers",
@@ -64,7 +64,7 @@ impl Runtime {
     }
 }
 
-impl fmt::Display for Runtime {
+impl fmt::Display for Defaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let on = |on: bool| if on { "on" } else { "off" }.to_string();
         let values = [
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_first_that_says_something_counts_and_every_key_is_shown() {
-        let all = Runtime {
+        let all = Defaults {
             gpu_layers: Some(Layers::Some(7)),
             n_cpu_moe: Some(Layers::All),
             kv_offload: Some(false),
@@ -202,33 +202,38 @@ mod tests {
             cuda_graphs: Some(false),
             cuda_fusion: Some(true),
         };
-        let own = Runtime { gpu_layers: Some(Layers::Auto), ..Runtime::default() };
-        assert_eq!(own.or(&all), Runtime { gpu_layers: Some(Layers::Auto), ..all.clone() });
-        assert_eq!(Runtime::default().or(&all), all);
+        let own = Defaults { gpu_layers: Some(Layers::Auto), ..Defaults::default() };
+        assert_eq!(own.or(&all), Defaults { gpu_layers: Some(Layers::Auto), ..all.clone() });
+        assert_eq!(Defaults::default().or(&all), all);
         assert_eq!(
             all.to_string(),
             "gpu_layers 7, n_cpu_moe all, kv_offload off, op_offload on, flash_attention off, cuda_graphs off, cuda_fusion on"
         );
         assert_eq!(own.to_string(), "gpu_layers auto");
-        assert!(Runtime::default().is_empty() && !own.is_empty());
+        assert!(Defaults::default().is_empty() && !own.is_empty());
         let keys = serde_json::to_value(&all).expect("JSON");
         let keys = keys.as_object().expect("a table");
-        assert!(keys.len() == Runtime::KEYS.len() && Runtime::KEYS.iter().all(|key| keys.contains_key(*key)));
+        assert!(
+            keys.len() == Defaults::KEYS.len() && Defaults::KEYS.iter().all(|key| keys.contains_key(*key))
+        );
     }
 
     #[test]
     fn a_record_without_the_table_is_read_and_one_with_it_comes_back() {
         let older = include_bytes!("../../fixtures/builds/cuda-4060ti.json");
         let mut build = BuildInfo::parse(older, Path::new("older")).expect("an older record");
-        assert!(build.runtime.is_empty());
+        assert!(build.defaults.is_empty());
         let text = serde_json::to_string(&build).expect("JSON");
-        assert!(!text.contains("\"runtime\""), "{text}");
-        build.runtime.gpu_layers = Some(Layers::All);
+        assert!(!text.contains("\"defaults\""), "{text}");
+        build.defaults.gpu_layers = Some(Layers::All);
         let text = serde_json::to_vec(&build).expect("JSON");
         assert_eq!(BuildInfo::parse(&text, Path::new("newer")).expect("a record"), build);
+        // As 1.6 called it.
+        let older = String::from_utf8(text.clone()).expect("UTF-8").replace("\"defaults\"", "\"runtime\"");
+        assert_eq!(BuildInfo::parse(older.as_bytes(), Path::new("1.6")).expect("a record"), build);
         // A later minor version may know more.
         let mut more: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-        more["runtime"]["later"] = true.into();
+        more["defaults"]["later"] = true.into();
         let more = serde_json::to_vec(&more).expect("JSON");
         assert_eq!(BuildInfo::parse(&more, Path::new("later")).expect("a record"), build);
     }

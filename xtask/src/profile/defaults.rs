@@ -1,0 +1,26 @@
+//! The table `[defaults]` of a profile: its keys are those of the record, where unknown ones are another version's; here
+//! they are mistakes.
+
+use build_info::Defaults;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+
+/// Reads the table.
+pub(super) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Defaults, D::Error> {
+    let table = toml::Table::deserialize(deserializer)?;
+    if let Some(unknown) = table.keys().find(|key| !Defaults::KEYS.contains(&key.as_str())) {
+        return Err(D::Error::custom(format!(
+            "`defaults` has no key `{unknown}`: there are {}",
+            Defaults::KEYS.join(", ")
+        )));
+    }
+    // Key by key, so that the error names it: that of a table alone would not.
+    let mut all = Defaults::default();
+    for (key, value) in table {
+        let one = toml::Table::from_iter([(key.clone(), value)]);
+        let one = Defaults::deserialize(one)
+            .map_err(|error| D::Error::custom(format!("`defaults.{key}`: {}", error.message().trim())))?;
+        all = all.or(&one);
+    }
+    Ok(all)
+}
