@@ -21,6 +21,8 @@ pub struct DeviceCode {
     pub kind: DeviceCodeKind,
     /// Compute capability times ten: 90 is 9.0.
     pub architecture: u32,
+    /// Which cards beside that one it is for.
+    pub target: DeviceTarget,
     /// Bytes in the file.
     pub stored: u64,
     /// Bytes once unpacked.
@@ -34,6 +36,39 @@ pub enum DeviceCodeKind {
     Ptx,
     /// A binary, for cards of this major number from this one on.
     Binary,
+}
+
+/// What of an architecture a piece of code takes for granted (CUDA programming guide, "Feature set compiler targets").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DeviceTarget {
+    /// What all later ones have as well: `sm_90`.
+    Baseline,
+    /// What later ones of its family have: `sm_100f`.
+    Family,
+    /// What no other has: `sm_120a`.
+    Architecture,
+}
+
+impl DeviceTarget {
+    /// By the flags of an entry: compared in what nvcc 13.5 makes for `sm_90`, `sm_90a`, `sm_120`, `sm_120a`, `sm_120f` and of
+    /// their PTX.
+    fn of(flags: u64) -> Self {
+        const ARCHITECTURE: u64 = 1 << 20;
+        const FAMILY: u64 = 1 << 21;
+        match flags {
+            flags if flags & ARCHITECTURE != 0 => Self::Architecture,
+            flags if flags & FAMILY != 0 => Self::Family,
+            _ => Self::Baseline,
+        }
+    }
+
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Baseline => "",
+            Self::Family => "f",
+            Self::Architecture => "a",
+        }
+    }
 }
 
 impl DeviceCode {
@@ -51,11 +86,11 @@ impl DeviceCode {
         Ok(found)
     }
 
-    /// As NVIDIA's tools spell it: `sm_90`, `compute_90`.
+    /// As NVIDIA's tools spell it: `sm_90`, `compute_90`, `sm_120a`.
     pub fn name(&self) -> String {
         match self.kind {
-            DeviceCodeKind::Ptx => format!("compute_{}", self.architecture),
-            DeviceCodeKind::Binary => format!("sm_{}", self.architecture),
+            DeviceCodeKind::Ptx => format!("compute_{}{}", self.architecture, self.target.suffix()),
+            DeviceCodeKind::Binary => format!("sm_{}{}", self.architecture, self.target.suffix()),
         }
     }
 }
@@ -111,8 +146,8 @@ fn entries(mut data: &[u8], found: &mut Vec<DeviceCode>) -> Option<()> {
         let (compressed, unpacked) = (u64::from(u32_at(data, 16)?), u64_at(data, 56)?);
         let stored = if compressed == 0 { padded } else { compressed };
         let unpacked = if unpacked == 0 { padded } else { unpacked };
-        let architecture = u32_at(data, 28)?;
-        found.extend(kind.map(|kind| DeviceCode { kind, architecture, stored, unpacked }));
+        let (architecture, target) = (u32_at(data, 28)?, DeviceTarget::of(u64_at(data, 40)?));
+        found.extend(kind.map(|kind| DeviceCode { kind, architecture, target, stored, unpacked }));
         let end = header.checked_add(usize::try_from(padded).ok()?)?;
         data = data.get(end..)?;
     }
@@ -148,6 +183,13 @@ mod tests {
         bytes
     }
 
+    /// An entry with its flags as nvcc 13.5 writes them.
+    fn flagged(kind: u16, architecture: u32, flags: u64) -> Vec<u8> {
+        let mut bytes = entry(kind, architecture, 0, 8, 0);
+        bytes[40..48].copy_from_slice(&flags.to_le_bytes());
+        bytes
+    }
+
     fn container(entries: &[Vec<u8>]) -> Vec<u8> {
         let body = entries.concat();
         let mut bytes = MAGIC.to_le_bytes().to_vec();
@@ -174,6 +216,22 @@ mod tests {
         assert_eq!(sizes, [(100, 4000), (800, 800), (33, 900)]);
         assert_eq!(read(&[]), Some(vec![]));
         assert_eq!(read(&[0; 64]), Some(vec![]));
+    }
+
+    #[test]
+    fn code_for_one_architecture_or_its_family_is_told_from_what_later_ones_take() {
+        let section = container(&[
+            flagged(2, 90, 0x11),
+            flagged(2, 90, 0x10_0011),
+            flagged(2, 120, 0x0110_0011),
+            flagged(2, 120, 0x0120_0011),
+            flagged(2, 120, 0x0100_0011),
+            flagged(1, 120, 0x10_8011),
+            flagged(1, 120, 0x8011),
+        ]);
+        let names: Vec<String> = read(&section).unwrap().iter().map(DeviceCode::name).collect();
+        let expected = ["sm_90", "sm_90a", "sm_120a", "sm_120f", "sm_120", "compute_120a", "compute_120"];
+        assert_eq!(names, expected);
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod program;
 pub mod rules;
 
 pub use ceiling::Ceiling;
-pub use device::{DeviceCode, DeviceCodeKind};
+pub use device::{DeviceCode, DeviceCodeKind, DeviceTarget};
 pub use dynamic::Dynamic;
 pub use error::Error;
 pub use feature::{Feature, Level};

@@ -59,12 +59,12 @@ impl Cuda {
             known = true;
             // As CMake: without a suffix both.
             let (has_code, has_ptx) = (!architecture.ends_with("-virtual"), !architecture.ends_with("-real"));
-            // `90a` and `100f` name features that only that architecture has.
-            let name = architecture.trim_end_matches("-real").trim_end_matches("-virtual");
-            let is_particular = name.ends_with(['a', 'f']);
-            let runs = match is_particular {
-                true => number == gpu,
-                false => (has_code && number / 10 == major && number <= gpu) || (has_ptx && number <= gpu),
+            // `90a` is for that one alone, `100f` for its family: the same major, from this minor on (CUDA programming guide,
+            // "Feature set compiler targets").
+            let runs = match suffix(architecture) {
+                "a" => number == gpu,
+                "f" => number / 10 == major && number <= gpu,
+                _ => (has_code && number / 10 == major && number <= gpu) || (has_ptx && number <= gpu),
             };
             if runs {
                 return Some(true);
@@ -88,13 +88,19 @@ pub fn capability(architecture: &str) -> Option<u32> {
     architecture.split('-').next()?.trim_end_matches(['a', 'f']).parse().ok()
 }
 
+/// `a` of `90a-real`, `f` of `100f`, and nothing of a plain one.
+fn suffix(architecture: &str) -> &str {
+    let name = architecture.split('-').next().unwrap_or_default();
+    name.trim_start_matches(|character: char| character.is_ascii_digit())
+}
+
 /// The code that comes of `architectures`, which are spelled as CMake takes them, as NVIDIA's tools spell it: `sm_89` is a
-/// binary, `compute_120` PTX.
+/// binary, `compute_90` PTX.
 pub fn codes(architectures: &[String]) -> Vec<String> {
     let of = |name: &String| {
-        let digits = capability(name).map_or(String::new(), |capability| capability.to_string());
-        let binary = (!name.ends_with("-virtual")).then(|| format!("sm_{digits}"));
-        let ptx = (!name.ends_with("-real")).then(|| format!("compute_{digits}"));
+        let number = name.split('-').next().unwrap_or_default();
+        let binary = (!name.ends_with("-virtual")).then(|| format!("sm_{number}"));
+        let ptx = (!name.ends_with("-real")).then(|| format!("compute_{number}"));
         binary.into_iter().chain(ptx)
     };
     architectures.iter().flat_map(of).collect()
@@ -107,7 +113,7 @@ mod tests {
     #[test]
     fn a_binary_ptx_or_both_come_of_an_architecture() {
         let names = ["89-real", "90", "120a-virtual"].map(str::to_string);
-        assert_eq!(codes(&names), ["sm_89", "sm_90", "compute_90", "compute_120"]);
+        assert_eq!(codes(&names), ["sm_89", "sm_90", "compute_90", "compute_120a"]);
     }
 
     fn cuda(architectures: &[&str]) -> Cuda {
@@ -123,7 +129,7 @@ mod tests {
     fn code_runs_within_its_major_and_ptx_from_its_architecture_on() {
         /// Architectures, compute capability, whether they run there.
         type Case = (&'static [&'static str], (u32, u32), Option<bool>);
-        let cases: [Case; 12] = [
+        let cases: [Case; 16] = [
             (&["89-real"], (8, 9), Some(true)),
             (&["86-real"], (8, 9), Some(true)),
             (&["89-real"], (8, 6), Some(false)),
@@ -134,6 +140,10 @@ mod tests {
             (&["89-virtual"], (6, 1), Some(false)),
             (&["90a-real"], (9, 0), Some(true)),
             (&["90a"], (12, 0), Some(false)),
+            (&["120a-real"], (12, 1), Some(false)),
+            (&["100f-real"], (10, 3), Some(true)),
+            (&["100f-real"], (12, 0), Some(false)),
+            (&["103f-real"], (10, 0), Some(false)),
             (&["native"], (9, 0), None),
             (&[], (9, 0), None),
         ];

@@ -39,8 +39,10 @@ pub(crate) use clock::{ThreadClock, strftime_now, thread_time};
 pub use collector::Collector;
 pub use context::Context;
 pub(crate) use device::DeviceAsked;
-pub use devices::{Device, DeviceKind, MAX_DEVICES, copy_bandwidths, devices, rpc_version};
-pub(crate) use devices::{add_worker, serve_devices, watch_clients};
+pub use devices::{
+    Device, DeviceKind, MAX_DEVICES, copy_bandwidths, devices, faults, missing_cublas, rpc_version, usable,
+};
+pub(crate) use devices::{add_worker, made_for, serve_devices, watch_clients};
 pub use embedding::Embedding;
 pub(crate) use embedding::Threads;
 pub use graphs::{CudaGraphs, Graphs, cuda_graphs};

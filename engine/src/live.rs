@@ -51,7 +51,12 @@ impl Live {
         }
         if let Some(path) = Live::record_path() {
             match BuildInfo::read(&path) {
-                Ok(build) => live.build = Some((path, build)),
+                Ok(build) => {
+                    if let Some(cuda) = &build.cuda {
+                        ffi::made_for(cuda);
+                    }
+                    live.build = Some((path, build));
+                }
                 Err(error) => {
                     live.warnings.push(format!("{error}; going on with what the live host tells"));
                 }

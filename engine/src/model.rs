@@ -50,6 +50,7 @@ pub(crate) fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Sea
     // Before minutes of loading.
     gpu::require_device(path, settings, live)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
+    gpu::warn_of_cublas(&parts, &placed, settings, live);
     let plan = plan(&parts, path, settings, live, &placed, seats);
     let (placed, options) = match &plan {
         Some(plan) => {

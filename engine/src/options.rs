@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::error::Error;
 use crate::offload::Offload;
 
 macro_rules! choice {
@@ -90,6 +91,35 @@ choice! {
     On = "on",
     /// Never.
     Off = "off",
+}
+
+choice! {
+    /// How the thread that waits for an NVIDIA GPU does that.
+    CudaWait, "way to wait for a GPU", Auto:
+    /// As CUDA chooses: without a pause where there are fewer GPUs in use than CPUs.
+    Auto = "auto",
+    /// Without a pause: a core is busy as long as the GPU is.
+    Spin = "spin",
+    /// Asleep until the GPU interrupts, which takes some microseconds longer.
+    Block = "block",
+}
+
+impl CudaWait {
+    /// The variable of the environment: CUDA is told before anything is computed, for the whole process.
+    pub const VARIABLE: &'static str = "ANNEAL_CUDA_WAIT";
+
+    /// What it asks for; an empty one is none.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where it cannot be meant.
+    pub fn of_environment() -> crate::error::Result<Option<Self>> {
+        Self::read(std::env::var(Self::VARIABLE).ok().as_deref())
+    }
+
+    fn read(value: Option<&str>) -> crate::error::Result<Option<Self>> {
+        let value = value.map(str::trim).filter(|value| !value.is_empty());
+        value.map(str::parse).transpose().map_err(|why| Error::Usage(format!("{}: {why}", Self::VARIABLE)))
+    }
 }
 
 choice! {
@@ -263,6 +293,17 @@ pub struct ContextOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_way_to_wait_is_read_and_what_is_none_is_wrong_usage() {
+        let read = |value| CudaWait::read(value).map_err(|why| why.to_string());
+        assert_eq!(
+            (read(None), read(Some(" ")), read(Some("block"))),
+            (Ok(None), Ok(None), Ok(Some(CudaWait::Block)))
+        );
+        let why = read(Some("yield")).expect_err("no way to wait");
+        assert!(why.contains("ANNEAL_CUDA_WAIT") && why.contains("auto, spin, block"), "{why}");
+    }
 
     #[test]
     fn names_are_read_back() {

@@ -23,8 +23,8 @@ use crate::kernels;
 use crate::live::{Blas, Live};
 use crate::offload::{CpuMoe, DEFAULT_FIT_TARGET, Devices, GpuLayers, Offload, TensorSplit, Workers};
 use crate::options::{
-    Affinity, DeviceSampling, FlashAttention, KvType, LoadMode, ModelOptions, RequireGpu, SplitLayout,
-    SplitMode,
+    Affinity, CudaWait, DeviceSampling, FlashAttention, KvType, LoadMode, ModelOptions, RequireGpu,
+    SplitLayout, SplitMode,
 };
 use crate::sampling::SamplingOptions;
 use crate::variant::Variant;
@@ -224,6 +224,8 @@ pub struct Settings {
     pub cuda_graphs: Option<Setting<bool>>,
     /// Whether it makes one kernel of several operations there; none as well.
     pub cuda_fusion: Option<Setting<bool>>,
+    /// How the thread that waits for a GPU does that; none as well.
+    pub cuda_wait: Option<Setting<CudaWait>>,
     /// The most likely token, always.
     pub greedy: Setting<bool>,
     /// Temperature.
@@ -292,6 +294,9 @@ impl Settings {
             let setting = Setting::new(true, Source::Default).or_profile(switch(&build.defaults));
             Some(setting.unless(switch(&live.variables)))
         };
+        let wait = CudaWait::of_environment()?;
+        let cuda_wait = live.build.as_ref().filter(|(_, build)| build.cuda.is_some());
+        let cuda_wait = cuda_wait.map(|_| Setting::new(CudaWait::default(), Source::Default).unless(wait));
         Ok(Settings {
             warnings,
             policy: threads.policy,
@@ -335,6 +340,7 @@ impl Settings {
             require_gpu: profile::require_gpu(requested, &wanted, live),
             cuda_graphs: of_cuda(|defaults| defaults.cuda_graphs),
             cuda_fusion: of_cuda(|defaults| defaults.cuda_fusion),
+            cuda_wait,
             greedy: Setting::or_default(requested.greedy, false),
             // The sampling defaults of llama.cpp's tools.
             temperature: Setting::or_default(requested.temperature, 0.8),

@@ -1,13 +1,17 @@
 //! Devices: what there is to compute on, on this machine and at workers.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use build_info::Bytes;
+use build_info::device::Cuda;
 use llama_sys as sys;
 
 use super::system::start_all;
 use super::{Message, owned};
 use crate::error::{Error, Result};
+use crate::options::CudaWait;
 
 /// Most devices that a model can be on; `llama_max_devices`.
 pub const MAX_DEVICES: usize = 16;
@@ -54,8 +58,26 @@ impl Device {
         self.backend == "RPC"
     }
 
-    /// Its memory, all and free; `None` where it does not tell. A GPU's driver and a worker are asked.
+    /// Why this process cannot compute on it; nothing where it can. llama.cpp finds a card that it lists to be taken by another
+    /// process, full, or of an architecture that the program has no code for only when the model is loaded or computes, and ends
+    /// the process then. CUDA is asked once, which makes its context on the card: some hundred MiB, and as many milliseconds.
+    pub fn fault(&self) -> Option<String> {
+        static FOUND: Mutex<BTreeMap<usize, Option<String>>> = Mutex::new(BTreeMap::new());
+        let ordinal = self.ordinal()?;
+        let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+        found.entry(self.index).or_insert_with(|| open(ordinal)).clone()
+    }
+
+    /// Its place among NVIDIA's cards, as ggml counts them; nothing of another device.
+    fn ordinal(&self) -> Option<i32> {
+        self.name.strip_prefix("CUDA").filter(|_| self.backend == "CUDA")?.parse().ok()
+    }
+
+    /// Its memory, all and free; `None` where it does not tell, or cannot be used. A GPU's driver and a worker are asked.
     pub fn memory(&self) -> Option<(Bytes, Bytes)> {
+        if self.fault().is_some() {
+            return None;
+        }
         let (mut free, mut total) = (0, 0);
         // SAFETY: the index is one of the list, which only grows.
         unsafe { sys::ggml_backend_dev_memory(self.raw(), &mut free, &mut total) };
@@ -68,6 +90,43 @@ impl Device {
     }
 }
 
+/// What the program was compiled for, by its record: [`Device::fault`] holds a card against it.
+static MADE_FOR: OnceLock<Cuda> = OnceLock::new();
+
+/// Says once what the program was compiled for.
+pub(crate) fn made_for(cuda: &Cuda) {
+    MADE_FOR.get_or_init(|| cuda.clone());
+}
+
+/// Makes CUDA's context on the card `ordinal`; why it cannot be used.
+fn open(ordinal: i32) -> Option<String> {
+    let wait = match CudaWait::of_environment() {
+        Ok(Some(CudaWait::Spin)) => sys::ANNEAL_CUDA_WAIT_SPIN,
+        Ok(Some(CudaWait::Block)) => sys::ANNEAL_CUDA_WAIT_BLOCK,
+        // What cannot be meant was told of where settings were resolved.
+        Ok(Some(CudaWait::Auto) | None) | Err(_) => sys::ANNEAL_CUDA_WAIT_AUTO,
+    };
+    let mut capability = 0;
+    let mut message = Message::new();
+    let (err, err_size) = message.parts();
+    // SAFETY: writes a number, and at most the given size; both outlive the call.
+    let opened = unsafe { sys::anneal_cuda_open(ordinal, wait, &mut capability, err, err_size) };
+    match opened {
+        true => foreign(MADE_FOR.get(), capability.unsigned_abs()),
+        false => Some(message.text()),
+    }
+}
+
+/// Why a program that was `made` so does not run on a card of compute capability `capability`, times ten; 0 is not known.
+fn foreign(made: Option<&Cuda>, capability: u32) -> Option<String> {
+    let (major, minor) = (capability / 10, capability % 10);
+    let made = made.filter(|made| capability > 0 && made.runs_on((major, minor)) == Some(false))?;
+    Some(format!(
+        "it has compute capability {major}.{minor}, and this build holds code for {} alone",
+        made.architectures.join(", ")
+    ))
+}
+
 /// Bytes that are copied at a time to see how fast a card's memory is, and how often: more than any cache holds, and
 /// milliseconds of work.
 const COPIED: usize = 512 << 20;
@@ -76,10 +135,10 @@ const COPIES: i32 = 20;
 /// Bytes that each of NVIDIA's cards reads and writes in a second where it copies from its own memory to its own memory; those
 /// that have no room for it are left out.
 pub fn copy_bandwidths() -> Vec<(String, f64)> {
-    let cards = devices().into_iter().filter(|device| device.backend == "CUDA");
-    let measured = cards.zip(0..).map(|(card, ordinal)| {
+    let cards = usable(devices()).into_iter();
+    let measured = cards.filter_map(|card| Some((card.ordinal()?, card.name))).map(|(ordinal, name)| {
         // SAFETY: takes numbers; memory on the card is its own.
-        (card.name, unsafe { sys::anneal_copy_bandwidth(ordinal, COPIED, COPIES) })
+        (name, unsafe { sys::anneal_copy_bandwidth(ordinal, COPIED, COPIES) })
     });
     measured.filter(|(_, bandwidth)| *bandwidth > 0.0).collect()
 }
@@ -105,6 +164,29 @@ pub fn devices() -> Vec<Device> {
                 }
             })
             .collect()
+    }
+}
+
+/// Those of `devices` that this process can compute on.
+pub fn usable(mut devices: Vec<Device>) -> Vec<Device> {
+    devices.retain(|device| device.fault().is_none());
+    devices
+}
+
+/// Why those of this machine that were looked at cannot be used, each with its name.
+pub fn faults() -> Vec<String> {
+    let told = |device: Device| Some(format!("{}: {}", device.name, device.fault()?));
+    devices().into_iter().filter_map(told).collect()
+}
+
+/// Why there is no cuBLAS, which a build for NVIDIA's GPUs loads when it first multiplies matrices that are not quantised.
+pub fn missing_cublas() -> Option<String> {
+    let mut message = Message::new();
+    let (err, err_size) = message.parts();
+    // SAFETY: writes at most the given size, which outlives the call.
+    match unsafe { sys::anneal_cublas(err, err_size) } {
+        true => None,
+        false => Some(message.text()),
     }
 }
 
@@ -161,4 +243,39 @@ pub(crate) fn serve_devices(endpoint: &str, threads: u32, devices: &[Device]) ->
         sys::anneal_rpc_serve(text.as_ptr(), threads as usize, raw.as_mut_ptr(), raw.len(), err, err_size);
     }
     Err(failed(message.text()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_that_the_program_has_no_code_for_is_told() {
+        let made = Cuda {
+            toolkit: "13.5".to_string(),
+            architectures: vec!["89-real".to_string()],
+            cublas: "lazy".to_string(),
+            mul_mat: "auto".to_string(),
+        };
+        let found = foreign(Some(&made), 61).expect("a reason");
+        assert!(found.contains("6.1") && found.contains("89-real"), "{found}");
+        assert_eq!(foreign(Some(&made), 89), None);
+        // What is not known is nobody's fault.
+        assert_eq!((foreign(Some(&made), 0), foreign(None, 61)), (None, None));
+    }
+
+    #[test]
+    fn only_nvidias_cards_are_asked() {
+        let device = |name: &str, backend: &str| Device {
+            index: 0,
+            name: name.to_string(),
+            description: String::new(),
+            backend: backend.to_string(),
+            kind: DeviceKind::Gpu,
+            shares_memory: false,
+        };
+        assert_eq!(device("CUDA11", "CUDA").ordinal(), Some(11));
+        assert_eq!((device("RPC0", "RPC").ordinal(), device("CUDA0", "RPC").ordinal()), (None, None));
+        assert_eq!(device("RPC0", "RPC").fault(), None);
+    }
 }

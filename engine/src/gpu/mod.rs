@@ -9,14 +9,17 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
+use build_info::words::printable;
 use build_info::{Bytes, promised_device};
+use gguf::{GgmlType, GgufFile};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::ffi::{self, DeviceKind, Model};
 use crate::fit::Plan;
 use crate::live::Live;
-use crate::options::RequireGpu;
+use crate::offload::{Devices, Placed};
+use crate::options::{FlashAttention, RequireGpu};
 use crate::placement;
 use crate::serve::embed::is_causal;
 use crate::settings::{Settings, Source};
@@ -57,7 +60,12 @@ pub(crate) fn require_device(path: &Path, settings: &Settings, live: &Live) -> R
     }
     let promised = live.build.as_ref().and_then(|(_, build)| promised_device(build));
     let devices = ffi::devices().into_iter().filter(|device| device.kind == DeviceKind::Gpu);
-    let devices: Vec<_> = devices.collect();
+    // Others are not asked for, and CUDA would make a context on them.
+    let devices = devices.filter(|device| match &settings.devices.value {
+        Devices::Named(names) => names.iter().any(|name| device.name.eq_ignore_ascii_case(name)),
+        Devices::Auto | Devices::None => true,
+    });
+    let devices = ffi::usable(devices.collect());
     if !devices.is_empty() {
         // A worker's, say, is a device as well; that the own one is missing would go unnoticed.
         if promised.is_some() && !devices.iter().any(|device| device.backend == "CUDA") {
@@ -133,6 +141,40 @@ pub(crate) fn require(model: &Arc<Model>, settings: &Settings, live: &Live) -> R
     let reasons = faults.into_iter().map(|fault| Reason::new(fault.what, fault.mend)).collect();
     let leave = "--require-gpu takes it in part there, --require-gpu=no leaves it to the CPU";
     Err(refusal(&what, reasons, leave))
+}
+
+/// Says, before the model of `parts` is loaded, that cuBLAS is not here where its prompts will take it: ggml ends the process when
+/// it first multiplies with it.
+pub(crate) fn warn_of_cublas(parts: &[&GgufFile], placed: &Placed, settings: &Settings, live: &Live) {
+    let is_here = placed.takers.iter().any(|device| device.backend == "CUDA");
+    let cuda = live.build.as_ref().and_then(|(_, build)| build.cuda.as_ref());
+    let (Some(cuda), true, true) = (cuda, is_here, placed.is_offloaded()) else { return };
+    let Some(what) = takes_cublas(parts, settings.flash_attention.value, &cuda.mul_mat) else { return };
+    if let Some(why) = ffi::missing_cublas() {
+        crate::log::warn(&format!(
+            "cuBLAS is not here ({why}), and {what} take it: a prompt of more than a few tokens will end the program. Install it \
+             (package nvidia-cublas of pip, or libcublas of NVIDIA's packages) and name its folder in LD_LIBRARY_PATH"
+        ));
+    }
+}
+
+/// What of the model in `parts` is multiplied by cuBLAS where there are many tokens: see `ggml_cuda_mul_mat` of ggml-cuda.cu.
+fn takes_cublas(parts: &[&GgufFile], flash_attention: FlashAttention, mul_mat: &str) -> Option<String> {
+    if mul_mat == "cublas" {
+        return Some("this build's matrices".to_string());
+    }
+    if flash_attention == FlashAttention::Off {
+        return Some("the products of attention without flash attention (-fa off)".to_string());
+    }
+    let mut tensors = parts.iter().flat_map(|part| part.tensors());
+    let first = tensors.find(|tensor| is_float_product(&tensor.name, &tensor.dims, tensor.kind))?;
+    Some(format!("matrices that are not quantised ({} is {})", printable(&first.name), first.kind))
+}
+
+/// Whether states are multiplied with a tensor, and it is not quantised. Embeddings are looked up; those that serve as the output
+/// as well are quantised where all else is.
+fn is_float_product(name: &str, dims: &[u64], kind: GgmlType) -> bool {
+    dims.get(1).is_some_and(|rows| *rows > 1) && !name.contains("_embd") && !kind.is_quantised()
 }
 
 /// Who wants a GPU, after "and".

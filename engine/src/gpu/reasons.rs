@@ -22,6 +22,8 @@ pub struct Evidence {
     pub backends: Vec<String>,
     /// What they said at their start.
     pub log: Vec<String>,
+    /// Why devices that they list cannot be used.
+    pub faults: Vec<String>,
     /// What NVIDIA's driver tells.
     pub driver: Driver,
     /// What is to be said of it, each with its mend: among them what `CUDA_VISIBLE_DEVICES` hides.
@@ -31,7 +33,12 @@ pub struct Evidence {
 impl Evidence {
     /// What this machine tells. The driver is asked, which can take seconds.
     pub fn gather(live: &Live) -> Self {
-        Self { backends: ffi::backends(), log: ffi::device_log(), ..Self::of(live, &host::Root::live()) }
+        Self {
+            backends: ffi::backends(),
+            log: ffi::device_log(),
+            faults: ffi::faults(),
+            ..Self::of(live, &host::Root::live())
+        }
     }
 
     /// What the record of the build and the machine behind `root` tell.
@@ -88,7 +95,7 @@ impl std::error::Error for Reason {
 }
 
 /// What CUDA's runtime says (`cudaGetErrorString`), and what mends it.
-const SAID: [(&str, &str); 9] = [
+const SAID: [(&str, &str); 11] = [
     (
         "driver version is insufficient",
         "the driver is older than this build's toolkit, or there is none: `nvidia-smi` shows the newest CUDA that it knows",
@@ -102,6 +109,15 @@ const SAID: [(&str, &str); 9] = [
         "busy or unavailable",
         "another process has the GPU for itself, or nobody may compute on it: `nvidia-smi` shows who, and `sudo nvidia-smi \
          -c 0` lets several share it",
+    ),
+    (
+        "holds code for",
+        "`anneal info` names the card's architecture: build for it with `cargo xtask build-cuda --cuda-arch …`",
+    ),
+    (
+        "unsupported toolchain",
+        "the driver is too old to translate this build's PTX: update it, or build a binary for the card with `cargo xtask \
+         build-cuda`",
     ),
     ("out of memory", "others take the GPU's memory: `nvidia-smi` shows who; end them, or wait"),
     (
@@ -159,6 +175,10 @@ pub fn reasons(evidence: &Evidence) -> Vec<Reason> {
     reasons.extend(evidence.warnings.iter().map(|warning| Reason::new(warning.as_str(), "")));
     for card in &driver.cards {
         reasons.extend(of_card(card, evidence.cuda.as_ref()));
+    }
+    for fault in &evidence.faults {
+        let known = SAID.iter().find(|(words, _)| fault.contains(words));
+        reasons.push(Reason::new(fault.as_str(), known.map_or("", |(_, mend)| mend)));
     }
     for line in &evidence.log {
         // CUDA's runtime without a driver calls it too old; what is said above is truer.

@@ -7,7 +7,7 @@ use nvml::fake::Fake;
 use super::reasons::{Evidence, Reason, reasons};
 use crate::live::Live;
 use crate::offload::{Devices, GpuLayers};
-use crate::options::RequireGpu;
+use crate::options::{FlashAttention, RequireGpu};
 use crate::settings::{Requested, Settings, Source};
 
 const CARD: &str = "device\n name NVIDIA GeForce RTX 4060 Ti\n uuid GPU-aa\n capability 8 9\n total 16380\n";
@@ -137,6 +137,53 @@ fn a_build_without_cuda_says_so_and_names_the_card() {
     let [only] = &found[..] else { panic!("{found:?}") };
     let text = only.to_string();
     assert!(text.contains("CPU alone") && text.contains("4060 Ti") && text.contains("build-cuda"), "{text}");
+}
+
+#[test]
+fn a_device_that_is_listed_and_cannot_be_used_is_told_of_with_its_mend() {
+    let machine = Machine::new(Some(&format!("driver 580.95.05\ncuda 13000\n{CARD}")));
+    let cases = [
+        ("CUDA0: CUDA-capable device(s) is/are busy or unavailable", "-c 0"),
+        ("CUDA0: out of memory", "end them, or wait"),
+        ("CUDA0: it has compute capability 6.1, and this build holds code for 89-real alone", "--cuda-arch"),
+        ("CUDA0: the provided PTX was compiled with an unsupported toolchain.", "update it"),
+    ];
+    for (fault, mend) in cases {
+        let evidence = Evidence { faults: vec![fault.to_string()], ..machine.evidence(None, "") };
+        let found = reasons(&evidence);
+        let [only] = &found[..] else { panic!("{found:?}") };
+        assert!(only.what == fault && only.mend.contains(mend), "{only:?}");
+    }
+}
+
+#[test]
+fn what_takes_cublas_is_seen_in_the_models_matrices() {
+    let kind = |name| gguf::GgmlType::from_name(name).expect("a type");
+    let cases = [
+        ("blk.0.attn_q.weight", &[64, 64][..], "q8_0", false),
+        ("blk.0.attn_q.weight", &[64, 64], "f16", true),
+        // The router of a mixture whose experts are quantised.
+        ("blk.0.ffn_gate_inp.weight", &[64, 8], "f32", true),
+        ("blk.0.attn_norm.weight", &[64], "f32", false),
+        ("token_embd.weight", &[64, 512], "f16", false),
+    ];
+    for (name, dims, of, expected) in cases {
+        assert_eq!(super::is_float_product(name, dims, kind(of)), expected, "{name} {of}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.gguf");
+    gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+    let file = gguf::GgufFile::open(&path).expect("a model");
+    let of =
+        |flash_attention, mul_mat| super::takes_cublas(&[&file], flash_attention, mul_mat).expect("cuBLAS");
+    let auto = FlashAttention::Auto;
+    for (found, words) in [
+        (of(auto, "auto"), "is F16"),
+        (of(FlashAttention::Off, "auto"), "-fa off"),
+        (of(auto, "cublas"), "this build's"),
+    ] {
+        assert!(found.to_lowercase().contains(&words.to_lowercase()), "{words}: {found}");
+    }
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! What becomes of what is asked for: the devices that take layers.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
 use build_info::Bytes;
 use gguf::{GgufFile, Scalar, Value};
 
@@ -7,6 +10,7 @@ use super::{CpuMoe, Devices, GpuLayers, Offload, worker};
 use crate::error::{Error, Result};
 use crate::ffi::{Device, DeviceKind, MAX_DEVICES, devices};
 use crate::kernels;
+use crate::log;
 use crate::options::SplitMode;
 use crate::settings::Settings;
 
@@ -73,7 +77,61 @@ pub fn place(offload: &Offload) -> Result<Placed> {
     let all = devices();
     let is_mine = |device: &&Device| !device.is_remote() || own_workers.contains(&device.description);
     let all: Vec<Device> = all.iter().filter(is_mine).cloned().collect();
-    choose(offload, &all, worker::any()).map_err(Error::Usage)
+    let Tried { usable, faulty } = tried(offload, all, Device::fault).map_err(Error::Usage)?;
+    tell(&faulty);
+    choose(offload, &usable, worker::any() || !faulty.is_empty()).map_err(Error::Usage)
+}
+
+/// Says what is left out; once, since a place is asked for again and again.
+fn tell(faulty: &[(Device, String)]) {
+    static TOLD: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    for (device, why) in faulty {
+        if told.insert(device.index) {
+            log::warn(&format!("{} is left out: {why}", device.name));
+        }
+    }
+}
+
+/// Devices by whether they can be used.
+#[derive(Debug, Default)]
+struct Tried {
+    usable: Vec<Device>,
+    /// Each with the reason.
+    faulty: Vec<(Device, String)>,
+}
+
+/// Those of `all` that can be used, and those that cannot, each with its `fault`. Only those that `offload` may use are tried:
+/// CUDA makes a context on each.
+fn tried(
+    offload: &Offload,
+    all: Vec<Device>,
+    fault: impl Fn(&Device) -> Option<String>,
+) -> std::result::Result<Tried, String> {
+    let may_use = |device: &Device| match &offload.devices {
+        _ if is_idle(offload) || device.kind != DeviceKind::Gpu => false,
+        Devices::None => false,
+        Devices::Auto => true,
+        Devices::Named(names) => names.iter().any(|name| device.name.eq_ignore_ascii_case(name)),
+    };
+    let mut tried = Tried::default();
+    for device in all {
+        let why = may_use(&device).then(|| fault(&device)).flatten();
+        match why {
+            None => tried.usable.push(device),
+            // What is asked for by its name is not left out unasked.
+            Some(why) if matches!(offload.devices, Devices::Named(_)) => {
+                return Err(format!("--devices {}: it cannot be used: {why}", device.name));
+            }
+            Some(why) => tried.faulty.push((device, why)),
+        }
+    }
+    Ok(tried)
+}
+
+/// Whether devices neither take a layer nor compute on the host's weights.
+fn is_idle(offload: &Offload) -> bool {
+    offload.gpu_layers.number() == 0 && !offload.op_offload
 }
 
 /// The same among `all`, which are those that this model may use; `exact` where there are others that it may not.
@@ -120,8 +178,7 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
             "{taking} devices: llama.cpp takes {MAX_DEVICES} at most; choose some with --devices"
         ));
     }
-    // A device that neither takes a layer nor computes on the host's weights does nothing.
-    let idle = offload.gpu_layers.number() == 0 && !offload.op_offload;
+    let idle = is_idle(offload);
     let takers = if idle { Vec::new() } else { takers };
     let as_llama = offload.devices == Devices::Auto && !exact && !idle;
     Ok(Placed {
@@ -295,6 +352,32 @@ mod tests {
         // Neither a layer nor an operation: the weights may be repacked.
         let idle = Offload { gpu_layers: GpuLayers::Some(0), op_offload: false, ..Offload::default() };
         assert_eq!(choose(&idle, &machine(), false).expect("valid").list.as_ref().map(Vec::len), Some(0));
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_used_is_left_out_and_one_that_was_named_is_refused() {
+        let busy = |device: &Device| (device.name == "CUDA0").then(|| "busy or unavailable".to_string());
+        let Tried { usable, faulty } = tried(&Offload::default(), machine(), busy).expect("others");
+        let left: Vec<&str> = usable.iter().map(|device| device.name.as_str()).collect();
+        assert_eq!(left, ["CUDA1", "CPU", "RPC0"]);
+        assert_eq!(faulty.len(), 1);
+        let named = |name: &str| Offload { devices: named(&[name]), ..Offload::default() };
+        let refused = tried(&named("cuda0"), machine(), busy).expect_err("a fault");
+        assert_eq!(refused, "--devices CUDA0: it cannot be used: busy or unavailable");
+        // Nobody makes a context on a card that is not asked for.
+        let idle = Offload { gpu_layers: GpuLayers::Some(0), op_offload: false, ..Offload::default() };
+        let none = Offload { devices: Devices::None, ..Offload::default() };
+        for (offload, asked) in [(named("CUDA1"), vec!["CUDA1"]), (idle, vec![]), (none, vec![])] {
+            let tries = std::cell::RefCell::new(Vec::new());
+            let all = tried(&offload, machine(), |device| {
+                tries.borrow_mut().push(device.name.clone());
+                None
+            });
+            assert_eq!(
+                (all.expect("all").usable.len(), tries.into_inner()),
+                (4, asked.iter().map(ToString::to_string).collect())
+            );
+        }
     }
 
     #[test]

@@ -111,6 +111,7 @@ pub fn observe_decode(model: &Arc<Model>, settings: &Settings, live: &Live) -> R
 /// The devices that came up, by name and description: `CUDA0 (NVIDIA H200)`.
 pub fn devices() -> Vec<String> {
     let devices = crate::ffi::devices().into_iter().filter(|device| device.kind == DeviceKind::Gpu);
+    let devices = crate::ffi::usable(devices.collect()).into_iter();
     devices.map(|device| format!("{} ({})", device.name, device.description)).collect()
 }
 

@@ -112,6 +112,7 @@ impl Settings {
             line("device-sampling", &self.device_sampling, self.device_sampling.value),
         ];
         lines.extend(cuda);
+        lines.extend(self.cuda_wait.iter().map(|wait| line("cuda-wait", wait, wait.value)));
         lines
     }
 }

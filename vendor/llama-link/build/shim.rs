@@ -17,6 +17,7 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
         .files([
             "csrc/shim.cpp",
             "csrc/blas.cpp",
+            "csrc/cuda_failure.cpp",
             "csrc/kernels.cpp",
             "csrc/memory.cpp",
             "csrc/placement.cpp",

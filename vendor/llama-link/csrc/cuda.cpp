@@ -9,6 +9,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <cstdio>
 #include <string>
 
 #include <dlfcn.h>
@@ -65,6 +66,52 @@ const Library & cublas() {
 
 void anneal_cuda_driver(void) {
     driver();
+}
+
+bool anneal_cuda_open(int32_t device, anneal_cuda_wait wait, int32_t * capability, char * err, size_t err_size) {
+    const auto say = [&](const char * text) {
+        if (err_size > 0) {
+            std::snprintf(err, err_size, "%s", text);
+        }
+    };
+    const auto open = [&]() -> cudaError_t {
+        int count = 0;
+        if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
+            return error;
+        }
+        // GGML_CUDA_DEVICES makes several of one: ggml_cuda_init deals them out in turns.
+        const int card  = count > 0 ? device % count : device;
+        int       major = 0, minor = 0;
+        if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) == cudaSuccess &&
+            cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, card) == cudaSuccess) {
+            *capability = 10 * major + minor;
+        }
+        if (const cudaError_t error = cudaSetDevice(card); error != cudaSuccess) {
+            return error;
+        }
+        // Before the context is there in CUDA 11, after it from 12 on, whose cudaSetDevice makes it.
+        if (wait != ANNEAL_CUDA_WAIT_AUTO) {
+            const unsigned flags =
+                wait == ANNEAL_CUDA_WAIT_BLOCK ? cudaDeviceScheduleBlockingSync : cudaDeviceScheduleSpin;
+            if (const cudaError_t error = cudaSetDeviceFlags(flags); error != cudaSuccess) {
+                return error;
+            }
+        }
+        return cudaFree(nullptr);
+    };
+    *capability             = 0;
+    const cudaError_t error = open();
+    say(error == cudaSuccess ? "" : cudaGetErrorString(error));
+    // What failed here is no failure of whoever asks next.
+    (void) cudaGetLastError();
+    return error == cudaSuccess;
+}
+
+bool anneal_cublas(char * err, size_t err_size) {
+    if (err_size > 0) {
+        std::snprintf(err, err_size, "%s", cublas().why.c_str());
+    }
+    return cublas().handle != nullptr;
 }
 
 // Bytes that one copy reads, and writes; far more than any cache of a card holds.
@@ -148,15 +195,13 @@ DRIVER(cuMemSetAccess, (CUdeviceptr address, size_t size, const CUmemAccessDesc 
        (address, size, access, count))
 DRIVER(cuMemUnmap, (CUdeviceptr address, size_t size), (address, size))
 
-// ggml ends the process with this text where a call failed.
+// ggml logs this text where a call failed, and ends the process: see explain_cuda.
 const char * cublasGetStatusString(cublasStatus_t status) {
     static const std::string missing =
         cublas().handle != nullptr
             ? std::string()
-            : "cuBLAS is not here, and weights that are not quantised (F16, BF16, F32) take it for more than a few tokens "
-              "at a time: " + cublas().why +
-              "; install it (package nvidia-cublas of pip, or libcublas of NVIDIA's packages) and name its folder in "
-              "LD_LIBRARY_PATH, or take a quantised model";
+            : "cuBLAS is not here, and matrices that are not quantised (F16, BF16, F32), as also a mixture of experts has some, "
+              "take it for more than a few tokens at a time: " + cublas().why;
     static const auto function = cublas().find<const char *(cublasStatus_t)>("cublasGetStatusString");
     return function == nullptr ? missing.c_str() : function(status);
 }

@@ -1,5 +1,6 @@
 #include "shim.h"
 
+#include "cuda_failure.hpp"
 #include "remote.hpp"
 #include "sampler.hpp"
 
@@ -149,6 +150,17 @@ bool is_of_memory(const char * message) {
     return false;
 }
 
+// The errors that were logged last. The thread that comes here may have been stopped while another held the log.
+std::vector<std::string> last_errors() {
+    Log &                        log = the_log();
+    std::unique_lock<std::mutex> lock(log.mutex, std::try_to_lock);
+    for (int tries = 0; !lock.owns_lock() && tries < 100; ++tries) {
+        usleep(1000);
+        lock.try_lock();
+    }
+    return lock.owns_lock() ? std::vector<std::string>(log.errors.begin(), log.errors.end()) : std::vector<std::string>();
+}
+
 [[noreturn]] void give_up(const char * message) {
     // Several threads may come here at once, of several workers for one: the first tells, and ends them all.
     tell_alone();
@@ -165,6 +177,17 @@ bool is_of_memory(const char * message) {
         const size_t length = std::strcspn(said, "\n");
         std::fprintf(
             stderr, "error: %s\n  caused by: %.*s\n  %s\n", remote.what.c_str(), (int) length, said, remote.mend.c_str());
+        std::fflush(stderr);
+        _exit(1);
+    }
+    cuda_failure cuda;
+    try {
+        cuda = explain_cuda(message, last_errors());
+    } catch (...) {
+        // The same.
+    }
+    if (!cuda.what.empty()) {
+        std::fprintf(stderr, "error: the GPU could not go on: %s\n%s  %s\n", cuda.what.c_str(), cuda.where.c_str(), cuda.mend.c_str());
         std::fflush(stderr);
         _exit(1);
     }
@@ -408,6 +431,18 @@ void anneal_start(bool verbose) {
 // Otherwise cuda.cpp's.
 double anneal_copy_bandwidth(int32_t /* device */, size_t /* bytes */, int32_t /* repetitions */) {
     return -1;
+}
+
+bool anneal_cuda_open(
+    int32_t /* device */, anneal_cuda_wait /* wait */, int32_t * capability, char * err, size_t err_size) {
+    *capability = 0;
+    put(err, err_size, "");
+    return true;
+}
+
+bool anneal_cublas(char * err, size_t err_size) {
+    put(err, err_size, "");
+    return true;
 }
 #endif
 

@@ -27,6 +27,18 @@ void anneal_start(bool verbose);
 // one nothing happens.
 void anneal_cuda_driver(void);
 
+// How the thread that waits for a card does that: as CUDA chooses (it spins where there are fewer contexts than CPUs), without
+// a pause, or asleep until the card interrupts.
+enum anneal_cuda_wait { ANNEAL_CUDA_WAIT_AUTO = 0, ANNEAL_CUDA_WAIT_SPIN = 1, ANNEAL_CUDA_WAIT_BLOCK = 2 };
+
+// Sees whether this process can compute on the card `device` (by ggml's count): makes CUDA's context there, which whoever
+// computes there needs, and which waits as `wait` says. 90 in `capability` is 9.0, 0 is not told. False with CUDA's reason in
+// `err` where it cannot: ggml ends the process there. In a build for the CPU alone it can.
+bool anneal_cuda_open(int32_t device, enum anneal_cuda_wait wait, int32_t * capability, char * err, size_t err_size);
+
+// Whether cuBLAS can be loaded, else why not in `err`; true in a build for the CPU alone, which asks nothing of it.
+bool anneal_cublas(char * err, size_t err_size);
+
 // Bytes that the card `device` (by CUDA's count) reads and writes in a second where it copies `bytes` of its memory
 // `repetitions` times, by its own clock; negative where it cannot, as in a build for the CPU alone.
 double anneal_copy_bandwidth(int32_t device, size_t bytes, int32_t repetitions);

@@ -38,7 +38,7 @@ pub struct CudaPlan {
     pub root: PathBuf,
     /// Who compiles what runs on the CPU of the files that nvcc compiles.
     pub host_compiler: Compiler,
-    /// Architectures, as CMake spells them: `89-real` is a binary, `120-virtual` PTX, `120` both.
+    /// Architectures, as CMake spells them: `89-real` is a binary, `90-virtual` PTX, `90` both.
     pub architectures: Vec<String>,
     /// Who multiplies quantised weights with many tokens.
     pub mul_mat: CudaMulMat,
@@ -98,7 +98,7 @@ impl CudaPlan {
         self.codes().into_iter().chain(defines.map(str::to_string)).collect()
     }
 
-    /// The code that comes of it, as NVIDIA's tools spell it: `sm_89` is a binary, `compute_120` PTX.
+    /// The code that comes of it, as NVIDIA's tools spell it: `sm_89` is a binary, `compute_90` PTX.
     pub fn codes(&self) -> Vec<String> {
         device::codes(&self.architectures)
     }
@@ -212,21 +212,35 @@ impl Wanted {
         these.iter().filter_map(|(name, gpu)| Some((capability(name)?, gpu.as_deref())))
     }
 
-    /// As CMake is told of them. Of all, the newest has PTX beside its binary: later cards translate it when the program
-    /// starts.
+    /// As CMake is told of them. Of all, the newest whose PTX others can take has it beside its binary: later cards translate
+    /// it when the program starts.
     fn spelled(&self, cuda: &Cuda) -> Vec<String> {
         match self {
             Wanted::These(these) => these.iter().map(|(name, _)| name.clone()).collect(),
             Wanted::All => {
                 let known: Vec<u32> = ALL.into_iter().filter(|arch| cuda.compiles_for(*arch)).collect();
-                let newest = known.last().copied();
+                let newest = known.iter().copied().rfind(|arch| !is_made_particular(*arch));
                 let spell = |arch: &u32| match Some(*arch) == newest {
                     true => arch.to_string(),
-                    false => format!("{arch}-real"),
+                    false => binary(*arch),
                 };
                 known.iter().map(spell).collect()
             }
         }
+    }
+}
+
+/// Whether ggml compiles for `architecture` alone, as `120a` in place of `120`: no other card takes that, neither as a binary
+/// nor as PTX. ggml/src/ggml-cuda/CMakeLists.txt, "Replace any plain 12X".
+fn is_made_particular(architecture: u32) -> bool {
+    architecture / 10 == 12
+}
+
+/// A binary for `architecture`, as CMake spells what ggml makes of it.
+fn binary(architecture: u32) -> String {
+    match is_made_particular(architecture) {
+        true => format!("{architecture}a-real"),
+        false => format!("{architecture}-real"),
     }
 }
 
@@ -250,12 +264,25 @@ fn wanted(asked: &[String], host: &Host) -> Result<Wanted, String> {
         if capability(name).is_none() || !matches!(kind, None | Some("real" | "virtual")) {
             return Err(format!(
                 "`cuda_arch`: {name:?} is no architecture: use \"native\", \"all\", or numbers as CMake spells them, \"89\" or \
-                 \"120-virtual\""
+                 \"90-virtual\""
             ));
         }
+        let number = capability(name).unwrap_or_default();
+        let is_plain =
+            name.split('-').next().is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
         // A binary alone, unless PTX is asked for: it doubles what is compiled.
-        let full = if kind.is_some() { name.clone() } else { format!("{name}-real") };
-        these.insert((capability(name).unwrap_or_default(), full));
+        let full = match kind {
+            Some("virtual") if is_plain && is_made_particular(number) => {
+                return Err(format!(
+                    "`cuda_arch`: {name:?} would be PTX for {number} alone, since ggml compiles for {number}a: \"{number}\" is \
+                     its binary, and \"100-virtual\" PTX that it and later cards translate"
+                ));
+            }
+            None | Some("real") if is_plain => binary(number),
+            None => format!("{name}-real"),
+            Some(_) => name.clone(),
+        };
+        these.insert((number, full));
     }
     Ok(Wanted::These(these.into_iter().map(|(_, name)| (name, None)).collect()))
 }
@@ -283,9 +310,7 @@ fn natives(host: &Host) -> Result<Wanted, String> {
                 .into(),
         );
     }
-    Ok(Wanted::These(
-        these.into_iter().map(|(number, name)| (format!("{number}-real"), Some(name))).collect(),
-    ))
+    Ok(Wanted::These(these.into_iter().map(|(number, name)| (binary(number), Some(name))).collect()))
 }
 
 fn fa_quants(asked: &[String]) -> Result<Vec<String>, String> {

@@ -2,7 +2,7 @@
 //! links programs of llama.cpp's own (the engine links it with its shim, `vendor/llama-link/build`), and how the engine is run.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use build_info::Defaults;
@@ -23,17 +23,23 @@ pub fn definitions(build: &Build) -> Result<Vec<String>> {
     let Some(cuda) = build.plan.cuda.as_ref().filter(|_| has_programs(&build.plan.targets)) else {
         return Ok(Vec::new());
     };
-    let object = compile(build, cuda)?;
-    Ok(["CUDA_cublas_LIBRARY", "CUDA_cuda_driver_LIBRARY"]
-        .map(|name| format!("-D{name}={}", object.display()))
-        .to_vec())
+    Ok(in_place_of_libraries(&compile(build, cuda)?, &cuda.runtime))
+}
+
+/// What CMake takes for cuBLAS and for the driver. The `object` does for both and may be linked once alone: in place of the
+/// driver stands CUDA's `runtime`, an archive, of which nothing is taken twice.
+fn in_place_of_libraries(object: &Path, runtime: &Path) -> Vec<String> {
+    vec![
+        format!("-DCUDA_cublas_LIBRARY={}", object.display()),
+        format!("-DCUDA_cuda_driver_LIBRARY={}", runtime.display()),
+    ]
 }
 
 fn has_programs(targets: &[String]) -> bool {
     targets.iter().any(|target| target != LIBRARY_ALONE)
 }
 
-/// The object: the linker takes it as it takes a library, and needs no archiver.
+/// The object: the linker takes it as it takes an archive, and nobody has to make one.
 fn compile(build: &Build, cuda: &CudaPlan) -> Result<PathBuf> {
     let object = build.folder.path().join("cuda.o");
     let root = build.workspace.root();
@@ -101,6 +107,13 @@ mod tests {
         let targets = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
         assert!(!has_programs(&targets(&["llama"])));
         assert!(has_programs(&targets(&["llama", "mtmd", "llama-bench"])));
+    }
+
+    #[test]
+    fn no_object_is_linked_twice() {
+        let definitions = in_place_of_libraries(Path::new("/b/cuda.o"), Path::new("/t/libcudart_static.a"));
+        let objects: Vec<&String> = definitions.iter().filter(|one| one.ends_with(".o")).collect();
+        assert_eq!((definitions.len(), objects.len()), (2, 1), "{definitions:?}");
     }
 
     #[test]

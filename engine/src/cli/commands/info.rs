@@ -230,6 +230,7 @@ fn devices(live: &Live) -> Vec<Value> {
             "backend": device.backend,
             "memory_total_bytes": memory.map(|(total, _)| total),
             "memory_free_bytes": memory.map(|(_, free)| free),
+            "fault": device.fault(),
         })
     };
     crate::ffi::devices().into_iter().map(value).collect()
@@ -246,9 +247,10 @@ fn memory(device: &Device, live: &Live) -> Option<(Bytes, Bytes)> {
 /// A line for each of them.
 fn device_lines(live: &Live) -> Vec<(&'static str, String)> {
     let line = |(at, device): (usize, Device)| {
-        let memory = match memory(&device, live) {
-            Some((total, free)) => format!(", {free} of {total} free"),
-            None => String::new(),
+        let memory = match (device.fault(), memory(&device, live)) {
+            (Some(why), _) => format!(", cannot be used: {}", printable(&why)),
+            (None, Some((total, free))) => format!(", {free} of {total} free"),
+            (None, None) => String::new(),
         };
         let what = printable(&device.description);
         let text = format!("{}: {what} ({}, {}{memory})", device.name, device.kind.name(), device.backend);

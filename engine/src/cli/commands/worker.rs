@@ -103,7 +103,7 @@ fn chosen(asked: Option<&Devices>, all: Vec<Device>) -> std::result::Result<Vec<
     };
     match asked {
         None | Some(Devices::Auto) => {
-            let gpus = of(&|device| device.kind == DeviceKind::Gpu);
+            let gpus = ffi::usable(of(&|device| device.kind == DeviceKind::Gpu));
             Ok(if gpus.is_empty() { of(&cpu) } else { gpus })
         }
         Some(Devices::None) => Ok(of(&cpu)),
@@ -111,6 +111,9 @@ fn chosen(asked: Option<&Devices>, all: Vec<Device>) -> std::result::Result<Vec<
             .iter()
             .map(|name| {
                 let found = all.iter().find(|device| device.name.eq_ignore_ascii_case(name));
+                if let Some(why) = found.and_then(Device::fault) {
+                    return Err(format!("--devices {name}: it cannot be used: {why}"));
+                }
                 found.cloned().ok_or_else(|| {
                     let there: Vec<&str> = all.iter().map(|device| device.name.as_str()).collect();
                     format!("--devices {name}: there is no such device; there are {}", there.join(", "))

@@ -119,11 +119,13 @@ fn architectures_are_asked_of_the_cards_or_named() {
     let of = |arch: &[&str]| cuda_of(&with(arch), &nobody, &toolchain).unwrap().0.architectures;
     assert_eq!(of(&["89"]), ["89-real"]);
     assert_eq!(of(&["90", "86", "90"]), ["86-real", "90-real"]);
-    assert_eq!(of(&["120-virtual", "89-real"]), ["89-real", "120-virtual"]);
+    assert_eq!(of(&["100-virtual", "89-real"]), ["89-real", "100-virtual"]);
+    // As ggml makes it.
+    assert_eq!(of(&["120", "121-real", "120a-real", "100f"]), ["100f-real", "120a-real", "121a-real"]);
     // Of all, the newest has PTX beside its binary.
     assert_eq!(
         of(&["all"]),
-        ["75-real", "80-real", "86-real", "89-real", "90-real", "100-real", "103-real", "120-real", "121"]
+        ["75-real", "80-real", "86-real", "89-real", "90-real", "100-real", "103", "120a-real", "121a-real"]
     );
     let wrong: [(&[&str], &str); 5] = [
         (&["native"], "no NVIDIA GPU is seen here"),
