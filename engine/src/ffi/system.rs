@@ -69,6 +69,10 @@ pub fn ask_huge_pages(on: bool) {
 /// Turns ggml's tiled kernels off for the rest of the process. They look at the environment once, at the first matrix
 /// product, so this must come before a model is loaded.
 pub fn turn_off_tiled() {
+    // Not again with a later model, when other threads may read the environment.
+    if std::env::var(TILED).as_deref() == Ok("0") {
+        return;
+    }
     // SAFETY: at this time nothing but the thread that waits for signals runs beside this one, and it reads no
     // environment; llama.cpp's threads are made later.
     unsafe { std::env::set_var(TILED, "0") }

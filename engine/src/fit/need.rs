@@ -111,14 +111,29 @@ pub(super) fn add_up(taken: &[Taken], takers: &[Device], contexts: u32, adapters
     let mut needs: Vec<Need> = takers.iter().map(named).chain([host]).collect();
     let weights: u64 = taken.iter().map(|one| one.weights).sum();
     for one in taken {
-        let own = needs.iter().position(|need| !one.is_host && need.device == one.device);
-        let at = own.unwrap_or(takers.len());
         let adapters = (u128::from(adapters) * u128::from(one.weights)).checked_div(u128::from(weights));
-        needs[at].weights_bytes.0 += one.weights + adapters.unwrap_or(0) as u64;
-        needs[at].cache_bytes.0 += one.cache * u64::from(contexts);
-        needs[at].compute_bytes.0 += one.compute * u64::from(contexts);
+        let owners = owners(one, takers);
+        let share = |bytes: u64| bytes.div_ceil(owners.len() as u64);
+        for at in &owners {
+            needs[*at].weights_bytes.0 += share(one.weights + adapters.unwrap_or(0) as u64);
+            needs[*at].cache_bytes.0 += share(one.cache * u64::from(contexts));
+            needs[*at].compute_bytes.0 += share(one.compute * u64::from(contexts));
+        }
     }
     needs
+}
+
+/// Whose `one` is, by their places among `takers` and the host behind them. What several devices hold together, where each has a
+/// part of each layer, is called `Meta(CUDA0,CUDA1)` (ggml-backend-meta.cpp) and is taken to be shared alike.
+fn owners(one: &Taken, takers: &[Device]) -> Vec<usize> {
+    let names: Vec<&str> = match one.device.strip_prefix("Meta(").and_then(|rest| rest.strip_suffix(')')) {
+        Some(list) => list.split(',').collect(),
+        None => vec![one.device.as_str()],
+    };
+    let places =
+        takers.iter().enumerate().filter(|(_, taker)| !one.is_host && names.contains(&taker.name.as_str()));
+    let places: Vec<usize> = places.map(|(at, _)| at).collect();
+    if places.is_empty() { vec![takers.len()] } else { places }
 }
 
 /// Which device has too little room, in words; `None` where each has enough, or does not tell.

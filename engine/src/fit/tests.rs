@@ -4,6 +4,7 @@ use build_info::Bytes;
 
 use super::need::{self, Need};
 use super::{Estimate, Plan, Seats, Subject, context, search};
+use crate::ffi::{Device, DeviceKind, Taken};
 use crate::live::Live;
 use crate::offload::{CpuMoe, Offload, Placed};
 use crate::options::LoadMode;
@@ -157,6 +158,35 @@ fn a_plan_says_what_and_why() {
     for (plan, words) in cases {
         assert_eq!(plan.to_string(), words);
     }
+}
+
+#[test]
+fn what_several_devices_hold_together_is_shared_and_nobody_elses() {
+    let device = |name: &str| Device {
+        index: 0,
+        name: name.to_string(),
+        description: String::new(),
+        backend: "CUDA".to_string(),
+        kind: DeviceKind::Gpu,
+        shares_memory: false,
+    };
+    let takers = [device("CUDA1"), device("CUDA11")];
+    let taken = |device: &str, is_host, weights| Taken {
+        device: device.to_string(),
+        buffer: device.to_string(),
+        is_host,
+        weights,
+        cache: weights / 10,
+        compute: 7,
+    };
+    let all = [taken("Meta(CUDA1,CUDA11)", false, 1001), taken("CUDA11", false, 100), taken("CPU", true, 50)];
+    let needs = need::add_up(&all, &takers, 1, 0);
+    let weights: Vec<u64> = needs.iter().map(|need| need.weights_bytes.0).collect();
+    assert_eq!(weights, [501, 601, 50]);
+    assert_eq!((needs[0].cache_bytes.0, needs[0].compute_bytes.0), (50, 4));
+    // Of one that nobody here has the host has it, as before: it is told, and not lost.
+    let other = need::add_up(&[taken("CUDA7", false, 9)], &takers, 1, 0);
+    assert_eq!(other[2].weights_bytes.0, 9);
 }
 
 #[test]

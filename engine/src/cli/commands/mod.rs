@@ -72,18 +72,21 @@ fn warn_of_one_layout(layouts: &Layouts) {
 
 /// What every command looks at first; warnings go to stderr once.
 fn read_live() -> Live {
-    tell(Live::read())
+    let live = Live::read();
+    live.switch_cuda();
+    tell(live)
 }
 
 /// The same with the NVIDIA GPUs that the driver shows, for a command that shows the machine.
 fn read_live_with_gpus() -> Live {
     let mut live = Live::read();
+    // Before the driver is asked: that is a thread's work, which may outlast its time.
+    live.switch_cuda();
     live.ask_for_gpus();
     tell(live)
 }
 
 fn tell(live: Live) -> Live {
-    live.switch_cuda();
     live.warnings.iter().for_each(|warning| crate::log::warn(warning));
     live
 }
