@@ -66,6 +66,12 @@ impl Scratch {
         bail!("{}: {MOST} names are taken", cannot())
     }
 
+    /// Leaves it to whoever looks for the reason of a failure, until the next one is made.
+    pub fn leave(self) {
+        // Nothing but what its end would do is left out: the lock goes with the process.
+        std::mem::forget(self);
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path

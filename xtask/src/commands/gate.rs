@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use build_info::{BuildInfo, gate};
+use build_info::{BuildInfo, Gate, gate};
 
 use crate::process::{Executable, Log};
+use crate::scratch::Scratch;
 use crate::stages::gate::{Engine, REFERENCE_PROFILE, Reference, failure, table};
 use crate::stages::{executable, named};
 use crate::ui::Ui;
@@ -33,27 +34,37 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         return write_reference(&workspace, ui);
     }
     let anneal = anneal(&args, &workspace)?;
-    let scratch = workspace.anneal().join(format!("gate-{}", std::process::id()));
-    let log = Log::new(log(&scratch)?, ui.verbose());
+    let scratch = Scratch::make(&workspace, "gate")?;
+    let log = Log::new(scratch.path().join("gate.log"), ui.verbose());
     let mut progress = ui.progress("gate");
-    let engine = Engine { anneal: &anneal, folder: &scratch, log: &log, manner: Default::default() };
+    let engine = Engine { anneal: &anneal, folder: scratch.path(), log: &log, manner: Default::default() };
     let found = engine.compare(&Reference::kept()?, |done, total, what| {
         progress.step(done as u64, total as u64, what);
     });
     progress.finish();
-    let found = found?;
+    let passed = found.and_then(|found| tell(&found, scratch.path(), ui));
+    if passed.is_err() {
+        // The error names its log.
+        scratch.leave();
+    }
+    passed
+}
+
+/// Shows what was `found`.
+///
+/// # Errors
+/// When it is not what is asked of a build; the report is in `folder` then, beside the models and the logits.
+fn tell(found: &Gate, folder: &Path, ui: &Ui) -> Result<()> {
     let repeated = if found.repeatable { "identical" } else { "DIFFERENT" };
     ui.result(
-        &found,
-        format_args!("{}\nthe same input twice: {repeated} logits; {:.1} s", table(&found), found.seconds),
+        found,
+        format_args!("{}\nthe same input twice: {repeated} logits; {:.1} s", table(found), found.seconds),
     )?;
     if !found.passed {
-        let report = scratch.join("gate-report.json");
-        fs::write_atomically(&report, &serde_json::to_vec_pretty(&found)?)?;
-        bail!("{}", failure(&found, &report));
+        let report = folder.join("gate-report.json");
+        fs::write_atomically(&report, &serde_json::to_vec_pretty(found)?)?;
+        bail!("{}", failure(found, &report));
     }
-    // Models and logits can be made again; of a failure they stay for whoever looks for its reason.
-    let _ = std::fs::remove_dir_all(&scratch);
     Ok(())
 }
 
@@ -88,17 +99,18 @@ fn write_reference(workspace: &Workspace, ui: &Ui) -> Result<()> {
         source_version: format!("{} {}", info.source.origin, info.source.version),
         build: format!("{} with {}", info.profile, info.compiler),
     };
-    let scratch = workspace.anneal().join("gate");
-    let log = Log::new(log(&scratch)?, ui.verbose());
+    let scratch = Scratch::make(workspace, "gate")?;
+    let log = Log::new(scratch.path().join("gate.log"), ui.verbose());
     let anneal = executable(&folder)?;
-    let engine = Engine { anneal: &anneal, folder: &scratch, log: &log, manner: Default::default() };
-    let bytes = engine.reference(build.clone())?.to_bytes()?;
+    let engine = Engine { anneal: &anneal, folder: scratch.path(), log: &log, manner: Default::default() };
+    let bytes = match engine.reference(build.clone()).and_then(|reference| reference.to_bytes()) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            scratch.leave();
+            return Err(error);
+        }
+    };
     let path = Reference::path(workspace.root());
     fs::write_atomically(&path, &bytes)?;
     ui.result(&build, path.display())
-}
-
-fn log(scratch: &Path) -> Result<PathBuf> {
-    std::fs::create_dir_all(scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
-    Ok(scratch.join("gate.log"))
 }

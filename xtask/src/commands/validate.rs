@@ -10,6 +10,7 @@ use super::bench::warn_of_sources;
 use super::build;
 use crate::compare::{Candidate, Phase, Provenance};
 use crate::models::Maker;
+use crate::scratch::Scratch;
 use crate::tools::{self, Cache};
 use crate::ui::Ui;
 use crate::validate::steps::{Plan, Setting, Walk};
@@ -152,10 +153,10 @@ fn validate(
     workspace: &Workspace,
     ui: &Ui,
 ) -> Result<Record> {
-    let scratch = workspace.anneal().join(format!("validate-{}", std::process::id()));
+    let scratch = Scratch::make(workspace, "validate")?;
     let provenance = Provenance::now(&tools::host(ui), command);
     let driver = nvml::driver_seems_loaded().then_some(nvml::Place::System);
-    Validation { a, b, options, out, scratch: &scratch, driver, provenance }.run(ui)
+    Validation { a, b, options, out, scratch: scratch.path(), driver, provenance }.run(ui)
 }
 
 fn walk(args: &Args, path: &Path, workspace: &Workspace, ui: &Ui) -> Result<()> {

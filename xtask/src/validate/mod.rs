@@ -19,7 +19,7 @@ mod verdict;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use measure::conditions::{self, Condition};
 use nvml::Place;
 use serde::{Deserialize, Serialize};
@@ -100,7 +100,7 @@ pub struct Validation<'a> {
     pub options: &'a Options,
     /// Where the record is kept as it grows.
     pub out: Option<&'a Path>,
-    /// A folder for what the engines read and write; made and removed.
+    /// A folder for what the engines read and write.
     pub scratch: &'a Path,
     /// NVIDIA's driver, where it is loaded.
     pub driver: Option<Place>,
@@ -128,10 +128,7 @@ impl Validation<'_> {
             steady: None,
             long: None,
         };
-        std::fs::create_dir_all(self.scratch)
-            .with_context(|| format!("cannot make {}", self.scratch.display()))?;
         let done = self.parts(&mut record, ui);
-        let _ = std::fs::remove_dir_all(self.scratch);
         record.checks = self.checks(&record);
         match done {
             Ok(()) => {}
@@ -378,6 +375,7 @@ mod tests {
                 keep_going: true,
             };
             let scratch = PathBuf::from(stage.folder()).join("scratch");
+            std::fs::create_dir_all(&scratch).unwrap();
             let driver = Some(driver.place());
             let provenance = tests_record().provenance;
             let validation = Validation {
