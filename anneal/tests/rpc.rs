@@ -180,7 +180,7 @@ fn a_model_on_two_workers_says_what_it_says_here() {
     let both = format!("{},{}", workers[0].address, workers[1].address);
     // What goes to a worker is not repacked.
     let here = tokens(&["--no-repack", "--devices", "none"]);
-    let cases: [&[&str]; 7] = [
+    let cases: [&[&str]; 8] = [
         &[],
         &["--tensor-split", "3,1"],
         &["--gpu-layers", "2"],
@@ -188,6 +188,8 @@ fn a_model_on_two_workers_says_what_it_says_here() {
         &["--devices", &workers[0].address],
         &["--split-mode", "none", "--main-gpu", "1"],
         &["--no-kv-offload"],
+        // Which cannot choose tokens where it computes: that is left to the host.
+        &["--split-mode", "tensor"],
     ];
     for more in cases {
         assert_eq!(tokens(&[&["--no-repack", "--rpc", &both], more].concat()), here, "{more:?}");

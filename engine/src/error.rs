@@ -408,7 +408,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// What to do where llama.cpp's reason `why` is a lack of memory; nothing where it is another.
 fn memory_advice(why: &str) -> &'static str {
     // "allocating 900.00 MiB on device 0: cudaMalloc failed: out of memory", "unable to allocate CUDA0 buffer".
-    let of_device = why.contains("on device") || why.contains("unable to allocate");
+    // "failed to allocate RPC0[127.0.0.1:50052] buffer of size 40960000000".
+    let of_buffer = why.contains("failed to allocate ") && why.contains(" buffer of size ");
+    let of_device = why.contains("on device") || why.contains("unable to allocate") || of_buffer;
     if of_device && !why.contains("allocate CPU") {
         return "; the device's memory is short (`nvidia-smi` shows who has an NVIDIA GPU's): take fewer --gpu-layers, lower -c, \
                 -b or -ub, make the cache smaller with -ctk q8_0 -ctv q8_0, or take a smaller quantisation";
@@ -460,6 +462,8 @@ mod tests {
             ("allocating 900.00 MiB on device 0: cudaMalloc failed: out of memory", "--gpu-layers"),
             ("unable to allocate CUDA0 buffer", "--gpu-layers"),
             ("unable to allocate CPU buffer", "ulimit -v"),
+            ("failed to allocate RPC0[127.0.0.1:50052] buffer of size 40960000000", "--gpu-layers"),
+            ("failed to allocate CPU buffer of size 40960000000", "ulimit -v"),
             ("std::bad_alloc", "ulimit -v"),
         ];
         for (why, words) in cases {

@@ -90,9 +90,19 @@ impl Message {
         (self.0.as_mut_ptr().cast(), self.0.len())
     }
 
+    /// Why it failed, where that is a failure.
     fn text(&self) -> String {
+        readable(&self.raw())
+    }
+
+    /// The same, where an empty one says that it is none.
+    fn said(&self) -> Option<String> {
+        Some(self.raw()).filter(|raw| !raw.is_empty()).map(|raw| readable(&raw))
+    }
+
+    fn raw(&self) -> String {
         let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(self.0.len());
-        readable(&String::from_utf8_lossy(&self.0[..end]))
+        String::from_utf8_lossy(&self.0[..end]).into_owned()
     }
 }
 

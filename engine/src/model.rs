@@ -204,7 +204,8 @@ pub(crate) fn context_collecting(
 ) -> Result<Context> {
     check_generates(model)?;
     check_memory(model, options, settings, live, mend)?;
-    let mut context = Context::with(model, options, collector)?;
+    let made = Context::with(model, options, collector);
+    let mut context = made.map_err(|error| explained(error, model, settings, live, Seats::default()))?;
     threads::attach(&mut context, &settings.for_model(model), live.host.as_ref())?;
     Ok(context)
 }
@@ -234,9 +235,29 @@ pub(crate) fn context_of(
     rows: u32,
 ) -> Result<Context> {
     check_memory(model, options, settings, live, mend)?;
-    let mut context = Context::shared_with_rows(model, options, sequences, rows)?;
+    let made = Context::shared_with_rows(model, options, sequences, rows);
+    let seats = Seats { sequences, rows, ..Seats::default() };
+    let mut context = made.map_err(|error| explained(error, model, settings, live, seats))?;
     threads::attach(&mut context, &settings.for_model(model), live.host.as_ref())?;
     Ok(context)
+}
+
+/// What failed to make a context, with the device that has no room for it: llama.cpp tells the size of one buffer alone.
+fn explained(error: Error, model: &Model, settings: &Settings, live: &Live, seats: Seats) -> Error {
+    let Error::Context { n_ctx, why } = error else { return error };
+    let lack = || {
+        let placed = Some(model.placed()).filter(|placed| placed.is_offloaded())?;
+        let file = GgufFile::open(model.path()).ok()?;
+        let others = file.other_parts().ok()?;
+        let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
+        let subject = Subject::new(&parts, model.path(), settings, live, placed, seats).ok()?;
+        let offload = model.plan().map_or_else(|| settings.offload(), |plan| plan.offload.clone());
+        fit::lack_beside_weights(&subject.needs(&offload).ok()?)
+    };
+    match lack() {
+        Some(lack) => Error::Context { n_ctx, why: format!("{}\n{lack}", why.trim_end()) },
+        None => Error::Context { n_ctx, why },
+    }
 }
 
 /// Refuses a model whose tokens look at what comes after them: it makes embeddings, and llama.cpp would have no logits.

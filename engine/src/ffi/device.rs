@@ -125,9 +125,9 @@ impl Context {
                 err_size,
             )
         };
-        let why = self.message.text();
+        let why = self.message.said();
         if raw != old_raw && !old_raw.is_null() {
-            if raw.is_null() && !why.is_empty() {
+            if raw.is_null() && why.is_some() {
                 // Where it failed, the old ones may be in use still.
                 let (err, err_size) = self.message.parts();
                 // SAFETY: live.
@@ -144,7 +144,7 @@ impl Context {
             unsafe { sys::llama_sampler_free(old_raw) }
         }
         let Some(raw) = NonNull::new(raw) else {
-            if !why.is_empty() {
+            if let Some(why) = why {
                 return Err(Error::Sampler(why));
             }
             // SAFETY: a text of static storage, with its end.

@@ -27,8 +27,8 @@ use crate::options::{LoadMode, ModelOptions, SplitMode};
 use crate::settings::Settings;
 use crate::variant::Variant;
 
-pub(crate) use need::lack;
 pub use need::{Compared, Estimate, Need};
+pub(crate) use need::{lack, lack_beside_weights};
 
 /// What CUDA's libraries take of a GPU beside the buffers of llama.cpp, once the device is there: the workspace of cuBLAS, 32 MiB
 /// on Hopper and 4 MiB before (NVIDIA's cuBLAS reference, `cublasSetWorkspace`), CUDA graphs, and the pool from which ggml-cuda

@@ -124,9 +124,11 @@ pub(super) fn add_up(taken: &[Taken], takers: &[Device], contexts: u32, adapters
 }
 
 /// Whose `one` is, by their places among `takers` and the host behind them. What several devices hold together, where each has a
-/// part of each layer, is called `Meta(CUDA0,CUDA1)` (ggml-backend-meta.cpp) and is taken to be shared alike.
+/// part of each layer, is taken to be shared alike. ggml-backend-meta.cpp calls it `Meta(CUDA0,CUDA1)`, or `Meta()`, since it moves
+/// the list before it reads it.
 fn owners(one: &Taken, takers: &[Device]) -> Vec<usize> {
     let names: Vec<&str> = match one.device.strip_prefix("Meta(").and_then(|rest| rest.strip_suffix(')')) {
+        Some("") => takers.iter().map(|taker| taker.name.as_str()).collect(),
         Some(list) => list.split(',').collect(),
         None => vec![one.device.as_str()],
     };
@@ -135,6 +137,9 @@ fn owners(one: &Taken, takers: &[Device]) -> Vec<usize> {
     let places: Vec<usize> = places.map(|(at, _)| at).collect();
     if places.is_empty() { vec![takers.len()] } else { places }
 }
+
+/// What mends it.
+const AUTO: &str = "--gpu-layers auto takes as many layers as find room";
 
 /// Which device has too little room, in words; `None` where each has enough, or does not tell.
 pub(crate) fn lack(needs: &[Need]) -> Option<String> {
@@ -150,8 +155,27 @@ pub(crate) fn lack(needs: &[Need]) -> Option<String> {
             )
         })
         .collect();
-    let mend = "--gpu-layers auto takes as many layers as find room";
-    (!short.is_empty()).then(|| format!("{}; {mend}", short.join("; ")))
+    (!short.is_empty()).then(|| format!("{}; {AUTO}", short.join("; ")))
+}
+
+/// The same of a context alone, of a model whose weights are there already.
+pub(crate) fn lack_beside_weights(needs: &[Need]) -> Option<String> {
+    let beside = |need: &Need| Bytes(need.cache_bytes.0.saturating_add(need.compute_bytes.0));
+    let devices = needs.iter().filter(|need| !need.host);
+    let short = devices.filter_map(|need| Some((need, need.free.filter(|free| beside(need) > *free)?)));
+    let short: Vec<String> = short
+        .map(|(need, free)| {
+            format!(
+                "{} would need {} ({} of cache, {} for computing) beside {} of weights, and {free} are free",
+                need.device,
+                beside(need),
+                need.cache_bytes,
+                need.compute_bytes,
+                need.weights_bytes
+            )
+        })
+        .collect();
+    (!short.is_empty()).then(|| format!("{}; {AUTO}", short.join("; ")))
 }
 
 /// By how many bytes the device with the least room lacks it, where `kept` bytes of each stay free; negative where there is

@@ -123,6 +123,17 @@ fn the_device_with_the_least_room_decides() {
         )
     );
     assert_eq!(need::lack(&needs[..1]), None);
+    let mut loaded =
+        Need { weights_bytes: Bytes::mib(900), free: Some(Bytes::mib(300)), ..need("CUDA0", 0, None) };
+    assert_eq!(need::lack_beside_weights(std::slice::from_ref(&loaded)), None);
+    (loaded.cache_bytes, loaded.compute_bytes) = (Bytes::mib(250), Bytes::mib(60));
+    assert_eq!(
+        need::lack_beside_weights(&[loaded]).as_deref(),
+        Some(
+            "CUDA0 would need 310 MiB (250 MiB of cache, 60 MiB for computing) beside 900 MiB of weights, and 300 MiB are free; \
+             --gpu-layers auto takes as many layers as find room"
+        )
+    );
 }
 
 #[test]
@@ -184,6 +195,11 @@ fn what_several_devices_hold_together_is_shared_and_nobody_elses() {
     let weights: Vec<u64> = needs.iter().map(|need| need.weights_bytes.0).collect();
     assert_eq!(weights, [501, 601, 50]);
     assert_eq!((needs[0].cache_bytes.0, needs[0].compute_bytes.0), (50, 4));
+    let nameless = need::add_up(&[taken("Meta()", false, 1001)], &takers, 1, 0);
+    assert_eq!(
+        (nameless[0].weights_bytes.0, nameless[1].weights_bytes.0, nameless[2].weights_bytes.0),
+        (501, 501, 0)
+    );
     // Of one that nobody here has the host has it, as before: it is told, and not lost.
     let other = need::add_up(&[taken("CUDA7", false, 9)], &takers, 1, 0);
     assert_eq!(other[2].weights_bytes.0, 9);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Estimate, Need, Plan};
+use super::{Estimate, Need, Plan, need};
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,9 +60,12 @@ impl fmt::Display for Estimate {
                 _ => writeln!(f)?,
             }
         }
-        match &self.plan {
-            Some(plan) => writeln!(f, "{:9} {plan}", ""),
-            None => Ok(()),
+        // What was taken had room.
+        let lack = need::lack(&self.needs).filter(|_| !is_used);
+        match (&self.plan, lack) {
+            (Some(plan), _) => writeln!(f, "{:9} {plan}", ""),
+            (None, Some(lack)) => writeln!(f, "{:9} does not fit: {lack}", ""),
+            (None, None) => Ok(()),
         }
     }
 }

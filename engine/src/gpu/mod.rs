@@ -7,7 +7,7 @@ mod reasons;
 mod tests;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use build_info::words::printable;
 use build_info::{Bytes, promised_device};
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{self, DeviceKind, Model};
 use crate::fit::Plan;
 use crate::live::Live;
-use crate::offload::{Devices, Placed};
+use crate::offload::{Devices, GpuLayers, Placed};
 use crate::options::{FlashAttention, RequireGpu};
 use crate::placement;
 use crate::serve::embed::is_causal;
@@ -55,7 +55,13 @@ pub fn state(live: &Live) -> State {
 /// # Errors
 /// [`Error::NoGpu`]
 pub(crate) fn require_device(path: &Path, settings: &Settings, live: &Live) -> Result<()> {
+    require_device_for(&format!("run {}", path.display()), settings, live)
+}
+
+/// The same for whoever cannot `what`, after "cannot".
+pub(crate) fn require_device_for(what: &str, settings: &Settings, live: &Live) -> Result<()> {
     if settings.require_gpu.value == RequireGpu::No {
+        warn_of_lost_promise(settings, live);
         return Ok(());
     }
     let promised = live.build.as_ref().and_then(|(_, build)| promised_device(build));
@@ -81,8 +87,31 @@ pub(crate) fn require_device(path: &Path, settings: &Settings, live: &Live) -> R
         }
         return Ok(());
     }
-    let what = format!("cannot run {}: no GPU came up, and {}", path.display(), wanted(settings, live));
+    let what = format!("cannot {what}: no GPU came up, and {}", wanted(settings, live));
     Err(refusal(&what, reasons(&Evidence::gather(live)), ON_THE_CPU))
+}
+
+/// Says once that the CPU computes what a program for NVIDIA's GPUs was started for: without its record nothing promises one, and
+/// nothing is refused.
+fn warn_of_lost_promise(settings: &Settings, live: &Live) {
+    static ONCE: Once = Once::new();
+    let is_unasked = settings.require_gpu.source == Source::Default
+        && settings.devices.value != Devices::None
+        && settings.gpu_layers.value != GpuLayers::Some(0);
+    if live.build.is_some() || !is_unasked || !ffi::backends().iter().any(|name| name == "CUDA") {
+        return;
+    }
+    let has_gpu = ffi::usable(ffi::devices()).iter().any(|device| device.backend == "CUDA");
+    if !has_gpu {
+        ONCE.call_once(|| {
+            let why = reasons(&Evidence::gather(live)).into_iter().next();
+            let why = why.map_or(String::new(), |why| format!(" ({why})"));
+            crate::log::warn(&format!(
+                "this program is for NVIDIA's GPUs, and none came up{why}: the CPU computes. That is refused where build_info.json \
+                 lies beside the program as its build made it, or with --require-gpu"
+            ));
+        });
+    }
 }
 
 /// Sees, before `path` is loaded as `plan` says, that at least a layer finds room on a device where `settings` require one.

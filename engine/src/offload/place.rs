@@ -148,12 +148,24 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
     if let Some(flag) = wanted.filter(|_| takers.is_empty()) {
         return Err(match (&offload.devices, gpus.is_empty()) {
             (Devices::None, _) => format!("{flag} with --devices none: leave one of them out"),
+            (_, true) if has_cuda() => format!(
+                "{flag}: no GPU came up, and `anneal info` says why; leave it out, or name workers on other machines with --rpc"
+            ),
             (_, true) => format!(
                 "{flag}: there is no device beside the CPU in this build on this machine; leave it out, build with \
                  `cargo xtask build-cuda` for an NVIDIA GPU, or name workers on other machines with --rpc"
             ),
             (_, false) => format!("{flag}: no device was chosen; `anneal info` lists those there are"),
         });
+    }
+    if let Some(device) =
+        takers.iter().find(|taker| offload.split_mode == SplitMode::Row && taker.is_remote())
+    {
+        return Err(format!(
+            "--split-mode row: {} is a worker's, and llama.cpp cannot give rows of a matrix to one; --split-mode layer and tensor \
+             share with workers, and --devices leaves them out",
+            device.name
+        ));
     }
     let shares = offload.tensor_split.0.len();
     let taking = takers.len();
@@ -188,6 +200,11 @@ fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result
         n_cpu_moe: offload.n_cpu_moe,
         host_buffers: offload.op_offload,
     })
+}
+
+/// Whether the program was made for NVIDIA's GPUs.
+fn has_cuda() -> bool {
+    crate::ffi::backends().iter().any(|name| name == "CUDA")
 }
 
 /// What asks for a device, if anything does.
@@ -423,6 +440,11 @@ mod tests {
                 Offload { main_gpu: 3, split_mode: SplitMode::None, ..Offload::default() },
                 machine(),
                 "--main-gpu 3: layers can go to 3 devices, counted from 0: RPC0, CUDA0, CUDA1",
+            ),
+            (
+                Offload { split_mode: SplitMode::Row, ..Offload::default() },
+                machine(),
+                "--split-mode row: RPC0 is a worker's",
             ),
             (
                 Offload { devices: Devices::None, gpu_layers: GpuLayers::All, ..Offload::default() },

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::ffi::MAX_THREADS;
 use crate::live::Live;
 use crate::offload::Offload;
-use crate::options::{FlashAttention, SplitLayout};
+use crate::options::{FlashAttention, SplitLayout, SplitMode};
 
 /// Whether every value can be meant.
 pub(crate) fn check(requested: &Requested) -> Result<()> {
@@ -45,6 +45,15 @@ pub(crate) fn check(requested: &Requested) -> Result<()> {
             "-fa off with -ctv {type_v}: llama.cpp reads a quantised V cache only with flash attention; leave out \
              -fa off, or use -ctv f16"
         ));
+    }
+    if requested.flash_attention == Some(FlashAttention::Off)
+        && requested.split_mode == Some(SplitMode::Tensor)
+    {
+        return usage(
+            "-fa off with --split-mode tensor: llama.cpp shares attention among devices with flash attention alone; leave one of \
+             them out"
+                .to_string(),
+        );
     }
     if let Some(poll) = requested.poll.filter(|poll| *poll > 100) {
         return usage(format!("--poll {poll}: use 0 (sleep) to 100 (spin)"));

@@ -86,6 +86,11 @@ fn what_cannot_be_meant_is_wrong_usage() {
         Requested { temperature: Some(-1.0), ..Requested::default() },
         Requested { split_from: Some(0), ..Requested::default() },
         Requested { main_gpu: Some(1), ..Requested::default() },
+        Requested {
+            flash_attention: Some(FlashAttention::Off),
+            split_mode: Some(SplitMode::Tensor),
+            ..Requested::default()
+        },
         Requested { split_layout: Some(SplitLayout::On), repack: Some(false), ..Requested::default() },
     ];
     for requested in cases {

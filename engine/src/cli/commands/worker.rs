@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use build_info::words::printable;
 
-use super::flags::{THREADS, whole};
+use super::flags::{RequireFlag, THREADS, whole};
 use crate::Error;
 use crate::cli::interrupt;
 use crate::ffi::{self, Device, DeviceKind};
+use crate::gpu;
 use crate::live::Live;
 use crate::offload::{DEFAULT_PORT, Devices};
 use crate::settings::{Requested, Settings};
@@ -37,6 +38,8 @@ pub struct Args {
     /// Devices to compute on, as `anneal info` names them [default: every GPU, or the CPU where there is none]
     #[arg(long, visible_aliases = ["device", "dev"], value_name = "LIST")]
     devices: Option<Devices>,
+    #[command(flatten)]
+    require: RequireFlag,
     /// Let llama.cpp's log and the coming and going of clients through to stderr
     #[arg(short, long)]
     verbose: bool,
@@ -45,12 +48,17 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     check(args)?;
     let live = super::read_live();
-    let requested = Requested { decode_threads: args.threads, ..Requested::default() };
+    let mut requested = Requested { decode_threads: args.threads, ..Requested::default() };
+    args.require.ask(&mut requested);
     let settings = Settings::resolve(&requested, &live)?;
     super::warn_of(&settings);
     ffi::start(args.verbose);
     if ffi::rpc_version().is_none() {
         return Err(Error::Usage(format!("anneal worker: {}", crate::offload::NO_RPC)).into());
+    }
+    // A client cannot see what computes here. Who names devices has chosen.
+    if matches!(args.devices, None | Some(Devices::Auto)) {
+        gpu::require_device_for("work for others on a GPU", &settings, &live)?;
     }
     let devices = chosen(args.devices.as_ref(), ffi::devices()).map_err(Error::Usage)?;
     let threads = settings.prefill_threads.value;
