@@ -211,8 +211,9 @@ impl Engine {
         command.args(["-p", PROMPT, "-n", &count.to_string(), "--greedy", "--ignore-eos"]);
         // llama.cpp makes contexts in steps of 256 tokens.
         command.args(["-c", &(count + 64).next_multiple_of(256).max(1024).to_string()]);
-        if variant.device_sampling {
-            command.arg("--device-sampling");
+        // What the flag says when it is left out is another thing on a GPU than on the CPU.
+        if self.supports.device_sampling {
+            command.arg(format!("--device-sampling={}", if variant.device_sampling { "on" } else { "off" }));
         }
         if !variant.graphs {
             command.env("GGML_CUDA_DISABLE_GRAPHS", "1");

@@ -5,7 +5,7 @@ use measure::{Ratio, median, ratio};
 use super::bench::Row;
 use super::plan::Switch;
 use super::report::{
-    Comparison, Decode, Differing, Figure, Model, Refusal, Report, Run, Sampling, Verdict, Who,
+    Comparison, Decode, Differing, Figure, Model, Pair, Refusal, Report, Run, Sampling, Verdict, Who,
 };
 
 /// Of llama-bench's speed.
@@ -70,7 +70,7 @@ fn steady(model: &Model) -> Vec<Value> {
         return Vec::new();
     };
     let value = |decode: &Decode| {
-        let on_device = decode.chosen_on_device.is_some_and(|count| count > 0);
+        let on_device = chosen_by_device(decode) > 0;
         Some(Value {
             test: test.clone(),
             sampling: if on_device { Sampling::GreedyOnDevice } else { Sampling::GreedyOnHost },
@@ -282,16 +282,36 @@ fn host_cpu(decodes: &[Decode]) -> Option<Figure> {
         return None;
     }
     let value = median(&cpus);
-    let on_device = chosen.iter().all(|decode| decode.chosen_on_device.is_some_and(|count| count > 0));
-    let verdict = if value <= CPUS { Verdict::Pass } else { Verdict::Miss };
+    let on_device = chosen.iter().all(|decode| chosen_by_device(decode) > 0);
+    let verdict = match on_device {
+        false => Verdict::NotMeasured,
+        true if value <= CPUS => Verdict::Pass,
+        true => Verdict::Miss,
+    };
     let note = (!on_device).then(|| "the device did not choose the tokens".to_string());
     let what = "CPUs busy in decode, device sampling";
     Some(Figure { note, ..figure(what, format!("≤ {CPUS}"), Some(value), verdict) })
 }
 
+/// Tokens that the device chose; of one that says nothing of it, none.
+fn chosen_by_device(decode: &Decode) -> u32 {
+    decode.chosen_on_device.unwrap_or(0)
+}
+
+/// Whether device sampling did what its sides say; one that did not is told by its tokens.
+fn sampled_as_asked(pairs: &[&Pair]) -> Figure {
+    let is_wrong =
+        |pair: &&&Pair| chosen_by_device(&pair.on) < pair.on.tokens || chosen_by_device(&pair.off) > 0;
+    let wrong = pairs.iter().find(is_wrong).map(|pair| {
+        let (on, off) = (chosen_by_device(&pair.on), chosen_by_device(&pair.off));
+        format!("of {} tokens the device chose {on} with it and {off} without", pair.on.tokens)
+    });
+    yes_or_no("device sampling where it was asked for, and nowhere else", wrong.is_none(), wrong)
+}
+
 /// What a switch brings; the text must be the same with and without it.
 fn switched(report: &Report, switch: Switch) -> Vec<Figure> {
-    let pairs: Vec<_> = report.pairs.iter().filter(|pair| pair.switch == switch).collect();
+    let pairs: Vec<&Pair> = report.pairs.iter().filter(|pair| pair.switch == switch).collect();
     if pairs.is_empty() {
         return Vec::new();
     }
@@ -303,6 +323,9 @@ fn switched(report: &Report, switch: Switch) -> Vec<Figure> {
         .unzip();
     let same = pairs.iter().all(|pair| pair.on.text == pair.off.text);
     let mut all = vec![yes_or_no(&format!("the same text with and without {switch}"), same, None)];
+    if switch == Switch::DeviceSampling {
+        all.push(sampled_as_asked(&pairs));
+    }
     if !on.is_empty() {
         let ratio = ratio(&on, &off);
         all.push(Figure {

@@ -22,7 +22,7 @@ use crate::process;
 /// The exit code of a program whose device is not there.
 const NO_DEVICE: i32 = 69;
 
-/// The defaults of a generation: what a user gets.
+/// A generation by the host's samplers.
 const PLAIN: Variant = Variant { device_sampling: false, graphs: true };
 
 impl Check<'_> {

@@ -163,8 +163,30 @@ fn the_hosts_part_is_that_of_device_sampling_alone() {
     let with = |cpus: f64, chosen| host_cpu(&[decode(false, 1.0, None), decode(true, cpus, chosen)]).unwrap();
     assert_eq!((with(0.2, Some(512)).verdict, with(0.2, Some(512)).note), (Verdict::Pass, None));
     assert_eq!(with(0.3, Some(512)).verdict, Verdict::Miss);
-    assert!(with(0.2, Some(0)).note.is_some());
+    // Where it did not choose, nothing is known of a host that leaves it to the device.
+    let by_host = with(0.2, Some(0));
+    assert_eq!((by_host.verdict, by_host.note.is_some()), (Verdict::NotMeasured, true));
     assert_eq!(host_cpu(&[decode(false, 1.0, None)]), None);
+}
+
+#[test]
+fn a_pair_whose_sides_are_the_same_thing_is_no_pair() {
+    for (on, off, verdict) in [
+        (Some(512), None, Verdict::Pass),
+        (Some(512), Some(0), Verdict::Pass),
+        (Some(511), None, Verdict::Miss),
+        (None, None, Verdict::Miss),
+        (Some(512), Some(512), Verdict::Miss),
+    ] {
+        let pair =
+            Pair { switch: Switch::DeviceSampling, on: decode(true, 0.1, on), off: decode(false, 0.1, off) };
+        let figure = sampled_as_asked(&[&pair]);
+        assert_eq!(
+            (figure.verdict, figure.note.is_none()),
+            (verdict, verdict == Verdict::Pass),
+            "{figure:?}"
+        );
+    }
 }
 
 #[test]
