@@ -36,6 +36,7 @@ impl Stage {
             ],
             "cache": [{"device": "CUDA0", "host": false, "bytes": 5, "kinds": {"k": 5}}],
             "host_ops": [{"op": "GET_ROWS", "why": "input_layer", "ops": 1}],
+            "faults": [],
         }});
         stage.write("bin/placement.json", &placement.to_string());
         stage.write("build_info.json", &record().to_string());

@@ -12,11 +12,8 @@ use crate::gpu_check::decode;
 use crate::gpu_check::engine::{self, Sizes, Variant};
 use crate::gpu_check::figures;
 use crate::gpu_check::models::{Model, Workshop};
-use crate::gpu_check::placement;
 use crate::gpu_check::plan::{Step, Switch};
-use crate::gpu_check::report::{
-    Decode, Determinism, LeftOut, Long, Pair, Placement, Refusal, Run, Who, digest,
-};
+use crate::gpu_check::report::{Decode, Determinism, LeftOut, Long, Pair, Refusal, Run, Who, digest};
 use crate::process;
 
 /// The exit code of a program whose device is not there.
@@ -89,9 +86,8 @@ impl Check<'_> {
     }
 
     fn placement(&mut self, model: usize) -> Result<()> {
-        let told = self.options.engine.placement(&self.models[model].path, self.limit())?;
-        let faults = placement::faults(&told);
-        self.report.models[model].placement = Some(Placement { full: faults.is_empty(), faults, told });
+        let placement = self.options.engine.placement(&self.models[model].path, self.limit())?;
+        self.report.models[model].placement = Some(placement);
         Ok(())
     }
 
