@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use build_info::Bytes;
 
 use super::engine::{Engine, Sizes};
 use super::estimate::{Estimator, Tokens};
@@ -71,7 +72,7 @@ impl<'a> Check<'a> {
         ui: &'a Ui,
     ) -> Self {
         let folder = scratch.path().to_path_buf();
-        let free = report.cards.iter().filter_map(|card| card.free).max();
+        let free = report.cards.iter().filter_map(|card| card.free).max().map(Bytes);
         for model in &mut report.models {
             model.skipped = models::too_large(model.bytes, free);
         }

@@ -1,5 +1,6 @@
 //! What follows from what was measured: ratios round by round, and whether the figures to reach were reached.
 
+use build_info::Bytes;
 use measure::{Ratio, median, ratio};
 
 use super::bench::Row;
@@ -24,8 +25,8 @@ const LEAST_COPY: f64 = 0.7;
 /// CPUs that decode may keep busy where the device chooses the token.
 const CPUS: f64 = 0.25;
 
-/// From this size on weights are too large for any cache, in bytes.
-const LARGE: u64 = 1_000_000_000;
+/// From this size on weights are too large for any cache.
+const LARGE: Bytes = Bytes(1_000_000_000);
 
 /// Compares every test of `model` with llama-bench's, those of decode also with sampling.
 pub fn comparisons(model: &Model) -> Vec<Comparison> {
@@ -240,7 +241,7 @@ fn bandwidth(model: &Model, memory: &Memory) -> Option<Figure> {
             && comparison.test.starts_with("tg")
             && !comparison.test.contains('@')
     })?;
-    let effective = decode.anneal * model.bytes_per_token? as f64;
+    let effective = decode.anneal * model.bytes_per_token?.0 as f64;
     if !effective.is_finite() {
         return None;
     }

@@ -94,7 +94,7 @@ fn builds(report: &Report) -> String {
 }
 
 fn build(program: &Program) -> String {
-    let size = Bytes(program.bytes);
+    let size = program.bytes;
     let Some(build) = &program.build else { return format!("{size}, SHA-256 {}", program.sha256.short()) };
     let cuda = build.cuda.as_ref().map_or(String::new(), |cuda| {
         format!(", CUDA {} for {}", cuda.toolkit, cuda.architectures.join(" "))

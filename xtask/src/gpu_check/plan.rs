@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use build_info::Bytes;
 use serde::{Deserialize, Serialize};
 
 /// Rounds of a model, of which those after the fifth come last of all.
@@ -70,8 +71,8 @@ pub struct Planned {
 /// A model as far as the plan goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Sketch {
-    /// Size of its weights in bytes.
-    pub bytes: u64,
+    /// Size of its weights.
+    pub bytes: Bytes,
 }
 
 /// What this build and this machine allow.
@@ -230,7 +231,7 @@ mod tests {
     };
 
     fn models(sizes: &[u64]) -> Vec<Sketch> {
-        sizes.iter().map(|bytes| Sketch { bytes: *bytes }).collect()
+        sizes.iter().map(|bytes| Sketch { bytes: Bytes(*bytes) }).collect()
     }
 
     /// Ten seconds a step, a millisecond a token of the long run.

@@ -1,6 +1,6 @@
 //! The one file that a check writes. docs/src/guide/gpu-check.md tells its fields.
 
-use build_info::{BuildInfo, Host, Sha256};
+use build_info::{BuildInfo, Bytes, Host, Sha256};
 use measure::cards::Card;
 use measure::{Ratio, Usage};
 use serde::{Deserialize, Serialize};
@@ -76,8 +76,8 @@ pub struct Report {
 pub struct Program {
     /// Name of its file.
     pub name: String,
-    /// Size in bytes.
-    pub bytes: u64,
+    /// Its size.
+    pub bytes: Bytes,
     /// Digest of the file.
     pub sha256: Sha256,
     /// Its record, where it lies beside it: plan, sources, toolkit, architectures.
@@ -101,11 +101,11 @@ pub struct Refusal {
 pub struct Model {
     /// Shape and type of the weights.
     pub name: Synthetic,
-    /// Size of its tensors in bytes; of one that is not there about.
-    pub bytes: u64,
-    /// Bytes of weights that are read for one token.
+    /// Size of its tensors; of one that is not there about.
+    pub bytes: Bytes,
+    /// Weights that are read for one token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bytes_per_token: Option<u64>,
+    pub bytes_per_token: Option<Bytes>,
     /// Why it was not looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
@@ -128,7 +128,7 @@ pub struct Model {
 
 impl Model {
     /// One of which nothing is known but its size.
-    pub fn new(name: Synthetic, bytes: u64) -> Self {
+    pub fn new(name: Synthetic, bytes: Bytes) -> Self {
         Self {
             name,
             bytes,

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use build_info::BuildInfo;
 use build_info::defaults::Layers;
+use build_info::{BuildInfo, Bytes};
 
 use crate::compare::Provenance;
 use crate::gpu_check::archive::Contents;
@@ -184,7 +184,7 @@ fn report(args: &Args, places: &Places, budget: f64, ui: &Ui) -> Result<Report> 
 }
 
 fn program(path: &Path) -> Result<Program> {
-    let bytes = std::fs::metadata(path).map_or(0, |found| found.len());
+    let bytes = Bytes(std::fs::metadata(path).map_or(0, |found| found.len()));
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Program { name, bytes, sha256: fs::digest_file(path)?, build: record_of(path)?.map(Box::new) })
 }

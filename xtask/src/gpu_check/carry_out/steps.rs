@@ -81,7 +81,7 @@ impl Check<'_> {
         self.workshop().make(&self.models[model], &others, self.limit())?;
         let facts = read_model(&self.models[model].path)?;
         let told = &mut self.report.models[model];
-        (told.bytes, told.bytes_per_token) = (facts.weights.0, Some(facts.bytes_per_token.0));
+        (told.bytes, told.bytes_per_token) = (facts.weights, Some(facts.bytes_per_token));
         Ok(())
     }
 

@@ -44,7 +44,7 @@ fn rounds(count: u32, ours: f64, sampled: f64) -> Vec<Run> {
 }
 
 fn of(runs: Vec<Run>, decodes: Vec<Decode>) -> Vec<Comparison> {
-    comparisons(&Model { runs, decodes, ..Model::new("tiny/F16".parse().unwrap(), 1) })
+    comparisons(&Model { runs, decodes, ..Model::new("tiny/F16".parse().unwrap(), Bytes(1)) })
 }
 
 #[test]
@@ -106,10 +106,10 @@ fn a_miss_is_told_only_where_it_is_no_chance() {
 fn model(name: &str, bytes: u64, speed: f64) -> Model {
     let runs = rounds(5, speed, speed);
     Model {
-        bytes_per_token: Some(bytes),
+        bytes_per_token: Some(Bytes(bytes)),
         comparisons: of(runs.clone(), Vec::new()),
         runs,
-        ..Model::new(name.parse().unwrap(), bytes)
+        ..Model::new(name.parse().unwrap(), Bytes(bytes))
     }
 }
 
@@ -136,7 +136,7 @@ fn bandwidth_is_the_weights_times_the_speed() {
     assert_eq!(figure("qwen2.5-1.5b/Q4_K_M", 100.0, most, None).verdict, Verdict::Told);
     let unknown = figure(q8, 100.0, None, None);
     assert_eq!((unknown.verdict, unknown.value), (Verdict::NotMeasured, None));
-    assert!(bandwidth(&Model::new("tiny/F16".parse().unwrap(), 1), &Memory::default()).is_none());
+    assert!(bandwidth(&Model::new("tiny/F16".parse().unwrap(), Bytes(1)), &Memory::default()).is_none());
 }
 
 fn decode(device_sampling: bool, cpus: f64, chosen: Option<u32>) -> Decode {
