@@ -155,6 +155,8 @@ fn a_whole_check_is_one_file_that_shows_everything() {
         ("device sampling where it was asked for, and nowhere else", "pass"),
         ("the same text with and without device sampling", "pass"),
         ("the same text with and without CUDA graphs", "pass"),
+        ("the same text however the host waits", "pass"),
+        ("CPUs busy in decode with ANNEAL_CUDA_WAIT=spin", "told"),
         ("CPUs busy in decode, device sampling", "pass"),
     ] {
         assert_eq!(verdict(&report, what), expected, "{what}");
@@ -171,7 +173,9 @@ fn a_whole_check_is_one_file_that_shows_everything() {
     assert_eq!(model["differing_settings"][0]["setting"], "n_batch");
     assert!(model["bytes_per_token"].as_u64().unwrap() > 1_000_000);
     assert_eq!(report["long"]["decode"]["chosen_on_device"], 64);
-    assert_eq!(list(&report, "pairs").len(), 4);
+    assert_eq!(list(&report, "pairs").len(), 6);
+    let waiting = list(&report, "pairs").iter().find(|pair| pair["switch"] == "waiting").unwrap();
+    assert_eq!((&waiting["on"]["wait"], &waiting["off"]["wait"]), (&json!("block"), &json!("spin")));
     let share =
         list(&report, "figures").iter().find(|figure| figure["what"] == "share of bandwidth in decode");
     assert_eq!(share.unwrap()["measured_copy_bandwidth"], 3e12);

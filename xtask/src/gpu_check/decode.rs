@@ -36,6 +36,7 @@ pub fn steady(
         round: None,
         device_sampling: variant.device_sampling,
         graphs: variant.graphs,
+        wait: variant.wait,
         tokens,
         tokens_per_second: told.or_else(|| {
             let seconds = seen.heard.last()?.0;

@@ -10,10 +10,13 @@ use serde_json::Value;
 
 use super::bench::{self, Output};
 use super::child::{self, Ended};
-use super::report::Placement;
+use super::report::{Placement, Wait};
 
 /// A tuning record that is not there: nothing is tuned, and the engine says nothing of it.
 const NO_TUNING: &str = "/nonexistent/anneal-tuning.json";
+
+/// The engine's variable for how the host waits for the GPU.
+pub const WAIT: &str = "ANNEAL_CUDA_WAIT";
 
 /// What every generation goes on from: so few tokens that no product of F16 weights takes cuBLAS.
 const PROMPT: &str = "hello";
@@ -122,6 +125,8 @@ pub struct Variant {
     pub device_sampling: bool,
     /// Whether CUDA graphs are used.
     pub graphs: bool,
+    /// How the host waits for the GPU; as the engine does by itself where it is not said.
+    pub wait: Option<Wait>,
 }
 
 impl Engine {
@@ -216,6 +221,9 @@ impl Engine {
         }
         if !variant.graphs {
             command.env("GGML_CUDA_DISABLE_GRAPHS", "1");
+        }
+        if let Some(wait) = variant.wait {
+            command.env(WAIT, wait.name());
         }
         command
     }

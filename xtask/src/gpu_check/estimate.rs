@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_minutes_hold_five_pairs_of_all_four_models() {
+    fn eight_minutes_hold_three_rounds_of_all_four_models_and_all_switches() {
         let estimator = of_four(16);
         let models: Vec<Sketch> = estimator.models.iter().map(|size| Sketch { bytes: size.bytes }).collect();
         let wishes = Wishes {
@@ -175,6 +175,7 @@ mod tests {
             placement: true,
             device_sampling: true,
             graphs: true,
+            waiting: true,
             rounds: plan::ROUNDS,
             long: 10_000,
         };
@@ -182,7 +183,10 @@ mod tests {
         for model in 0..4 {
             assert!(chosen.contains(&Step::Round(model, 3)), "{model}: {chosen:?}");
         }
-        assert!(chosen.contains(&Step::Pair(plan::Switch::CudaGraphs, 3)), "{chosen:?}");
+        assert!(chosen.contains(&Step::Round(0, 4)), "{chosen:?}");
+        for switch in plan::Switch::ALL {
+            assert!(chosen.contains(&Step::Pair(switch, 3)), "{switch}: {chosen:?}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::compare::Provenance;
 use crate::workload::Synthetic;
 
 /// Version of the format: the first number changes where a field means something else.
-pub const SCHEMA_VERSION: &str = "1.0";
+pub const SCHEMA_VERSION: &str = "1.1";
 
 /// All of it. Written after every step, so that what is there when a machine goes away is kept.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -200,6 +200,26 @@ pub struct Differing {
     pub llama_bench: Value,
 }
 
+/// How the host waits until the GPU is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wait {
+    /// It asks over and over, which keeps a core busy: what CUDA does by default.
+    Spin,
+    /// It sleeps until it is woken.
+    Block,
+}
+
+impl Wait {
+    /// As the engine has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Wait::Spin => "spin",
+            Wait::Block => "block",
+        }
+    }
+}
+
 /// One steady decode, from its first token to its last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decode {
@@ -210,6 +230,9 @@ pub struct Decode {
     pub device_sampling: bool,
     /// Whether CUDA graphs were used.
     pub graphs: bool,
+    /// How the host was to wait for the GPU, where it was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Wait>,
     /// Tokens that were asked for.
     pub tokens: u32,
     /// Tokens a second of decode, as the program tells.
@@ -245,9 +268,9 @@ pub struct Pace {
 pub struct Pair {
     /// What differs.
     pub switch: Switch,
-    /// With it.
+    /// With it; of waiting, blocked.
     pub on: Decode,
-    /// Without it.
+    /// Without it; of waiting, spinning.
     pub off: Decode,
 }
 
@@ -268,7 +291,7 @@ pub struct Long {
 pub enum Sampling {
     /// Not at all: any tokens are evaluated, as llama-bench does it.
     None,
-    /// By the default samplers on the host, from text to text.
+    /// By the default samplers, from text to text; where they run is the engine's to say, and on a GPU that is mostly there.
     Default,
     /// The likeliest, found on the host.
     GreedyOnHost,

@@ -4,7 +4,7 @@
 here=${0%/*}
 . "$here/plan"
 case "$*" in
-*--help*) echo "${flags---require-gpu --placement --device-sampling --copy-bandwidth}" ;;
+*--help*) echo "${flags---require-gpu --placement --device-sampling --copy-bandwidth --op-offload}" ;;
 *--placement*) cat "$here/placement.json" ;;
 *--copy-bandwidth*) echo '{"copy_bandwidth": [{"device": "CUDA0", "bytes_per_second": 3e12}], "build_info": "/secret"}' ;;
 info*) echo '{"backends": ["CUDA", "CPU"], "build_info": "/secret/place", "host": {"hostname": "secret"}}' ;;

@@ -86,6 +86,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         // As the engine has it: a build whose defaults leave everything on the CPU asks for none.
         promises_gpu: build
             .is_some_and(|build| build.cuda.is_some() && build.defaults.gpu_layers != Some(Layers::Some(0))),
+        cuda: build.is_none_or(|build| build.cuda.is_some()),
         graphs: build.is_none_or(|build| build.defaults.cuda_graphs != Some(false)),
         engine,
         llama_bench: places.llama_bench,

@@ -13,14 +13,14 @@ use crate::gpu_check::engine::{self, Sizes, Variant};
 use crate::gpu_check::figures;
 use crate::gpu_check::models::{Model, Workshop};
 use crate::gpu_check::plan::{Step, Switch};
-use crate::gpu_check::report::{Decode, Determinism, LeftOut, Long, Pair, Refusal, Run, Who, digest};
+use crate::gpu_check::report::{Decode, Determinism, LeftOut, Long, Pair, Refusal, Run, Wait, Who, digest};
 use crate::process;
 
 /// The exit code of a program whose device is not there.
 const NO_DEVICE: i32 = 69;
 
 /// A generation by the host's samplers.
-const PLAIN: Variant = Variant { device_sampling: false, graphs: true };
+const PLAIN: Variant = Variant { device_sampling: false, graphs: true, wait: None };
 
 impl Check<'_> {
     /// Does what `step` says, and puts what came of it into the report.
@@ -181,10 +181,11 @@ impl Check<'_> {
     }
 
     fn pair(&mut self, switch: Switch, pair: u32) -> Result<()> {
-        let supports = self.options.engine.supports;
+        let steady = self.steady();
         let variant = |is_on: bool| match switch {
-            Switch::DeviceSampling => Variant { device_sampling: is_on, ..PLAIN },
-            Switch::CudaGraphs => Variant { graphs: is_on, device_sampling: supports.device_sampling },
+            Switch::DeviceSampling => Variant { device_sampling: is_on, ..steady },
+            Switch::CudaGraphs => Variant { graphs: is_on, ..steady },
+            Switch::Waiting => Variant { wait: Some(if is_on { Wait::Block } else { Wait::Spin }), ..steady },
         };
         let mut sides = [None, None];
         for side in schedule::order(pair as usize - 1, 2) {

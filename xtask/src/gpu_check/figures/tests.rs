@@ -144,6 +144,7 @@ fn decode(device_sampling: bool, cpus: f64, chosen: Option<u32>) -> Decode {
         round: None,
         device_sampling,
         graphs: true,
+        wait: None,
         tokens: 512,
         tokens_per_second: Some(100.0),
         chosen_on_device: chosen,
@@ -160,13 +161,26 @@ fn text(text: &str) -> Sha256 {
 
 #[test]
 fn the_hosts_part_is_that_of_device_sampling_alone() {
-    let with = |cpus: f64, chosen| host_cpu(&[decode(false, 1.0, None), decode(true, cpus, chosen)]).unwrap();
+    let with =
+        |cpus: f64, chosen| host_cpu(&[decode(false, 1.0, None), decode(true, cpus, chosen)], &[]).unwrap();
     assert_eq!((with(0.2, Some(512)).verdict, with(0.2, Some(512)).note), (Verdict::Pass, None));
     assert_eq!(with(0.3, Some(512)).verdict, Verdict::Miss);
     // Where it did not choose, nothing is known of a host that leaves it to the device.
     let by_host = with(0.2, Some(0));
     assert_eq!((by_host.verdict, by_host.note.is_some()), (Verdict::NotMeasured, true));
-    assert_eq!(host_cpu(&[decode(false, 1.0, None)]), None);
+    assert_eq!(host_cpu(&[decode(false, 1.0, None)], &[]), None);
+}
+
+#[test]
+fn the_hosts_part_is_that_of_a_host_that_sleeps() {
+    let of = |cpus: f64, wait| Decode { wait: Some(wait), ..decode(true, cpus, Some(512)) };
+    let pair = |switch| Pair { switch, on: of(0.1, Wait::Block), off: of(1.0, Wait::Spin) };
+    let plain = [decode(true, 1.0, Some(512))];
+    let figure = host_cpu(&plain, &[pair(Switch::Waiting)]).unwrap();
+    assert_eq!((figure.value, figure.verdict), (Some(0.1), Verdict::Pass));
+    assert_eq!(figure.note.as_deref(), Some("with ANNEAL_CUDA_WAIT=block"));
+    // Another pair says nothing of waiting.
+    assert_eq!(host_cpu(&plain, &[pair(Switch::CudaGraphs)]).unwrap().verdict, Verdict::Miss);
 }
 
 #[test]
