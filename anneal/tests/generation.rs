@@ -39,6 +39,26 @@ fn greedy_is_the_same_twice_and_however_the_prompt_is_cut_into_calls() {
     assert_eq!(greedy("2048", "64"), greedy("64", "64"), "greedy differs when the prompt is cut into calls");
 }
 
+/// `text` with a `#` for each number.
+fn shape(text: &str) -> String {
+    let digits = |c: char| c.is_ascii_digit() || c == '.';
+    text.split(digits).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("#")
+}
+
+#[test]
+fn what_run_says_of_a_generation_is_what_gpu_check_reads() {
+    let held = include_str!("../../fixtures/run/greedy-on-device.txt");
+    let mut command = common::command();
+    command.args(["run", "-p", "hello", "-n", "64", "--greedy", "--ignore-eos", "-t", "1"]);
+    command.arg("--device-sampling=on").arg("-m").arg(tiny());
+    let (code, _, said) = parts(&command.output().expect("it runs"));
+    assert_eq!(code, Some(0), "{said}");
+    let shapes: Vec<String> = said.lines().map(shape).collect();
+    for line in held.lines() {
+        assert!(shapes.contains(&shape(line)), "no line like {line:?} in:\n{said}");
+    }
+}
+
 #[test]
 fn text_is_the_tokens_and_streams_what_json_holds() {
     let json = run(&["-p", "red heat", "-n", "12", "--greedy"]);

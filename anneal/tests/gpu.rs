@@ -288,6 +288,8 @@ fn what_lies_on_a_device_is_told_from_what_lies_on_the_host() {
         assert_eq!(number(&placement["layers"]["on_devices"]), layers, "{flags:?}: {placement}");
         let (cache, ops) = on_host(&placement);
         assert_eq!((cache > 0, ops > 0), (has_cache, has_ops), "{flags:?}: {placement}");
+        let faults = placement["faults"].as_array().expect("a list");
+        assert_eq!(!faults.is_empty(), has_cache || has_ops, "{flags:?}: {placement}");
         let host_ops = placement["host_ops"].as_array().expect("a list");
         assert!(host_ops.iter().any(|ops| ops["why"] == "input_layer"), "{flags:?}: {placement}");
         assert!(why.is_empty() || host_ops.iter().any(|ops| ops["why"] == why), "{flags:?}: {placement}");

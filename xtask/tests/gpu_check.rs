@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 
 const KERNEL: &str = include_str!("fixtures/gpu-check/anneal-kernel.json");
 const END_TO_END: &str = include_str!("fixtures/gpu-check/anneal-end-to-end.json");
+/// What the real engine said of 64 tokens that the device chose.
+const SAID: &str = include_str!("../../fixtures/run/greedy-on-device.txt");
 
 /// A folder with an engine, a llama-bench and room for models.
 struct Stage {
@@ -25,6 +27,7 @@ impl Stage {
         stage.write("bin/plan", &format!("bench() {{ :; }}\ndecode() {{ :; }}\n{plan}\n"));
         stage.write("bin/kernel.json", KERNEL);
         stage.write("bin/end-to-end.json", END_TO_END);
+        stage.write("bin/said.txt", SAID);
         let placement = json!({"placement": {
             "devices": ["CUDA0 (NVIDIA H100)"],
             "weights": [
@@ -33,6 +36,7 @@ impl Stage {
             ],
             "cache": [{"device": "CUDA0", "host": false, "bytes": 5, "kinds": {"k": 5}}],
             "host_ops": [{"op": "GET_ROWS", "why": "input_layer", "ops": 1}],
+            "faults": [],
         }});
         stage.write("bin/placement.json", &placement.to_string());
         stage.write("build_info.json", &record().to_string());
@@ -147,10 +151,12 @@ fn a_whole_check_is_one_file_that_shows_everything() {
         ("tg16 against llama-bench", "pass"),
         ("pp32 @ d64 against llama-bench", "pass"),
         ("tg16 against llama-bench, with the default samplers", "pass"),
-        // A hundred tokens a second, said by a script.
-        ("tg16 against llama-bench, greedy on the device", "unclear"),
+        ("tg16 against llama-bench, greedy on the device", "pass"),
+        ("device sampling where it was asked for, and nowhere else", "pass"),
         ("the same text with and without device sampling", "pass"),
         ("the same text with and without CUDA graphs", "pass"),
+        ("the same text however the host waits", "pass"),
+        ("CPUs busy in decode with ANNEAL_CUDA_WAIT=spin", "told"),
         ("CPUs busy in decode, device sampling", "pass"),
     ] {
         assert_eq!(verdict(&report, what), expected, "{what}");
@@ -167,7 +173,9 @@ fn a_whole_check_is_one_file_that_shows_everything() {
     assert_eq!(model["differing_settings"][0]["setting"], "n_batch");
     assert!(model["bytes_per_token"].as_u64().unwrap() > 1_000_000);
     assert_eq!(report["long"]["decode"]["chosen_on_device"], 64);
-    assert_eq!(list(&report, "pairs").len(), 4);
+    assert_eq!(list(&report, "pairs").len(), 6);
+    let waiting = list(&report, "pairs").iter().find(|pair| pair["switch"] == "waiting").unwrap();
+    assert_eq!((&waiting["on"]["wait"], &waiting["off"]["wait"]), (&json!("block"), &json!("spin")));
     let share =
         list(&report, "figures").iter().find(|figure| figure["what"] == "share of bandwidth in decode");
     assert_eq!(share.unwrap()["measured_copy_bandwidth"], 3e12);

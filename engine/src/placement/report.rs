@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use build_info::Bytes;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{Held, Op, Place, Seen};
 
@@ -155,7 +156,7 @@ pub enum Why {
 }
 
 /// What keeps the host in the way of decode.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
     /// What it is.
     pub what: String,
@@ -183,6 +184,13 @@ impl Report {
     pub fn uses_devices(&self) -> bool {
         let held = self.weights.iter().chain(&self.cache).any(|stored| !stored.host);
         held || self.phases.iter().flat_map(|phase| &phase.devices).any(|share| !share.host)
+    }
+
+    /// As it stands in JSON: with its faults, so that nobody has to find them a second time.
+    pub fn to_json(&self) -> Value {
+        let mut value = json!(self);
+        value["faults"] = json!(self.faults());
+        value
     }
 
     /// What keeps the host in the way of decode; nothing where devices hold and compute all but the input's embeddings.

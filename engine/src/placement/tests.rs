@@ -1,6 +1,7 @@
 //! Reports of graphs as llama.cpp makes them, with a GPU that is not here.
 
 use build_info::Bytes;
+use serde_json::json;
 
 use super::report::{Kind, Report, Why};
 use super::{Held, Op, Place, Seen};
@@ -98,6 +99,7 @@ fn a_model_that_is_all_on_a_gpu_has_no_fault() {
     graph.output(GPU);
     let report = graph.report();
     assert_eq!(report.faults(), []);
+    assert_eq!(report.to_json()["faults"], json!([]));
     assert_eq!((report.layers.on_devices, report.layers.all), (4, 4));
     // The input layer is said, and is none.
     let [input] = &report.host_ops[..] else { panic!("{:?}", report.host_ops) };
@@ -172,6 +174,9 @@ fn what_lands_on_the_host_is_told_with_its_reason() {
         for (fault, words) in faults.iter().zip(words) {
             assert!(fault.what.contains(words), "{what}: {fault:?}");
         }
+        let told = report.to_json();
+        assert_eq!((&told["faults"], &told["devices"]), (&json!(faults), &json!(["NVIDIA H200"])), "{what}");
+        assert!(told["faults"][0]["what"].as_str().is_some_and(|words| words == faults[0].what), "{told}");
         let text = report.to_string();
         assert!(!text.contains("nothing else"), "{what}: {text}");
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use build_info::Bytes;
 
 use super::engine::{Engine, Sizes};
 use super::estimate::{Estimator, Tokens};
@@ -40,6 +41,8 @@ pub struct Options {
     pub out: PathBuf,
     /// Whether the engine's record promises a GPU.
     pub promises_gpu: bool,
+    /// Whether it computes with CUDA, as far as anybody knows.
+    pub cuda: bool,
     /// Whether it launches CUDA graphs.
     pub graphs: bool,
 }
@@ -71,7 +74,7 @@ impl<'a> Check<'a> {
         ui: &'a Ui,
     ) -> Self {
         let folder = scratch.path().to_path_buf();
-        let free = report.cards.iter().filter_map(|card| card.free).max();
+        let free = report.cards.iter().filter_map(|card| card.free).max().map(Bytes);
         for model in &mut report.models {
             model.skipped = models::too_large(model.bytes, free);
         }
@@ -85,6 +88,7 @@ impl<'a> Check<'a> {
             placement: supports.placement,
             device_sampling: supports.device_sampling,
             graphs: options.graphs,
+            waiting: options.cuda,
             rounds: sizes.rounds,
             long: sizes.long,
         };
@@ -127,6 +131,9 @@ impl<'a> Check<'a> {
         }
         if !wishes.graphs {
             say("CUDA graphs", "the build's profile turns them off");
+        }
+        if !wishes.waiting {
+            say("waiting", "the build's record has no CUDA");
         }
         if !wishes.device_sampling {
             say("device sampling", "this anneal has no --device-sampling");
@@ -261,14 +268,4 @@ pub fn check_budget(seconds: f64) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_shortened_long_run_is_the_same_step() {
-        assert!(is_same(Step::Long(1, 10_000), Step::Long(1, 5000)));
-        assert!(!is_same(Step::Long(1, 10_000), Step::Long(2, 10_000)));
-        assert!(!is_same(Step::Round(1, 1), Step::Round(1, 2)));
-        assert!(check_budget(480.0).is_ok() && check_budget(1.0).is_err());
-    }
-}
+mod tests;

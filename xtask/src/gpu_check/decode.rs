@@ -36,12 +36,13 @@ pub fn steady(
         round: None,
         device_sampling: variant.device_sampling,
         graphs: variant.graphs,
+        wait: variant.wait,
         tokens,
         tokens_per_second: told.or_else(|| {
             let seconds = seen.heard.last()?.0;
             (seconds > 0.0).then(|| f64::from(tokens) / seconds)
         }),
-        chosen_on_device: ended.number_after("chosen on the device: ").map(|count| count as u32),
+        chosen_on_device: chosen_on_device(&ended.stderr),
         text: digest(&ended.stdout),
         // The kernel counts in hundredths of a second.
         cpus: usage.cpus().filter(|_| usage.seconds >= 0.1),
@@ -55,6 +56,15 @@ fn speed(said: &str) -> Option<f64> {
     let (_, rest) = said.rsplit_once("decode ")?;
     let (before, _) = rest.split_once(" t/s")?;
     before.rsplit(' ').next()?.parse().ok()
+}
+
+/// How many tokens the device chose, by `…; tokens chosen on the device 40, on the host 0`, the line of a program whose device
+/// did some of the sampling or was asked to. JSON would tell the same, but only once all text is there, and then nobody sees
+/// when it came.
+fn chosen_on_device(said: &str) -> Option<u32> {
+    let line = said.lines().rfind(|line| line.starts_with("sampling on the device: "))?;
+    let (_, rest) = line.rsplit_once("; tokens chosen on the device ")?;
+    rest.split(',').next()?.parse().ok()
 }
 
 /// What was seen while text came.
@@ -111,12 +121,15 @@ fn paces(heard: &[(f64, usize)], tokens: u32, parts: usize) -> Vec<Pace> {
 mod tests {
     use super::*;
 
+    /// What the engine said: anneal/tests/generation.rs holds it to these words.
+    const SAID: &str = include_str!("../../../fixtures/run/greedy-on-device.txt");
+
     #[test]
-    fn the_speed_is_the_one_that_the_engine_tells() {
-        let said = "load 16 ms, first token 492 ms\nprefill 3 tokens 6.10 t/s (2 threads), decode 40 tokens 7.68 t/s (2 \
-                    threads), stopped: length\nchosen on the device: 40 tokens\n";
-        assert_eq!(speed(said), Some(7.68));
-        assert_eq!(speed("load 16 ms"), None);
+    fn speed_and_who_chose_are_what_the_engine_tells() {
+        assert_eq!((speed(SAID), chosen_on_device(SAID)), (Some(1533.20), Some(64)));
+        let on_host = SAID.replace("on the device 64, on the host 0", "on the device 0, on the host 64");
+        assert_eq!(chosen_on_device(&on_host), Some(0));
+        assert_eq!((speed("load 16 ms"), chosen_on_device("load 16 ms")), (None, None));
     }
 
     #[test]

@@ -10,9 +10,13 @@ use serde_json::Value;
 
 use super::bench::{self, Output};
 use super::child::{self, Ended};
+use super::report::{Placement, Wait};
 
 /// A tuning record that is not there: nothing is tuned, and the engine says nothing of it.
 const NO_TUNING: &str = "/nonexistent/anneal-tuning.json";
+
+/// The engine's variable for how the host waits for the GPU.
+pub const WAIT: &str = "ANNEAL_CUDA_WAIT";
 
 /// What every generation goes on from: so few tokens that no product of F16 weights takes cuBLAS.
 const PROMPT: &str = "hello";
@@ -121,6 +125,8 @@ pub struct Variant {
     pub device_sampling: bool,
     /// Whether CUDA graphs are used.
     pub graphs: bool,
+    /// How the host waits for the GPU; as the engine does by itself where it is not said.
+    pub wait: Option<Wait>,
 }
 
 impl Engine {
@@ -187,12 +193,10 @@ impl Engine {
     }
 
     /// Where `model` lies and computes: the part `placement` of what `anneal info --placement` says.
-    pub fn placement(&self, model: &Path, limit: Duration) -> Result<Value> {
-        let mut command = self.command(&["info", "--placement", "--json", "-m"]);
-        command.arg(model);
+    pub fn placement(&self, model: &Path, limit: Duration) -> Result<Placement> {
+        let command = self.computing(&["info", "--placement", "--json"], model);
         let ended = child::run(command, limit, &mut |_, _| {})?.check()?;
-        let value = json(&ended)?;
-        value.get("placement").cloned().context("`anneal info --placement --json` told no placement")
+        placement(json(&ended)?["placement"].take())
     }
 
     /// The tokens that follow the prompt, always the likeliest.
@@ -211,11 +215,15 @@ impl Engine {
         command.args(["-p", PROMPT, "-n", &count.to_string(), "--greedy", "--ignore-eos"]);
         // llama.cpp makes contexts in steps of 256 tokens.
         command.args(["-c", &(count + 64).next_multiple_of(256).max(1024).to_string()]);
-        if variant.device_sampling {
-            command.arg("--device-sampling");
+        // What the flag says when it is left out is another thing on a GPU than on the CPU.
+        if self.supports.device_sampling {
+            command.arg(format!("--device-sampling={}", if variant.device_sampling { "on" } else { "off" }));
         }
         if !variant.graphs {
             command.env("GGML_CUDA_DISABLE_GRAPHS", "1");
+        }
+        if let Some(wait) = variant.wait {
+            command.env(WAIT, wait.name());
         }
         command
     }
@@ -280,6 +288,38 @@ fn output(command: Command, limit: Duration) -> Result<Output> {
     bench::read(&ended.stdout).with_context(|| format!("cannot read what {name} printed"))
 }
 
+/// What the engine told, with the faults that it found itself.
+fn placement(told: Value) -> Result<Placement> {
+    #[derive(Deserialize)]
+    struct Fault {
+        what: String,
+    }
+    let faults = Vec::<Fault>::deserialize(&told["faults"])
+        .context("`anneal info --placement --json` told no faults of a placement")?;
+    let faults: Vec<String> = faults.into_iter().map(|fault| fault.what).collect();
+    Ok(Placement { full: faults.is_empty(), faults, told })
+}
+
 fn json(ended: &Ended) -> Result<Value> {
     serde_json::from_slice(&ended.stdout).context("`anneal info --json` printed no JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_placement_is_judged_by_what_the_engine_finds() {
+        let of = |faults: Value| placement(json!({ "devices": ["CUDA0 (NVIDIA H100)"], "faults": faults }));
+        assert!(of(json!([])).unwrap().full);
+        let split = of(json!([{ "what": "2 MiB of weights lie on the host", "mend": "" }])).unwrap();
+        assert_eq!(
+            (split.full, &split.faults[..]),
+            (false, &["2 MiB of weights lie on the host".to_string()][..])
+        );
+        // What tells no faults is not without them.
+        assert!(placement(json!({ "devices": [] })).is_err() && placement(Value::Null).is_err());
+    }
 }

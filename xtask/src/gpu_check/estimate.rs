@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use build_info::Bytes;
+
 use super::plan::Step;
 
 /// Seconds until a program has started CUDA and made a context, on a machine without the persistence daemon.
@@ -28,10 +30,10 @@ const MOST_PACE: f64 = 20.0;
 /// What is known of a model before it is there.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Bytes of its weights.
-    pub bytes: u64,
-    /// Bytes of its weights as F16.
-    pub half: u64,
+    /// Its weights.
+    pub bytes: Bytes,
+    /// Its weights as F16.
+    pub half: Bytes,
     /// Whether it is made from F16.
     pub is_quantised: bool,
     /// Whether the F16 weights are there already by then.
@@ -106,15 +108,15 @@ impl Estimator {
     fn guess(&self, step: Step) -> f64 {
         let size = |model: usize| {
             self.models.get(model).copied().unwrap_or(Size {
-                bytes: 0,
-                half: 0,
+                bytes: Bytes(0),
+                half: Bytes(0),
                 is_quantised: false,
                 has_half: false,
             })
         };
-        let start = |model: usize| START + size(model).bytes as f64 / LOAD;
+        let start = |model: usize| START + size(model).bytes.0 as f64 / LOAD;
         let decode = |model: usize, tokens: u32| {
-            let guessed = (DECODE / (size(model).bytes as f64).max(1.0)).min(MOST_SPEED);
+            let guessed = (DECODE / (size(model).bytes.0 as f64).max(1.0)).min(MOST_SPEED);
             f64::from(tokens) / self.speeds.get(&model).copied().unwrap_or(guessed)
         };
         match step {
@@ -135,10 +137,10 @@ impl Estimator {
     }
 
     fn making(&self, size: Size) -> f64 {
-        let (half, weights) = (size.half as f64, size.half as f64 / 2.0);
+        let (half, weights) = (size.half.0 as f64, size.half.0 as f64 / 2.0);
         let draw = if size.has_half { 0.0 } else { half / DRAW / self.cores + half / DISK };
         let quantise = match size.is_quantised {
-            true => weights / QUANTISE / self.cores + (half + size.bytes as f64) / DISK,
+            true => weights / QUANTISE / self.cores + (half + size.bytes.0 as f64) / DISK,
             false => 0.0,
         };
         draw + quantise + 0.5
@@ -153,19 +155,19 @@ mod tests {
     const TOKENS: Tokens = Tokens { determinism: 256, decode: 512, round: 800 };
 
     fn of_four(cores: u32) -> Estimator {
-        let half = 3_100_000_000;
-        let size = |bytes, is_quantised, has_half| Size { bytes, half, is_quantised, has_half };
+        let half = Bytes(3_100_000_000);
+        let size = |bytes, is_quantised, has_half| Size { bytes: Bytes(bytes), half, is_quantised, has_half };
         let models = vec![
             size(1_650_000_000, true, false),
             size(1_000_000_000, true, true),
-            size(half, false, true),
+            size(half.0, false, true),
             size(850_000_000, true, false),
         ];
         Estimator::new(cores, models, TOKENS, true)
     }
 
     #[test]
-    fn eight_minutes_hold_five_pairs_of_all_four_models() {
+    fn eight_minutes_hold_three_rounds_of_all_four_models_and_all_switches() {
         let estimator = of_four(16);
         let models: Vec<Sketch> = estimator.models.iter().map(|size| Sketch { bytes: size.bytes }).collect();
         let wishes = Wishes {
@@ -173,6 +175,7 @@ mod tests {
             placement: true,
             device_sampling: true,
             graphs: true,
+            waiting: true,
             rounds: plan::ROUNDS,
             long: 10_000,
         };
@@ -180,7 +183,10 @@ mod tests {
         for model in 0..4 {
             assert!(chosen.contains(&Step::Round(model, 3)), "{model}: {chosen:?}");
         }
-        assert!(chosen.contains(&Step::Pair(plan::Switch::CudaGraphs, 3)), "{chosen:?}");
+        assert!(chosen.contains(&Step::Round(0, 4)), "{chosen:?}");
+        for switch in plan::Switch::ALL {
+            assert!(chosen.contains(&Step::Pair(switch, 3)), "{switch}: {chosen:?}");
+        }
     }
 
     #[test]

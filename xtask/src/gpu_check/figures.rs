@@ -1,11 +1,13 @@
 //! What follows from what was measured: ratios round by round, and whether the figures to reach were reached.
 
+use build_info::Bytes;
 use measure::{Ratio, median, ratio};
 
 use super::bench::Row;
+use super::engine::WAIT;
 use super::plan::Switch;
 use super::report::{
-    Comparison, Decode, Differing, Figure, Model, Refusal, Report, Run, Sampling, Verdict, Who,
+    Comparison, Decode, Differing, Figure, Model, Pair, Refusal, Report, Run, Sampling, Verdict, Wait, Who,
 };
 
 /// Of llama-bench's speed.
@@ -24,8 +26,8 @@ const LEAST_COPY: f64 = 0.7;
 /// CPUs that decode may keep busy where the device chooses the token.
 const CPUS: f64 = 0.25;
 
-/// From this size on weights are too large for any cache, in bytes.
-const LARGE: u64 = 1_000_000_000;
+/// From this size on weights are too large for any cache.
+const LARGE: Bytes = Bytes(1_000_000_000);
 
 /// Compares every test of `model` with llama-bench's, those of decode also with sampling.
 pub fn comparisons(model: &Model) -> Vec<Comparison> {
@@ -70,7 +72,7 @@ fn steady(model: &Model) -> Vec<Value> {
         return Vec::new();
     };
     let value = |decode: &Decode| {
-        let on_device = decode.chosen_on_device.is_some_and(|count| count > 0);
+        let on_device = chosen_by_device(decode) > 0;
         Some(Value {
             test: test.clone(),
             sampling: if on_device { Sampling::GreedyOnDevice } else { Sampling::GreedyOnHost },
@@ -127,10 +129,12 @@ pub fn differing(runs: &[Run]) -> Vec<Differing> {
 pub fn figures(report: &Report) -> Vec<Figure> {
     let mut all = Vec::new();
     all.extend(report.refusal.as_ref().map(refused));
-    for model in report.models.iter().filter(|model| model.skipped.is_none()) {
-        all.extend(of_model(model, &Memory::of(report)));
+    for (number, model) in report.models.iter().enumerate().filter(|(_, model)| model.skipped.is_none()) {
+        // Pairs are of the first model.
+        let pairs = if number == 0 { report.pairs.as_slice() } else { &[] };
+        all.extend(of_model(model, pairs, &Memory::of(report)));
     }
-    for switch in [Switch::DeviceSampling, Switch::CudaGraphs] {
+    for switch in Switch::ALL {
         all.extend(switched(report, switch));
     }
     all
@@ -156,7 +160,7 @@ impl Memory {
     }
 }
 
-fn of_model(model: &Model, memory: &Memory) -> Vec<Figure> {
+fn of_model(model: &Model, pairs: &[Pair], memory: &Memory) -> Vec<Figure> {
     let mut all = Vec::new();
     let mut put = |figure: Figure| all.push(Figure { model: Some(model.name.clone()), ..figure });
     if let Some(placement) = &model.placement {
@@ -174,7 +178,7 @@ fn of_model(model: &Model, memory: &Memory) -> Vec<Figure> {
     if let Some(share) = bandwidth(model, memory) {
         put(share);
     }
-    if let Some(host) = host_cpu(&model.decodes) {
+    if let Some(host) = host_cpu(&model.decodes, pairs) {
         put(host);
     }
     all
@@ -240,7 +244,7 @@ fn bandwidth(model: &Model, memory: &Memory) -> Option<Figure> {
             && comparison.test.starts_with("tg")
             && !comparison.test.contains('@')
     })?;
-    let effective = decode.anneal * model.bytes_per_token? as f64;
+    let effective = decode.anneal * model.bytes_per_token?.0 as f64;
     if !effective.is_finite() {
         return None;
     }
@@ -274,24 +278,54 @@ fn bandwidth(model: &Model, memory: &Memory) -> Option<Figure> {
     })
 }
 
-/// Of the decodes in which the device chose.
-fn host_cpu(decodes: &[Decode]) -> Option<Figure> {
-    let chosen: Vec<&Decode> = decodes.iter().filter(|decode| decode.device_sampling).collect();
+/// Of the decodes in which the device chose: those in which the host slept meanwhile, where there are such.
+fn host_cpu(decodes: &[Decode], pairs: &[Pair]) -> Option<Figure> {
+    let of_device = |decode: &&Decode| decode.device_sampling;
+    let waiting = pairs.iter().filter(|pair| pair.switch == Switch::Waiting);
+    let mut chosen: Vec<&Decode> = waiting.map(|pair| &pair.on).filter(of_device).collect();
+    let has_slept = !chosen.is_empty();
+    if !has_slept {
+        chosen = decodes.iter().filter(of_device).collect();
+    }
     let cpus: Vec<f64> = chosen.iter().filter_map(|decode| decode.cpus).collect();
     if cpus.is_empty() {
         return None;
     }
     let value = median(&cpus);
-    let on_device = chosen.iter().all(|decode| decode.chosen_on_device.is_some_and(|count| count > 0));
-    let verdict = if value <= CPUS { Verdict::Pass } else { Verdict::Miss };
-    let note = (!on_device).then(|| "the device did not choose the tokens".to_string());
+    let on_device = chosen.iter().all(|decode| chosen_by_device(decode) > 0);
+    let verdict = match on_device {
+        false => Verdict::NotMeasured,
+        true if value <= CPUS => Verdict::Pass,
+        true => Verdict::Miss,
+    };
+    let note = match (on_device, has_slept) {
+        (false, _) => Some("the device did not choose the tokens".to_string()),
+        (true, true) => Some(format!("with {WAIT}={}", Wait::Block.name())),
+        (true, false) => None,
+    };
     let what = "CPUs busy in decode, device sampling";
     Some(Figure { note, ..figure(what, format!("≤ {CPUS}"), Some(value), verdict) })
 }
 
+/// Tokens that the device chose; of one that says nothing of it, none.
+fn chosen_by_device(decode: &Decode) -> u32 {
+    decode.chosen_on_device.unwrap_or(0)
+}
+
+/// Whether device sampling did what its sides say; one that did not is told by its tokens.
+fn sampled_as_asked(pairs: &[&Pair]) -> Figure {
+    let is_wrong =
+        |pair: &&&Pair| chosen_by_device(&pair.on) < pair.on.tokens || chosen_by_device(&pair.off) > 0;
+    let wrong = pairs.iter().find(is_wrong).map(|pair| {
+        let (on, off) = (chosen_by_device(&pair.on), chosen_by_device(&pair.off));
+        format!("of {} tokens the device chose {on} with it and {off} without", pair.on.tokens)
+    });
+    yes_or_no("device sampling where it was asked for, and nowhere else", wrong.is_none(), wrong)
+}
+
 /// What a switch brings; the text must be the same with and without it.
 fn switched(report: &Report, switch: Switch) -> Vec<Figure> {
-    let pairs: Vec<_> = report.pairs.iter().filter(|pair| pair.switch == switch).collect();
+    let pairs: Vec<&Pair> = report.pairs.iter().filter(|pair| pair.switch == switch).collect();
     if pairs.is_empty() {
         return Vec::new();
     }
@@ -302,18 +336,34 @@ fn switched(report: &Report, switch: Switch) -> Vec<Figure> {
         .filter(|(_, off)| *off > 0.0)
         .unzip();
     let same = pairs.iter().all(|pair| pair.on.text == pair.off.text);
-    let mut all = vec![yes_or_no(&format!("the same text with and without {switch}"), same, None)];
+    let (same_text, against) = match switch {
+        Switch::DeviceSampling | Switch::CudaGraphs => (
+            format!("the same text with and without {switch}"),
+            format!("decode with {switch} against without"),
+        ),
+        Switch::Waiting => {
+            let [block, spin] = switch.sides();
+            (
+                "the same text however the host waits".to_string(),
+                format!("decode with {WAIT}={block} against {spin}"),
+            )
+        }
+    };
+    let mut all = vec![yes_or_no(&same_text, same, None)];
+    if switch == Switch::DeviceSampling {
+        all.push(sampled_as_asked(&pairs));
+    }
     if !on.is_empty() {
         let ratio = ratio(&on, &off);
         all.push(Figure {
-            note: Some(interval(&ratio)),
-            ..figure(
-                format!("decode with {switch} against without"),
-                "told".into(),
-                Some(ratio.median),
-                Verdict::Told,
-            )
+            note: Some(format!("{}; {:.1} and {:.1} t/s", interval(&ratio), median(&on), median(&off))),
+            ..figure(against, "told".into(), Some(ratio.median), Verdict::Told)
         });
+    }
+    let spinning: Vec<f64> = pairs.iter().filter_map(|pair| pair.off.cpus).collect();
+    if switch == Switch::Waiting && !spinning.is_empty() {
+        let what = format!("CPUs busy in decode with {WAIT}={}", Wait::Spin.name());
+        all.push(figure(what, "told".into(), Some(median(&spinning)), Verdict::Told));
     }
     all.into_iter().map(|figure| Figure { model: model.clone(), ..figure }).collect()
 }

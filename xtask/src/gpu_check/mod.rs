@@ -15,7 +15,6 @@ mod estimate;
 pub mod figures;
 mod models;
 pub mod page;
-mod placement;
 pub mod plan;
 pub mod report;
 

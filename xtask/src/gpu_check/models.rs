@@ -21,11 +21,11 @@ pub const DEFAULTS: [&str; 4] =
     ["qwen2.5-1.5b/Q8_0", "qwen2.5-1.5b/Q4_K_M", "qwen2.5-1.5b/F16", "moe-1b/Q4_K_M"];
 
 /// What stays free of the disk.
-const SPARE: u64 = 256 << 20;
+const SPARE: Bytes = Bytes::mib(256);
 
 /// Memory that a model takes on a GPU beyond its weights: CUDA itself, the buffers of 512 tokens' logits, and the cache of
 /// the long run.
-const ON_GPU: u64 = 2 << 30;
+const ON_GPU: Bytes = Bytes::gib(2);
 
 /// A model, made or to be made.
 #[derive(Clone, Debug)]
@@ -59,19 +59,19 @@ impl Model {
     }
 
     /// About what its weights will take; a few per cent too much rather than too little.
-    pub fn bytes(&self) -> u64 {
-        let half = self.half_bytes() as f64;
+    pub fn bytes(&self) -> Bytes {
+        let half = self.half_bytes().0 as f64;
         let bits = match self.what.quant() {
             "F16" | "BF16" => 16.0,
             "F32" => 32.0,
             "Q4_0" | "Q4_K_S" | "Q4_K_M" | "IQ4_XS" | "IQ4_NL" | "MXFP4_MOE" => 5.3,
             _ => 8.6,
         };
-        (half * bits / 16.0) as u64
+        Bytes((half * bits / 16.0) as u64)
     }
 
-    fn half_bytes(&self) -> u64 {
-        self.what.preset().tensor_bytes(Precision::F16).0
+    fn half_bytes(&self) -> Bytes {
+        self.what.preset().tensor_bytes(Precision::F16)
     }
 
     fn is_quantised(&self) -> bool {
@@ -80,7 +80,7 @@ impl Model {
 }
 
 /// About how many bytes the weights of `what` take.
-pub fn about(what: &Synthetic) -> u64 {
+pub fn about(what: &Synthetic) -> Bytes {
     Model::new(what.clone(), Path::new("")).bytes()
 }
 
@@ -104,18 +104,17 @@ impl Workshop<'_> {
     /// When the disk is too small, before anything is written; when it cannot be written or quantised.
     pub fn make(&self, model: &Model, others: &[Model], limit: Duration) -> Result<()> {
         let half = model.half();
-        let mut needed = model.bytes();
+        let mut needed = Bytes(model.bytes().0 + SPARE.0);
         if model.is_quantised() && !half.is_file() {
-            needed += model.half_bytes();
+            needed.0 += model.half_bytes().0;
         }
         if model.path.is_file() {
             return Ok(());
         }
-        if let Some(free) = free_space(self.folder).filter(|free| free.0 < needed + SPARE) {
+        if let Some(free) = free_space(self.folder).filter(|free| *free < needed) {
             bail!(
-                "{} takes {} of the disk and {} has {free} left: free some space, or name another folder with --scratch",
+                "{} takes {needed} of the disk and {} has {free} left: free some space, or name another folder with --scratch",
                 model.what,
-                Bytes(needed + SPARE),
                 self.folder.display()
             );
         }
@@ -158,13 +157,10 @@ impl Workshop<'_> {
 }
 
 /// Why a model of so many bytes does not fit into a GPU that has `free` bytes; nothing where it does, or nobody knows.
-pub fn too_large(bytes: u64, free: Option<u64>) -> Option<String> {
-    let free = free.filter(|free| *free < bytes.saturating_add(ON_GPU))?;
-    Some(format!(
-        "it takes about {} of the GPU's memory, of which {} are free",
-        Bytes(bytes.saturating_add(ON_GPU)),
-        Bytes(free)
-    ))
+pub fn too_large(bytes: Bytes, free: Option<Bytes>) -> Option<String> {
+    let needed = Bytes(bytes.0.saturating_add(ON_GPU.0));
+    let free = free.filter(|free| *free < needed)?;
+    Some(format!("it takes about {needed} of the GPU's memory, of which {free} are free"))
 }
 
 #[cfg(test)]
@@ -177,7 +173,7 @@ mod tests {
             DEFAULTS.iter().map(|name| Model::new(name.parse().unwrap(), Path::new("/models"))).collect();
         // In megabytes: what `model synth` writes of the first two, and the weights of the third.
         for (model, least) in models.iter().zip([1641, 934, 3087]) {
-            let megabytes = model.bytes() / 1_000_000;
+            let megabytes = model.bytes().0 / 1_000_000;
             assert!((least..=least * 12 / 10).contains(&megabytes), "{}: {megabytes}", model.what);
         }
         let sizes = sizes(&models);
@@ -188,9 +184,10 @@ mod tests {
 
     #[test]
     fn a_gpu_that_is_too_small_is_told() {
-        assert_eq!(too_large(1 << 30, None), None);
-        assert_eq!(too_large(1 << 30, Some(4 << 30)), None);
-        let why = too_large(1 << 30, Some(2 << 30)).unwrap();
+        let model = Bytes::gib(1);
+        assert_eq!(too_large(model, None), None);
+        assert_eq!(too_large(model, Some(Bytes::gib(4))), None);
+        let why = too_large(model, Some(Bytes::gib(2))).unwrap();
         assert!(why.contains("3 GiB") && why.contains("2 GiB are free"), "{why}");
     }
 }

@@ -94,7 +94,7 @@ fn builds(report: &Report) -> String {
 }
 
 fn build(program: &Program) -> String {
-    let size = Bytes(program.bytes);
+    let size = program.bytes;
     let Some(build) = &program.build else { return format!("{size}, SHA-256 {}", program.sha256.short()) };
     let cuda = build.cuda.as_ref().map_or(String::new(), |cuda| {
         format!(", CUDA {} for {}", cuda.toolkit, cuda.architectures.join(" "))
@@ -164,11 +164,12 @@ fn decodes(report: &Report) -> Vec<Vec<String>> {
         let middle = model.decodes.get(model.decodes.len() / 2);
         rows.extend(middle.map(|decode| decode_row(model.name.to_string(), decode)));
     }
-    for switch in [Switch::DeviceSampling, Switch::CudaGraphs] {
+    for switch in Switch::ALL {
         let pairs: Vec<_> = report.pairs.iter().filter(|pair| pair.switch == switch).collect();
         if let Some(pair) = pairs.get(pairs.len() / 2) {
-            rows.push(decode_row(format!("{switch} on"), &pair.on));
-            rows.push(decode_row(format!("{switch} off"), &pair.off));
+            for (side, decode) in switch.sides().into_iter().zip([&pair.on, &pair.off]) {
+                rows.push(decode_row(format!("{switch} {side}"), decode));
+            }
         }
     }
     if let Some(long) = &report.long {

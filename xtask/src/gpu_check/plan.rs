@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use build_info::Bytes;
 use serde::{Deserialize, Serialize};
+
+use super::report::Wait;
 
 /// Rounds of a model, of which those after the fifth come last of all.
 pub const ROUNDS: u32 = 10;
@@ -46,14 +49,28 @@ pub enum Switch {
     DeviceSampling,
     /// Whether a token's kernels are started as one graph.
     CudaGraphs,
+    /// Whether the host sleeps while the GPU computes, or asks over and over.
+    Waiting,
 }
 
 impl Switch {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Switch::DeviceSampling, Switch::CudaGraphs, Switch::Waiting];
+
     /// As records and tables have it.
     pub fn name(self) -> &'static str {
         match self {
             Switch::DeviceSampling => "device sampling",
             Switch::CudaGraphs => "CUDA graphs",
+            Switch::Waiting => "waiting",
+        }
+    }
+
+    /// Its sides, of which the first is held against the second.
+    pub fn sides(self) -> [&'static str; 2] {
+        match self {
+            Switch::DeviceSampling | Switch::CudaGraphs => ["on", "off"],
+            Switch::Waiting => [Wait::Block.name(), Wait::Spin.name()],
         }
     }
 }
@@ -70,8 +87,8 @@ pub struct Planned {
 /// A model as far as the plan goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Sketch {
-    /// Size of its weights in bytes.
-    pub bytes: u64,
+    /// Size of its weights.
+    pub bytes: Bytes,
 }
 
 /// What this build and this machine allow.
@@ -85,6 +102,8 @@ pub struct Wishes {
     pub device_sampling: bool,
     /// Whether there are CUDA graphs to turn off.
     pub graphs: bool,
+    /// Whether there is CUDA to wait for.
+    pub waiting: bool,
     /// Most rounds of a model.
     pub rounds: u32,
     /// Tokens of the long run.
@@ -125,7 +144,9 @@ impl Step {
             Step::Refusal => "refusal without a GPU".to_string(),
             Step::Make(model) => format!("write {}", of(model)),
             Step::Round(model, round) => format!("round {round} of {}", of(model)),
-            Step::Pair(switch, pair) => format!("{} on and off, pair {pair}", switch.name()),
+            Step::Pair(switch, pair) => {
+                format!("{switch} {}, pair {pair}", switch.sides().join(" and "))
+            }
             Step::Long(model, tokens) => format!("{tokens} tokens of {}", of(model)),
             other => format!("{} of {}", other.kind(), other.model().map_or("?", of)),
         }
@@ -167,7 +188,10 @@ pub fn steps(models: &[Sketch], wishes: &Wishes) -> Vec<Planned> {
             put(Step::Pair(Switch::DeviceSampling, pair), 2);
         }
         if wishes.graphs {
-            put(Step::Pair(Switch::CudaGraphs, pair), 3);
+            put(Step::Pair(Switch::CudaGraphs, pair), 2);
+        }
+        if wishes.waiting {
+            put(Step::Pair(Switch::Waiting, pair), 2);
         }
     }
     let smallest = (0..models.len()).min_by_key(|model| models[*model].bytes).unwrap_or(0);
@@ -225,12 +249,13 @@ mod tests {
         placement: true,
         device_sampling: true,
         graphs: true,
+        waiting: true,
         rounds: ROUNDS,
         long: 10_000,
     };
 
     fn models(sizes: &[u64]) -> Vec<Sketch> {
-        sizes.iter().map(|bytes| Sketch { bytes: *bytes }).collect()
+        sizes.iter().map(|bytes| Sketch { bytes: Bytes(*bytes) }).collect()
     }
 
     /// Ten seconds a step, a millisecond a token of the long run.
@@ -304,6 +329,7 @@ mod tests {
             placement: false,
             device_sampling: false,
             graphs: false,
+            waiting: false,
             rounds: 2,
             ..ALL
         };

@@ -1,6 +1,6 @@
 //! The one file that a check writes. docs/src/guide/gpu-check.md tells its fields.
 
-use build_info::{BuildInfo, Host, Sha256};
+use build_info::{BuildInfo, Bytes, Host, Sha256};
 use measure::cards::Card;
 use measure::{Ratio, Usage};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::compare::Provenance;
 use crate::workload::Synthetic;
 
 /// Version of the format: the first number changes where a field means something else.
-pub const SCHEMA_VERSION: &str = "1.0";
+pub const SCHEMA_VERSION: &str = "1.1";
 
 /// All of it. Written after every step, so that what is there when a machine goes away is kept.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -76,8 +76,8 @@ pub struct Report {
 pub struct Program {
     /// Name of its file.
     pub name: String,
-    /// Size in bytes.
-    pub bytes: u64,
+    /// Its size.
+    pub bytes: Bytes,
     /// Digest of the file.
     pub sha256: Sha256,
     /// Its record, where it lies beside it: plan, sources, toolkit, architectures.
@@ -101,11 +101,11 @@ pub struct Refusal {
 pub struct Model {
     /// Shape and type of the weights.
     pub name: Synthetic,
-    /// Size of its tensors in bytes; of one that is not there about.
-    pub bytes: u64,
-    /// Bytes of weights that are read for one token.
+    /// Size of its tensors; of one that is not there about.
+    pub bytes: Bytes,
+    /// Weights that are read for one token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bytes_per_token: Option<u64>,
+    pub bytes_per_token: Option<Bytes>,
     /// Why it was not looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
@@ -128,7 +128,7 @@ pub struct Model {
 
 impl Model {
     /// One of which nothing is known but its size.
-    pub fn new(name: Synthetic, bytes: u64) -> Self {
+    pub fn new(name: Synthetic, bytes: Bytes) -> Self {
         Self {
             name,
             bytes,
@@ -200,6 +200,26 @@ pub struct Differing {
     pub llama_bench: Value,
 }
 
+/// How the host waits until the GPU is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wait {
+    /// It asks over and over, which keeps a core busy: what CUDA does by default.
+    Spin,
+    /// It sleeps until it is woken.
+    Block,
+}
+
+impl Wait {
+    /// As the engine has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Wait::Spin => "spin",
+            Wait::Block => "block",
+        }
+    }
+}
+
 /// One steady decode, from its first token to its last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decode {
@@ -210,6 +230,9 @@ pub struct Decode {
     pub device_sampling: bool,
     /// Whether CUDA graphs were used.
     pub graphs: bool,
+    /// How the host was to wait for the GPU, where it was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Wait>,
     /// Tokens that were asked for.
     pub tokens: u32,
     /// Tokens a second of decode, as the program tells.
@@ -245,9 +268,9 @@ pub struct Pace {
 pub struct Pair {
     /// What differs.
     pub switch: Switch,
-    /// With it.
+    /// With it; of waiting, blocked.
     pub on: Decode,
-    /// Without it.
+    /// Without it; of waiting, spinning.
     pub off: Decode,
 }
 
@@ -268,7 +291,7 @@ pub struct Long {
 pub enum Sampling {
     /// Not at all: any tokens are evaluated, as llama-bench does it.
     None,
-    /// By the default samplers on the host, from text to text.
+    /// By the default samplers, from text to text; where they run is the engine's to say, and on a GPU that is mostly there.
     Default,
     /// The likeliest, found on the host.
     GreedyOnHost,

@@ -209,7 +209,7 @@ fn json(
         };
     }
     if let Some(placed) = placed {
-        result["placement"] = json!(placed);
+        result["placement"] = placed.to_json();
     }
     if args.copy_bandwidth {
         let cards = crate::ffi::copy_bandwidths();

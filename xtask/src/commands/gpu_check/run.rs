@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use build_info::BuildInfo;
 use build_info::defaults::Layers;
+use build_info::{BuildInfo, Bytes};
 
 use crate::compare::Provenance;
 use crate::gpu_check::archive::Contents;
@@ -86,6 +86,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         // As the engine has it: a build whose defaults leave everything on the CPU asks for none.
         promises_gpu: build
             .is_some_and(|build| build.cuda.is_some() && build.defaults.gpu_layers != Some(Layers::Some(0))),
+        cuda: build.is_none_or(|build| build.cuda.is_some()),
         graphs: build.is_none_or(|build| build.defaults.cuda_graphs != Some(false)),
         engine,
         llama_bench: places.llama_bench,
@@ -184,7 +185,7 @@ fn report(args: &Args, places: &Places, budget: f64, ui: &Ui) -> Result<Report> 
 }
 
 fn program(path: &Path) -> Result<Program> {
-    let bytes = std::fs::metadata(path).map_or(0, |found| found.len());
+    let bytes = Bytes(std::fs::metadata(path).map_or(0, |found| found.len()));
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Program { name, bytes, sha256: fs::digest_file(path)?, build: record_of(path)?.map(Box::new) })
 }

@@ -12,18 +12,15 @@ use crate::gpu_check::decode;
 use crate::gpu_check::engine::{self, Sizes, Variant};
 use crate::gpu_check::figures;
 use crate::gpu_check::models::{Model, Workshop};
-use crate::gpu_check::placement;
 use crate::gpu_check::plan::{Step, Switch};
-use crate::gpu_check::report::{
-    Decode, Determinism, LeftOut, Long, Pair, Placement, Refusal, Run, Who, digest,
-};
+use crate::gpu_check::report::{Decode, Determinism, LeftOut, Long, Pair, Refusal, Run, Wait, Who, digest};
 use crate::process;
 
 /// The exit code of a program whose device is not there.
 const NO_DEVICE: i32 = 69;
 
-/// The defaults of a generation: what a user gets.
-const PLAIN: Variant = Variant { device_sampling: false, graphs: true };
+/// A generation by the host's samplers.
+const PLAIN: Variant = Variant { device_sampling: false, graphs: true, wait: None };
 
 impl Check<'_> {
     /// Does what `step` says, and puts what came of it into the report.
@@ -84,14 +81,13 @@ impl Check<'_> {
         self.workshop().make(&self.models[model], &others, self.limit())?;
         let facts = read_model(&self.models[model].path)?;
         let told = &mut self.report.models[model];
-        (told.bytes, told.bytes_per_token) = (facts.weights.0, Some(facts.bytes_per_token.0));
+        (told.bytes, told.bytes_per_token) = (facts.weights, Some(facts.bytes_per_token));
         Ok(())
     }
 
     fn placement(&mut self, model: usize) -> Result<()> {
-        let told = self.options.engine.placement(&self.models[model].path, self.limit())?;
-        let faults = placement::faults(&told);
-        self.report.models[model].placement = Some(Placement { full: faults.is_empty(), faults, told });
+        let placement = self.options.engine.placement(&self.models[model].path, self.limit())?;
+        self.report.models[model].placement = Some(placement);
         Ok(())
     }
 
@@ -185,10 +181,11 @@ impl Check<'_> {
     }
 
     fn pair(&mut self, switch: Switch, pair: u32) -> Result<()> {
-        let supports = self.options.engine.supports;
+        let steady = self.steady();
         let variant = |is_on: bool| match switch {
-            Switch::DeviceSampling => Variant { device_sampling: is_on, ..PLAIN },
-            Switch::CudaGraphs => Variant { graphs: is_on, device_sampling: supports.device_sampling },
+            Switch::DeviceSampling => Variant { device_sampling: is_on, ..steady },
+            Switch::CudaGraphs => Variant { graphs: is_on, ..steady },
+            Switch::Waiting => Variant { wait: Some(if is_on { Wait::Block } else { Wait::Spin }), ..steady },
         };
         let mut sides = [None, None];
         for side in schedule::order(pair as usize - 1, 2) {

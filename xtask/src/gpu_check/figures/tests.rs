@@ -44,7 +44,7 @@ fn rounds(count: u32, ours: f64, sampled: f64) -> Vec<Run> {
 }
 
 fn of(runs: Vec<Run>, decodes: Vec<Decode>) -> Vec<Comparison> {
-    comparisons(&Model { runs, decodes, ..Model::new("tiny/F16".parse().unwrap(), 1) })
+    comparisons(&Model { runs, decodes, ..Model::new("tiny/F16".parse().unwrap(), Bytes(1)) })
 }
 
 #[test]
@@ -106,10 +106,10 @@ fn a_miss_is_told_only_where_it_is_no_chance() {
 fn model(name: &str, bytes: u64, speed: f64) -> Model {
     let runs = rounds(5, speed, speed);
     Model {
-        bytes_per_token: Some(bytes),
+        bytes_per_token: Some(Bytes(bytes)),
         comparisons: of(runs.clone(), Vec::new()),
         runs,
-        ..Model::new(name.parse().unwrap(), bytes)
+        ..Model::new(name.parse().unwrap(), Bytes(bytes))
     }
 }
 
@@ -136,7 +136,7 @@ fn bandwidth_is_the_weights_times_the_speed() {
     assert_eq!(figure("qwen2.5-1.5b/Q4_K_M", 100.0, most, None).verdict, Verdict::Told);
     let unknown = figure(q8, 100.0, None, None);
     assert_eq!((unknown.verdict, unknown.value), (Verdict::NotMeasured, None));
-    assert!(bandwidth(&Model::new("tiny/F16".parse().unwrap(), 1), &Memory::default()).is_none());
+    assert!(bandwidth(&Model::new("tiny/F16".parse().unwrap(), Bytes(1)), &Memory::default()).is_none());
 }
 
 fn decode(device_sampling: bool, cpus: f64, chosen: Option<u32>) -> Decode {
@@ -144,6 +144,7 @@ fn decode(device_sampling: bool, cpus: f64, chosen: Option<u32>) -> Decode {
         round: None,
         device_sampling,
         graphs: true,
+        wait: None,
         tokens: 512,
         tokens_per_second: Some(100.0),
         chosen_on_device: chosen,
@@ -160,11 +161,46 @@ fn text(text: &str) -> Sha256 {
 
 #[test]
 fn the_hosts_part_is_that_of_device_sampling_alone() {
-    let with = |cpus: f64, chosen| host_cpu(&[decode(false, 1.0, None), decode(true, cpus, chosen)]).unwrap();
+    let with =
+        |cpus: f64, chosen| host_cpu(&[decode(false, 1.0, None), decode(true, cpus, chosen)], &[]).unwrap();
     assert_eq!((with(0.2, Some(512)).verdict, with(0.2, Some(512)).note), (Verdict::Pass, None));
     assert_eq!(with(0.3, Some(512)).verdict, Verdict::Miss);
-    assert!(with(0.2, Some(0)).note.is_some());
-    assert_eq!(host_cpu(&[decode(false, 1.0, None)]), None);
+    // Where it did not choose, nothing is known of a host that leaves it to the device.
+    let by_host = with(0.2, Some(0));
+    assert_eq!((by_host.verdict, by_host.note.is_some()), (Verdict::NotMeasured, true));
+    assert_eq!(host_cpu(&[decode(false, 1.0, None)], &[]), None);
+}
+
+#[test]
+fn the_hosts_part_is_that_of_a_host_that_sleeps() {
+    let of = |cpus: f64, wait| Decode { wait: Some(wait), ..decode(true, cpus, Some(512)) };
+    let pair = |switch| Pair { switch, on: of(0.1, Wait::Block), off: of(1.0, Wait::Spin) };
+    let plain = [decode(true, 1.0, Some(512))];
+    let figure = host_cpu(&plain, &[pair(Switch::Waiting)]).unwrap();
+    assert_eq!((figure.value, figure.verdict), (Some(0.1), Verdict::Pass));
+    assert_eq!(figure.note.as_deref(), Some("with ANNEAL_CUDA_WAIT=block"));
+    // Another pair says nothing of waiting.
+    assert_eq!(host_cpu(&plain, &[pair(Switch::CudaGraphs)]).unwrap().verdict, Verdict::Miss);
+}
+
+#[test]
+fn a_pair_whose_sides_are_the_same_thing_is_no_pair() {
+    for (on, off, verdict) in [
+        (Some(512), None, Verdict::Pass),
+        (Some(512), Some(0), Verdict::Pass),
+        (Some(511), None, Verdict::Miss),
+        (None, None, Verdict::Miss),
+        (Some(512), Some(512), Verdict::Miss),
+    ] {
+        let pair =
+            Pair { switch: Switch::DeviceSampling, on: decode(true, 0.1, on), off: decode(false, 0.1, off) };
+        let figure = sampled_as_asked(&[&pair]);
+        assert_eq!(
+            (figure.verdict, figure.note.is_none()),
+            (verdict, verdict == Verdict::Pass),
+            "{figure:?}"
+        );
+    }
 }
 
 #[test]
