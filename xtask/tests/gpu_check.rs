@@ -298,6 +298,49 @@ fn a_machine_without_a_gpu_is_refused() {
 }
 
 #[test]
+fn what_cannot_be_checked_is_not_packed_and_told_before_anything_is_built() {
+    let pack = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        let output =
+            command.args(["gpu-check", "pack"]).args(arguments).stdin(Stdio::null()).output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    let (code, told) = pack(&["--profile", "native"]);
+    assert!(code == Some(2) && told.contains("it is for no GPU"), "{told}");
+    for (program, words) in [("/nonexistent", "No such file"), ("/bin/sh", "it is no llama-bench")] {
+        let (code, told) = pack(&["--profile", "cuda-dense", "--llama-bench", program]);
+        assert!(code == Some(2) && told.contains(words), "{program}: {told}");
+    }
+}
+
+#[test]
+fn an_archive_that_was_changed_on_its_way_is_told() {
+    let stage = Stage::new("");
+    std::fs::copy(env!("CARGO_BIN_EXE_xtask"), stage.path("bin/gpu-check")).unwrap();
+    let check = |digest: &str| {
+        let packed = json!({"name": "bin/anneal", "bytes": 1, "sha256": digest, "libraries": []});
+        let contents = json!({"packed": "", "programs": [packed], "isa_required": [], "missing": []});
+        stage.write("contents.json", &contents.to_string());
+        let mut command = Command::new(stage.path("bin/gpu-check"));
+        command.args([
+            "gpu-check",
+            "run",
+            "--models",
+            "tiny/F16",
+            "--allow-cpu",
+            "--budget",
+            "5m",
+            "--scratch",
+        ]);
+        command.arg(stage.path("scratch")).arg("--out").arg(stage.path("out.json"));
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let changed = check(&"0".repeat(64));
+    assert_eq!(changed.status.code(), Some(1));
+    assert!(stderr(&changed).contains("anneal is not what was packed"), "{}", stderr(&changed));
+}
+
+#[test]
 fn a_file_that_is_no_report_is_told() {
     let stage = Stage::new("");
     for (text, expected) in [

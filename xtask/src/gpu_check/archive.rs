@@ -114,6 +114,12 @@ impl Contents {
         Ok(Self { packed, programs, glibc: oldest.map(version), isa_required, missing })
     }
 
+    /// Digest of the program of it that is called `name`, whatever its folder.
+    pub fn sha256(&self, name: &str) -> Option<&Sha256> {
+        let is_it = |packed: &&Packed| packed.name.rsplit('/').next() == Some(name);
+        self.programs.iter().find(is_it).map(|packed| &packed.sha256)
+    }
+
     /// Those of the archive that `folder` was unpacked from; nothing where it is none.
     pub fn beside(folder: &Path) -> Option<Self> {
         serde_json::from_slice(&fs::content(&folder.join(CONTENTS)).ok()?).ok()

@@ -7,12 +7,13 @@ use build_info::BuildInfo;
 
 use super::super::build;
 use crate::gpu_check::archive::{self, Contents, Item, MOST, Missing};
+use crate::profile::Gpu;
 use crate::program::Program;
 use crate::scratch::Scratch;
 use crate::tools::Cache;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
-use crate::{fs, process, profile, stages};
+use crate::{exit, fs, process, profile, stages};
 
 /// This program, small: what checks is what packs.
 const OURSELVES: Program = Program { name: "xtask", features: "", purpose: "checks GPUs" };
@@ -51,7 +52,6 @@ pub struct Args {
 /// Packs the engine, llama-bench if there is one, and this program.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
-    process::begins_anew();
     let out = match &args.out {
         Some(out) => out.clone(),
         None => workspace.anneal().join("gpu-check.tar.gz"),
@@ -59,7 +59,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     // What would be wrong after an hour of building is told before it.
     std::fs::create_dir_all(workspace.anneal())?;
     fs::check_target(&out)?;
+    if let Some(program) = &args.llama_bench {
+        check_program(program)?;
+    }
     let engine = engine(&args, &workspace, ui)?;
+    // A build goes on where it was.
+    process::begins_anew();
     let record = BuildInfo::read(&engine.join("build_info.json"))?;
     warn_of_cpus(&record, ui);
     let scratch = Scratch::make(&workspace, "gpu-check")?;
@@ -107,11 +112,32 @@ fn item(name: &str, from: &Path, is_program: bool) -> Item {
 /// The folder of the current build, which is built where it is not there.
 fn engine(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let sets = args.set.all();
-    let name = profile::load_with(&workspace.build_profiles(), &args.profile, &sets)?.name;
+    let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &sets)?;
+    if profile.gpu != Gpu::Cuda {
+        return Err(exit::usage(format!(
+            "--profile {}: it is for no GPU, so there is nothing to check of it on one; `cargo xtask build --list` names the \
+             profiles",
+            args.profile
+        )));
+    }
+    let name = profile.name;
     if !workspace.current(&name).join("bin/anneal").is_file() {
         build::make_with(&args.profile, &sets, Cache::default(), args.yes, ui)?;
     }
     stages::named(workspace, &name)
+}
+
+/// Sees that `path` is a program that llama.cpp calls llama-bench.
+fn check_program(path: &Path) -> Result<()> {
+    let wrong = |why: &str| exit::usage(format!("--llama-bench {}: {why}", path.display()));
+    let bytes = std::fs::read(path).map_err(|error| wrong(&error.to_string()))?;
+    let holds = |words: &[u8]| bytes.windows(words.len()).any(|window| window == words);
+    match bytes.starts_with(b"\x7fELF") && holds(b"llama-bench") {
+        true => Ok(()),
+        false => Err(wrong(
+            "it is no llama-bench: name the program of a build, as cmake/bin/llama-bench in its folder",
+        )),
+    }
 }
 
 /// llama-bench, or why there is none.
@@ -120,10 +146,7 @@ fn bench(args: &Args, workspace: &Workspace) -> Result<PathBuf, String> {
         return Err("left out with --no-llama-bench".to_string());
     }
     if let Some(path) = &args.llama_bench {
-        return match path.is_file() {
-            true => Ok(path.clone()),
-            false => Err(format!("there was no {}", path.file_name().unwrap_or_default().to_string_lossy())),
-        };
+        return Ok(path.clone());
     }
     let profile = profile::load_with(&workspace.build_profiles(), BENCH, &args.set.all());
     let name = profile.map_or(BENCH.to_string(), |profile| profile.name);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use build_info::defaults::Layers;
 use build_info::{BuildInfo, Bytes};
 
@@ -60,6 +60,14 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     if report.host.gpus.is_empty() && !args.allow_cpu {
         return Err(no_gpu(&report.host_warnings));
     }
+    if let Some(archive) = &report.archive {
+        // What was named is not the archive's.
+        let own = [(&args.anneal, Some(&report.anneal)), (&args.llama_bench, report.llama_bench.as_ref())];
+        check_whole(
+            archive,
+            own.into_iter().filter(|(named, _)| named.is_none()).filter_map(|(_, own)| own),
+        )?;
+    }
     let engine = Engine::open(&places.anneal, args.allow_cpu).map_err(|error| {
         let needs = report.archive.as_ref().map_or(String::new(), |archive| {
             let glibc = archive.glibc.as_deref().unwrap_or("any");
@@ -97,7 +105,28 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let report = Check::new(&options, report, scratch, began, ui).run()?;
     ui.done("wrote", args.out.display());
     ui.result(&report, page::text(&report))?;
-    process::check_interrupted()
+    process::check_interrupted()?;
+    ensure!(
+        report.models.iter().any(|model| !(model.runs.is_empty() && model.decodes.is_empty())),
+        "nothing was measured: {} has each step with its reason",
+        args.out.display()
+    );
+    Ok(())
+}
+
+/// Sees that the `programs` of an unpacked archive are those that were packed.
+fn check_whole<'a>(archive: &Contents, programs: impl Iterator<Item = &'a Program>) -> Result<()> {
+    for program in programs {
+        let Some(packed) = archive.sha256(&program.name) else { continue };
+        ensure!(
+            *packed == program.sha256,
+            "{} is not what was packed (SHA-256 {}, and {packed} in contents.json): the archive was cut off or changed on its way; \
+             copy and unpack it again",
+            program.name,
+            program.sha256
+        );
+    }
+    Ok(())
 }
 
 /// Where the programs are.
