@@ -351,8 +351,12 @@ mod tests {
         for (of_b, verdict, words) in cases {
             let (stage, driver) = (testing::Stage::new(), nvml::fake::Fake::new(""));
             let script = format!("{}.script", driver.path().display());
+            // At once: a driver that begins while its script is written shows no card.
             let plan = |speed: u32, told: &str| {
-                format!("speed={speed} gpu=H100 pause=0.02 work=200000\ncat > '{script}' <<'END'\n{told}END")
+                format!(
+                    "speed={speed} gpu=H100 pause=0.02 work=200000\ncat > '{script}.new' <<'END'\n{told}END\n\
+                     mv '{script}.new' '{script}'"
+                )
             };
             let a = stage.fake(Side::A, &plan(1000, &busy(90)));
             let b = stage.fake(Side::B, &plan(1200, &of_b));
