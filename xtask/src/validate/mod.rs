@@ -9,6 +9,7 @@ mod gpu;
 mod long;
 mod output;
 mod page;
+mod race;
 mod speed;
 mod steady;
 pub mod steps;
@@ -25,7 +26,8 @@ use nvml::Place;
 use serde::{Deserialize, Serialize};
 
 pub use page::Page;
-pub use speed::{Rules, Sizes};
+pub use race::Sizes;
+pub use speed::Rules;
 pub use subject::{Side, Subject, flags};
 pub use verdict::Verdict;
 
@@ -171,7 +173,7 @@ impl Validation<'_> {
             self.keep_or_warn(record, ui);
             let mut progress = ui.progress(phase.name());
             let (mut speed, driver) = (None, self.driver.as_ref());
-            let raced = speed::race(phase, subjects, model, sizes, driver, &mut speed, |done, total| {
+            let raced = race::race(phase, subjects, model, sizes, driver, &mut speed, |done, total| {
                 progress.step(done, total, "rounds");
             });
             progress.finish();
