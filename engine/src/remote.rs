@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
@@ -12,9 +13,10 @@ use axum::http::{Method, Request};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::serve::listen;
 
@@ -75,8 +77,31 @@ pub type Result<T> = std::result::Result<T, Failure>;
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// Bytes of the longest answer that is read.
-const LONGEST: usize = 256 << 20;
+/// What a server may take and say before it counts as gone or as none of ours.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Until a connection stands.
+    connect: Duration,
+    /// Until an answer that needs no model is there: its state, its health.
+    answer: Duration,
+    /// Without a word of what needs one, until it is asked whether it is well.
+    silence: Duration,
+    /// Bytes of the longest answer, or line of one, that is read.
+    longest: usize,
+}
+
+/// There is no limit from token to token: a long prompt on a CPU, a queue before it, or an answer that comes as one line may
+/// take hours. Instead a server that was silent for five minutes is asked for its health, which it tells within
+/// milliseconds, also while it computes; one that does not within half a minute hangs. Only before its first model is loaded
+/// it tells nothing (the socket is there already), and five minutes are enough for 40 GB from a hard disk. A machine takes a
+/// connection in far less than ten seconds, also on the other side of the earth. Embeddings of a full request are tens of
+/// megabytes.
+const LIMITS: Limits = Limits {
+    connect: Duration::from_secs(10),
+    answer: Duration::from_secs(30),
+    silence: Duration::from_secs(300),
+    longest: 256 << 20,
+};
 
 impl fmt::Display for Place {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -125,17 +150,24 @@ impl Place {
         }
     }
 
-    async fn connect(&self) -> Result<Box<dyn Io>> {
-        let connected = match self {
-            Place::Socket(path) => {
-                UnixStream::connect(path).await.map(|stream| Box::new(stream) as Box<dyn Io>)
+    async fn connect(&self, limits: &Limits) -> Result<Box<dyn Io>> {
+        let connecting = async {
+            match self {
+                Place::Socket(path) => {
+                    UnixStream::connect(path).await.map(|stream| Box::new(stream) as Box<dyn Io>)
+                }
+                Place::Address { authority, .. } => {
+                    TcpStream::connect(authority).await.map(|stream| Box::new(stream) as Box<dyn Io>)
+                }
+                Place::Inside(door) => enter(door).map(|stream| Box::new(stream) as Box<dyn Io>),
             }
-            Place::Address { authority, .. } => {
-                TcpStream::connect(authority).await.map(|stream| Box::new(stream) as Box<dyn Io>)
-            }
-            Place::Inside(door) => enter(door).map(|stream| Box::new(stream) as Box<dyn Io>),
         };
-        connected.map_err(|why| self.gone(&why))
+        match timeout(limits.connect, connecting).await {
+            Ok(connected) => connected.map_err(|why| self.gone(&why)),
+            Err(_) => {
+                Err(self.gone(&format_args!("it does not take a connection within {:?}", limits.connect)))
+            }
+        }
     }
 
     fn gone(&self, why: &dyn fmt::Display) -> Failure {
@@ -146,12 +178,25 @@ impl Place {
         Failure::Odd { place: self.to_string(), why: why.to_string() }
     }
 
-    /// What `GET path` answers.
+    /// What `GET path` answers, which needs no model.
     ///
     /// # Errors
     /// Where there is no answer, or a refusal.
     pub async fn get(&self, path: &str) -> Result<Value> {
-        self.http(Method::GET, path, Body::empty()).await
+        self.get_within(path, &LIMITS).await
+    }
+
+    async fn get_within(&self, path: &str, limits: &Limits) -> Result<Value> {
+        let asked = self.http(Method::GET, path, Body::empty(), limits);
+        // In this process nothing is answered before the model is loaded.
+        if matches!(self, Place::Inside(_)) {
+            return asked.await;
+        }
+        let late = |_| {
+            let answer = limits.answer;
+            Err(self.gone(&format_args!("it says nothing for {answer:?}: it hangs, or loads its model")))
+        };
+        timeout(limits.answer, asked).await.unwrap_or_else(late)
     }
 
     /// What `POST path` with `body` answers.
@@ -159,10 +204,45 @@ impl Place {
     /// # Errors
     /// Where there is no answer, or a refusal.
     pub async fn post(&self, path: &str, body: &Value) -> Result<Value> {
-        self.http(Method::POST, path, Body::from(body.to_string())).await
+        self.post_within(path, body, &LIMITS).await
     }
 
-    async fn http(&self, method: Method, path: &str, body: Body) -> Result<Value> {
+    async fn post_within(&self, path: &str, body: &Value, limits: &Limits) -> Result<Value> {
+        let asked = self.http(Method::POST, path, Body::from(body.to_string()), limits);
+        self.while_it_is_well(limits, asked).await
+    }
+
+    /// Waits for `work`, which the server does, until that hangs.
+    async fn while_it_is_well<T>(&self, limits: &Limits, work: impl Future<Output = Result<T>>) -> Result<T> {
+        // What is in this process lives as long as it does.
+        if matches!(self, Place::Inside(_)) {
+            return work.await;
+        }
+        let mut work = std::pin::pin!(work);
+        loop {
+            if let Ok(done) = timeout(limits.silence, &mut work).await {
+                return done;
+            }
+            // A machine that takes no connection says nothing, either.
+            let patient = Limits { connect: 2 * limits.answer, ..*limits };
+            let health = timeout(limits.answer, self.http(Method::GET, "/health", Body::empty(), &patient));
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                // Any answer will do, and nobody there as well: a server that is told to end takes nothing new, and ends
+                // what it has.
+                asked = health => if asked.is_err() {
+                    let (silence, answer) = (limits.silence, limits.answer);
+                    return Err(self.gone(&format_args!(
+                        "it says nothing for {silence:?}, and asked for /health nothing for {answer:?}: it hangs, or \
+                         loads its model"
+                    )));
+                },
+            }
+        }
+    }
+
+    async fn http(&self, method: Method, path: &str, body: Body, limits: &Limits) -> Result<Value> {
         let (host, key) = match self {
             Place::Address { authority, key } => (authority.as_str(), key.as_deref()),
             _ => ("localhost", None),
@@ -173,13 +253,13 @@ impl Place {
             request = request.header(AUTHORIZATION, format!("Bearer {key}"));
         }
         let request = request.body(body).map_err(|why| self.odd(&why))?;
-        let stream = self.connect().await?;
+        let stream = self.connect(limits).await?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|why| self.gone(&why))?;
         let answered = async {
             let response = sender.send_request(request).await.map_err(|why| self.gone(&why))?;
             let status = response.status();
-            let bytes = to_bytes(Body::new(response.into_body()), LONGEST).await;
+            let bytes = to_bytes(Body::new(response.into_body()), limits.longest).await;
             Ok((status, bytes.map_err(|why| self.gone(&why))?))
         };
         let (status, bytes) = drive(answered, connection).await?;
@@ -197,12 +277,20 @@ impl Place {
     /// # Errors
     /// Where nobody takes it.
     pub async fn lines(&self, request: &Value) -> Result<Lines> {
-        let mut stream = self.connect().await?;
+        self.lines_within(request, &LIMITS).await
+    }
+
+    async fn lines_within(&self, request: &Value, limits: &Limits) -> Result<Lines> {
+        let mut stream = self.connect(limits).await?;
         let mut line = request.to_string();
         line.push('\n');
-        // A server that refuses a long line may close before it has read all of it, and its answer says why.
-        let _ = stream.write_all(line.as_bytes()).await;
-        Ok(Lines { reader: BufReader::new(stream), place: self.clone() })
+        let sending = async {
+            // A server that refuses a long line may close before it has read all of it, and its answer says why.
+            let _ = stream.write_all(line.as_bytes()).await;
+            Ok(())
+        };
+        self.while_it_is_well(limits, sending).await?;
+        Ok(Lines { reader: BufReader::new(stream), place: self.clone(), limits: *limits })
     }
 }
 
@@ -234,6 +322,7 @@ fn refused(error: &Value) -> Failure {
 pub struct Lines {
     reader: BufReader<Box<dyn Io>>,
     place: Place,
+    limits: Limits,
 }
 
 impl Lines {
@@ -242,12 +331,18 @@ impl Lines {
     /// # Errors
     /// Where it is a refusal, or there is none.
     pub async fn next(&mut self) -> Result<Value> {
+        let Lines { reader, place, limits } = self;
         let mut line = Vec::new();
-        self.reader.read_until(b'\n', &mut line).await.map_err(|why| self.place.gone(&why))?;
+        let mut bounded = reader.take(limits.longest as u64);
+        let reading = async { bounded.read_until(b'\n', &mut line).await.map_err(|why| place.gone(&why)) };
+        place.while_it_is_well(limits, reading).await?;
         if line.is_empty() {
-            return Err(self.place.gone(&"it closed the connection"));
+            return Err(place.gone(&"it closed the connection"));
         }
-        let value: Value = serde_json::from_slice(&line).map_err(|why| self.place.odd(&why))?;
+        if line.len() == limits.longest && !line.ends_with(b"\n") {
+            return Err(place.odd(&format_args!("a line of more than {} bytes", limits.longest)));
+        }
+        let value: Value = serde_json::from_slice(&line).map_err(|why| place.odd(&why))?;
         match value.get("error") {
             Some(error) => Err(refused(error)),
             None => Ok(value),
@@ -329,5 +424,90 @@ mod tests {
         drop(receiver);
         let error = block_on(Place::Inside(door).get("/status")).expect_err("nobody");
         assert!(error.to_string().contains("it is shutting down"), "{error}");
+    }
+
+    /// Limits that a test can wait for; connecting is to something that listens.
+    const SHORT: Limits = Limits {
+        connect: Duration::from_secs(10),
+        answer: Duration::from_millis(50),
+        silence: Duration::from_millis(20),
+        longest: 4096,
+    };
+
+    /// What `ask` comes to at a socket where `serve` has each connection, with its number.
+    fn asked_of<T, S: Future<Output = ()> + 'static>(
+        serve: impl Fn(UnixStream, usize) -> S + 'static,
+        ask: impl AsyncFnOnce(Place) -> T,
+    ) -> T {
+        block_on(async {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("a.sock");
+            let listener = tokio::net::UnixListener::bind(&path).expect("bound");
+            let all = tokio::task::LocalSet::new();
+            all.spawn_local(async move {
+                for number in 0.. {
+                    let (stream, _) = listener.accept().await.expect("a client");
+                    tokio::task::spawn_local(serve(stream, number));
+                }
+            });
+            all.run_until(ask(Place::Socket(path))).await
+        })
+    }
+
+    /// Holds a connection, and says nothing.
+    async fn hang(stream: UnixStream, _: usize) {
+        let _held = stream;
+        std::future::pending().await
+    }
+
+    #[test]
+    fn a_server_that_takes_connections_and_says_nothing_is_given_up() {
+        let request = serde_json::json!({ "prompt": "x" });
+        let state = asked_of(hang, async |place| place.get_within("/status", &SHORT).await);
+        let error = state.expect_err("it hangs").to_string();
+        assert!(error.contains("it says nothing for 50ms: it hangs"), "{error}");
+        let posted = asked_of(hang, async |place| place.post_within("/tokenize", &request, &SHORT).await);
+        // More than the kernel takes for a server that reads nothing.
+        let long = serde_json::json!({ "prompt": "x".repeat(8 << 20) });
+        let sent = asked_of(hang, async |place| place.lines_within(&long, &SHORT).await.map(|_| Value::Null));
+        let read = asked_of(hang, async |place| place.lines_within(&request, &SHORT).await?.next().await);
+        for answer in [posted, sent, read] {
+            let error = answer.expect_err("it hangs").to_string();
+            assert!(error.contains("nothing for 20ms, and asked for /health nothing for 50ms"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_well_may_take_its_time() {
+        let line = asked_of(
+            async |mut stream, number| {
+                if number > 0 {
+                    // Its health; the last answer ends the long work.
+                    let _ = stream.read(&mut [0; 512]).await;
+                    let _ = stream.write_all(b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n{}").await;
+                    return;
+                }
+                tokio::time::sleep(SHORT.silence * 5).await;
+                let _ = stream.write_all(b"{\"done\":true}\n").await;
+            },
+            async |place| {
+                place
+                    .lines_within(&Value::Null, &Limits { answer: LIMITS.answer, ..SHORT })
+                    .await?
+                    .next()
+                    .await
+            },
+        );
+        assert_eq!(line.expect("a line"), serde_json::json!({ "done": true }));
+    }
+
+    #[test]
+    fn a_line_without_end_is_not_kept() {
+        let endless =
+            async |mut stream: UnixStream, _| while stream.write_all(&[b'x'; 1024]).await.is_ok() {};
+        let line =
+            asked_of(endless, async |place| place.lines_within(&Value::Null, &SHORT).await?.next().await);
+        let error = line.expect_err("too long").to_string();
+        assert!(error.contains("does not understand: a line of more than 4096 bytes"), "{error}");
     }
 }

@@ -1,13 +1,9 @@
 //! What the NVIDIA cards are, beside what they do: their limits, and what of their memory is free.
 
-use std::sync::mpsc;
-use std::time::Duration;
-
-use nvml::{Nvml, Place};
+use nvml::{Nvml, PATIENCE, Place};
 use serde::{Deserialize, Serialize};
 
-/// How long the driver may take: waking eight GPUs takes some seconds, and a driver that hangs takes for ever.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::gpu::{Visible, visible};
 
 /// One card. What it does not tell is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -40,20 +36,16 @@ pub fn cards() -> Vec<Card> {
     if !nvml::driver_seems_loaded() {
         return Vec::new();
     }
-    let (tell, told) = mpsc::channel();
-    let asked = std::thread::Builder::new().name("gpu-cards".to_string()).spawn(move || {
-        let _ = tell.send(cards_of(&Place::System));
-    });
-    match asked {
-        Ok(_) => told.recv_timeout(PATIENCE).unwrap_or_default(),
-        Err(_) => Vec::new(),
-    }
+    cards_of(&Place::System)
 }
 
 /// The same by the library at `place`.
 fn cards_of(place: &Place) -> Vec<Card> {
-    let Ok(driver) = Nvml::start(place) else { return Vec::new() };
-    let card = |(name, device): (String, nvml::Device<'_>)| {
+    nvml::ask(place, PATIENCE, |driver| Ok(told(driver))).unwrap_or_default()
+}
+
+fn told(driver: &Nvml) -> Vec<Card> {
+    let card = |Visible { name, device, .. }: Visible<'_>| {
         let (memory, limits) = (device.memory().ok(), device.limits());
         Card {
             name,
@@ -65,7 +57,7 @@ fn cards_of(place: &Place) -> Vec<Card> {
             theoretical_bandwidth: limits.memory_bandwidth(),
         }
     };
-    crate::gpu::visible(&driver).into_iter().map(card).collect()
+    visible(driver).into_iter().map(card).collect()
 }
 
 #[cfg(test)]

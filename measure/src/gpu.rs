@@ -28,6 +28,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct GpuUse {
     /// Marketing name.
     pub name: String,
+    /// CUDA's number of it: the 1 of `CUDA1`. Absent where that cannot be said, since CUDA counts the fastest first and the
+    /// driver by the places on the bus.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<usize>,
     /// Looks that the figures are of.
     pub samples: u32,
     /// Mean share of the time in which a kernel ran on it, 0 to 1.
@@ -160,7 +164,7 @@ struct Looks {
 impl Looks {
     fn run(self, driver: &Nvml) {
         let devices = visible(driver);
-        *lock(&self.cards) = devices.iter().map(|(name, _)| Card::new(name)).collect();
+        *lock(&self.cards) = devices.iter().map(|of| Card::new(&of.name, of.number)).collect();
         loop {
             self.look(&devices);
             self.started.store(true, Ordering::Release);
@@ -179,11 +183,11 @@ impl Looks {
         }
     }
 
-    fn look(&self, devices: &[(String, Device<'_>)]) {
+    fn look(&self, devices: &[Visible<'_>]) {
         let settled = Instant::now() >= self.counts_from;
         // The driver is asked without the lock.
-        for (at, (_, device)) in devices.iter().enumerate() {
-            let seen = device.sample();
+        for (at, of) in devices.iter().enumerate() {
+            let seen = of.device.sample();
             lock(&self.cards)[at].add(seen, settled);
         }
     }
@@ -203,39 +207,61 @@ impl Looks {
     }
 }
 
-/// The whole cards that `CUDA_VISIBLE_DEVICES` leaves, in its order, which is that of CUDA's names where all are alike.
-pub(crate) fn visible(driver: &Nvml) -> Vec<(String, Device<'_>)> {
-    shown(driver, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())
+/// A card that CUDA shows to this process, whole.
+pub(crate) struct Visible<'a> {
+    /// Marketing name.
+    pub name: String,
+    /// CUDA's number of it, where that can be said.
+    pub number: Option<usize>,
+    /// The card.
+    pub device: Device<'a>,
+}
+
+/// The whole cards that `CUDA_VISIBLE_DEVICES` leaves, in CUDA's order; all, where it cannot be said which these are.
+pub(crate) fn visible(driver: &Nvml) -> Vec<Visible<'_>> {
+    let read = |name: &str| std::env::var(name).ok();
+    shown(driver, read("CUDA_VISIBLE_DEVICES").as_deref(), read("CUDA_DEVICE_ORDER").as_deref())
 }
 
 /// Of a part that MIG has cut off its card, which tells little, and nothing of a part: other cards are not this program's.
-fn shown<'a>(driver: &'a Nvml, variable: Option<&str>) -> Vec<(String, Device<'a>)> {
+fn shown<'a>(driver: &'a Nvml, variable: Option<&str>, order: Option<&str>) -> Vec<Visible<'a>> {
     let devices: Vec<Device<'_>> = driver.devices().into_iter().flatten().flatten().collect();
-    let chosen = match variable.filter(|variable| variable.contains("MIG-")) {
+    let names: Vec<Option<String>> = devices.iter().map(|device| device.name().ok()).collect();
+    let (chosen, is_clear) = match variable.filter(|variable| variable.contains("MIG-")) {
         Some(variable) => {
             // Drivers before 470 name a part by its card: MIG-GPU-…/1/0.
             let named = |device: &Device<'_>| device.uuid().is_some_and(|uuid| variable.contains(&uuid));
             let holds = |device: &Device<'_>| named(device) || device.instances().iter().any(named);
-            (0..devices.len()).filter(|at| holds(&devices[*at])).collect()
+            let chosen: Vec<usize> = (0..devices.len()).filter(|at| holds(&devices[*at])).collect();
+            // CUDA computes on one part alone.
+            let is_one = chosen.len() == 1;
+            (chosen, is_one)
         }
         None => {
             let identities: Vec<Identity> =
                 devices.iter().map(|device| Identity { uuid: device.uuid(), card: None }).collect();
-            Selection::of(&identities, variable, None, true).chosen
+            let are_alike = names.windows(2).all(|two| two[0] == two[1]);
+            let selection = Selection::of(&identities, variable, order, are_alike);
+            match selection.is_unclear {
+                true => ((0..devices.len()).collect(), false),
+                false => (selection.chosen, true),
+            }
         }
     };
     let mut devices: Vec<Option<Device<'_>>> = devices.into_iter().map(Some).collect();
-    let named = |at: usize| {
+    let visible = |(number, at): (usize, usize)| {
         let device = devices.get_mut(at)?.take()?;
-        Some((device.name().unwrap_or_else(|_| format!("GPU {at}")), device))
+        let name = names[at].clone().unwrap_or_else(|| format!("GPU {at}"));
+        Some(Visible { name, number: is_clear.then_some(number), device })
     };
-    chosen.into_iter().filter_map(named).collect()
+    chosen.into_iter().enumerate().filter_map(visible).collect()
 }
 
 /// Sums of one card.
 #[derive(Debug, Default)]
 struct Card {
     name: String,
+    number: Option<usize>,
     samples: u32,
     utilisation: Mean,
     watts: Mean,
@@ -247,8 +273,8 @@ struct Card {
 }
 
 impl Card {
-    fn new(name: &str) -> Self {
-        Self { name: name.to_string(), ..Self::default() }
+    fn new(name: &str, number: Option<usize>) -> Self {
+        Self { name: name.to_string(), number, ..Self::default() }
     }
 
     fn add(&mut self, seen: Result<Sample, nvml::Fault>, settled: bool) {
@@ -279,6 +305,7 @@ impl Card {
     fn summary(&self) -> GpuUse {
         GpuUse {
             name: self.name.clone(),
+            number: self.number,
             samples: self.samples,
             utilisation: self.utilisation.get(),
             memory_peak: self.memory_peak,
@@ -323,6 +350,7 @@ pub fn together(gpus: &[GpuUse]) -> Option<GpuUse> {
         memory_peak: sum(|gpu| gpu.memory_peak.map(|bytes| bytes as f64)).map(|bytes| bytes as u64),
         watts: sum(|gpu| gpu.watts),
         joules: sum(|gpu| gpu.joules),
+        number: None,
         fault: gpus.iter().find_map(|gpu| gpu.fault.clone()),
         ..busiest.clone()
     })
@@ -358,6 +386,7 @@ mod tests {
         assert_eq!((first.len(), first[0].samples), (2, 2));
         assert_eq!((first[0].utilisation, first[0].joules), (Some(0.8), Some(0.5)));
         // The other card tells nothing but its memory.
+        // They are not alike, so which of them is CUDA0 is not known.
         let t4 =
             GpuUse { name: "Tesla T4".to_string(), samples: 2, memory_peak: Some(0), ..GpuUse::default() };
         assert_eq!(first[1], t4);
@@ -375,7 +404,7 @@ mod tests {
             joules: Some(joules),
             ..Sample::default()
         };
-        let mut card = Card::new("x");
+        let mut card = Card::new("x", None);
         card.add(Ok(sample(0.0, 70.0, 345, 10, 1.0)), true);
         assert_eq!((card.summary().utilisation, card.summary().joules), (None, Some(0.0)));
         card.add(Ok(sample(0.8, 400.0, 1980, 90, 1.5)), true);
@@ -442,20 +471,41 @@ mod tests {
              total 1\ndevice\n name C\n uuid GPU-3\n total 1\n",
         );
         let driver = Nvml::start(&fake.place()).unwrap();
+        let bus = Some("PCI_BUS_ID");
         let cases = [
-            (None, &["A", "B", "C"][..]),
-            (Some("2,0"), &["C", "A"]),
-            (Some("GPU-3"), &["C"]),
-            (Some(""), &[]),
+            (None, bus, &["A0", "B1", "C2"][..]),
+            (Some("2,0"), bus, &["C0", "A1"]),
+            (Some("GPU-3"), bus, &["C0"]),
+            (Some(""), bus, &[]),
             // A part of a card, by its own name and by an old driver's.
-            (Some("MIG-5"), &["B"]),
-            (Some("MIG-GPU-2/1/0"), &["B"]),
+            (Some("MIG-5"), bus, &["B0"]),
+            (Some("MIG-GPU-2/1/0"), None, &["B0"]),
+            // These are not alike, and which of them is the fastest nobody tells: all, and none has a number.
+            (None, None, &["A?", "B?", "C?"]),
+            (Some("2,0"), None, &["A?", "B?", "C?"]),
+            (Some("0"), Some("FASTEST_FIRST"), &["A?", "B?", "C?"]),
+            // Names are clear.
+            (Some("GPU-3,GPU-1"), None, &["C0", "A1"]),
+            (Some(""), None, &[]),
+            (Some("7"), None, &[]),
         ];
-        for (variable, expected) in cases {
-            let found = shown(&driver, variable);
-            let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
-            assert_eq!(names, expected, "{variable:?}");
+        for (variable, order, expected) in cases {
+            let number = |of: &Visible<'_>| of.number.map_or("?".to_string(), |number| number.to_string());
+            let found: Vec<String> = shown(&driver, variable, order)
+                .iter()
+                .map(|of| format!("{}{}", of.name, number(of)))
+                .collect();
+            assert_eq!(found, expected, "{variable:?} {order:?}");
         }
+    }
+
+    #[test]
+    fn cards_that_are_alike_have_numbers_in_either_order() {
+        let fake = Fake::new("device\n name T4\n total 1\ndevice\n name T4\n total 1\n");
+        let watch = GpuWatch::at(fake.place(), SELDOM, Duration::ZERO);
+        wait_until(|| watch.started.load(Ordering::Acquire));
+        let numbers: Vec<Option<usize>> = watch.read().iter().map(|gpu| gpu.number).collect();
+        assert_eq!(numbers, [Some(0), Some(1)]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nvml::{Device, Fault, Nvml, Place};
 use serde::{Deserialize, Serialize};
 
-use crate::gpu::{SETTLES, visible};
+use crate::gpu::{SETTLES, Visible, visible};
 use crate::thinned;
 use crate::usage::{cores, shares};
 
@@ -153,12 +153,12 @@ impl Looks {
             Ok(_) => None,
             Err(fault) => Some(fault.to_string()),
         };
-        let gpus = devices.iter().map(|(name, _)| Traced { name: name.clone(), ..Traced::default() });
+        let gpus = devices.iter().map(|of| Traced { name: of.name.clone(), ..Traced::default() });
         (lock(&self.trace).gpus, lock(&self.trace).missing) = (gpus.collect(), missing);
         self.run(&devices);
     }
 
-    fn run(self, devices: &[(String, Device<'_>)]) {
+    fn run(self, devices: &[Visible<'_>]) {
         let (mut every, mut before) = (self.every, ticks());
         let mut due = Instant::now() + every;
         while self.stopped.recv_timeout(due.saturating_duration_since(Instant::now()))
@@ -171,8 +171,8 @@ impl Looks {
                 gpus: Vec::new(),
             };
             before = now;
-            for (at, (_, device)) in devices.iter().enumerate() {
-                moment.gpus.push(look(device, |keep| {
+            for (at, of) in devices.iter().enumerate() {
+                moment.gpus.push(look(&of.device, |keep| {
                     if let Some(gpu) = lock(&self.trace).gpus.get_mut(at) {
                         keep(gpu);
                     }

@@ -8,6 +8,7 @@
 //! as for every other library, and after that a few fixed places. Only code can name another ([`Place::At`]), which tests
 //! do with the library of [`fake`].
 
+mod asked;
 mod fault;
 mod ffi;
 mod visible;
@@ -17,6 +18,7 @@ pub mod fake;
 
 use std::path::{Path, PathBuf};
 
+pub use asked::{PATIENCE, Unanswered, ask};
 pub use fault::Fault;
 pub use ffi::{ComputeMode, Limits, Memory, Pcie, Sample, Throttling};
 pub use visible::{Identity, Selection};

@@ -17,25 +17,26 @@ pub struct Selection {
     pub chosen: Vec<usize>,
     /// What is to be said of it, with its mend.
     pub remarks: Vec<String>,
+    /// Whether CUDA may mean other cards, or have them in another order: it counts the fastest first, and these are not alike.
+    pub is_unclear: bool,
 }
 
 impl Selection {
-    /// Everything.
-    fn all(count: usize) -> Self {
-        Self { chosen: (0..count).collect(), remarks: Vec::new() }
-    }
-
     /// Of `devices`, in the order of their places on the bus, what `variable` leaves; `order` is `CUDA_DEVICE_ORDER`.
     /// `are_alike` says whether all are of one kind, since CUDA counts the fastest first.
     pub fn of(devices: &[Identity], variable: Option<&str>, order: Option<&str>, are_alike: bool) -> Self {
-        let Some(variable) = variable else { return Self::all(devices.len()) };
+        let by_bus = order.is_some_and(|order| order.trim() == "PCI_BUS_ID");
+        let Some(variable) = variable else {
+            let is_unclear = !by_bus && !are_alike && devices.len() > 1;
+            return Self { chosen: (0..devices.len()).collect(), is_unclear, ..Self::default() };
+        };
         if devices.is_empty() {
             return Self::default();
         }
         let count = devices.len();
         if variable.trim().is_empty() {
             let remark = format!("CUDA_VISIBLE_DEVICES is set and empty, which hides {}", gpus(count));
-            return Self { chosen: Vec::new(), remarks: vec![remark + ": unset it to use them"] };
+            return Self { remarks: vec![remark + ": unset it to use them"], ..Self::default() };
         }
         let mut selection = Self::default();
         for word in variable.split(',').map(str::trim) {
@@ -63,8 +64,9 @@ impl Selection {
             }
         }
         let counted = variable.split(',').any(|word| word.trim().parse::<u32>().is_ok());
-        let by_bus = order.is_some_and(|order| order.trim() == "PCI_BUS_ID");
-        if counted && !by_bus && !are_alike && selection.chosen.len() < count {
+        let two_orders = counted && !by_bus && !are_alike;
+        selection.is_unclear = two_orders && !selection.chosen.is_empty();
+        if two_orders && selection.chosen.len() < count {
             selection.remarks.push(format!(
                 "CUDA_VISIBLE_DEVICES={variable} counts the fastest GPU first, and nvidia-smi by the places on the bus: \
                  set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by their UUID, so that both mean the same one"
@@ -164,6 +166,27 @@ mod tests {
         assert_eq!(remarks(Some("GPU-bb33"), None, false), 0);
         // All of them, in whichever order.
         assert_eq!(remarks(Some("2,1,0"), None, false), 0);
+    }
+
+    #[test]
+    fn what_cuda_means_is_unclear_where_it_may_count_otherwise() {
+        let cases = [
+            (None, None, false, true),
+            (None, None, true, false),
+            (None, Some("PCI_BUS_ID"), false, false),
+            (Some("2,1,0"), None, false, true),
+            (Some("1"), None, false, true),
+            (Some("1"), Some("PCI_BUS_ID"), false, false),
+            (Some("GPU-bb33,1"), None, false, true),
+            // In the order of their names; and none is none.
+            (Some("GPU-bb33,GPU-aa11"), None, false, false),
+            (Some("7"), None, false, false),
+            (Some(""), None, false, false),
+        ];
+        for (variable, order, alike, expected) in cases {
+            let found = Selection::of(&devices(), variable, order, alike);
+            assert_eq!(found.is_unclear, expected, "{variable:?} {order:?} {alike}");
+        }
     }
 
     #[test]

@@ -209,6 +209,9 @@ pub fn connect(workers: &Workers) -> Result<Vec<String>> {
 }
 
 /// Whether a worker answers at `address` and speaks the protocol of `version` (major, minor); else why not, and what to do.
+///
+/// The connection is closed before ggml opens its own, since ggml takes none that is open: a client that comes between the two
+/// is served first, and ggml waits for its end without a limit.
 fn ask(address: SocketAddrV4, version: (u8, u8)) -> std::result::Result<(), String> {
     let mut stream = TcpStream::connect_timeout(&address.into(), PATIENCE).map_err(|why| match why.kind() {
         io::ErrorKind::ConnectionRefused => format!(

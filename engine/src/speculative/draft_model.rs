@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::ffi::{Batch, Context, Decoded, Model, SequenceId, Token};
+use crate::fit::Seats;
 use crate::live::Live;
 use crate::model;
-use crate::settings::Settings;
+use crate::settings::{Setting, Settings, Source};
 use crate::variant::Variant;
 
 /// How many tokens one vocabulary may have more than the other: some are filled up to a round number.
@@ -39,15 +40,26 @@ impl DraftModel {
         settings: &Settings,
         live: &Live,
     ) -> Result<Self> {
-        Self::beside(&Self::load(path, settings, live)?, beside, threads, least_p, settings, live)
+        let draft = Self::load(path, beside.n_ctx(), 1, beside.sequences(), settings, live)?;
+        Self::beside(&draft, beside, threads, least_p, settings, live)
     }
 
-    /// Loads the model at `path`. Adapters and the scaling of positions are the large model's, and no matter here.
+    /// Loads the model at `path`, with as many of its layers on devices as find room there beside `contexts` contexts for
+    /// drafts of what is evaluated in such of `n_ctx` cells and `sequences` sequences. Adapters and the scaling of positions
+    /// are the large model's, and no matter here.
     ///
     /// # Errors
     /// Where it cannot be loaded, or its memory cannot take tokens back.
-    pub(crate) fn load(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>> {
-        let draft = model::open(path, &Settings { variant: Variant::default(), ..settings.clone() }, live)?;
+    pub(crate) fn load(
+        path: &Path,
+        n_ctx: u32,
+        contexts: u32,
+        sequences: u32,
+        settings: &Settings,
+        live: &Live,
+    ) -> Result<Arc<Model>> {
+        let seats = Seats { contexts, sequences, rows: sequences };
+        let draft = model::open_for(path, &settings_beside(settings, n_ctx, sequences), live, seats)?;
         check_memory(&draft)?;
         model::check_generates(&draft)?;
         Ok(draft)
@@ -68,9 +80,7 @@ impl DraftModel {
         let shared = shared_tokens(beside.model(), draft)?;
         let sequences = beside.sequences();
         let mut options = model::context_options(draft, settings, true);
-        // Each sequence holds what the large model's does, and a draft.
-        let more = if sequences > 1 { sequences.saturating_mul(super::MOST + 1) } else { 0 };
-        options.n_ctx = beside.n_ctx().saturating_add(more);
+        options.n_ctx = cells(beside.n_ctx(), sequences);
         let mend = "lower -c, take a smaller draft model, or leave --draft-model out";
         let mut context = model::context_of(draft, &options, settings, live, mend, sequences, sequences)?;
         context.share_threads(beside);
@@ -198,6 +208,20 @@ impl DraftModel {
     }
 }
 
+/// Cells of a context for drafts of what is evaluated in one of `n_ctx`: each sequence holds what the large model's does, and a
+/// draft.
+fn cells(n_ctx: u32, sequences: u32) -> u32 {
+    let more = if sequences > 1 { sequences.saturating_mul(super::MOST + 1) } else { 0 };
+    n_ctx.saturating_add(more)
+}
+
+/// The large model's `settings` as they are for the draft model: its context is not of the size that the large one's was asked
+/// for, nor cut to what the small model was trained for.
+fn settings_beside(settings: &Settings, n_ctx: u32, sequences: u32) -> Settings {
+    let n_ctx = Setting { value: cells(n_ctx, sequences), source: Source::LiveHost };
+    Settings { variant: Variant::default(), n_ctx, ..settings.clone() }
+}
+
 /// Refuses a model whose memory cannot take tokens back.
 pub(super) fn check_memory(model: &Model) -> Result<()> {
     if model.can_take_back() {
@@ -256,6 +280,9 @@ fn best(logits: &[f32]) -> (Token, f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fit::Subject;
+    use crate::offload::Placed;
+    use crate::settings::Requested;
 
     #[test]
     fn the_best_is_the_first_of_the_greatest_with_its_probability() {
@@ -265,5 +292,36 @@ mod tests {
         assert!((p - 2.0_f32.exp() / sum).abs() < 1e-6, "{p}");
         // What is no number is never sure.
         assert!(best(&[f32::NAN, 1.0]).1.is_nan());
+    }
+
+    /// What `--gpu-layers auto` leaves room for, on the host here.
+    #[test]
+    fn its_context_takes_what_was_estimated_before_it_was_loaded() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("tiny.gguf");
+        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        let live = Live::default();
+        let requested = Requested { decode_threads: Some(1), repack: Some(false), ..Requested::default() };
+        let settings = Settings::resolve(&requested, &live).expect("valid");
+        let model = model::open(&path, &settings, &live).expect("it loads");
+        let taken = |context: &mut Context| {
+            let taken = context.taken().expect("told");
+            (taken.iter().map(|one| one.cache).sum(), taken.iter().map(|one| one.compute).sum())
+        };
+        for sequences in [1, 4] {
+            let large =
+                model::shared_context(&model, &settings, &live, sequences, sequences).expect("a context");
+            let mut draft =
+                DraftModel::beside(&model, &large, None, 0.5, &settings, &live).expect("a draft model");
+            let seats = Seats { contexts: 1, sequences, rows: sequences };
+            let own = settings_beside(&settings, large.n_ctx(), sequences);
+            let file = gguf::GgufFile::open(&path).expect("a model");
+            let subject = Subject::new(&[&file], &path, &own, &live, &Placed::default(), seats);
+            let needs = subject.and_then(|subject| subject.needs(&own.offload())).expect("an estimate");
+            let (cache, compute): (u64, u64) = taken(&mut draft.context);
+            assert_eq!((needs[0].cache_bytes.0, needs[0].compute_bytes.0), (cache, compute), "{sequences}");
+            // More than the large one's, whose model is the same.
+            assert_eq!(draft.context.n_ctx() > large.n_ctx(), sequences > 1);
+        }
     }
 }

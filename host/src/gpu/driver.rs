@@ -1,12 +1,10 @@
 //! What the driver's own library lists, and what of it a program sees.
 
-use std::fmt;
-use std::sync::mpsc;
 use std::time::Duration;
 
 use build_info::Bytes;
 use build_info::host::Gpu;
-use nvml::{Device, Fault, Identity, Nvml, Place, Selection};
+use nvml::{Device, Fault, Identity, Nvml, Place, Selection, Unanswered};
 
 use super::{Card, Driver, are_alike};
 use crate::root::Cuda;
@@ -20,53 +18,12 @@ pub(super) struct Listed {
     warnings: Vec<String>,
 }
 
-/// Why there is no list.
-#[derive(Debug)]
-pub(super) enum Failed {
-    By(Fault),
-    TooLate(Duration),
+/// All that the driver at `place` lists.
+pub(super) fn list(place: &Place, limit: Duration) -> Result<Listed, Unanswered> {
+    nvml::ask(place, limit, listed)
 }
 
-impl Failed {
-    /// Whether another way to ask may get further.
-    pub fn is_of_the_library(&self) -> bool {
-        matches!(self, Failed::By(fault) if fault.is_of_the_library())
-    }
-
-    pub fn is_version_mismatch(&self) -> bool {
-        matches!(self, Failed::By(fault) if fault.is_version_mismatch())
-    }
-}
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Failed::By(fault) => fault.fmt(f),
-            Failed::TooLate(limit) => write!(
-                f,
-                "the NVIDIA driver did not answer within {limit:?}: `sudo dmesg | grep -i nvrm` says why; restart the \
-                 machine where it stays so"
-            ),
-        }
-    }
-}
-
-/// Asks in a thread of its own, which stays behind where the driver hangs: nothing can end it there.
-pub(super) fn list(place: &Place, limit: Duration) -> Result<Listed, Failed> {
-    let (sender, receiver) = mpsc::channel();
-    let place = place.clone();
-    std::thread::spawn(move || {
-        // The receiver may have gone: nobody is interested then.
-        let _ = sender.send(ask(&place));
-    });
-    match receiver.recv_timeout(limit) {
-        Ok(listed) => listed.map_err(Failed::By),
-        Err(_) => Err(Failed::TooLate(limit)),
-    }
-}
-
-fn ask(place: &Place) -> Result<Listed, Fault> {
-    let nvml = Nvml::start(place)?;
+fn listed(nvml: &Nvml) -> Result<Listed, Fault> {
     let driver = nvml.driver()?;
     let mut listed = Listed { driver: driver.clone(), cuda: nvml.cuda(), ..Listed::default() };
     for (index, device) in nvml.devices()?.into_iter().enumerate() {
@@ -169,7 +126,7 @@ mod tests {
         let fake = Fake::new("hang 5\n");
         let limit = Duration::from_millis(50);
         let failed = list(&fake.place(), limit).expect_err("it hangs");
-        assert!(matches!(failed, Failed::TooLate(_)) && !failed.is_of_the_library());
+        assert!(matches!(failed, Unanswered::TooLate(_)) && !failed.is_of_the_library());
         assert!(failed.to_string().contains("did not answer within 50ms"), "{failed}");
     }
 }

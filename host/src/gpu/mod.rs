@@ -3,17 +3,12 @@
 mod driver;
 mod smi;
 
-use std::time::Duration;
-
 use build_info::Bytes;
 use build_info::host::Gpu;
-use nvml::{ComputeMode, Identity, SIGNS, Selection};
+use nvml::{ComputeMode, Identity, PATIENCE, SIGNS, Selection, Unanswered};
 
 use self::smi::Trouble;
 use crate::root::Root;
-
-/// Waking eight GPUs without the persistence daemon takes some seconds; a driver that hangs takes for ever.
-const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// A GPU that a program would see, and the state that it is in.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,7 +53,7 @@ pub(crate) fn ask(root: &Root, warnings: &mut Vec<String>) -> Driver {
     }
     let failed = match root.nvml() {
         None => None,
-        Some(place) => match driver::list(place, TIME_LIMIT) {
+        Some(place) => match driver::list(place, PATIENCE) {
             Ok(listed) => return driver::visible(listed, root.cuda(), warnings),
             Err(failed) if !failed.is_of_the_library() => {
                 warnings.push(format!("cannot list NVIDIA GPUs: {failed}{}", loaded(root, &failed)));
@@ -107,7 +102,7 @@ fn are_alike<'a>(names: impl IntoIterator<Item = &'a Gpu>) -> bool {
 }
 
 /// Where the versions do not match, the one that is loaded.
-fn loaded(root: &Root, failed: &driver::Failed) -> String {
+fn loaded(root: &Root, failed: &Unanswered) -> String {
     let version = || {
         let text = root.read(SIGNS[0])?;
         let is_version =

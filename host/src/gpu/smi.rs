@@ -3,14 +3,14 @@
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use build_info::Bytes;
 use build_info::host::Gpu;
+use nvml::PATIENCE;
 
-use super::TIME_LIMIT;
 use crate::root::NvidiaSmi;
 
 const ARGUMENTS: [&str; 2] =
@@ -22,7 +22,7 @@ pub(super) fn list(how: &NvidiaSmi, warnings: &mut Vec<String>) -> Result<Vec<Gp
         NvidiaSmi::Never => return Err(Trouble::NotThere),
         NvidiaSmi::Recorded(output) => output.clone(),
         NvidiaSmi::OnPath(path) => match find("nvidia-smi", path) {
-            Some(program) => run(&program, TIME_LIMIT).map_err(Trouble::Failed)?,
+            Some(program) => run(&program, PATIENCE).map_err(Trouble::Failed)?,
             None => return Err(Trouble::NotThere),
         },
     };
@@ -81,17 +81,23 @@ fn run(program: &Path, limit: Duration) -> Result<String, String> {
         .spawn()
         .map_err(|error| format!("cannot run {shown}: {error}"))?;
     let (sender, receiver) = mpsc::channel();
-    if let Some(stdout) = child.stdout.take() {
-        std::thread::spawn(move || {
-            let mut output = Vec::new();
-            // A megabyte is thousands of GPUs. The receiver may have gone: nobody is interested then.
-            let read = stdout.take(1 << 20).read_to_end(&mut output);
-            let _ = sender.send(read.map(|_| output));
-        });
-    }
-    let too_late = |mut child: std::process::Child| {
+    let stdout = child.stdout.take();
+    let reader = std::thread::Builder::new().name("nvidia-smi".to_string()).spawn(move || {
+        let mut output = Vec::new();
+        // A megabyte is thousands of GPUs. The receiver may have gone: nobody is interested then.
+        let read = stdout.map_or(Ok(0), |stdout| stdout.take(1 << 20).read_to_end(&mut output));
+        let _ = sender.send(read.map(|_| output));
+    });
+    let end = |mut child: Child| {
         let _ = child.kill();
         let _ = child.try_wait();
+    };
+    if let Err(why) = reader {
+        end(child);
+        return Err(format!("{shown} was not asked, since no thread can be started: {why}"));
+    }
+    let too_late = |child: Child| {
+        end(child);
         Err(format!("{shown} did not answer within {limit:?}"))
     };
     let Ok(output) = receiver.recv_timeout(limit) else { return too_late(child) };

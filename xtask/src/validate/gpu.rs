@@ -35,17 +35,22 @@ impl Placement {
         self.n_gpu_layers != 0 && self.devices != "none" && !self.gpu_info.is_empty()
     }
 
-    /// Those of CUDA's `gpus` that may hold layers; all, where it cannot be said which.
+    /// Those of `gpus` that may hold layers; all, where it cannot be said which.
     fn held<'a>(&self, gpus: &'a [GpuUse]) -> Vec<&'a GpuUse> {
         let number = |name: &str| name.to_ascii_uppercase().strip_prefix("CUDA")?.parse::<usize>().ok();
-        let named: Option<Vec<&GpuUse>> =
-            self.devices.split('/').map(|name| gpus.get(number(name)?)).collect();
+        let of = |number: usize| gpus.iter().find(|gpu| gpu.number == Some(number));
+        let named: Option<Vec<&GpuUse>> = self.devices.split('/').map(|name| of(number(name)?)).collect();
         let held = named.unwrap_or_else(|| gpus.iter().collect());
         match held.get(self.main_gpu) {
-            Some(main) if self.split_mode == "none" => vec![main],
+            Some(main) if self.split_mode == "none" && are_numbered(gpus) => vec![main],
             _ => held,
         }
     }
+}
+
+/// Whether it can be said which of several CUDA means.
+fn are_numbered(gpus: &[GpuUse]) -> bool {
+    gpus.len() < 2 || gpus.iter().all(|gpu| gpu.number.is_some())
 }
 
 /// What is to be said of the GPUs in all phases. `driver`: whether NVIDIA's is loaded.
@@ -58,10 +63,23 @@ pub fn checks(speeds: &[Speed], subjects: &[About], driver: bool, rules: &Rules)
     }
     let mut checks: Vec<Check> = speeds.iter().filter_map(|speed| used(speed, rules, computes)).collect();
     checks.extend(most_memory("GPU memory", speeds, memory));
+    if computes.contains(&true) {
+        checks.extend(unnumbered(speeds));
+    }
     if computes[0] {
         checks.extend(speeds.iter().filter_map(idle));
     }
     checks
+}
+
+/// Why cards count that may be others'.
+fn unnumbered(speeds: &[Speed]) -> Option<Check> {
+    let mut laps = speeds.iter().flat_map(|speed| speed.laps.iter().flatten());
+    laps.any(|lap| !are_numbered(&lap.usage.gpus)).then(|| {
+        let said = "all count: which of them CUDA means cannot be said, since they are not alike or MIG has cut them up; \
+                    set CUDA_DEVICE_ORDER=PCI_BUS_ID";
+        Check::new("GPUs", State::Told, said.to_string())
+    })
 }
 
 /// Whether layers of a side are on a GPU. That its engine finds one is not enough: the flags may leave it idle, and what the
@@ -388,7 +406,13 @@ mod tests {
 
     #[test]
     fn cards_that_share_layers_work_one_after_the_other() {
-        let gpu = |busy: f64| GpuUse { utilisation: Some(busy), watts: Some(100.0), ..GpuUse::default() };
+        let gpu = |(number, busy): (usize, f64)| GpuUse {
+            number: Some(number),
+            utilisation: Some(busy),
+            watts: Some(100.0),
+            ..GpuUse::default()
+        };
+        let gpus = |busy: [f64; 3]| busy.into_iter().enumerate().map(gpu).collect::<Vec<_>>();
         let cases = [
             // Devices, how they share, the main one, busy in all, watts.
             ("auto", "layer", 0, 0.9, 300.0),
@@ -403,7 +427,7 @@ mod tests {
         for (devices, split_mode, main_gpu, busy, watts) in cases {
             let mut speed = speed(None, None, 0.0, None);
             let of = &mut speed.laps[0][0];
-            of.usage.gpus = vec![gpu(0.4), gpu(0.3), gpu(0.2)];
+            of.usage.gpus = gpus([0.4, 0.3, 0.2]);
             let split_mode = split_mode.to_string();
             of.placement = placement(-1, devices, "H100").map(|placement| Placement {
                 split_mode,
@@ -414,8 +438,36 @@ mod tests {
             assert!((found.utilisation.unwrap() - busy).abs() < 1e-9, "{devices} {found:?}");
             assert_eq!(found.watts, Some(watts), "{devices}");
             // Of prefill, which keeps several busy at once, no more than the whole.
-            of.usage.gpus = vec![gpu(0.9); 3];
+            of.usage.gpus = gpus([0.9; 3]);
             assert!(lap(of).unwrap().utilisation.unwrap() <= 1.0);
+        }
+    }
+
+    #[test]
+    fn of_cards_without_cudas_number_all_count_and_that_is_said() {
+        let subjects = [about(&["H100", "T4"]), about(&["H100", "T4"])];
+        // Devices, how they share, busy in all with numbers and without.
+        let cases = [("CUDA1", "none", 0.3, 0.9), ("CUDA1", "layer", 0.3, 1.0), ("auto", "none", 0.9, 0.9)];
+        for (devices, split_mode, with, without) in cases {
+            // In CUDA's order, and in the driver's.
+            let told = [([(Some(0), 0.9), (Some(1), 0.3)], with), ([(None, 0.3), (None, 0.9)], without)];
+            for (cards, busy) in told {
+                let gpu = |(number, busy)| GpuUse { number, utilisation: Some(busy), ..GpuUse::default() };
+                let mut speed = speed(None, None, 0.0, None);
+                for of in speed.laps.iter_mut().flatten() {
+                    of.usage.gpus = cards.into_iter().map(gpu).collect();
+                    of.placement = placement(-1, devices, "H100, T4")
+                        .map(|placement| Placement { split_mode: split_mode.to_string(), ..placement });
+                }
+                let found = lap(&speed.laps[0][0]).unwrap();
+                assert_eq!(found.utilisation, Some(busy), "{devices} {split_mode} {cards:?}");
+                let found = checks(&[speed], &subjects, true, &rules(0.02));
+                let told = named(&found, "GPUs");
+                assert_eq!(told.is_some(), cards[0].0.is_none(), "{found:?}");
+                assert!(
+                    told.is_none_or(|told| told.state == State::Told && told.said.contains("PCI_BUS_ID"))
+                );
+            }
         }
     }
 

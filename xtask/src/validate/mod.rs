@@ -9,6 +9,7 @@ mod gpu;
 mod long;
 mod output;
 mod page;
+mod race;
 mod speed;
 mod steady;
 pub mod steps;
@@ -25,7 +26,8 @@ use nvml::Place;
 use serde::{Deserialize, Serialize};
 
 pub use page::Page;
-pub use speed::{Rules, Sizes};
+pub use race::Sizes;
+pub use speed::Rules;
 pub use subject::{Side, Subject, flags};
 pub use verdict::Verdict;
 
@@ -168,7 +170,7 @@ impl Validation<'_> {
             self.keep_or_warn(record, ui);
             let mut progress = ui.progress(phase.name());
             let (mut speed, driver) = (None, self.driver.as_ref());
-            let raced = speed::race(phase, subjects, model, sizes, driver, &mut speed, |done, total| {
+            let raced = race::race(phase, subjects, model, sizes, driver, &mut speed, |done, total| {
                 progress.step(done, total, "rounds");
             });
             progress.finish();
@@ -348,8 +350,12 @@ mod tests {
         for (of_b, verdict, words) in cases {
             let (stage, driver) = (testing::Stage::new(), nvml::fake::Fake::new(""));
             let script = format!("{}.script", driver.path().display());
+            // At once: a driver that begins while its script is written shows no card.
             let plan = |speed: u32, told: &str| {
-                format!("speed={speed} gpu=H100 pause=0.02 work=200000\ncat > '{script}' <<'END'\n{told}END")
+                format!(
+                    "speed={speed} gpu=H100 pause=0.02 work=200000\ncat > '{script}.new' <<'END'\n{told}END\n\
+                     mv '{script}.new' '{script}'"
+                )
             };
             let a = stage.fake(Side::A, &plan(1000, &busy(90)));
             let b = stage.fake(Side::B, &plan(1200, &of_b));

@@ -98,7 +98,7 @@ pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common
     let model = model::open_for(&options.model, settings, live, seats)?;
     let (path, milliseconds) = (options.model.display().to_string(), loading.elapsed().as_millis() as u64);
     tracing::info!(model = options.name, path, bytes = model.size(), milliseconds, "loaded");
-    let draft = draft_model(options, &model, settings, live)?;
+    let draft = draft_model(options, &model, seats, settings, live)?;
     let template = template(options, &model)?;
     let seat = |cpus: &Option<Vec<u32>>| {
         let cores = cpus.as_ref().map_or(Cores::All, |cpus| Cores::These(cpus.clone()));
@@ -164,6 +164,7 @@ pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common
 fn draft_model(
     options: &Options,
     model: &Model,
+    seats: Seats,
     settings: &Settings,
     live: &Live,
 ) -> Result<Option<(Arc<Model>, f32)>> {
@@ -176,7 +177,9 @@ fn draft_model(
     // The model's own contexts are made after this.
     let awaited = model.plan().map_or(Bytes(0), Plan::awaited);
     settings.fit_target.value.0 = settings.fit_target.value.0.saturating_add(awaited.0);
-    Ok(Some((DraftModel::load(&draft.path, &settings, live)?, draft.least_p)))
+    let n_ctx = model::n_ctx(&settings, model.n_ctx_train());
+    let loaded = DraftModel::load(&draft.path, n_ctx, seats.contexts, seats.sequences, &settings, live)?;
+    Ok(Some((loaded, draft.least_p)))
 }
 
 /// The template; a model without one can still go on with texts.
