@@ -17,8 +17,12 @@ use super::choose::Tools;
 use crate::exit;
 use crate::profile::{CompilerChoice, CudaMulMat, Gpu, Linkage, Profile, Target};
 
-/// Turing: the first with tensor cores for integers, by which MMQ multiplies. ggml/src/ggml-cuda/mmq.cu,
-/// `ggml_cuda_should_use_mmq`.
+/// The first with an instruction for products of bytes, by which MMQ multiplies before [`TURING`]; ggml-cuda/common.cuh,
+/// `GGML_CUDA_CC_DP4A`.
+const DP4A: u32 = 61;
+/// The first with tensor cores for F16, which cuBLAS multiplies by.
+const VOLTA: u32 = 70;
+/// The first with tensor cores for integers, by which MMQ multiplies.
 const TURING: u32 = 75;
 
 /// What `all` stands for, as far as the toolkit compiles for it: the cards of each generation, since a binary runs on later
@@ -157,12 +161,11 @@ pub fn plan(
         bail!("the CUDA toolkit in {} is not whole", cuda.root.display());
     };
     let architectures = wanted.spelled(cuda);
-    let numbers: Vec<u32> = architectures.iter().filter_map(|name| capability(name)).collect();
     let mul_mat = match profile.cuda.mul_mat {
-        CudaMulMat::Mmq if numbers.iter().all(|number| *number >= TURING) => {
+        CudaMulMat::Mmq if !architectures.iter().any(|name| heeds_forced_mmq(name)) => {
             notes.push(
-                "`cuda_mul_mat = \"mmq\"` changes nothing on Turing and later, where llama.cpp takes MMQ by itself: the same \
-                 kernels as with \"auto\""
+                "`cuda_mul_mat = \"mmq\"` changes nothing but on Volta (7.0 and 7.2), and is left out: these architectures have the \
+                 same kernels as with \"auto\""
                     .to_string(),
             );
             CudaMulMat::Auto
@@ -192,6 +195,15 @@ pub fn plan(
         runtime: runtime.clone(),
         cublas: cuda.cublas.clone(),
     }))
+}
+
+/// Whether code for `architecture` takes other kernels with `GGML_CUDA_FORCE_MMQ`: the word is asked where a card has no tensor
+/// cores for integers and has `dp4a`, and without it MMQ is left for cuBLAS only where there are tensor cores for F16. By the
+/// code that is Volta's; PTX of Pascal is taken by a Volta as well. ggml/src/ggml-cuda/mmq.cu, `ggml_cuda_should_use_mmq`.
+fn heeds_forced_mmq(architecture: &str) -> bool {
+    let has_ptx = !architecture.ends_with("-real");
+    let first = if has_ptx { DP4A } else { VOLTA };
+    capability(architecture).is_some_and(|number| (first..TURING).contains(&number))
 }
 
 /// The architectures that a profile wants.
