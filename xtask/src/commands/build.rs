@@ -208,6 +208,9 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
 
     // Wrong usage is wrong whoever builds meanwhile.
     args.common.source.store(&workspace)?;
+    if profile.gpu == Gpu::Cuda {
+        plan::cuda::check_before_setup(&profile, &host, &tools::toolchain(&workspace, ui))?;
+    }
     let _lock = Lock::take(&workspace)?;
     let mut toolchain = setup::ready(&workspace, &profile, &args.common.source, args.common.yes, ui)?;
     let hostname = !args.common.no_hostname;
