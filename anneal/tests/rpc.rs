@@ -413,4 +413,12 @@ fn two_networks_give_what_one_machine_gives() {
     assert!(stderr.contains("warning: 10.77.1.2:50052, 10.77.2.2:50052 are not on this machine"), "{stderr}");
     let workers = stderr.matches("warning: everyone who reaches 10.77.").count();
     assert_eq!(workers, 2, "{stderr}");
+
+    // Two runs that fail say the same nothing.
+    let output =
+        Command::new("sh").arg(script).args([common::ANNEAL, "/nonexistent.gguf"]).output().expect("a shell");
+    let (code, stdout, stderr) = parts(&output);
+    assert_eq!(code, Some(1), "{stdout}{stderr}");
+    assert!(!stdout.contains("the same text"), "{stdout}");
+    assert!(stderr.contains("anneal run --rpc 10.77.1.2,10.77.2.2 failed"), "{stderr}");
 }

@@ -43,8 +43,16 @@ for number in 1 2; do
 done
 
 run() { "$anneal" run -m "$model" -p "Once upon a time" -n 32 --greedy --ignore-eos --no-repack -t 1 "$@"; }
+# Not through a pipe: sh would take its last command's word for that of the first, and two runs that failed say the same nothing.
+show() {
+    file=$1
+    shift
+    run "$@" >"$file" || { code=$?; cat "$file"; echo "$0: $anneal run $* failed ($code)" >&2; exit 1; }
+    cat "$file"
+    [ -s "$file" ] || { echo "$0: $anneal run $* said nothing" >&2; exit 1; }
+}
 echo "over both:"
-run --rpc 10.77.1.2,10.77.2.2 | tee "$folder/both"
+show "$folder/both" --rpc 10.77.1.2,10.77.2.2
 echo "here alone:"
-run --devices none | tee "$folder/here"
+show "$folder/here" --devices none
 cmp "$folder/both" "$folder/here" && echo "the same text"

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use build_info::record::Tool;
 
-use crate::search::{SearchPath, entries, file_name};
+use crate::search::{SearchPath, entries, file_name, is_program};
 use crate::{Cuda, parse};
 
 /// Where a toolkit, whose `bin` holds nvcc, keeps its headers: NVIDIA's installers, and their folders by target. Of a
@@ -17,6 +17,12 @@ const SYSTEM_INCLUDE: [&str; 1] = ["usr/include"];
 const SYSTEM_LIBRARIES: [&str; 4] =
     ["usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib"];
 
+/// What nvcc runs, and where NVIDIA keeps it.
+const PROGRAMS: [(&str, &str); 4] =
+    [("cicc", "nvvm/bin"), ("ptxas", "bin"), ("cudafe++", "bin"), ("fatbinary", "bin")];
+/// What every file that nvcc compiles includes, and what says which host compilers it takes.
+const HOST_CONFIG: &str = "crt/host_config.h";
+
 /// The toolkit that `nvcc` belongs to; `codes` is its answer to `--list-gpu-code`.
 pub(crate) fn toolkit(search: &SearchPath, nvcc: Tool, codes: &str) -> Option<Cuda> {
     let real = std::fs::canonicalize(&nvcc.path).ok()?;
@@ -25,7 +31,9 @@ pub(crate) fn toolkit(search: &SearchPath, nvcc: Tool, codes: &str) -> Option<Cu
     let include = folders(search, &root, &INCLUDE, &SYSTEM_INCLUDE);
     let libraries = folders(search, &root, &LIBRARIES, &SYSTEM_LIBRARIES);
     let header = |name: &str| include.iter().map(|dir| dir.join(name)).find(|path| path.is_file());
-    let hosts = header("crt/host_config.h").and_then(|path| std::fs::read_to_string(path).ok());
+    let host_config = header(HOST_CONFIG);
+    let torn = torn(&root).chain(host_config.is_none().then_some(HOST_CONFIG)).map(str::to_string).collect();
+    let hosts = host_config.and_then(|path| std::fs::read_to_string(path).ok());
     Some(Cuda {
         hosts: hosts.map(|text| parse::nvcc_hosts(&text)).unwrap_or_default(),
         architectures: parse::gpu_codes(codes),
@@ -33,16 +41,55 @@ pub(crate) fn toolkit(search: &SearchPath, nvcc: Tool, codes: &str) -> Option<Cu
         cublas_include: header("cublas_v2.h").and_then(|path| Some(path.parent()?.to_path_buf())),
         runtime: libraries.iter().map(|dir| dir.join("libcudart_static.a")).find(|path| path.is_file()),
         cublas: libraries.iter().find_map(|dir| cublas(dir)),
+        torn,
         nvcc,
         root,
     })
 }
 
+/// The programs that nvcc would not find. A distribution may keep them elsewhere, and tells its nvcc.
+fn torn(root: &Path) -> impl Iterator<Item = &'static str> {
+    let own = has_own_folder(root);
+    PROGRAMS
+        .into_iter()
+        .filter(move |(name, folder)| own && !is_program(&root.join(folder).join(name)))
+        .map(|(name, _)| name)
+}
+
+/// Whether `root` is a folder of a toolkit alone, as NVIDIA installs it.
+fn has_own_folder(root: &Path) -> bool {
+    root.join("include/cuda_runtime.h").is_file() || root.join("targets").is_dir()
+}
+
+/// Whether `cuda` lies in `folder`, or `folder` has a link to its compiler.
+pub(crate) fn is_in(cuda: &Cuda, folder: &Path) -> bool {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    let nvcc = real(&folder.join("bin/nvcc"));
+    real(folder).is_some_and(|folder| cuda.root.starts_with(folder))
+        || (nvcc.is_some() && nvcc == real(&cuda.nvcc.path))
+}
+
+/// Why no toolkit came of what the user names `home`; `answer` is what its nvcc said, `Err` where it said nothing in time.
+pub(crate) fn fault(home: &Path, answer: Result<Option<&str>, ()>) -> String {
+    let nvcc = home.join("bin/nvcc");
+    let why = match answer {
+        _ if !home.is_absolute() => "it is no absolute path",
+        _ if !home.exists() => "there is no such folder",
+        _ if !home.is_dir() => "it is a file: the folder that holds bin/nvcc is wanted",
+        _ if !nvcc.exists() => "it has no bin/nvcc",
+        _ if !is_program(&nvcc) => "its bin/nvcc may not be executed",
+        Err(()) => "its bin/nvcc did not tell its version in time",
+        Ok(None) => "its bin/nvcc fails when it is asked for its version",
+        Ok(Some(_)) => "its bin/nvcc tells no version of CUDA",
+    };
+    why.to_string()
+}
+
 fn folders(search: &SearchPath, root: &Path, own: &[&str], system: &[&str]) -> Vec<PathBuf> {
     let own = own.iter().map(|folder| root.join(folder));
     // A toolkit of its own folder is whole, and the system's files would be those of another one.
-    let whole = root.join("include/cuda_runtime.h").is_file() || root.join("targets").is_dir();
-    let system = system.iter().filter(|_| !whole).map(|folder| search.root.join(folder));
+    let own_folder = has_own_folder(root);
+    let system = system.iter().filter(|_| !own_folder).map(|folder| search.root.join(folder));
     own.chain(system).filter(|folder| folder.is_dir()).collect()
 }
 

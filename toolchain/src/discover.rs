@@ -10,7 +10,7 @@ use crate::cache::{Question, answers};
 use crate::probe::Refusal;
 use crate::search::{Program, SearchPath, entries, file_name};
 use crate::{
-    CMAKE_AT_LEAST, Compiler, Cuda, Emulator, Toolchain, Version, ZIG, blas, cuda, libraries, parse,
+    CMAKE_AT_LEAST, Compiler, Cuda, CudaHome, Emulator, Toolchain, Version, ZIG, blas, cuda, libraries, parse,
 };
 
 const VERSION: &[&str] = &["--version"];
@@ -66,6 +66,7 @@ const AARCH64_SYSROOTS: [&str; 2] = ["usr/aarch64-linux-gnu", ""];
 pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
     let asked = Asked::new(search, cache);
     let pc_path = asked.texts(&["pkg-config", "pkgconf"]).next().map(|(_, text)| text);
+    let cuda = asked.cuda(search);
     Toolchain {
         compilers: asked.compilers(),
         default_compiler: asked.default_compiler(),
@@ -77,7 +78,8 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
         llvm_profdata: asked.llvm_tools("llvm-profdata", parse::llvm),
         llvm_bolt: asked.llvm_tools("llvm-bolt", parse::llvm),
         llvm_ar: asked.llvm_tools("llvm-ar", parse::llvm),
-        cuda: asked.cuda(search),
+        cuda_home: asked.cuda_home(search, &cuda),
+        cuda,
         sccache: asked.first(&["sccache"], parse::plain),
         ccache: asked.first(&["ccache"], parse::plain),
         libclang: libraries::libclangs(search),
@@ -198,13 +200,12 @@ impl Asked {
     /// NVIDIA's toolkits. One that the user names goes before all, and one that `setup` installed was wanted in place of
     /// what the machine has.
     fn cuda(&self, search: &SearchPath) -> Vec<Cuda> {
-        let named = search.cuda_home.as_ref().and_then(|home| std::fs::canonicalize(home).ok());
-        let own = search.own_cuda().and_then(|own| std::fs::canonicalize(own).ok());
+        let named = search.cuda_home.as_ref().map(|(_, home)| home.clone());
+        let folders = [named, search.own_cuda()];
         let rank = |cuda: &Cuda| {
-            [&named, &own]
-                .iter()
-                .position(|folder| folder.as_ref().is_some_and(|folder| cuda.root.starts_with(folder)))
-                .unwrap_or(2)
+            let of =
+                |folder: &Option<PathBuf>| folder.as_ref().is_some_and(|folder| cuda::is_in(cuda, folder));
+            folders.iter().position(of).unwrap_or(folders.len())
         };
         let codes = |nvcc: &Path| self.gpu_codes.get(nvcc).map_or("", String::as_str);
         let mut found: Vec<Cuda> = self
@@ -217,6 +218,21 @@ impl Asked {
             .collect();
         found.sort_by_key(rank);
         found
+    }
+
+    /// What the user names, held against the toolkits that were `found`.
+    fn cuda_home(&self, search: &SearchPath, found: &[Cuda]) -> Option<CudaHome> {
+        let (variable, path) = search.cuda_home.clone()?;
+        let is_there = found.first().is_some_and(|cuda| cuda::is_in(cuda, &path));
+        let nvcc = std::fs::canonicalize(path.join("bin/nvcc")).unwrap_or_default();
+        // It may have been asked under another path.
+        let asked = self.programs.iter().find(|program| program.stem == "nvcc" && program.canonical == nvcc);
+        let answer = match asked {
+            Some(program) if self.silent.contains(&program.path) => Err(()),
+            asked => Ok(asked.and_then(|program| self.answers.get(&program.path)).map(String::as_str)),
+        };
+        let fault = (!is_there).then(|| cuda::fault(&path, answer));
+        Some(CudaHome { variable: variable.to_string(), path, fault })
     }
 
     /// Targets whose libraries lie in rustc's folders.

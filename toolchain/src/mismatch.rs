@@ -55,6 +55,7 @@ pub fn mismatches(toolchain: &Toolchain, manager: Option<Manager>) -> Vec<Mismat
     found.extend(check.lld());
     found.extend(check.profdata());
     found.extend(check.nvcc());
+    found.extend(check.cuda_home());
     found.sort_by_key(|mismatch| mismatch.severity);
     found
 }
@@ -189,6 +190,18 @@ impl Check<'_> {
             }],
             (None, []) => Vec::new(),
         }
+    }
+
+    /// Another toolkit is taken in its place, or none.
+    fn cuda_home(&self) -> Option<Mismatch> {
+        let named = self.toolchain.cuda_home.as_ref()?;
+        let fault = named.fault.as_ref()?;
+        Some(Mismatch {
+            severity: Severity::Costs,
+            what: named.to_string(),
+            why: format!("that holds no CUDA toolkit: {fault}"),
+            mend: format!("name the folder that holds bin/nvcc, or unset {}", named.variable),
+        })
     }
 
     /// CUDA refuses host compilers newer than it knows; a build takes any that it does not.

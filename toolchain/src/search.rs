@@ -16,8 +16,8 @@ pub struct SearchPath {
     pub root: PathBuf,
     /// The user's home.
     pub home: Option<PathBuf>,
-    /// `CUDA_HOME` or `CUDA_PATH`.
-    pub cuda_home: Option<PathBuf>,
+    /// The toolkit that the user names: `CUDA_HOME` or `CUDA_PATH`, and its value.
+    pub cuda_home: Option<(&'static str, PathBuf)>,
     /// `LIBCLANG_PATH`: a folder, or the library itself.
     pub libclang_path: Option<PathBuf>,
     /// `PKG_CONFIG_PATH`, in order.
@@ -45,7 +45,7 @@ impl SearchPath {
         Self {
             dirs: list("PATH"),
             root: PathBuf::from("/"),
-            cuda_home: folder("CUDA_HOME").or_else(|| folder("CUDA_PATH")),
+            cuda_home: ["CUDA_HOME", "CUDA_PATH"].into_iter().find_map(|name| Some((name, folder(name)?))),
             libclang_path: folder("LIBCLANG_PATH"),
             pkg_config_path: list("PKG_CONFIG_PATH"),
             rustup_home: folder("RUSTUP_HOME").or_else(|| home.as_ref().map(|home| home.join(".rustup"))),
@@ -123,7 +123,7 @@ impl SearchPath {
             // The wheels' real programs; the scripts in `bin` start Python first, where they are scripts.
             dirs.extend(["cmake/data/bin", "ninja/data/bin", "ziglang", "bin"].map(|dir| packages.join(dir)));
         }
-        dirs.extend(self.cuda_home.iter().map(|cuda| cuda.join("bin")));
+        dirs.extend(self.cuda_home.iter().map(|(_, cuda)| cuda.join("bin")));
         // The wheels' folder is named after their major version.
         let own_cuda = self.own_cuda().map(|cuda| entries(&cuda.join("nvidia"))).unwrap_or_default();
         dirs.extend(
@@ -188,7 +188,7 @@ fn is_version(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(|c| c.is_ascii_digit() || c == '.')
 }
 
-fn is_program(path: &Path) -> bool {
+pub(crate) fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 

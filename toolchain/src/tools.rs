@@ -26,6 +26,8 @@ pub const ZIG_CLANG: Version = Version::new(22, 1, 8);
 pub const AARCH64: &str = "aarch64-unknown-linux-gnu";
 /// The CUDA that `setup` installs.
 pub const CUDA: Version = Version::new(13, 5, 0);
+/// The compute capabilities, times ten, that it compiles for: the first and the last.
+pub const CUDA_COMPILES_FOR: (u32, u32) = (75, 121);
 /// Oldest libclang that bindgen loads.
 pub const LIBCLANG_AT_LEAST: u32 = 9;
 
@@ -56,6 +58,9 @@ pub struct Toolchain {
     /// NVIDIA's toolkits: that of `CUDA_HOME`, then the one that `setup` installed, those on the path, and those in the
     /// usual places.
     pub cuda: Vec<Cuda>,
+    /// Where the user says that one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda_home: Option<CudaHome>,
     /// Compiler cache.
     pub sccache: Option<Tool>,
     /// Compiler cache.
@@ -201,12 +206,26 @@ pub struct Cuda {
     /// cuBLAS. Only needed when the program runs, and not by all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cublas: Option<PathBuf>,
+    /// What nvcc itself runs and reads, and does not find: `ptxas`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub torn: Vec<String>,
 }
 
 impl Cuda {
     /// Whether all is there that a build compiles and links with.
     pub fn is_whole(&self) -> bool {
-        self.include.is_some() && self.cublas_include.is_some() && self.runtime.is_some()
+        self.lacks().is_empty()
+    }
+
+    /// What is not there of it.
+    pub fn lacks(&self) -> Vec<&str> {
+        let needed = [
+            ("the runtime's headers", self.include.is_some()),
+            ("cuBLAS's headers", self.cublas_include.is_some()),
+            ("libcudart_static.a", self.runtime.is_some()),
+        ];
+        let missing = needed.into_iter().filter_map(|(what, there)| (!there).then_some(what));
+        missing.chain(self.torn.iter().map(String::as_str)).collect()
     }
 
     /// Whether it compiles for the compute capability `architecture`, times ten; one that does not tell may.
@@ -217,6 +236,24 @@ impl Cuda {
     /// Whether `compiler` can be its host compiler.
     pub fn takes(&self, compiler: &Compiler) -> bool {
         self.hosts.newest(compiler.kind).is_none_or(|newest| compiler.version.major <= newest)
+    }
+}
+
+/// What `CUDA_HOME` or `CUDA_PATH` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CudaHome {
+    /// Which of them.
+    pub variable: String,
+    /// Its value.
+    pub path: PathBuf,
+    /// Why there is no toolkit; nothing where there is one, which then stands before all others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
+}
+
+impl fmt::Display for CudaHome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.variable, self.path.display())
     }
 }
 

@@ -234,6 +234,9 @@ fn toolkit(machine: &Machine, folder: &str, version: &str) {
         &format!("{folder}/bin/nvcc"),
         &format!("case $1 in --version) {release};; *) {codes};; esac"),
     );
+    for program in ["nvvm/bin/cicc", "bin/ptxas", "bin/cudafe++", "bin/fatbinary"] {
+        machine.script(&format!("{folder}/{program}"), "");
+    }
     machine.file(
         &format!("{folder}/include/crt/host_config.h"),
         "#if __GNUC__ > 13\n#if (__clang_major__ >= 18)\n",
@@ -272,8 +275,73 @@ fn the_toolkit_that_the_user_names_goes_before_ours_and_ours_before_the_machines
         discover(search, None).cuda.into_iter().map(|cuda| cuda.nvcc.version).collect()
     };
     assert_eq!(versions(&machine.search()), ["13.5.131", "12.4.131"]);
-    let named = SearchPath { cuda_home: Some(machine.root().join("home/cuda")), ..machine.search() };
-    assert_eq!(versions(&named), ["12.9.131", "13.5.131", "12.4.131"]);
+    let named = |folder: &str| SearchPath {
+        cuda_home: Some(("CUDA_HOME", machine.root().join(folder))),
+        ..machine.search()
+    };
+    assert_eq!(versions(&named("home/cuda")), ["12.9.131", "13.5.131", "12.4.131"]);
+    // By a link, too.
+    machine.link("home/linked/bin/nvcc", "../../cuda/bin/nvcc");
+    assert_eq!(versions(&named("home/linked")), ["12.9.131", "13.5.131", "12.4.131"]);
+    let home = discover(&named("home/linked"), None).cuda_home.unwrap();
+    assert_eq!((home.variable.as_str(), home.fault), ("CUDA_HOME", None));
+}
+
+#[test]
+fn what_nvcc_runs_and_reads_itself_belongs_to_a_toolkit() {
+    let machine = Machine::new();
+    let lacks = || {
+        discover(&machine.search(), None).cuda[0].lacks().into_iter().map(str::to_string).collect::<Vec<_>>()
+    };
+    toolkit(&machine, "usr/local/cuda", "12.4");
+    assert_eq!(lacks(), [""; 0]);
+    for file in ["bin/ptxas", "nvvm/bin/cicc", "include/crt/host_config.h"] {
+        std::fs::remove_file(machine.root().join("usr/local/cuda").join(file)).unwrap();
+    }
+    assert_eq!(lacks(), ["cicc", "ptxas", "crt/host_config.h"]);
+    // A distribution's own package has them where it likes, and its headers among the system's.
+    let machine = Machine::new();
+    toolkit(&machine, "usr/lib/nvidia-cuda-toolkit", "11.8");
+    let own = machine.root().join("usr/lib/nvidia-cuda-toolkit");
+    std::fs::rename(own.join("include"), machine.root().join("usr/include")).unwrap();
+    std::fs::rename(own.join("lib64"), machine.root().join("usr/lib64")).unwrap();
+    std::fs::remove_dir_all(own.join("nvvm")).unwrap();
+    machine.link("usr/bin/nvcc", "../lib/nvidia-cuda-toolkit/bin/nvcc");
+    assert_eq!(discover(&machine.search(), None).cuda[0].lacks(), [""; 0]);
+}
+
+#[test]
+fn what_is_wrong_with_the_toolkit_that_the_user_names_is_told() {
+    let machine = Machine::new();
+    toolkit(&machine, "usr/local/cuda", "12.4");
+    machine.file("home/empty/readme", "");
+    machine.file("home/text/bin/nvcc", "");
+    machine.script("home/garbage/bin/nvcc", "echo hello");
+    machine.script("home/broken/bin/nvcc", "exit 1");
+    machine.script("home/slow/bin/nvcc", "sleep 60");
+    let cases = [
+        ("home/gone", "there is no such folder"),
+        ("usr/local/cuda/bin/nvcc", "it is a file: the folder that holds bin/nvcc is wanted"),
+        ("home/empty", "it has no bin/nvcc"),
+        ("home/text", "its bin/nvcc may not be executed"),
+        ("home/garbage", "its bin/nvcc tells no version of CUDA"),
+        ("home/broken", "its bin/nvcc fails when it is asked for its version"),
+        ("home/slow", "its bin/nvcc did not tell its version in time"),
+    ];
+    let of = |path: std::path::PathBuf| {
+        let search = SearchPath { cuda_home: Some(("CUDA_PATH", path)), ..machine.search() };
+        let found = discover(&search, None);
+        assert_eq!(found.cuda.len(), 1, "the machine's own is there all the same");
+        found.cuda_home.unwrap()
+    };
+    for (path, expected) in cases {
+        let home = of(machine.root().join(path));
+        assert_eq!(home.fault.as_deref(), Some(expected), "{path}");
+        assert!(home.to_string().starts_with("CUDA_PATH=/") && home.to_string().ends_with(path), "{home}");
+    }
+    assert_eq!(of("cuda".into()).fault.as_deref(), Some("it is no absolute path"));
+    assert_eq!(of(machine.root().join("usr/local/cuda")).fault, None);
+    assert_eq!(discover(&machine.search(), None).cuda_home, None);
 }
 
 /// The machine that the tests run on has at least a compiler and the rustc that compiled them.

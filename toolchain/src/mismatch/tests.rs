@@ -1,7 +1,7 @@
 use build_info::record::Tool;
 
 use super::*;
-use crate::{Cuda, Libclang, NvccHosts, Rustc, Version};
+use crate::{Cuda, CudaHome, Libclang, NvccHosts, Rustc, Version};
 
 fn tool(version: &str) -> Tool {
     let llvm_major = version.split('.').next().and_then(|major| major.parse().ok());
@@ -43,7 +43,12 @@ fn cuda(version: &str, gcc: u32, clang: u32) -> Vec<Cuda> {
         cublas_include: None,
         runtime: None,
         cublas: None,
+        torn: Vec::new(),
     }]
+}
+
+fn cuda_home(fault: Option<&str>) -> CudaHome {
+    CudaHome { variable: "CUDA_PATH".into(), path: "/opt/gone".into(), fault: fault.map(str::to_string) }
 }
 
 #[test]
@@ -62,7 +67,7 @@ fn each_pair_that_does_not_fit_is_named_with_its_mend() {
     type Change = fn(&mut Toolchain);
     type Found = &'static [(Severity, &'static str, &'static str)];
     // What differs from the tools that fit, and severity, what, and mend of what is found
-    let cases: [(Change, Found); 13] = [
+    let cases: [(Change, Found); 15] = [
         (
             |t| t.llvm_profdata = vec![tool("14.0.6")],
             &[(
@@ -107,6 +112,11 @@ fn each_pair_that_does_not_fit_is_named_with_its_mend() {
         (
             |t| t.cuda = cuda("11.4.48", 11, 12),
             &[(Costs, "nvcc 11.4.48 and gcc 12.1.0", "sudo apt-get install g++-11")],
+        ),
+        (|t| t.cuda_home = Some(cuda_home(None)), &[]),
+        (
+            |t| t.cuda_home = Some(cuda_home(Some("there is no such folder"))),
+            &[(Costs, "CUDA_PATH=/opt/gone", "unset CUDA_PATH")],
         ),
     ];
     for (number, (change, expected)) in cases.into_iter().enumerate() {

@@ -1,4 +1,6 @@
-//! `build`, `build-native`, `build-portable`.
+//! `build`, `build-native`, `build-portable`, `build-cuda`.
+
+use std::path::Path;
 
 use anyhow::Result;
 use build_info::record::BuildInfo;
@@ -9,14 +11,14 @@ use store::Location;
 use super::{against_native, setup};
 use crate::openblas::{self, ArchiveArgs};
 use crate::plan::Plan;
-use crate::profile::{Override, Profile};
+use crate::profile::{Gpu, Override, Profile};
 use crate::scratch::Scratch;
 use crate::stages::{Build, Lock, Outcome};
 use crate::storing::{self, Request, StoreArgs};
 use crate::tools::Cache;
 use crate::ui::{self, Ui};
 use crate::workspace::Workspace;
-use crate::{plan, process, profile, tools};
+use crate::{exit, plan, process, profile, tools};
 
 /// Options of `build`.
 #[derive(Debug, clap::Args)]
@@ -73,10 +75,24 @@ pub struct Cuda {
 
 impl Cuda {
     /// These options as those of `build`.
-    pub fn profile(self) -> Args {
+    fn profile(self) -> Args {
         let set = SetArgs { keys: Vec::new(), cuda_arch: self.cuda_arch };
         Args { set, ..self.common.profile(&self.variant) }
     }
+}
+
+/// Refuses a `variant` that is no build for GPUs: the program would compute on the CPU, and nothing would say so.
+fn check_variant(folder: &Path, variant: &str) -> Result<()> {
+    if profile::load(folder, variant)?.gpu == Gpu::Cuda {
+        return Ok(());
+    }
+    let for_gpus = |name: &String| profile::load(folder, name).is_ok_and(|profile| profile.gpu == Gpu::Cuda);
+    let there: Vec<String> = profile::names(folder)?.into_iter().filter(for_gpus).collect();
+    Err(exit::usage(format!(
+        "--variant {variant}: that profile has no `gpu = \"cuda\"`, so nothing of its program runs on a GPU; those that have it are \
+         {} (`cargo xtask build --profile {variant}` builds it as it is)",
+        there.join(", ")
+    )))
 }
 
 /// Options of every build.
@@ -150,6 +166,12 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     )
 }
 
+/// The same for a profile that must be one for GPUs.
+pub fn run_cuda(args: Cuda, ui: &Ui) -> Result<()> {
+    check_variant(&Workspace::find()?.build_profiles(), &args.variant)?;
+    run(args.profile(), ui)
+}
+
 /// Builds a profile for another command, with a compiler cache where there is one.
 pub fn make(profile: &str, yes: bool, ui: &Ui) -> Result<()> {
     make_with(profile, &[], Cache::default(), yes, ui)
@@ -186,6 +208,9 @@ fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
 
     // Wrong usage is wrong whoever builds meanwhile.
     args.common.source.store(&workspace)?;
+    if profile.gpu == Gpu::Cuda {
+        plan::cuda::check_before_setup(&profile, &host, &tools::toolchain(&workspace, ui))?;
+    }
     let _lock = Lock::take(&workspace)?;
     let mut toolchain = setup::ready(&workspace, &profile, &args.common.source, args.common.yes, ui)?;
     let hostname = !args.common.no_hostname;
@@ -290,4 +315,24 @@ fn summary(info: &BuildInfo) -> String {
         None => (&info.cpu_model, smoke),
     };
     format!("{} with {} for {machine}{store}{smoke}", info.profile, info.compiler)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variant_is_a_profile_for_gpus() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiles/build");
+        for variant in ["cuda-dense", "cuda-portable", "cpu-hybrid", "native+gpu:cuda"] {
+            check_variant(&folder, variant).unwrap();
+        }
+        for variant in ["native", "portable", "cuda-dense+gpu:off"] {
+            let error = check_variant(&folder, variant).unwrap_err();
+            assert_eq!(exit::code_of(&error), exit::USAGE, "{error:#}");
+            let text = error.to_string();
+            assert!(text.contains("cpu-hybrid") && text.contains("cuda-mmq-moe"), "{text}");
+            assert!(!text.contains("native-lto"), "{text}");
+        }
+    }
 }

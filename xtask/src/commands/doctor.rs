@@ -32,6 +32,8 @@ struct Report {
     /// Whether `build-native` has all it cannot do without.
     native_build_possible: bool,
     host: Host,
+    /// Whether NVIDIA's driver is loaded, as far as the file system shows it.
+    nvidia_driver: bool,
     /// What is wrong with the machine or could not be read, each with its mend.
     host_warnings: Vec<String>,
     tools: Toolchain,
@@ -60,6 +62,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let optional = setup::optional(&workspace, &tools, &setup);
     let report = Report {
         native_build_possible,
+        nvidia_driver: !host.gpus.is_empty() || nvml::driver_seems_loaded(),
         host,
         host_warnings,
         tools,
@@ -80,7 +83,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 }
 
 fn text(report: &Report) -> String {
-    let mut text = host_text(&report.host);
+    let mut text = host_text(&report.host, report.nvidia_driver);
     let rows = rows(&report.tools).into_iter().map(|row| row.to_vec());
     let _ = writeln!(text, "\n{}", ui::columns(&["tool", "version", "where"], rows));
     if !report.mismatches.is_empty() {
@@ -97,7 +100,7 @@ fn text(report: &Report) -> String {
     text
 }
 
-fn host_text(host: &Host) -> String {
+fn host_text(host: &Host, nvidia_driver: bool) -> String {
     let budget = threads::budget(host, Policy::Balanced);
     let mut text = format!("{} ({})\n", host.cpu.name, host.arch);
     if let Some(level) = host.cpu.x86_64_level {
@@ -127,6 +130,13 @@ fn host_text(host: &Host) -> String {
             "  GPU: {}, {}, compute capability {}, driver {}",
             gpu.name, gpu.memory, gpu.compute_capability, gpu.driver
         );
+    }
+    if host.gpus.is_empty() {
+        let why = match nvidia_driver {
+            true => "NVIDIA's driver is loaded and shows none that a program could use",
+            false => "no NVIDIA driver is loaded",
+        };
+        let _ = writeln!(text, "  GPU: none seen: {why}");
     }
     text
 }
@@ -196,6 +206,22 @@ fn blas_file(library: &toolchain::BlasLibrary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn why_no_gpu_is_seen_is_told() {
+        let host = crate::plan::tests::host("ryzen-7950x");
+        assert!(host.gpus.is_empty());
+        assert!(host_text(&host, false).ends_with("  GPU: none seen: no NVIDIA driver is loaded\n"));
+        assert!(host_text(&host, true).contains("is loaded and shows none"));
+        let gpu = build_info::host::Gpu {
+            name: "NVIDIA H200".into(),
+            compute_capability: "9.0".into(),
+            memory: build_info::Bytes::gib(141),
+            driver: "590.44.01".into(),
+        };
+        let text = host_text(&Host { gpus: vec![gpu], ..host }, true);
+        assert!(text.contains("  GPU: NVIDIA H200") && !text.contains("none seen"), "{text}");
+    }
 
     #[test]
     fn every_tool_has_a_row_and_every_version_its_own() {

@@ -144,7 +144,7 @@ pub fn dispatch(cli: Cli, ui: &Ui) -> Result<()> {
     match cli.command {
         Command::BuildNative(args) => build::run(args.profile("native"), ui),
         Command::BuildPortable(args) => build::run(args.profile("portable"), ui),
-        Command::BuildCuda(args) => build::run(args.profile(), ui),
+        Command::BuildCuda(args) => build::run_cuda(args, ui),
         Command::Build(args) => build::run(args, ui),
         Command::Pgo(args) => pgo::run(args, ui),
         Command::Bolt(args) => bolt::run(args, ui),

@@ -153,6 +153,15 @@ pub fn needs_of_tests() -> Needs {
 /// Sees to it that the tools of `needs` are there, asking on a terminal unless `yes`.
 pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Result<(Toolchain, Outcome)> {
     let mut toolchain = tools::toolchain(workspace, ui);
+    let cuda = needs.required.iter().any(|needed| matches!(needed, Requirement::Cuda | Requirement::NewCuda));
+    // Who named a toolkit wants it, and no other one; where another serves, the plan says so.
+    if let Some(home) = &toolchain.cuda_home
+        && let Some(fault) = &home.fault
+        && cuda
+        && !toolchain.cuda.iter().any(toolchain::Cuda::is_whole)
+    {
+        ui.warn(format_args!("{home} holds no CUDA toolkit: {fault}"));
+    }
     let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     let consent = match (yes, terminal) {
         (true, _) => Consent::Given,

@@ -4,6 +4,7 @@
 //! (`vendor/llama-link/csrc/cuda.cpp`), so none of them is linked, and no GPU is needed to build it.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -11,15 +12,27 @@ use build_info::Host;
 use build_info::device::{self, capability};
 use build_info::record::Tool;
 use serde::{Deserialize, Serialize};
-use toolchain::{CUDA, Compiler, Cuda, Toolchain, Version};
+use toolchain::{Compiler, Cuda, Toolchain};
 
 use super::choose::Tools;
 use crate::exit;
 use crate::profile::{CompilerChoice, CudaMulMat, Gpu, Linkage, Profile, Target};
 
-/// Turing: the first with tensor cores for integers, by which MMQ multiplies. ggml/src/ggml-cuda/mmq.cu,
-/// `ggml_cuda_should_use_mmq`.
+mod toolkit;
+
+pub use toolkit::check_before_setup;
+
+/// The first with an instruction for products of bytes, by which MMQ multiplies before [`TURING`]; ggml-cuda/common.cuh,
+/// `GGML_CUDA_CC_DP4A`.
+const DP4A: u32 = 61;
+/// The first with tensor cores for F16, which cuBLAS multiplies by.
+const VOLTA: u32 = 70;
+/// The first with tensor cores for integers, by which MMQ multiplies.
 const TURING: u32 = 75;
+
+/// Compute capabilities, times ten, that a card may have: 1.0 was the first, and a typing error is no card that a later toolkit
+/// knows.
+const PLAUSIBLE: Range<u32> = 10..300;
 
 /// What `all` stands for, as far as the toolkit compiles for it: the cards of each generation, since a binary runs on later
 /// ones of the same major number and is only the fastest on its own.
@@ -150,19 +163,18 @@ pub fn plan(
     }
     let fa_quants = fa_quants(&profile.cuda.fa_quants).map_err(&wrong)?;
     let wanted = wanted(&profile.cuda.arch, host).map_err(&wrong)?;
-    let (cuda, host_compiler) = choose(&wanted, host, tools, toolchain)?;
+    let (cuda, host_compiler) = toolkit::choose(&wanted, host, tools, toolchain, notes)?;
     let (Some(include), Some(cublas_include), Some(runtime)) =
         (&cuda.include, &cuda.cublas_include, &cuda.runtime)
     else {
         bail!("the CUDA toolkit in {} is not whole", cuda.root.display());
     };
     let architectures = wanted.spelled(cuda);
-    let numbers: Vec<u32> = architectures.iter().filter_map(|name| capability(name)).collect();
     let mul_mat = match profile.cuda.mul_mat {
-        CudaMulMat::Mmq if numbers.iter().all(|number| *number >= TURING) => {
+        CudaMulMat::Mmq if !architectures.iter().any(|name| heeds_forced_mmq(name)) => {
             notes.push(
-                "`cuda_mul_mat = \"mmq\"` changes nothing on Turing and later, where llama.cpp takes MMQ by itself: the same \
-                 kernels as with \"auto\""
+                "`cuda_mul_mat = \"mmq\"` changes nothing but on Volta (7.0 and 7.2), and is left out: these architectures have the \
+                 same kernels as with \"auto\""
                     .to_string(),
             );
             CudaMulMat::Auto
@@ -192,6 +204,15 @@ pub fn plan(
         runtime: runtime.clone(),
         cublas: cuda.cublas.clone(),
     }))
+}
+
+/// Whether code for `architecture` takes other kernels with `GGML_CUDA_FORCE_MMQ`: the word is asked where a card has no tensor
+/// cores for integers and has `dp4a`, and without it MMQ is left for cuBLAS only where there are tensor cores for F16. By the
+/// code that is Volta's; PTX of Pascal is taken by a Volta as well. ggml/src/ggml-cuda/mmq.cu, `ggml_cuda_should_use_mmq`.
+fn heeds_forced_mmq(architecture: &str) -> bool {
+    let has_ptx = !architecture.ends_with("-real");
+    let first = if has_ptx { DP4A } else { VOLTA };
+    capability(architecture).is_some_and(|number| (first..TURING).contains(&number))
 }
 
 /// The architectures that a profile wants.
@@ -261,13 +282,13 @@ fn wanted(asked: &[String], host: &Host) -> Result<Wanted, String> {
     let mut these = BTreeSet::new();
     for name in asked {
         let kind = name.split_once('-').map(|(_, kind)| kind);
-        if capability(name).is_none() || !matches!(kind, None | Some("real" | "virtual")) {
+        let number = capability(name).filter(|number| PLAUSIBLE.contains(number));
+        let Some(number) = number.filter(|_| matches!(kind, None | Some("real" | "virtual"))) else {
             return Err(format!(
                 "`cuda_arch`: {name:?} is no architecture: use \"native\", \"all\", or numbers as CMake spells them, \"89\" or \
                  \"90-virtual\""
             ));
-        }
-        let number = capability(name).unwrap_or_default();
+        };
         let is_plain =
             name.split('-').next().is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
         // A binary alone, unless PTX is asked for: it doubles what is compiled.
@@ -304,8 +325,8 @@ fn natives(host: &Host) -> Result<Wanted, String> {
     these.dedup_by_key(|(number, _)| *number);
     if these.is_empty() {
         return Err(
-            "no NVIDIA GPU is seen here (`cargo xtask doctor` says why), and `cuda_arch = [\"native\"]` asks it for its \
-             architecture: name one, as in --cuda-arch 89 (GeForce RTX 40; 86 is RTX 30, 75 RTX 20, 80 A100, 90 H100 and \
+            "the machine shows no NVIDIA GPU (`cargo xtask doctor` on it says why), and `cuda_arch = [\"native\"]` asks it for \
+             its architecture: name one, as in --cuda-arch 89 (GeForce RTX 40; 86 is RTX 30, 75 RTX 20, 80 A100, 90 H100 and \
              H200, 120 RTX 50), or --cuda-arch all"
                 .into(),
         );
@@ -333,102 +354,6 @@ fn fa_quants(asked: &[String]) -> Result<Vec<String>, String> {
         return Err("`cuda_fa_quants` is empty: say \"none\" for no flash attention".into());
     }
     Ok(asked.to_vec())
-}
-
-/// The first toolkit that does, and its host compiler.
-fn choose<'a>(
-    wanted: &Wanted,
-    host: &Host,
-    tools: &Tools,
-    toolchain: &'a Toolchain,
-) -> Result<(&'a Cuda, Compiler)> {
-    let mut refusals = Vec::new();
-    for cuda in &toolchain.cuda {
-        match suits(cuda, wanted, host, tools, toolchain) {
-            Ok(compiler) => return Ok((cuda, compiler)),
-            Err(why) => {
-                refusals.push(format!("  CUDA {} in {}: {why}", cuda.nvcc.version, cuda.root.display()))
-            }
-        }
-    }
-    let mend = format!(
-        "`cargo xtask setup --cuda` installs CUDA {}.{} into this checkout, which compiles for compute capability 7.5 and \
-         later and takes a driver of {} or later",
-        CUDA.major,
-        CUDA.minor,
-        driver_at_least(CUDA.major).unwrap_or_default()
-    );
-    if refusals.is_empty() {
-        bail!("no CUDA toolkit: neither CUDA_HOME, the path nor /usr/local/cuda has one; {mend}");
-    }
-    bail!("no CUDA toolkit here makes this build:\n{}\n{mend}", refusals.join("\n"));
-}
-
-/// Whether `cuda` does, with which host compiler; else why not.
-fn suits(
-    cuda: &Cuda,
-    wanted: &Wanted,
-    host: &Host,
-    tools: &Tools,
-    toolchain: &Toolchain,
-) -> Result<Compiler, String> {
-    let missing: Vec<&str> = [
-        ("the runtime's headers", cuda.include.is_some()),
-        ("cuBLAS's headers", cuda.cublas_include.is_some()),
-        ("libcudart_static.a", cuda.runtime.is_some()),
-    ]
-    .into_iter()
-    .filter_map(|(what, there)| (!there).then_some(what))
-    .collect();
-    if !missing.is_empty() {
-        return Err(format!("it lacks {}", missing.join(" and ")));
-    }
-    for (number, gpu) in wanted.numbers() {
-        if !cuda.compiles_for(number) {
-            let (first, last) = (cuda.architectures.first(), cuda.architectures.last());
-            let known = match (first, last) {
-                (Some(first), Some(last)) => format!("{} to {}", dotted(*first), dotted(*last)),
-                _ => "others".to_string(),
-            };
-            let (of, age) = (
-                gpu.map_or(String::new(), |name| format!(" ({name})")),
-                if last.is_some_and(|last| *last < number) { "old" } else { "new" },
-            );
-            return Err(format!(
-                "it compiles for compute capabilities {known}: too {age} for {}{of}",
-                dotted(number)
-            ));
-        }
-    }
-    let major = cuda.nvcc.version.parse::<Version>().map(|version| version.major).unwrap_or_default();
-    if let Some(needed) = driver_at_least(major) {
-        for gpu in &host.gpus {
-            let driver = gpu.driver.split('.').next().and_then(|major| major.parse::<u32>().ok());
-            if driver.is_some_and(|driver| driver < needed) {
-                return Err(format!(
-                    "what it makes takes an NVIDIA driver of {needed} or later, and {} has {}: update the driver, or take an \
-                     older toolkit (CUDA_HOME names it)",
-                    gpu.name, gpu.driver
-                ));
-            }
-        }
-    }
-    let takes =
-        std::iter::once(&tools.compiler).chain(&toolchain.compilers).find(|compiler| cuda.takes(compiler));
-    takes.cloned().ok_or_else(|| {
-        let bounds = [("gcc", cuda.hosts.gcc), ("clang", cuda.hosts.clang)];
-        let bounds: Vec<String> =
-            bounds.into_iter().filter_map(|(family, newest)| Some(format!("{family} {}", newest?))).collect();
-        format!(
-            "none of the compilers here is old enough to be its host compiler (up to {})",
-            bounds.join(", ")
-        )
-    })
-}
-
-/// The major number of the oldest driver for programs of a toolkit: that is what a card's description is held against.
-fn driver_at_least(cuda: u32) -> Option<u32> {
-    device::driver_at_least(cuda)?.split('.').next()?.parse().ok()
 }
 
 /// `8.9` of 89.

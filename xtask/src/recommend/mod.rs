@@ -152,7 +152,18 @@ fn notes(question: &Question<'_>, fit: &Fit, runtime: &Runtime, offload: Option<
             "a context of {n_ctx} tokens is longer than the {trained} that it was trained for: its text gets worse"
         ));
     }
-    if offload.is_some() {
+    if let Some(offload) = offload {
+        if offload.gpus > 1 {
+            notes.push(format!(
+                "the {} GPUs share the layers, as the engine does by itself (--split-mode layer)",
+                offload.gpus
+            ));
+        }
+        match host.gpus.len() as u64 - offload.gpus {
+            0 => {}
+            1 => notes.push("one more GPU is left out: it has no room for a layer".to_string()),
+            more => notes.push(format!("{more} more GPUs are left out: they have no room for a layer")),
+        }
         notes.push(
             "fit, threads and speeds are those of a run on the CPU; how much of the GPU's memory is free was not looked \
              at, and its speed is not known"

@@ -1,5 +1,6 @@
-//! How many layers a GPU can take.
+//! How many layers the GPUs can take.
 
+use build_info::host::Gpu;
 use build_info::{Bytes, Host};
 use serde::Serialize;
 
@@ -9,15 +10,17 @@ use super::model_facts::ModelFacts;
 /// What of the model goes to the GPU.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Offload {
-    /// The GPU: the one with the most memory.
+    /// The GPUs, in words: those with room for a layer, which share them; the largest where none has.
     pub gpu: String,
-    /// Memory on it. How much of it is free is not known.
+    /// How many they are.
+    pub gpus: u64,
+    /// Memory on them together. How much of it is free is not known.
     pub memory: Bytes,
-    /// What is left to the driver and to the screen.
+    /// What is left to the driver and to the screen, of all of them.
     pub reserve: Bytes,
     /// Keys and values of all layers at this context.
     pub kv: Bytes,
-    /// Buffers of a graph.
+    /// Buffers of a graph, on all of them.
     pub compute: Bytes,
     /// The largest layer with its keys and values.
     pub layer: Bytes,
@@ -31,16 +34,24 @@ pub struct Offload {
 }
 
 impl Offload {
-    /// Of `model` on the largest GPU of `host`; `None` where there is none.
+    /// Of `model` on the GPUs of `host`; `None` where there is none. The engine shares layers among all of them, by what is
+    /// free of each.
     pub fn of(model: &ModelFacts, host: &Host, n_ctx: u32, n_ubatch: u32) -> Option<Self> {
-        let gpu = host.gpus.iter().max_by_key(|gpu| gpu.memory)?;
-        let reserve = reserve(gpu.memory);
         let compute = compute_buffer(model, n_ctx, n_ubatch);
         let kv = model.kv.f16.0.saturating_mul(n_ctx.into());
         let kv_of_layer = kv.checked_div(model.kv.layers).unwrap_or(0);
         let layers: Vec<(u64, u64)> = (0..model.layers).map(|layer| model.layer_bytes(layer)).collect();
         let largest = layers.iter().map(|(all, _)| all.saturating_add(kv_of_layer)).max().unwrap_or(0);
-        let room = gpu.memory.0.saturating_sub(reserve.0).saturating_sub(compute.0);
+        let room = |gpu: &&Gpu| gpu.memory.0.saturating_sub(reserve(gpu.memory).0).saturating_sub(compute.0);
+        let mut gpus: Vec<&Gpu> = host.gpus.iter().filter(|gpu| room(gpu) >= largest).collect();
+        if gpus.is_empty() {
+            gpus.push(host.gpus.iter().max_by_key(|gpu| gpu.memory)?);
+        }
+        let sum = |of: &dyn Fn(&&Gpu) -> u64| gpus.iter().map(of).fold(0, u64::saturating_add);
+        let count = gpus.len() as u64;
+        let fit = sum(&|gpu| room(gpu).checked_div(largest).unwrap_or(0)).min(model.layers);
+        // A layer lies on one of them: each but the last may have room left for no more than a part of one.
+        let room = sum(&room).saturating_sub((count - 1).saturating_mul(largest));
         let in_layers = layers.iter().fold(0u64, |all, (layer, _)| all.saturating_add(*layer));
         // What belongs to no layer: the output matrix. The embedding stays in main memory, but for a tied one, which is
         // there twice.
@@ -48,14 +59,14 @@ impl Offload {
         let experts_on_cpu = experts_on_cpu(&layers, room.checked_sub(kv), output);
         let whole = sum3(in_layers, kv, output);
         let of_layers = model.layers + 1;
-        let fit =
-            if whole <= room { of_layers } else { room.checked_div(largest).unwrap_or(0).min(model.layers) };
+        let fit = if whole <= room { of_layers } else { fit };
         Some(Self {
-            gpu: gpu.name.clone(),
-            memory: gpu.memory,
-            reserve,
+            gpu: names(&gpus),
+            gpus: count,
+            memory: Bytes(sum(&|gpu| gpu.memory.0)),
+            reserve: Bytes(sum(&|gpu| reserve(gpu.memory).0)),
             kv: Bytes(kv),
-            compute,
+            compute: Bytes(compute.0.saturating_mul(count)),
             layer: Bytes(largest),
             layers: fit,
             of_layers,
@@ -67,6 +78,17 @@ impl Offload {
     pub fn is_whole(&self) -> bool {
         self.layers == self.of_layers
     }
+}
+
+/// `2 × NVIDIA L4 and NVIDIA A10`.
+fn names(gpus: &[&Gpu]) -> String {
+    let mut names: Vec<&str> = gpus.iter().map(|gpu| gpu.name.as_str()).collect();
+    names.sort_unstable();
+    let alike = names.chunk_by(|a, b| a == b).map(|alike| match alike.len() {
+        1 => alike[0].to_string(),
+        many => format!("{many} × {}", alike[0]),
+    });
+    alike.collect::<Vec<_>>().join(" and ")
 }
 
 fn output_bytes(model: &ModelFacts) -> u64 {

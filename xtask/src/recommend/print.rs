@@ -20,8 +20,9 @@ impl fmt::Display for Recommendation {
         facts.extend([("memory", self.fit_in_words()), ("build", self.build.reason.clone())]);
         facts.push(("", self.build.command.clone()));
         if let Some(offload) = &self.offload {
+            let of = if offload.gpus > 1 { format!(" of {} GPUs", offload.gpus) } else { String::new() };
             let mut text = format!(
-                "{} of {} layers: {} less {} for the driver and {} of buffers; a layer takes {}",
+                "{} of {} layers: {}{of} less {} for the driver and {} of buffers; a layer takes {}",
                 offload.layers,
                 offload.of_layers,
                 offload.memory,

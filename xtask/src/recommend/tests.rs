@@ -406,6 +406,74 @@ fn a_gpu_takes_as_many_layers_as_fit() {
     assert!(whole.is_whole() && whole.layers_with_experts_on_cpu.is_none(), "{whole:?}");
 }
 
+/// A Ryzen 7950X with cards of so many GiB.
+fn with_cards(cards: &[(&str, u64)]) -> Host {
+    let card = |(name, gib): &(&str, u64)| build_info::host::Gpu {
+        name: name.to_string(),
+        compute_capability: "8.9".to_string(),
+        memory: Bytes::gib(*gib),
+        driver: "590.44.01".to_string(),
+    };
+    Host { gpus: cards.iter().map(card).collect(), ..host("ryzen-7950x") }
+}
+
+#[test]
+fn several_gpus_share_the_layers() {
+    let model = shape("llama-3.3-70b", "Q4_K_M");
+    let of = |cards: &[(&str, u64)]| Offload::of(&model, &with_cards(cards), 4096, 512).unwrap();
+    let one = of(&[("RTX 4090", 24)]);
+    assert_eq!((one.gpu.as_str(), one.gpus, one.is_whole()), ("RTX 4090", 1, false));
+    let two = of(&[("RTX 4090", 24), ("RTX 4090", 24)]);
+    assert_eq!((two.gpu.as_str(), two.gpus, two.layers), ("2 × RTX 4090", 2, 81));
+    // Driver and buffers take of each.
+    let twice = |bytes: Bytes| Bytes(2 * bytes.0);
+    let kept = (twice(one.memory), twice(one.reserve), twice(one.compute));
+    assert_eq!((two.memory, two.reserve, two.compute), kept);
+    // What no GPU can take alone is not cut.
+    let small = of(&[("A", 16), ("B", 16)]);
+    let each = of(&[("A", 16)]);
+    assert_eq!((small.layers, small.is_whole()), (2 * each.layers, false));
+    let unlike = of(&[("RTX 4090", 24), ("L4", 16), ("GT 1030", 1)]);
+    assert_eq!((unlike.gpu.as_str(), unlike.layers), ("L4 and RTX 4090", one.layers + each.layers));
+    // The largest, where none has room.
+    let none = of(&[("GT 1030", 1), ("GT 1030 Ti", 1)]);
+    assert_eq!((none.gpus, none.layers), (1, 0));
+    // A part of a layer is left over on one of them: experts that would need that stay behind.
+    let moe = shape("qwen3-30b-a3b", "Q4_K_M");
+    let behind = |cards: &[(&str, u64)]| {
+        Offload::of(&moe, &with_cards(cards), 4096, 512).unwrap().layers_with_experts_on_cpu.unwrap()
+    };
+    assert!(behind(&[("A", 8), ("B", 8)]) > behind(&[("AB", 16)]));
+
+    let of_model = |cards: &[(&str, u64)]| {
+        let profiles = ["native", "cuda-dense", "cuda-hybrid"].map(String::from);
+        let host = with_cards(cards);
+        let question = Question {
+            model: &model,
+            path: "m.gguf",
+            host: &host,
+            roofline: None,
+            presets: &[],
+            profiles: &profiles,
+            n_ctx: None,
+        };
+        recommend(&question)
+    };
+    let answer = of_model(&[("RTX 4090", 24), ("RTX 4090", 24), ("GT 1030", 1)]);
+    assert_eq!(answer.build.profile, "cuda-dense", "{}", answer.build.reason);
+    assert_eq!(answer.build.reason, "81 of 81 layers fit into the memory of 2 × RTX 4090");
+    let text = answer.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("81 of 81 layers: 48 GiB of 2 GPUs less 3 GiB for the driver"), "{text}");
+    let notes = answer.notes.join("\n");
+    assert!(
+        notes.contains("the 2 GPUs share the layers") && notes.contains("one more GPU is left out"),
+        "{notes}"
+    );
+    let alone = of_model(&[("RTX 4090", 24)]);
+    assert_eq!(alone.build.profile, "cuda-hybrid");
+    assert!(!alone.notes.join("\n").contains("GPUs share"), "{:?}", alone.notes);
+}
+
 #[test]
 fn a_build_is_chosen_among_those_that_are_there() {
     let host = host("ryzen-7950x-4060ti");

@@ -61,7 +61,7 @@ pub const VARIANTS: &[Variant] = &[
         profile: "cuda-mmq-moe",
         models: "mixture of experts, all of it in the GPU's memory",
         runs_on: "GPU",
-        why: "quantised kernels for all products; from Turing on those of cuda-dense",
+        why: "quantised kernels for all products; those of cuda-dense but on Volta",
     },
     Variant {
         profile: "cuda-hybrid",

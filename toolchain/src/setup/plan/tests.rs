@@ -203,13 +203,16 @@ fn cuda_comes_from_pip_and_only_where_it_is_missing_or_too_old() {
         cublas_include: Some("/usr/local/cuda/include".into()),
         runtime: Some("/usr/local/cuda/lib64/libcudart_static.a".into()),
         cublas: None,
+        torn: Vec::new(),
     };
     let without_cublas = Cuda { cublas_include: None, ..toolkit("13.5.37") };
+    let torn = Cuda { torn: vec!["ptxas".to_string()], ..toolkit("13.5.37") };
     // Toolkits that are there; whether a build lacks one, and whether somebody who asks for the newest does.
     let cases = [
         (vec![], true, true),
         (vec![toolkit("12.4.131")], false, true),
         (vec![without_cublas], true, true),
+        (vec![torn], true, true),
         (vec![toolkit("12.4.131"), toolkit("13.5.37")], false, false),
         (vec![toolkit("13.6.10")], false, false),
     ];

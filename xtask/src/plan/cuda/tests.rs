@@ -26,6 +26,11 @@ fn machine(cards: &[(&str, &str, &str)]) -> Host {
 const RTX_4060_TI: (&str, &str, &str) = ("NVIDIA GeForce RTX 4060 Ti", "8.9", "570.133.07");
 const RTX_4090: (&str, &str, &str) = ("NVIDIA GeForce RTX 4090", "8.9", "590.44.01");
 const H200: (&str, &str, &str) = ("NVIDIA H200", "9.0", "590.44.01");
+const V100: (&str, &str, &str) = ("Tesla V100", "7.0", "590.44.01");
+const K80: (&str, &str, &str) = ("NVIDIA K80", "3.7", "590.44.01");
+/// There are none of these two.
+const NEXT: (&str, &str, &str) = ("NVIDIA Next", "13.0", "690.44.01");
+const ODD: (&str, &str, &str) = ("NVIDIA Odd", "8.4", "590.44.01");
 const GTX_1080: (&str, &str, &str) = ("NVIDIA GeForce GTX 1080", "6.1", "570.133.07");
 
 fn cuda_of(profile: &Profile, host: &Host, toolchain: &Toolchain) -> Result<(CudaPlan, Vec<String>)> {
@@ -70,6 +75,11 @@ fn the_first_toolkit_that_suits_the_card_and_its_driver_is_taken_with_a_compiler
     }
 }
 
+/// The mends: by ourselves, and where that cannot help.
+const SETUP: &str = "`cargo xtask setup --cuda` installs CUDA 13.5 into this checkout";
+const PASCAL: &str =
+    "CUDA 12 is the last that compiles for compute capability 5.0 to 7.2: install 12.9 from https://";
+
 #[test]
 fn what_no_toolkit_can_make_is_told_before_anything_is_compiled() {
     let both = reference_toolchain("x86_64").unwrap();
@@ -79,8 +89,8 @@ fn what_no_toolkit_can_make_is_told_before_anything_is_compiled() {
         cuda: vec![Cuda { architectures: vec![50, 60, 70, 75, 80, 86], ..both.cuda[1].clone() }],
         ..both.clone()
     };
-    let bare =
-        Toolchain { cuda: vec![Cuda { cublas_include: None, ..both.cuda[0].clone() }], ..both.clone() };
+    let bare = Cuda { cublas_include: None, torn: vec!["ptxas".to_string()], ..both.cuda[0].clone() };
+    let bare = Toolchain { cuda: vec![bare], ..both.clone() };
     let new_compilers = Toolchain {
         cuda: vec![Cuda {
             hosts: toolchain::NvccHosts { gcc: Some(11), clang: Some(12) },
@@ -89,21 +99,111 @@ fn what_no_toolkit_can_make_is_told_before_anything_is_compiled() {
         ..both.clone()
     };
     let cases = [
-        (RTX_4090, &none, "no CUDA toolkit: neither CUDA_HOME"),
+        (
+            RTX_4090,
+            &none,
+            "no CUDA toolkit: CUDA_HOME names none, and neither this checkout, the path, /usr/local/cuda nor /opt/cuda has one",
+            SETUP,
+        ),
         (
             RTX_4060_TI,
             &only(0),
             "takes an NVIDIA driver of 580 or later, and NVIDIA GeForce RTX 4060 Ti has 570.133.07",
+            "580 or later (that of NVIDIA GeForce RTX 4060 Ti is 570.133.07): update it, or install CUDA 12 from https://",
         ),
-        (GTX_1080, &only(0), "compute capabilities 7.5 to 12.1: too new for 6.1 (NVIDIA GeForce GTX 1080)"),
-        (H200, &old, "compute capabilities 5.0 to 8.6: too old for 9.0 (NVIDIA H200)"),
-        (H200, &bare, "it lacks cuBLAS's headers"),
-        (H200, &new_compilers, "old enough to be its host compiler (up to gcc 11, clang 12)"),
+        (
+            GTX_1080,
+            &only(0),
+            "compute capabilities 7.5 to 12.1: too new for 6.1 (NVIDIA GeForce GTX 1080)",
+            PASCAL,
+        ),
+        (V100, &none, "no CUDA toolkit", PASCAL),
+        (K80, &both, "5.0 to 12.1: too new for 3.7 (NVIDIA K80)", "install 11.8 from https://"),
+        (
+            NEXT,
+            &both,
+            "7.5 to 12.1: too old for 13.0 (NVIDIA Next)",
+            "install one that compiles for 13.0 from",
+        ),
+        (ODD, &both, "7.5 to 12.1: not for 8.4 (NVIDIA Odd)", SETUP),
+        (H200, &old, "compute capabilities 5.0 to 8.6: too old for 9.0 (NVIDIA H200)", SETUP),
+        (H200, &bare, "it lacks cuBLAS's headers, ptxas", SETUP),
+        (H200, &new_compilers, "old enough to be its host compiler (up to gcc 11, clang 12)", SETUP),
     ];
-    for (card, toolchain, words) in cases {
+    for (card, toolchain, words, mend) in cases {
         let error = refusal(&profile("cuda-dense"), &machine(&[card]), toolchain);
         assert!(error.contains(words), "{error}");
-        assert!(error.contains("`cargo xtask setup --cuda`"), "no mend: {error}");
+        assert!(error.contains(mend), "{error}");
+        // What cannot help is not named as if it did.
+        assert!(mend != PASCAL || !error.contains("setup --cuda"), "{error}");
+    }
+}
+
+#[test]
+fn what_setup_would_install_for_nothing_is_refused_before() {
+    let both = reference_toolchain("x86_64").unwrap();
+    let none = Toolchain { cuda: Vec::new(), ..both.clone() };
+    let torn = Cuda { torn: vec!["ptxas".to_string()], ..both.cuda[1].clone() };
+    let torn = Toolchain { cuda: vec![torn], ..both.clone() };
+    let check = |name: &str, cards: &[_], toolchain: &Toolchain| {
+        check_before_setup(&profile(name), &machine(cards), toolchain)
+    };
+    check("cuda-dense", &[RTX_4090], &none).unwrap();
+    check("native", &[GTX_1080], &none).unwrap();
+    check("cuda-dense+cuda_arch:all", &[], &torn).unwrap();
+    check("cuda-dense", &[GTX_1080], &both).unwrap();
+    for (toolchain, card, words) in
+        [(&none, GTX_1080, PASCAL), (&torn, V100, PASCAL), (&none, RTX_4060_TI, "update it")]
+    {
+        let error = format!("{:#}", check("cuda-dense", &[card], toolchain).unwrap_err());
+        assert!(error.contains(words), "{error}");
+    }
+    let error = check("cuda-dense", &[GTX_1080], &torn).unwrap_err().to_string();
+    assert!(error.contains("CUDA 12.9.86 in /usr/local/cuda-12.9: it lacks ptxas"), "{error}");
+    let error = check("cuda-dense", &[], &none).unwrap_err();
+    assert_eq!(exit::code_of(&error), 2, "{error:#}");
+}
+
+#[test]
+fn the_toolkit_that_the_user_names_is_missed_where_it_is_not_taken() {
+    let both = reference_toolchain("x86_64").unwrap();
+    let named = |fault: Option<&str>| toolchain::CudaHome {
+        variable: "CUDA_HOME".to_string(),
+        path: "/opt/x".into(),
+        fault: fault.map(str::to_string),
+    };
+    let with = |fault: Option<&str>| Toolchain { cuda_home: Some(named(fault)), ..both.clone() };
+    // The card, what is named, and the note.
+    let cases = [
+        (RTX_4090, with(None), None),
+        (
+            RTX_4090,
+            with(Some("there is no such folder")),
+            Some(
+                "CUDA_HOME=/opt/x holds no toolkit (there is no such folder): that in /usr/local/cuda-13.5 is taken",
+            ),
+        ),
+        (
+            GTX_1080,
+            with(None),
+            Some(
+                "CUDA_HOME=/opt/x holds CUDA 13.5.37, which does not do (it compiles for compute capabilities 7.5 to 12.1: too new \
+                 for 6.1 (NVIDIA GeForce GTX 1080)): that in /usr/local/cuda-12.9 is taken",
+            ),
+        ),
+        (GTX_1080, both.clone(), None),
+    ];
+    for (card, toolchain, expected) in cases {
+        let (_, notes) = cuda_of(&profile("cuda-dense"), &machine(&[card]), &toolchain).unwrap();
+        let found = notes.iter().find(|note| note.contains("is taken")).map(String::as_str);
+        assert_eq!(found, expected, "{notes:?}");
+    }
+    let faulty = with(Some("it has no bin/nvcc"));
+    let none = Toolchain { cuda: Vec::new(), ..faulty.clone() };
+    let only_new = Toolchain { cuda: vec![both.cuda[0].clone()], ..faulty };
+    for toolchain in [none, only_new] {
+        let error = refusal(&profile("cuda-dense"), &machine(&[GTX_1080]), &toolchain);
+        assert!(error.contains("CUDA_HOME=/opt/x holds none (it has no bin/nvcc)"), "{error}");
     }
 }
 
@@ -127,8 +227,11 @@ fn architectures_are_asked_of_the_cards_or_named() {
         of(&["all"]),
         ["75-real", "80-real", "86-real", "89-real", "90-real", "100-real", "103", "120a-real", "121a-real"]
     );
-    let wrong: [(&[&str], &str); 5] = [
-        (&["native"], "no NVIDIA GPU is seen here"),
+    let wrong: [(&[&str], &str); 8] = [
+        (&["native"], "the machine shows no NVIDIA GPU (`cargo xtask doctor` on it says why)"),
+        (&["0"], "\"0\" is no architecture"),
+        (&["9000"], "is no architecture"),
+        (&["900-virtual"], "is no architecture"),
         (&["native", "89"], "stands alone"),
         (&["sm_89"], "is no architecture"),
         (&["89-ptx"], "is no architecture"),
@@ -144,12 +247,31 @@ fn architectures_are_asked_of_the_cards_or_named() {
 #[test]
 fn mmq_is_forced_where_that_changes_something_and_said_where_it_does_not() {
     let toolchain = reference_toolchain("x86_64").unwrap();
-    for (card, forced) in [(GTX_1080, true), (RTX_4060_TI, false), (H200, false)] {
-        let (cuda, notes) = cuda_of(&profile("cuda-mmq-moe"), &machine(&[card]), &toolchain).unwrap();
-        assert_eq!(cuda.mul_mat == CudaMulMat::Mmq, forced, "{card:?}");
-        assert_eq!(notes.iter().any(|note| note.contains("changes nothing on Turing")), !forced, "{card:?}");
+    // CUDA 12 compiles for all of them. PTX of Pascal is what a Volta takes where there is nothing else for it.
+    let cases = [
+        ("50", false),
+        ("60-virtual", false),
+        ("61", false),
+        ("61-virtual", true),
+        ("70", true),
+        ("61,72", true),
+        ("70,90", true),
+        ("75-virtual", false),
+        ("89", false),
+        ("90", false),
+    ];
+    for (architectures, forced) in cases {
+        let mut profile = profile("cuda-mmq-moe");
+        profile.cuda.arch = architectures.split(',').map(str::to_string).collect();
+        let (cuda, notes) = cuda_of(&profile, &machine(&[]), &toolchain).unwrap();
+        assert_eq!(cuda.mul_mat == CudaMulMat::Mmq, forced, "{architectures}");
+        assert_eq!(
+            notes.iter().any(|note| note.contains("changes nothing but on Volta")),
+            !forced,
+            "{architectures}"
+        );
         let defined = cuda.definitions().iter().any(|(name, _)| *name == "GGML_CUDA_FORCE_MMQ");
-        assert_eq!(defined, forced);
+        assert_eq!(defined, forced, "{architectures}");
     }
 }
 
