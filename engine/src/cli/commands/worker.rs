@@ -38,11 +38,11 @@ pub struct Args {
     /// Devices to compute on, as `anneal info` names them [default: every GPU, or the CPU where there is none]
     #[arg(long, visible_aliases = ["device", "dev"], value_name = "LIST")]
     devices: Option<Devices>,
-    #[command(flatten)]
-    require: RequireFlag,
     /// Let llama.cpp's log and the coming and going of clients through to stderr
     #[arg(short, long)]
     verbose: bool,
+    #[command(flatten)]
+    require: RequireFlag,
 }
 
 pub fn run(args: &Args) -> Result<ExitCode> {
