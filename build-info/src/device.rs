@@ -43,8 +43,9 @@ pub fn promised_device(build: &BuildInfo) -> Option<Promise<'_>> {
 }
 
 impl Cuda {
-    /// Major number of the toolkit, which the driver must know: within one major any driver runs what any toolkit made
-    /// (CUDA compatibility guide, "minor version compatibility").
+    /// Major number of the toolkit, which the driver must know: within one major any driver runs the binaries that any toolkit
+    /// made (CUDA compatibility guide, "minor version compatibility"). PTX takes a driver as new as the toolkit, which CUDA says
+    /// where it is loaded.
     pub fn major(&self) -> Option<u32> {
         self.toolkit.split('.').next()?.parse().ok()
     }

@@ -173,7 +173,7 @@ pub fn usable(mut devices: Vec<Device>) -> Vec<Device> {
     devices
 }
 
-/// Why those of this machine that were looked at cannot be used, each with its name.
+/// Why those of this machine that cannot be used cannot, each with its name.
 pub fn faults() -> Vec<String> {
     let told = |device: Device| Some(format!("{}: {}", device.name, device.fault()?));
     devices().into_iter().filter_map(told).collect()
