@@ -352,9 +352,12 @@ fn a_worker_does_in_place_of_the_gpu_that_a_build_was_made_for_and_it_is_said() 
     }
     let worker = Worker::start();
     let run = ["run", "-m", model(), "-p", "a", "-n", "2", "--rpc", worker.address.as_str()];
-    let (code, _, stderr) = parts(&Promising::new().run(&run));
-    assert_eq!(code, Some(0), "{stderr}");
-    let warnings =
-        stderr.lines().filter(|line| line.contains("no CUDA device came up, and RPC0 takes its place"));
-    assert_eq!(warnings.count(), 1, "{stderr}");
+    // Who names the worker knows.
+    for (devices, expected) in [("auto", 1), ("RPC0", 0), (worker.address.as_str(), 0)] {
+        let (code, _, stderr) = parts(&Promising::new().run(&[&run[..], &["--devices", devices]].concat()));
+        assert_eq!(code, Some(0), "{devices}: {stderr}");
+        let warnings =
+            stderr.lines().filter(|line| line.contains("no CUDA device came up, and RPC0 takes its place"));
+        assert_eq!(warnings.count(), expected, "{devices}: {stderr}");
+    }
 }

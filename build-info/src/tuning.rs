@@ -300,9 +300,9 @@ impl fmt::Display for Miss {
                 write!(f, "this model was tuned with other cores at hand ({found})")
             }
             Self::Build => f.write_str("this model was tuned with another build of anneal"),
-            Self::Defaults { found } if found.is_empty() => {
-                f.write_str("this model was tuned when this build's profile had no defaults of its own")
-            }
+            Self::Defaults { found } if found.is_empty() => f.write_str(
+                "this model was tuned when the record said nothing of what this build's profile wants of it",
+            ),
             Self::Defaults { found } => {
                 write!(f, "this model was tuned when this build's defaults were others ({found})")
             }

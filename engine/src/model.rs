@@ -85,7 +85,7 @@ pub(crate) fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Sea
             let subject = Subject::new(&parts, &path, settings, live, &placed, seats);
             let lack = subject.and_then(|subject| subject.needs(&options.offload)).ok();
             let lack =
-                lack.and_then(|needs| fit::lack(&needs)).map_or(String::new(), |lack| format!("\n{lack}"));
+                lack.and_then(|needs| fit::lack(&needs)).map_or(String::new(), |lack| format!("; {lack}"));
             let why = format!("{}{lack}", why.trim_end());
             Error::Load { path, why }
         }
@@ -205,7 +205,8 @@ pub(crate) fn context_collecting(
     check_generates(model)?;
     check_memory(model, options, settings, live, mend)?;
     let made = Context::with(model, options, collector);
-    let mut context = made.map_err(|error| explained(error, model, settings, live, Seats::default()))?;
+    let mut context =
+        made.map_err(|error| explained(error, model, options, settings, live, Seats::default()))?;
     threads::attach(&mut context, &settings.for_model(model), live.host.as_ref())?;
     Ok(context)
 }
@@ -237,14 +238,27 @@ pub(crate) fn context_of(
     check_memory(model, options, settings, live, mend)?;
     let made = Context::shared_with_rows(model, options, sequences, rows);
     let seats = Seats { sequences, rows, ..Seats::default() };
-    let mut context = made.map_err(|error| explained(error, model, settings, live, seats))?;
+    let mut context = made.map_err(|error| explained(error, model, options, settings, live, seats))?;
     threads::attach(&mut context, &settings.for_model(model), live.host.as_ref())?;
     Ok(context)
 }
 
 /// What failed to make a context, with the device that has no room for it: llama.cpp tells the size of one buffer alone.
-fn explained(error: Error, model: &Model, settings: &Settings, live: &Live, seats: Seats) -> Error {
+fn explained(
+    error: Error,
+    model: &Model,
+    options: &ContextOptions,
+    settings: &Settings,
+    live: &Live,
+    seats: Seats,
+) -> Error {
     let Error::Context { n_ctx, why } = error else { return error };
+    // The context that failed, which need not be the settings'.
+    let mut own = settings.clone();
+    own.n_ctx.value = options.n_ctx;
+    (own.n_batch.value, own.n_ubatch.value) = (options.n_batch, options.n_ubatch);
+    (own.type_k.value, own.type_v.value) = (options.type_k, options.type_v);
+    let settings = &own;
     let lack = || {
         let placed = Some(model.placed()).filter(|placed| placed.is_offloaded())?;
         let file = GgufFile::open(model.path()).ok()?;
@@ -255,7 +269,7 @@ fn explained(error: Error, model: &Model, settings: &Settings, live: &Live, seat
         fit::lack_beside_weights(&subject.needs(&offload).ok()?)
     };
     match lack() {
-        Some(lack) => Error::Context { n_ctx, why: format!("{}\n{lack}", why.trim_end()) },
+        Some(lack) => Error::Context { n_ctx, why: format!("{}; {lack}", why.trim_end()) },
         None => Error::Context { n_ctx, why },
     }
 }

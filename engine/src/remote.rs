@@ -86,6 +86,8 @@ struct Limits {
     answer: Duration,
     /// Without a word of what needs one, until it is asked whether it is well.
     silence: Duration,
+    /// How often in a row of silences it may take no connection at an address before it is given up.
+    refusals: u32,
     /// Bytes of the longest answer, or line of one, that is read.
     longest: usize,
 }
@@ -100,6 +102,7 @@ const LIMITS: Limits = Limits {
     connect: Duration::from_secs(10),
     answer: Duration::from_secs(30),
     silence: Duration::from_secs(300),
+    refusals: 3,
     longest: 256 << 20,
 };
 
@@ -219,6 +222,7 @@ impl Place {
             return work.await;
         }
         let mut work = std::pin::pin!(work);
+        let mut refused = 0;
         loop {
             if let Ok(done) = timeout(limits.silence, &mut work).await {
                 return done;
@@ -229,14 +233,24 @@ impl Place {
             tokio::select! {
                 biased;
                 done = &mut work => return done,
-                // Any answer will do, and nobody there as well: a server that is told to end takes nothing new, and ends
-                // what it has.
-                asked = health => if asked.is_err() {
+                // Any answer will do, and nobody there as well for a while: a server that is told to end takes nothing new, and
+                // ends what it has. A machine that was started anew knows nothing of this connection, and never says so.
+                asked = health => {
+                    refused += u32::from(matches!(asked, Ok(Err(_))));
+                    let is_gone = refused >= limits.refusals && matches!(self, Place::Address { .. });
                     let (silence, answer) = (limits.silence, limits.answer);
-                    return Err(self.gone(&format_args!(
-                        "it says nothing for {silence:?}, and asked for /health nothing for {answer:?}: it hangs, or \
-                         loads its model"
-                    )));
+                    if asked.is_err() {
+                        return Err(self.gone(&format_args!(
+                            "it says nothing for {silence:?}, and asked for /health nothing for {answer:?}: it hangs, or \
+                             loads its model"
+                        )));
+                    }
+                    if is_gone {
+                        return Err(self.gone(&format_args!(
+                            "it says nothing for {:?}, and takes no connection any more",
+                            silence * refused
+                        )));
+                    }
                 },
             }
         }
@@ -431,6 +445,7 @@ mod tests {
         connect: Duration::from_secs(10),
         answer: Duration::from_millis(50),
         silence: Duration::from_millis(20),
+        refusals: 3,
         longest: 4096,
     };
 
@@ -499,6 +514,27 @@ mod tests {
             },
         );
         assert_eq!(line.expect("a line"), serde_json::json!({ "done": true }));
+    }
+
+    #[test]
+    fn a_machine_that_knows_nothing_of_the_connection_any_more_is_given_up() {
+        let error = block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
+            let authority = listener.local_addr().expect("an address").to_string();
+            let place = Place::Address { authority, key: None };
+            let request = Value::Null;
+            let asked = place.lines_within(&request, &SHORT);
+            let (lines, taken) = tokio::join!(asked, async {
+                let taken = listener.accept().await.expect("a client");
+                // Held, as by a machine that is gone; and nobody listens any more.
+                drop(listener);
+                taken
+            });
+            let answer = lines.expect("sent").next().await;
+            drop(taken);
+            answer.expect_err("gone")
+        });
+        assert!(error.to_string().contains("takes no connection any more"), "{error}");
     }
 
     #[test]

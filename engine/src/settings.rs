@@ -294,9 +294,13 @@ impl Settings {
             let setting = Setting::new(true, Source::Default).or_profile(switch(&build.defaults));
             Some(setting.unless(switch(&live.variables)))
         };
-        let wait = CudaWait::of_environment()?;
-        let cuda_wait = live.build.as_ref().filter(|(_, build)| build.cuda.is_some());
-        let cuda_wait = cuda_wait.map(|_| Setting::new(CudaWait::default(), Source::Default).unless(wait));
+        let cuda_wait = match live.build.as_ref().is_some_and(|(_, build)| build.cuda.is_some()) {
+            true => {
+                let setting = Setting::new(CudaWait::default(), Source::Default);
+                Some(setting.unless(CudaWait::of_environment()?))
+            }
+            false => None,
+        };
         Ok(Settings {
             warnings,
             policy: threads.policy,

@@ -66,10 +66,14 @@ impl Scratch {
         bail!("{}: {MOST} names are taken", cannot())
     }
 
-    /// Leaves it to whoever looks for the reason of a failure, until the next one is made.
-    pub fn leave(self) {
-        // Nothing but what its end would do is left out: the lock goes with the process.
-        std::mem::forget(self);
+    /// Makes it `place`, where the last one goes: for whoever looks for the reason of a failure.
+    ///
+    /// # Errors
+    /// When it cannot be moved there.
+    pub fn keep(self, place: &Path) -> Result<()> {
+        let _ = fs::remove_dir_all(place);
+        fs::rename(&self.path, place)
+            .with_context(|| format!("cannot keep {} as {}", self.path.display(), place.display()))
     }
 
     /// Where it is.

@@ -15,10 +15,10 @@ use gguf::{GgmlType, GgufFile};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::ffi::{self, DeviceKind, Model};
+use crate::ffi::{self, Device, DeviceKind, Model};
 use crate::fit::Plan;
 use crate::live::Live;
-use crate::offload::{Devices, GpuLayers, Placed};
+use crate::offload::{self, Devices, GpuLayers, Placed};
 use crate::options::{FlashAttention, RequireGpu};
 use crate::placement;
 use crate::serve::embed::is_causal;
@@ -65,16 +65,11 @@ pub(crate) fn require_device_for(what: &str, settings: &Settings, live: &Live) -
         return Ok(());
     }
     let promised = live.build.as_ref().and_then(|(_, build)| promised_device(build));
-    let devices = ffi::devices().into_iter().filter(|device| device.kind == DeviceKind::Gpu);
-    // Others are not asked for, and CUDA would make a context on them.
-    let devices = devices.filter(|device| match &settings.devices.value {
-        Devices::Named(names) => names.iter().any(|name| device.name.eq_ignore_ascii_case(name)),
-        Devices::Auto | Devices::None => true,
-    });
-    let devices = ffi::usable(devices.collect());
+    let devices = came_up(settings);
     if !devices.is_empty() {
         // A worker's, say, is a device as well; that the own one is missing would go unnoticed.
-        if promised.is_some() && !devices.iter().any(|device| device.backend == "CUDA") {
+        let is_unasked = settings.devices.value == Devices::Auto;
+        if promised.is_some() && is_unasked && !devices.iter().any(|device| device.backend == "CUDA") {
             let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
             let why = reasons(&Evidence::gather(live))
                 .into_iter()
@@ -91,6 +86,16 @@ pub(crate) fn require_device_for(what: &str, settings: &Settings, live: &Live) -
     Err(refusal(&what, reasons(&Evidence::gather(live)), ON_THE_CPU))
 }
 
+/// Devices that `settings` may use. Others are not tried: CUDA would make a context on them.
+fn came_up(settings: &Settings) -> Vec<Device> {
+    let mut devices = ffi::devices();
+    devices.retain(|device| match &settings.devices.value {
+        Devices::None => device.kind == DeviceKind::Gpu,
+        asked => offload::may_use(asked, device) && device.fault().is_none(),
+    });
+    devices
+}
+
 /// Says once that the CPU computes what a program for NVIDIA's GPUs was started for: without its record nothing promises one, and
 /// nothing is refused.
 fn warn_of_lost_promise(settings: &Settings, live: &Live) {
@@ -101,8 +106,7 @@ fn warn_of_lost_promise(settings: &Settings, live: &Live) {
     if live.build.is_some() || !is_unasked || !ffi::backends().iter().any(|name| name == "CUDA") {
         return;
     }
-    let has_gpu = ffi::usable(ffi::devices()).iter().any(|device| device.backend == "CUDA");
-    if !has_gpu {
+    if came_up(settings).is_empty() {
         ONCE.call_once(|| {
             let why = reasons(&Evidence::gather(live)).into_iter().next();
             let why = why.map_or(String::new(), |why| format!(" ({why})"));
@@ -122,7 +126,7 @@ pub(crate) fn require_room(path: &Path, plan: &Plan, settings: &Settings, live: 
     if settings.require_gpu.value == RequireGpu::No || plan.layers > 0 {
         return Ok(());
     }
-    let (devices, path) = (placement::devices().join(", "), path.display());
+    let (devices, path) = (placement::described(&came_up(settings)).join(", "), path.display());
     let what = format!(
         "cannot run {path}: {devices} came up and has no room for a layer, and {}",
         wanted(settings, live)
@@ -142,12 +146,13 @@ pub(crate) fn require(model: &Arc<Model>, settings: &Settings, live: &Live) -> R
     if require == RequireGpu::No {
         return Ok(());
     }
-    let devices = placement::devices().join(", ");
+    let devices = || placement::described(&came_up(settings)).join(", ");
     let path = model.path().display();
     let wanted = wanted(settings, live);
     if model.on_devices() == 0 {
         let what = format!(
-            "cannot run {path}: {devices} came up, and nothing of the model lies there, and {wanted}",
+            "cannot run {path}: {} came up, and nothing of the model lies there, and {wanted}",
+            devices()
         );
         let none = format!("all {} of weights are on the host", Bytes(model.size()));
         let more = "let layers go to the device with --gpu-layers, as many as its memory holds, and leave out --devices none";
@@ -164,8 +169,10 @@ pub(crate) fn require(model: &Arc<Model>, settings: &Settings, live: &Live) -> R
     }
     let layers = report.layers;
     let what = format!(
-        "cannot run {path}: {devices} came up with {} of {} layers, and {wanted}",
-        layers.on_devices, layers.all
+        "cannot run {path}: {} came up with {} of {} layers, and {wanted}",
+        devices(),
+        layers.on_devices,
+        layers.all
     );
     let reasons = faults.into_iter().map(|fault| Reason::new(fault.what, fault.mend)).collect();
     let leave = "--require-gpu takes it in part there, --require-gpu=no leaves it to the CPU";
@@ -203,7 +210,12 @@ fn takes_cublas(parts: &[&GgufFile], flash_attention: FlashAttention, mul_mat: &
 /// Whether states are multiplied with a tensor, and it is not quantised. Embeddings are looked up; those that serve as the output
 /// as well are quantised where all else is.
 fn is_float_product(name: &str, dims: &[u64], kind: GgmlType) -> bool {
-    dims.get(1).is_some_and(|rows| *rows > 1) && !name.contains("_embd") && !kind.is_quantised()
+    // Of recurrent layers, which llama.cpp never quantises: states are convolved with them.
+    let is_convolved = ["ssm_conv1d", "shortconv.conv", "ssm_a"].iter().any(|part| name.contains(part));
+    !is_convolved
+        && dims.get(1).is_some_and(|rows| *rows > 1)
+        && !name.contains("_embd")
+        && !kind.is_quantised()
 }
 
 /// Who wants a GPU, after "and".

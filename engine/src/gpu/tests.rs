@@ -166,6 +166,7 @@ fn what_takes_cublas_is_seen_in_the_models_matrices() {
         ("blk.0.ffn_gate_inp.weight", &[64, 8], "f32", true),
         ("blk.0.attn_norm.weight", &[64], "f32", false),
         ("token_embd.weight", &[64, 512], "f16", false),
+        ("blk.0.ssm_conv1d.weight", &[4, 64], "f32", false),
     ];
     for (name, dims, of, expected) in cases {
         assert_eq!(super::is_float_product(name, dims, kind(of)), expected, "{name} {of}");

@@ -78,12 +78,12 @@ pub fn place(offload: &Offload) -> Result<Placed> {
     let is_mine = |device: &&Device| !device.is_remote() || own_workers.contains(&device.description);
     let all: Vec<Device> = all.iter().filter(is_mine).cloned().collect();
     let Tried { usable, faulty } = tried(offload, all, Device::fault).map_err(Error::Usage)?;
-    tell(&faulty);
+    tell_left_out(&faulty);
     choose(offload, &usable, worker::any() || !faulty.is_empty()).map_err(Error::Usage)
 }
 
-/// Says what is left out; once, since a place is asked for again and again.
-fn tell(faulty: &[(Device, String)]) {
+/// Says which devices are left out, and why; once, since a place is asked for again and again.
+pub fn tell_left_out(faulty: &[(Device, String)]) {
     static TOLD: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     for (device, why) in faulty {
@@ -108,25 +108,46 @@ fn tried(
     all: Vec<Device>,
     fault: impl Fn(&Device) -> Option<String>,
 ) -> std::result::Result<Tried, String> {
-    let may_use = |device: &Device| match &offload.devices {
-        _ if is_idle(offload) || device.kind != DeviceKind::Gpu => false,
-        Devices::None => false,
-        Devices::Auto => true,
-        Devices::Named(names) => names.iter().any(|name| device.name.eq_ignore_ascii_case(name)),
+    let by_number = match (offload.tensor_split.0.is_empty(), offload.main_gpu) {
+        (false, _) => Some(format!("--tensor-split {}", offload.tensor_split)),
+        (true, 0) => None,
+        (true, number) => Some(format!("--main-gpu {number}")),
     };
     let mut tried = Tried::default();
     for device in all {
-        let why = may_use(&device).then(|| fault(&device)).flatten();
-        match why {
+        let is_wanted = !is_idle(offload) && may_use(&offload.devices, &device);
+        match is_wanted.then(|| fault(&device)).flatten() {
             None => tried.usable.push(device),
             // What is asked for by its name is not left out unasked.
             Some(why) if matches!(offload.devices, Devices::Named(_)) => {
                 return Err(format!("--devices {}: it cannot be used: {why}", device.name));
             }
+            // It would be the next one's.
+            Some(why) if by_number.is_some() => {
+                return Err(format!(
+                    "{} counts devices, and {} cannot be used: {why}; name those that can with --devices",
+                    by_number.unwrap_or_default(),
+                    device.name
+                ));
+            }
             Some(why) => tried.faulty.push((device, why)),
         }
     }
     Ok(tried)
+}
+
+/// Whether a model may lie on `device` where `devices` are asked for.
+pub fn may_use(devices: &Devices, device: &Device) -> bool {
+    let is_called = |name: &String| {
+        device.name.eq_ignore_ascii_case(name)
+            || (device.is_remote() && worker::is_called(&device.description, name))
+    };
+    device.kind == DeviceKind::Gpu
+        && match devices {
+            Devices::None => false,
+            Devices::Auto => true,
+            Devices::Named(names) => names.iter().any(is_called),
+        }
 }
 
 /// Whether devices neither take a layer nor compute on the host's weights.
@@ -381,6 +402,9 @@ mod tests {
         let named = |name: &str| Offload { devices: named(&[name]), ..Offload::default() };
         let refused = tried(&named("cuda0"), machine(), busy).expect_err("a fault");
         assert_eq!(refused, "--devices CUDA0: it cannot be used: busy or unavailable");
+        let second = Offload { main_gpu: 1, split_mode: SplitMode::None, ..Offload::default() };
+        let refused = tried(&second, machine(), busy).expect_err("another card would be the second");
+        assert!(refused.starts_with("--main-gpu 1 counts devices, and CUDA0 cannot be used"), "{refused}");
         // Nobody makes a context on a card that is not asked for.
         let idle = Offload { gpu_layers: GpuLayers::Some(0), op_offload: false, ..Offload::default() };
         let none = Offload { devices: Devices::None, ..Offload::default() };

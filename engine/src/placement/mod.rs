@@ -12,7 +12,7 @@ mod tests;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::ffi::{DeviceKind, Model, Token, Watch};
+use crate::ffi::{Device, DeviceKind, Model, Token, Watch};
 use crate::live::Live;
 use crate::model;
 use crate::options::ContextOptions;
@@ -105,14 +105,18 @@ pub fn observe(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<R
 pub fn observe_decode(model: &Arc<Model>, settings: &Settings, live: &Live) -> Result<Report> {
     let options = model::context_options(model, settings, true);
     let seen = run(model, &options, settings, live, &[1])?;
-    Ok(Report::new(&seen, &[("decode", 1)], devices()))
+    Ok(Report::new(&seen, &[("decode", 1)], described(&model.placed().takers)))
 }
 
 /// The devices that came up, by name and description: `CUDA0 (NVIDIA H200)`.
 pub fn devices() -> Vec<String> {
     let devices = crate::ffi::devices().into_iter().filter(|device| device.kind == DeviceKind::Gpu);
-    let devices = crate::ffi::usable(devices.collect()).into_iter();
-    devices.map(|device| format!("{} ({})", device.name, device.description)).collect()
+    described(&crate::ffi::usable(devices.collect()))
+}
+
+/// The same of `devices`.
+pub fn described(devices: &[Device]) -> Vec<String> {
+    devices.iter().map(|device| format!("{} ({})", device.name, device.description)).collect()
 }
 
 /// Evaluates as many tokens as `phases` say, one phase after the other.

@@ -35,33 +35,35 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
     let anneal = anneal(&args, &workspace)?;
     let scratch = Scratch::make(&workspace, "gate")?;
-    let log = Log::new(scratch.path().join("gate.log"), ui.verbose());
+    let log = Log::new(log(&workspace), ui.verbose());
     let mut progress = ui.progress("gate");
     let engine = Engine { anneal: &anneal, folder: scratch.path(), log: &log, manner: Default::default() };
     let found = engine.compare(&Reference::kept()?, |done, total, what| {
         progress.step(done as u64, total as u64, what);
     });
     progress.finish();
-    let passed = found.and_then(|found| tell(&found, scratch.path(), ui));
-    if passed.is_err() {
-        // The error names its log.
-        scratch.leave();
-    }
-    passed
+    tell(&found?, scratch, &workspace.anneal().join("gate-failed"), ui)
 }
 
-/// Shows what was `found`.
+/// Where it is logged what ran: an error names it.
+fn log(workspace: &Workspace) -> PathBuf {
+    workspace.anneal().join("gate.log")
+}
+
+/// Shows what was `found` in `scratch`.
 ///
 /// # Errors
-/// When it is not what is asked of a build; the report is in `folder` then, beside the models and the logits.
-fn tell(found: &Gate, folder: &Path, ui: &Ui) -> Result<()> {
+/// When it is not what is asked of a build. The report, the models and the logits are in `failed` then, for whoever looks for the
+/// reason; those of the failure before it go.
+fn tell(found: &Gate, scratch: Scratch, failed: &Path, ui: &Ui) -> Result<()> {
     let repeated = if found.repeatable { "identical" } else { "DIFFERENT" };
     ui.result(
         found,
         format_args!("{}\nthe same input twice: {repeated} logits; {:.1} s", table(found), found.seconds),
     )?;
     if !found.passed {
-        let report = folder.join("gate-report.json");
+        scratch.keep(failed)?;
+        let report = failed.join("gate-report.json");
         fs::write_atomically(&report, &serde_json::to_vec_pretty(found)?)?;
         bail!("{}", failure(found, &report));
     }
@@ -100,16 +102,10 @@ fn write_reference(workspace: &Workspace, ui: &Ui) -> Result<()> {
         build: format!("{} with {}", info.profile, info.compiler),
     };
     let scratch = Scratch::make(workspace, "gate")?;
-    let log = Log::new(scratch.path().join("gate.log"), ui.verbose());
+    let log = Log::new(log(workspace), ui.verbose());
     let anneal = executable(&folder)?;
     let engine = Engine { anneal: &anneal, folder: scratch.path(), log: &log, manner: Default::default() };
-    let bytes = match engine.reference(build.clone()).and_then(|reference| reference.to_bytes()) {
-        Ok(bytes) => bytes,
-        Err(error) => {
-            scratch.leave();
-            return Err(error);
-        }
-    };
+    let bytes = engine.reference(build.clone())?.to_bytes()?;
     let path = Reference::path(workspace.root());
     fs::write_atomically(&path, &bytes)?;
     ui.result(&build, path.display())

@@ -170,6 +170,7 @@ pub fn plan(
         bail!("the CUDA toolkit in {} is not whole", cuda.root.display());
     };
     let architectures = wanted.spelled(cuda);
+    notes.extend(mistaken(&architectures));
     let mul_mat = match profile.cuda.mul_mat {
         CudaMulMat::Mmq if !architectures.iter().any(|name| heeds_forced_mmq(name)) => {
             notes.push(
@@ -204,6 +205,19 @@ pub fn plan(
         runtime: runtime.clone(),
         cublas: cuda.cublas.clone(),
     }))
+}
+
+/// Of 12.0 without 12.1, beside PTX of an earlier one: a GB10 (12.1) takes the PTX, and ggml chooses by 12.0, the highest it was
+/// compiled for, kernels for FP4 that the PTX does not have. ggml/src/ggml-cuda/common.cuh, `blackwell_mma_available`.
+fn mistaken(architectures: &[String]) -> Option<String> {
+    let has = |number: u32| architectures.iter().any(|name| capability(name) == Some(number));
+    let has_ptx = architectures.iter().any(|name| {
+        !name.ends_with("-real") && capability(name).is_some_and(|number| !is_made_particular(number))
+    });
+    (has(120) && !has(121) && has_ptx).then(|| {
+        "beside PTX, code for 12.0 without 12.1 makes a GB10 (12.1) compute MXFP4 and NVFP4 wrongly: add 121, or leave the PTX out"
+            .to_string()
+    })
 }
 
 /// Whether code for `architecture` takes other kernels with `GGML_CUDA_FORCE_MMQ`: the word is asked where a card has no tensor

@@ -43,6 +43,22 @@ fn refusal(profile: &Profile, host: &Host, toolchain: &Toolchain) -> String {
 }
 
 #[test]
+fn a_card_that_would_take_the_ptx_for_another_is_told() {
+    let of = |names: &[&str]| {
+        super::mistaken(&names.iter().map(|name| name.to_string()).collect::<Vec<_>>()).is_some()
+    };
+    assert!(of(&["100-virtual", "120a-real"]));
+    for fine in [
+        &["120a-real"][..],
+        &["100-virtual", "120a-real", "121a-real"],
+        &["90", "89-real"],
+        &["100-real", "120a-real"],
+    ] {
+        assert!(!of(fine), "{fine:?}");
+    }
+}
+
+#[test]
 fn plans_of_all_variants_and_of_cards_of_four_generations() {
     let reference = reference_toolchain("x86_64").unwrap();
     for name in VARIANTS {
