@@ -236,7 +236,8 @@ impl Place {
                 // Any answer will do, and nobody there as well for a while: a server that is told to end takes nothing new, and
                 // ends what it has. A machine that was started anew knows nothing of this connection, and never says so.
                 asked = health => {
-                    refused += u32::from(matches!(asked, Ok(Err(_))));
+                    // An answer that refuses is one.
+                    refused = if matches!(asked, Ok(Err(Failure::Gone { .. }))) { refused + 1 } else { 0 };
                     let is_gone = refused >= limits.refusals && matches!(self, Place::Address { .. });
                     let (silence, answer) = (limits.silence, limits.answer);
                     if asked.is_err() {
@@ -535,6 +536,33 @@ mod tests {
             answer.expect_err("gone")
         });
         assert!(error.to_string().contains("takes no connection any more"), "{error}");
+    }
+
+    #[test]
+    fn a_server_at_an_address_that_refuses_in_words_is_well() {
+        let line = block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
+            let place = Place::Address {
+                authority: listener.local_addr().expect("an address").to_string(),
+                key: None,
+            };
+            let limits = Limits { answer: LIMITS.answer, ..SHORT };
+            let serve = async {
+                let (mut work, _) = listener.accept().await.expect("a client");
+                // More often than one that takes no connection is waited for.
+                for _ in 0..=2 * limits.refusals {
+                    let (mut health, _) = listener.accept().await.expect("a client");
+                    let _ = health.read(&mut [0; 512]).await;
+                    let refusal = b"HTTP/1.1 503 No\r\nContent-Length: 14\r\n\r\n{\"error\":\"no\"}";
+                    let _ = health.write_all(refusal).await;
+                }
+                let _ = work.write_all(b"{\"done\":true}\n").await;
+                work
+            };
+            let ask = async { place.lines_within(&Value::Null, &limits).await?.next().await };
+            tokio::join!(ask, serve).0
+        });
+        assert_eq!(line.expect("a line"), serde_json::json!({ "done": true }));
     }
 
     #[test]
