@@ -291,6 +291,15 @@ pub fn names(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// Names of those in `folder` whose programs compute on a GPU.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn names_for_gpus(folder: &Path) -> Result<Vec<String>> {
+    let for_gpus = |name: &String| load(folder, name).is_ok_and(|profile| profile.gpu == Gpu::Cuda);
+    Ok(names(folder)?.into_iter().filter(for_gpus).collect())
+}
+
 /// Reads the profile `name` from `folder`. A name may carry keys that override the file's, as
 /// `native+threading=openmp` does: a profile of its own, with a current build of its own.
 pub fn load(folder: &Path, name: &str) -> Result<Profile> {

@@ -138,44 +138,32 @@ fn owners(one: &Taken, takers: &[Device]) -> Vec<usize> {
     if places.is_empty() { vec![takers.len()] } else { places }
 }
 
-/// What mends it.
-const AUTO: &str = "--gpu-layers auto takes as many layers as find room";
-
 /// Which device has too little room, in words; `None` where each has enough, or does not tell.
 pub(crate) fn lack(needs: &[Need]) -> Option<String> {
-    let devices = needs.iter().filter(|need| !need.host);
-    let short = devices.filter_map(|need| Some((need, need.free.filter(|free| need.all() > *free)?)));
-    let short: Vec<String> = short
-        .map(|(need, free)| {
-            let (parts, all) = ((need.weights_bytes, need.cache_bytes, need.compute_bytes), need.all());
-            let (weights, cache, compute) = parts;
-            format!(
-                "{} would need {all} ({weights} of weights, {cache} of cache, {compute} for computing), and {free} are free",
-                need.device
-            )
-        })
-        .collect();
-    (!short.is_empty()).then(|| format!("{}; {AUTO}", short.join("; ")))
+    short(needs, Need::all, |need| {
+        let (weights, cache, compute) = (need.weights_bytes, need.cache_bytes, need.compute_bytes);
+        format!("{} ({weights} of weights, {cache} of cache, {compute} for computing)", need.all())
+    })
 }
 
 /// The same of a context alone, of a model whose weights are there already.
 pub(crate) fn lack_beside_weights(needs: &[Need]) -> Option<String> {
     let beside = |need: &Need| Bytes(need.cache_bytes.0.saturating_add(need.compute_bytes.0));
-    let devices = needs.iter().filter(|need| !need.host);
-    let short = devices.filter_map(|need| Some((need, need.free.filter(|free| beside(need) > *free)?)));
-    let short: Vec<String> = short
-        .map(|(need, free)| {
-            format!(
-                "{} would need {} ({} of cache, {} for computing) beside {} of weights, and {free} are free",
-                need.device,
-                beside(need),
-                need.cache_bytes,
-                need.compute_bytes,
-                need.weights_bytes
-            )
-        })
-        .collect();
-    (!short.is_empty()).then(|| format!("{}; {AUTO}", short.join("; ")))
+    short(needs, beside, |need| {
+        let (weights, cache, compute) = (need.weights_bytes, need.cache_bytes, need.compute_bytes);
+        format!("{} ({cache} of cache, {compute} for computing) beside {weights} of weights", beside(need))
+    })
+}
+
+/// Devices of which less is free than is `wanted` of them, each with that `told`, and what mends it.
+fn short(needs: &[Need], wanted: impl Fn(&Need) -> Bytes, told: impl Fn(&Need) -> String) -> Option<String> {
+    let of = |need: &Need| {
+        let free = need.free.filter(|free| !need.host && wanted(need) > *free)?;
+        Some(format!("{} would need {}, and {free} are free", need.device, told(need)))
+    };
+    let short: Vec<String> = needs.iter().filter_map(of).collect();
+    (!short.is_empty())
+        .then(|| format!("{}; --gpu-layers auto takes as many layers as find room", short.join("; ")))
 }
 
 /// By how many bytes the device with the least room lacks it, where `kept` bytes of each stay free; negative where there is

@@ -6,7 +6,7 @@ mod place;
 mod worker;
 
 pub use ask::{CpuMoe, Devices, GpuLayers, TensorSplit};
-pub use place::{Placed, local_weights, may_use, n_layer, place, place_for, tell_left_out};
+pub use place::{Placed, local_weights, may_use, n_layer, place, place_for, without_faulty};
 pub use worker::{DEFAULT_PORT, NO_RPC, Worker, Workers, connect};
 
 use build_info::Bytes;

@@ -8,7 +8,7 @@ use gguf::{GgufFile, Scalar, Value};
 
 use super::{CpuMoe, Devices, GpuLayers, Offload, worker};
 use crate::error::{Error, Result};
-use crate::ffi::{Device, DeviceKind, MAX_DEVICES, devices};
+use crate::ffi::{Device, DeviceKind, MAX_DEVICES, devices, usable};
 use crate::kernels;
 use crate::log;
 use crate::options::SplitMode;
@@ -78,12 +78,12 @@ pub fn place(offload: &Offload) -> Result<Placed> {
     let is_mine = |device: &&Device| !device.is_remote() || own_workers.contains(&device.description);
     let all: Vec<Device> = all.iter().filter(is_mine).cloned().collect();
     let Tried { usable, faulty } = tried(offload, all, Device::fault).map_err(Error::Usage)?;
-    tell_left_out(&faulty);
+    tell(&faulty);
     choose(offload, &usable, worker::any() || !faulty.is_empty()).map_err(Error::Usage)
 }
 
 /// Says which devices are left out, and why; once, since a place is asked for again and again.
-pub fn tell_left_out(faulty: &[(Device, String)]) {
+fn tell(faulty: &[(Device, String)]) {
     static TOLD: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     for (device, why) in faulty {
@@ -91,6 +91,13 @@ pub fn tell_left_out(faulty: &[(Device, String)]) {
             log::warn(&format!("{} is left out: {why}", device.name));
         }
     }
+}
+
+/// Those of `devices` that can be used; which are left out, and why, is said.
+pub fn without_faulty(devices: Vec<Device>) -> Vec<Device> {
+    let faulty = devices.iter().filter_map(|device| Some((device.clone(), device.fault()?)));
+    tell(&faulty.collect::<Vec<_>>());
+    usable(devices)
 }
 
 /// Devices by whether they can be used.

@@ -86,12 +86,10 @@ fn check_variant(folder: &Path, variant: &str) -> Result<()> {
     if profile::load(folder, variant)?.gpu == Gpu::Cuda {
         return Ok(());
     }
-    let for_gpus = |name: &String| profile::load(folder, name).is_ok_and(|profile| profile.gpu == Gpu::Cuda);
-    let there: Vec<String> = profile::names(folder)?.into_iter().filter(for_gpus).collect();
     Err(exit::usage(format!(
         "--variant {variant}: that profile has no `gpu = \"cuda\"`, so nothing of its program runs on a GPU; those that have it are \
          {} (`cargo xtask build --profile {variant}` builds it as it is)",
-        there.join(", ")
+        profile::names_for_gpus(folder)?.join(", ")
     )))
 }
 

@@ -15,7 +15,7 @@ use crate::cli::interrupt;
 use crate::ffi::{self, Device, DeviceKind};
 use crate::gpu;
 use crate::live::Live;
-use crate::offload::{DEFAULT_PORT, Devices, tell_left_out};
+use crate::offload::{DEFAULT_PORT, Devices, without_faulty};
 use crate::settings::{Requested, Settings};
 
 /// Let other machines compute on this one: layers of the models that they run with --rpc
@@ -111,10 +111,7 @@ fn chosen(asked: Option<&Devices>, all: Vec<Device>) -> std::result::Result<Vec<
     };
     match asked {
         None | Some(Devices::Auto) => {
-            let gpus = of(&|device| device.kind == DeviceKind::Gpu);
-            let faulty = gpus.iter().filter_map(|device| Some((device.clone(), device.fault()?)));
-            tell_left_out(&faulty.collect::<Vec<_>>());
-            let gpus = ffi::usable(gpus);
+            let gpus = without_faulty(of(&|device| device.kind == DeviceKind::Gpu));
             Ok(if gpus.is_empty() { of(&cpu) } else { gpus })
         }
         Some(Devices::None) => Ok(of(&cpu)),

@@ -115,9 +115,9 @@ fn engine(args: &Args, workspace: &Workspace, ui: &Ui) -> Result<PathBuf> {
     let profile = profile::load_with(&workspace.build_profiles(), &args.profile, &sets)?;
     if profile.gpu != Gpu::Cuda {
         return Err(exit::usage(format!(
-            "--profile {}: it is for no GPU, so there is nothing to check of it on one; `cargo xtask build --list` names the \
-             profiles",
-            args.profile
+            "--profile {}: it is for no GPU, so there is nothing to check of it on one; those that are for GPUs are {}",
+            args.profile,
+            profile::names_for_gpus(&workspace.build_profiles())?.join(", ")
         )));
     }
     let name = profile.name;
