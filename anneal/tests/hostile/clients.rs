@@ -1,0 +1,1 @@
+//! Clients of one server that must not learn of each other.

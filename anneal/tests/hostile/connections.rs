@@ -1,0 +1,1 @@
+//! Connections that hold, stall or flood a server.

@@ -1,0 +1,13 @@
+//! The size of an attack.
+
+/// Variable that `cargo xtask test --hostile` sets to make the whole of every attack.
+const VARIABLE: &str = "ANNEAL_HOSTILE";
+
+/// Returns `whole` if all attacks were asked for, else `part`.
+#[allow(dead_code, reason = "no attack uses it yet")]
+pub fn choose<T>(part: T, whole: T) -> T {
+    match std::env::var_os(VARIABLE) {
+        Some(_) => whole,
+        None => part,
+    }
+}

@@ -1,0 +1,1 @@
+//! Folders, links and terminals that are prepared for an attack.

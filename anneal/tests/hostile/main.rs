@@ -1,0 +1,16 @@
+//! Attacks on the program: hostile texts, model files, connections, neighbours and files.
+//!
+//! Every run makes a part of each attack, in about a minute. `cargo xtask test --hostile` makes all of them.
+#![cfg(target_os = "linux")]
+
+#[allow(dead_code, reason = "the server's tests use the rest")]
+#[path = "../serve/client.rs"]
+mod client;
+mod clients;
+#[path = "../common/mod.rs"]
+mod common;
+mod connections;
+mod effort;
+mod files;
+mod models;
+mod text;

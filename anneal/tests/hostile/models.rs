@@ -1,0 +1,1 @@
+//! Damaged and malicious model files.

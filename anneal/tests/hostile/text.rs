@@ -1,0 +1,1 @@
+//! Long and unusual texts.
