@@ -160,18 +160,12 @@ fn read(path: &Path) -> Stored {
     serde_json::from_slice(&text).ok().filter(|stored: &Stored| stored.format == FORMAT).unwrap_or_default()
 }
 
-/// Written beside and renamed, so that a reader sees the old file or the new one.
+/// Replaces the cache at `path` in one step.
 fn write(path: &Path, stored: &Stored) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
     }
-    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
-    let written =
-        fs::write(&beside, serde_json::to_vec_pretty(stored)?).and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    written
+    base::replace(path, &serde_json::to_vec_pretty(stored)?, base::Access::Usual)
 }
 
 #[cfg(test)]

@@ -82,11 +82,18 @@ impl Pending {
         self.file.reopen()
     }
 
+    /// The file, for writers that want it by a mutable reference.
+    pub fn file_mut(&mut self) -> &mut File {
+        self.file.as_file_mut()
+    }
+
     /// Flushes the content to the disk.
     ///
     /// # Errors
     /// If the disk reports an error, for instance that it is full.
     pub fn sync(&self) -> io::Result<()> {
+        // The mode must be on the disk as well.
+        self.set_mode()?;
         self.file().sync_all()
     }
 
