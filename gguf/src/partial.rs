@@ -195,6 +195,20 @@ mod tests {
     }
 
     #[test]
+    fn a_link_under_a_temporary_name_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("victim"), "precious").unwrap();
+        let guessed = path(&format!(".m.gguf.{}.part", std::process::id()));
+        std::os::unix::fs::symlink(path("victim"), guessed).unwrap();
+        let partial = PartialFile::beside(&path("m.gguf"), Bytes(3)).unwrap();
+        partial.open().unwrap().write_all(b"new").unwrap();
+        partial.commit().unwrap();
+        assert_eq!(fs::read(path("victim")).unwrap(), b"precious");
+        assert_eq!(fs::read(path("m.gguf")).unwrap(), b"new");
+    }
+
+    #[test]
     fn a_file_appears_only_when_committed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m.gguf");

@@ -234,6 +234,19 @@ mod tests {
     }
 
     #[test]
+    fn a_link_under_a_temporary_name_is_not_followed() {
+        let machine = Machine::new();
+        let cache = machine.root().join("tools.json");
+        let victim = machine.file("victim", "precious");
+        std::os::unix::fs::symlink(&victim, cache.with_extension(format!("{}.tmp", std::process::id())))
+            .unwrap();
+        let question = [Question::new(&counting(&machine, "echo 1.0"), &[])];
+        answers(&question, Some(&cache), PATIENCE);
+        assert_eq!(read(&cache).entries.len(), 1);
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+    }
+
+    #[test]
     fn failures_are_remembered_for_a_while() {
         let machine = Machine::new();
         let cache = machine.root().join("tools.json");

@@ -143,6 +143,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn links_under_temporary_names_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("victim"), "precious").unwrap();
+        for name in ["record.json", "current"] {
+            std::os::unix::fs::symlink(path("victim"), path(&format!(".{name}.{}", std::process::id())))
+                .unwrap();
+        }
+        write_atomically(&path("record.json"), b"{}").unwrap();
+        check_target(&path("record.json")).unwrap();
+        switch_link(&path("current"), Path::new("victim")).unwrap();
+        assert_eq!(std::fs::read(path("victim")).unwrap(), b"precious");
+        assert_eq!(std::fs::read(path("record.json")).unwrap(), b"{}");
+    }
+
+    #[test]
     fn a_failed_write_keeps_the_old_content_and_leaves_nothing_beside() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a folder in the way");

@@ -216,6 +216,42 @@ fn pip_installs_nothing_without_hashes() {
     }
 }
 
+#[test]
+fn with_a_key_nothing_comes_from_a_store_by_any_way() {
+    let store = tempfile::tempdir().unwrap();
+    let path = store.path().to_str().unwrap();
+    let ask = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        command
+            .args(arguments)
+            .current_dir(root())
+            .env_remove("ANNEAL_STORE")
+            .env_remove("ANNEAL_MINISIGN_KEY");
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let key = ("ANNEAL_MINISIGN_KEY", "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3");
+    let build = ["build-native", "--dry-run"];
+    let with_store = ["build-native", "--dry-run", "--store", path];
+    let refused = "no build comes from the store";
+    for (arguments, variables) in
+        [(&with_store[..], &[key][..]), (&build[..], &[key, ("ANNEAL_STORE", path)][..])]
+    {
+        let (code, said) = ask(arguments, variables);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains(refused) && said.contains("has no signature"), "{said}");
+    }
+    for more in [&[][..], &["--key", key.1][..]] {
+        let arguments = [&["install", "--store", path, "--dry-run"], more].concat();
+        let (code, said) = ask(&arguments, if more.is_empty() { &[key][..] } else { &[][..] });
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("has no signature") && said.contains("hint: "), "{said}");
+    }
+    // Without a key, the store is asked.
+    let (code, said) = ask(&with_store, &[]);
+    assert!(code == Some(0) && said.contains("does not have this build"), "{said}");
+}
+
 /// The part of a source file before its tests.
 fn without_tests(text: &str) -> &str {
     let tests = text.find("\n#[cfg(test)]\nmod ").or_else(|| text.find("\n#[cfg(all(test"));

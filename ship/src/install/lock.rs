@@ -126,6 +126,19 @@ mod tests {
     }
 
     #[test]
+    fn a_link_in_place_of_the_lock_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = Prefix::of(Some(folder.path())).unwrap();
+        fs::create_dir_all(prefix.home()).unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, prefix.home().join(FILE)).unwrap();
+        let error = format!("{:#}", Lock::take(&prefix, "install").unwrap_err());
+        assert!(error.contains("it is a symbolic link"), "{error}");
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+    }
+
+    #[test]
     fn a_second_installer_is_told_who_is_at_work() {
         let folder = tempfile::tempdir().unwrap();
         let prefix = Prefix::of(Some(folder.path())).unwrap();
