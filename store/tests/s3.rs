@@ -54,7 +54,7 @@ impl Moto {
         let child = match started {
             Ok(child) => child,
             Err(error) => {
-                let how = "python3 -m pip install --target target/anneal/tools/moto 'moto[server]'";
+                let how = "python3 -m pip install --require-hashes -r xtask/python/moto.txt --target target/anneal/tools/moto";
                 assert!(std::env::var_os("CI").is_none(), "moto_server: {error}; {how}");
                 eprintln!("NOT RUN: there is no moto_server ({error}): {how}");
                 return None;

@@ -7,10 +7,7 @@
 
 use std::env;
 use std::fs::{self, File, TryLockError};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use build_info::Bytes;
 use hf_hub::{Cache, Repo, RepoType};
@@ -145,7 +142,7 @@ impl Place {
         }
         let path = self.0.locks.join(format!("{sha256}.lock"));
         let failed = Error::disk("lock", &path);
-        let file = File::options().create(true).append(true).open(&path).map_err(&failed)?;
+        let file = base::open_or_create(&path).map_err(&failed)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -178,7 +175,7 @@ impl Place {
             _ => {}
         }
         let up = "../".repeat(file.path.matches('/').count() + 2);
-        self.replace(&pointer, |beside| symlink(format!("{up}blobs/{sha256}"), beside)).map_err(failed)
+        base::switch_link(&pointer, Path::new(&format!("{up}blobs/{sha256}"))).map_err(failed)
     }
 
     /// Notes that `revision` is at `commit`.
@@ -191,20 +188,7 @@ impl Place {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(&failed)?;
         }
-        self.replace(&path, |beside| fs::write(beside, commit)).map_err(failed)
-    }
-
-    /// What `write` makes beside gets the name `path` at once.
-    fn replace(&self, path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let beside = self.0.repo.join(format!(".anneal-{}-{number}", std::process::id()));
-        match fs::remove_file(&beside) {
-            Err(why) if why.kind() != ErrorKind::NotFound => return Err(why),
-            _ => {}
-        }
-        write(&beside)?;
-        fs::rename(&beside, path).inspect_err(|_| drop(fs::remove_file(&beside)))
+        base::replace(&path, commit.as_bytes(), base::Access::Usual).map_err(failed)
     }
 
     /// The commit that `revision` was at when it was last fetched.
@@ -227,6 +211,10 @@ impl Place {
 fn collect(folder: &Path, before: &str, depth: u32, files: &mut Vec<Entry>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
+        // The link that a killed process was about to rename.
+        if base::Unfinished::parse(&name).is_some() {
+            continue;
+        }
         let path = format!("{before}{name}");
         // Of the file that a link leads to: one that leads nowhere is not there.
         match fs::metadata(entry.path()) {

@@ -258,7 +258,9 @@ fn would_take(workspace: &Workspace, store: Location, host: &Host, plan: &Plan, 
     let parts = Build::unfetched(scratch.path(), workspace, ui, host, plan)?.parts(storing::glibc())?;
     storing::explain(&parts, ui);
     let key = parts.key();
-    let hit = match storing::ask(workspace, &store, &parts, ui) {
+    let asked =
+        storing::signed::check(&store, None, None).and_then(|()| storing::ask(workspace, &store, &parts, ui));
+    let hit = match asked {
         Ok(Some(entry)) if entry.tree.is_some() => {
             ui.say(format_args!("the store {store} has this build, published {}", entry.build.published));
             Some(true)
@@ -269,7 +271,9 @@ fn would_take(workspace: &Workspace, store: Location, host: &Host, plan: &Plan, 
         }
         Err(error) => {
             process::check_interrupted()?;
-            ui.warn(format_args!("the store {store} cannot be asked: it would be compiled: {error:#}"));
+            ui.warn(format_args!(
+                "no build comes from the store {store}, so it would be compiled: {error:#}"
+            ));
             None
         }
     };

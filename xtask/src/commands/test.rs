@@ -6,6 +6,7 @@ use std::io::Write;
 use anyhow::{Context, Result, bail};
 
 use crate::process::{self, Log, Run};
+use crate::scratch::Scratch;
 use crate::stages::zig::{Linker, linker_of};
 use crate::ui::Ui;
 use crate::workspace::Workspace;
@@ -15,8 +16,9 @@ use super::{build, setup};
 /// What is built before the tests.
 const BUILT: [&str; 3] = ["native", "portable", "universal-few"];
 
-/// The server of S3 that the tests of `store` speak to, as pip calls it.
-const MOTO: &str = "moto[server]==5.2.5";
+/// Requirements of moto, the server of S3 that the tests of `store` speak to: each package in one version, with the hashes
+/// of its wheels.
+const MOTO: &str = "xtask/python/moto.txt";
 
 /// Options of `test`.
 #[derive(Debug, clap::Args)]
@@ -104,16 +106,20 @@ fn moto(workspace: &Workspace, log: &Log) -> Result<()> {
         return Ok(());
     }
     // Half of it would be taken for all of it.
-    let beside = workspace.anneal().join(format!("tools/.moto.{}", std::process::id()));
-    let installed = Run::new("python3", log)
-        .args(["-m", "pip", "install", "--disable-pip-version-check", MOTO, "--target"])
+    let scratch = Scratch::make(workspace, "moto")?;
+    let beside = scratch.path().join("moto");
+    Run::new("python3", log)
+        .args(["-m", "pip", "install", "--disable-pip-version-check", "--only-binary=:all:"])
+        .args(["--require-hashes", "-r"])
+        .args([&workspace.root().join(MOTO)])
+        .args(["--target"])
         .args([&beside])
         .watch(|_, _| {})
-        .and_then(|()| Ok(std::fs::rename(&beside, &folder)?));
-    if installed.is_err() {
-        let _ = std::fs::remove_dir_all(&beside);
-    }
-    installed.context("the tests of stores in S3 need moto")
+        .and_then(|()| {
+            std::fs::create_dir_all(workspace.anneal().join("tools"))?;
+            Ok(std::fs::rename(&beside, &folder)?)
+        })
+        .context("the tests of stores in S3 need moto")
 }
 
 /// By this variable a test knows that what it needs has been installed, so it fails where that is missing.

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 /// A folder for quantised models.
 pub struct Folder {
     path: PathBuf,
-    /// Whether it goes away in the end.
-    temporary: bool,
+    /// The folder, if it is removed in the end.
+    temporary: Option<base::TempDir>,
 }
 
 /// What a quantised model was made from.
@@ -67,17 +67,23 @@ impl Origin {
 impl Folder {
     /// `keep`, or one beside `source` that goes away.
     pub fn new(source: &Path, keep: Option<&Path>) -> Result<Self> {
-        let path = match keep {
-            Some(keep) => keep.to_path_buf(),
-            None => source.with_file_name(format!(".{}-quants-{}", stem(source), std::process::id())),
+        let beside =
+            source.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let cannot = || {
+            let folder = keep.unwrap_or(beside).display();
+            format!("cannot make a folder for the quantised models in {folder}; name another with --keep")
         };
-        fs::create_dir_all(&path).with_context(|| {
-            format!(
-                "cannot make the folder {} for the quantised models; name another with --keep",
-                path.display()
-            )
-        })?;
-        Ok(Self { path, temporary: keep.is_none() })
+        match keep {
+            Some(keep) => {
+                fs::create_dir_all(keep).with_context(cannot)?;
+                Ok(Self { path: keep.to_path_buf(), temporary: None })
+            }
+            None => {
+                let made =
+                    base::scratch_in(beside, &format!(".{}-quants-", stem(source))).with_context(cannot)?;
+                Ok(Self { path: made.path().to_path_buf(), temporary: Some(made) })
+            }
+        }
     }
 
     /// Where `source` quantised to `kind` lies.
@@ -118,7 +124,7 @@ impl Folder {
             }
         }
         // So that a model whose note is not written is known as ours, and as not good.
-        if !self.temporary {
+        if self.temporary.is_none() {
             write(&note(path), b"{}")?;
         }
         Ok(())
@@ -130,18 +136,12 @@ impl Folder {
         write(&self::note(path), &serde_json::to_vec_pretty(&note)?)
     }
 
-    /// Removes it if it is temporary.
+    /// Removes the folder if it is temporary, for a process that ends without dropping it.
     pub fn remove(&self) {
-        if self.temporary {
+        if self.temporary.is_some() {
             // Nothing more can be done about what does not go away.
             let _ = fs::remove_dir_all(&self.path);
         }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        self.remove();
     }
 }
 
