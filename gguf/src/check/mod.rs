@@ -23,15 +23,23 @@ use crate::value::{Scalar, Value, ValueType};
 /// Largest number of layers, `LLAMA_MAX_LAYERS`.
 const MOST_LAYERS: i128 = 512;
 
-/// Checks the model whose first file is at `path`, with all its parts.
+/// Checks the language model whose first file is at `path`, with all its parts.
 ///
 /// # Errors
-/// When a part is missing, damaged, or refused by [`model`].
+/// When a part is missing or damaged, when [`model`] refuses it, or when it is a multimodal model's projector.
 pub fn open(path: &Path) -> Result<(), ReadError> {
     let first = GgufFile::open(path)?;
     let others = first.other_parts()?;
     let parts: Vec<&GgufFile> = std::iter::once(&first).chain(&others).collect();
-    model(&parts)
+    model(&parts)?;
+    match text(&first, "general.architecture") {
+        Some(architectures::PROJECTOR) => Err(ReadError::Unusable {
+            path: path.to_path_buf(),
+            what: "general.architecture is \"clip\": the file is the projector of a multimodal model (mmproj)".into(),
+            mend: "name the language model",
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Checks the model in `parts`, of which the first holds the metadata.
@@ -52,23 +60,6 @@ pub fn model(parts: &[&GgufFile]) -> Result<(), ReadError> {
     experts::check(&model)?;
     recurrent::check(&model)?;
     vocabulary::check(&model)
-}
-
-/// Refuses what is no language model at all, although its parts pass [`model`].
-///
-/// # Errors
-/// [`ReadError::Unusable`] for the projector of a multimodal model.
-pub fn language_model(first: &GgufFile) -> Result<(), ReadError> {
-    match text(first, "general.architecture") {
-        Some(architectures::PROJECTOR) => Err(ReadError::Unusable {
-            path: first.path().to_path_buf(),
-            what:
-                "general.architecture is \"clip\": the file is the projector of a multimodal model (mmproj)"
-                    .into(),
-            mend: "name the language model",
-        }),
-        _ => Ok(()),
-    }
 }
 
 /// The text under `key`.

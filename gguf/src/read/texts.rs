@@ -24,10 +24,15 @@ impl Texts {
         self.ends.is_empty()
     }
 
+    /// The text with this number, which must be less than [`len`](Self::len).
+    pub fn get(&self, number: usize) -> &[u8] {
+        let start = if number == 0 { 0 } else { self.ends[number - 1] };
+        &self.bytes[start..self.ends[number]]
+    }
+
     /// The texts in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
+        (0..self.len()).map(|number| self.get(number))
     }
 }
 
