@@ -35,7 +35,9 @@ pub fn open(path: &Path) -> Result<(), ReadError> {
     match text(&first, "general.architecture") {
         Some(architectures::PROJECTOR) => Err(ReadError::Unusable {
             path: path.to_path_buf(),
-            what: "general.architecture is \"clip\": the file is the projector of a multimodal model (mmproj)".into(),
+            what:
+                "general.architecture is \"clip\": the file is the projector of a multimodal model (mmproj)"
+                    .into(),
             mend: "name the language model",
         }),
         _ => Ok(()),
