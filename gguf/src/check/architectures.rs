@@ -239,6 +239,21 @@ pub(super) const NEEDS_GATING: &[&str] = &[
     "smallthinker",
 ];
 
+/// Further architectures that take it from the file, with a default for 0.
+pub(super) const DEFAULT_GATING: &[&str] = &[
+    "afmoe",
+    "cohere2moe",
+    "deepseek2",
+    "deepseek2-ocr",
+    "glm-dsa",
+    "glm4moe",
+    "glm5-next",
+    "hy_v3",
+    "laguna",
+    "mistral4",
+    "step35",
+];
+
 /// Hyperparameters by which a graph divides or that it asserts to be at least this.
 pub(super) const AT_LEAST: &[(&str, &str, i128)] = &[
     ("ernie4_5-moe", "interleave_moe_layer_step", 1),
@@ -272,7 +287,9 @@ mod tests {
     fn whole_rope_is_asserted_only_beside_equal_heads() {
         assert!(WHOLE_ROPE.iter().all(|name| EQUAL_HEADS.contains(name)));
         assert!(WHOLE_ROPE.iter().all(|name| !OTHER_ROPE.contains(name)));
-        for list in [EQUAL_HEADS, WHOLE_ROPE, OTHER_ROPE, ROPE_SECTIONS, NEEDS_EXPERTS, NEEDS_GATING] {
+        for list in
+            [EQUAL_HEADS, WHOLE_ROPE, OTHER_ROPE, ROPE_SECTIONS, NEEDS_EXPERTS, NEEDS_GATING, DEFAULT_GATING]
+        {
             assert!(list.windows(2).all(|pair| pair[0] < pair[1]), "not sorted: {list:?}");
         }
     }

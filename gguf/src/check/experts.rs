@@ -1,7 +1,7 @@
 //! Mixtures of experts.
 
 use super::{Model, PerLayer};
-use crate::check::architectures::{NEEDS_EXPERTS, NEEDS_GATING, ONE_EXPERT_IS_NONE};
+use crate::check::architectures::{DEFAULT_GATING, NEEDS_EXPERTS, NEEDS_GATING, ONE_EXPERT_IS_NONE};
 use crate::read::ReadError;
 
 pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
@@ -24,12 +24,27 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
         return Err(model.wrong(&used_key, found, format!("1 to {count}, the value of {count_key}")));
     }
     groups(model, count)?;
-    if count > 0 && model.is_one_of(NEEDS_GATING) && model.number("expert_gating_func").unwrap_or(0) == 0 {
-        let allowed = "1 (softmax), 2 (sigmoid), 3 (softmax of the chosen) or 4 (square root of softplus)";
-        return Err(model.wrong(&model.key("expert_gating_func"), "0 or missing", allowed));
+    if count > 0 {
+        gating(model)?;
     }
     match used {
         Some(used) if count > 0 => routed_layers(model, &used),
+        _ => Ok(()),
+    }
+}
+
+/// Checks the function that turns a router's outputs into weights.
+fn gating(model: &Model<'_>) -> Result<(), ReadError> {
+    const ALLOWED: &str =
+        "1 (softmax), 2 (sigmoid), 3 (softmax of the chosen) or 4 (square root of softplus)";
+    let found = model.number("expert_gating_func").unwrap_or(0);
+    let needed = model.is_one_of(NEEDS_GATING);
+    match found {
+        1..=4 => Ok(()),
+        0 if needed => Err(model.wrong(&model.key("expert_gating_func"), "0 or missing", ALLOWED)),
+        found if found != 0 && (needed || model.is_one_of(DEFAULT_GATING)) => {
+            Err(model.wrong(&model.key("expert_gating_func"), found, ALLOWED))
+        }
         _ => Ok(()),
     }
 }

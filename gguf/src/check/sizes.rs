@@ -14,7 +14,7 @@ const HEADS: i128 = 1 << 16;
 /// Hyperparameters, alone or in a list for each layer, with the smallest and the largest value.
 const RANGES: &[(&str, i128, i128)] = &[
     ("block_count", 1, MOST_LAYERS),
-    ("context_length", 1, INT),
+    ("context_length", 0, INT),
     ("embedding_length", 1, WIDTH),
     ("embedding_length_out", 0, WIDTH),
     ("feed_forward_length", 0, INNER),
@@ -23,7 +23,6 @@ const RANGES: &[(&str, i128, i128)] = &[
     // `LLAMA_MAX_EXPERTS`.
     ("expert_count", 0, 1024),
     ("expert_used_count", 0, 1024),
-    ("expert_gating_func", 0, 4),
     ("leading_dense_block_count", 0, MOST_LAYERS),
     ("attention.head_count", 0, HEADS),
     ("attention.head_count_kv", 0, HEADS),
@@ -31,7 +30,7 @@ const RANGES: &[(&str, i128, i128)] = &[
     ("attention.key_length_swa", 1, HEADS),
     ("attention.value_length", 1, HEADS),
     ("attention.value_length_swa", 1, HEADS),
-    ("attention.sliding_window", 0, INT),
+    ("attention.sliding_window", 0, u32::MAX as i128),
     ("rope.dimension_count", 0, HEADS),
     ("rope.dimension_count_swa", 0, HEADS),
     ("rope.scaling.original_context_length", 0, INT),

@@ -120,6 +120,16 @@ impl Edit {
         self.keys.retain(|(name, ..)| name != key);
     }
 
+    /// Makes it a file of another architecture, with the same values and tensors.
+    pub fn become_architecture(&mut self, from: &str, to: &str) {
+        for (key, ..) in &mut self.keys {
+            if let Some(name) = key.strip_prefix(from).filter(|name| name.starts_with('.')) {
+                *key = format!("{to}{name}");
+            }
+        }
+        self.put("general.architecture", Put::Text(to.into()));
+    }
+
     /// The texts under `key`.
     pub fn texts(&self, key: &str) -> Vec<Vec<u8>> {
         let (_, _, bytes) = self.keys.iter().find(|(name, ..)| name == key).expect("the key");
