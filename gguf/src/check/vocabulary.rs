@@ -93,6 +93,9 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
     if matches!(tokenizer, "llama" | "t5" | "plamo2") {
         check_scores(model)?;
     }
+    if tokenizer == "bert" {
+        check_no_bytes(model)?;
+    }
     check_added(model, tokenizer, *len)
 }
 
@@ -166,6 +169,21 @@ fn check_scores(model: &Model<'_>) -> Result<(), ReadError> {
     let scores = model.first.floats(SCORES)?.unwrap_or_default();
     match scores.iter().position(|score| score.is_nan()) {
         Some(token) => Err(model.wrong(SCORES, format!("NaN for token {token}"), "a number for every token")),
+        None => Ok(()),
+    }
+}
+
+/// Checks that no token stands for a byte: llama.cpp knows none in a vocabulary of word pieces, and aborts.
+fn check_no_bytes(model: &Model<'_>) -> Result<(), ReadError> {
+    const TYPES: &str = "tokenizer.ggml.token_type";
+    // `LLAMA_TOKEN_TYPE_BYTE`.
+    const BYTE: i128 = 6;
+    let Some(Value::Array { of: ValueType::I32, .. }) = model.first.get(TYPES) else { return Ok(()) };
+    let types = model.first.integers(TYPES)?.unwrap_or_default();
+    match types.iter().position(|kind| *kind == BYTE) {
+        Some(token) => {
+            Err(model.wrong(TYPES, format!("6 (a byte) for token {token}"), "another type for word pieces"))
+        }
         None => Ok(()),
     }
 }

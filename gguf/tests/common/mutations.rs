@@ -193,6 +193,15 @@ fn tokens(all: &mut List) {
             },
         );
     }
+    all.add(
+        Preset::Tiny,
+        "word pieces that are bytes",
+        &["tokenizer.ggml.token_type", "for token 0"],
+        |edit| {
+            edit.put("tokenizer.ggml.model", Put::Text("bert".into()));
+            edit.put("tokenizer.ggml.token_type", Put::I32s(vec![6; 2048]));
+        },
+    );
     all.add(Preset::Tiny, "a first token outside", &["is 999999", "one of the 2048 tokens"], |edit| {
         edit.put("tokenizer.ggml.pre", Put::Text("glm4".into()));
         edit.put("tokenizer.ggml.add_bos_token", Put::Bool(true));
