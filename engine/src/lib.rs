@@ -65,6 +65,7 @@ pub mod bench;
 pub mod cache;
 #[doc(hidden)]
 pub mod chat;
+mod child_process;
 #[doc(hidden)]
 pub mod cli;
 pub mod error;
@@ -129,6 +130,8 @@ pub mod split;
 pub mod stream_utf8;
 #[doc(hidden)]
 pub mod threads;
+#[doc(hidden)]
+pub mod trial;
 #[doc(hidden)]
 pub mod tune;
 #[doc(hidden)]

@@ -1,1 +1,3 @@
 //! Damaged and malicious model files.
+
+mod fuzz;
