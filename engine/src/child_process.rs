@@ -1,19 +1,22 @@
 //! Children of this program that answer line by line: what they say, and how they die.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 
 /// Longest line: an answer is short, and a child that a file has broken may say anything.
 const LONGEST: u64 = 1 << 20;
 
 /// The lines of `stream`, as they come. A line that is longer than a mebibyte ends them.
-pub(crate) fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
+///
+/// # Errors
+/// If no thread can be started.
+pub(crate) fn lines(stream: impl Read + Send + 'static) -> io::Result<Receiver<String>> {
     let (sender, receiver) = channel();
-    std::thread::spawn(move || {
+    Builder::new().spawn(move || {
         let mut stream = BufReader::new(stream);
         loop {
             let mut line = String::new();
@@ -25,8 +28,8 @@ pub(crate) fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
                 return;
             }
         }
-    });
-    receiver
+    })?;
+    Ok(receiver)
 }
 
 /// The last lines that a child said on its stderr.
@@ -37,10 +40,13 @@ pub(crate) struct LastWords {
 
 impl LastWords {
     /// Listens to `stream` and keeps its last `most` lines.
-    pub(crate) fn listen(stream: impl Read + Send + 'static, most: usize) -> Self {
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub(crate) fn listen(stream: impl Read + Send + 'static, most: usize) -> io::Result<Self> {
         let lines = Arc::new(Mutex::new(VecDeque::new()));
         let last = Arc::clone(&lines);
-        let listener = std::thread::spawn(move || {
+        let listener = Builder::new().spawn(move || {
             let mut stream = BufReader::new(stream);
             let mut line = Vec::new();
             while matches!((&mut stream).take(LONGEST).read_until(b'\n', &mut line), Ok(1..)) {
@@ -54,8 +60,8 @@ impl LastWords {
                     last.pop_front();
                 }
             }
-        });
-        LastWords { lines, listener }
+        })?;
+        Ok(LastWords { lines, listener })
     }
 
     /// True if the child closed its stderr: there will be no more lines.

@@ -1,3 +1,4 @@
 //! Damaged and malicious model files.
 
 mod fuzz;
+mod trial;

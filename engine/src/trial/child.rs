@@ -69,12 +69,20 @@ impl Child {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
-        match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let listening = || match (stdin, stdout, stderr) {
             (Some(stdin), Some(stdout), Some(stderr)) => {
-                let last_words = LastWords::listen(stderr, LAST_WORDS);
-                Ok(Self { child, stdin, answers: lines(stdout), last_words })
+                Ok((stdin, lines(stdout)?, LastWords::listen(stderr, LAST_WORDS)?))
             }
             _ => Err(io::Error::other("no pipes")),
+        };
+        match listening() {
+            Ok((stdin, answers, last_words)) => Ok(Self { child, stdin, answers, last_words }),
+            Err(why) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(why)
+            }
         }
     }
 

@@ -40,7 +40,7 @@ const SMALL: u64 = 256 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 const SLOWEST_READ: u64 = 10 << 20;
 
-/// What happens to a load if no child can be started.
+/// What happens to a load if no child can be started, or if one ended for want of memory or time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
     /// The load goes on, after one warning: if it ends the process, nobody else is concerned.
@@ -131,20 +131,23 @@ fn of(
     let patience = PATIENCE + Duration::from_secs(size / SLOWEST_READ);
     let mut child = match Child::start(program) {
         Ok(child) => child,
-        Err(why) => return without(&path, program, &why, fallback),
+        Err(why) => {
+            return without(&path, format!("could not be started ({}: {why})", program.display()), fallback);
+        }
     };
     let answer = match child.ask(&request, patience) {
         Ok(answer) => answer,
         Err(End::Interrupted) => return Err(Error::Interrupted),
         Err(End::Died { how, is_final: true }) => Answer::Died { how },
-        Err(End::Died { how, is_final: false }) => {
-            return Err(Error::Trial { path, how, is_known: false, may_pass: true });
-        }
+        Err(End::Died { how, is_final: false }) => return without(&path, how, fallback),
     };
     tracing::debug!(model = %path.display(), ?answer, "tried");
     // What was tried must be what was seen, and what will be loaded.
     if key() != before {
         return Err(Error::Changed { path });
+    }
+    if !answer.is_final() && fallback == Fallback::Warn {
+        return Ok(());
     }
     if let Some(key) = before.filter(|_| answer.is_final()) {
         verdicts::keep(&key, &answer);
@@ -169,24 +172,61 @@ fn judge(path: &Path, request: &Request, answer: Answer, is_known: bool) -> Resu
     }
 }
 
-/// No child could be started, because of `why`.
-fn without(path: &Path, program: &Path, why: &std::io::Error, fallback: Fallback) -> Result<()> {
+/// There is no verdict, since the trial of `path` ended as `how` tells, for no fault of the file. The load itself says what is
+/// wrong, if anything is, and in a command its end concerns nobody else.
+fn without(path: &Path, how: String, fallback: Fallback) -> Result<()> {
     static WARNED: AtomicBool = AtomicBool::new(false);
-    let name = program.display();
     match fallback {
-        Fallback::Refuse => Err(Error::Trial {
-            path: path.to_path_buf(),
-            how: format!("could not be started ({name}: {why})"),
-            is_known: false,
-            may_pass: true,
-        }),
-        Fallback::Warn if WARNED.swap(true, Ordering::Relaxed) => Ok(()),
+        Fallback::Refuse => {
+            Err(Error::Trial { path: path.to_path_buf(), how, is_known: false, may_pass: true })
+        }
         Fallback::Warn => {
-            let path = path.display();
-            crate::log::warn(&format!(
-                "{path} is loaded without a trial: no child process could be started ({name}: {why})"
-            ));
+            if !WARNED.swap(true, Ordering::Relaxed) {
+                let path = path.display();
+                crate::log::warn(&format!("{path} is loaded without a verdict: its trial load {how}"));
+            }
             Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_child_a_server_refuses_and_a_command_goes_on() {
+        let how = "could not be started (anneal: out of memory)";
+        let without = |fallback| without(Path::new("m.gguf"), how.to_string(), fallback);
+        let refused = without(Fallback::Refuse).expect_err("refused").to_string();
+        assert_eq!(
+            refused,
+            "cannot load m.gguf: its trial load could not be started (anneal: out of memory)"
+        );
+        assert!(without(Fallback::Warn).is_ok() && without(Fallback::Warn).is_ok());
+    }
+
+    #[test]
+    fn a_verdict_is_the_error_that_the_load_would_have_had() {
+        let adapter = crate::variant::Adapter { path: "lora.gguf".into(), scale: 1.0 };
+        let mut request = Request::new(vec!["m.gguf".into()]);
+        request.adapters.push((&adapter).into());
+        let judge =
+            |answer| judge(Path::new("m.gguf"), &request, answer, true).map_err(|why| why.to_string());
+        let refused = |stage| Answer::Refused { stage, why: "wrong".to_string() };
+        let known = "(found at an earlier load)";
+        let cases = [
+            (Answer::Ran, Ok(())),
+            (refused(Stage::Load), Err("cannot load m.gguf: wrong".to_string())),
+            (refused(Stage::Adapter(0)), Err("cannot use the adapter lora.gguf: wrong".to_string())),
+            (refused(Stage::Run), Err(format!("cannot load m.gguf: its trial load failed: wrong {known}"))),
+            (
+                Answer::Died { how: "crashed".to_string() },
+                Err(format!("cannot load m.gguf: its trial load crashed {known}")),
+            ),
+        ];
+        for (answer, expected) in cases {
+            assert_eq!(judge(answer.clone()), expected, "{answer:?}");
         }
     }
 }

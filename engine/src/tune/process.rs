@@ -270,8 +270,16 @@ impl Worker {
             let _ = child.wait();
             return Err(failed("no pipes".to_string()));
         };
-        let last_words = LastWords::listen(stderr, LAST_WORDS);
-        Ok(Self { loaded, takes, child, stdin, answers: lines(stdout), last_words })
+        let listening = || Ok((lines(stdout)?, LastWords::listen(stderr, LAST_WORDS)?));
+        match listening() {
+            Ok((answers, last_words)) => Ok(Self { loaded, takes, child, stdin, answers, last_words }),
+            Err(why) => {
+                let why: std::io::Error = why;
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(failed(format!("no thread listens to it: {why}")))
+            }
+        }
     }
 
     /// Asks and waits. After an error nothing more can be asked.

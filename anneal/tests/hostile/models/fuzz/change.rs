@@ -341,7 +341,9 @@ pub fn change(form: &mut Form, patches: &mut Patches, random: &mut Xoshiro) -> S
             format!("the number of {} is {by} more", if of_keys { "keys" } else { "tensors" })
         }
         _ => {
-            let flip = (random.below(1 << 30), 1 << random.below(8));
+            // Half of them where the counts and the first keys are.
+            let place = if random.below(2) == 0 { random.below(400) } else { random.below(1 << 30) };
+            let flip = (place, 1 << random.below(8));
             form.flips.push(flip);
             format!("byte {} of the header ^ {}", flip.0, flip.1)
         }
