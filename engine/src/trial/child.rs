@@ -172,7 +172,7 @@ mod tests {
     fn end_of(script: &str) -> End {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let program = folder.path().join("program");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("a script");
+        std::fs::write(&program, format!("#!/bin/sh\nread request\n{script}\n")).expect("a script");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         std::fs::set_permissions(&program, mode).expect("a program");
         let mut child = Child::start(&program).expect("it starts");
