@@ -55,32 +55,6 @@ fn files_that_are_no_models() {
 }
 
 #[test]
-fn a_corrupt_model_is_an_error_and_never_a_crash() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let whole = fs::read(tiny()).expect("the tiny model");
-    let path = folder.path().join("corrupt.gguf");
-    // Every byte that follows is in the header: counts, key lengths, types, array lengths.
-    for at in (4..400).step_by(9) {
-        let mut bytes = whole.clone();
-        bytes[at] ^= 0xff;
-        fs::write(&path, bytes).expect("a file");
-        let (code, _, stderr) = parts(&anneal([
-            OsStr::new("run"),
-            OsStr::new("-n"),
-            OsStr::new("1"),
-            OsStr::new("-p"),
-            OsStr::new("a"),
-            OsStr::new("-m"),
-            path.as_os_str(),
-        ]));
-        // A changed byte in a value may well leave a model that runs.
-        assert!(matches!(code, Some(0 | 1)), "byte {at}: {code:?} {stderr}");
-        assert!(code == Some(0) || stderr.contains("error: "), "byte {at}: {stderr}");
-        assert!(!stderr.contains("panicked") && !stderr.contains("ptrace"), "byte {at}: {stderr}");
-    }
-}
-
-#[test]
 fn a_model_larger_than_memory_is_refused_before_it_is_read() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("huge.gguf");

@@ -35,6 +35,7 @@ fn too_little_address_space_is_told_whatever_runs_out_of_it() {
     let limited = |kilobytes: u32, arguments: &[&str]| {
         let script = format!("ulimit -v {kilobytes}; exec \"$0\" \"$@\"");
         let mut command = Command::new("sh");
+        command.env("ANNEAL_STATE_DIR", tiny().with_file_name("state"));
         parts(&command.args(["-c", &script, ANNEAL]).args(arguments).output().expect("a shell"))
     };
     // As much as it takes to start: how much that is depends on the build.

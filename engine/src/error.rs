@@ -73,6 +73,19 @@ pub enum Error {
         why: String,
     },
 
+    /// The process that was to try a file before it is loaded did not come to an end in order: see [`crate::trial`].
+    #[error("cannot load {}: its trial load {how}{}", path.display(), known_before(*is_known))]
+    Trial {
+        /// The model.
+        path: PathBuf,
+        /// How the trial ended, with llama.cpp's last words.
+        how: String,
+        /// True if this was found out before, and the verdict was kept.
+        is_known: bool,
+        /// True if the file may not be the reason: memory or time was short.
+        may_pass: bool,
+    },
+
     /// The model does not fit.
     #[error(
         "{} needs {needed} of memory for its {what}, and this process can have {available}: {mend}",
@@ -404,6 +417,26 @@ pub enum Error {
 
 /// Shorthand.
 pub type Result<T> = std::result::Result<T, Error>;
+
+fn known_before(is_known: bool) -> &'static str {
+    if is_known { " (found at an earlier load)" } else { "" }
+}
+
+impl Error {
+    /// What to do, if that is not a part of the message.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Error::Trial { may_pass: false, .. } => Some(
+                "the file is damaged or malicious, or this build cannot run it: get it again from a source that you \
+                 trust, or try another build; to have the same file tried again, `touch` it",
+            ),
+            Error::Trial { may_pass: true, .. } => {
+                Some("the file itself may be good: try again when more memory and processes are free")
+            }
+            _ => None,
+        }
+    }
+}
 
 /// What to do where llama.cpp's reason `why` is a lack of memory; nothing where it is another.
 fn memory_advice(why: &str) -> &'static str {

@@ -59,6 +59,7 @@ pub use system::{
     huge_pages, interrupt, interrupted, llama_version, set_blas_threads, start, switch_cuda, system_info,
     turn_off_tiled,
 };
+pub(crate) use system::{close_inherited, fail_assertion};
 pub(crate) use taken::Taken;
 pub use threadpool::Threadpool;
 

@@ -40,7 +40,8 @@
 //!
 //! No panic leaves a function of this crate, and no C++ exception llama.cpp; both become an [`Error`]. llama.cpp can still
 //! end the process by an assertion: its message goes to standard error, and the exit code is 1. What may lead there (a
-//! damaged file, numbers that are no tokens, more tokens than fit) is refused before llama.cpp sees it. A worker
+//! damaged file, numbers that are no tokens, more tokens than fit) is refused before llama.cpp sees it, and with
+//! [`Options::trial_program`] a child process loads each unknown model first. A worker
 //! ([`Options::workers`]) that is lost while it computes ends the process in the same way. Loading the first
 //! model installs handlers for that, and for SIGBUS (a mapped file that became shorter); nothing else of the process is
 //! touched: no other signal, no output, no exit.
@@ -65,6 +66,7 @@ pub mod bench;
 pub mod cache;
 #[doc(hidden)]
 pub mod chat;
+mod child_process;
 #[doc(hidden)]
 pub mod cli;
 pub mod error;
@@ -129,6 +131,8 @@ pub mod split;
 pub mod stream_utf8;
 #[doc(hidden)]
 pub mod threads;
+#[doc(hidden)]
+pub mod trial;
 #[doc(hidden)]
 pub mod tune;
 #[doc(hidden)]

@@ -22,7 +22,8 @@ use crate::variant::Variant;
 
 /// Loads the model at `path`.
 ///
-/// The file is read and checked first: llama.cpp's own parser ends some damaged files with an assertion. A
+/// The file is read and checked first: llama.cpp's own parser ends some damaged files with an assertion. A file that passes
+/// and is not known is then loaded by a child process: see [`crate::trial`]. A
 /// model larger than the memory is refused unless it is mapped and not repacked, so that the kernel can drop
 /// its pages: the alternative is the out-of-memory killer.
 ///
@@ -33,10 +34,25 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
     open_for(path, settings, live, Seats::default())
 }
 
-/// The same for other contexts than one of one sequence, which is what layers are given room beside.
-pub(crate) fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Seats) -> Result<Arc<Model>> {
+/// Reads and checks the header of the model at `path`, and those of its other parts: everything that refuses a file before
+/// llama.cpp sees it, in this process or in another.
+pub fn read_files(path: &Path) -> Result<(GgufFile, Vec<GgufFile>)> {
     let file = GgufFile::open(path)?;
     let others = file.other_parts()?;
+    Ok((file, others))
+}
+
+/// Reads and checks the header of the model at `path`, and tries the model if it is not known: what [`open`] does before it
+/// lets llama.cpp load it.
+pub(crate) fn check_file(path: &Path, settings: &Settings) -> Result<()> {
+    let (file, others) = read_files(path)?;
+    let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
+    crate::trial::of_load(&parts, settings)
+}
+
+/// The same for other contexts than one of one sequence, which is what layers are given room beside.
+pub(crate) fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Seats) -> Result<Arc<Model>> {
+    let (file, others) = read_files(path)?;
     if !settings.tiled.value && settings.tiled.source != Source::Environment {
         ffi::turn_off_tiled();
     }
@@ -51,6 +67,11 @@ pub(crate) fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Sea
     gpu::require_device(path, settings, live)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
     gpu::warn_of_cublas(&parts, &placed, settings, live);
+    // To plan for devices is to let llama.cpp read the header.
+    let plans = !placed.takers.is_empty();
+    if plans {
+        crate::trial::of_load(&parts, settings)?;
+    }
     let plan = plan(&parts, path, settings, live, &placed, seats);
     let (placed, options) = match &plan {
         Some(plan) => {
@@ -78,6 +99,10 @@ pub(crate) fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Sea
                    --load-mode mmap --no-repack"
                 .to_string(),
         });
+    }
+    if !plans {
+        // After what is cheap to refuse.
+        crate::trial::of_load(&parts, settings)?;
     }
     let loaded = Model::load_as(path, &options, &settings.variant);
     let model = loaded.map_err(|error| match error {

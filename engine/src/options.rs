@@ -9,7 +9,7 @@ use crate::offload::Offload;
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident, $what:literal, $default:ident: $($(#[$vdoc:meta])* $variant:ident = $text:literal,)*) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
         pub enum $name { $($(#[$vdoc])* $variant,)* }
 
         impl $name {

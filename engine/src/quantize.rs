@@ -65,6 +65,11 @@ pub struct Type {
 }
 
 impl Type {
+    /// The one that leaves every tensor as it is.
+    pub(crate) fn copy() -> Self {
+        Type { name: "COPY", ftype: 0 }
+    }
+
     /// Its name.
     pub fn name(self) -> &'static str {
         self.name
@@ -141,6 +146,7 @@ impl Options {
 /// When `input` is no model, is quantised already, or needs an importance matrix that is not there or does not fit.
 pub fn plan(input: &Path, options: &Options) -> Result<Plan> {
     let parts = parts(input)?;
+    crate::trial::of_quantising(&parts)?;
     // llama.cpp looks at the output's name only when it writes.
     let said = ffi::quantize_plan(input, Path::new("none"), options).map_err(|error| match error {
         Error::Quantize { why, .. } => wrong_override(input, options)

@@ -11,7 +11,7 @@ use crate::options::RopeScaling;
 use crate::settings::{Settings, Source};
 
 /// What is asked for of RoPE; `None` where it is the model's own.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Rope {
     /// How positions are scaled.
     pub scaling: Option<RopeScaling>,

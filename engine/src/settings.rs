@@ -10,6 +10,7 @@ mod threads;
 mod tuned;
 
 use std::fmt;
+use std::path::PathBuf;
 
 use build_info::{Bytes, Defaults, Policy};
 use serde::Serialize;
@@ -149,6 +150,7 @@ pub struct Requested {
     pub seed: Option<u32>,
     pub device_sampling: Option<DeviceSampling>,
     pub variant: Variant,
+    pub trial_program: Option<PathBuf>,
 }
 
 /// Everything resolved.
@@ -242,6 +244,9 @@ pub struct Settings {
     pub device_sampling: Setting<DeviceSampling>,
     /// How the model differs from its file.
     pub variant: Variant,
+    /// An `anneal` that tries a model in a process of its own before it is loaded here: see [`crate::trial`]. The program
+    /// itself needs none.
+    pub trial_program: Option<PathBuf>,
     /// What bounded the threads, in words.
     pub bound_by: String,
 }
@@ -354,6 +359,7 @@ impl Settings {
             seed: Setting::or_default(requested.seed.map(Some), None),
             device_sampling: Setting::or_default(requested.device_sampling, DeviceSampling::default()),
             variant: requested.variant.clone(),
+            trial_program: requested.trial_program.clone(),
             bound_by: threads.bound_by,
         })
     }

@@ -116,8 +116,7 @@ pub fn loading(
     load: &dyn Fn() -> Result<Arc<Model>>,
 ) -> Result<(u64, Samples)> {
     let times = if part == Part::Gguf { READS } else { 1 };
-    // llama.cpp's own parser ends some damaged files with an assertion.
-    drop(GgufFile::open(path)?);
+    crate::model::check_file(path, settings)?;
     let samples = sampled(repeat, || {
         for _ in 0..times {
             match part {

@@ -5,7 +5,7 @@
 
 mod entry;
 mod key;
-mod place;
+pub(crate) mod place;
 mod program;
 mod prompt;
 mod store;

@@ -15,6 +15,8 @@ use build_info::words;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::trial;
+
 /// Runs GGUF models with the llama.cpp that was built for this machine.
 #[derive(Parser)]
 #[command(name = "anneal", version, max_term_width = 100)]
@@ -76,11 +78,19 @@ pub fn main(required: fn() -> Vec<&'static str>) -> ExitCode {
 }
 
 fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
+    // Before the command line is read: a trial's child is started often, and takes no options.
+    if std::env::args_os().nth(1).is_some_and(|command| command == trial::COMMAND) {
+        return trial::worker::serve();
+    }
     let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => return say_usage(&error),
     };
     interrupt::survive_too_large_files();
+    trial::use_this_program(match &cli.command {
+        Command::Serve(_) | Command::Mcp(_) => trial::Fallback::Refuse,
+        _ => trial::Fallback::Warn,
+    });
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),
         Command::Chat(args) => commands::chat::run(&args),
@@ -108,6 +118,9 @@ fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
             let said = words::chain(error.as_ref());
             for (text, before) in said.iter().zip(iter::once("error:").chain(iter::repeat("  caused by:"))) {
                 let _ = writeln!(stderr, "{before} {}", words::printable(text));
+            }
+            if let Some(hint) = error.downcast_ref::<crate::Error>().and_then(crate::Error::hint) {
+                let _ = writeln!(stderr, "hint: {hint}");
             }
             match error.downcast_ref::<crate::Error>() {
                 Some(crate::Error::Usage(_) | crate::Error::Grammar { .. }) => ExitCode::from(USAGE),

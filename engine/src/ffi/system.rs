@@ -40,6 +40,21 @@ pub fn exit_now(code: i32) -> ! {
     std::process::abort()
 }
 
+/// Closes every file that this process inherited beside its standard streams. For a process at its start: nothing may have
+/// opened a file yet.
+pub(crate) fn close_inherited() {
+    // SAFETY: closes descriptors that nothing in this process owns. A kernel before 5.9 does not know the call and leaves
+    // them open.
+    unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
+}
+
+/// Fails as an assertion of ggml does. For tests of what becomes of a process then.
+pub(crate) fn fail_assertion() -> ! {
+    // SAFETY: texts that end with a zero, and no values.
+    unsafe { sys::ggml_abort(c"llama.cpp/src/test.cpp".as_ptr(), 1, c"GGML_ASSERT(false) failed".as_ptr()) };
+    std::process::abort()
+}
+
 /// Version of the linked llama.cpp.
 pub fn llama_version() -> String {
     // SAFETY: takes nothing, returns a string literal.

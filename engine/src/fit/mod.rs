@@ -251,9 +251,9 @@ fn context(model: &Arc<Model>, settings: &Settings, seats: Seats) -> Result<Cont
 /// Those of reading the file and of what is asked for of devices, and where llama.cpp refuses the model.
 pub fn estimate(path: &Path, settings: &Settings, live: &Live) -> Result<Estimate> {
     let placed = crate::offload::place_for(settings)?;
-    let file = GgufFile::open(path)?;
-    let others = file.other_parts()?;
+    let (file, others) = model::read_files(path)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
+    crate::trial::of_load(&parts, settings)?;
     let subject = Subject::new(&parts, path, settings, live, &placed, Seats::default())?;
     let plan = subject.plan()?;
     let needs = match &plan {

@@ -3,14 +3,11 @@
 //! One process for each way to load the model, as many at once as fit into memory. A process that dies, hangs or
 //! answers nonsense is an error of its candidate, and the next request starts another.
 
-use std::collections::VecDeque;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use build_info::tuning::{Chosen, CpuKey, ModelShape};
@@ -21,6 +18,7 @@ use super::check::{Comparison, Rounding, compare};
 use super::space::{changes_numerics, memory};
 use super::worker::{Answer, Request, lead};
 use super::{DEEPEST, Event, Failure, Measured, Runner, Work};
+use crate::child_process::{LastWords, death, lines};
 use crate::ffi;
 
 /// Lines of its stderr that a dead process leaves behind.
@@ -61,8 +59,7 @@ struct Worker {
     /// Closed by dropping it.
     stdin: ChildStdin,
     answers: Receiver<String>,
-    last_words: Arc<Mutex<VecDeque<String>>>,
-    listener: JoinHandle<()>,
+    last_words: LastWords,
 }
 
 impl Drop for Worker {
@@ -275,9 +272,16 @@ impl Worker {
             let _ = child.wait();
             return Err(failed("no pipes".to_string()));
         };
-        let last_words = Arc::new(Mutex::new(VecDeque::new()));
-        let listener = listen_to_the_last(stderr, Arc::clone(&last_words));
-        Ok(Self { loaded, takes, child, stdin, answers: lines(stdout), last_words, listener })
+        let listening = || Ok((lines(stdout)?, LastWords::listen(stderr, LAST_WORDS)?));
+        match listening() {
+            Ok((answers, last_words)) => Ok(Self { loaded, takes, child, stdin, answers, last_words }),
+            Err(why) => {
+                let why: std::io::Error = why;
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(failed(format!("no thread listens to it: {why}")))
+            }
+        }
     }
 
     /// Asks and waits. After an error nothing more can be asked.
@@ -319,64 +323,16 @@ impl Worker {
             }
         };
         // What it said last may still be on its way; a grandchild could hold the pipe open for ever.
-        while !self.listener.is_finished() && began.elapsed() < Duration::from_secs(2) {
+        while !self.last_words.is_over() && began.elapsed() < Duration::from_secs(2) {
             std::thread::sleep(GLANCE / 10);
         }
-        let how = status.map_or("it closed its output".to_string(), death);
-        let words = self.last_words.lock().map(|words| words.iter().cloned().collect::<Vec<_>>());
-        let words = words.unwrap_or_default();
+        let how = status.map_or("it closed its output".to_string(), |status| format!("it {}", death(status)));
+        let words = self.last_words.lines();
         Failure::Failed(match words.is_empty() {
             true => how,
             false => format!("{how}; it said: {}", words.join(" | ")),
         })
     }
-}
-
-fn death(status: ExitStatus) -> String {
-    use std::os::unix::process::ExitStatusExt;
-    match (status.signal(), status.code()) {
-        (Some(9), _) => {
-            "it was killed (signal 9): by the kernel for want of memory, if nobody else did".to_string()
-        }
-        (Some(4), _) => "it died of an illegal instruction (signal 4)".to_string(),
-        (Some(signal), _) => format!("it crashed (signal {signal})"),
-        (None, Some(code)) => format!("it ended with exit code {code}"),
-        (None, None) => "it ended".to_string(),
-    }
-}
-
-/// The lines of `stream`, as they come.
-fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
-    let (sender, receiver) = channel();
-    std::thread::spawn(move || {
-        // An answer is short; whoever sends more than this sends no answer.
-        let mut stream = BufReader::new(stream.take(1 << 30));
-        let mut line = String::new();
-        while matches!(stream.read_line(&mut line), Ok(1..)) {
-            if sender.send(std::mem::take(&mut line).trim_end().to_string()).is_err() {
-                return;
-            }
-        }
-    });
-    receiver
-}
-
-fn listen_to_the_last(
-    stream: impl Read + Send + 'static,
-    last: Arc<Mutex<VecDeque<String>>>,
-) -> JoinHandle<()> {
-    std::thread::spawn(move || {
-        for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line).trim().chars().take(300).collect::<String>();
-            let Ok(mut last) = last.lock() else { return };
-            if !line.is_empty() {
-                last.push_back(line);
-            }
-            if last.len() > LAST_WORDS {
-                last.pop_front();
-            }
-        }
-    })
 }
 
 impl Runner for Processes<'_> {

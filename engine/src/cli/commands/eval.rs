@@ -208,7 +208,7 @@ impl Work<'_> {
         let (other, text) = self.open(reference)?;
         // Before the long part: of the model only the vocabulary.
         let vocabulary = crate::options::ModelOptions { vocab_only: true, ..self.settings.model_options() };
-        drop(gguf::GgufFile::open(&self.args.model).map_err(crate::Error::from)?);
+        model::check_file(&self.args.model, self.settings)?;
         eval::same_vocabulary(&*Model::load(&self.args.model, &vocabulary)?, &other)?;
         let mut bar = self.bar("evaluate the reference");
         let mut show = |done, all| bar.show(done, all);

@@ -1,0 +1,220 @@
+//! The parent's side: starts a child, asks it, and finds out how it died.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use super::COMMAND;
+use super::request::{Answer, Request};
+use crate::child_process::{LastWords, death, lines};
+use crate::ffi;
+
+/// Lines of its stderr that are looked at when it has died.
+const LAST_WORDS: usize = 12;
+/// How often it is looked whether the user wants this process to end.
+const GLANCE: Duration = Duration::from_millis(20);
+/// How long a child that closed its output may take to end.
+const ENDING: Duration = Duration::from_secs(2);
+
+/// How llama.cpp's abort is told on stderr: see `give_up` of the shim.
+const CAUSE: &str = "caused by: ";
+/// What it says if memory or threads were short.
+const OF_MEMORY: &str = "it could not have the memory or the threads";
+/// What is said of a mapped file that became shorter.
+const OF_FILE: &str = "a part of the mapped model file cannot be read";
+
+/// A process that makes trials, one after the other, until one ends it. It is killed when this is dropped.
+pub struct Child {
+    child: std::process::Child,
+    /// Closed by dropping it.
+    stdin: ChildStdin,
+    answers: Receiver<String>,
+    last_words: LastWords,
+}
+
+/// Why a child gave no answer. It can be asked nothing more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It ended, or had to be ended.
+    Died {
+        /// How, in words that follow "its trial load".
+        how: String,
+        /// True if the file is the reason, as far as can be told: neither a lack of memory nor of time.
+        is_final: bool,
+    },
+    /// This process was told to end.
+    Interrupted,
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Child {
+    /// Starts `program`, an `anneal`.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn start(program: &Path) -> io::Result<Self> {
+        let mut child = Command::new(program)
+            .arg(COMMAND)
+            // No GPU: its memory may be taken, and a fault there would reach others.
+            .env("CUDA_VISIBLE_DEVICES", "")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let listening = || match (stdin, stdout, stderr) {
+            (Some(stdin), Some(stdout), Some(stderr)) => {
+                Ok((stdin, lines(stdout)?, LastWords::listen(stderr, LAST_WORDS)?))
+            }
+            _ => Err(io::Error::other("no pipes")),
+        };
+        match listening() {
+            Ok((stdin, answers, last_words)) => Ok(Self { child, stdin, answers, last_words }),
+            Err(why) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(why)
+            }
+        }
+    }
+
+    /// Asks for one trial and waits for its end, for `patience` at most.
+    ///
+    /// # Errors
+    /// If there is no answer. Then the child is dead, or of no use.
+    pub fn ask(&mut self, request: &Request, patience: Duration) -> Result<Answer, End> {
+        let begun = Instant::now();
+        let line = serde_json::to_string(request)
+            .map_err(|why| End::Died { how: format!("cannot be asked for: {why}"), is_final: false })?;
+        if writeln!(self.stdin, "{line}").and_then(|()| self.stdin.flush()).is_err() {
+            return Err(self.end());
+        }
+        loop {
+            match self.answers.recv_timeout(GLANCE) {
+                Ok(line) => {
+                    return serde_json::from_str(&line).map_err(|why| End::Died {
+                        how: format!("answered nonsense: {why}"),
+                        is_final: false,
+                    });
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(self.end()),
+                Err(RecvTimeoutError::Timeout) if ffi::interrupted() => return Err(End::Interrupted),
+                Err(RecvTimeoutError::Timeout) if begun.elapsed() > patience => {
+                    let _ = self.child.kill();
+                    let seconds = patience.as_secs();
+                    return Err(End::Died {
+                        how: format!("took longer than {seconds} s and was ended"),
+                        is_final: false,
+                    });
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// How it ended, once it has closed its output.
+    fn end(&mut self) -> End {
+        let begun = Instant::now();
+        let mut status = None;
+        while status.is_none() && begun.elapsed() < ENDING {
+            status = self.child.try_wait().ok().flatten();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        while !self.last_words.is_over() && begun.elapsed() < ENDING {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if ffi::interrupted() {
+            return End::Interrupted;
+        }
+        let said = self.last_words.lines();
+        match status {
+            Some(status) => told(status, &said),
+            None => End::Died { how: "closed its output".to_string(), is_final: false },
+        }
+    }
+}
+
+/// What `status` and the last lines on stderr tell.
+fn told(status: ExitStatus, said: &[String]) -> End {
+    use std::os::unix::process::ExitStatusExt;
+    let all = said.join("\n");
+    if let Some(cause) = said.iter().rev().find_map(|line| line.strip_prefix(CAUSE)) {
+        let lacks_memory = all.contains(OF_MEMORY);
+        let what =
+            if lacks_memory { "ran out of memory or threads" } else { "failed an assertion of llama.cpp" };
+        return End::Died { how: format!("{what}: {cause}"), is_final: !lacks_memory };
+    }
+    if all.contains(OF_FILE) {
+        return End::Died { how: "could not read a part of the file (SIGBUS)".to_string(), is_final: false };
+    }
+    let last = said.last().map_or(String::new(), |last| format!("; its last message: {last}"));
+    // Of memory faults and their like the file is the cause. Other signals come from outside, and those of limits would not
+    // come on a faster machine.
+    let is_fault = matches!(status.signal(), Some(4 | 6 | 7 | 8 | 11));
+    // A panic: see `cli::main`.
+    let is_panic = all.contains("anneal made a mistake");
+    End::Died { how: format!("{}{last}", death(status)), is_final: is_fault || is_panic }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How a child ends that does what the shell script `script` says.
+    fn end_of(script: &str) -> End {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let program = folder.path().join("program");
+        std::fs::write(&program, format!("#!/bin/sh\nread request\n{script}\n")).expect("a script");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        std::fs::set_permissions(&program, mode).expect("a program");
+        let mut child = Child::start(&program).expect("it starts");
+        child.ask(&Request::new(Vec::new()), Duration::from_secs(1)).expect_err("no answer")
+    }
+
+    #[test]
+    fn the_end_of_a_child_is_told_and_kept_only_if_the_file_is_the_reason() {
+        let assertion = "echo 'error: llama.cpp gave up: the model file' >&2\n\
+                         echo '  caused by: llama.cpp/src/x.cpp:7: GGML_ASSERT(a == b) failed' >&2\n\
+                         echo '  Try again' >&2\nexit 1";
+        let memory = "echo 'error: llama.cpp gave up: it could not have the memory or the threads' >&2\n\
+                      echo '  caused by: std::bad_alloc' >&2\nexit 1";
+        let cases = [
+            (
+                assertion,
+                "failed an assertion of llama.cpp: llama.cpp/src/x.cpp:7: GGML_ASSERT(a == b) failed",
+                true,
+            ),
+            (memory, "ran out of memory or threads: std::bad_alloc", false),
+            (
+                "echo 'load_tensors: layer 1' >&2; kill -SEGV $$",
+                "crashed (signal 11); its last message: load_tensors: layer 1",
+                true,
+            ),
+            (
+                "kill -KILL $$",
+                "was killed (signal 9): by the kernel for want of memory, if nobody else did",
+                false,
+            ),
+            ("kill -TERM $$", "crashed (signal 15)", false),
+            ("exit 3", "ended with exit code 3", false),
+            ("echo walked", "answered nonsense: expected value at line 1 column 1", false),
+            ("sleep 60", "took longer than 1 s and was ended", false),
+        ];
+        for (script, how, is_final) in cases {
+            assert_eq!(end_of(script), End::Died { how: how.to_string(), is_final }, "{script}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_an_error() {
+        assert!(Child::start(Path::new("/no/such/program")).is_err());
+    }
+}

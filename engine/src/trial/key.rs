@@ -1,0 +1,128 @@
+//! What tells a trial from every other: the files, what is done with them, and the program that does it.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use build_info::Sha256 as Hex;
+use gguf::GgufFile;
+use sha2::{Digest as _, Sha256};
+
+use super::request::Request;
+use crate::variant::Variant;
+
+/// Most bytes of a header that are digested. The largest real ones, with 262,144 tokens, have some 15 MiB.
+const LONGEST_HEADER: u64 = 256 << 20;
+
+/// Counted up when a trial does more than before.
+const VERSION: u32 = 1;
+
+/// Digest of everything that a verdict depends on; `None` if a file cannot be read.
+///
+/// The weights are too many to be digested at every start. For them stand size, device, inode and the times of the last
+/// change to the nanosecond: the time of the last change of the inode cannot be set by a user.
+pub(super) fn of(
+    parts: &[&GgufFile],
+    variant: &Variant,
+    request: &Request,
+    program: &Path,
+) -> Option<String> {
+    let mut all = Sha256::new();
+    all.update(VERSION.to_le_bytes());
+    // Another build may fail where this one does not.
+    all.update(crate::ffi::llama_version());
+    all.update(env!("CARGO_PKG_VERSION"));
+    put_stamp(&mut all, program)?;
+    let Request { purpose, repack, cpu_variant, rope, .. } = request;
+    all.update(format!("{purpose:?} {repack} {cpu_variant:?} {rope:?}"));
+    for part in parts {
+        put_file(&mut all, part)?;
+    }
+    for adapter in &variant.adapters {
+        all.update(adapter.scale.to_le_bytes());
+        put_file(&mut all, &GgufFile::open(&adapter.path).ok()?)?;
+    }
+    let digest: [u8; 32] = all.finalize().into();
+    Some(Hex::from_bytes(&digest).as_str().to_string())
+}
+
+/// Puts the header of a file and its stamp.
+fn put_file(all: &mut Sha256, file: &GgufFile) -> Option<()> {
+    put_stamp(all, file.path())?;
+    let header = file.tensors().iter().map(|tensor| tensor.offset).min().unwrap_or(LONGEST_HEADER);
+    let mut content = File::open(file.path()).ok()?.take(header.min(LONGEST_HEADER));
+    let mut part = vec![0; 1 << 16];
+    loop {
+        match content.read(&mut part).ok()? {
+            0 => return Some(()),
+            read => all.update(&part[..read]),
+        }
+    }
+}
+
+fn put_stamp(all: &mut Sha256, path: &Path) -> Option<()> {
+    let found = fs::metadata(path).ok()?;
+    let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
+    [found.len(), found.dev(), found.ino()].iter().for_each(|number| all.update(number.to_le_bytes()));
+    times.iter().for_each(|time| all.update(time.to_le_bytes()));
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trial::request::Purpose;
+    use crate::variant::Adapter;
+
+    #[test]
+    fn a_verdict_is_for_one_file_as_it_is_one_purpose_and_one_program() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("tiny.gguf");
+        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        let program = folder.path().join("program");
+        fs::write(&program, "one").expect("a file");
+        let of = |path: &Path, change: &dyn Fn(&mut Request, &mut Variant)| {
+            let file = GgufFile::open(path).expect("a model");
+            let (mut request, mut variant) = (Request::new(vec![path.to_path_buf()]), Variant::default());
+            change(&mut request, &mut variant);
+            super::of(&[&file], &variant, &request, &program)
+        };
+        let same = |_: &mut Request, _: &mut Variant| {};
+        let first = of(&path, &same).expect("a key");
+        let mut seen = vec![first.clone()];
+        assert_eq!(of(&path, &same).as_ref(), Some(&first));
+
+        let adapter = folder.path().join("adapter.gguf");
+        gguf::synth::write_adapter(&adapter, &GgufFile::open(&path).expect("a model"), 0).expect("written");
+        let copy = folder.path().join("copy.gguf");
+        fs::copy(&path, &copy).expect("a copy");
+        seen.push(of(&copy, &same).expect("a key"));
+        seen.push(of(&path, &|request, _| request.purpose = Purpose::Token).expect("a key"));
+        seen.push(of(&path, &|request, _| request.repack = true).expect("a key"));
+        seen.push(of(&path, &|request, _| request.rope.scale = Some(2.0)).expect("a key"));
+        for scale in [0.0, 1.0] {
+            let with = |_: &mut Request, variant: &mut Variant| {
+                variant.adapters.push(Adapter { path: adapter.clone(), scale });
+            };
+            seen.push(of(&path, &with).expect("a key"));
+        }
+        fs::write(&program, "another").expect("written");
+        seen.push(of(&path, &same).expect("a key"));
+        // A weight is another, and the time of the last change is put back.
+        let modified = fs::metadata(&path).and_then(|found| found.modified()).expect("a time");
+        let mut bytes = fs::read(&path).expect("a model");
+        *bytes.last_mut().expect("a byte") ^= 1;
+        fs::write(&path, bytes).expect("written");
+        File::options().write(true).open(&path).and_then(|file| file.set_modified(modified)).expect("set");
+        seen.push(of(&path, &same).expect("a key"));
+        let count = seen.len();
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), count, "two keys are the same");
+        assert_eq!(
+            super::of(&[], &Variant::default(), &Request::new(Vec::new()), &folder.path().join("none")),
+            None
+        );
+    }
+}

@@ -1,0 +1,118 @@
+//! Verdicts of trials that are kept: in this process, and in the state folder.
+
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, File};
+use std::io::Read;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use super::request::Answer;
+use crate::cache::place::{remove_left_behind, write_atomically};
+
+/// Most verdicts that are kept: those that were given longest ago go.
+const MOST: usize = 1024;
+/// Most bytes of one.
+const LONGEST: u64 = 64 << 10;
+
+/// Verdicts that this process knows, with or without a state folder.
+static KNOWN: Mutex<Option<HashMap<String, Answer>>> = Mutex::new(None);
+
+/// The verdict under `key`, if one is kept. What cannot be read is none.
+pub(super) fn find(key: &String) -> Option<Answer> {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_with(HashMap::new);
+    if let Some(answer) = known.get(key) {
+        return Some(answer.clone());
+    }
+    let answer = read(&folder()?.join(key))?;
+    known.insert(key.clone(), answer.clone());
+    Some(answer)
+}
+
+/// Keeps `answer` under `key`. If it cannot be written, this process alone keeps it.
+pub(super) fn keep(key: &str, answer: &Answer) {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_with(HashMap::new);
+    if known.len() >= MOST {
+        known.clear();
+    }
+    known.insert(key.to_string(), answer.clone());
+    if let Some(folder) = folder() {
+        write(&folder, key, answer, MOST);
+    }
+}
+
+fn folder() -> Option<PathBuf> {
+    Some(host::state::folder()?.join("trials"))
+}
+
+fn read(path: &Path) -> Option<Answer> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+fn write(folder: &Path, key: &str, answer: &Answer, most: usize) {
+    let Ok(text) = serde_json::to_string(answer) else { return };
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    let written = made.and_then(|()| write_atomically(&folder.join(key), &[text.as_bytes()]));
+    if let Err(why) = written {
+        tracing::debug!(folder = %folder.display(), %why, "a verdict is not kept");
+        return;
+    }
+    remove_left_behind(folder, is_key);
+    remove_oldest(folder, most);
+}
+
+/// True if `name` is that of a verdict: a digest.
+fn is_key(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn remove_oldest(folder: &Path, most: usize) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let verdicts = entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_key));
+    let mut verdicts: Vec<_> = verdicts.map(|entry| entry.path()).collect();
+    if verdicts.len() <= most {
+        return;
+    }
+    let age = |path: &PathBuf| fs::metadata(path).and_then(|found| found.modified());
+    verdicts.sort_by_cached_key(|path| age(path).unwrap_or(SystemTime::UNIX_EPOCH));
+    let surplus = verdicts.len() - most;
+    verdicts[..surplus].iter().for_each(|path| drop(fs::remove_file(path)));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn verdicts_are_read_back_bounded_in_number_and_none_where_they_are_damaged() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let trials = folder.path().join("new/trials");
+        let key = |number: usize| format!("{number:064x}");
+        let bad = Answer::Died { how: "crashed".to_string() };
+        write(&trials, &key(0), &bad, 3);
+        assert_eq!(read(&trials.join(key(0))), Some(bad));
+        fs::write(trials.join("notes"), "mine").expect("written");
+        for number in 1..6 {
+            write(&trials, &key(number), &Answer::Ran, 3);
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(number as u64);
+            let file = File::options().write(true).open(trials.join(key(number))).expect("the verdict");
+            file.set_modified(time).expect("a time");
+        }
+        let kept = |number| trials.join(key(number)).exists();
+        assert!(fs::read_dir(&trials).expect("a folder").count() == 4 && kept(5) && !kept(1));
+        assert!(trials.join("notes").exists(), "a file that is no verdict was removed");
+        for damaged in ["", "{", "\"walked\"", "\u{0}"] {
+            fs::write(trials.join(key(5)), damaged).expect("written");
+            assert_eq!(read(&trials.join(key(5))), None, "{damaged:?}");
+        }
+        // A folder that cannot be made is nobody's concern.
+        write(&trials.join("notes/below"), &key(1), &Answer::Ran, 3);
+    }
+}
