@@ -30,6 +30,7 @@ mod state;
 mod stop;
 mod system;
 mod taken;
+mod text;
 mod threadpool;
 mod variant;
 

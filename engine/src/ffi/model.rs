@@ -25,6 +25,7 @@ pub struct Model {
     n_ctx_train: u32,
     placed: Placed,
     plan: OnceLock<Plan>,
+    pub(super) longest_token: OnceLock<Option<usize>>,
     pub(super) variant: variant::Applied,
 }
 
@@ -123,8 +124,18 @@ impl Model {
         let (applied, plan) = (variant::Applied::default(), OnceLock::new());
         let path = path.to_path_buf();
         watch_workers();
-        let mut model =
-            Model { raw, vocab, path, repacked, on_devices, n_ctx_train, placed, plan, variant: applied };
+        let mut model = Model {
+            raw,
+            vocab,
+            path,
+            repacked,
+            on_devices,
+            n_ctx_train,
+            placed,
+            plan,
+            longest_token: OnceLock::new(),
+            variant: applied,
+        };
         model.apply(variant)?;
         Ok(Arc::new(model))
     }

@@ -6,7 +6,6 @@ use super::fields::{Fields, wrong};
 use super::refusal::Refusal;
 use crate::chat::{Inputs, Json, Message, Offered, Template, forced_schema};
 use crate::error::Result as EngineResult;
-use crate::ffi::{Model, Token};
 
 /// A conversation to go on with.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,18 +54,17 @@ impl Conversation {
         self.forced.as_ref()
     }
 
-    /// Its tokens, up to where the answer begins.
+    /// Its text, up to where the answer begins.
     ///
     /// # Errors
     /// Where the template refuses it, or comes to no end.
-    pub fn tokens(&self, template: &Template, model: &Model) -> EngineResult<Vec<Token>> {
-        let prompt = template.render_with(&Inputs {
+    pub fn prompt(&self, template: &Template) -> EngineResult<String> {
+        template.render_with(&Inputs {
             messages: &self.messages,
             add_generation_prompt: true,
             tools: self.tools.as_ref(),
             more: &self.more,
-        })?;
-        template.tokenize(model, &prompt)
+        })
     }
 }
 

@@ -23,9 +23,6 @@ use crate::sampling::{Chain, Constraint, SamplingOptions};
 /// Events that wait for a reader before its slot rests.
 const EVENTS: usize = 64;
 
-/// A text of more bytes is cut into tokens beside, so that others' tokens do not wait for it.
-pub const LONG_TEXT: usize = 16 * 1024;
-
 /// What may be asked of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -145,7 +142,7 @@ impl Server {
         let _preparing = preparing.map_err(|waiting| self.words(&Refused::Busy { waiting }))?;
         let field = request.prompt.field();
         let shown = self.marks(&request.prompt)?;
-        let prompt = self.tokens(request.prompt, &client).await?;
+        let prompt = self.prompt_tokens(request.prompt, &client).await?;
         self.check(field, &prompt)?;
         // The first evaluates the prompt, and the others share it, where that is wanted.
         let leader = (choices > 1 && request.cache_prompt).then(|| Arc::new(()));
@@ -192,22 +189,44 @@ impl Server {
         self.beside.of(client).run(Work::Light, work).await
     }
 
-    /// `prompt` of `client` as tokens of the vocabulary.
-    pub async fn tokens(&self, prompt: Prompt, client: &Client) -> Result<Vec<Token>, Refusal> {
+    /// Tokens of `prompt` of `client`, which is refused without a look at it if the context cannot hold its text.
+    async fn prompt_tokens(&self, prompt: Prompt, client: &Client) -> Result<Vec<Token>, Refusal> {
         let field = prompt.field();
         let failed = |error: Error| Refusal { param: Some(field.to_string()), ..invalid(&error) };
         match prompt {
-            Prompt::Text(text) if text.len() > LONG_TEXT => {
-                let model = Arc::clone(&self.model);
-                self.aside(client, move || model.tokenize(&text)).await?.map_err(failed)
+            Prompt::Text(text) => {
+                self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
+                self.text_tokens(text, client).await
             }
             // A template takes as long as its author likes.
             Prompt::Messages(conversation) => {
                 let (model, template) = (Arc::clone(&self.model), self.template()?);
-                let cut = self.aside(client, move || conversation.tokens(&template, &model)).await?;
-                cut.map_err(failed)
+                let of_it = Arc::clone(&template);
+                let text = self.aside(client, move || conversation.prompt(&of_it)).await?.map_err(failed)?;
+                self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
+                let kind = Work::of_text(text.len());
+                self.cut(client, kind, move || template.tokenize(&model, &text)).await?.map_err(failed)
             }
-            plain => plain_tokens(&self.model, plain),
+            tokens @ Prompt::Tokens(_) => plain_tokens(&self.model, tokens),
+        }
+    }
+
+    /// Tokens of `text` of `client`.
+    pub async fn text_tokens(&self, text: String, client: &Client) -> Result<Vec<Token>, Refusal> {
+        let (model, kind) = (Arc::clone(&self.model), Work::of_text(text.len()));
+        self.cut(client, kind, move || plain_tokens(&model, Prompt::Text(text))).await?
+    }
+
+    /// Does `work`, which cuts texts of `client` into tokens, as the `kind` of [`Work::of_text`].
+    pub async fn cut<T: Send + 'static>(
+        &self,
+        client: &Client,
+        kind: Option<Work>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        match kind {
+            Some(kind) => self.beside.of(client).run(kind, work).await,
+            None => Ok(work()),
         }
     }
 
@@ -348,8 +367,13 @@ fn bias_is_wrong(sampling: &SamplingOptions, model: &Model) -> bool {
     sampling.logit_bias.iter().any(|bias| bias.token.cast_unsigned() >= model.n_vocab())
 }
 
-fn invalid(error: &Error) -> Refusal {
-    Refusal::new(Kind::Invalid, error.to_string())
+/// Makes a refusal of an error that the request is to blame for.
+pub fn invalid(error: &Error) -> Refusal {
+    let kind = match error {
+        Error::TextTooLong { .. } => Kind::PromptTooLong,
+        _ => Kind::Invalid,
+    };
+    Refusal::new(kind, error.to_string())
 }
 
 /// The answer to everything once the end has begun.

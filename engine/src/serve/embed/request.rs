@@ -11,11 +11,12 @@ use super::worker::late;
 use super::{Job, Refused};
 use crate::ffi::{Model, Token};
 use crate::sampling::whole;
+use crate::serve::beside::Work;
 use crate::serve::fields::{Fields, shown, wrong};
 use crate::serve::job::Client;
 use crate::serve::refusal::{Kind, Refusal};
 use crate::serve::request::Prompt;
-use crate::serve::server::{LONG_TEXT, Server, plain_tokens, stopping};
+use crate::serve::server::{Server, invalid, plain_tokens, stopping};
 
 /// Most texts of a request, and most tokens of all of them: OpenAI's.
 pub const TEXTS: usize = 2048;
@@ -99,9 +100,9 @@ impl Request {
             Prompt::Tokens(tokens) => tokens.len(),
             Prompt::Messages(_) => 0,
         };
-        let is_long = texts.iter().map(size).sum::<usize>() > LONG_TEXT;
+        let kind = Work::of_text(texts.iter().map(size).sum());
         let work = move || all_tokens(&model, name, texts, longest);
-        if is_long { server.aside(client, work).await? } else { work() }
+        server.cut(client, kind, work).await?
     }
 }
 
@@ -114,7 +115,12 @@ fn all_tokens(
 ) -> Result<Vec<Vec<Token>>, Refusal> {
     let mut all = Vec::with_capacity(texts.len());
     let mut sum = 0;
+    let n_ctx = u32::try_from(longest).unwrap_or(u32::MAX);
     for text in texts {
+        if let Prompt::Text(text) = &text {
+            let checked = model.check_length(text.len(), n_ctx);
+            checked.map_err(|error| Refusal { param: Some(name.to_string()), ..invalid(&error) })?;
+        }
         let tokens = plain_tokens(model, text).map_err(|refusal| renamed(refusal, name))?;
         if tokens.is_empty() {
             return Err(Refusal::field(name, "a text is empty"));

@@ -17,7 +17,6 @@ use crate::serve::fields::wrong;
 use crate::serve::models::Front;
 use crate::serve::queue::Closing;
 use crate::serve::refusal::{Kind, Refusal};
-use crate::serve::request::Prompt;
 
 /// Most tokens that are made text of at a time.
 pub const TOKENS: usize = 1 << 20;
@@ -77,7 +76,7 @@ async fn cut(front: &Arc<Front>, request: Request) -> Result<Response, Refusal> 
     let text = fields.text("content")?;
     let text = text.ok_or_else(|| Refusal::field("content", "is missing: the text to cut into tokens"))?;
     fields.finish()?;
-    let tokens = server.tokens(Prompt::Text(text), &client).await?;
+    let tokens = server.text_tokens(text, &client).await?;
     match tokens.len() > MANY {
         true => long_answer(&server, &client, move || json!({ "tokens": tokens })).await,
         false => Ok(answer(&json!({ "tokens": tokens }))),
