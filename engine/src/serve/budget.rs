@@ -14,6 +14,9 @@ use super::server::Limits;
 /// Part of the bytes that a single client may have: one in so many.
 const SHARE: usize = 2;
 
+/// Bytes that a value in a tree counts besides those that it was sent in: twelve times as many are the most that it takes.
+pub const VALUE_BYTES: usize = 40;
+
 /// Bytes of all requests that wait.
 #[derive(Debug)]
 pub struct Budget {
@@ -47,7 +50,10 @@ pub struct Charge {
 
 /// The bytes of a request that waits, held by whatever has the request now.
 #[derive(Clone, Debug, Default)]
-pub struct SharedCharge(Option<Arc<Charge>>);
+pub struct SharedCharge {
+    /// Held, not looked at.
+    _charge: Option<Arc<Charge>>,
+}
 
 impl PartialEq for SharedCharge {
     /// Two requests for the same are equal, whatever they are charged for.
@@ -59,7 +65,7 @@ impl PartialEq for SharedCharge {
 impl SharedCharge {
     /// The bytes of `charge`.
     pub fn new(charge: Charge) -> Self {
-        SharedCharge(Some(Arc::new(charge)))
+        SharedCharge { _charge: Some(Arc::new(charge)) }
     }
 }
 

@@ -405,6 +405,7 @@ mod tests {
             chat_template: None,
             socket: None,
             socket_group: None,
+            health_listen: None,
             api_key_file: None,
             embedding_pooling: None,
             prompt_cache: None,
@@ -485,6 +486,7 @@ mod tests {
         let cases = [
             (Config { listen: local, ..Config::default() }, "no model"),
             (Config { listen: open, ..base() }, "a key is needed"),
+            (Config { listen: local, health_listen: open, ..base() }, "everybody could read /metrics"),
             (Config { listen: local, socket_group: group, ..base() }, "--socket-group"),
             (Config { listen: local, slots: Some(0), ..base() }, "--slots 0"),
             (

@@ -88,6 +88,11 @@ impl Fields {
         self
     }
 
+    /// Number of values that were made trees.
+    pub fn values(&self) -> usize {
+        VALUES - self.left
+    }
+
     /// The bytes of the request, to be held as long as it waits.
     pub fn waiting(&self) -> SharedCharge {
         self.waiting.clone()

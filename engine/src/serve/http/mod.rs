@@ -92,6 +92,9 @@ fn health_router(front: Arc<Front>) -> Router {
 /// Paths that are answered also where there are too many connections.
 const WATCHING: [&str; 3] = ["/health", "/metrics", "/status"];
 
+/// Bytes that a connection may have read and not handed on: the longest head of a request.
+const HEAD: usize = 64 << 10;
+
 /// What is served at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
@@ -194,7 +197,7 @@ async fn serve<I>(
         }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(idle);
+    builder.timer(TokioTimer::new()).header_read_timeout(idle).max_buf_size(HEAD);
     let client = io.line();
     let gone = client.gone();
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));

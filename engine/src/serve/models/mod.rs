@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::timeout_at;
 
 use super::beside::Beside;
-use super::budget::{Budget, Charge, SharedCharge};
+use super::budget::{Bounds, Budget, Charge, SharedCharge, VALUE_BYTES};
 use super::fields::{Fields, nearest};
 use super::job::Client;
 use super::metrics::Metrics;
@@ -317,8 +317,14 @@ impl Front {
     }
 
     /// The fields of a request of `client` that `charge` is for.
-    pub async fn fields(&self, bytes: Vec<u8>, charge: Charge, client: &Client) -> Result<Fields, Refusal> {
+    pub async fn fields(
+        &self,
+        bytes: Vec<u8>,
+        mut charge: Charge,
+        client: &Client,
+    ) -> Result<Fields, Refusal> {
         let fields = self.beside.of(client).fields(bytes).await?;
+        charge.grow(fields.values() * VALUE_BYTES, Bounds::of(&self.current().limits))?;
         Ok(fields.charged(SharedCharge::new(charge)))
     }
 
