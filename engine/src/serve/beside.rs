@@ -138,10 +138,10 @@ impl Part {
     }
 
     /// The fields of a request.
-    pub async fn fields(&self, bytes: impl AsRef<[u8]> + Send + 'static) -> Result<Fields, Refusal> {
-        match bytes.as_ref().len() > LONG_REQUEST {
-            true => self.run(Work::Light, move || Fields::read(bytes.as_ref())).await?,
-            false => Fields::read(bytes.as_ref()),
+    pub async fn fields(&self, bytes: Vec<u8>) -> Result<Fields, Refusal> {
+        match bytes.len() > LONG_REQUEST {
+            true => self.run(Work::Light, move || Fields::read(&bytes)).await?,
+            false => Fields::read(&bytes),
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use super::budget::SharedCharge;
 use super::drafts::{Drafted, Wish};
 use super::logprobs::Likelihood;
 use super::ticket::Ticket;
@@ -52,6 +53,8 @@ pub struct Job {
     pub follows: Option<Weak<()>>,
     /// The threads that its workload may have.
     pub threads: Threads,
+    /// The bytes that it was sent in, charged until it has a slot.
+    pub waiting: SharedCharge,
     /// When it came.
     pub arrived: Instant,
     /// When it must be done.

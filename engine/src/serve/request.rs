@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::budget::SharedCharge;
 use super::conversation::Conversation;
 use super::drafts::{self, Drafting, Wish};
 use super::fields::{Fields, shown, wrong};
+use super::input::{Fault, Input};
 use super::logprobs;
 use super::refusal::Refusal;
 use super::workloads::{Threads, Workloads};
 use crate::error::Error;
 use crate::ffi::Token;
-use crate::sampling::{Constraint, PARAMETERS, SamplingOptions, whole};
+use crate::sampling::{Constraint, PARAMETERS, SamplingOptions};
 
 /// Most stop strings of a request.
 pub const STOPS: usize = 16;
@@ -80,6 +82,8 @@ pub struct Generate {
     pub deadline: Duration,
     /// The threads that its workload may have.
     pub threads: Threads,
+    /// The bytes that it was sent in, charged until it has a slot.
+    pub waiting: SharedCharge,
 }
 
 impl Generate {
@@ -101,38 +105,35 @@ impl Generate {
             drafts: drafts::take(fields, defaults.drafts)?,
             deadline: deadline.map_or(defaults.deadline, Duration::from_secs_f64),
             threads: defaults.workloads.take(fields)?,
+            waiting: fields.waiting(),
         })
     }
 }
 
 /// The prompt of a request that may have `messages` in place of `prompt`.
 pub fn prompt_or_messages(fields: &mut Fields) -> Result<Prompt, Refusal> {
-    match (fields.take("prompt"), fields.take("messages")) {
-        (None, Some(messages)) => Conversation::take(fields, messages).map(Prompt::Messages),
-        (Some(_), Some(_)) => Err(Refusal::field("messages", "give it or prompt, not both")),
-        (value, None) => prompt(value),
+    let Some(messages) = fields.raw("messages") else { return prompt(fields) };
+    match fields.raw("prompt") {
+        None => Conversation::take(fields, messages).map(Prompt::Messages),
+        Some(_) => Err(Refusal::field("messages", "give it or prompt, not both")),
     }
 }
 
-/// The value of `prompt`: a text, a list with one, or a list of tokens.
-pub fn prompt(value: Option<Value>) -> Result<Prompt, Refusal> {
-    match value {
-        None => Err(Refusal::field("prompt", "is missing: the text to go on from")),
-        Some(Value::String(text)) => Ok(Prompt::Text(text)),
-        Some(Value::Array(list)) => match list.as_slice() {
-            [Value::String(text)] => Ok(Prompt::Text(text.clone())),
-            [Value::String(_), ..] => {
-                Err(Refusal::field("prompt", "one text a request; send several requests"))
-            }
-            tokens => {
-                let token = |value: &Value| whole(value).and_then(|token| Token::try_from(token).ok());
-                let tokens = tokens
-                    .iter()
-                    .map(|value| token(value).ok_or_else(|| wrong("prompt", "a list holds tokens", value)));
-                Ok(Prompt::Tokens(tokens.collect::<Result<_, _>>()?))
-            }
+/// Takes `prompt`: a text, a list with one, or a list of tokens.
+pub fn prompt(fields: &mut Fields) -> Result<Prompt, Refusal> {
+    const NAME: &str = "prompt";
+    let missing = || Refusal::field(NAME, "is missing: the text to go on from");
+    match fields.input(NAME, 1).ok_or_else(missing)? {
+        Ok(Input::Text(text)) => Ok(Prompt::Text(text)),
+        Ok(Input::Tokens(tokens)) => Ok(Prompt::Tokens(tokens)),
+        Ok(Input::List(mut list)) => match list.pop() {
+            Some(Input::Text(text)) => Ok(Prompt::Text(text)),
+            _ => Err(wrong(NAME, "a list holds tokens", &Value::Array(Vec::new()))),
         },
-        Some(other) => Err(wrong("prompt", "use a text or a list of tokens", &other)),
+        Err(Fault::Many(_)) => Err(Refusal::field(NAME, "one text a request; send several requests")),
+        Err(Fault::Token(value) | Fault::Item(value)) => Err(wrong(NAME, "a list holds tokens", &value)),
+        Err(Fault::Kind(value)) => Err(wrong(NAME, "use a text or a list of tokens", &value)),
+        Err(Fault::Json(why)) => Err(Refusal::field(NAME, format!("is not JSON: {why}"))),
     }
 }
 
@@ -230,7 +231,7 @@ mod tests {
 
     fn read(json: &str) -> Result<Generate, Refusal> {
         let mut fields = Fields::read(json.as_bytes())?;
-        let prompt = prompt(fields.take("prompt"))?;
+        let prompt = prompt(&mut fields)?;
         let generate = Generate::take(&mut fields, prompt, &defaults())?;
         fields.finish()?;
         Ok(generate)

@@ -28,10 +28,16 @@ const EVENTS: usize = 64;
 pub struct Limits {
     /// Bytes of a request.
     pub request: usize,
+    /// Bytes of all requests that wait.
+    pub waiting: usize,
     /// Connections at a time.
     pub connections: usize,
+    /// Connections at a time of each IPv4 address, or of each /64 of IPv6.
+    pub connections_per_address: usize,
     /// How long a connection may say nothing.
     pub idle: Duration,
+    /// The same over TCP of one that has not shown a valid key, or sent nothing valid yet.
+    pub idle_unauthenticated: Duration,
     /// How long a reader may be behind.
     pub stall: Duration,
     /// How long the end may take.
@@ -168,6 +174,7 @@ impl Server {
                 drafts: request.drafts,
                 logprobs: request.logprobs,
                 threads: request.threads,
+                waiting: request.waiting.clone(),
                 leads: leader.clone().filter(|_| choice == 0),
                 follows: leader.as_ref().filter(|_| choice > 0).map(Arc::downgrade),
                 arrived,

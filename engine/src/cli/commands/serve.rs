@@ -60,6 +60,9 @@ pub struct Args {
     /// Address for HTTP, as 127.0.0.1:8080; one that others can reach needs --api-key-file
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// Address for GET /health and GET /metrics alone, with connections of its own [default: none]
+    #[arg(long, value_name = "ADDRESS")]
+    health_listen: Option<SocketAddr>,
     /// File with a key in each line; requests over TCP need one of them
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
@@ -237,6 +240,7 @@ fn flags(args: &Args) -> Config {
         socket: args.socket.clone(),
         socket_group: args.socket_group.clone(),
         listen: args.listen,
+        health_listen: args.health_listen,
         api_key_file: args.api_key_file.clone(),
         slots: args.slots,
         queue: args.queue,
@@ -273,10 +277,14 @@ fn seconds(text: &str) -> Result<f64, String> {
 fn say_ready(ready: &Ready, as_json: bool) {
     let socket = ready.socket.as_ref().map(|path| path.display().to_string());
     let listen = ready.listen.map(|address| format!("http://{address}"));
+    let health = ready.health.map(|address| format!("http://{address}"));
     let (model, context) = (ready.names.join(", "), ready.n_ctx);
-    tracing::info!(model, context, socket, listen, "ready");
+    tracing::info!(model, context, socket, listen, health, "ready");
     if as_json {
         let mut line = json!({ "model": ready.names.first(), "context": ready.n_ctx, "socket": socket, "listen": listen });
+        if health.is_some() {
+            line["health"] = json!(health);
+        }
         if ready.names.len() > 1 {
             line["models"] = json!(ready.names);
         }

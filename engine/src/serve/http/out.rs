@@ -69,6 +69,8 @@ async fn complete(
     let mut fields = fields(front, request).await?;
     let server = front.choose(&mut fields, arrived).await?;
     let Asked { generate, choices, include_usage, return_tokens } = read(&server, &mut fields)?;
+    // What was sent is not needed any more, and its bytes are charged only while the request waits.
+    drop(fields);
     let stream = generate.stream;
     let calls = Calls::of(&generate, &server)?;
     let events = Choices::new(server.submit_all(generate, choices, client.clone(), arrived).await?);

@@ -1,5 +1,6 @@
 //! Who gets a slot, which one, and what of its cells stays.
 
+use super::super::budget::SharedCharge;
 use super::super::job::Job;
 use super::super::reuse::{Choice, Held, choose};
 use super::super::slot::Run;
@@ -49,8 +50,10 @@ impl Scheduler {
         taken == 0 || taken + prompt + MORE <= self.context.n_ctx() as usize
     }
 
-    pub(super) fn begin(&mut self, job: Job) {
+    pub(super) fn begin(&mut self, mut job: Job) {
         let Some((at, keep)) = self.slot_for(&job) else { return self.inbox.put_back(job) };
+        // It waits no more.
+        job.waiting = SharedCharge::default();
         self.admissions += 1;
         self.show_prompt(at, &job.prompt);
         self.slots[at].used = self.admissions;
