@@ -1,1 +1,3 @@
-//! Clients of one server that must not learn of each other.
+//! Clients of one server that must not learn of each other, and other users of the machine.
+
+mod prompts;

@@ -4,7 +4,6 @@
 const VARIABLE: &str = "ANNEAL_HOSTILE";
 
 /// Returns `whole` if all attacks were asked for, else `part`.
-#[allow(dead_code, reason = "no attack uses it yet")]
 pub fn choose<T>(part: T, whole: T) -> T {
     match std::env::var_os(VARIABLE) {
         Some(_) => whole,

@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 use super::job::Client;
 use super::models::Front;
 use super::ndjson;
+use super::scope::Owner;
 
 /// What a connection needs besides itself.
 #[derive(Clone)]
@@ -131,8 +132,9 @@ pub const FIRST: Duration = Duration::from_secs(10);
 
 /// Serves a connection to the Unix socket: methods of HTTP begin with a capital letter, lines of JSON never do.
 async fn speak(mut stream: UnixStream, shared: Shared) {
-    let client = stream.peer_cred().ok().and_then(|peer| peer.pid());
-    let client = client.map_or(Client::Unknown, Client::Process);
+    let peer = stream.peer_cred().ok();
+    let client = peer.as_ref().and_then(|peer| peer.pid()).map_or(Client::Unknown, Client::Process);
+    let who = (client, Owner::of_user(peer.map(|peer| peer.uid())));
     let Shared { front, mut stopping, .. } = shared;
     let mut read = Vec::with_capacity(4096);
     let first = tokio::select! {
@@ -144,8 +146,8 @@ async fn speak(mut stream: UnixStream, shared: Shared) {
     }
     match read.first() {
         Some(byte) if byte.is_ascii_uppercase() => {
-            super::http::unix(stream, read, front, client, stopping).await;
+            super::http::unix(stream, read, front, who, stopping).await;
         }
-        _ => ndjson::serve(stream, read, front, client, stopping).await,
+        _ => ndjson::serve(stream, read, front, who, stopping).await,
     }
 }

@@ -33,6 +33,7 @@ pub mod request;
 pub mod reuse;
 pub mod run;
 pub mod scheduler;
+pub mod scope;
 pub mod server;
 pub mod slot;
 pub mod starting;

@@ -22,6 +22,7 @@ use super::logprobs::Likelihood;
 use super::models::{Front, Held};
 use super::refusal::{Kind, Refusal};
 use super::request::{Generate, prompt_or_messages};
+use super::scope::Owner;
 use super::server::Server;
 use super::ticket::{LINES, Ticket};
 use crate::ffi::Token;
@@ -45,6 +46,7 @@ struct Connection {
     end: bool,
     front: Arc<Front>,
     client: Client,
+    owner: Owner,
 }
 
 /// Serves `stream`, of which `read` was read already, until the client goes or the server stops.
@@ -52,10 +54,10 @@ pub async fn serve(
     stream: UnixStream,
     read: Vec<u8>,
     front: Arc<Front>,
-    client: Client,
+    (client, owner): (Client, Owner),
     mut stopping: watch::Receiver<bool>,
 ) {
-    let mut connection = Connection { stream, buffer: read, at: 0, end: false, front, client };
+    let mut connection = Connection { stream, buffer: read, at: 0, end: false, front, client, owner };
     loop {
         let line = tokio::select! {
             biased;
@@ -210,7 +212,7 @@ impl Connection {
         let stream = request.stream;
         let submitted = tokio::select! {
             biased;
-            submitted = server.submit(request, self.client.clone(), arrived) => submitted,
+            submitted = server.submit(request, self.client.clone(), self.owner, arrived) => submitted,
             () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
         };
         match submitted {

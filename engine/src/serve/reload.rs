@@ -13,7 +13,7 @@ use crate::live::Live;
 use crate::settings::Settings;
 
 /// Keys that count as soon as they are changed; all others need the model, the context or the sockets anew.
-const AT_ONCE: [&str; 18] = [
+const AT_ONCE: [&str; 19] = [
     "default_model",
     "memory_limit",
     "models",
@@ -27,6 +27,7 @@ const AT_ONCE: [&str; 18] = [
     "drain_s",
     "step_ms",
     "prompt_reuse",
+    "prompt_sharing",
     "temperature",
     "top_k",
     "top_p",

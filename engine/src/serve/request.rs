@@ -9,6 +9,7 @@ use super::drafts::{self, Drafting, Wish};
 use super::fields::{Fields, shown, wrong};
 use super::logprobs;
 use super::refusal::Refusal;
+use super::scope::SALT_CHARACTERS;
 use super::workloads::{Threads, Workloads};
 use crate::error::Error;
 use crate::ffi::Token;
@@ -72,6 +73,8 @@ pub struct Generate {
     pub sampling: SamplingOptions,
     /// Whether the prompt may begin with what is in the cache.
     pub cache_prompt: bool,
+    /// Text that sets it apart from other requests of its client: only those with the same one share prompts.
+    pub cache_salt: Option<String>,
     /// Drafts, where it is to have any.
     pub drafts: Option<Wish>,
     /// How many alternatives are told of each token, and how likely it was; nothing where not asked for.
@@ -98,6 +101,7 @@ impl Generate {
             sampling,
             logprobs: fields.whole("logprobs", 0..=logprobs::MOST)?,
             cache_prompt: fields.bool("cache_prompt")?.unwrap_or(true),
+            cache_salt: salt(fields)?,
             drafts: drafts::take(fields, defaults.drafts)?,
             deadline: deadline.map_or(defaults.deadline, Duration::from_secs_f64),
             threads: defaults.workloads.take(fields)?,
@@ -133,6 +137,18 @@ pub fn prompt(value: Option<Value>) -> Result<Prompt, Refusal> {
             }
         },
         Some(other) => Err(wrong("prompt", "use a text or a list of tokens", &other)),
+    }
+}
+
+/// The value of `cache_salt`.
+fn salt(fields: &mut Fields) -> Result<Option<String>, Refusal> {
+    let refused = |what: String| Err(Refusal::field("cache_salt", what));
+    match fields.text("cache_salt")? {
+        Some(salt) if salt.is_empty() => refused("is empty: give a text, or leave it out".to_string()),
+        Some(salt) if salt.chars().nth(SALT_CHARACTERS).is_some() => {
+            refused(format!("has at most {SALT_CHARACTERS} characters"))
+        }
+        salt => Ok(salt),
     }
 }
 
@@ -268,6 +284,8 @@ mod tests {
             (r#"{"prompt": "a", "stop": [""]}"#, "stop: a text that is empty"),
             (r#"{"prompt": "a", "stop": [1]}"#, "stop: a list holds texts, not 1"),
             (&long, "stop: a text has at most 1024 characters"),
+            (r#"{"prompt": "a", "cache_salt": 7}"#, "cache_salt: use a text, not 7"),
+            (r#"{"prompt": "a", "cache_salt": ""}"#, "cache_salt: is empty"),
             (r#"{"prompt": "a", "max_token": 3}"#, "max_token: unknown field; did you mean max_tokens?"),
         ];
         for (json, expected) in cases {

@@ -78,6 +78,10 @@ pub struct Args {
     /// Seconds for which requests may go on after SIGTERM [default: 30]
     #[arg(long, value_name = "S", value_parser = seconds)]
     drain: Option<f64>,
+    /// Let clients with different keys, and users of the socket, share evaluated prompts: a client can then find out what
+    /// others have asked
+    #[arg(long)]
+    prompt_sharing: bool,
     /// Folder that keeps prompts on the disk when no slot has room for them [default: none]
     #[arg(long, value_name = "DIR")]
     prompt_cache: Option<PathBuf>,
@@ -246,6 +250,7 @@ fn flags(args: &Args) -> Config {
         prompt_cache: args.prompt_cache.clone(),
         prompt_cache_size: args.prompt_cache_size,
         prompt_cache_ro: args.prompt_cache_ro.then_some(true),
+        prompt_sharing: args.prompt_sharing.then_some(true),
         log_format: args.log_format,
         log_level: args.log_level,
         speculative: args.speculative,

@@ -43,6 +43,7 @@ use super::fields::Fields;
 use super::job::Client;
 use super::models::Front;
 use super::refusal::{Kind, Refusal};
+use super::scope::Owner;
 use super::server::Server;
 use super::ticket::Ticket;
 
@@ -82,11 +83,11 @@ pub async fn unix(
     stream: UnixStream,
     read: Vec<u8>,
     front: Arc<Front>,
-    client: Client,
+    (client, owner): (Client, Owner),
     stopping: watch::Receiver<bool>,
 ) {
     let io = Patient::new(stream, read, front.current().limits.stall);
-    serve(io, front, Peer { client, by_file: true }, stopping).await;
+    serve(io, front, Peer { client, by_file: Some(owner) }, stopping).await;
 }
 
 /// Takes connections from the TCP address until the server stops.
@@ -108,7 +109,7 @@ pub async fn tcp(listener: TcpListener, shared: Shared) {
                 let _ = stream.set_nodelay(true);
                 let Shared { front, stopping, .. } = shared.clone();
                 let io = Patient::new(stream, Vec::new(), front.current().limits.stall);
-                let peer = Peer { client: Client::Machine(address.ip()), by_file: false };
+                let peer = Peer { client: Client::Machine(address.ip()), by_file: None };
                 tokio::spawn(async move {
                     let _open = open;
                     serve(io, front, peer, stopping).await;
@@ -131,13 +132,16 @@ where
         pace.set(Pace::Working);
         let allowed = access::check(&front, &peer, &request);
         request.extensions_mut().insert(peer.client.clone());
+        if let Ok(owner) = &allowed {
+            request.extensions_mut().insert(*owner);
+        }
         let ticket = Ticket::new(request.method().as_str(), request.uri().path(), &peer.client);
         let answer = app.call(request);
         let (front, pace) = (Arc::clone(&front), pace.clone());
         async move {
             let work = async {
                 match allowed {
-                    Ok(()) => answer.await,
+                    Ok(_) => answer.await,
                     Err(refusal) => Ok::<Response, Infallible>(refuse(&refusal)),
                 }
             };
@@ -190,6 +194,11 @@ async fn fields(front: &Front, request: Request) -> Result<Fields, Refusal> {
 /// Who asks.
 fn client_of(request: &Request) -> Client {
     request.extensions().get::<Client>().cloned().unwrap_or(Client::Unknown)
+}
+
+/// Owner of the prompts of `request`.
+fn owner_of(request: &Request) -> Owner {
+    request.extensions().get::<Owner>().copied().unwrap_or(Owner::Open)
 }
 
 /// Whether a body is worth reading.
