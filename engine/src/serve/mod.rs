@@ -36,6 +36,7 @@ pub mod scheduler;
 pub mod scope;
 pub mod server;
 pub mod slot;
+pub mod socket_folder;
 pub mod starting;
 pub mod status;
 pub mod stops;

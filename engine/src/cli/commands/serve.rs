@@ -285,7 +285,7 @@ fn say_ready(ready: &Ready, as_json: bool) {
         if ready.names.len() > 1 {
             line["models"] = json!(ready.names);
         }
-        let mut stdout = io::stdout().lock();
+        let mut stdout = crate::terminal::stdout();
         let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
         return;
     }
@@ -294,5 +294,10 @@ fn say_ready(ready: &Ready, as_json: bool) {
     }
     let places: Vec<String> = [socket, listen].into_iter().flatten().collect();
     let are = if ready.names.len() == 1 { "is" } else { "are" };
-    let _ = writeln!(io::stderr(), "{} {are} served at {}", ready.names.join(", "), places.join(" and "));
+    let _ = writeln!(
+        io::stderr(),
+        "{} {are} served at {}",
+        printable(&ready.names.join(", ")),
+        printable(&places.join(" and "))
+    );
 }
