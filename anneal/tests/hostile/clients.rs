@@ -3,3 +3,4 @@
 mod folder;
 mod prompts;
 mod terminal;
+mod worker;
