@@ -48,7 +48,7 @@ impl Options {
         let token = set("HF_TOKEN").or_else(|| set("HUGGING_FACE_HUB_TOKEN"));
         let token = token.or_else(|| if is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN") { None } else { file() });
         let token = token.map(|token| token.trim().to_string()).filter(|token| is_token(token));
-        let may = may_see_token(&endpoint);
+        let may = is_private(&endpoint);
         Ok(Options {
             token_withheld: token.is_some() && !may,
             token: token.filter(|_| may),
@@ -58,14 +58,27 @@ impl Options {
             patience: Patience::default(),
         })
     }
+
+    /// What the user should know before anything is fetched.
+    pub fn warning(&self) -> Option<String> {
+        if self.offline || is_private(&self.endpoint) {
+            return None;
+        }
+        let token = if self.token_withheld { "; your token is not sent" } else { "" };
+        Some(format!(
+            "HF_ENDPOINT is {}, which is not encrypted: everyone on the way can see which models you fetch, and can replace \
+             them, since their digests come the same way{token}; use an address with https",
+            self.endpoint
+        ))
+    }
 }
 
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Not everyone on the way to `endpoint`.
-fn may_see_token(endpoint: &str) -> bool {
+/// True if nobody on the way to `endpoint` can read or change what is sent.
+fn is_private(endpoint: &str) -> bool {
     let Some(rest) = endpoint.strip_prefix("http://") else { return true };
     let authority = rest.split('/').next().unwrap_or_default();
     let host = authority.strip_prefix('[').and_then(|rest| rest.split(']').next());
@@ -234,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_does_not_go_over_the_wire_in_the_open() {
+    fn a_token_does_not_go_over_the_wire_in_the_open_and_nothing_does_unsaid() {
         for (endpoint, expected) in [
             ("https://huggingface.co", true),
             ("http://127.0.0.1:80/x", true),
@@ -244,7 +257,22 @@ mod tests {
             ("http://127.0.0.1.example", false),
             ("http://10.0.0.1", false),
         ] {
-            assert_eq!(may_see_token(endpoint), expected, "{endpoint}");
+            assert_eq!(is_private(endpoint), expected, "{endpoint}");
+            for token_withheld in [false, true] {
+                let options = Options {
+                    endpoint: endpoint.to_string(),
+                    folder: PathBuf::new(),
+                    token: None,
+                    token_withheld,
+                    offline: false,
+                    patience: Patience::default(),
+                };
+                let words = options.warning();
+                assert_eq!(words.is_none(), expected, "{endpoint}: {words:?}");
+                let told = words.is_some_and(|words| words.contains("token is not sent"));
+                assert_eq!(told, token_withheld && !expected);
+                assert_eq!(Options { offline: true, ..options }.warning(), None);
+            }
         }
         for (token, expected) in [("hf_abc", true), ("", false), ("a b", false), ("a\r\nX: y", false)] {
             assert_eq!(is_token(token), expected, "{token:?}");

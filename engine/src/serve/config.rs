@@ -62,6 +62,7 @@ pub struct Config {
     pub stall_s: Option<f64>,
     pub step_ms: Option<u32>,
     pub prompt_reuse: Option<bool>,
+    pub prompt_sharing: Option<bool>,
     pub embedding_pooling: Option<Pooling>,
     pub prompt_cache: Option<PathBuf>,
     pub prompt_cache_size: Option<Bytes>,
@@ -177,7 +178,7 @@ impl Config {
         self.workloads = if self.workloads.is_empty() { other.workloads } else { self.workloads };
         or!(self, other, default_model memory_limit pools preload);
         or!(self, other, name chat_template socket socket_group listen health_listen metrics_without_key api_key_file slots queue max_tokens
-            timeout_s drain_s idle_s idle_unauthenticated_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro
+            timeout_s drain_s idle_s idle_unauthenticated_s stall_s step_ms prompt_reuse prompt_sharing embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro
             speculative draft_model draft_p_min draft_max draft_near max_request_bytes max_waiting_bytes
             max_connections max_connections_per_address log_format log_level log_prompts);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
@@ -350,6 +351,7 @@ impl Config {
             },
             draft_model: self.draft_model.clone().map(|path| DraftModelOptions { path, least_p }),
             embedding_pooling: self.embedding_pooling,
+            prompt_sharing: self.prompt_sharing.unwrap_or(false),
             prompt_cache: self.prompt_cache.clone().map(|folder| PromptCache {
                 folder,
                 bound: self.prompt_cache_size.unwrap_or(DEFAULT_BOUND),

@@ -16,6 +16,7 @@ use super::job::Client;
 use super::models::Front;
 use super::ndjson;
 use super::refusal::{Kind, Refusal};
+use super::scope::Owner;
 use super::server::Limits;
 
 /// What a connection needs besides itself.
@@ -136,8 +137,9 @@ pub const FIRST: Duration = Duration::from_secs(10);
 
 /// Serves a connection to the Unix socket: methods of HTTP begin with a capital letter, lines of JSON never do.
 async fn speak(mut stream: UnixStream, state: Arc<ConnectionState>, shared: Shared) {
-    let client = stream.peer_cred().ok().and_then(|peer| peer.pid());
-    let client = client.map_or(Client::Unknown, Client::Process);
+    let peer = stream.peer_cred().ok();
+    let client = peer.as_ref().and_then(|peer| peer.pid()).map_or(Client::Unknown, Client::Process);
+    let who = (client, Owner::of_user(peer.map(|peer| peer.uid())));
     let Shared { front, mut stopping, .. } = shared;
     let mut read = Vec::with_capacity(4096);
     let first = tokio::select! {
@@ -151,8 +153,8 @@ async fn speak(mut stream: UnixStream, state: Arc<ConnectionState>, shared: Shar
     }
     match read.first() {
         Some(byte) if byte.is_ascii_uppercase() => {
-            super::http::unix(stream, read, front, client, state, stopping).await;
+            super::http::unix(stream, read, front, who, state, stopping).await;
         }
-        _ => ndjson::serve(stream, read, front, client, state, stopping).await,
+        _ => ndjson::serve(stream, read, front, who, state, stopping).await,
     }
 }

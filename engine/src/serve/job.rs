@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use super::budget::SharedCharge;
 use super::drafts::{Drafted, Wish};
 use super::logprobs::Likelihood;
+use super::scope::Scope;
 use super::ticket::Ticket;
 use super::workloads::Threads;
 use crate::ffi::Token;
@@ -29,6 +30,8 @@ pub enum Client {
 pub struct Job {
     /// Whose it is.
     pub client: Client,
+    /// Scope of its prompt.
+    pub scope: Scope,
     /// The prompt: 1 token to as many as the context holds.
     pub prompt: Vec<Token>,
     /// Most tokens to generate.

@@ -24,6 +24,7 @@ use super::logprobs::Likelihood;
 use super::models::{Front, Held};
 use super::refusal::{Kind, Refusal};
 use super::request::{Generate, prompt_or_messages};
+use super::scope::Owner;
 use super::server::Server;
 use super::ticket::{LINES, Ticket};
 use crate::ffi::Token;
@@ -48,6 +49,7 @@ struct Connection {
     front: Arc<Front>,
     client: Client,
     state: Arc<ConnectionState>,
+    owner: Owner,
 }
 
 /// Serves `stream`, of which `read` was read already, until the client goes or the server stops.
@@ -55,11 +57,11 @@ pub async fn serve(
     stream: UnixStream,
     read: Vec<u8>,
     front: Arc<Front>,
-    client: Client,
+    (client, owner): (Client, Owner),
     state: Arc<ConnectionState>,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let mut connection = Connection { stream, buffer: read, at: 0, end: false, front, client, state };
+    let mut connection = Connection { stream, buffer: read, at: 0, end: false, front, client, state, owner };
     if let Some(full) = connection.state.reserve() {
         connection.state.was_refused(full);
         let refusal = super::connection::full(full, &connection.front.current().limits);
@@ -247,7 +249,7 @@ impl Connection {
         let stream = request.stream;
         let submitted = tokio::select! {
             biased;
-            submitted = server.submit(request, self.client.clone(), arrived) => submitted,
+            submitted = server.submit(request, self.client.clone(), self.owner, arrived) => submitted,
             () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
         };
         match submitted {

@@ -13,7 +13,7 @@ use crate::live::Live;
 use crate::settings::Settings;
 
 /// Keys that count as soon as they are changed; all others need the model, the context or the sockets anew.
-const AT_ONCE: [&str; 21] = [
+const AT_ONCE: [&str; 22] = [
     "default_model",
     "memory_limit",
     "models",
@@ -30,6 +30,7 @@ const AT_ONCE: [&str; 21] = [
     "drain_s",
     "step_ms",
     "prompt_reuse",
+    "prompt_sharing",
     "temperature",
     "top_k",
     "top_p",

@@ -11,6 +11,7 @@ use super::fields::{Fields, shown, wrong};
 use super::input::{Fault, Input};
 use super::logprobs;
 use super::refusal::Refusal;
+use super::scope::SALT_CHARACTERS;
 use super::workloads::{Threads, Workloads};
 use crate::error::Error;
 use crate::ffi::Token;
@@ -74,6 +75,8 @@ pub struct Generate {
     pub sampling: SamplingOptions,
     /// Whether the prompt may begin with what is in the cache.
     pub cache_prompt: bool,
+    /// Text that sets it apart from other requests of its client: only those with the same one share prompts.
+    pub cache_salt: Option<String>,
     /// Drafts, where it is to have any.
     pub drafts: Option<Wish>,
     /// How many alternatives are told of each token, and how likely it was; nothing where not asked for.
@@ -102,6 +105,7 @@ impl Generate {
             sampling,
             logprobs: fields.whole("logprobs", 0..=logprobs::MOST)?,
             cache_prompt: fields.bool("cache_prompt")?.unwrap_or(true),
+            cache_salt: salt(fields)?,
             drafts: drafts::take(fields, defaults.drafts)?,
             deadline: deadline.map_or(defaults.deadline, Duration::from_secs_f64),
             threads: defaults.workloads.take(fields)?,
@@ -134,6 +138,18 @@ pub fn prompt(fields: &mut Fields) -> Result<Prompt, Refusal> {
         Err(Fault::Token(value) | Fault::Item(value)) => Err(wrong(NAME, "a list holds tokens", &value)),
         Err(Fault::Kind(value)) => Err(wrong(NAME, "use a text or a list of tokens", &value)),
         Err(Fault::Json(why)) => Err(Refusal::field(NAME, format!("is not JSON: {why}"))),
+    }
+}
+
+/// The value of `cache_salt`.
+fn salt(fields: &mut Fields) -> Result<Option<String>, Refusal> {
+    let refused = |what: String| Err(Refusal::field("cache_salt", what));
+    match fields.text("cache_salt")? {
+        Some(salt) if salt.is_empty() => refused("is empty: give a text, or leave it out".to_string()),
+        Some(salt) if salt.chars().nth(SALT_CHARACTERS).is_some() => {
+            refused(format!("has at most {SALT_CHARACTERS} characters"))
+        }
+        salt => Ok(salt),
     }
 }
 
@@ -269,6 +285,8 @@ mod tests {
             (r#"{"prompt": "a", "stop": [""]}"#, "stop: a text that is empty"),
             (r#"{"prompt": "a", "stop": [1]}"#, "stop: a list holds texts, not 1"),
             (&long, "stop: a text has at most 1024 characters"),
+            (r#"{"prompt": "a", "cache_salt": 7}"#, "cache_salt: use a text, not 7"),
+            (r#"{"prompt": "a", "cache_salt": ""}"#, "cache_salt: is empty"),
             (r#"{"prompt": "a", "max_token": 3}"#, "max_token: unknown field; did you mean max_tokens?"),
         ];
         for (json, expected) in cases {

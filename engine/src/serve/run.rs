@@ -74,6 +74,8 @@ pub struct Options {
     pub rules: Rules,
     /// Where prompts are kept on the disk.
     pub prompt_cache: Option<PromptCache>,
+    /// True if clients share evaluated prompts.
+    pub prompt_sharing: bool,
     /// The smaller model that drafts.
     pub draft_model: Option<DraftModelOptions>,
     /// Which tokens' embeddings a text's is made of; without it what the model says.
@@ -224,6 +226,7 @@ impl Options {
             },
             limits: self.limits,
             keys: self.keys.clone(),
+            prompt_sharing: self.prompt_sharing,
         }
     }
 }

@@ -13,6 +13,7 @@ use super::metrics::Metrics;
 use super::queue::{Closing, Inbox, Refused};
 use super::refusal::{Kind, Refusal};
 use super::request::{Defaults, Generate, Prompt};
+use super::scope::{Owner, Scope};
 use super::ticket::Ticket;
 use crate::chat::Template;
 use crate::error::Error;
@@ -53,6 +54,8 @@ pub struct Current {
     pub limits: Limits,
     /// Keys for requests over TCP; none are needed where this is empty.
     pub keys: Vec<String>,
+    /// True if clients share evaluated prompts.
+    pub prompt_sharing: bool,
 }
 
 /// The shared state.
@@ -92,14 +95,15 @@ impl Server {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
     }
 
-    /// Hands `request` of `client` to the scheduler; its events come out of the receiver, which ends it when dropped.
+    /// Hands `request` of `client`, whose prompts belong to `owner`, to the scheduler; its events come out of the receiver, which ends it when dropped.
     pub async fn submit(
         &self,
         request: Generate,
         client: Client,
+        owner: Owner,
         arrived: Instant,
     ) -> Result<mpsc::Receiver<Event>, Refusal> {
-        let mut receivers = self.submit_all(request, 1, client, arrived).await?;
+        let mut receivers = self.submit_all(request, 1, client, owner, arrived).await?;
         receivers.pop().ok_or_else(|| Refusal::new(Kind::Failed, "a request without an answer"))
     }
 
@@ -109,6 +113,7 @@ impl Server {
         request: Generate,
         choices: u32,
         client: Client,
+        owner: Owner,
         arrived: Instant,
     ) -> Result<Vec<mpsc::Receiver<Event>>, Refusal> {
         check_generates(&self.model).map_err(|error| invalid(&error))?;
@@ -120,7 +125,10 @@ impl Server {
             return Err(Refusal::field("n", what));
         }
         let deadline = arrived + request.deadline;
-        let prepared = timeout_at(deadline.into(), self.prepare(request, choices, client, arrived)).await;
+        let owner = if self.current().prompt_sharing { Owner::All } else { owner };
+        let scope = Scope::new(owner, request.cache_salt.as_deref());
+        let prepared = self.prepare(request, choices, client, scope, arrived);
+        let prepared = timeout_at(deadline.into(), prepared).await;
         let (jobs, receivers) = prepared.unwrap_or_else(|_| {
             self.metrics.count_end(Finish::Deadline);
             let message = "the time of the request was over while it was prepared: its grammar or schema takes long, or \
@@ -139,6 +147,7 @@ impl Server {
         request: Generate,
         choices: u32,
         client: Client,
+        scope: Scope,
         arrived: Instant,
     ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<Event>>), Refusal> {
         // As many as may wait and run, so that no more of them are kept than afterwards.
@@ -164,6 +173,7 @@ impl Server {
             receivers.push(receiver);
             jobs.push(Job {
                 client: client.clone(),
+                scope,
                 prompt: prompt.clone(),
                 max_tokens: request.max_tokens,
                 ignore_end: request.ignore_end,

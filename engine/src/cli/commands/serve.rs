@@ -81,6 +81,10 @@ pub struct Args {
     /// Seconds for which requests may go on after SIGTERM [default: 30]
     #[arg(long, value_name = "S", value_parser = seconds)]
     drain: Option<f64>,
+    /// Let clients with different keys, and users of the socket, share evaluated prompts: a client can then find out what
+    /// others have asked
+    #[arg(long)]
+    prompt_sharing: bool,
     /// Folder that keeps prompts on the disk when no slot has room for them [default: none]
     #[arg(long, value_name = "DIR")]
     prompt_cache: Option<PathBuf>,
@@ -250,6 +254,7 @@ fn flags(args: &Args) -> Config {
         prompt_cache: args.prompt_cache.clone(),
         prompt_cache_size: args.prompt_cache_size,
         prompt_cache_ro: args.prompt_cache_ro.then_some(true),
+        prompt_sharing: args.prompt_sharing.then_some(true),
         log_format: args.log_format,
         log_level: args.log_level,
         speculative: args.speculative,
@@ -288,7 +293,7 @@ fn say_ready(ready: &Ready, as_json: bool) {
         if ready.names.len() > 1 {
             line["models"] = json!(ready.names);
         }
-        let mut stdout = io::stdout().lock();
+        let mut stdout = crate::terminal::stdout();
         let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
         return;
     }
@@ -297,5 +302,10 @@ fn say_ready(ready: &Ready, as_json: bool) {
     }
     let places: Vec<String> = [socket, listen].into_iter().flatten().collect();
     let are = if ready.names.len() == 1 { "is" } else { "are" };
-    let _ = writeln!(io::stderr(), "{} {are} served at {}", ready.names.join(", "), places.join(" and "));
+    let _ = writeln!(
+        io::stderr(),
+        "{} {are} served at {}",
+        printable(&ready.names.join(", ")),
+        printable(&places.join(" and "))
+    );
 }

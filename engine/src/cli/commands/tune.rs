@@ -377,7 +377,7 @@ fn plan(task: &Task) -> serde_json::Value {
 }
 
 fn print(text: &str) -> Result<ExitCode> {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = crate::terminal::stdout();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")?;
     Ok(ExitCode::SUCCESS)
 }

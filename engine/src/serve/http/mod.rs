@@ -45,6 +45,7 @@ use super::fields::Fields;
 use super::job::Client;
 use super::models::Front;
 use super::refusal::{Kind, Refusal};
+use super::scope::Owner;
 use super::server::Server;
 use super::ticket::Ticket;
 
@@ -112,12 +113,13 @@ pub async fn unix(
     stream: UnixStream,
     read: Vec<u8>,
     front: Arc<Front>,
-    client: Client,
+    (client, owner): (Client, Owner),
     state: Arc<ConnectionState>,
     stopping: watch::Receiver<bool>,
 ) {
     let io = Patient::new(stream, read, &state, &front.current().limits);
-    serve(io, front, Peer { client, by_file: true }, state, Door::All, stopping).await;
+    let peer = Peer { client, by_file: Some(owner) };
+    serve(io, front, peer, state, Door::All, stopping).await;
 }
 
 /// Takes connections from a TCP address until the server stops.
@@ -141,7 +143,7 @@ pub async fn tcp(listener: TcpListener, shared: Shared, door: Door) {
         let Shared { front, stopping, .. } = shared.clone();
         let state = Arc::clone(open.state());
         let io = Patient::new(stream, Vec::new(), &state, &front.current().limits);
-        let peer = Peer { client: Client::Machine(address.ip()), by_file: false };
+        let peer = Peer { client: Client::Machine(address.ip()), by_file: None };
         tokio::spawn(open.during(serve(io, front, peer, state, door, stopping)));
     }
 }
@@ -167,19 +169,22 @@ async fn serve<I>(
         // The probes of whoever watches the server show no key.
         let is_health = request.uri().path() == "/health";
         // Where there are no keys, the answer tells whether the request was valid.
-        let needs_key = !peer.by_file && !front.current().keys.is_empty();
+        let needs_key = peer.by_file.is_none() && !front.current().keys.is_empty();
         if allowed.is_ok() && needs_key && !is_health {
             state.prove();
         }
         request.extensions_mut().insert(peer.client.clone());
         request.extensions_mut().insert(Arc::clone(&state));
+        if let Ok(owner) = &allowed {
+            request.extensions_mut().insert(*owner);
+        }
         let ticket = Ticket::new(request.method().as_str(), request.uri().path(), &peer.client);
         let answer = app.call(request);
         let (front, state) = (Arc::clone(&front), Arc::clone(&state));
         async move {
             let work = async {
                 match allowed {
-                    Ok(()) => answer.await,
+                    Ok(_) => answer.await,
                     Err(refusal) => Ok::<Response, Infallible>(refuse(&refusal)),
                 }
             };
@@ -219,21 +224,22 @@ async fn serve<I>(
     }
 }
 
-/// Refuses `request` of `peer` where it may not be answered, at `door` or on a connection of the reserve.
+/// Returns the owner of the prompts of `request`, or refuses what may not be answered to `peer`, at `door` or on a connection
+/// of the reserve.
 fn allowed(
     front: &Front,
     peer: &Peer,
     state: &ConnectionState,
     door: Door,
     request: &hyper::Request<Incoming>,
-) -> Result<(), Refusal> {
+) -> Result<Owner, Refusal> {
     let path = request.uri().path();
     if let Some(full) = state.reserve().filter(|_| !WATCHING.contains(&path)) {
         state.was_refused(full);
         return Err(connection::full(full, &front.current().limits));
     }
     match door {
-        Door::Health { open_metrics: true } if path == "/metrics" => Ok(()),
+        Door::Health { open_metrics: true } if path == "/metrics" => Ok(Owner::Open),
         _ => access::check(front, peer, request),
     }
 }
@@ -249,6 +255,11 @@ async fn fields(front: &Front, request: Request) -> Result<Fields, Refusal> {
 /// Who asks.
 fn client_of(request: &Request) -> Client {
     request.extensions().get::<Client>().cloned().unwrap_or(Client::Unknown)
+}
+
+/// Owner of the prompts of `request`.
+fn owner_of(request: &Request) -> Owner {
+    request.extensions().get::<Owner>().copied().unwrap_or(Owner::Open)
 }
 
 /// Whether a body is worth reading.
