@@ -49,7 +49,7 @@ fn weights_are_repacked_unless_told_not_to() {
     let quantize = [OsStr::new("quantize"), tiny().as_os_str(), model.as_os_str(), OsStr::new("q4_0")];
     let (code, _, stderr) = parts(&anneal(quantize));
     assert_eq!(code, Some(0), "{stderr}");
-    for (arguments, repacked) in [(&[][..], true), (&["--no-repack"], false)] {
+    for (arguments, repacked) in [(&[][..], common::repacks_q4_0()), (&["--no-repack"], false)] {
         let log = log(&model, arguments);
         // AMX goes before repacking where the CPU has both.
         let found =

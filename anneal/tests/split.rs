@@ -21,6 +21,17 @@ use engine::split::{Layouts, Sequence, Session};
 use gguf::probe::Probe;
 use serde_json::Value;
 
+/// The tiny model in Q4_0 if the kernels of this build repack its weights; else the running test is reported as skipped.
+fn in_two_layouts() -> Option<PathBuf> {
+    let path = quantised("Q4_0");
+    let repacked = load(&path, true).repacked() > 0;
+    assert_eq!(repacked, common::repacks_q4_0(), "{:?}", common::isa_required());
+    if !repacked {
+        skipped::because("the kernels of this build repack no weights, so every model has one layout");
+    }
+    repacked.then_some(path)
+}
+
 /// The tiny model in Q4_0, of which every CPU with AVX2 or NEON repacks weights, and as F32, of which none does.
 fn quantised(kind: &str) -> PathBuf {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
@@ -171,7 +182,7 @@ fn on(flag: bool) -> Settings {
 
 #[test]
 fn too_little_memory_is_an_error_for_a_flag_and_a_reason_else() {
-    let path = quantised("Q4_0");
+    let Some(path) = in_two_layouts() else { return };
     let live = |available| {
         let mut live = Live::read();
         let host = live.host.as_mut().expect("a host");
@@ -184,7 +195,6 @@ fn too_little_memory_is_an_error_for_a_flag_and_a_reason_else() {
         assert!(text.contains("MiB") && text.contains("leave --split-layout out, lower -c"), "{text}");
     };
     let (size, copy) = (load(&path, false).size(), load(&path, true).repacked());
-    assert!(copy > 0, "nothing of {} is repacked", path.display());
 
     // One of the two fits.
     let little = live(size + copy / 2);
@@ -248,6 +258,9 @@ fn run(arguments: &[&str]) -> (Value, String) {
 
 #[test]
 fn run_hands_over_and_tells_it() {
+    if in_two_layouts().is_none() {
+        return;
+    }
     let prompt = "The smith brings the steel to a red heat. ".repeat(8);
     let arguments = ["-p", &prompt, "-n", "12", "--split-layout", "on"];
     let ((first, stderr), (second, _)) = (run(&arguments), run(&arguments));
@@ -274,6 +287,9 @@ fn run_hands_over_and_tells_it() {
 
 #[test]
 fn a_full_context_is_counted_the_same() {
+    if in_two_layouts().is_none() {
+        return;
+    }
     let prompt = "red heat ".repeat(20);
     let arguments = ["-p", &prompt, "-n", "-1", "-c", "256", "--split-layout", "on", "--split-from", "2"];
     let (json, _) = run(&arguments);
@@ -284,7 +300,7 @@ fn a_full_context_is_counted_the_same() {
 
 #[test]
 fn bench_measures_it_on_both_paths() {
-    let path = quantised("Q4_0");
+    let Some(path) = in_two_layouts() else { return };
     let bench = |more: &[&str]| -> Value {
         let path = path.to_str().expect("UTF-8");
         let mut all = vec!["bench", "-m", path, "-r", "2", "-o", "json", "--split-layout", "on"];
@@ -307,7 +323,7 @@ fn bench_measures_it_on_both_paths() {
 
 #[test]
 fn layouts_are_compared_in_turns() {
-    let path = quantised("Q4_0");
+    let Some(path) = in_two_layouts() else { return };
     let bench = |model: &Path, more: &[&str]| {
         let mut all =
             vec!["bench", "-m", model.to_str().expect("UTF-8"), "--end-to-end", "--compare-layouts"];

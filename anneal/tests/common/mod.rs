@@ -60,6 +60,23 @@ pub fn command() -> Command {
     command
 }
 
+/// Instruction sets that the CPU guard of the program asks for.
+pub fn isa_required() -> &'static [String] {
+    static REQUIRED: OnceLock<Vec<String>> = OnceLock::new();
+    REQUIRED.get_or_init(|| {
+        let (code, stdout, stderr) = parts(&anneal(["info", "--json"]));
+        assert_eq!(code, Some(0), "{stderr}");
+        let info: serde_json::Value = serde_json::from_str(&stdout).expect("one JSON object");
+        serde_json::from_value(info["isa_required"].clone()).expect("names")
+    })
+}
+
+/// True if the kernels of this build repack weights in Q4_0: those for AVX2 do, and those for dot products of NEON. Others
+/// leave a model with one layout.
+pub fn repacks_q4_0() -> bool {
+    isa_required().iter().any(|name| name == "avx2" || name == "asimddp")
+}
+
 /// Runs `anneal` with `arguments`.
 pub fn anneal<I, S>(arguments: I) -> Output
 where

@@ -1,6 +1,6 @@
 //! `build`, `build-native`, `build-portable`, `build-cuda`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use build_info::record::BuildInfo;
@@ -182,6 +182,21 @@ pub fn make_with(profile: &str, keys: &[Override], cache: Cache, yes: bool, ui: 
     let common = Short { yes, dry_run: false, plain: true, cache, no_hostname: false, store, source };
     let set = SetArgs { keys: keys.to_vec(), cuda_arch: None };
     build(&Args { set, ..common.profile(profile) }, ui).map(|_| ())
+}
+
+/// Builds the C++ part of a profile for another command, and returns the prefix that programs are linked with.
+pub fn make_prefix(profile: &str, yes: bool, ui: &Ui) -> Result<PathBuf> {
+    let workspace = Workspace::find()?;
+    let profile = profile::load_with(&workspace.build_profiles(), profile, &[])?;
+    let (host, source) = (tools::host(ui), tools::SourceArgs::default());
+    let _lock = Lock::take(&workspace)?;
+    let toolchain = setup::ready(&workspace, &profile, &source, yes, ui)?;
+    let tree = tools::fetch(&workspace, &source, ui)?;
+    let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
+    let launcher = Cache::default().launcher(&toolchain)?;
+    let folder = workspace.anneal().join(plan.folder_name());
+    let build = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?.launched_by(&launcher);
+    build.link_prefix()
 }
 
 /// Nothing comes of a dry run.

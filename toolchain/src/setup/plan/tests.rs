@@ -122,33 +122,33 @@ fn every_requirement_has_a_package_or_a_reason() {
     use Requirement::*;
     let all = [
         Compiler, Cmake, Ninja, Libclang, Clang, Lld, LlvmTools, Bolt, Git, Pip, Openblas, Blis, Make,
-        QemuUser,
+        QemuUser, Minisign, Procps, UtilLinux, Iproute,
     ];
     // The packages of each requirement in that order; `-` where there is none.
     let cases = [
         (
             Manager::Apt,
-            "g++-12 | cmake | ninja-build | libclang1-22 libclang-common-22-dev | clang-22 | lld-22 | llvm-22 libclang-rt-22-dev | bolt-22 | git | python3-pip | libopenblas-dev pkg-config | libblis-pthread-dev | make | qemu-user",
+            "g++-12 | cmake | ninja-build | libclang1-22 libclang-common-22-dev | clang-22 | lld-22 | llvm-22 libclang-rt-22-dev | bolt-22 | git | python3-pip | libopenblas-dev pkg-config | libblis-pthread-dev | make | qemu-user | minisign | procps | util-linux bsdutils mount | iproute2",
         ),
         (
             Manager::Dnf,
-            "gcc-c++ | cmake | ninja-build | clang-devel | clang | lld | llvm compiler-rt | llvm-bolt | git | python3-pip | openblas-devel pkgconf-pkg-config | blis-devel pkgconf-pkg-config | make | qemu-user",
+            "gcc-c++ | cmake | ninja-build | clang-devel | clang | lld | llvm compiler-rt | llvm-bolt | git | python3-pip | openblas-devel pkgconf-pkg-config | blis-devel pkgconf-pkg-config | make | qemu-user | minisign | util-linux | util-linux | iproute",
         ),
         (
             Manager::Pacman,
-            "gcc | cmake | ninja | clang | clang | lld | llvm compiler-rt | - | git | python-pip | openblas pkgconf | - | make | qemu-user",
+            "gcc | cmake | ninja | clang | clang | lld | llvm compiler-rt | - | git | python-pip | openblas pkgconf | - | make | qemu-user | minisign | util-linux | util-linux | iproute2",
         ),
         (
             Manager::Zypper,
-            "gcc-c++ | cmake | ninja | clang-devel | clang | lld | llvm | - | git | python3-pip | pkgconfig(openblas) pkg-config | - | make | qemu-linux-user",
+            "gcc-c++ | cmake | ninja | clang-devel | clang | lld | llvm | - | git | python3-pip | pkgconfig(openblas) pkg-config | - | make | qemu-linux-user | minisign | util-linux | util-linux | iproute2",
         ),
         (
             Manager::Apk,
-            "build-base | cmake | samurai | clang-dev | clang | lld | llvm compiler-rt | - | git | py3-pip | openblas-dev pkgconf | - | make | qemu-x86_64",
+            "build-base | cmake | samurai | clang-dev | clang | lld | llvm compiler-rt | - | git | py3-pip | openblas-dev pkgconf | - | make | qemu-x86_64 qemu-aarch64 | minisign | procps | util-linux | iproute2",
         ),
         (
             Manager::Brew,
-            "llvm | cmake | ninja | llvm | llvm | lld | llvm | - | git | python | openblas pkgconf | blis pkgconf | make | -",
+            "llvm | cmake | ninja | llvm | llvm | lld | llvm | - | git | python | openblas pkgconf | blis pkgconf | make | - | minisign | - | - | -",
         ),
     ];
     for (manager, expected) in cases {
@@ -165,6 +165,20 @@ fn every_requirement_has_a_package_or_a_reason() {
     let made = plan(&needs, &bare(), &facts(Some(Manager::Brew), Rights::None));
     assert_eq!(made.unavailable, [(QemuUser, "brew offers no package for it here".to_string())]);
     assert_eq!(made.steps, []);
+}
+
+#[test]
+fn a_small_program_is_missing_until_all_of_its_names_are_there() {
+    let needs = Needs { required: vec![Requirement::UtilLinux], recommended: vec![Requirement::Wget] };
+    let mut toolchain = bare();
+    toolchain.programs = ["flock", "mount", "script", "taskset"].into();
+    let missing = |toolchain: &Toolchain| {
+        let made = plan(&needs, toolchain, &facts(Some(Manager::Apt), Rights::Root));
+        (made.missing, made.recommended)
+    };
+    assert_eq!(missing(&toolchain), (vec![Requirement::UtilLinux], vec![Requirement::Wget]));
+    toolchain.programs.extend(["unshare", "wget"]);
+    assert_eq!(missing(&toolchain), (vec![], vec![]));
 }
 
 #[test]
