@@ -77,10 +77,15 @@ fn turned(model: &Model<'_>, lengths: Lengths, of_one_kind: bool) -> Result<(), 
 fn sections(model: &Model<'_>) -> Result<(), ReadError> {
     const NAME: &str = "rope.dimension_sections";
     let key = model.key(NAME);
-    if !matches!(model.first.get(&key), Some(Value::Array { .. })) {
-        return Ok(());
-    }
-    let Some(found) = model.first.integers(&key)? else { return Ok(()) };
+    let found = match model.first.get(&key) {
+        // llama.cpp's default.
+        None => vec![0],
+        // One number is for all sections; what is no number is refused by llama.cpp.
+        Some(_) => match model.first.integers(&key)? {
+            Some(found) => found,
+            None => return Ok(()),
+        },
+    };
     let most = i128::from(u16::MAX);
     if let Some(section) = found.iter().find(|section| !(0..=most).contains(*section)) {
         return Err(model.wrong(&key, format!("{section} in one section"), format!("0 to {most} in each")));

@@ -280,6 +280,14 @@ fn other_architectures(all: &mut List) {
             edit.put("qwen2vl.rope.dimension_sections", Put::I32s(vec![0, 0, 0, 8]));
         },
     );
+    all.add(
+        Preset::Tiny,
+        "no sections",
+        &["paddleocr.rope.dimension_sections", "at least 1 in one"],
+        |edit| {
+            edit.become_architecture("llama", "paddleocr");
+        },
+    );
     all.add(Preset::Tiny, "a negative section", &["glm4.rope.dimension_sections", "0 to 65535"], |edit| {
         edit.become_architecture("llama", "glm4");
         edit.put("glm4.rope.dimension_sections", Put::I32s(vec![-8, 8, 8, 0]));
