@@ -3,7 +3,6 @@
 use super::Model;
 use crate::check::architectures::{EQUAL_HEADS, OTHER_ROPE, ROPE_SECTIONS, WHOLE_ROPE};
 use crate::read::ReadError;
-use crate::value::Value;
 
 /// Elements of one position's keys or values that llama.cpp counts without an overflow.
 const MOST: i128 = i32::MAX as i128;

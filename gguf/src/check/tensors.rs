@@ -52,7 +52,7 @@ const ELEMENTWISE: &[&str] = &[
 const TABLES: &[(&str, &str)] =
     &[("d2t", "i64"), ("ffn_gate_tid2eid", "i32"), ("masked_embd_ordering", "i32")];
 
-/// What llama.cpp does with a tensor.
+/// Operation that llama.cpp applies to a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Role {
     /// Multiplied with, or rows are picked from it: any type with a kernel for products.

@@ -21,7 +21,7 @@ const LONGEST_IN_TREE: usize = 1 << 10;
 /// Tokenizers without texts.
 const WITHOUT_TEXTS: [&str; 2] = ["none", "no_vocab"];
 
-/// What a tokenizer adds to a text when the file does not say.
+/// Tokens that a tokenizer adds to a text when the file does not say.
 struct Defaults {
     bos: Option<u64>,
     eos: Option<u64>,

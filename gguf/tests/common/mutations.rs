@@ -218,7 +218,9 @@ fn tokens(all: &mut List) {
 
 /// Files that claim to be of another architecture: the check comes before the tensors are missed.
 fn other_architectures(all: &mut List) {
-    let cases: [(&str, &[(&str, u32)], &[&str]); 17] = [
+    /// Architecture, values and words.
+    type Case = (&'static str, &'static [(&'static str, u32)], &'static [&'static str]);
+    let cases: [Case; 17] = [
         ("qwen35", &[("full_attention_interval", 0)], &["full_attention_interval", "1 to"]),
         ("lfm2", &[("shortconv.l_cache", 1)], &["shortconv.l_cache", "2 to"]),
         ("ernie4_5-moe", &[("interleave_moe_layer_step", 0)], &["interleave_moe_layer_step", "1 to"]),
