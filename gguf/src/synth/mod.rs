@@ -20,7 +20,7 @@ use build_info::Bytes;
 
 use crate::GgmlType;
 use crate::partial::{PartialFile, PlaceError};
-use crate::write::{TensorSpec, WriteError, Writer};
+use crate::write::{Header, TensorSpec, WriteError, Writer};
 use vocabulary::Vocabulary;
 
 pub use adapter::write_adapter;
@@ -205,16 +205,31 @@ enum Ended {
     Stopped,
 }
 
-/// Writes a model to `path`. It appears there only when it is complete: until then, and for ever when writing
-/// fails or is stopped, whatever was there stays.
-///
-/// Memory stays below 100 MB whatever the preset: weights go to the file as they are drawn.
-pub fn write(path: &Path, options: &Options<'_>) -> Result<Summary, Error> {
+/// Vocabulary, tensors and header of a model.
+fn parts(options: &Options<'_>) -> (Vocabulary, Vec<model::Tensor>, Header) {
     let shape = options.preset.shape();
     let vocabulary = Vocabulary::new(shape.vocabulary as usize, shape.tokenizer.control);
     let tensors = model::tensors(shape, options.precision);
     let metadata = model::metadata(shape, options.preset.name(), &vocabulary, options.precision);
     let header = model::header(metadata, &tensors);
+    (vocabulary, tensors, header)
+}
+
+/// Writes the header of a model alone, padded to where the data begins: for tests of what reads headers of large models.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_header(out: impl std::io::Write, options: &Options<'_>) -> Result<(), WriteError> {
+    let (_, _, header) = parts(options);
+    Writer::new(out, &header).map(drop)
+}
+
+/// Writes a model to `path`. It appears there only when it is complete: until then, and for ever when writing
+/// fails or is stopped, whatever was there stays.
+///
+/// Memory stays below 100 MB whatever the preset: weights go to the file as they are drawn.
+pub fn write(path: &Path, options: &Options<'_>) -> Result<Summary, Error> {
+    let (vocabulary, tensors, header) = parts(options);
     let total = options.preset.tensor_bytes(options.precision);
 
     let partial = PartialFile::beside(path, total)?;

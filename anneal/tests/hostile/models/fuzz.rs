@@ -38,6 +38,8 @@ const EXAMPLES: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Family {
     Model(usize),
+    /// A large model without weights.
+    Hollow(usize),
     /// The model is good, its adapter is not.
     Adapter,
     /// One of two parts.
@@ -46,8 +48,7 @@ enum Family {
     Draft,
 }
 
-/// Presets that are changed, with how many of a hundred files are of each. The others have the same architectures and are too
-/// large to be written and read so often.
+/// Presets that are changed, with how many of a hundred files are of each.
 const PRESETS: [(Preset, usize); 6] = [
     (Preset::Tiny, 34),
     (Preset::MoeTiny, 16),
@@ -57,7 +58,21 @@ const PRESETS: [(Preset, usize); 6] = [
     (Preset::SmallLlama, 2),
 ];
 
+/// The presets that are too large to be written and read so often. They have the same architectures.
+const LARGE: [Preset; 5] =
+    [Preset::Llama1B4L, Preset::Qwen2_5_1_5B4L, Preset::Llama1B, Preset::Moe1B, Preset::Qwen2_5_1_5B];
+/// Number of the first file that is a large model's: one of each preset after the other.
+const FIRST_LARGE: usize = 1_000_000;
+
 impl Family {
+    /// The family of the file with the number `case`.
+    fn of(case: usize, random: &mut Xoshiro) -> Self {
+        match case.checked_sub(FIRST_LARGE) {
+            Some(number) => Family::Hollow(number % LARGE.len()),
+            None => Self::draw(random),
+        }
+    }
+
     fn draw(random: &mut Xoshiro) -> Self {
         let mut at = random.below(100);
         for (number, (_, share)) in PRESETS.iter().enumerate() {
@@ -72,6 +87,7 @@ impl Family {
     fn name(self) -> String {
         match self {
             Family::Model(number) => PRESETS[number].0.to_string(),
+            Family::Hollow(number) => LARGE[number].to_string(),
             other => format!("{other:?}").to_lowercase(),
         }
     }
@@ -114,6 +130,12 @@ impl Files {
         let name = format!("{}.gguf", family.name());
         match family {
             Family::Model(number) => Files { bases: vec![whole(&good.models[number], &name)], adapter: None },
+            Family::Hollow(number) => {
+                let mut header = Vec::new();
+                gguf::synth::write_header(&mut header, &Options::new(LARGE[number])).expect("a header");
+                let base = Base::new(Form::read(&header).0, Vec::new(), &folder.join(name));
+                Files { bases: vec![base], adapter: None }
+            }
             Family::Draft => Files { bases: vec![whole(&good.draft, &name)], adapter: None },
             Family::Adapter => {
                 let base = whole(&good.adapter, &name);
@@ -251,6 +273,8 @@ fn kind(how: &str) -> String {
 struct Lane<'a> {
     good: &'a Good,
     folder: tempfile::TempDir,
+    /// On the disk.
+    large: tempfile::TempDir,
     files: BTreeMap<Family, Files>,
     child: Option<Child>,
     outcome: Outcome,
@@ -264,14 +288,17 @@ impl<'a> Lane<'a> {
         let memory = tempfile::tempdir_in("/dev/shm");
         let folder = memory.or_else(|_| tempfile::tempdir()).expect("a temporary folder");
         let (files, outcome) = (BTreeMap::new(), Outcome::default());
-        Lane { good, folder, files, child: None, outcome, really_each }
+        let large = tempfile::tempdir().expect("a temporary folder");
+        Lane { good, folder, large, files, child: None, outcome, really_each }
     }
 
     /// Makes the file with the number `case`, and sees what becomes of it.
     fn one(&mut self, case: usize) -> String {
         let mut random = Xoshiro::keyed(SEED, [case as u64, 0]);
-        let family = Family::draw(&mut random);
-        let (good, folder) = (self.good, self.folder.path());
+        let family = Family::of(case, &mut random);
+        let is_large = matches!(family, Family::Hollow(_));
+        let good = self.good;
+        let folder = if is_large { self.large.path() } else { self.folder.path() };
         let files = self.files.entry(family).or_insert_with(|| Files::new(family, good, folder));
         let words = format!("case {case}, {}: {}", family.name(), files.write(&mut random));
         let (model, adapter) = (files.model().to_path_buf(), files.adapter.clone());
@@ -287,7 +314,9 @@ impl<'a> Lane<'a> {
             self.outcome.add(PRE_CHECK);
             return format!("{words}: {PRE_CHECK}");
         };
-        let mut request = Request { purpose: Purpose::All, repack: true, ..Request::new(paths) };
+        // As `engine::trial` asks for it.
+        let purpose = if is_large { Purpose::Token } else { Purpose::All };
+        let mut request = Request { purpose, repack: !is_large, ..Request::new(paths) };
         let adapters = adapter.iter().map(|path| Adapter { path: path.clone(), scale: 1.0 });
         request.adapters = adapters.map(|adapter| (&adapter).into()).collect();
         let mut child = self.child.take().unwrap_or_else(|| Child::start(ANNEAL.as_ref()).expect("a child"));
@@ -297,7 +326,7 @@ impl<'a> Lane<'a> {
             Ok(Answer::Refused { .. }) => self.outcome.add(REFUSED),
             Ok(_) => {
                 self.outcome.add(RAN);
-                if self.outcome.of(RAN) % self.really_each == 0 {
+                if !is_large && self.outcome.of(RAN).is_multiple_of(self.really_each) {
                     self.really(family, &model, adapter.as_deref(), &words);
                 }
             }
@@ -323,7 +352,7 @@ impl<'a> Lane<'a> {
         let (code, _, stderr) = parts(&run.output().expect("the executable runs"));
         self.outcome.really += 1;
         let died = stderr.contains("gave up") || stderr.contains("anneal made a mistake");
-        if !matches!(code, Some(0 | 1 | 2)) || died {
+        if !matches!(code, Some(0..=2)) || died {
             self.outcome
                 .faults
                 .push(format!("{words}: passed its trial and ended the program: {code:?} {stderr}"));
@@ -332,7 +361,7 @@ impl<'a> Lane<'a> {
 }
 
 fn refuses_adapter(adapter: &Path, model: &[&GgufFile]) -> bool {
-    GgufFile::open(adapter).is_ok_and(|file| gguf::adapter::check(&file, model).is_ok()) == false
+    !GgufFile::open(adapter).is_ok_and(|file| gguf::adapter::check(&file, model).is_ok())
 }
 
 #[test]
@@ -341,7 +370,8 @@ fn no_wrong_file_ends_the_process_that_is_to_load_it() {
     if let Some(case) = std::env::var("ANNEAL_FUZZ_CASE").ok().and_then(|case| case.parse().ok()) {
         let mut lane = Lane::new(&good, 1);
         println!("{}", lane.one(case));
-        println!("{}\n{:#?}", lane.folder.keep().display(), lane.outcome.faults);
+        println!("{} {}", lane.folder.keep().display(), lane.large.keep().display());
+        println!("{:#?}", lane.outcome.faults);
         return;
     }
     // A good file of each family runs: else nothing is learned from the wrong ones.
@@ -353,6 +383,7 @@ fn no_wrong_file_ends_the_process_that_is_to_load_it() {
     drop(lane);
 
     let (begun, count, really_each) = (Instant::now(), effort::choose(300, 20_000), effort::choose(25, 60));
+    let large = effort::choose(0, 4 * LARGE.len());
     let next = AtomicUsize::new(0);
     let mut outcome = Outcome::default();
     std::thread::scope(|scope| {
@@ -360,10 +391,10 @@ fn no_wrong_file_ends_the_process_that_is_to_load_it() {
             let mut lane = Lane::new(&good, really_each);
             loop {
                 let case = next.fetch_add(1, Ordering::Relaxed);
-                if case >= count {
+                if case >= count + large {
                     return lane.outcome;
                 }
-                lane.one(case);
+                lane.one(if case < large { FIRST_LARGE + case } else { case - large });
             }
         };
         let lanes: Vec<_> = (0..LANES).map(|_| scope.spawn(work)).collect();
@@ -373,7 +404,7 @@ fn no_wrong_file_ends_the_process_that_is_to_load_it() {
     if let Some(path) = std::env::var_os("ANNEAL_FUZZ_TABLE") {
         std::fs::write(path, outcome.table()).expect("written");
     }
-    assert_eq!(outcome.counts.values().sum::<usize>(), count);
+    assert_eq!(outcome.counts.values().sum::<usize>(), count + large);
     assert!(outcome.of(PRE_CHECK) > count / 20 && outcome.of(RAN) > count / 20, "{}", outcome.table());
     assert!(outcome.really > 0 && outcome.faults.is_empty(), "{:#?}", outcome.faults);
     // The program still runs what is good.

@@ -216,8 +216,10 @@ fn put_key(out: &mut Vec<u8>, key: &Key) {
 pub struct Base {
     pub form: Form,
     pub path: PathBuf,
-    /// Good data.
+    /// Good data; none for a model whose weights are a hole in the file, which reads as zeros.
     data: Vec<u8>,
+    /// Size of the data of the good file.
+    good: u64,
     file: File,
     /// Size of the header with room for changes.
     header: usize,
@@ -232,7 +234,8 @@ impl Base {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path);
         let file = file.expect("a file");
         let header = (form.header(0).len() + ROOM).next_multiple_of(ALIGNMENT as usize);
-        Base { form, path: path.to_path_buf(), data, file, header, patched: Vec::new(), is_moved: true }
+        let (path, good) = (path.to_path_buf(), form.end());
+        Base { form, path, data, good, file, header, patched: Vec::new(), is_moved: true }
     }
 
     /// Makes the file hold `form`, with `patches` in its data.
@@ -252,7 +255,7 @@ impl Base {
         }
         self.file.write_all_at(&header, 0).expect("written");
         // Sizes that no disk has are for the pre-check to find.
-        let size = form.end().clamp(self.data.len() as u64, 64 << 20);
+        let size = form.end().clamp(self.good, self.good.max(64 << 20));
         self.file.set_len(data_at + size).expect("a size");
         for (at, bytes) in patches.iter().filter(|(at, _)| *at < size) {
             let bytes = &bytes[..bytes.len().min((size - at) as usize)];
