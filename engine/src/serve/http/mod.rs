@@ -35,6 +35,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixStream};
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use self::access::Peer;
 use self::answered::answered;
@@ -176,7 +177,14 @@ async fn serve<I>(
         let ticket = Ticket::new(request.method().as_str(), request.uri().path(), &peer.client);
         let answer = app.call(request);
         let (front, state) = (Arc::clone(&front), Arc::clone(&state));
+        let early = state.early();
         async move {
+            if !early.is_zero() {
+                // Meanwhile it may be closed for another connection.
+                state.set(Phase::Resting);
+                sleep(early).await;
+                state.set(Phase::Answering);
+            }
             let work = async {
                 match allowed {
                     Ok(()) => answer.await,
