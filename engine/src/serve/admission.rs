@@ -27,6 +27,9 @@ pub const RESERVE: usize = 16;
 /// Shortest rest after which a proven connection may be closed: its client may be about to send the next request.
 const LEAST_REST: Duration = Duration::from_secs(1);
 
+/// Shortest time between two requests on a connection over TCP that has not proven itself.
+const LEAST_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Bounds of a gate.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -117,6 +120,8 @@ pub struct ConnectionState {
     proven: AtomicBool,
     /// Milliseconds from `opened` to the last step or write.
     active: AtomicU64,
+    /// Milliseconds from `opened` to when the next request is due that is not too early.
+    due: AtomicU64,
     evicted: Notify,
     metrics: Arc<Metrics>,
 }
@@ -157,6 +162,19 @@ impl ConnectionState {
     /// True if it may rest only shortly: it came over TCP and has not proven itself.
     pub fn rests_shortly(&self) -> bool {
         self.network.is_some() && !self.is_proven()
+    }
+
+    /// Time for which a request that has just come must wait: thousands that come together on connections without a key
+    /// would keep the thread of all connections busy.
+    pub fn early(&self) -> Duration {
+        if !self.rests_shortly() {
+            return Duration::ZERO;
+        }
+        let now = self.opened.elapsed();
+        let due = Duration::from_millis(self.due.load(Ordering::Relaxed)).max(now);
+        let next = u64::try_from((due + LEAST_INTERVAL).as_millis()).unwrap_or(u64::MAX);
+        self.due.store(next, Ordering::Relaxed);
+        due - now
     }
 
     /// The bound that gave it a place of the reserve, where it has one.
@@ -246,6 +264,7 @@ impl Gate {
             phase: AtomicU8::new(Phase::Expecting as u8),
             proven: AtomicBool::new(false),
             active: AtomicU64::new(0),
+            due: AtomicU64::new(0),
             evicted: Notify::new(),
             metrics: Arc::clone(&self.metrics),
         });
@@ -371,6 +390,20 @@ mod tests {
         assert_eq!(metrics.connections.get(), 23, "until their tasks end");
         drop(flood);
         assert_eq!(metrics.connections.get(), 3);
+    }
+
+    #[test]
+    fn requests_without_a_key_that_come_together_wait_for_each_other() {
+        let (gate, _) = gate();
+        let admitted = gate.admit(network(1), BOUNDS).expect("a place");
+        assert_eq!(admitted.state.early(), Duration::ZERO);
+        let (second, third) = (admitted.state.early(), admitted.state.early());
+        assert!(
+            second <= LEAST_INTERVAL && third > second && third <= 2 * LEAST_INTERVAL,
+            "{second:?}, {third:?}"
+        );
+        admitted.state.prove();
+        assert_eq!(admitted.state.early(), Duration::ZERO);
     }
 
     #[tokio::test]

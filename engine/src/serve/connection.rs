@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use super::admission::{Admitted, Bounds, ConnectionState, Full, Gate, Late, Network};
+use super::http::Routes;
 use super::job::Client;
 use super::models::Front;
 use super::ndjson;
@@ -24,6 +24,8 @@ use super::server::Limits;
 pub struct Shared {
     /// The way to the models.
     pub front: Arc<Front>,
+    /// What is served over HTTP.
+    pub routes: Routes,
     /// Connections of this listener. Each has its own, so that many at one leave room at the other.
     pub gate: Arc<Gate>,
     /// Bounds of the gate, where they are not those of the configuration.
@@ -57,13 +59,11 @@ impl Open {
 
 impl Shared {
     /// A place for a connection from `network`, if there is one or another connection can be closed for it.
-    pub async fn admit(&self, network: Option<Network>) -> Option<Open> {
+    pub fn admit(&self, network: Option<Network>) -> Option<Open> {
         let limits = self.front.current().limits;
         let configured = Bounds { total: limits.connections, per_network: limits.connections_per_address };
-        let admitted = self.gate.admit(network, self.bounds.unwrap_or(configured));
-        // A connection that was evicted is closed before more are taken: its file is needed.
-        yield_now().await;
-        Some(Open { admitted: admitted?, _open: self.open.clone() })
+        let admitted = self.gate.admit(network, self.bounds.unwrap_or(configured))?;
+        Some(Open { admitted, _open: self.open.clone() })
     }
 }
 
@@ -92,7 +92,7 @@ pub async fn unix(listener: UnixListener, shared: Shared) {
         };
         match accepted {
             Ok((stream, _)) => {
-                let Some(open) = shared.admit(None).await else { continue };
+                let Some(open) = shared.admit(None) else { continue };
                 let state = Arc::clone(open.state());
                 tokio::spawn(open.during(speak(stream, state, shared.clone())));
             }
@@ -116,7 +116,7 @@ pub async fn inside(mut streams: Inside, shared: Shared, over: oneshot::Sender<(
                 None => return,
             },
         };
-        let Some(open) = shared.admit(None).await else { continue };
+        let Some(open) = shared.admit(None) else { continue };
         // What is not registered is closed, and its other end sees that.
         let Ok(stream) = UnixStream::from_std(stream) else { continue };
         let state = Arc::clone(open.state());
@@ -140,7 +140,7 @@ async fn speak(mut stream: UnixStream, state: Arc<ConnectionState>, shared: Shar
     let peer = stream.peer_cred().ok();
     let client = peer.as_ref().and_then(|peer| peer.pid()).map_or(Client::Unknown, Client::Process);
     let who = (client, Owner::of_user(peer.map(|peer| peer.uid())));
-    let Shared { front, mut stopping, .. } = shared;
+    let (front, mut stopping) = (Arc::clone(&shared.front), shared.stopping.clone());
     let mut read = Vec::with_capacity(4096);
     let first = tokio::select! {
         first = timeout(front.current().limits.idle.min(FIRST), stream.read_buf(&mut read)) => first,
@@ -153,7 +153,7 @@ async fn speak(mut stream: UnixStream, state: Arc<ConnectionState>, shared: Shar
     }
     match read.first() {
         Some(byte) if byte.is_ascii_uppercase() => {
-            super::http::unix(stream, read, front, who, state, stopping).await;
+            super::http::unix(stream, read, shared, who, state).await;
         }
         _ => ndjson::serve(stream, read, front, who, state, stopping).await,
     }

@@ -391,4 +391,34 @@ mod tests {
             assert!(message.contains(expected), "{message}");
         }
     }
+    #[test]
+    fn what_would_take_much_memory_is_refused() {
+        let many = |count: usize, field: &dyn Fn(usize) -> String| -> String {
+            format!("{{{}}}", (0..count).map(field).collect::<Vec<_>>().join(","))
+        };
+        let list = |count: usize| format!(r#"{{"x": [{}]}}"#, vec!["0"; count].join(","));
+        let cases = [
+            (many(MOST, &|at| format!("\"{at}\":0")), ""),
+            (many(MOST + 1, &|at| format!("\"{at}\":0")), "more than 256 fields"),
+            (many(MOST + 1, &|_| "\"one\":0".to_string()), ""),
+            (list(VALUES - 2), ""),
+            (list(VALUES), "x: a request has at most 65536 values"),
+            // What is read straight is not counted.
+            (list(VALUES).replace('x', "prompt"), ""),
+        ];
+        for (json, expected) in cases {
+            let found = Fields::read(json.as_bytes()).err().map(|refusal| refusal.message);
+            let found = found.unwrap_or_default();
+            assert!(found.contains(expected) && found.is_empty() == expected.is_empty(), "{found}");
+        }
+    }
+
+    #[test]
+    fn of_two_fields_of_the_same_name_the_second_counts() {
+        let mut fields =
+            Fields::read(br#"{"t": "a", "prompt": "b", "t": "c", "prompt": null}"#).expect("fields");
+        assert_eq!(fields.text("t"), Ok(Some("c".to_string())));
+        assert!(!fields.has("prompt") && fields.raw("prompt").is_none());
+        assert_eq!(fields.finish(), Ok(()));
+    }
 }

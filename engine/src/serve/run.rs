@@ -18,7 +18,7 @@ use super::admission::{Bounds, Gate, RESERVE};
 use super::beside;
 use super::connection::{Inside, Shared, inside, unix};
 use super::embed::Pooling;
-use super::http::Door;
+use super::http::{Door, Routes};
 use super::listen::{self as socket_file, Socket};
 use super::models::{Front, Loader, Named, Resolve, Say, Served};
 use super::queue::Closing;
@@ -233,8 +233,9 @@ impl Options {
 
 /// Raises the soft limit of open files, each connection being one, as far as the hard one lets.
 fn allow_files(connections: usize) {
-    /// The model, the libraries, the runtime.
-    const OTHERS: u64 = 64;
+    /// The model, the libraries, the runtime; and connections that were evicted and have yet to close, of which there can
+    /// be as many as are accepted in one turn of the runtime.
+    const OTHERS: u64 = 64 + 128;
     let wanted = connections as u64 + OTHERS;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < wanted) {
@@ -289,8 +290,9 @@ async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &m
     let failed = |why: std::io::Error| Error::Serve(why.to_string());
     let (stop, stopping) = watch::channel(false);
     let (open, mut closed) = mpsc::channel::<()>(1);
-    let shared = |bounds| Shared {
+    let shared = |bounds, door| Shared {
         front: Arc::clone(front),
+        routes: Routes::new(front, door),
         gate: Arc::new(Gate::new(&front.metrics)),
         bounds,
         stopping: stopping.clone(),
@@ -305,23 +307,23 @@ async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &m
         ready.socket = Some(file.path().to_path_buf());
         socket = Some(file);
         let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
-        tokio::spawn(unix(listener, shared(None)));
+        tokio::spawn(unix(listener, shared(None, Door::All)));
     }
     if let Some(listener) = bound.tcp {
         let listener = TcpListener::from_std(listener).map_err(failed)?;
         ready.listen = Some(listener.local_addr().map_err(failed)?);
-        tokio::spawn(super::http::tcp(listener, shared(None), Door::All));
+        tokio::spawn(super::http::tcp(listener, shared(None, Door::All)));
     }
     if let Some(listener) = bound.health {
         let listener = TcpListener::from_std(listener).map_err(failed)?;
         ready.health = Some(listener.local_addr().map_err(failed)?);
-        tokio::spawn(super::http::tcp(listener, shared(Some(HEALTH_BOUNDS)), bound.health_door));
+        tokio::spawn(super::http::tcp(listener, shared(Some(HEALTH_BOUNDS), bound.health_door)));
     }
     let (over, mut inside_over) = oneshot::channel::<()>();
     // Held where nobody is inside: then it is never over.
     let mut _held = None;
     match hooks.inside.take() {
-        Some(streams) => drop(tokio::spawn(inside(streams, shared(Some(Bounds::NONE)), over))),
+        Some(streams) => drop(tokio::spawn(inside(streams, shared(Some(Bounds::NONE), Door::All), over))),
         None => _held = Some(over),
     }
     drop((open, stopping));

@@ -34,7 +34,7 @@ use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixStream};
-use tokio::sync::watch;
+use tokio::time::sleep;
 
 use self::access::Peer;
 use self::answered::answered;
@@ -108,22 +108,36 @@ pub enum Door {
     },
 }
 
+/// What is served at an address, made once: each connection has a handle to it.
+#[derive(Clone)]
+pub struct Routes {
+    router: Router,
+    door: Door,
+}
+
+impl Routes {
+    /// What of `front` is served at `door`.
+    pub fn new(front: &Arc<Front>, door: Door) -> Self {
+        let router = if door == Door::All { router } else { health_router };
+        Routes { router: router(Arc::clone(front)), door }
+    }
+}
+
 /// Serves a connection to the Unix socket, of which `read` was read already.
 pub async fn unix(
     stream: UnixStream,
     read: Vec<u8>,
-    front: Arc<Front>,
+    shared: Shared,
     (client, owner): (Client, Owner),
     state: Arc<ConnectionState>,
-    stopping: watch::Receiver<bool>,
 ) {
-    let io = Patient::new(stream, read, &state, &front.current().limits);
+    let io = Patient::new(stream, read, &state, &shared.front.current().limits);
     let peer = Peer { client, by_file: Some(owner) };
-    serve(io, front, peer, state, Door::All, stopping).await;
+    serve(io, shared, peer, state).await;
 }
 
 /// Takes connections from a TCP address until the server stops.
-pub async fn tcp(listener: TcpListener, shared: Shared, door: Door) {
+pub async fn tcp(listener: TcpListener, shared: Shared) {
     let mut stopping = shared.stopping.clone();
     loop {
         let accepted = tokio::select! {
@@ -137,30 +151,23 @@ pub async fn tcp(listener: TcpListener, shared: Shared, door: Door) {
                 continue;
             }
         };
-        let Some(open) = shared.admit(Some(address.ip().into())).await else { continue };
+        let Some(open) = shared.admit(Some(address.ip().into())) else { continue };
         // A token is less than a packet.
         let _ = stream.set_nodelay(true);
-        let Shared { front, stopping, .. } = shared.clone();
         let state = Arc::clone(open.state());
-        let io = Patient::new(stream, Vec::new(), &state, &front.current().limits);
+        let io = Patient::new(stream, Vec::new(), &state, &shared.front.current().limits);
         let peer = Peer { client: Client::Machine(address.ip()), by_file: None };
-        tokio::spawn(open.during(serve(io, front, peer, state, door, stopping)));
+        tokio::spawn(open.during(serve(io, shared.clone(), peer, state)));
     }
 }
 
-async fn serve<I>(
-    io: Patient<I>,
-    front: Arc<Front>,
-    peer: Peer,
-    state: Arc<ConnectionState>,
-    door: Door,
-    mut stopping: watch::Receiver<bool>,
-) where
+async fn serve<I>(io: Patient<I>, shared: Shared, peer: Peer, state: Arc<ConnectionState>)
+where
     I: AsyncRead + AsyncWrite + Line + Unpin + Send + 'static,
 {
+    let Shared { front, routes: Routes { router, door }, mut stopping, .. } = shared;
     let idle = front.current().limits.idle;
-    let router = if door == Door::All { router } else { health_router };
-    let app = TowerToHyperService::new(router(Arc::clone(&front)));
+    let app = TowerToHyperService::new(router);
     let counting = Arc::clone(&front);
     let late = Arc::clone(&state);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
@@ -181,7 +188,14 @@ async fn serve<I>(
         let ticket = Ticket::new(request.method().as_str(), request.uri().path(), &peer.client);
         let answer = app.call(request);
         let (front, state) = (Arc::clone(&front), Arc::clone(&state));
+        let early = state.early();
         async move {
+            if !early.is_zero() {
+                // Meanwhile it may be closed for another connection.
+                state.set(Phase::Resting);
+                sleep(early).await;
+                state.set(Phase::Answering);
+            }
             let work = async {
                 match allowed {
                     Ok(_) => answer.await,
