@@ -181,6 +181,23 @@ mod tests {
     }
 
     #[test]
+    fn a_link_under_a_name_of_the_process_gets_no_models() {
+        let place = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| place.path().join(name);
+        fs::create_dir(path("victim")).expect("a folder");
+        std::os::unix::fs::symlink(path("victim"), path(&format!(".m-quants-{}", std::process::id())))
+            .expect("a link");
+        let source = path("m-F16.gguf");
+        fs::write(&source, "weights").expect("a file");
+        let folder = Folder::new(&source, None).expect("a folder");
+        let made = folder.place(&source, "Q4_0".parse().expect("a type"));
+        fs::write(&made, "").expect("a file");
+        assert_eq!(fs::read_dir(path("victim")).expect("a folder").count(), 0);
+        drop(folder);
+        assert!(!made.exists() && path("victim").is_dir());
+    }
+
+    #[test]
     fn a_model_is_taken_again_only_as_long_as_nothing_changed() {
         let place = tempfile::tempdir().expect("a folder");
         let source = place.path().join("m-F16.gguf");
