@@ -5,10 +5,10 @@ mod common;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use build_info::Bytes;
-use common::{anneal, parts, tiny};
+use common::{anneal, parts, quantised, tiny};
 use engine::Error;
 use engine::ffi::{self, Context, Model, Token};
 use engine::generate::{Request, Stop, generate};
@@ -30,21 +30,6 @@ fn in_two_layouts() -> Option<PathBuf> {
         skipped::because("the kernels of this build repack no weights, so every model has one layout");
     }
     repacked.then_some(path)
-}
-
-/// The tiny model in Q4_0, of which every CPU with AVX2 or NEON repacks weights, and as F32, of which none does.
-fn quantised(kind: &str) -> PathBuf {
-    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
-    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _alone = ONE_AT_A_TIME.lock();
-    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary folder"));
-    let path = folder.path().join(format!("{kind}.gguf"));
-    if !path.exists() {
-        let arguments = ["quantize".as_ref(), tiny().as_os_str(), path.as_os_str(), kind.as_ref()];
-        let (code, _, stderr) = parts(&anneal(arguments));
-        assert_eq!(code, Some(0), "{stderr}");
-    }
-    path
 }
 
 /// Settings with one thread, so that sums are always in the same order.

@@ -28,6 +28,22 @@ pub fn tiny() -> &'static Path {
     path
 }
 
+/// The tiny model quantised to `kind`, written once a process: of Q4_0 the kernels for AVX2 and for NEON repack weights, of F32
+/// none do.
+pub fn quantised(kind: &str) -> PathBuf {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock();
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary folder"));
+    let path = folder.path().join(format!("{kind}.gguf"));
+    if !path.exists() {
+        let arguments = ["quantize".as_ref(), tiny().as_os_str(), path.as_os_str(), kind.as_ref()];
+        let (code, _, stderr) = parts(&anneal(arguments));
+        assert_eq!(code, Some(0), "{stderr}");
+    }
+    path
+}
+
 /// The tiny model, loaded once a process.
 pub fn the_model() -> &'static Arc<Model> {
     static MODEL: OnceLock<Arc<Model>> = OnceLock::new();

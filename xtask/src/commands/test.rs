@@ -19,7 +19,7 @@ use crate::workspace::Workspace;
 
 use super::{build, setup};
 use kernels::Level;
-use sum::Sum;
+use sum::{Counts, Sum};
 
 /// What is built before the tests.
 const BUILT: [&str; 3] = ["native", "portable", "universal-few"];
@@ -79,7 +79,7 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         Ok(()) if whole && !sum.documentation => {
             bail!("the examples in the engine's documentation were not run")
         }
-        Ok(()) if sum.passed() == 0 => bail!("no test was run: no name holds the filter"),
+        Ok(()) if sum.passed == 0 => bail!("no test was run: no name holds the filter"),
         other => other,
     }
 }
@@ -137,7 +137,7 @@ impl Tests<'_> {
     ) -> Result<Result<()>> {
         let linker =
             linker.map(|linker| (linker.variable.clone(), Some(linker.program.display().to_string())));
-        let sum = &mut self.sum;
+        let mut counts = Counts::default();
         let result = Run::new(process::cargo(), self.log)
             .dir(self.workspace.root())
             .args(["test", "--locked", "--no-fail-fast"])
@@ -150,9 +150,10 @@ impl Tests<'_> {
             .envs(&linker.into_iter().collect())
             .envs(variables)
             .watch(|_, line| {
-                sum.add(line);
+                counts.add(line);
                 let _ = writeln!(std::io::stderr(), "{line}");
             });
+        self.sum.add(counts);
         process::check_interrupted()?;
         Ok(result)
     }
