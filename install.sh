@@ -219,6 +219,8 @@ heed() { trap 'stopped=yes' INT TERM HUP; }
 lock() {
     trap leave EXIT
     listen
+    # A link would lead the line that is written below into another file.
+    [ ! -L "$home/.lock" ] || fail 1 "$home/.lock is a symbolic link, which is not followed: remove it"
     (: >>"$home/.lock") 2>/dev/null || fail 1 "cannot write to $home: take a folder that you may write to with --prefix \
 DIR, or install as root"
     if has flock; then
@@ -242,8 +244,12 @@ DIR, or install as root"
         esac
     done
     # The name first: whatever comes between, it is known what to remove.
-    staging=$home/.staging-$$-$(od -An -N4 -tx4 /dev/urandom | tr -d ' \n')
+    staging=$home/.staging-$$-$(random)
     mkdir -m 700 "$staging" || fail 1 "cannot write to $home"
+}
+
+random() { # what nobody can guess and occupy: eight hexadecimal digits
+    od -An -N4 -tx4 /dev/urandom | tr -d ' \n'
 }
 
 make_folder() { # $1 below the prefix; which ones had to be made is remembered: those go again with the last version
@@ -260,9 +266,11 @@ make_folder() { # $1 below the prefix; which ones had to be made is remembered: 
     }
     [ -d "$home" ] || return 0
     # One that is not in the list would never go.
-    if ! made=$(told_folders) || ! printf '%s\n' "$made" | sort -u >"$home/.folders.$$" ||
-        ! mv -f "$home/.folders.$$" "$home/folders"; then
-        rm -f "$home/.folders.$$"
+    beside=$home/.folders.$$-$(random)
+    # noclobber: a link that lies there is not followed.
+    if ! made=$(told_folders) || ! (set -C && printf '%s\n' "$made" | sort -u >"$beside") ||
+        ! mv -f "$beside" "$home/folders"; then
+        rm -f "$beside"
         unmake
         fail 1 "cannot write $home/folders: is the disk full?"
     fi
@@ -521,8 +529,7 @@ name"
 # --- switching -----------------------------------------------------------------------------------------------------
 
 point() { # the link $1 at $2, by one rename; 1 when it is not
-    beside=$home/.${1##*/}.$$
-    rm -f "$beside"
+    beside=$home/.${1##*/}.$$-$(random)
     if ! ln -s "$2" "$beside" || ! mv -fT "$beside" "$1"; then
         rm -f "$beside"
         tell "error: cannot point $1 at $2"

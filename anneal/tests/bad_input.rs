@@ -63,7 +63,8 @@ fn a_model_larger_than_memory_is_refused_before_it_is_read() {
     let (code, stderr) = refused(&path, &[]);
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("memory") && stderr.contains("--load-mode mmap"), "{stderr}");
-    assert!(start.elapsed() < Duration::from_secs(20), "it took {:?}", start.elapsed());
+    // To read 4 TiB takes an hour.
+    assert!(start.elapsed() < Duration::from_secs(300), "it took {:?}", start.elapsed());
 }
 
 #[test]

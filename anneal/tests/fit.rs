@@ -102,7 +102,7 @@ fn the_estimate_is_what_the_cpu_then_takes() {
 
 #[test]
 fn the_estimate_is_what_devices_then_take() {
-    if !has_rpc("the_estimate_is_what_devices_then_take") {
+    if !has_rpc() {
         return;
     }
     let workers = [Worker::start(), Worker::start()];
@@ -136,7 +136,7 @@ fn kept((free, needed): (u64, u64)) -> String {
 
 #[test]
 fn as_many_layers_go_to_a_device_as_find_room() {
-    if !has_rpc("as_many_layers_go_to_a_device_as_find_room") {
+    if !has_rpc() {
         return;
     }
     let worker = Worker::start();
@@ -192,7 +192,7 @@ fn as_many_layers_go_to_a_device_as_find_room() {
 
 #[test]
 fn what_stays_on_the_host_says_what_it_said() {
-    if !has_rpc("what_stays_on_the_host_says_what_it_said") {
+    if !has_rpc() {
         return;
     }
     let worker = Worker::start();
@@ -221,7 +221,7 @@ fn what_stays_on_the_host_says_what_it_said() {
 
 #[test]
 fn where_nothing_finds_room_it_is_said_how_much_is_missing() {
-    if !has_rpc("where_nothing_finds_room_it_is_said_how_much_is_missing") {
+    if !has_rpc() {
         return;
     }
     let worker = Worker::start();

@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -21,18 +20,13 @@ fn info(arguments: &[&str]) -> Value {
     serde_json::from_str(&stdout).expect("JSON")
 }
 
-/// Whether this build has a device beside the CPU; such a one does not do for the tests of its absence.
-fn has_device(name: &str) -> bool {
+/// True if this build has a device beside the CPU; then a test of its absence is reported as skipped.
+fn has_device() -> bool {
     let has = info(&[])["devices"].as_array().expect("devices").iter().any(|device| device["kind"] == "gpu");
     if has {
-        not_run(name, "this machine has a GPU that this build uses");
+        skipped::because("this machine has a GPU that this build uses");
     }
     has
-}
-
-/// Says so past libtest's capture.
-fn not_run(name: &str, why: &str) {
-    let _ = writeln!(std::io::stderr(), "NOT RUN: {name}: {why}");
 }
 
 fn model() -> &'static str {
@@ -45,7 +39,7 @@ fn number(value: &Value) -> u64 {
 
 #[test]
 fn without_devices_placement_shows_all_of_a_model_on_the_host() {
-    if has_device("without_devices_placement_shows_all_of_a_model_on_the_host") {
+    if has_device() {
         return;
     }
     let info = info(&["--placement", "-m", model()]);
@@ -97,7 +91,7 @@ fn placement_is_of_a_model() {
 
 #[test]
 fn who_requires_a_gpu_is_refused_where_none_came_up() {
-    if has_device("who_requires_a_gpu_is_refused_where_none_came_up") {
+    if has_device() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -168,12 +162,11 @@ impl Promising {
 
 #[test]
 fn a_build_that_was_made_for_a_gpu_requires_one() {
-    let name = "a_build_that_was_made_for_a_gpu_requires_one";
-    if has_device(name) {
+    if has_device() {
         return;
     }
     if Path::new("/dev/nvidiactl").exists() {
-        not_run(name, "this machine has an NVIDIA driver");
+        skipped::because("this machine has an NVIDIA driver");
         return;
     }
     let promising = Promising::new();
@@ -221,7 +214,7 @@ fn placement(more: &[&str]) -> (Value, Vec<u64>) {
 /// A mixture of experts and a model whose output shares its matrix with the input are as well all on a device.
 #[test]
 fn models_of_other_kinds_are_all_on_a_device() {
-    if !has_rpc("models_of_other_kinds_are_all_on_a_device") {
+    if !has_rpc() {
         return;
     }
     let worker = Worker::start();
@@ -270,7 +263,7 @@ fn on_host(placement: &Value) -> (u64, u64) {
 
 #[test]
 fn what_lies_on_a_device_is_told_from_what_lies_on_the_host() {
-    if !has_rpc("what_lies_on_a_device_is_told_from_what_lies_on_the_host") {
+    if !has_rpc() {
         return;
     }
     let worker = Worker::start();
@@ -306,7 +299,7 @@ fn what_lies_on_a_device_is_told_from_what_lies_on_the_host() {
 
 #[test]
 fn who_requires_all_of_it_on_a_device_is_refused_where_a_part_is_not() {
-    if !has_rpc("who_requires_all_of_it_on_a_device_is_refused_where_a_part_is_not") {
+    if !has_rpc() {
         return;
     }
     let worker = Worker::start();
@@ -346,8 +339,7 @@ fn who_requires_all_of_it_on_a_device_is_refused_where_a_part_is_not() {
 
 #[test]
 fn a_worker_does_in_place_of_the_gpu_that_a_build_was_made_for_and_it_is_said() {
-    let name = "a_worker_does_in_place_of_the_gpu_that_a_build_was_made_for_and_it_is_said";
-    if !has_rpc(name) || has_device(name) {
+    if !has_rpc() || has_device() {
         return;
     }
     let worker = Worker::start();

@@ -44,12 +44,8 @@ fn llama_cpp_tells_of_what_it_was_given() {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn weights_are_repacked_unless_told_not_to() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let model = folder.path().join("q4_0.gguf");
-    let quantize = [OsStr::new("quantize"), tiny().as_os_str(), model.as_os_str(), OsStr::new("q4_0")];
-    let (code, _, stderr) = parts(&anneal(quantize));
-    assert_eq!(code, Some(0), "{stderr}");
-    for (arguments, repacked) in [(&[][..], true), (&["--no-repack"], false)] {
+    let model = common::quantised("Q4_0");
+    for (arguments, repacked) in [(&[][..], common::repacks_q4_0()), (&["--no-repack"], false)] {
         let log = log(&model, arguments);
         // AMX goes before repacking where the CPU has both.
         let found =

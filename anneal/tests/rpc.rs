@@ -141,7 +141,7 @@ fn a_build_without_rpc_says_how_to_get_one() {
 
 #[test]
 fn a_worker_that_is_not_there_is_named() {
-    if !has_rpc("a_worker_that_is_not_there_is_named") {
+    if !has_rpc() {
         return;
     }
     let nobody = format!("127.0.0.1:{}", port());
@@ -173,7 +173,7 @@ fn a_worker_that_is_not_there_is_named() {
 
 #[test]
 fn a_model_on_two_workers_says_what_it_says_here() {
-    if !has_rpc("a_model_on_two_workers_says_what_it_says_here") {
+    if !has_rpc() {
         return;
     }
     let workers = [Worker::start(), Worker::start()];
@@ -219,7 +219,7 @@ fn a_model_on_two_workers_says_what_it_says_here() {
 /// Where all is on a worker, it also chooses, and one thread here hands it its work.
 #[test]
 fn a_worker_that_makes_the_logits_chooses_by_them() {
-    if !has_rpc("a_worker_that_makes_the_logits_chooses_by_them") {
+    if !has_rpc() {
         return;
     }
     let worker = Worker::start();
@@ -285,7 +285,7 @@ fn a_worker_that_makes_the_logits_chooses_by_them() {
 
 #[test]
 fn a_worker_that_is_killed_while_it_computes_is_named() {
-    if !has_rpc("a_worker_that_is_killed_while_it_computes_is_named") {
+    if !has_rpc() {
         return;
     }
     for dead in [0, 1] {
@@ -333,7 +333,7 @@ fn a_worker_that_is_killed_while_it_computes_is_named() {
 
 #[test]
 fn a_worker_ends_in_order() {
-    if !has_rpc("a_worker_ends_in_order") {
+    if !has_rpc() {
         return;
     }
     for signal in ["TERM", "INT"] {
@@ -349,7 +349,7 @@ fn a_worker_ends_in_order() {
 
 #[test]
 fn a_server_answers_with_workers_and_ends_with_them() {
-    if !has_rpc("a_server_answers_with_workers_and_ends_with_them") {
+    if !has_rpc() {
         return;
     }
     let mut worker = Worker::start();
@@ -388,8 +388,7 @@ fn a_server_answers_with_workers_and_ends_with_them() {
 /// The script of the guide: two workers in networks of their own, each behind a cable.
 #[test]
 fn two_networks_give_what_one_machine_gives() {
-    const NAME: &str = "two_networks_give_what_one_machine_gives";
-    if !has_rpc(NAME) {
+    if !has_rpc() {
         return;
     }
     let ip = |arguments: &[&str]| {
@@ -398,11 +397,10 @@ fn two_networks_give_what_one_machine_gives() {
     };
     let network = format!("anneal-test-{}", std::process::id());
     if !ip(&["netns", "add", &network]) {
-        let _ = writeln!(
-            std::io::stderr(),
-            "NOT RUN: {NAME}: no networks can be made here (it takes root, iproute2 and CAP_SYS_ADMIN)"
-        );
-        return;
+        return match Command::new("ip").arg("-V").output() {
+            Ok(_) => skipped::because("no networks can be made here (it takes root and CAP_SYS_ADMIN)"),
+            Err(_) => skipped::for_want_of("ip", "install iproute2"),
+        };
     }
     assert!(ip(&["netns", "delete", &network]));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples/two_workers.sh");

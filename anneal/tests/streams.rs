@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{ANNEAL, parts, tiny};
 
@@ -84,31 +84,55 @@ fn output_that_cannot_be_written_is_named() {
     }
 }
 
+/// CPU time of process `pid`, in ticks of the kernel.
+#[cfg(target_os = "linux")]
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in parentheses, may hold anything; user and system time are the 14th and 15th field.
+    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+    fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
+}
+
 /// A pipe of a page, and nobody who reads it for a while: the text is generated meanwhile, and comes whole and in order.
 #[test]
 #[cfg(target_os = "linux")]
 fn decode_does_not_wait_for_a_slow_reader() {
-    const UNREAD: Duration = Duration::from_secs(10);
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    // The smallest pipe is of a page: of 4 KiB to 64 KiB. The text of 1,200 tokens is longer than one of 4 KiB.
+    rustix::pipe::fcntl_setpipe_size(&writer, 1).expect("a page");
+    let page = rustix::pipe::fcntl_getpipe_size(&writer).expect("its size");
+    let count = 1_200 * page / 4_096;
+    let (n_predict, n_ctx) = (count.to_string(), (count + 256).to_string());
     let arguments =
-        ["run", "--greedy", "--ignore-eos", "-t", "1", "-p", "The smith brings", "-n", "1200", "-m"];
+        ["run", "--greedy", "--ignore-eos", "-t", "1", "-p", "The smith brings", "-n", &n_predict];
+    let arguments = [&arguments[..], &["-c", &n_ctx, "-m"]].concat();
     let whole =
         common::anneal(arguments.iter().map(OsStr::new).chain([tiny().as_os_str(), OsStr::new("--json")]));
     let whole: serde_json::Value = serde_json::from_slice(&whole.stdout).expect("one JSON object");
     let expected = whole["text"].as_str().expect("a text");
-    assert!(expected.len() > 4096 + 512, "{} bytes fit into the pipe", expected.len());
-    let (mut reader, writer) = std::io::pipe().expect("a pipe");
-    rustix::pipe::fcntl_setpipe_size(&writer, 4096).expect("a page");
-    let child = common::command().args(arguments).arg(tiny()).stdout(writer).stderr(Stdio::piped()).spawn();
+    assert!(expected.len() > page + 512, "{} bytes fit into the pipe", expected.len());
+    let child = common::command().args(&arguments).arg(tiny()).stdout(writer).stderr(Stdio::piped()).spawn();
     let child = child.expect("the executable runs");
-    std::thread::sleep(UNREAD);
+    // Until it has been idle for as long as it worked: the time that decode takes depends on what else the machine does.
+    let begin = Instant::now();
+    let (mut ticks, mut worked) = (0, Duration::from_secs(2));
+    while begin.elapsed() < 2 * worked {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = cpu_ticks(child.id());
+        if now > ticks {
+            (ticks, worked) = (now, worked.max(begin.elapsed()));
+        }
+    }
+    let unread = begin.elapsed();
     let mut text = String::new();
     reader.read_to_string(&mut text).expect("text");
     assert_eq!(text, format!("{expected}\n"));
     let (code, _, stderr) = parts(&child.wait_with_output().expect("it ends"));
     assert_eq!(code, Some(0), "{stderr}");
     // "decode 1200 tokens 442.48 t/s": from the first to the last.
-    let speed = stderr.split("decode 1200 tokens ").nth(1).and_then(|rest| rest.split(' ').next());
+    let speed =
+        stderr.split(&format!("decode {count} tokens ")).nth(1).and_then(|rest| rest.split(' ').next());
     let speed: f64 = speed.expect("a speed").parse().expect("a number");
-    let seconds = 1199.0 / speed;
-    assert!(seconds < UNREAD.as_secs_f64() * 0.9, "decode took {seconds} s, with the reader: {stderr}");
+    let seconds = (count - 1) as f64 / speed;
+    assert!(seconds < unread.as_secs_f64() * 0.9, "decode took {seconds} s, with the reader: {stderr}");
 }

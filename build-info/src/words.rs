@@ -6,12 +6,18 @@ use std::error::Error;
 /// `text` on one line and without control characters, which are written as escapes: a file's name must not move the
 /// cursor.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    escaped(text, char::is_control)
+    escaped(text, steers)
 }
 
 /// The same with lines as they are.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
-    escaped(text, |c| c.is_control() && c != '\n' && c != '\t')
+    escaped(text, |c| steers(c) && c != '\n' && c != '\t')
+}
+
+/// True for characters that steer a terminal: control characters, which move the cursor, set titles or fill the clipboard, and
+/// the marks that reorder what is shown (<https://trojansource.codes>).
+pub fn steers(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn escaped(text: &str, is_escaped: fn(char) -> bool) -> Cow<'_, str> {

@@ -175,6 +175,22 @@ pub enum Error {
         trained: u32,
     },
 
+    /// A text has more bytes than the context can hold, however it is cut into tokens.
+    #[error(
+        "the text has {bytes} bytes, and a context of {context} tokens holds at most {most}, since the longest token of \
+         the model has {longest}: shorten the text, or choose a larger context with -c"
+    )]
+    TextTooLong {
+        /// Bytes of the text.
+        bytes: usize,
+        /// Size of the context.
+        context: u32,
+        /// Bytes of the longest token.
+        longest: usize,
+        /// Bytes that the context can hold.
+        most: usize,
+    },
+
     /// There is nothing to start from.
     #[error("the prompt is empty, and this model starts with no token of its own: give a text with -p or -f")]
     EmptyPrompt,

@@ -30,6 +30,7 @@ mod state;
 mod stop;
 mod system;
 mod taken;
+mod text;
 mod threadpool;
 mod variant;
 
@@ -42,7 +43,7 @@ pub(crate) use device::DeviceAsked;
 pub use devices::{
     Device, DeviceKind, MAX_DEVICES, copy_bandwidths, devices, faults, missing_cublas, rpc_version, usable,
 };
-pub(crate) use devices::{add_worker, made_for, serve_devices, watch_clients};
+pub(crate) use devices::{add_worker, made_for, refuse_other_users, serve_devices, watch_clients};
 pub use embedding::Embedding;
 pub(crate) use embedding::Threads;
 pub use graphs::{CudaGraphs, Graphs, cuda_graphs};

@@ -111,7 +111,9 @@ pub fn generate(
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generation> {
     let start = Instant::now();
-    let prompt = sequence.current().model().tokenize(request.prompt)?;
+    let context = sequence.current();
+    context.model().check_length(request.prompt.len(), context.n_ctx())?;
+    let prompt = context.model().tokenize(request.prompt)?;
     from_tokens(sequence, chain, &prompt, request, start, on_text)
 }
 

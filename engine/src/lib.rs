@@ -129,6 +129,7 @@ pub mod speculative;
 pub mod split;
 #[doc(hidden)]
 pub mod stream_utf8;
+pub(crate) mod terminal;
 #[doc(hidden)]
 pub mod threads;
 #[doc(hidden)]

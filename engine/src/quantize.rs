@@ -252,7 +252,10 @@ pub fn refuse_the_same(input: &Path, output: &Path) -> Result<()> {
 fn parts(input: &Path) -> Result<Vec<GgufFile>> {
     let first = GgufFile::open(input)?;
     let rest = first.other_parts()?;
-    Ok(std::iter::once(first).chain(rest).collect())
+    let parts: Vec<GgufFile> = std::iter::once(first).chain(rest).collect();
+    // llama.cpp's quantiser reads the same hyperparameters as its loader, with the same assertions.
+    gguf::check::model(&parts.iter().collect::<Vec<_>>())?;
+    Ok(parts)
 }
 
 /// The first override that llama.cpp takes in no model like `input`, if it takes the model without any: mostly one that

@@ -1,11 +1,12 @@
 //! The measured limits of this machine, kept in a file so that every benchmark can be held against them.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use base::{Access, Pending};
 use build_info::{Host, Roofline};
 
 use crate::bench::utc;
@@ -56,7 +57,7 @@ pub fn read(path: &Path) -> io::Result<Roofline> {
         return Err(io::Error::other("no file"));
     }
     let mut text = String::new();
-    OpenOptions::new().read(true).open(path)?.take(LARGEST).read_to_string(&mut text)?;
+    File::open(path)?.take(LARGEST).read_to_string(&mut text)?;
     let roofline: Roofline = serde_json::from_str(&text).map_err(io::Error::other)?;
     let positive = |rate: f64| rate.is_finite() && rate > 0.0;
     let good = roofline.rates.iter().all(|rates| {
@@ -72,39 +73,23 @@ pub fn read(path: &Path) -> io::Result<Roofline> {
 
 /// Sees that a roofline can be put at `path`, before one is measured for a minute.
 pub fn writable(path: &Path) -> io::Result<()> {
-    let folder = folder_of(path)?;
-    let beside = folder.join(format!(".{FILE}.{}", std::process::id()));
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    fs::remove_file(&beside)
+    make_folder_of(path)?;
+    Pending::beside(path, Access::Private).map(drop)
 }
 
-/// The folder of `path`, made where it is not there.
-fn folder_of(path: &Path) -> io::Result<&Path> {
+/// Makes the folder of `path` unless it is there.
+fn make_folder_of(path: &Path) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     // As the XDG Base Directory Specification asks for.
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    Ok(folder)
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 /// Puts `roofline` in its place, for this user alone: written beside, then renamed.
 pub fn write(path: &Path, roofline: &Roofline) -> io::Result<()> {
-    let folder = folder_of(path)?;
-    let beside = folder.join(format!(".{FILE}.{}", std::process::id()));
+    make_folder_of(path)?;
     let mut text = serde_json::to_string_pretty(roofline).map_err(io::Error::other)?;
     text.push('\n');
-    let written = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&beside)
-        .and_then(|mut file| file.write_all(text.as_bytes()))
-        .and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        // Whether it is there or not: the error is what counts.
-        let _ = fs::remove_file(&beside);
-    }
-    written
+    base::replace(path, text.as_bytes(), Access::Private)
 }
 
 /// Why `roofline` says nothing of `host` now, if so. Dates as [`utc`] writes them are in order as texts.

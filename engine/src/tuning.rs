@@ -1,8 +1,7 @@
 //! The tuning record's file: where it lies, what it says of a model on this machine, and how it is changed.
 
 use std::fs;
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -191,7 +190,7 @@ fn aside(path: &Path) -> PathBuf {
         aside.push(if number == 1 { ".damaged".to_string() } else { format!(".damaged.{number}") });
         PathBuf::from(aside)
     };
-    (1..).map(name).find(|aside| !aside.exists()).unwrap_or_else(|| name(1))
+    (1..).map(name).find(|aside| fs::symlink_metadata(aside).is_err()).unwrap_or_else(|| name(1))
 }
 
 /// Changes the record at `path`. One that is damaged is kept beside it, under `.damaged`.
@@ -208,7 +207,8 @@ pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
         Err(error) => return Err(failed(error.to_string())),
         Ok(Ok(record)) => record,
         Ok(Err(TuningError::Damaged(_))) => {
-            fs::copy(path, aside(path))
+            content(path)
+                .and_then(|damaged| base::replace(&aside(path), &damaged, base::Access::Private))
                 .map_err(|error| failed(format!("cannot keep the damaged one: {error}")))?;
             TuningRecord::default()
         }
@@ -222,24 +222,11 @@ pub fn change(path: &Path, edit: impl FnOnce(&mut TuningRecord)) -> Result<()> {
 /// Writes `content` beside `path`, for this user alone, then renames it. Makes the folder. What a link leads to is
 /// meant, and not the link.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
-    let real = fs::canonicalize(path);
-    let path = real.as_deref().unwrap_or(path);
+    let path = base::link_target(path);
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder)?;
     }
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.part", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let written = || -> io::Result<()> {
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    };
-    written().inspect_err(|_| {
-        let _ = fs::remove_file(&beside);
-    })
+    base::replace(&path, content, base::Access::Private)
 }
 
 /// The engine's part of a key: the plan it was built by; without a record, the versions.

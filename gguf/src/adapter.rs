@@ -88,6 +88,7 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
                 format!("it changes {base}, and the model has none: take the adapter's own model")
             })?;
             check_pair(tensor, other, weight)?;
+            check_scaled(base, weight, model)?;
             pairs += 1;
         } else if !adapter.tensors().iter().any(|tensor| tensor.name == format!("{base}{}", SUFFIXES[0])) {
             return Err(format!("it has {} and no {base}{}", tensor.name, SUFFIXES[0]));
@@ -97,6 +98,19 @@ pub fn check(adapter: &GgufFile, model: &[&GgufFile]) -> Result<Bytes, String> {
         0 => Err("it changes no tensor".to_string()),
         _ => Ok(adapter.total_tensor_bytes()),
     }
+}
+
+/// Refuses a change of a matrix in NVFP4 that has a scale of its own: llama.cpp's graph asserts that there is none.
+fn check_scaled(base: &str, weight: &TensorInfo, model: &[&GgufFile]) -> Result<(), String> {
+    let scale = base.strip_suffix(".weight").map(|name| format!("{name}.scale"));
+    let mut tensors = model.iter().flat_map(|file| file.tensors());
+    if weight.kind.name() == "nvfp4" && tensors.any(|tensor| Some(&tensor.name) == scale.as_ref()) {
+        return Err(format!(
+            "it changes {base}, which has the type nvfp4 and a scale, and llama.cpp cannot change such a matrix: take \
+             the model in another type"
+        ));
+    }
+    Ok(())
 }
 
 /// Whether `weight` + `b` `a` has the shape of `weight`.
@@ -119,5 +133,58 @@ fn check_pair(a: &TensorInfo, b: &TensorInfo, weight: &TensorInfo) -> Result<(),
             "{} of {:?} and {} of {:?} do not fit the model's {} of {:?}: take the adapter's own model",
             a.name, a.dims, b.name, b.dims, weight.name, weight.dims
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::write::{Header, Meta, TensorSpec, Writer};
+    use build_info::Bytes;
+    use std::io::Cursor;
+    use std::path::Path;
+
+    fn file(metadata: &[(&str, &str)], tensors: &[(&str, &[u64], &str)]) -> GgufFile {
+        let text = |(key, value): &(&str, &str)| (key.to_string(), Meta::String(value.to_string()));
+        let header = Header {
+            metadata: metadata.iter().map(text).collect(),
+            tensors: tensors
+                .iter()
+                .map(|(name, dims, kind)| TensorSpec {
+                    name: name.to_string(),
+                    dims: dims.to_vec(),
+                    kind: GgmlType::from_name(kind).unwrap(),
+                })
+                .collect(),
+        };
+        let mut out = Vec::new();
+        let mut writer = Writer::new(&mut out, &header).unwrap();
+        for tensor in &header.tensors {
+            writer.write_data(&vec![0; tensor.bytes().unwrap() as usize]).unwrap();
+        }
+        writer.finish().unwrap();
+        let size = Bytes(out.len() as u64);
+        GgufFile::from_reader(Path::new("m.gguf"), Cursor::new(out), size).unwrap()
+    }
+
+    #[test]
+    fn a_matrix_with_a_scale_of_its_own_is_not_changed() {
+        let adapter = file(
+            &[("general.architecture", "llama"), ("general.type", "adapter"), ("adapter.type", "lora")],
+            &[
+                ("blk.0.ffn_up.weight.lora_a", &[256, 8], "f32"),
+                ("blk.0.ffn_up.weight.lora_b", &[8, 512], "f32"),
+            ],
+        );
+        let model = |kind, scaled: bool| {
+            let tensors: [(&str, &[u64], &str); 2] =
+                [("blk.0.ffn_up.weight", &[256, 512], kind), ("blk.0.ffn_up.scale", &[1], "f32")];
+            file(&[("general.architecture", "llama")], &tensors[..if scaled { 2 } else { 1 }])
+        };
+        for (kind, scaled) in [("q4_K", true), ("nvfp4", false)] {
+            check(&adapter, &[&model(kind, scaled)]).unwrap();
+        }
+        let error = check(&adapter, &[&model("nvfp4", true)]).unwrap_err();
+        assert!(error.contains("blk.0.ffn_up.weight") && error.contains("nvfp4"), "{error}");
     }
 }

@@ -3,6 +3,7 @@
 //! - [`GgufFile::open`] parses a file without trusting it. llama.cpp's own parser is C++ and ends some damaged
 //!   files with an assertion; whatever this one lets through has passed the same rules, with an error that says
 //!   where a file is wrong and what to do.
+//! - [`check`] refuses a model that would end the process while llama.cpp loads or runs it.
 //! - [`write::Writer`] streams a file: header first, then tensor after tensor.
 //! - [`synth`] writes a model in the shape of a real one, with random weights and a vocabulary that round-trips.
 //! - [`probe`] writes small models of random quantised blocks that touch every matrix kernel of ggml.
@@ -11,6 +12,7 @@
 //! - [`partial::PartialFile`] makes a new file appear under its name only when it is complete.
 
 pub mod adapter;
+pub mod check;
 mod ftype;
 mod ggml_type;
 pub mod memory;
@@ -23,7 +25,7 @@ pub mod write;
 
 pub use ftype::file_type_name;
 pub use ggml_type::{GgmlType, UnknownType};
-pub use read::{GgufFile, ReadError, Split, TensorInfo};
+pub use read::{GgufFile, ReadError, Split, TensorInfo, Texts};
 pub use value::{Scalar, Value, ValueType};
 
 /// The first four bytes of a GGUF file.

@@ -1,9 +1,10 @@
 //! A file that appears under its name only when it is complete.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use base::{Access, Pending};
 use build_info::Bytes;
 
 /// Why a file could not be put in its place.
@@ -77,13 +78,12 @@ impl PlaceError {
     }
 }
 
-/// A file being written beside its place, under a name of its own. [`commit`](Self::commit) renames it; dropping
-/// it removes it and leaves whatever was there before.
+/// File that is written beside its place, under a random name. [`commit`](Self::commit) renames it; dropping it removes
+/// it and leaves whatever was there before.
 #[derive(Debug)]
 pub struct PartialFile {
     destination: PathBuf,
-    /// Empty once committed.
-    temporary: Option<PathBuf>,
+    pending: Pending,
 }
 
 impl PartialFile {
@@ -104,39 +104,28 @@ impl PartialFile {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
             _ => PathBuf::from("."),
         };
-        let Some(name) = destination.file_name() else {
+        if destination.file_name().is_none() {
             return Err(PlaceError::IsFolder { path });
-        };
+        }
         if !folder.is_dir() {
             return Err(PlaceError::NoFolder { path, folder });
         }
         if let Some(free) = free_space(&folder).filter(|free| *free < needed) {
             return Err(PlaceError::NoSpace { path, folder, needed, free });
         }
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(".{}.part", std::process::id()));
-        let temporary = folder.join(hidden);
-        OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&temporary)
+        let pending = Pending::beside(destination, Access::Usual)
             .map_err(|source| PlaceError::from_io(destination, source))?;
-        Ok(Self { destination: path, temporary: Some(temporary) })
+        Ok(Self { destination: path, pending })
     }
 
     /// Where to write.
     pub fn path(&self) -> &Path {
-        self.temporary.as_deref().unwrap_or(&self.destination)
+        self.pending.path()
     }
 
     /// The file, open for writing.
     pub fn open(&self) -> Result<File, PlaceError> {
-        OpenOptions::new()
-            .write(true)
-            .open(self.path())
-            .map_err(|source| PlaceError::from_io(&self.destination, source))
+        self.pending.reopen().map_err(|source| PlaceError::from_io(&self.destination, source))
     }
 
     /// What a failed write meant, of a library that does not tell: the disk is asked by writing a little more.
@@ -153,20 +142,9 @@ impl PartialFile {
     }
 
     /// Puts the file in its place.
-    pub fn commit(mut self) -> Result<(), PlaceError> {
-        fs::rename(self.path(), &self.destination)
-            .map_err(|source| PlaceError::from_io(&self.destination, source))?;
-        self.temporary = None;
-        Ok(())
-    }
-}
-
-impl Drop for PartialFile {
-    fn drop(&mut self) {
-        if let Some(temporary) = &self.temporary {
-            // Nothing more can be done about a file that does not go away.
-            let _ = fs::remove_file(temporary);
-        }
+    pub fn commit(self) -> Result<(), PlaceError> {
+        let Self { destination, pending } = self;
+        pending.commit().map_err(|source| PlaceError::from_io(&destination, source))
     }
 }
 
@@ -207,12 +185,27 @@ pub fn free_space(_folder: &Path) -> Option<Bytes> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::Write;
 
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_link_under_a_temporary_name_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("victim"), "precious").unwrap();
+        let guessed = path(&format!(".m.gguf.{}.part", std::process::id()));
+        std::os::unix::fs::symlink(path("victim"), guessed).unwrap();
+        let partial = PartialFile::beside(&path("m.gguf"), Bytes(3)).unwrap();
+        partial.open().unwrap().write_all(b"new").unwrap();
+        partial.commit().unwrap();
+        assert_eq!(fs::read(path("victim")).unwrap(), b"precious");
+        assert_eq!(fs::read(path("m.gguf")).unwrap(), b"new");
     }
 
     #[test]

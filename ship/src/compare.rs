@@ -16,7 +16,7 @@ pub fn compare(one: &Path, other: &Path) -> Result<Vec<Difference>> {
         let what = content(one, other).with_context(|| format!("cannot compare {name}"))?;
         return Ok(what.map(|what| Difference { member: name.into_owned(), what }).into_iter().collect());
     }
-    let temp = tempfile::tempdir().context("cannot make a folder to unpack to")?;
+    let temp = base::scratch("anneal-compare").context("cannot make a folder to unpack to")?;
     let mut folders = Vec::new();
     for (archive, own) in [(one, "one"), (other, "other")] {
         let into = temp.path().join(own);

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use base::{Access, Pending};
 use build_info::Sha256;
 use sha2::Digest;
 
@@ -14,28 +15,19 @@ use crate::interrupt;
 /// A piece that is read at once.
 const PIECE: usize = 1 << 16;
 
-/// Replaces `path` by what `write` writes, so that a reader sees the old or the new, never a part.
+/// Replaces `path` by what `write` writes, so that a reader sees the old or the new, never a part. All may read it.
 pub fn write_beside<T>(path: &Path, write: impl FnOnce(&mut File) -> Result<T>) -> Result<T> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let cannot = || format!("cannot write {}", path.display());
-    let mut beside = tempfile::Builder::new()
-        // With our number: whether what was left by a kill may go can be told by it.
-        .prefix(&format!(
-            ".{}.{}.",
-            path.file_name().unwrap_or_default().to_string_lossy(),
-            std::process::id()
-        ))
-        .tempfile_in(folder)
-        .with_context(cannot)?;
-    let value = write(beside.as_file_mut())?;
-    beside
-        .as_file()
-        .set_permissions(std::fs::Permissions::from_mode(0o644))
-        .and_then(|()| beside.as_file().sync_all())
-        .with_context(cannot)?;
-    beside.persist(path).map_err(|error| error.error).with_context(cannot)?;
-    sync_folder(folder)?;
+    let mut beside = Pending::beside(path, Access::Exactly(0o644)).with_context(cannot)?;
+    let value = write(beside.file_mut())?;
+    beside.sync().and_then(|()| beside.commit()).with_context(cannot)?;
+    sync_folder(folder_of(path))?;
     Ok(value)
+}
+
+/// Folder of the file at `path`.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The same for some bytes.
@@ -62,17 +54,9 @@ pub fn sync_folder(folder: &Path) -> Result<()> {
 
 /// Points the symbolic link `link` at `target` by one rename.
 pub fn switch_link(link: &Path, target: &Path) -> Result<()> {
-    let cannot = || format!("cannot point {} at {}", link.display(), target.display());
-    let folder = link.parent().unwrap_or(Path::new("."));
-    let name = link.file_name().unwrap_or_default().to_string_lossy();
-    let beside = link.with_file_name(format!(".{name}.{}", std::process::id()));
-    let _ = std::fs::remove_file(&beside);
-    let switched = std::os::unix::fs::symlink(target, &beside).and_then(|()| std::fs::rename(&beside, link));
-    if switched.is_err() {
-        let _ = std::fs::remove_file(&beside);
-    }
-    switched.with_context(cannot)?;
-    sync_folder(folder)
+    base::switch_link(link, target)
+        .with_context(|| format!("cannot point {} at {}", link.display(), target.display()))?;
+    sync_folder(folder_of(link))
 }
 
 /// Copies `from` to `to` and returns how many bytes it were; ends when the user asks for it.

@@ -2,9 +2,10 @@
 //!
 //! The program `ship` takes one [`Order`] as JSON on standard input, gives one [`Reply`] as JSON on standard output, and
 //! tells people on standard error how it goes. It is a program of its own because `xtask` is compiled before anything
-//! else: xtask takes this crate without `tools`, which is [`order`] and [`crates`] and no more.
+//! else: xtask takes this crate without `tools`, which is [`order`], [`crates`] and [`key`] and no more.
 
 pub mod crates;
+pub mod key;
 pub mod order;
 
 pub use order::{Answer, Order, Reply};

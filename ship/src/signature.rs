@@ -1,11 +1,12 @@
 //! Signatures of minisign: who made an archive, where a sum only tells that it arrived whole.
 
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use minisign_verify::{PublicKey, Signature};
 
+use crate::key::{self, Configured};
 use crate::{exit, files};
 
 /// A key, or a signature, is a few lines.
@@ -39,29 +40,9 @@ impl Key {
 
     /// The one that is to be used for `prefix`: given by hand, else of the environment, else kept there.
     pub fn configured(given: Option<&str>, prefix: &Path) -> Result<Option<Self>> {
-        if let Some(given) = given {
-            return Self::read(given, "--key").map(Some);
-        }
-        if let Some(given) = std::env::var_os("ANNEAL_MINISIGN_KEY").filter(|value| !value.is_empty()) {
-            let given = given.into_string().map_err(|_| exit::usage("ANNEAL_MINISIGN_KEY is no UTF-8"))?;
-            return Self::read(&given, "ANNEAL_MINISIGN_KEY").map(Some);
-        }
-        let kept = prefix.join("etc/anneal/minisign.pub");
-        // A link that leads nowhere is not "none" either, wherever on the way it lies.
-        let broken = [prefix.join("etc"), prefix.join("etc/anneal")]
-            .into_iter()
-            .find(|folder| folder.symlink_metadata().is_ok() && !folder.is_dir());
-        if let Some(broken) = broken {
-            bail!("cannot tell whether there is a key: {} is no folder", broken.display());
-        }
-        match std::fs::symlink_metadata(&kept) {
-            Ok(_) => Self::read(&kept.to_string_lossy(), &kept.to_string_lossy()).map(Some),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            // One that cannot be looked for may be there.
-            Err(error) => Err(error).with_context(|| {
-                format!("cannot tell whether there is a key: cannot look for {}", kept.display())
-            }),
-        }
+        let Some(Configured { given, from }) = key::configured(given, Some(prefix))? else { return Ok(None) };
+        let given = given.into_string().map_err(|_| exit::usage(format!("{from} is no UTF-8")))?;
+        Self::read(&given, &from).map(Some)
     }
 
     /// Whether `signature` is this key's of what `content` holds.

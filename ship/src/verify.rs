@@ -21,7 +21,7 @@ pub fn verify(order: &Verify) -> Result<Verified> {
     let told = sums::beside(&files::read_small(&list, 1 << 16)?, &list, &file)?;
 
     // Whoever unpacks it may do so in any folder.
-    let temp = tempfile::Builder::new().prefix("anneal verify ").tempdir().context("cannot make a folder")?;
+    let temp = base::scratch("anneal verify").context("cannot make a folder")?;
     let name = name::of_archive(&file)?;
     let unpacked = unpack::unpack(files::open_regular(archive)?, name, temp.path(), |_| {})
         .with_context(|| format!("cannot unpack {}", archive.display()))?;

@@ -15,7 +15,7 @@ use crate::{ask, layout};
 pub fn check(order: &Check) -> Result<Option<Box<Checked>>> {
     let place = place::open(&order.store)?;
     let Some(entry) = ask::entry(&*place, &order.store, &order.key)? else { return Ok(None) };
-    let scratch = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let scratch = base::scratch("anneal-store").context("cannot make a temporary folder")?;
     let mut damaged = Vec::new();
     for object in std::iter::once(&entry.archive).chain(&entry.tree) {
         let path = scratch.path().join(object.sha256.as_str());

@@ -35,7 +35,7 @@ pub fn publish(order: &Publish) -> Result<Published> {
     }
     let mut sent = Bytes(0);
     let archive = send(&*place, &order.archive, order.force, &mut sent).with_context(cannot)?;
-    let scratch = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let scratch = base::scratch("anneal-store").context("cannot make a temporary folder")?;
     let tree = match order.tree.is_empty() {
         true => None,
         false => {

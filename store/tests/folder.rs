@@ -261,7 +261,7 @@ fn a_publisher_killed_at_any_moment_leaves_a_store_that_is_whole() {
         done(give(&order));
         let into = temp.path().join(format!("after-{turn}"));
         assert!(matches!(done(give(&take(text(&root), "a", &into))), Answer::Taken(Some(_))), "turn {turn}");
-        let part = |name: &&String| name.contains(".part-");
+        let part = |name: &&String| name.ends_with(".part");
         let old = std::time::SystemTime::now() - Duration::from_secs(3 * 24 * 3600);
         for name in files(&root).iter().filter(part) {
             File::options().write(true).open(root.join(name)).unwrap().set_modified(old).unwrap();
@@ -306,7 +306,7 @@ fn what_a_killed_one_left_beside_a_list_goes_also_where_the_list_says_all() {
     let root = temp.path().join("store");
     let order = publish(&temp.path().join("build"), text(&root), "a", 1000);
     done(give(&order));
-    let left = root.join(format!("v1/kinds/{}/.part-x", kind().id()));
+    let left = root.join(format!("v1/kinds/{}/.builds.json.7-x.part", kind().id()));
     let old = std::time::SystemTime::now() - Duration::from_secs(3 * 24 * 3600);
     File::create_new(&left).unwrap().set_modified(old).unwrap();
     done(give(&order));
@@ -329,7 +329,7 @@ fn whoever_is_asked_to_stop_ends_and_leaves_no_entry() {
     let (code, words) = said(ended(&child.wait_with_output().unwrap()));
     assert_eq!(code, 130, "{words}");
     assert!(
-        files(&root).iter().all(|name| !name.contains(".part-") && !name.contains("builds")),
+        files(&root).iter().all(|name| !name.ends_with(".part") && !name.contains("builds")),
         "{:?}",
         files(&root)
     );

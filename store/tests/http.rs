@@ -130,5 +130,5 @@ fn a_server_that_never_answers_is_not_waited_for_without_end() {
     let (code, words) = said(give(&take(&odd("", false), "a", &temp.path().join("into"))));
     let took = begun.elapsed().as_secs();
     assert_eq!(code, 75, "{words}");
-    assert!((25..60).contains(&took), "{took} s: {words}");
+    assert!((25..300).contains(&took), "{took} s: {words}");
 }

@@ -31,7 +31,7 @@ impl Drop for Moto {
     }
 }
 
-/// The program: that which `cargo xtask ci` installs, or one on the path.
+/// The program: that which `cargo xtask test --yes` installs, or one on the path.
 fn moto_server() -> Command {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/anneal/tools/moto");
     if !own.is_dir() {
@@ -54,9 +54,8 @@ impl Moto {
         let child = match started {
             Ok(child) => child,
             Err(error) => {
-                let how = "python3 -m pip install --target target/anneal/tools/moto 'moto[server]'";
-                assert!(std::env::var_os("CI").is_none(), "moto_server: {error}; {how}");
-                eprintln!("NOT RUN: there is no moto_server ({error}): {how}");
+                let how = "python3 -m pip install --require-hashes -r xtask/python/moto.txt --target target/anneal/tools/moto";
+                skipped::for_want_of(format_args!("moto_server ({error})"), how);
                 return None;
             }
         };
@@ -245,7 +244,7 @@ fn what_is_wrong_is_told_and_no_secret_is() {
     let begun = Instant::now();
     let (code, down) = said(give_with(&take(STORE, "a", &temp.path().join("a")), &variables));
     assert_eq!(code, 75, "{down}");
-    assert!(begun.elapsed() < Duration::from_secs(45), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(300), "{:?}", begun.elapsed());
     for words in [words, down] {
         assert!(!words.contains("secret word") && !words.contains("AKIATEST"), "{words}");
     }

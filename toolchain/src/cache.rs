@@ -160,18 +160,12 @@ fn read(path: &Path) -> Stored {
     serde_json::from_slice(&text).ok().filter(|stored: &Stored| stored.format == FORMAT).unwrap_or_default()
 }
 
-/// Written beside and renamed, so that a reader sees the old file or the new one.
+/// Replaces the cache at `path` in one step.
 fn write(path: &Path, stored: &Stored) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
     }
-    let beside = path.with_extension(format!("{}.tmp", std::process::id()));
-    let written =
-        fs::write(&beside, serde_json::to_vec_pretty(stored)?).and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    written
+    base::replace(path, &serde_json::to_vec_pretty(stored)?, base::Access::Usual)
 }
 
 #[cfg(test)]
@@ -237,6 +231,19 @@ mod tests {
         let question = [Question::new(&counting(&machine, "echo 1.0"), &[])];
         // A folder where the file should be: neither read nor written, and no error.
         assert_eq!(answers(&question, Some(machine.root()), PATIENCE)[0].as_deref(), Ok("1.0\n"));
+    }
+
+    #[test]
+    fn a_link_under_a_temporary_name_is_not_followed() {
+        let machine = Machine::new();
+        let cache = machine.root().join("tools.json");
+        let victim = machine.file("victim", "precious");
+        std::os::unix::fs::symlink(&victim, cache.with_extension(format!("{}.tmp", std::process::id())))
+            .unwrap();
+        let question = [Question::new(&counting(&machine, "echo 1.0"), &[])];
+        answers(&question, Some(&cache), PATIENCE);
+        assert_eq!(read(&cache).entries.len(), 1);
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
     }
 
     #[test]

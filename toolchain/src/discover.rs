@@ -10,7 +10,8 @@ use crate::cache::{Question, answers};
 use crate::probe::Refusal;
 use crate::search::{Program, SearchPath, entries, file_name};
 use crate::{
-    CMAKE_AT_LEAST, Compiler, Cuda, CudaHome, Emulator, Toolchain, Version, ZIG, blas, cuda, libraries, parse,
+    CMAKE_AT_LEAST, Compiler, Cuda, CudaHome, Emulator, Toolchain, Version, ZIG, blas, cuda, libraries,
+    parse, setup,
 };
 
 const VERSION: &[&str] = &["--version"];
@@ -91,8 +92,15 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
         qemu_user: asked.first(&["qemu-x86_64"], parse::plain),
         aarch64: asked.first(&["qemu-aarch64"], parse::plain).and_then(|tool| emulator(search, tool)),
         rust_targets: asked.rust_targets(),
+        programs: programs(search),
         silent: asked.silent.clone(),
     }
+}
+
+/// Small programs of the system that are on the path.
+fn programs(search: &SearchPath) -> BTreeSet<&'static str> {
+    let names = setup::PROGRAMS.iter().flat_map(|(_, names)| names.iter().copied());
+    names.filter(|name| search.which(name).is_some()).collect()
 }
 
 /// The candidates, and what they answered.

@@ -1,6 +1,7 @@
 //! What was found, as plain data: the planner takes it as input, and can be given that of another
 //! machine.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -83,6 +84,9 @@ pub struct Toolchain {
     pub aarch64: Option<Emulator>,
     /// Targets that rustc has a standard library for.
     pub rust_targets: Vec<String>,
+    /// Small programs of the system that tests run, by name. Builds do not need them.
+    #[serde(skip)]
+    pub programs: BTreeSet<&'static str>,
     /// Programs that had not told their version when the time for it was up. They count as not there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<PathBuf>,

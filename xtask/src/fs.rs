@@ -1,11 +1,12 @@
 //! Files: written beside and renamed, digested, measured.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use base::Access;
 use build_info::Sha256;
 use sha2::Digest;
 
@@ -27,36 +28,21 @@ pub fn is_absent(error: &anyhow::Error) -> bool {
 /// # Errors
 /// When it cannot be written, or is there and is no regular file: a rename would put one in the place of a device.
 pub fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
-    write_with(path, content, 0o666)
+    write_with(path, content, Access::Usual)
 }
 
 /// The same of what is nobody else's business: a new file is for this user alone.
 pub fn write_privately(path: &Path, content: &[u8]) -> Result<()> {
-    write_with(path, content, 0o600)
+    write_with(path, content, Access::PrivateIfNew)
 }
 
-fn write_with(path: &Path, content: &[u8], mode: u32) -> Result<()> {
+fn write_with(path: &Path, content: &[u8], access: Access) -> Result<()> {
     // What a link leads to is meant, not the link.
-    let real = std::fs::canonicalize(path);
-    let path = real.as_deref().unwrap_or(path);
+    let path = base::link_target(path);
     if path.exists() && !path.is_file() {
         bail!("cannot write {}: it is there and is no regular file; name another place", path.display());
     }
-    let beside = beside(path);
-    let written = (|| -> io::Result<()> {
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&beside)?;
-        if let Ok(there) = std::fs::metadata(path) {
-            file.set_permissions(there.permissions())?;
-        }
-        file.write_all(content)?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)
-    })();
-    written.or_else(|error| {
-        let _ = std::fs::remove_file(&beside);
-        Err(error).with_context(|| format!("cannot write {}", path.display()))
-    })
+    base::replace(&path, content, access).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The same for a script, which may be run then.
@@ -71,20 +57,8 @@ pub fn write_script(path: &Path, text: &str) -> Result<()> {
 
 /// Points the symbolic link `link` at `target` by one rename.
 pub fn switch_link(link: &Path, target: &Path) -> Result<()> {
-    let beside = beside(link);
-    let _ = std::fs::remove_file(&beside);
-    std::os::unix::fs::symlink(target, &beside).and_then(|()| std::fs::rename(&beside, link)).or_else(
-        |error| {
-            let _ = std::fs::remove_file(&beside);
-            Err(error).with_context(|| format!("cannot point {} at {}", link.display(), target.display()))
-        },
-    )
-}
-
-/// A name beside `path` that is this process's own.
-fn beside(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.{}", std::process::id()))
+    base::switch_link(link, target)
+        .with_context(|| format!("cannot point {} at {}", link.display(), target.display()))
 }
 
 /// Makes the folder `to` with the files of `from`, as hard links where the file system has them, else as copies.
@@ -167,6 +141,22 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_under_temporary_names_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("victim"), "precious").unwrap();
+        for name in ["record.json", "current"] {
+            std::os::unix::fs::symlink(path("victim"), path(&format!(".{name}.{}", std::process::id())))
+                .unwrap();
+        }
+        write_atomically(&path("record.json"), b"{}").unwrap();
+        check_target(&path("record.json")).unwrap();
+        switch_link(&path("current"), Path::new("victim")).unwrap();
+        assert_eq!(std::fs::read(path("victim")).unwrap(), b"precious");
+        assert_eq!(std::fs::read(path("record.json")).unwrap(), b"{}");
+    }
 
     #[test]
     fn a_failed_write_keeps_the_old_content_and_leaves_nothing_beside() {

@@ -77,26 +77,19 @@ impl Maker<'_> {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        let beside = Beside(folder.join(format!(".{name}.f16.{}", std::process::id())));
-        self.weights(preset, Precision::F16, seed, &beside.0)?;
+        let scratch = base::scratch_in(folder, &format!(".{name}.f16-"))
+            .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
+        let beside = scratch.path().join("f16.gguf");
+        self.weights(preset, Precision::F16, seed, &beside)?;
 
         let progress = self.ui.progress("quantise");
         let log = Log::new(self.workspace.anneal().join("quantize.log"), self.ui.verbose());
         let done = Run::new(engine, &log)
             .args(["quantize"])
-            .args([&beside.0, &out.to_path_buf()])
+            .args([&beside, &out.to_path_buf()])
             .args([quant])
             .watch(|_, line| progress.message(line.trim()));
         progress.finish();
         done
-    }
-}
-
-/// A file that goes when this does.
-struct Beside(PathBuf);
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -92,6 +92,8 @@ choice!(
     Isa {
         /// All of the build host's.
         Native = "native",
+        /// The psABI level of CPUs with SSE4.2 (Nehalem, 2008): for tests of the kernels that older CPUs run.
+        X86_64V2 = "x86-64-v2",
         /// The psABI level that CPUs since Haswell have; its counterpart on other architectures.
         X86_64V3 = "x86-64-v3",
         /// That counterpart on aarch64.

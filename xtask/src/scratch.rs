@@ -1,22 +1,22 @@
 //! Folders for the work of one command, on the disk of the builds or where somebody says.
 
-use std::fs::{self, DirBuilder, File, TryLockError};
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use base::TempDir;
 
 use crate::workspace::Workspace;
 
-/// Names that are tried: as many commands of one process have a folder at once, with some to spare.
-const MOST: u32 = 100;
+/// Folders that are tried: a sweeping process holds the lock of a new folder for a moment.
+const TRIES: u32 = 100;
 
 /// A folder that is empty at first, and goes however the work in it ends. That of a killed process goes with the next one
 /// that is made, or with `clean`.
 #[derive(Debug)]
 pub struct Scratch {
-    path: PathBuf,
+    folder: TempDir,
     /// Held as long as the folder is used; nothing where the file system has no locks, and nobody takes it away then.
     _lock: Option<File>,
 }
@@ -50,20 +50,17 @@ impl Scratch {
 
     fn create(all: &Path, purpose: &str) -> Result<Self> {
         let cannot = || format!("cannot make a folder in {}", all.display());
-        for number in 0..MOST {
-            let path = all.join(format!("{purpose}.{}.{number}", std::process::id()));
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-                made => made.with_context(cannot)?,
-            }
-            match held(&path) {
-                Held::ByUs(lock) => return Ok(Self { path, _lock: Some(lock) }),
-                Held::Unknown => return Ok(Self { path, _lock: None }),
+        for _ in 0..TRIES {
+            let name = format!("{purpose}.{}.", std::process::id());
+            let folder = base::scratch_in(all, &name).with_context(cannot)?;
+            match held(folder.path()) {
+                Held::ByUs(lock) => return Ok(Self { folder, _lock: Some(lock) }),
+                Held::Unknown => return Ok(Self { folder, _lock: None }),
                 // Somebody took it for what a killed process left.
                 Held::ByOthers => {}
             }
         }
-        bail!("{}: {MOST} names are taken", cannot())
+        bail!("{}: other processes remove what is made there", cannot())
     }
 
     /// Makes it `place`, where the last one goes: for whoever looks for the reason of a failure.
@@ -72,19 +69,13 @@ impl Scratch {
     /// When it cannot be moved there.
     pub fn keep(self, place: &Path) -> Result<()> {
         let _ = fs::remove_dir_all(place);
-        fs::rename(&self.path, place)
-            .with_context(|| format!("cannot keep {} as {}", self.path.display(), place.display()))
+        fs::rename(self.path(), place)
+            .with_context(|| format!("cannot keep {} as {}", self.path().display(), place.display()))
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
+        self.folder.path()
     }
 }
 
@@ -93,11 +84,12 @@ pub fn left(workspace: &Workspace) -> Vec<PathBuf> {
     unused(&workspace.scratch(), |_| true)
 }
 
-/// Whether `path` is called as a folder for `purpose` is: `PURPOSE.PROCESS.NUMBER`.
+/// True if `path` is named as a folder for `purpose` is: `PURPOSE.PROCESS.RANDOM`.
 fn is_of(path: &Path, purpose: &str) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let numbers = name.strip_prefix(purpose).and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
-    numbers.is_some_and(|(process, number)| process.parse::<u32>().is_ok() && number.parse::<u32>().is_ok())
+    let rest = name.strip_prefix(purpose).and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
+    let is_random = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    rest.is_some_and(|(process, random)| process.parse::<u32>().is_ok() && is_random(random))
 }
 
 /// What is in `folder`, is `ours` by its name, and is held by nobody.

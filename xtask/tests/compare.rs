@@ -154,7 +154,7 @@ fn ctrl_c_keeps_what_was_measured() {
         .process_group(0)
         .spawn()
         .unwrap();
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + Duration::from_secs(300);
     while !raw.exists() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
     }

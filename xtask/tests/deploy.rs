@@ -76,8 +76,15 @@ fn the_pods_configuration_has_only_keys_that_the_server_knows() {
             let mount = format!("mountPath: {}, readOnly: true", path.parent().unwrap().display());
             assert!(pods.contains(&mount), "{pool}: no {mount}");
         }
-        let port = config["listen"].as_str().unwrap().rsplit(':').next().unwrap().to_string();
-        assert!(pods.contains(&format!("containerPort: {port}\n")), "{pool}: not port {port}");
+        for (key, name) in [("listen", "http"), ("health_listen", "health")] {
+            let port = config[key].as_str().unwrap().rsplit(':').next().unwrap();
+            let port = format!("- name: {name}\n              containerPort: {port}\n");
+            assert!(pods.contains(&port), "{pool}: not {port}");
+        }
+        // Clients, who may reach the other port, cannot fail the probes.
+        let probes: Vec<&str> = pods.lines().filter(|line| line.contains("httpGet:")).collect();
+        assert_eq!(probes.len(), 3, "{pool}");
+        assert!(probes.iter().all(|probe| probe.contains("{ path: /health, port: health }")), "{pool}");
     }
 }
 

@@ -8,6 +8,10 @@ use build_info::BuildInfo;
 use build_info::audit::Rule;
 use gguf::synth::{self, Options, Preset};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+use toolchain::setup::Requirement;
+
+#[path = "common/tools.rs"]
+mod tools;
 
 /// The current build of `profile`. Without one these tests fail rather than pass unseen.
 #[track_caller]
@@ -163,9 +167,7 @@ fn guard_and_sections(program: &Path) -> (Vec<(String, u64, u64)>, Vec<String>) 
 
 #[test]
 fn a_program_that_bolt_made_generates_the_same_and_keeps_its_guard() {
-    let toolchain = String::from_utf8(xtask(&["doctor", "--json"]).stdout).unwrap();
-    if !toolchain.contains("/llvm-bolt") {
-        assert!(std::env::var_os("CI").is_none(), "continuous integration has to have llvm-bolt");
+    if !tools::are_there(&[Requirement::Bolt]) {
         return;
     }
     let plain = build("native").join("bin/anneal");

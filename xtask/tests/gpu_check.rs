@@ -245,7 +245,8 @@ fn the_budget_is_kept_and_what_is_left_out_is_named() {
     let stage = Stage::new("decode() { sleep 30; }");
     let began = Instant::now();
     let (output, report) = stage.run(&["--allow-cpu", "--budget", "20s"]);
-    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    // Without a budget four generations take two minutes and all the rest.
+    assert!(began.elapsed() < Duration::from_secs(110), "{:?}", began.elapsed());
     assert!(output.status.success(), "{}", stderr(&output));
     let told = report["steps"].to_string() + &report["left_out"].to_string();
     assert!(told.contains("and was stopped") && told.contains("of the budget are left"), "{told}");
@@ -267,12 +268,13 @@ fn ctrl_c_keeps_what_there_is_and_removes_the_models() {
     let began = Instant::now();
     // The first round's decode, which takes for ever.
     while !stage.path("bin/decoding").exists() {
-        assert!(began.elapsed() < Duration::from_secs(60), "it does not get so far");
+        assert!(began.elapsed() < Duration::from_secs(300), "it does not get so far");
         std::thread::sleep(Duration::from_millis(20));
     }
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    let asked = Instant::now();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(began.elapsed() < Duration::from_secs(60), "it waited for the program");
+    assert!(asked.elapsed() < Duration::from_secs(50), "it waited for the program");
     assert_eq!(std::fs::read_dir(stage.path("scratch")).unwrap().count(), 0);
     let report: Value =
         serde_json::from_str(&std::fs::read_to_string(stage.path("out.json")).unwrap()).unwrap();
@@ -289,7 +291,7 @@ fn ctrl_c_keeps_what_there_is_and_removes_the_models() {
 #[test]
 fn a_machine_without_a_gpu_is_refused() {
     if Path::new("/proc/driver/nvidia/version").exists() || Path::new("/dev/dxg").exists() {
-        return;
+        return skipped::because("this machine has an NVIDIA driver");
     }
     let (output, report) = Stage::new("").run(&[]);
     assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));

@@ -104,3 +104,31 @@ fn versions_of_actions_are_commits() {
         }
     }
 }
+
+/// A defence that nobody tests is a claim: every test that the page names is there, and every row names one.
+#[test]
+fn tests_of_the_security_page_exist() {
+    let page = std::fs::read_to_string(root().join("docs/src/reference/security.md")).unwrap();
+    let mut seen = 0;
+    for row in page.lines().skip_while(|line| !line.starts_with("| kind |")).skip(2) {
+        let Some(cell) =
+            row.trim_end().trim_end_matches('|').rsplit('|').next().filter(|_| row.starts_with('|'))
+        else {
+            break;
+        };
+        let mut source = None;
+        for name in cell.split('`').skip(1).step_by(2) {
+            if name.ends_with(".rs") {
+                source = Some(
+                    std::fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}")),
+                );
+                continue;
+            }
+            let source = source.as_ref().unwrap_or_else(|| panic!("no file before {name}"));
+            assert!(source.contains(&format!("fn {name}(")), "the test {name} is not in its file: {cell}");
+            seen += 1;
+        }
+        assert!(source.is_some(), "no test: {row}");
+    }
+    assert!(seen > 15, "only {seen} tests are named");
+}

@@ -28,6 +28,22 @@ pub fn tiny() -> &'static Path {
     path
 }
 
+/// The tiny model quantised to `kind`, written once a process: of Q4_0 the kernels for AVX2 and for NEON repack weights, of F32
+/// none do.
+pub fn quantised(kind: &str) -> PathBuf {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock();
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary folder"));
+    let path = folder.path().join(format!("{kind}.gguf"));
+    if !path.exists() {
+        let arguments = ["quantize".as_ref(), tiny().as_os_str(), path.as_os_str(), kind.as_ref()];
+        let (code, _, stderr) = parts(&anneal(arguments));
+        assert_eq!(code, Some(0), "{stderr}");
+    }
+    path
+}
+
 /// The tiny model, loaded once a process.
 pub fn the_model() -> &'static Arc<Model> {
     static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
@@ -58,6 +74,23 @@ pub fn command() -> Command {
     let mut command = Command::new(ANNEAL);
     command.env("ANNEAL_STATE_DIR", tiny().with_file_name("state")).env_remove("ANNEAL_TUNING");
     command
+}
+
+/// Instruction sets that the CPU guard of the program asks for.
+pub fn isa_required() -> &'static [String] {
+    static REQUIRED: OnceLock<Vec<String>> = OnceLock::new();
+    REQUIRED.get_or_init(|| {
+        let (code, stdout, stderr) = parts(&anneal(["info", "--json"]));
+        assert_eq!(code, Some(0), "{stderr}");
+        let info: serde_json::Value = serde_json::from_str(&stdout).expect("one JSON object");
+        serde_json::from_value(info["isa_required"].clone()).expect("names")
+    })
+}
+
+/// True if the kernels of this build repack weights in Q4_0: those for AVX2 do, and those for dot products of NEON. Others
+/// leave a model with one layout.
+pub fn repacks_q4_0() -> bool {
+    isa_required().iter().any(|name| name == "avx2" || name == "asimddp")
 }
 
 /// Runs `anneal` with `arguments`.

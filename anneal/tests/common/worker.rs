@@ -1,6 +1,6 @@
 //! A worker, whose CPU is a device of its own to who uses it: what tests of devices have in place of a GPU.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::{anneal, parts};
 
-/// Whether the build has RPC in it; else `test` says that it was not run, past libtest's capture.
-pub fn has_rpc(test: &str) -> bool {
+/// True if the build has RPC in it; else the running test is reported as skipped.
+pub fn has_rpc() -> bool {
     static INFO: OnceLock<Value> = OnceLock::new();
     let info = INFO.get_or_init(|| {
         let (code, stdout, stderr) = parts(&anneal(["info", "--json"]));
@@ -19,10 +19,7 @@ pub fn has_rpc(test: &str) -> bool {
     });
     let has = info["backends"].as_array().is_some_and(|all| all.iter().any(|name| name == "RPC"));
     if !has {
-        let _ = writeln!(
-            std::io::stderr(),
-            "NOT RUN: {test}: this build has no RPC (`rpc = true` in its profile)"
-        );
+        skipped::because("this build has no RPC (`rpc = true` in its profile)");
     }
     has
 }

@@ -1,4 +1,5 @@
 //! Damaged and malicious model files.
 
 mod fuzz;
+mod refused;
 mod trial;

@@ -155,3 +155,27 @@ fn what_may_pass_ends_with_75() {
     let (code, _, words) = run(&case, &["info", "--hf", "a/b"]);
     assert!(code == Some(75) && words.contains("try again later"), "{code:?} {words}");
 }
+
+#[test]
+fn a_hub_that_is_not_encrypted_is_warned_of_without_a_token_too() {
+    let model = tiny();
+    let case = Case::new(&[(Q4, &model)], |_| Act::Well);
+    let told = |endpoint: &str, token: Option<&str>| {
+        let mut command = command(&case, &["info", "--hf", "a/b"]);
+        command.env("HF_ENDPOINT", endpoint);
+        token.map(|token| command.env("HF_TOKEN", token));
+        let (code, _, words) = parts(&command.output().expect("it runs"));
+        assert_eq!(code, Some(0), "{words}");
+        words
+    };
+    let here = case.server.endpoint();
+    assert!(!told(&here, None).contains("warning"), "{}", told(&here, None));
+    // Leads here as well, and is no address of this machine alone.
+    let open = here.replace("127.0.0.1", "0.0.0.0");
+    assert_ne!(open, here);
+    for (token, is_told) in [(None, false), (Some("hf_secret"), true)] {
+        let words = told(&open, token);
+        assert!(words.contains("which is not encrypted"), "{words}");
+        assert_eq!(words.contains("your token is not sent"), is_told, "{words}");
+    }
+}

@@ -149,7 +149,7 @@ fn who_does_not_say_what_it_wants_is_closed() {
         stream
     };
     let (nothing, mut second, mut resting) = (over_tcp(), over_tcp(), over_tcp());
-    let whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let whole = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n";
     for stream in [&mut second, &mut resting] {
         let mut first = [0; 12];
         stream.write_all(whole).and_then(|()| stream.read_exact(&mut first)).expect("an answer");

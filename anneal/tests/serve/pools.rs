@@ -1,5 +1,6 @@
 //! Several contexts of one model, each on cores of its own.
 
+use engine::live::Live;
 use serde_json::json;
 
 use crate::client::{configured, greedy};
@@ -43,8 +44,11 @@ fn more_pools_than_cores_are_wrong_usage() {
     let model = tiny().display();
     std::fs::write(&config, format!("model = \"{model}\"\npools = 64\nlisten = \"127.0.0.1:0\"\n"))
         .expect("written");
+    // The first CPU that this process may use, which need not be number 0.
+    let host = Live::read().host.expect("a host");
+    let cpu = host.limits.affinity.first().expect("a CPU").to_string();
     let mut command = std::process::Command::new("taskset");
-    command.args(["-c", "0", ANNEAL, "serve", "--config"]).arg(&config);
+    command.args(["-c", &cpu, ANNEAL, "serve", "--config"]).arg(&config);
     let (code, _, stderr) = parts(&command.output().expect("taskset runs"));
     assert!(
         code == Some(2) && stderr.contains("pools = 64: each needs a core of its own"),

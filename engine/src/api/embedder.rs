@@ -69,10 +69,15 @@ impl Embedder {
     ///
     /// # Errors
     /// [`Error::PromptTooLong`] for a text longer than [`longest`](Self::longest) tokens, [`Error::EmptyPrompt`] for one
-    /// without any, and those of the evaluation.
+    /// without any, [`Error::TextTooLong`] for one of more bytes than that many tokens can stand for, and those of the
+    /// evaluation.
     pub fn embed<T: AsRef<str>>(&mut self, texts: &[T]) -> Result<Vec<Vec<f32>>> {
-        let texts: Result<Vec<Vec<Token>>> =
-            texts.iter().map(|text| self.model.tokenize(text.as_ref())).collect();
+        let longest = u32::try_from(self.longest).unwrap_or(u32::MAX);
+        let tokens_of = |text: &T| {
+            self.model.raw().check_length(text.as_ref().len(), longest)?;
+            self.model.tokenize(text.as_ref())
+        };
+        let texts: Result<Vec<Vec<Token>>> = texts.iter().map(tokens_of).collect();
         self.embed_tokens(&texts?)
     }
 

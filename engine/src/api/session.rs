@@ -86,8 +86,10 @@ impl Session {
     /// evaluated when tokens are generated, or by [`evaluate`](Self::evaluate).
     ///
     /// # Errors
-    /// Those of the tokenizer.
+    /// Those of the tokenizer, and [`Error::TextTooLong`] for a text of more bytes than its
+    /// [`capacity`](Self::capacity) can hold tokens of.
     pub fn push(&mut self, text: &str) -> Result<()> {
+        self.model.raw().check_length(text.len(), self.inner.n_ctx())?;
         let tokens = match self.tokens.is_empty() {
             true => self.model.tokenize(text)?,
             false => self.model.tokenize_more(text)?,

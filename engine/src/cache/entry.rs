@@ -19,10 +19,10 @@ use crate::ffi::Token;
 pub const MAGIC: [u8; 8] = *b"annealKV";
 
 /// The form of the file.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Bytes before the tokens.
-const HEAD: usize = 192;
+const HEAD: usize = 224;
 
 /// Bytes of the head that its digest is over, with the tokens.
 const SIGNED: usize = HEAD - 32;
@@ -54,6 +54,8 @@ pub enum Unfit {
     Build,
     #[error("it was made with other settings (cache types, flash attention, repacking, split layout)")]
     Settings,
+    #[error("it is of another client")]
+    Scope,
     #[error("it holds {tokens} tokens, and the context {n_ctx}")]
     TooLong { tokens: usize, n_ctx: u32 },
     #[error("there is no memory for its {0}")]
@@ -100,6 +102,7 @@ impl Head {
             () if self.key.model != key.model => Err(Unfit::Model),
             () if self.key.build != key.build => Err(Unfit::Build),
             () if self.key.settings != key.settings => Err(Unfit::Settings),
+            () if self.key.scope != key.scope => Err(Unfit::Scope),
             () => Ok(()),
         }
     }
@@ -110,7 +113,8 @@ impl Head {
             bytes.extend(number.to_le_bytes());
         }
         bytes.extend(self.state.to_le_bytes());
-        for digest in [&self.key.model, &self.key.build, &self.key.settings, &self.content] {
+        let key = &self.key;
+        for digest in [&key.model, &key.build, &key.settings, &key.scope, &self.content] {
             bytes.extend(digest);
         }
         debug_assert_eq!(bytes.len(), SIGNED, "the head has another size");
@@ -209,11 +213,11 @@ pub fn read_head(file: &mut File) -> Result<Head, Unfit> {
     }
     let (tokens, _) = bytes.as_chunks::<4>();
     Ok(Head {
-        key: Key { model: digest(32), build: digest(64), settings: digest(96) },
+        key: Key { model: digest(32), build: digest(64), settings: digest(96), scope: digest(128) },
         tokens: tokens.iter().map(|token| Token::from_le_bytes(*token)).collect(),
         logits,
         state,
-        content: digest(128),
+        content: digest(160),
     })
 }
 
@@ -268,7 +272,7 @@ mod tests {
     use super::*;
 
     fn key() -> Key {
-        Key { model: [1; 32], build: [2; 32], settings: [3; 32] }
+        Key { model: [1; 32], build: [2; 32], settings: [3; 32], scope: [4; 32] }
     }
 
     fn bytes() -> Vec<u8> {
@@ -291,7 +295,7 @@ mod tests {
     #[test]
     fn what_was_written_is_read() {
         let (head, content) = read(&bytes()).expect("whole");
-        assert_eq!((head.tokens.as_slice(), head.file_size()), ([5, -1, 7].as_slice(), Bytes(468)));
+        assert_eq!((head.tokens.as_slice(), head.file_size()), ([5, -1, 7].as_slice(), Bytes(500)));
         assert_eq!((content.logits.as_slice(), content.state.len()), ([0.5, -2.0].as_slice(), 256));
     }
 
@@ -324,8 +328,9 @@ mod tests {
     #[test]
     fn what_it_is_not_of_is_named() {
         let other = [Key { model: [9; 32], ..key() }, Key { build: [9; 32], ..key() }];
-        let other = other.into_iter().chain([Key { settings: [9; 32], ..key() }]);
-        let words = ["another model", "another build", "other settings"];
+        let other = other.into_iter();
+        let other = other.chain([Key { settings: [9; 32], ..key() }, Key { scope: [9; 32], ..key() }]);
+        let words = ["another model", "another build", "other settings", "another client"];
         for (key, words) in other.zip(words) {
             let bytes = Parts::new(&key, &[1], &[], vec![1]).slices().concat();
             let why = read(&bytes).expect_err("it is foreign").to_string();

@@ -29,7 +29,12 @@ pub struct Key {
     pub build: Digest,
     /// The settings.
     pub settings: Digest,
+    /// The scope of whoever may read it: [`UNSCOPED`], or a keyed digest.
+    pub scope: Digest,
 }
+
+/// Scope of what `anneal run` keeps, and of requests of the user who runs a server.
+pub const UNSCOPED: Digest = [0; 32];
 
 impl Key {
     /// The key of what `model` evaluates, in a context of `n_ctx` tokens.
@@ -45,13 +50,20 @@ impl Key {
             model: digest.digest,
             build: of(&build(live)),
             settings: of(&words(model, n_ctx, split, settings)),
+            scope: UNSCOPED,
         }
+    }
+
+    /// The same key in the scope `scope`.
+    #[must_use]
+    pub fn in_scope(self, scope: Digest) -> Self {
+        Key { scope, ..self }
     }
 
     /// As the names of files begin.
     pub(super) fn short(&self) -> String {
         let all = [&super::entry::MAGIC[..], &super::entry::VERSION.to_le_bytes(), &self.model, &self.build];
-        let all = [all.concat(), self.settings.to_vec()].concat();
+        let all = [all.concat(), self.settings.to_vec(), self.scope.to_vec()].concat();
         hex(&Sha256::digest(all).into(), 16)
     }
 }

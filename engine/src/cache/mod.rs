@@ -13,7 +13,7 @@ mod wanted;
 pub mod worker;
 
 pub use entry::{Content, Unfit};
-pub use key::{Key, ModelDigest};
+pub use key::{Digest, Key, ModelDigest, UNSCOPED};
 pub use prompt::{PromptCache, Report, generate};
 pub use store::{BLOCK, DEFAULT_BOUND, Loaded, Saved, Store};
 pub use wanted::Wanted;

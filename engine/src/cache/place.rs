@@ -1,20 +1,18 @@
 //! Where prompt caches lie: what can be there, and how a file comes there whole or not at all.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::time::Duration;
 
+use base::{Access as Rights, Unfinished};
 use rustix::fs::Access;
 
 use crate::error::{Error, Result};
 
 /// After which time a file that was begun and never finished is nobody's any more.
 const LEFT_BEHIND: Duration = Duration::from_secs(600);
-
-/// How the names of unfinished files end.
-const PART: &str = ".part";
 
 /// Sees that a cache can lie at `path`, a file.
 ///
@@ -85,37 +83,7 @@ pub fn folder_of(path: &Path) -> &Path {
 /// on the disk: whoever reads `path` meanwhile, or after a crash, finds the old file or the new one. Several may do so at
 /// the same time.
 pub fn write_atomically(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
-    let (beside, mut file) = begin(path)?;
-    let mut written = || -> io::Result<()> {
-        for part in parts {
-            file.write_all(part)?;
-        }
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    };
-    written().inspect_err(|_| {
-        let _ = fs::remove_file(&beside);
-    })
-}
-
-/// A new file beside `path`, with its name.
-fn begin(path: &Path) -> io::Result<(PathBuf, fs::File)> {
-    let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // Programs in two containers may have the same number.
-    let start = u64::from(now.subsec_nanos()) ^ now.as_secs().rotate_left(32);
-    for number in 0..64 {
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(".{}-{:x}{PART}", std::process::id(), start.wrapping_add(number)));
-        let beside = folder_of(path).join(hidden);
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside) {
-            Ok(file) => return Ok((beside, file)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Err(io::ErrorKind::AlreadyExists.into())
+    base::replace_with(path, Rights::Private, |file| parts.iter().try_for_each(|part| file.write_all(part)))
 }
 
 /// Removes what writers of `names` have left behind in `folder` when they were killed.
@@ -123,8 +91,9 @@ pub fn remove_left_behind(folder: &Path, names: impl Fn(&str) -> bool) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let Some(of) = name.to_str().and_then(written_for).filter(|of| names(of)) else { continue };
-        debug_assert!(!of.is_empty(), "a file has a name");
+        if !name.to_str().and_then(Unfinished::parse).is_some_and(|found| names(found.name)) {
+            continue;
+        }
         let modified = entry.metadata().and_then(|found| found.modified());
         let age = modified.ok().and_then(|modified| modified.elapsed().ok());
         if age.is_some_and(|age| age > LEFT_BEHIND) {
@@ -133,17 +102,10 @@ pub fn remove_left_behind(folder: &Path, names: impl Fn(&str) -> bool) {
     }
 }
 
-/// The name of the file that `.NAME.1234-abc.part` was to become.
-fn written_for(name: &str) -> Option<&str> {
-    let (name, number) = name.strip_prefix('.')?.strip_suffix(PART)?.rsplit_once('.')?;
-    let (process, rest) = number.split_once('-')?;
-    let digits = |text: &str, radix| !text.is_empty() && text.chars().all(|c| c.is_digit(radix));
-    (digits(process, 10) && digits(rest, 16) && !name.is_empty()).then_some(name)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::time::SystemTime;
 
     use super::*;
 

@@ -56,7 +56,9 @@ pub fn generate(
 ) -> Result<(Generation, Report)> {
     let start = Instant::now();
     let mut report = Report::default();
-    let prompt = session.current().model().tokenize(request.prompt)?;
+    let context = session.current();
+    context.model().check_length(request.prompt.len(), context.n_ctx())?;
+    let prompt = context.model().tokenize(request.prompt)?;
     // Rows of logits are kept.
     session.sample_on_device(DeviceSampling::Off);
     session.place_sampling(chain)?;

@@ -432,7 +432,7 @@ mod tests {
     use super::*;
 
     fn key() -> Key {
-        Key { model: [1; 32], build: [2; 32], settings: [3; 32] }
+        Key { model: [1; 32], build: [2; 32], settings: [3; 32], scope: [4; 32] }
     }
 
     /// `common` tokens that all have, then `more` of its own.

@@ -11,7 +11,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use super::entry::Unfit;
-use super::key::Key;
+use super::key::{Digest, Key};
 use super::store::{BLOCK, Loaded, Saved, Store};
 use crate::error::{Error, Result};
 use crate::ffi::Token;
@@ -66,6 +66,7 @@ impl Drop for Room {
 
 struct Lookup<Job> {
     job: Job,
+    scope: Digest,
     prompt: Vec<Token>,
     have: usize,
 }
@@ -81,6 +82,7 @@ pub struct Answer<Job> {
 }
 
 struct Save {
+    scope: Digest,
     tokens: Vec<Token>,
     state: Vec<u8>,
 }
@@ -151,12 +153,18 @@ impl<Job: Send + 'static> Disk<Job> {
         Ok(Disk { lookups, answers, asked: 0, saves, shared, store })
     }
 
-    /// Looks for more than the first `have` tokens of `prompt`.
+    /// Looks for more than the first `have` tokens of `prompt` in the files of `scope`.
     ///
     /// # Errors
     /// The job, where nothing can be looked for.
-    pub fn look_up(&mut self, job: Job, prompt: Vec<Token>, have: usize) -> std::result::Result<(), Job> {
-        self.lookups.send(Lookup { job, prompt, have }).map_err(|unsent| unsent.0.job)?;
+    pub fn look_up(
+        &mut self,
+        job: Job,
+        scope: Digest,
+        prompt: Vec<Token>,
+        have: usize,
+    ) -> std::result::Result<(), Job> {
+        self.lookups.send(Lookup { job, scope, prompt, have }).map_err(|unsent| unsent.0.job)?;
         self.asked += 1;
         Ok(())
     }
@@ -218,10 +226,10 @@ impl<Job: Send + 'static> Disk<Job> {
         true
     }
 
-    /// Has `state` written, which is that of `tokens`.
-    pub fn save(&mut self, tokens: Vec<Token>, state: Vec<u8>) {
+    /// Has `state` written, which is that of `tokens`, for `scope` alone.
+    pub fn save(&mut self, scope: Digest, tokens: Vec<Token>, state: Vec<u8>) {
         self.shared.waiting.fetch_add(1, Ordering::AcqRel);
-        if self.saves.send(Save { tokens, state }).is_err() {
+        if self.saves.send(Save { scope, tokens, state }).is_err() {
             self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
             self.failed("the prompt cache is not written: its thread has ended");
         }
@@ -250,7 +258,7 @@ fn look_up<Job>(
 ) -> Option<(Loaded, Room)> {
     let mut notes = Vec::new();
     shared.metrics.cache_lookups.add(1);
-    let found = store.find(key, &lookup.prompt, lookup.have, n_ctx, &mut notes);
+    let found = store.find(&key.in_scope(lookup.scope), &lookup.prompt, lookup.have, n_ctx, &mut notes);
     let room = found.and_then(|found| Some((shared.room(found.size().0, ROOM)?, found)));
     let loaded = room.and_then(|(room, found)| Some((store.read(found, &mut notes)?, room)));
     for note in &notes {
@@ -265,7 +273,7 @@ fn look_up<Job>(
 
 fn write(store: &Store, key: &Key, save: Save, shared: &Shared) {
     let start = Instant::now();
-    match store.save(key, &save.tokens, &[], save.state) {
+    match store.save(&key.in_scope(save.scope), &save.tokens, &[], save.state) {
         Ok(Saved::Written(size)) => {
             shared.metrics.cache_writes.add(1);
             shared.metrics.cache_written_bytes.add(size.0);
@@ -286,15 +294,17 @@ mod tests {
 
     use super::*;
 
+    const SCOPE: Digest = [5; 32];
+
     fn disk(folder: &std::path::Path, read_only: bool) -> (Disk<u32>, Arc<Metrics>) {
         let store = Store::folder(folder, Bytes::gib(1), read_only).expect("a folder");
-        let key = Key { model: [1; 32], build: [2; 32], settings: [3; 32] };
+        let key = Key { model: [1; 32], build: [2; 32], settings: [3; 32], scope: [0; 32] };
         let metrics = Arc::new(Metrics::default());
         (Disk::start(store, key, 1000, Arc::clone(&metrics)).expect("threads"), metrics)
     }
 
     fn ask(disk: &mut Disk<u32>, job: u32, prompt: &[Token], have: usize) -> Option<usize> {
-        disk.look_up(job, prompt.to_vec(), have).expect("it is asked");
+        disk.look_up(job, SCOPE, prompt.to_vec(), have).expect("it is asked");
         assert_eq!(disk.asked(), 1);
         let answer = loop {
             match disk.answer() {
@@ -313,7 +323,7 @@ mod tests {
         let tokens: Vec<Token> = (0..300).collect();
         assert_eq!(ask(&mut disk, 7, &tokens, 0), None);
         assert!(disk.has_room());
-        disk.save(tokens.clone(), vec![1; 3000]);
+        disk.save(SCOPE, tokens.clone(), vec![1; 3000]);
         assert!(disk.wait_for_writes(|| false));
         assert_eq!(ask(&mut disk, 8, &tokens, 0), Some(300));
         assert_eq!(ask(&mut disk, 9, &tokens, 290), None, "a slot has nearly as much");
@@ -330,7 +340,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut disk, metrics) = disk(&folder.path().join("gone"), false);
         std::fs::remove_dir(folder.path().join("gone")).expect("it is empty");
-        disk.save((0..300).collect(), vec![1; 3000]);
+        disk.save(SCOPE, (0..300).collect(), vec![1; 3000]);
         assert!(disk.wait_for_writes(|| false));
         assert_eq!((metrics.cache_failures.get(), metrics.cache_writes.get()), (1, 0));
         assert_eq!(ask(&mut disk, 1, &(0..300).collect::<Vec<_>>(), 0), None);
@@ -349,9 +359,9 @@ mod tests {
         drop((half, rest));
         // What an answer has is counted until it is gone.
         let tokens: Vec<Token> = (0..300).collect();
-        disk.save(tokens.clone(), vec![1; 3000]);
+        disk.save(SCOPE, tokens.clone(), vec![1; 3000]);
         assert!(disk.wait_for_writes(|| false));
-        disk.look_up(1, tokens, 0).expect("it is asked");
+        disk.look_up(1, SCOPE, tokens, 0).expect("it is asked");
         let answer = loop {
             match disk.answer() {
                 Some(answer) => break answer,

@@ -209,7 +209,9 @@ impl Conversation {
     /// `prompt` as tokens. Where it goes on from the last one with its answer, these keep their tokens: a model may have
     /// written its words in other pieces than the tokenizer cuts them into.
     fn tokens_of(&mut self, prompt: &str) -> Result<Vec<Token>> {
-        let model = self.session.current().model();
+        let context = self.session.current();
+        let model = context.model();
+        model.check_length(prompt.len(), context.n_ctx())?;
         let Last { text, tokens, ends } = &self.last;
         let same = text.bytes().zip(prompt.bytes()).take_while(|(before, now)| before == now).count();
         for &(bytes, count) in ends.iter().rev().filter(|(bytes, _)| *bytes <= same).take(TRIES) {

@@ -150,7 +150,7 @@ fn say_usage(error: &clap::Error) -> ExitCode {
         ErrorKind::DisplayVersion => writeln!(std::io::stdout(), "anneal {}", version::text()),
         ErrorKind::DisplayHelp => error.print(),
         // It repeats what was given.
-        _ if std::env::args_os().any(|argument| argument.to_string_lossy().contains(char::is_control)) => {
+        _ if std::env::args_os().any(|argument| argument.to_string_lossy().contains(words::steers)) => {
             let text = error.render().to_string();
             let _ = write!(std::io::stderr(), "{}", words::printable_lines(&text));
             return ExitCode::from(USAGE);

@@ -1,6 +1,6 @@
 //! Log-probabilities in a temporary file, two bytes each.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::path::PathBuf;
 
@@ -19,14 +19,11 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// An empty file in the folder for temporary files; its name is gone at once, so nothing is left behind whatever
+    /// Makes an empty file in the folder for temporary files. It has no name, so nothing is left behind whatever
     /// happens.
     pub fn new(vocabulary: usize, needed: Bytes) -> Result<Self> {
         let folder = std::env::temp_dir();
-        let path = folder.join(format!("anneal-reference-{}", std::process::id()));
-        let open = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
-        let file = open.and_then(|file| std::fs::remove_file(&path).map(|()| file));
-        let file = file.map_err(|source| failed(&folder, needed, source))?;
+        let file = base::unnamed().map_err(|source| failed(&folder, needed, source))?;
         Ok(Self { file: BufWriter::new(file), reader: None, vocabulary, folder, needed })
     }
 

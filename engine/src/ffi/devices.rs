@@ -227,6 +227,13 @@ pub(crate) fn watch_clients(port: u16) {
     unsafe { sys::anneal_rpc_watch_clients(port) }
 }
 
+/// Has clients at `port` refused that are neither processes of this user nor of root. Returns false if the system does not tell
+/// whose a client is.
+pub(crate) fn refuse_other_users(port: u16) -> bool {
+    // SAFETY: puts a stream of its own in the place of C's stdout, which no other thread uses yet.
+    unsafe { sys::anneal_rpc_guard(port) }
+}
+
 /// Lets clients compute on `devices` at `endpoint`, an IPv4 address and a port, with `threads` threads where that is the
 /// CPU. Does not return unless it cannot listen there. ggml writes what it does to standard output.
 ///

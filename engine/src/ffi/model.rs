@@ -25,6 +25,7 @@ pub struct Model {
     n_ctx_train: u32,
     placed: Placed,
     plan: OnceLock<Plan>,
+    pub(super) longest_token: OnceLock<Option<usize>>,
     pub(super) variant: variant::Applied,
 }
 
@@ -42,13 +43,15 @@ impl Drop for Model {
 }
 
 impl Model {
-    /// Loads `path` with no checks of its own: [`crate::model::open`] makes them first.
+    /// Loads `path` after the checks that keep the file from ending the process; [`crate::model::open`] makes more.
     pub fn load(path: &Path, options: &ModelOptions) -> Result<Arc<Model>> {
         Self::load_as(path, options, &Variant::default())
     }
 
     /// The same, as `variant` wants it.
     pub(crate) fn load_as(path: &Path, options: &ModelOptions, variant: &Variant) -> Result<Arc<Model>> {
+        // Every load comes through here: models, drafts, vocabularies, and those that only measure.
+        gguf::check::open(path)?;
         start(false);
         crate::kernels::load()?;
         // A vocabulary takes no device, and what the flags say of devices is checked with the whole model.
@@ -121,8 +124,18 @@ impl Model {
         let (applied, plan) = (variant::Applied::default(), OnceLock::new());
         let path = path.to_path_buf();
         watch_workers();
-        let mut model =
-            Model { raw, vocab, path, repacked, on_devices, n_ctx_train, placed, plan, variant: applied };
+        let mut model = Model {
+            raw,
+            vocab,
+            path,
+            repacked,
+            on_devices,
+            n_ctx_train,
+            placed,
+            plan,
+            longest_token: OnceLock::new(),
+            variant: applied,
+        };
         model.apply(variant)?;
         Ok(Arc::new(model))
     }

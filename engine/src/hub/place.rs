@@ -7,10 +7,7 @@
 
 use std::env;
 use std::fs::{self, File, TryLockError};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use build_info::Bytes;
 use hf_hub::{Cache, Repo, RepoType};
@@ -51,7 +48,7 @@ impl Options {
         let token = set("HF_TOKEN").or_else(|| set("HUGGING_FACE_HUB_TOKEN"));
         let token = token.or_else(|| if is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN") { None } else { file() });
         let token = token.map(|token| token.trim().to_string()).filter(|token| is_token(token));
-        let may = may_see_token(&endpoint);
+        let may = is_private(&endpoint);
         Ok(Options {
             token_withheld: token.is_some() && !may,
             token: token.filter(|_| may),
@@ -61,14 +58,27 @@ impl Options {
             patience: Patience::default(),
         })
     }
+
+    /// What the user should know before anything is fetched.
+    pub fn warning(&self) -> Option<String> {
+        if self.offline || is_private(&self.endpoint) {
+            return None;
+        }
+        let token = if self.token_withheld { "; your token is not sent" } else { "" };
+        Some(format!(
+            "HF_ENDPOINT is {}, which is not encrypted: everyone on the way can see which models you fetch, and can replace \
+             them, since their digests come the same way{token}; use an address with https",
+            self.endpoint
+        ))
+    }
 }
 
 fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Not everyone on the way to `endpoint`.
-fn may_see_token(endpoint: &str) -> bool {
+/// True if nobody on the way to `endpoint` can read or change what is sent.
+fn is_private(endpoint: &str) -> bool {
     let Some(rest) = endpoint.strip_prefix("http://") else { return true };
     let authority = rest.split('/').next().unwrap_or_default();
     let host = authority.strip_prefix('[').and_then(|rest| rest.split(']').next());
@@ -145,7 +155,7 @@ impl Place {
         }
         let path = self.0.locks.join(format!("{sha256}.lock"));
         let failed = Error::disk("lock", &path);
-        let file = File::options().create(true).append(true).open(&path).map_err(&failed)?;
+        let file = base::open_or_create(&path).map_err(&failed)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -178,7 +188,7 @@ impl Place {
             _ => {}
         }
         let up = "../".repeat(file.path.matches('/').count() + 2);
-        self.replace(&pointer, |beside| symlink(format!("{up}blobs/{sha256}"), beside)).map_err(failed)
+        base::switch_link(&pointer, Path::new(&format!("{up}blobs/{sha256}"))).map_err(failed)
     }
 
     /// Notes that `revision` is at `commit`.
@@ -191,20 +201,7 @@ impl Place {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(&failed)?;
         }
-        self.replace(&path, |beside| fs::write(beside, commit)).map_err(failed)
-    }
-
-    /// What `write` makes beside gets the name `path` at once.
-    fn replace(&self, path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let beside = self.0.repo.join(format!(".anneal-{}-{number}", std::process::id()));
-        match fs::remove_file(&beside) {
-            Err(why) if why.kind() != ErrorKind::NotFound => return Err(why),
-            _ => {}
-        }
-        write(&beside)?;
-        fs::rename(&beside, path).inspect_err(|_| drop(fs::remove_file(&beside)))
+        base::replace(&path, commit.as_bytes(), base::Access::Usual).map_err(failed)
     }
 
     /// The commit that `revision` was at when it was last fetched.
@@ -227,6 +224,10 @@ impl Place {
 fn collect(folder: &Path, before: &str, depth: u32, files: &mut Vec<Entry>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
+        // The link that a killed process was about to rename.
+        if base::Unfinished::parse(&name).is_some() {
+            continue;
+        }
         let path = format!("{before}{name}");
         // Of the file that a link leads to: one that leads nowhere is not there.
         match fs::metadata(entry.path()) {
@@ -246,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_does_not_go_over_the_wire_in_the_open() {
+    fn a_token_does_not_go_over_the_wire_in_the_open_and_nothing_does_unsaid() {
         for (endpoint, expected) in [
             ("https://huggingface.co", true),
             ("http://127.0.0.1:80/x", true),
@@ -256,7 +257,22 @@ mod tests {
             ("http://127.0.0.1.example", false),
             ("http://10.0.0.1", false),
         ] {
-            assert_eq!(may_see_token(endpoint), expected, "{endpoint}");
+            assert_eq!(is_private(endpoint), expected, "{endpoint}");
+            for token_withheld in [false, true] {
+                let options = Options {
+                    endpoint: endpoint.to_string(),
+                    folder: PathBuf::new(),
+                    token: None,
+                    token_withheld,
+                    offline: false,
+                    patience: Patience::default(),
+                };
+                let words = options.warning();
+                assert_eq!(words.is_none(), expected, "{endpoint}: {words:?}");
+                let told = words.is_some_and(|words| words.contains("token is not sent"));
+                assert_eq!(told, token_withheld && !expected);
+                assert_eq!(Options { offline: true, ..options }.warning(), None);
+            }
         }
         for (token, expected) in [("hf_abc", true), ("", false), ("a b", false), ("a\r\nX: y", false)] {
             assert_eq!(is_token(token), expected, "{token:?}");

@@ -111,13 +111,7 @@ impl<'a> Part<'a> {
     /// What is there of a file, of which the digest is made.
     fn open(from: &'a From<'a>, entry: &'a Entry, path: PathBuf, size: u64) -> Result<Self, Error> {
         let failed = Error::disk("write", &path);
-        let mut file = File::options()
-            .create(true)
-            .read(true)
-            .write(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(&failed)?;
+        let mut file = base::open_or_create(&path).map_err(&failed)?;
         let (mut hasher, mut done) = (Sha256::new(), 0);
         if file.metadata().map_err(&failed)?.len() > size {
             file.set_len(0).map_err(&failed)?;

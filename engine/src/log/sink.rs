@@ -48,7 +48,7 @@ impl Sink {
 fn write(waiting: &Receiver<Item>, lost: &AtomicU64) {
     while let Ok(item) = waiting.recv() {
         match item {
-            Item::Line(line) => drop(io::stderr().lock().write_all(&line)),
+            Item::Line(line) => drop(crate::terminal::stderr().write_all(&line)),
             Item::Flush(done) => drop(done.try_send(())),
         }
         let count = lost.swap(0, Ordering::Relaxed);

@@ -230,8 +230,8 @@ fn ask(address: SocketAddrV4, version: (u8, u8)) -> std::result::Result<(), Stri
             PATIENCE.as_secs()
         ),
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
-            "what listens there is no worker, or one of a llama.cpp that is much older or newer; start `anneal worker` of \
-             this version there"
+            "what listens there is no worker, or one of a llama.cpp that is much older or newer, or a worker of another user of \
+             that machine; start `anneal worker` of this version there, as the user who connects"
                 .to_string()
         }
         _ => format!("it does not speak: {why}"),

@@ -15,14 +15,24 @@ use super::fields::Fields;
 use super::job::Client;
 use super::refusal::{Kind, Refusal};
 
-/// Threads for what takes milliseconds: templates, long texts, requests and answers.
+/// Threads for what takes milliseconds: templates, texts, requests and answers.
 const LIGHT: usize = 2;
 
 /// Threads for grammars and schemas, which may take seconds: nothing else waits behind them.
 const GRAMMARS: usize = 2;
 
+/// Threads that cut very long texts into tokens, which may take seconds. One, so that whatever clients send, one core at
+/// most is kept from generating.
+const TEXTS: usize = 1;
+
 /// Threads for all that.
-pub const THREADS: usize = LIGHT + GRAMMARS;
+pub const THREADS: usize = LIGHT + GRAMMARS + TEXTS;
+
+/// A text of more bytes is cut into tokens beside, so that others' tokens do not wait for it.
+const LONG_TEXT: usize = 16 * 1024;
+
+/// A text of more bytes is cut into tokens on a thread for such texts, so that others' light work does not wait for it.
+const VERY_LONG_TEXT: usize = 256 * 1024;
 
 /// A request of more bytes is read beside.
 const LONG_REQUEST: usize = 64 * 1024;
@@ -35,8 +45,21 @@ const CLIENTS: usize = 4;
 pub enum Work {
     /// What takes milliseconds.
     Light,
-    /// What may take seconds.
+    /// A grammar or schema, which may take seconds.
     Grammar,
+    /// A very long text, which may take seconds too.
+    Text,
+}
+
+impl Work {
+    /// Returns the kind of work that it is to cut a text of `bytes` bytes into tokens; `None` if that is done at once.
+    pub fn of_text(bytes: usize) -> Option<Self> {
+        match bytes {
+            0..=LONG_TEXT => None,
+            ..=VERY_LONG_TEXT => Some(Work::Light),
+            _ => Some(Work::Text),
+        }
+    }
 }
 
 /// Places for work, and requests that are prepared, each as often as answers are asked for.
@@ -44,6 +67,7 @@ pub enum Work {
 struct Places {
     light: Arc<Semaphore>,
     grammars: Arc<Semaphore>,
+    texts: Arc<Semaphore>,
     requests: AtomicUsize,
 }
 
@@ -52,6 +76,7 @@ impl Default for Places {
         Places {
             light: Arc::new(Semaphore::new(LIGHT)),
             grammars: Arc::new(Semaphore::new(GRAMMARS)),
+            texts: Arc::new(Semaphore::new(TEXTS)),
             requests: AtomicUsize::new(0),
         }
     }
@@ -62,6 +87,7 @@ impl Places {
         Arc::clone(match work {
             Work::Light => &self.light,
             Work::Grammar => &self.grammars,
+            Work::Text => &self.texts,
         })
     }
 }
@@ -112,10 +138,10 @@ impl Part {
     }
 
     /// The fields of a request.
-    pub async fn fields(&self, bytes: impl AsRef<[u8]> + Send + 'static) -> Result<Fields, Refusal> {
-        match bytes.as_ref().len() > LONG_REQUEST {
-            true => self.run(Work::Light, move || Fields::read(bytes.as_ref())).await?,
-            false => Fields::read(bytes.as_ref()),
+    pub async fn fields(&self, bytes: Vec<u8>) -> Result<Fields, Refusal> {
+        match bytes.len() > LONG_REQUEST {
+            true => self.run(Work::Light, move || Fields::read(&bytes)).await?,
+            false => Fields::read(&bytes),
         }
     }
 

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use super::scope::Owner;
+
 /// What a slot does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -31,6 +33,8 @@ pub struct Shown {
     pub state: State,
     /// Tokens that it holds in the context.
     pub held: u32,
+    /// Owner of these tokens and of its request; `None` if they belong to nobody.
+    pub owner: Option<Owner>,
     /// Of its request.
     pub run: Option<ShownRun>,
 }

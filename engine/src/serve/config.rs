@@ -49,6 +49,8 @@ pub struct Config {
     pub socket: Option<PathBuf>,
     pub socket_group: Option<String>,
     pub listen: Option<SocketAddr>,
+    pub health_listen: Option<SocketAddr>,
+    pub metrics_without_key: Option<bool>,
     pub api_key_file: Option<PathBuf>,
     pub slots: Option<u32>,
     pub queue: Option<u32>,
@@ -56,9 +58,11 @@ pub struct Config {
     pub timeout_s: Option<f64>,
     pub drain_s: Option<f64>,
     pub idle_s: Option<f64>,
+    pub idle_unauthenticated_s: Option<f64>,
     pub stall_s: Option<f64>,
     pub step_ms: Option<u32>,
     pub prompt_reuse: Option<bool>,
+    pub prompt_sharing: Option<bool>,
     pub embedding_pooling: Option<Pooling>,
     pub prompt_cache: Option<PathBuf>,
     pub prompt_cache_size: Option<Bytes>,
@@ -69,7 +73,9 @@ pub struct Config {
     pub draft_max: Option<u32>,
     pub draft_near: Option<bool>,
     pub max_request_bytes: Option<u32>,
+    pub max_waiting_bytes: Option<u32>,
     pub max_connections: Option<u32>,
+    pub max_connections_per_address: Option<u32>,
     pub default_model: Option<String>,
     pub memory_limit: Option<Bytes>,
     pub pools: Option<u32>,
@@ -171,10 +177,10 @@ impl Config {
         }
         self.workloads = if self.workloads.is_empty() { other.workloads } else { self.workloads };
         or!(self, other, default_model memory_limit pools preload);
-        or!(self, other, name chat_template socket socket_group listen api_key_file slots queue max_tokens timeout_s drain_s
-            idle_s stall_s step_ms prompt_reuse embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro
-            speculative draft_model draft_p_min draft_max draft_near max_request_bytes max_connections
-            log_format log_level log_prompts);
+        or!(self, other, name chat_template socket socket_group listen health_listen metrics_without_key api_key_file slots queue max_tokens
+            timeout_s drain_s idle_s idle_unauthenticated_s stall_s step_ms prompt_reuse prompt_sharing embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro
+            speculative draft_model draft_p_min draft_max draft_near max_request_bytes max_waiting_bytes
+            max_connections max_connections_per_address log_format log_level log_prompts);
         or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
             n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
             gpu_layers n_cpu_moe fit_target devices split_mode tensor_split main_gpu kv_offload op_offload workers require_gpu
@@ -252,6 +258,16 @@ impl Config {
                  by --api-key-file, or listen on 127.0.0.1"
             )));
         }
+        let metrics_without_key = self.metrics_without_key.unwrap_or(false);
+        if let Some(address) = self.health_listen
+            && !(address.ip().is_loopback() || metrics_without_key)
+            && keys.is_empty()
+        {
+            return Err(Error::Usage(format!(
+                "--health-listen {address}: others can reach this address, and without keys everybody could read /metrics: name a \
+                 file of keys by --api-key-file, or allow it by metrics_without_key = true"
+            )));
+        }
         if self.prompt_cache.is_some() && self.prompt_reuse == Some(false) {
             return Err(usage(
                 "prompt_cache with prompt_reuse = false: nothing would be read; leave one of them out",
@@ -297,6 +313,8 @@ impl Config {
             socket,
             group: self.socket_group.as_deref().map(listen::group).transpose()?,
             listen: self.listen,
+            health_listen: self.health_listen,
+            metrics_without_key,
             keys,
             slots: checked("--slots", self.slots.unwrap_or(4), 1, MAX_SEQUENCES)?,
             pools: checked("pools", self.pools.unwrap_or(1), 1, MAX_POOLS)?,
@@ -306,8 +324,11 @@ impl Config {
             deadline: seconds(self.timeout_s, 600.0),
             limits: Limits {
                 request: self.max_request_bytes.unwrap_or(8 << 20) as usize,
+                waiting: self.max_waiting_bytes.unwrap_or(64 << 20) as usize,
                 connections: self.max_connections.unwrap_or(512) as usize,
+                connections_per_address: self.max_connections_per_address.unwrap_or(256) as usize,
                 idle: seconds(self.idle_s, 300.0),
+                idle_unauthenticated: seconds(self.idle_unauthenticated_s, 5.0),
                 stall,
                 drain: seconds(self.drain_s, 30.0),
             },
@@ -330,6 +351,7 @@ impl Config {
             },
             draft_model: self.draft_model.clone().map(|path| DraftModelOptions { path, least_p }),
             embedding_pooling: self.embedding_pooling,
+            prompt_sharing: self.prompt_sharing.unwrap_or(false),
             prompt_cache: self.prompt_cache.clone().map(|folder| PromptCache {
                 folder,
                 bound: self.prompt_cache_size.unwrap_or(DEFAULT_BOUND),
@@ -385,6 +407,7 @@ mod tests {
             chat_template: None,
             socket: None,
             socket_group: None,
+            health_listen: None,
             api_key_file: None,
             embedding_pooling: None,
             prompt_cache: None,
@@ -465,6 +488,7 @@ mod tests {
         let cases = [
             (Config { listen: local, ..Config::default() }, "no model"),
             (Config { listen: open, ..base() }, "a key is needed"),
+            (Config { listen: local, health_listen: open, ..base() }, "everybody could read /metrics"),
             (Config { listen: local, socket_group: group, ..base() }, "--socket-group"),
             (Config { listen: local, slots: Some(0), ..base() }, "--slots 0"),
             (

@@ -1,4 +1,4 @@
-//! Connections: taken as long as there are not too many, each served by what it speaks.
+//! Connections: taken as far as their [`Gate`] admits, each served by what it speaks.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -7,84 +7,96 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use super::admission::{Admitted, Bounds, ConnectionState, Full, Gate, Late, Network};
+use super::http::Routes;
 use super::job::Client;
 use super::models::Front;
 use super::ndjson;
+use super::refusal::{Kind, Refusal};
+use super::scope::Owner;
+use super::server::Limits;
 
 /// What a connection needs besides itself.
 #[derive(Clone)]
 pub struct Shared {
     /// The way to the models.
     pub front: Arc<Front>,
-    /// One permit a connection. Each listener has its own, so that many at one leave room at the other.
-    pub permits: Arc<Semaphore>,
+    /// What is served over HTTP.
+    pub routes: Routes,
+    /// Connections of this listener. Each has its own, so that many at one leave room at the other.
+    pub gate: Arc<Gate>,
+    /// Bounds of the gate, where they are not those of the configuration.
+    pub bounds: Option<Bounds>,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
     /// Every connection holds one: whoever has the receiver knows when all are closed.
     pub open: mpsc::Sender<()>,
 }
 
-/// A place for a connection.
-pub struct Place {
-    front: Arc<Front>,
-    permit: OwnedSemaphorePermit,
-    open: mpsc::Sender<()>,
-}
-
-/// Counts a connection as long as it lives.
+/// A connection's place as long as it lives.
 pub struct Open {
-    front: Arc<Front>,
-    _permit: OwnedSemaphorePermit,
+    admitted: Admitted,
     _open: mpsc::Sender<()>,
 }
 
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.front.metrics.connections.sub_one();
+impl Open {
+    /// The state of the connection.
+    pub fn state(&self) -> &Arc<ConnectionState> {
+        self.admitted.state()
+    }
+
+    /// Does `work`, unless another connection needs the place.
+    pub async fn during(self, work: impl Future<Output = ()>) {
+        tokio::select! {
+            () = work => {}
+            () = self.state().evicted() => {}
+        }
     }
 }
 
 impl Shared {
-    /// A place for another connection, as soon as there is one.
-    pub async fn place(&self) -> Option<Place> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
-        Some(Place { front: Arc::clone(&self.front), permit, open: self.open.clone() })
+    /// A place for a connection from `network`, if there is one or another connection can be closed for it.
+    pub fn admit(&self, network: Option<Network>) -> Option<Open> {
+        let limits = self.front.current().limits;
+        let configured = Bounds { total: limits.connections, per_network: limits.connections_per_address };
+        let admitted = self.gate.admit(network, self.bounds.unwrap_or(configured))?;
+        Some(Open { admitted, _open: self.open.clone() })
     }
 }
 
-impl Place {
-    /// Somebody takes it.
-    pub fn enter(self) -> Open {
-        self.front.metrics.connections.add(1);
-        Open { front: self.front, _permit: self.permit, _open: self.open }
-    }
+/// The answer on a connection beyond the bound `full`.
+pub fn full(full: Full, limits: &Limits) -> Refusal {
+    let (bound, key) = match full {
+        Full::Total => {
+            (limits.connections, "connections are open (max_connections), and none of them is idle")
+        }
+        Full::Network => (
+            limits.connections_per_address,
+            "connections of this address are open (max_connections_per_address), and none of them is idle",
+        ),
+    };
+    let message = format!("{bound} {key}: try again later");
+    Refusal { retry_after: Some(1), ..Refusal::new(Kind::Overloaded, message) }
 }
 
 /// Takes connections from the Unix socket until the server stops.
 pub async fn unix(listener: UnixListener, shared: Shared) {
     let mut stopping = shared.stopping.clone();
     loop {
-        let next = async {
-            let place = shared.place().await?;
-            Some((place, listener.accept().await))
-        };
         let accepted = tokio::select! {
             _ = stopping.wait_for(|stopping| *stopping) => return,
-            accepted = next => accepted,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
-            Some((place, Ok((stream, _)))) => {
-                let (open, shared) = (place.enter(), shared.clone());
-                tokio::spawn(async move {
-                    let _open = open;
-                    speak(stream, shared).await;
-                });
+            Ok((stream, _)) => {
+                let Some(open) = shared.admit(None) else { continue };
+                let state = Arc::clone(open.state());
+                tokio::spawn(open.during(speak(stream, state, shared.clone())));
             }
-            Some((_, Err(error))) => pause(&error).await,
-            None => return,
+            Err(error) => pause(&error).await,
         }
     }
 }
@@ -97,24 +109,18 @@ pub async fn inside(mut streams: Inside, shared: Shared, over: oneshot::Sender<(
     let _over = over;
     let mut stopping = shared.stopping.clone();
     loop {
-        let next = async {
-            let stream = streams.recv().await?;
-            Some((shared.place().await?, stream))
-        };
-        let (place, stream) = tokio::select! {
+        let stream = tokio::select! {
             _ = stopping.wait_for(|stopping| *stopping) => return,
-            next = next => match next {
-                Some(next) => next,
+            stream = streams.recv() => match stream {
+                Some(stream) => stream,
                 None => return,
             },
         };
-        let (open, shared) = (place.enter(), shared.clone());
+        let Some(open) = shared.admit(None) else { continue };
         // What is not registered is closed, and its other end sees that.
         let Ok(stream) = UnixStream::from_std(stream) else { continue };
-        tokio::spawn(async move {
-            let _open = open;
-            speak(stream, shared).await;
-        });
+        let state = Arc::clone(open.state());
+        tokio::spawn(open.during(speak(stream, state, shared.clone())));
     }
 }
 
@@ -130,22 +136,25 @@ pub async fn pause(error: &io::Error) {
 pub const FIRST: Duration = Duration::from_secs(10);
 
 /// Serves a connection to the Unix socket: methods of HTTP begin with a capital letter, lines of JSON never do.
-async fn speak(mut stream: UnixStream, shared: Shared) {
-    let client = stream.peer_cred().ok().and_then(|peer| peer.pid());
-    let client = client.map_or(Client::Unknown, Client::Process);
-    let Shared { front, mut stopping, .. } = shared;
+async fn speak(mut stream: UnixStream, state: Arc<ConnectionState>, shared: Shared) {
+    let peer = stream.peer_cred().ok();
+    let client = peer.as_ref().and_then(|peer| peer.pid()).map_or(Client::Unknown, Client::Process);
+    let who = (client, Owner::of_user(peer.map(|peer| peer.uid())));
+    let (front, mut stopping) = (Arc::clone(&shared.front), shared.stopping.clone());
     let mut read = Vec::with_capacity(4096);
     let first = tokio::select! {
         first = timeout(front.current().limits.idle.min(FIRST), stream.read_buf(&mut read)) => first,
         _ = stopping.wait_for(|stopping| *stopping) => return,
     };
-    if !matches!(first, Ok(Ok(1..))) {
-        return;
+    match first {
+        Ok(Ok(1..)) => {}
+        Ok(_) => return,
+        Err(_) => return state.was_late(Late::Head),
     }
     match read.first() {
         Some(byte) if byte.is_ascii_uppercase() => {
-            super::http::unix(stream, read, front, client, stopping).await;
+            super::http::unix(stream, read, shared, who, state).await;
         }
-        _ => ndjson::serve(stream, read, front, client, stopping).await,
+        _ => ndjson::serve(stream, read, front, who, state, stopping).await,
     }
 }

@@ -1,12 +1,16 @@
 //! Conversations as prompts: through the model's chat template.
 
-use serde_json::Value;
+use std::fmt;
 
-use super::fields::{Fields, wrong};
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::fields::{Fields, not_json, wrong};
+use super::input::sketch;
 use super::refusal::Refusal;
 use crate::chat::{Inputs, Json, Message, Offered, Template, forced_schema};
 use crate::error::Result as EngineResult;
-use crate::ffi::{Model, Token};
 
 /// A conversation to go on with.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,15 +27,20 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Checks `messages`, and takes the fields that go with them.
-    pub fn take(fields: &mut Fields, messages: Value) -> Result<Self, Refusal> {
-        let messages = match messages {
-            Value::Array(list) if list.is_empty() => {
-                return Err(Refusal::field("messages", "is empty: there is nothing to answer"));
-            }
-            Value::Array(list) => list.into_iter().enumerate().map(message).collect::<Result<_, _>>()?,
-            other => return Err(wrong("messages", "use a list of messages", &other)),
-        };
+    /// Reads `messages`, and takes the fields that go with them.
+    pub fn take(fields: &mut Fields, messages: Box<RawValue>) -> Result<Self, Refusal> {
+        if !messages.get().starts_with('[') {
+            return Err(wrong("messages", "use a list of messages", &sketch(&messages)));
+        }
+        fields.count("messages", &messages)?;
+        let mut reader = serde_json::Deserializer::from_str(messages.get());
+        let read = reader.deserialize_seq(Messages);
+        // Templates need memory too.
+        drop(messages);
+        let messages = read.map_err(|error| not_json("messages", &error))??;
+        if messages.is_empty() {
+            return Err(Refusal::field("messages", "is empty: there is nothing to answer"));
+        }
         let (tools, offered) = tools(fields.take("tools"))?;
         let (is_wanted, forced) = choice(fields.take("tool_choice"), &offered)?;
         let (tools, offered) = if is_wanted { (tools, offered) } else { (None, Vec::new()) };
@@ -55,22 +64,46 @@ impl Conversation {
         self.forced.as_ref()
     }
 
-    /// Its tokens, up to where the answer begins.
+    /// Its text, up to where the answer begins.
     ///
     /// # Errors
     /// Where the template refuses it, or comes to no end.
-    pub fn tokens(&self, template: &Template, model: &Model) -> EngineResult<Vec<Token>> {
-        let prompt = template.render_with(&Inputs {
+    pub fn prompt(&self, template: &Template) -> EngineResult<String> {
+        template.render_with(&Inputs {
             messages: &self.messages,
             add_generation_prompt: true,
             tools: self.tools.as_ref(),
             more: &self.more,
-        })?;
-        template.tokenize(model, &prompt)
+        })
     }
 }
 
-fn message((index, value): (usize, Value)) -> Result<Message, Refusal> {
+/// Reads a list of messages, of which only one at a time is a tree.
+struct Messages;
+
+impl<'de> Visitor<'de> for Messages {
+    type Value = Result<Vec<Message>, Refusal>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut messages = Vec::new();
+        while let Some(value) = list.next_element::<Value>()? {
+            match message(messages.len(), value) {
+                Ok(message) => messages.push(message),
+                Err(refusal) => {
+                    while list.next_element::<IgnoredAny>()?.is_some() {}
+                    return Ok(Err(refusal));
+                }
+            }
+        }
+        Ok(Ok(messages))
+    }
+}
+
+fn message(index: usize, value: Value) -> Result<Message, Refusal> {
     let at = format!("messages[{index}]");
     let Some(map) = value.as_object() else { return Err(wrong(&at, "use an object", &value)) };
     match map.get("role") {
@@ -168,7 +201,7 @@ mod tests {
 
     fn read(json: &str) -> Result<Conversation, Refusal> {
         let mut fields = Fields::read(json.as_bytes())?;
-        let messages = fields.take("messages").unwrap_or_default();
+        let messages = fields.raw("messages").expect("messages");
         Conversation::take(&mut fields, messages)
     }
 

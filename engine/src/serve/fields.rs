@@ -1,19 +1,60 @@
 //! The fields of a JSON object, taken one by one: what is wrong with one is said with its name.
+//!
+//! A request costs at most twelve times its size in memory, and 32 MiB besides. Prompts, messages and lists of tokens
+//! ([`STRAIGHT`]) stay as they were sent until they are read into what they are for. All else becomes a tree, in which a
+//! number takes 72 bytes: so the trees of a request have at most [`VALUES`] values.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
 
-use serde_json::{Map, Value};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
+use super::budget::SharedCharge;
+use super::count::Count;
+use super::input::{self, Fault, Input, sketch};
 use super::refusal::{Kind, Refusal};
 use crate::sampling::whole;
+
+/// Fields that are read without a tree.
+const STRAIGHT: [&str; 6] = ["content", "embed", "input", "messages", "prompt", "tokens"];
+
+/// Most fields of a request.
+const MOST: usize = 256;
+
+/// Most values in the trees of a request, those in its messages included.
+pub const VALUES: usize = 65_536;
+
+/// A field as it is kept.
+#[derive(Debug)]
+enum Field {
+    /// Of any other name: a tree.
+    Tree(Value),
+    /// Of [`STRAIGHT`]: as it was sent.
+    Raw(Box<RawValue>),
+}
+
+impl Field {
+    fn is_null(&self) -> bool {
+        match self {
+            Field::Tree(value) => value.is_null(),
+            Field::Raw(raw) => raw.get() == "null",
+        }
+    }
+}
 
 /// Fields that nobody has taken yet.
 #[derive(Debug)]
 pub struct Fields {
-    map: Map<String, Value>,
+    /// In the order in which they were sent.
+    all: Vec<(String, Field)>,
     /// Names that were asked for.
     known: Vec<&'static str>,
+    /// Values that may still become trees.
+    left: usize,
+    /// The bytes of the request.
+    waiting: SharedCharge,
 }
 
 /// The greatest part of a wrong value that is repeated.
@@ -23,20 +64,104 @@ impl Fields {
     /// Reads `bytes`, which must be an object.
     pub fn read(bytes: &[u8]) -> Result<Self, Refusal> {
         let refused = |message: String| Err(Refusal::new(Kind::Invalid, message));
-        if let Err(error) = std::str::from_utf8(bytes) {
-            return refused(format!("the request is not UTF-8: byte {} is wrong", error.valid_up_to()));
-        }
-        match serde_json::from_slice(bytes) {
-            Ok(Value::Object(map)) => Ok(Fields { map, known: Vec::new() }),
-            Ok(other) => refused(format!("the request must be a JSON object, not {}", shown(&other))),
+        let text = match std::str::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => {
+                return refused(format!("the request is not UTF-8: byte {} is wrong", error.valid_up_to()));
+            }
+        };
+        let mut fields =
+            Fields { all: Vec::new(), known: Vec::new(), left: VALUES, waiting: SharedCharge::default() };
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let read = (&mut reader).deserialize_any(Whole(&mut fields));
+        match read.and_then(|read| reader.end().map(|()| read)) {
+            Ok(Ok(())) => Ok(fields),
+            Ok(Err(refusal)) => Err(refusal),
             Err(error) => refused(format!("the request is not JSON: {error}")),
         }
     }
 
-    /// The value of `name`; null is none.
+    /// These, for a request whose bytes are charged as `waiting`.
+    #[must_use]
+    pub fn charged(mut self, waiting: SharedCharge) -> Self {
+        self.waiting = waiting;
+        self
+    }
+
+    /// Number of values that were made trees.
+    pub fn values(&self) -> usize {
+        VALUES - self.left
+    }
+
+    /// The bytes of the request, to be held as long as it waits.
+    pub fn waiting(&self) -> SharedCharge {
+        self.waiting.clone()
+    }
+
+    /// Adds a field; of two of the same name the second counts.
+    fn put(&mut self, name: String, raw: &RawValue) -> Result<(), Refusal> {
+        let field = match STRAIGHT.contains(&name.as_str()) {
+            true => Field::Raw(raw.to_owned()),
+            false => Field::Tree(self.tree(&name, raw)?),
+        };
+        match self.all.iter().position(|(known, _)| *known == name) {
+            Some(at) => self.all[at].1 = field,
+            None if self.all.len() < MOST => self.all.push((name, field)),
+            None => {
+                let message = format!("the request has more than {MOST} fields");
+                return Err(Refusal::new(Kind::Invalid, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of the field `name`, which is `raw`, as a tree.
+    fn tree(&mut self, name: &str, raw: &RawValue) -> Result<Value, Refusal> {
+        self.count(name, raw)?;
+        serde_json::from_str(raw.get()).map_err(|error| not_json(name, &error))
+    }
+
+    /// Counts the values in `raw`, the field `name`, which is about to be read into something larger.
+    pub fn count(&mut self, name: &str, raw: &RawValue) -> Result<(), Refusal> {
+        let mut reader = serde_json::Deserializer::from_str(raw.get());
+        let Err(error) = Count(&mut self.left).deserialize(&mut reader) else { return Ok(()) };
+        if self.left > 0 {
+            return Err(not_json(name, &error));
+        }
+        let name: String = name.chars().take(REPEATED).collect();
+        let what = format!(
+            "a request has at most {VALUES} values outside of texts and lists of tokens, this has more"
+        );
+        Err(Refusal::field(&name, what))
+    }
+
+    fn remove(&mut self, name: &str) -> Option<Field> {
+        let at = self.all.iter().position(|(known, _)| known == name)?;
+        let (_, field) = self.all.remove(at);
+        (!field.is_null()).then_some(field)
+    }
+
+    /// The value of `name`; null is none. Of a list or object in [`STRAIGHT`] it is only the kind.
     pub fn take(&mut self, name: &'static str) -> Option<Value> {
         self.known.push(name);
-        self.map.remove(name).filter(|value| !value.is_null())
+        match self.remove(name)? {
+            Field::Tree(value) => Some(value),
+            Field::Raw(raw) => Some(sketch(&raw)),
+        }
+    }
+
+    /// The value of `name`, of [`STRAIGHT`], as it was sent; null is none.
+    pub fn raw(&mut self, name: &'static str) -> Option<Box<RawValue>> {
+        self.known.push(name);
+        match self.remove(name)? {
+            Field::Raw(raw) => Some(raw),
+            Field::Tree(_) => None,
+        }
+    }
+
+    /// The texts or tokens of `name`, of [`STRAIGHT`]: of a list at most `most` texts.
+    pub fn input(&mut self, name: &'static str, most: usize) -> Option<Result<Input, Fault>> {
+        self.raw(name).map(|raw| input::read(&raw, most))
     }
 
     /// The names that were asked for.
@@ -45,15 +170,18 @@ impl Fields {
         &self.known
     }
 
-    /// The value of `name`, which stays.
+    /// The value of `name`, which stays; none of [`STRAIGHT`].
     pub fn peek(&self, name: &str) -> Option<&Value> {
-        self.map.get(name).filter(|value| !value.is_null())
+        match self.all.iter().find(|(known, _)| known == name)? {
+            (_, Field::Tree(value)) if !value.is_null() => Some(value),
+            _ => None,
+        }
     }
 
     /// Whether there is a value of `name`.
     pub fn has(&mut self, name: &'static str) -> bool {
         self.known.push(name);
-        self.map.get(name).is_some_and(|value| !value.is_null())
+        self.all.iter().any(|(known, field)| known == name && !field.is_null())
     }
 
     /// A truth value.
@@ -65,10 +193,15 @@ impl Fields {
 
     /// A text.
     pub fn text(&mut self, name: &'static str) -> Result<Option<String>, Refusal> {
-        match self.take(name) {
+        self.known.push(name);
+        match self.remove(name) {
             None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(value) => Err(wrong(name, "use a text", &value)),
+            Some(Field::Tree(Value::String(text))) => Ok(Some(text)),
+            Some(Field::Tree(value)) => Err(wrong(name, "use a text", &value)),
+            Some(Field::Raw(raw)) if raw.get().starts_with('"') => {
+                serde_json::from_str(raw.get()).map(Some).map_err(|error| not_json(name, &error))
+            }
+            Some(Field::Raw(raw)) => Err(wrong(name, "use a text", &sketch(&raw))),
         }
     }
 
@@ -98,13 +231,78 @@ impl Fields {
 
     /// Refuses what is left: a field with a typing error would be ignored in silence.
     pub fn finish(self) -> Result<(), Refusal> {
-        let Some(name) = self.map.keys().next() else { return Ok(()) };
+        let Some((name, _)) = self.all.first() else { return Ok(()) };
         let shown_name: String = name.chars().take(REPEATED).collect();
         let mend = match nearest(name, self.known.iter().copied()) {
             Some(near) => format!("unknown field; did you mean {near}?"),
             None => format!("unknown field; there are {}", self.known.join(", ")),
         };
         Err(Refusal::field(&shown_name, mend))
+    }
+}
+
+/// The field `name` is not JSON, though all around it is: a character in it is cut in two, or it is too deep.
+pub fn not_json(name: &str, error: &serde_json::Error) -> Refusal {
+    let name: String = name.chars().take(REPEATED).collect();
+    Refusal::field(&name, format!("is not JSON: {error}"))
+}
+
+/// Reads a request into its fields; the error within is one of the request, not of its JSON.
+struct Whole<'a>(&'a mut Fields);
+
+impl Whole<'_> {
+    fn refused<E>(value: &Value) -> Result<Result<(), Refusal>, E> {
+        let message = format!("the request must be a JSON object, not {}", shown(value));
+        Ok(Err(Refusal::new(Kind::Invalid, message)))
+    }
+}
+
+impl<'de> Visitor<'de> for Whole<'_> {
+    type Value = Result<(), Refusal>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        while let Some((name, raw)) = map.next_entry::<String, &RawValue>()? {
+            if let Err(refusal) = self.0.put(name, raw) {
+                // What is not JSON behind it is told first, as it would be without the fault.
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                return Ok(Err(refusal));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut left = usize::MAX;
+        while list.next_element_seed(Count(&mut left))?.is_some() {}
+        Whole::refused(&Value::Array(Vec::new()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Whole::refused(&Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+        Whole::refused(&value.into())
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+        Whole::refused(&number.into())
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+        Whole::refused(&number.into())
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+        Whole::refused(&number.into())
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Whole::refused(&text.chars().take(REPEATED + 1).collect::<String>().into())
     }
 }
 
@@ -184,7 +382,7 @@ mod tests {
         let cases: [(&[u8], &str); 5] = [
             (b"", "EOF while parsing"),
             (b"{\"prompt\": \"\xff\"}", "not UTF-8: byte 12"),
-            (b"{\"prompt\": \"\\ud800\"}", "not JSON"),
+            (b"{\"model\": \"\\ud800\"}", "model: is not JSON"),
             (b"{} {}", "trailing characters"),
             (deep.as_bytes(), "recursion limit"),
         ];
@@ -192,5 +390,35 @@ mod tests {
             let message = Fields::read(bytes).err().map(|refusal| refusal.message).unwrap_or_default();
             assert!(message.contains(expected), "{message}");
         }
+    }
+    #[test]
+    fn what_would_take_much_memory_is_refused() {
+        let many = |count: usize, field: &dyn Fn(usize) -> String| -> String {
+            format!("{{{}}}", (0..count).map(field).collect::<Vec<_>>().join(","))
+        };
+        let list = |count: usize| format!(r#"{{"x": [{}]}}"#, vec!["0"; count].join(","));
+        let cases = [
+            (many(MOST, &|at| format!("\"{at}\":0")), ""),
+            (many(MOST + 1, &|at| format!("\"{at}\":0")), "more than 256 fields"),
+            (many(MOST + 1, &|_| "\"one\":0".to_string()), ""),
+            (list(VALUES - 2), ""),
+            (list(VALUES), "x: a request has at most 65536 values"),
+            // What is read straight is not counted.
+            (list(VALUES).replace('x', "prompt"), ""),
+        ];
+        for (json, expected) in cases {
+            let found = Fields::read(json.as_bytes()).err().map(|refusal| refusal.message);
+            let found = found.unwrap_or_default();
+            assert!(found.contains(expected) && found.is_empty() == expected.is_empty(), "{found}");
+        }
+    }
+
+    #[test]
+    fn of_two_fields_of_the_same_name_the_second_counts() {
+        let mut fields =
+            Fields::read(br#"{"t": "a", "prompt": "b", "t": "c", "prompt": null}"#).expect("fields");
+        assert_eq!(fields.text("t"), Ok(Some("c".to_string())));
+        assert!(!fields.has("prompt") && fields.raw("prompt").is_none());
+        assert_eq!(fields.finish(), Ok(()));
     }
 }

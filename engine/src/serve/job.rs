@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use super::budget::SharedCharge;
 use super::drafts::{Drafted, Wish};
 use super::logprobs::Likelihood;
+use super::scope::Scope;
 use super::ticket::Ticket;
 use super::workloads::Threads;
 use crate::ffi::Token;
@@ -28,6 +30,8 @@ pub enum Client {
 pub struct Job {
     /// Whose it is.
     pub client: Client,
+    /// Scope of its prompt.
+    pub scope: Scope,
     /// The prompt: 1 token to as many as the context holds.
     pub prompt: Vec<Token>,
     /// Most tokens to generate.
@@ -52,6 +56,8 @@ pub struct Job {
     pub follows: Option<Weak<()>>,
     /// The threads that its workload may have.
     pub threads: Threads,
+    /// The bytes that it was sent in, charged until it has a slot.
+    pub waiting: SharedCharge,
     /// When it came.
     pub arrived: Instant,
     /// When it must be done.

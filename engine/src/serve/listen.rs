@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::fs::Mode;
 use rustix::process::umask;
 
+use super::socket_folder;
 use crate::error::{Error, Result};
 
 /// Bytes of the longest path: `sun_path` of Linux without the NUL.
@@ -80,24 +81,11 @@ impl Socket {
     }
 }
 
-/// What is wrong with `folder`: who may write to it may put a socket of theirs in this one's place.
-fn warning(folder: &Path) -> Option<String> {
-    const OTHERS: u32 = 0o002;
-    const STICKY: u32 = 0o1000;
-    let mode = fs::metadata(folder).ok()?.permissions().mode() & 0o7777;
-    (mode & OTHERS != 0 && mode & STICKY == 0).then(|| {
-        format!(
-            "everybody may write to {} (mode {mode:04o}), and so put another socket in the place of this one: close the \
-             folder with chmod o-w, or choose another with --socket",
-            folder.display()
-        )
-    })
-}
-
 /// Listens at `path`, for this user, or for `group` as well. Makes the folder of the default path.
 ///
 /// # Errors
-/// Where another program listens there, or something else is there, or the path cannot be used.
+/// Where another program listens there, or something else is there, or the path cannot be used, or another user could put
+/// a socket in its place.
 pub fn bind(path: &Path, group: Option<u32>) -> Result<(Socket, UnixListener)> {
     let failed = |why: String| Error::Listen { at: path.display().to_string(), why };
     let length = path.as_os_str().len();
@@ -114,6 +102,7 @@ pub fn bind(path: &Path, group: Option<u32>) -> Result<(Socket, UnixListener)> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.map_err(|why| failed(format!("cannot make the folder {}: {why}", folder.display())))?;
     }
+    let warning = socket_folder::check(folder).map_err(failed)?;
     // Of two that start at once, one must see the other's socket.
     let _lock =
         lock(folder).map_err(|why| failed(format!("cannot use the folder {}: {why}", folder.display())))?;
@@ -121,7 +110,7 @@ pub fn bind(path: &Path, group: Option<u32>) -> Result<(Socket, UnixListener)> {
     let listener = private(|| UnixListener::bind(path)).map_err(|why| failed(advice(&why)))?;
     let file = identity(path).map_err(|why| failed(why.to_string()))?;
     let trace = Trace { path: path.to_path_buf(), file: Some(file) };
-    let socket = Socket { trace, warning: warning(folder) };
+    let socket = Socket { trace, warning };
     let mode = if group.is_some() { 0o660 } else { 0o600 };
     if let Some(group) = group {
         std::os::unix::fs::chown(path, None, Some(group)).map_err(|why| {
@@ -224,19 +213,30 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_everybody_may_write_to_is_named() {
+    fn a_folder_in_which_others_could_replace_it_is_refused() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        for (mode, expected) in
-            [(0o700, false), (0o755, false), (0o770, false), (0o1777, false), (0o777, true)]
-        {
+        let path = folder.path().join("a.sock");
+        for (mode, refused, warned) in [
+            (0o700, "", false),
+            (0o755, "", false),
+            (0o1777, "", true),
+            (0o777, "all users may write to the folder", false),
+        ] {
             fs::set_permissions(folder.path(), Permissions::from_mode(mode)).expect("a mode");
-            let (socket, _listener) = bind(&folder.path().join("a.sock"), None).expect("it is bound");
-            let words = socket.warning.clone().unwrap_or_default();
-            assert_eq!(
-                words.contains("everybody may write to") && words.contains("0777"),
-                expected,
-                "{words}"
-            );
+            match bind(&path, None) {
+                Ok((socket, _listener)) => {
+                    assert!(refused.is_empty(), "{mode:04o} is taken");
+                    assert_eq!(socket.warning.is_some(), warned, "{:?}", socket.warning);
+                }
+                Err(error) => {
+                    let words = error.to_string();
+                    assert!(
+                        !refused.is_empty() && words.contains(refused) && words.contains("0777"),
+                        "{words}"
+                    );
+                }
+            }
+            assert!(!path.exists());
         }
     }
 

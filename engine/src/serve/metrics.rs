@@ -77,6 +77,10 @@ pub struct Metrics {
     pub slots_busy: Number,
     pub waiting: Number,
     pub connections: Number,
+    pub connections_refused: [Number; REFUSED.len()],
+    pub connections_evicted: [Number; EVICTED.len()],
+    pub connections_timed_out: [Number; LATE.len()],
+    pub waiting_bytes: Number,
     pub cache_lookups: Number,
     pub cache_hits: Number,
     pub cache_tokens: Number,
@@ -102,6 +106,13 @@ const FINISHES: [(Finish, &str); 6] = [
     (Finish::Deadline, "deadline"),
     (Finish::Shutdown, "shutdown"),
 ];
+
+/// Names of the bounds for which connections are refused, in the order of `Full`.
+const REFUSED: [&str; 2] = ["total", "address"];
+/// Names of the reasons for which connections are closed in favour of others, in the order of `Evicted`.
+const EVICTED: [&str; 3] = ["unauthenticated", "idle", "reserve"];
+/// Names of the times that clients did not keep, in the order of `Late`.
+const LATE: [&str; 4] = ["head", "body", "idle", "write"];
 
 impl Metrics {
     /// Counts a request that ended so.
@@ -184,6 +195,31 @@ impl Metrics {
         ends.push(label("refused", &self.refused));
         ends.push(label("invalid", &self.invalid));
         head("requests_total", "counter", "Requests by how they ended.", &ends);
+        let by_reason = |names: &[&str], numbers: &[Number]| -> Vec<(String, String)> {
+            let value = |(name, number): (&&str, &Number)| {
+                (format!("{{reason=\"{name}\"}}"), number.get().to_string())
+            };
+            names.iter().zip(numbers).map(value).collect()
+        };
+        for (name, help, values) in [
+            (
+                "connections_refused_total",
+                "Connections that were refused, by the bound that was reached.",
+                by_reason(&REFUSED, &self.connections_refused),
+            ),
+            (
+                "connections_evicted_total",
+                "Connections that were closed in favour of others, by the reason.",
+                by_reason(&EVICTED, &self.connections_evicted),
+            ),
+            (
+                "connections_timed_out_total",
+                "Connections that were closed because their client was too late, by what was late.",
+                by_reason(&LATE, &self.connections_timed_out),
+            ),
+        ] {
+            head(name, "counter", help, &values);
+        }
         let one = |value: u64| [(String::new(), value.to_string())];
         let seconds = |number: &Number| [(String::new(), format!("{}", number.get() as f64 / 1e9))];
         let counters = [
@@ -251,6 +287,11 @@ impl Metrics {
                 &self.embedding_cache,
             ),
             ("connections", "Open connections.", &self.connections),
+            (
+                "waiting_request_bytes",
+                "Bytes of requests that wait for their body, a model or a slot.",
+                &self.waiting_bytes,
+            ),
             ("decode_threads", "Threads that generate.", &self.decode_threads),
             ("prefill_threads", "Threads that evaluate prompts.", &self.prefill_threads),
         ];

@@ -1,22 +1,26 @@
 //! `anneal serve`: requests from a Unix socket and over HTTP, run together in one context.
 //!
-//! [`connection`] takes connections, [`ndjson`] and [`http`] read requests from them, [`request`] checks these,
+//! [`connection`] takes connections as far as [`admission`] lets, [`ndjson`] and [`http`] read requests from them, [`request`] checks these,
 //! [`conversation`] makes a prompt of messages, and [`server`] hands them to the one thread that owns the context,
 //! [`scheduler`], through [`queue`]. What comes of a request goes back through a channel of [`job`]'s events. All but the
 //! scheduler, and what may take long, runs on one thread.
 
+pub mod admission;
 pub mod beside;
 pub mod board;
+pub mod budget;
 pub mod caught;
 pub mod choices;
 pub mod config;
 pub mod connection;
 pub mod conversation;
+pub mod count;
 pub mod drafts;
 pub mod embed;
 pub mod fields;
 pub mod hold;
 pub mod http;
+pub mod input;
 pub mod job;
 pub mod keys;
 pub mod listen;
@@ -33,8 +37,10 @@ pub mod request;
 pub mod reuse;
 pub mod run;
 pub mod scheduler;
+pub mod scope;
 pub mod server;
 pub mod slot;
+pub mod socket_folder;
 pub mod starting;
 pub mod status;
 pub mod stops;

@@ -15,6 +15,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
 
+use super::admission::{ConnectionState, Late, Phase};
+use super::budget::{Bounds, Charge};
 use super::embed;
 use super::fields::Fields;
 use super::job::{Client, Done, Event, Piece};
@@ -22,6 +24,7 @@ use super::logprobs::Likelihood;
 use super::models::{Front, Held};
 use super::refusal::{Kind, Refusal};
 use super::request::{Generate, prompt_or_messages};
+use super::scope::Owner;
 use super::server::Server;
 use super::ticket::{LINES, Ticket};
 use crate::ffi::Token;
@@ -45,6 +48,8 @@ struct Connection {
     end: bool,
     front: Arc<Front>,
     client: Client,
+    state: Arc<ConnectionState>,
+    owner: Owner,
 }
 
 /// Serves `stream`, of which `read` was read already, until the client goes or the server stops.
@@ -52,20 +57,29 @@ pub async fn serve(
     stream: UnixStream,
     read: Vec<u8>,
     front: Arc<Front>,
-    client: Client,
+    (client, owner): (Client, Owner),
+    state: Arc<ConnectionState>,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let mut connection = Connection { stream, buffer: read, at: 0, end: false, front, client };
+    let mut connection = Connection { stream, buffer: read, at: 0, end: false, front, client, state, owner };
+    if let Some(full) = connection.state.reserve() {
+        connection.state.was_refused(full);
+        let refusal = super::connection::full(full, &connection.front.current().limits);
+        let _ = connection.refuse(&Value::Null, &refusal).await;
+        return;
+    }
     loop {
+        connection.state.set(Phase::Resting);
         let line = tokio::select! {
             biased;
             line = connection.line() => line,
             _ = stopping.wait_for(|stopping| *stopping) => return,
         };
-        let Ok(Some(line)) = line else { return };
+        let Ok(Some((line, charge))) = line else { return };
+        connection.state.set(Phase::Answering);
         // A client that is gone is nobody's concern.
         let ticket = Ticket::new("LINE", LINES, &connection.client);
-        if ticket.during(connection.answer(line)).await.is_err() {
+        if ticket.during(connection.answer(line, charge)).await.is_err() {
             return;
         }
         // Lines that came together would be answered without a look at anyone else.
@@ -83,12 +97,13 @@ const READ: usize = 4 << 10;
 
 impl Connection {
     /// The next line that is not empty; `None` where the client has said all it had to say, or says nothing for long.
-    async fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
+    async fn line(&mut self) -> io::Result<Option<(Vec<u8>, Charge)>> {
         let current = self.front.current();
         let limit = current.limits.request;
         let until = Time::now() + current.limits.idle;
         // Blanks that the line began with, and bytes after them that hold no end of it.
         let (mut lead, mut seen) = (0, 0);
+        let mut charge = self.front.charge(&self.client);
         loop {
             if seen == 0 {
                 let blank = self.unread().iter().take_while(|byte| byte.is_ascii_whitespace()).count();
@@ -100,6 +115,7 @@ impl Connection {
             }
             let unread = self.unread();
             let found = unread[seen..].iter().position(|byte| *byte == b'\n').map(|at| seen + at);
+            let before = seen;
             seen = unread.len();
             if lead + found.unwrap_or(seen) > limit {
                 let message = format!("a line has at most {limit} bytes; the connection is closed");
@@ -107,22 +123,42 @@ impl Connection {
                 self.swallow().await;
                 return Ok(None);
             }
+            let more = found.unwrap_or(seen).saturating_sub(before);
+            if let Err(refusal) = charge.grow(more, Bounds::of(&current.limits)) {
+                self.refuse(&Value::Null, &refusal).await?;
+                self.swallow().await;
+                return Ok(None);
+            }
             if let Some(length) = found {
-                let line = unread[..length].to_vec();
-                self.at += length + 1;
-                return Ok(Some(line));
+                return Ok(Some((self.take(length), charge)));
             }
             if self.end {
-                let last = unread.to_vec();
-                self.at = self.buffer.len();
-                return Ok((!last.is_empty()).then_some(last));
+                let last = self.take(seen);
+                return Ok((!last.is_empty()).then_some((last, charge)));
             }
             match timeout_at(until, self.stream.readable()).await {
                 Ok(readable) => readable?,
-                Err(_) => return Ok(None),
+                Err(_) => {
+                    self.state.was_late(Late::Idle);
+                    return Ok(None);
+                }
             }
             self.read()?;
         }
+    }
+
+    /// Takes `length` bytes, and the end of the line behind them. A long line takes its memory along.
+    fn take(&mut self, length: usize) -> Vec<u8> {
+        if length <= BUFFER {
+            let line = self.unread()[..length].to_vec();
+            self.at = (self.at + length + 1).min(self.buffer.len());
+            return line;
+        }
+        let rest = self.buffer.split_off((self.at + length + 1).min(self.buffer.len()));
+        let mut line = std::mem::replace(&mut self.buffer, rest);
+        line.drain(..std::mem::take(&mut self.at));
+        line.truncate(length);
+        line
     }
 
     /// What was read and not taken.
@@ -183,12 +219,12 @@ impl Connection {
         }
     }
 
-    async fn answer(&mut self, line: Vec<u8>) -> io::Result<()> {
+    async fn answer(&mut self, line: Vec<u8>, charge: Charge) -> io::Result<()> {
         let arrived = Instant::now();
         let mut id = Value::Null;
         let (front, client) = (Arc::clone(&self.front), self.client.clone());
         let asked = async {
-            let mut fields = front.fields(line, &client).await?;
+            let mut fields = front.fields(line, charge, &client).await?;
             id = take_id(&mut fields)?;
             let server = front.choose(&mut fields, arrived).await?;
             Ok((read(fields, &server)?, server))
@@ -198,6 +234,9 @@ impl Connection {
             asked = asked => asked,
             () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
         };
+        if asked.is_ok() {
+            self.state.prove();
+        }
         // Held as long as it is answered.
         let (request, server) = match asked {
             Ok(asked) => asked,
@@ -210,7 +249,7 @@ impl Connection {
         let stream = request.stream;
         let submitted = tokio::select! {
             biased;
-            submitted = server.submit(request, self.client.clone(), arrived) => submitted,
+            submitted = server.submit(request, self.client.clone(), self.owner, arrived) => submitted,
             () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
         };
         match submitted {
@@ -347,7 +386,11 @@ impl Connection {
             match self.stream.try_write(bytes) {
                 Ok(written) => bytes = &bytes[written..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    timeout(stall, self.stream.writable()).await.map_err(|_| io::ErrorKind::TimedOut)??;
+                    let writable = timeout(stall, self.stream.writable()).await;
+                    writable.map_err(|_| {
+                        self.state.was_late(Late::Write);
+                        io::ErrorKind::TimedOut
+                    })??;
                 }
                 Err(error) => return Err(error),
             }

@@ -11,10 +11,20 @@ use build_info::Host;
 use crate::error::{Error, Result};
 use crate::ffi::Token;
 use crate::options::Affinity;
+use crate::serve::scope::Scope;
 use crate::settings::{Settings, Source};
 
 /// Tokens by which a pool must have more of a prompt to be preferred: fewer are evaluated while one waits for it.
 const WORTH: usize = 32;
+
+/// A prompt that a slot holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// Its scope: prompts of other scopes are not compared with it.
+    pub scope: Scope,
+    /// Its tokens.
+    pub tokens: Arc<[Token]>,
+}
 
 /// What a pool tells the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +34,7 @@ pub struct Notice {
     /// Tokens of the longest prompt that there is room for.
     pub room: usize,
     /// The prompts that its slots hold.
-    pub held: Vec<Arc<[Token]>>,
+    pub held: Vec<Prompt>,
 }
 
 impl Notice {
@@ -32,11 +42,11 @@ impl Notice {
         self.free > 0 && prompt.len() <= self.room
     }
 
-    /// How much of `prompt` it has.
-    fn has(&self, prompt: &[Token]) -> usize {
+    /// Number of tokens of `prompt`, which is of `scope`, that it has.
+    fn has(&self, scope: Scope, prompt: &[Token]) -> usize {
         let common =
-            |held: &Arc<[Token]>| held.iter().zip(prompt).take_while(|(one, other)| one == other).count();
-        self.held.iter().map(common).max().unwrap_or(0)
+            |held: &Prompt| held.tokens.iter().zip(prompt).take_while(|(one, other)| one == other).count();
+        self.held.iter().filter(|held| held.scope == scope).map(common).max().unwrap_or(0)
     }
 }
 
@@ -68,12 +78,12 @@ impl Board {
         }
     }
 
-    /// Whether no other pool is better for a job with this `prompt`.
-    pub fn is_best(&self, pool: usize, prompt: &[Token]) -> bool {
+    /// True if no other pool is better for a job of `scope` with this `prompt`.
+    pub fn is_best(&self, pool: usize, scope: Scope, prompt: &[Token]) -> bool {
         let Some(own) = self.0.get(pool).filter(|own| own.can_take(prompt)) else { return false };
         let able = || self.0.iter().filter(|notice| notice.can_take(prompt));
-        let most = able().map(|notice| notice.has(prompt)).max().unwrap_or(0);
-        let near = |notice: &&Notice| notice.has(prompt) + WORTH > most;
+        let most = able().map(|notice| notice.has(scope, prompt)).max().unwrap_or(0);
+        let near = |notice: &&Notice| notice.has(scope, prompt) + WORTH > most;
         let free = able().filter(near).map(|notice| notice.free).max().unwrap_or(0);
         near(&own) && own.free == free
     }
@@ -143,13 +153,18 @@ pub fn settings(settings: &Settings, cpus: &[u32]) -> Settings {
 mod tests {
     use super::*;
     use crate::live::Live;
+    use crate::serve::scope::Owner;
     use crate::settings::Requested;
 
     /// What is tried, the pools' notices, a prompt, and who may take it.
     type Case<'a> = (&'a str, Vec<Notice>, &'a [Token], &'a [usize]);
 
+    fn shown(owner: Owner, tokens: &[Token]) -> Prompt {
+        Prompt { scope: Scope::new(owner, None), tokens: Arc::from(tokens) }
+    }
+
     fn notice(free: usize, held: &[&[Token]]) -> Notice {
-        Notice { free, room: 1000, held: held.iter().map(|tokens| Arc::from(*tokens)).collect() }
+        Notice { free, room: 1000, held: held.iter().map(|tokens| shown(Owner::Server, tokens)).collect() }
     }
 
     #[test]
@@ -168,9 +183,22 @@ mod tests {
         ];
         for (what, notices, prompt, expected) in cases {
             let board = Board(notices);
-            let found: Vec<usize> = (0..2).filter(|pool| board.is_best(*pool, prompt)).collect();
+            let found: Vec<usize> =
+                (0..2).filter(|pool| board.is_best(*pool, Scope::new(Owner::Server, None), prompt)).collect();
             assert_eq!(found, expected, "{what}");
         }
+    }
+
+    #[test]
+    fn the_prompt_of_another_scope_draws_no_job() {
+        let long: Vec<Token> = (0..100).collect();
+        let other = Notice { held: vec![shown(Owner::Open, &long)], ..notice(1, &[]) };
+        let board = Board(vec![other, notice(2, &[])]);
+        let best = |owner| {
+            let scope = Scope::new(owner, None);
+            (0..2).filter(|pool| board.is_best(*pool, scope, &long)).collect::<Vec<_>>()
+        };
+        assert_eq!((best(Owner::Open), best(Owner::Server)), (vec![0], vec![1]));
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::job::{Client, Job};
 use super::pools::{Board, Notice};
 use super::scheduler::Rules;
+use super::scope::Owners;
 use super::turn::Seat;
 
 /// A queue in which each client has a line of its own; lines are served in turn.
@@ -156,7 +157,7 @@ struct State {
     bound: usize,
     step: Option<Duration>,
     /// New ones, and how often there were any.
-    rules: Option<(u64, Rules)>,
+    rules: Option<(u64, Rules, Arc<Owners>)>,
     /// What the pools tell each other; nothing where there is one.
     board: Board,
 }
@@ -185,11 +186,12 @@ impl Inbox {
         self.lock().bound
     }
 
-    /// Lets `bound` jobs wait from now on, and the scheduler work by `rules`.
-    pub fn change(&self, bound: usize, rules: Rules) {
+    /// Lets `bound` jobs wait from now on, and the scheduler work by `rules` and keep the prompts of `owners` alone.
+    pub fn change(&self, bound: usize, rules: Rules, owners: Owners) {
         let mut state = self.lock();
-        let version = state.rules.map_or(0, |(version, _)| version) + 1;
-        (state.bound, state.step, state.rules) = (bound, Some(rules.step), Some((version, rules)));
+        let version = state.rules.as_ref().map_or(0, |(version, ..)| *version) + 1;
+        let changed = (version, rules, Arc::new(owners));
+        (state.bound, state.step, state.rules) = (bound, Some(rules.step), Some(changed));
         drop(state);
         self.arrived.notify_all();
     }
@@ -199,11 +201,12 @@ impl Inbox {
         self.lock().step
     }
 
-    /// Rules that are new to a scheduler that has `seen` so many.
-    pub fn new_rules(&self, seen: &mut u64) -> Option<Rules> {
-        let (version, rules) = self.lock().rules.filter(|(version, _)| version > seen)?;
-        *seen = version;
-        Some(rules)
+    /// Rules and owners that are new to a scheduler that has `seen` so many.
+    pub fn new_rules(&self, seen: &mut u64) -> Option<(Rules, Arc<Owners>)> {
+        let state = self.lock();
+        let (version, rules, owners) = state.rules.as_ref().filter(|(version, ..)| version > seen)?;
+        *seen = *version;
+        Some((*rules, Arc::clone(owners)))
     }
 
     /// Whether there are several pools.
@@ -262,7 +265,8 @@ impl Inbox {
         if self.has_pools() {
             // What another pool is better for waits until that takes it.
             let board = &state.board;
-            let job = state.queue.pop_where(|job| fits(job) && board.is_best(pool, &job.prompt))?;
+            let job =
+                state.queue.pop_where(|job| fits(job) && board.is_best(pool, job.scope, &job.prompt))?;
             state.board.took(pool);
             return Some(job);
         }
@@ -322,7 +326,7 @@ impl Inbox {
     pub fn wait(&self, pool: usize, closing: Closing, most: Duration) {
         let state = self.lock();
         let for_it = |state: &State| {
-            !self.has_pools() || state.queue.any(|job| state.board.is_best(pool, &job.prompt))
+            !self.has_pools() || state.queue.any(|job| state.board.is_best(pool, job.scope, &job.prompt))
         };
         let nothing =
             |state: &mut State| state.closing == closing && (state.queue.is_empty() || !for_it(state));

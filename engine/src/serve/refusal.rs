@@ -29,6 +29,8 @@ pub enum Kind {
     MediaType,
     /// Too many wait already.
     Busy,
+    /// Too many connections, or too many bytes of requests, are there already.
+    Overloaded,
     /// The server stops.
     Stopping,
     /// The time of the request is over.
@@ -54,6 +56,7 @@ impl Kind {
             Kind::Method => (405, INVALID, "method_not_allowed"),
             Kind::MediaType => (415, INVALID, "unsupported_media_type"),
             Kind::Busy => (429, "rate_limit_error", "busy"),
+            Kind::Overloaded => (503, "server_error", "overloaded"),
             Kind::Stopping => (503, "server_error", "shutting_down"),
             Kind::Deadline => (504, "server_error", "deadline"),
             Kind::Failed => (500, "server_error", "failed"),

@@ -13,13 +13,16 @@ use crate::live::Live;
 use crate::settings::Settings;
 
 /// Keys that count as soon as they are changed; all others need the model, the context or the sockets anew.
-const AT_ONCE: [&str; 18] = [
+const AT_ONCE: [&str; 22] = [
     "default_model",
     "memory_limit",
     "models",
     "api_key_file",
     "max_request_bytes",
+    "max_waiting_bytes",
+    "max_connections_per_address",
     "idle_s",
+    "idle_unauthenticated_s",
     "stall_s",
     "queue",
     "max_tokens",
@@ -27,6 +30,7 @@ const AT_ONCE: [&str; 18] = [
     "drain_s",
     "step_ms",
     "prompt_reuse",
+    "prompt_sharing",
     "temperature",
     "top_k",
     "top_p",

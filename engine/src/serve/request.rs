@@ -4,15 +4,18 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::budget::SharedCharge;
 use super::conversation::Conversation;
 use super::drafts::{self, Drafting, Wish};
 use super::fields::{Fields, shown, wrong};
+use super::input::{Fault, Input};
 use super::logprobs;
 use super::refusal::Refusal;
+use super::scope::SALT_CHARACTERS;
 use super::workloads::{Threads, Workloads};
 use crate::error::Error;
 use crate::ffi::Token;
-use crate::sampling::{Constraint, PARAMETERS, SamplingOptions, whole};
+use crate::sampling::{Constraint, PARAMETERS, SamplingOptions};
 
 /// Most stop strings of a request.
 pub const STOPS: usize = 16;
@@ -72,6 +75,8 @@ pub struct Generate {
     pub sampling: SamplingOptions,
     /// Whether the prompt may begin with what is in the cache.
     pub cache_prompt: bool,
+    /// Text that sets it apart from other requests of its client: only those with the same one share prompts.
+    pub cache_salt: Option<String>,
     /// Drafts, where it is to have any.
     pub drafts: Option<Wish>,
     /// How many alternatives are told of each token, and how likely it was; nothing where not asked for.
@@ -80,6 +85,8 @@ pub struct Generate {
     pub deadline: Duration,
     /// The threads that its workload may have.
     pub threads: Threads,
+    /// The bytes that it was sent in, charged until it has a slot.
+    pub waiting: SharedCharge,
 }
 
 impl Generate {
@@ -98,41 +105,51 @@ impl Generate {
             sampling,
             logprobs: fields.whole("logprobs", 0..=logprobs::MOST)?,
             cache_prompt: fields.bool("cache_prompt")?.unwrap_or(true),
+            cache_salt: salt(fields)?,
             drafts: drafts::take(fields, defaults.drafts)?,
             deadline: deadline.map_or(defaults.deadline, Duration::from_secs_f64),
             threads: defaults.workloads.take(fields)?,
+            waiting: fields.waiting(),
         })
     }
 }
 
 /// The prompt of a request that may have `messages` in place of `prompt`.
 pub fn prompt_or_messages(fields: &mut Fields) -> Result<Prompt, Refusal> {
-    match (fields.take("prompt"), fields.take("messages")) {
-        (None, Some(messages)) => Conversation::take(fields, messages).map(Prompt::Messages),
-        (Some(_), Some(_)) => Err(Refusal::field("messages", "give it or prompt, not both")),
-        (value, None) => prompt(value),
+    let Some(messages) = fields.raw("messages") else { return prompt(fields) };
+    match fields.raw("prompt") {
+        None => Conversation::take(fields, messages).map(Prompt::Messages),
+        Some(_) => Err(Refusal::field("messages", "give it or prompt, not both")),
     }
 }
 
-/// The value of `prompt`: a text, a list with one, or a list of tokens.
-pub fn prompt(value: Option<Value>) -> Result<Prompt, Refusal> {
-    match value {
-        None => Err(Refusal::field("prompt", "is missing: the text to go on from")),
-        Some(Value::String(text)) => Ok(Prompt::Text(text)),
-        Some(Value::Array(list)) => match list.as_slice() {
-            [Value::String(text)] => Ok(Prompt::Text(text.clone())),
-            [Value::String(_), ..] => {
-                Err(Refusal::field("prompt", "one text a request; send several requests"))
-            }
-            tokens => {
-                let token = |value: &Value| whole(value).and_then(|token| Token::try_from(token).ok());
-                let tokens = tokens
-                    .iter()
-                    .map(|value| token(value).ok_or_else(|| wrong("prompt", "a list holds tokens", value)));
-                Ok(Prompt::Tokens(tokens.collect::<Result<_, _>>()?))
-            }
+/// Takes `prompt`: a text, a list with one, or a list of tokens.
+pub fn prompt(fields: &mut Fields) -> Result<Prompt, Refusal> {
+    const NAME: &str = "prompt";
+    let missing = || Refusal::field(NAME, "is missing: the text to go on from");
+    match fields.input(NAME, 1).ok_or_else(missing)? {
+        Ok(Input::Text(text)) => Ok(Prompt::Text(text)),
+        Ok(Input::Tokens(tokens)) => Ok(Prompt::Tokens(tokens)),
+        Ok(Input::List(mut list)) => match list.pop() {
+            Some(Input::Text(text)) => Ok(Prompt::Text(text)),
+            _ => Err(wrong(NAME, "a list holds tokens", &Value::Array(Vec::new()))),
         },
-        Some(other) => Err(wrong("prompt", "use a text or a list of tokens", &other)),
+        Err(Fault::Many(_)) => Err(Refusal::field(NAME, "one text a request; send several requests")),
+        Err(Fault::Token(value) | Fault::Item(value)) => Err(wrong(NAME, "a list holds tokens", &value)),
+        Err(Fault::Kind(value)) => Err(wrong(NAME, "use a text or a list of tokens", &value)),
+        Err(Fault::Json(why)) => Err(Refusal::field(NAME, format!("is not JSON: {why}"))),
+    }
+}
+
+/// The value of `cache_salt`.
+fn salt(fields: &mut Fields) -> Result<Option<String>, Refusal> {
+    let refused = |what: String| Err(Refusal::field("cache_salt", what));
+    match fields.text("cache_salt")? {
+        Some(salt) if salt.is_empty() => refused("is empty: give a text, or leave it out".to_string()),
+        Some(salt) if salt.chars().nth(SALT_CHARACTERS).is_some() => {
+            refused(format!("has at most {SALT_CHARACTERS} characters"))
+        }
+        salt => Ok(salt),
     }
 }
 
@@ -230,7 +247,7 @@ mod tests {
 
     fn read(json: &str) -> Result<Generate, Refusal> {
         let mut fields = Fields::read(json.as_bytes())?;
-        let prompt = prompt(fields.take("prompt"))?;
+        let prompt = prompt(&mut fields)?;
         let generate = Generate::take(&mut fields, prompt, &defaults())?;
         fields.finish()?;
         Ok(generate)
@@ -268,6 +285,8 @@ mod tests {
             (r#"{"prompt": "a", "stop": [""]}"#, "stop: a text that is empty"),
             (r#"{"prompt": "a", "stop": [1]}"#, "stop: a list holds texts, not 1"),
             (&long, "stop: a text has at most 1024 characters"),
+            (r#"{"prompt": "a", "cache_salt": 7}"#, "cache_salt: use a text, not 7"),
+            (r#"{"prompt": "a", "cache_salt": ""}"#, "cache_salt: is empty"),
             (r#"{"prompt": "a", "max_token": 3}"#, "max_token: unknown field; did you mean max_tokens?"),
         ];
         for (json, expected) in cases {

@@ -7,6 +7,8 @@ use crate::ffi::Token;
 pub struct Held<'a> {
     /// Its tokens.
     pub tokens: &'a [Token],
+    /// True if they belong to the scope of the prompt.
+    pub own: bool,
     /// Whether it can be taken.
     pub free: bool,
     /// When it was taken last, as a number that grows.
@@ -26,6 +28,8 @@ pub struct Choice {
 
 /// Where `prompt` goes; `None` where no slot is free.
 ///
+/// Slots of another scope count as if they shared nothing, so that no prompt is compared with another client's.
+///
 /// The longest beginning that any slot holds is shared: it costs nothing, since sequences can share cells. The slot that
 /// holds it is taken itself where the prompt goes on from most of what it holds, as the next turn of a conversation does;
 /// otherwise the one that was taken longest ago, so that what others hold stays for who comes back.
@@ -41,7 +45,7 @@ pub fn choose(held: &[Held<'_>], prompt: &[Token], reuse: bool) -> Option<Choice
     let longest = held
         .iter()
         .enumerate()
-        .map(|(slot, held)| (common(held.tokens), held.free, slot))
+        .map(|(slot, held)| (if held.own { common(held.tokens) } else { 0 }, held.free, slot))
         .max_by_key(|(keep, free, slot)| (*keep, *free, std::cmp::Reverse(*slot)))
         .filter(|(keep, _, _)| reuse && *keep > 0);
     let Some((keep, free, from)) = longest else {
@@ -84,9 +88,25 @@ mod tests {
         ];
         for (slots, prompt, reuse, expected) in cases {
             let held: Vec<Held<'_>> =
-                slots.iter().map(|&(tokens, free, used)| Held { tokens, free, used }).collect();
+                slots.iter().map(|&(tokens, free, used)| Held { tokens, own: true, free, used }).collect();
             let found = choose(&held, prompt, reuse).map(|choice| (choice.slot, choice.from, choice.keep));
             assert_eq!(found, expected, "{prompt:?} to {slots:?}");
+        }
+    }
+
+    #[test]
+    fn what_another_scope_holds_is_never_shared() {
+        let held = |own, free, used| Held { tokens: &[1, 2, 3], own, free, used };
+        type Case<'a> = (&'a [Held<'a>], Option<(usize, usize, usize)>);
+        let cases: [Case<'_>; 4] = [
+            (&[held(false, true, 1)], Some((0, 0, 0))),
+            (&[held(false, true, 1), held(false, false, 2)], Some((0, 0, 0))),
+            (&[held(false, true, 1), held(true, false, 2)], Some((0, 1, 3))),
+            (&[held(false, true, 9), held(true, true, 1)], Some((1, 1, 3))),
+        ];
+        for (slots, expected) in cases {
+            let found = choose(slots, &[1, 2, 3, 4], true);
+            assert_eq!(found.map(|choice| (choice.slot, choice.from, choice.keep)), expected, "{slots:?}");
         }
     }
 }

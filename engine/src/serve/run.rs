@@ -7,16 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use build_info::Bytes;
+use rustix::net::listen;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
+use super::admission::{Bounds, Gate, RESERVE};
 use super::beside;
 use super::connection::{Inside, Shared, inside, unix};
 use super::embed::Pooling;
-use super::listen::{self, Socket};
+use super::http::{Door, Routes};
+use super::listen::{self as socket_file, Socket};
 use super::models::{Front, Loader, Named, Resolve, Say, Served};
 use super::queue::Closing;
 use super::request::Defaults;
@@ -47,6 +50,10 @@ pub struct Options {
     pub group: Option<u32>,
     /// The TCP address.
     pub listen: Option<SocketAddr>,
+    /// The TCP address for `/health` and `/metrics` alone.
+    pub health_listen: Option<SocketAddr>,
+    /// True if `/metrics` needs no key at `health_listen`.
+    pub metrics_without_key: bool,
     /// Keys for requests over TCP.
     pub keys: Vec<String>,
     /// Requests that run at a time in each pool.
@@ -67,6 +74,8 @@ pub struct Options {
     pub rules: Rules,
     /// Where prompts are kept on the disk.
     pub prompt_cache: Option<PromptCache>,
+    /// True if clients share evaluated prompts.
+    pub prompt_sharing: bool,
     /// The smaller model that drafts.
     pub draft_model: Option<DraftModelOptions>,
     /// Which tokens' embeddings a text's is made of; without it what the model says.
@@ -106,6 +115,8 @@ pub struct Ready {
     pub socket: Option<PathBuf>,
     /// The TCP address, with the port that the system chose where 0 was asked for.
     pub listen: Option<SocketAddr>,
+    /// The TCP address for `/health` and `/metrics` alone, likewise.
+    pub health: Option<SocketAddr>,
     /// Tokens of the first model's context, if it is loaded.
     pub n_ctx: Option<u32>,
     /// The models' names, the default one first.
@@ -130,7 +141,12 @@ pub struct Hooks<'a> {
 struct Bound {
     unix: Option<(Socket, UnixListener)>,
     tcp: Option<std::net::TcpListener>,
+    health: Option<std::net::TcpListener>,
+    health_door: Door,
 }
+
+/// Bounds of the connections for `/health` and `/metrics` alone. They are short, and the oldest goes first.
+const HEALTH_BOUNDS: Bounds = Bounds { total: 64, per_network: 32 };
 
 /// Exit code of a server that was told twice to end.
 const TWICE: i32 = 130;
@@ -169,7 +185,8 @@ pub fn run(served: &Served, live: Live, hooks: &mut Hooks<'_>) -> Result<()> {
     let listeners = usize::from(options.socket.is_some())
         + usize::from(options.listen.is_some())
         + 2 * usize::from(hooks.inside.is_some());
-    allow_files(options.limits.connections * listeners);
+    let health = if options.health_listen.is_some() { HEALTH_BOUNDS.total + RESERVE } else { 0 };
+    allow_files((options.limits.connections + RESERVE) * listeners + health);
     let loader = Loader {
         resolve: Arc::clone(&hooks.resolve),
         say: Arc::clone(&hooks.warn),
@@ -209,14 +226,16 @@ impl Options {
             },
             limits: self.limits,
             keys: self.keys.clone(),
+            prompt_sharing: self.prompt_sharing,
         }
     }
 }
 
 /// Raises the soft limit of open files, each connection being one, as far as the hard one lets.
 fn allow_files(connections: usize) {
-    /// The model, the libraries, the runtime.
-    const OTHERS: u64 = 64;
+    /// The model, the libraries, the runtime; and connections that were evicted and have yet to close, of which there can
+    /// be as many as are accepted in one turn of the runtime.
+    const OTHERS: u64 = 64 + 128;
     let wanted = connections as u64 + OTHERS;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < wanted) {
@@ -227,61 +246,84 @@ fn allow_files(connections: usize) {
 }
 
 fn bind(options: &Options) -> Result<Bound> {
-    let failed = |at: String, why: std::io::Error| {
+    let failed = |at: String, flag: &str, why: std::io::Error| {
         let mend = match why.kind() {
-            std::io::ErrorKind::AddrInUse => "; another program has it: choose another port with --listen",
-            std::io::ErrorKind::PermissionDenied => "; choose a port above 1023 with --listen",
-            std::io::ErrorKind::AddrNotAvailable => "; it is no address of this machine",
-            _ => "",
+            std::io::ErrorKind::AddrInUse => {
+                format!("; another program has it: choose another port with {flag}")
+            }
+            std::io::ErrorKind::PermissionDenied => format!("; choose a port above 1023 with {flag}"),
+            std::io::ErrorKind::AddrNotAvailable => "; it is no address of this machine".to_string(),
+            _ => String::new(),
         };
         Error::Listen { at, why: format!("{why}{mend}") }
     };
-    let tcp = options.listen.map(|address| {
-        let listener = std::net::TcpListener::bind(address);
-        let listener = listener.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-        listener.map_err(|why| failed(address.to_string(), why))
-    });
-    let tcp = tcp.transpose()?;
+    let tcp = |address: Option<SocketAddr>, flag| {
+        let listener = address.map(|address| {
+            let listener = listen_tcp(address);
+            listener.map_err(|why| failed(address.to_string(), flag, why))
+        });
+        listener.transpose()
+    };
+    let health = tcp(options.health_listen, "--health-listen")?;
+    let tcp = tcp(options.listen, "--listen")?;
     let unix = options.socket.as_deref().map(|path| -> Result<_> {
-        let (socket, listener) = listen::bind(path, options.group)?;
-        listener.set_nonblocking(true).map_err(|why| failed(path.display().to_string(), why))?;
+        let (socket, listener) = socket_file::bind(path, options.group)?;
+        let failed = |why| failed(path.display().to_string(), "--socket", why);
+        listener.set_nonblocking(true).map_err(failed)?;
         Ok((socket, listener))
     });
-    Ok(Bound { unix: unix.transpose()?, tcp })
+    let health_door = Door::Health { open_metrics: options.metrics_without_key };
+    Ok(Bound { unix: unix.transpose()?, tcp, health, health_door })
+}
+
+/// Listens at `address`. Newcomers of a flood wait in the system's queue, up to its own bound, rather than be dropped: a
+/// client whose first packet is dropped tries again only after a second.
+fn listen_tcp(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
+    const BACKLOG: i32 = 4096;
+    let listener = std::net::TcpListener::bind(address)?;
+    listen(&listener, BACKLOG)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 async fn serve(front: &Arc<Front>, bound: Bound, mut signals: Signals, hooks: &mut Hooks<'_>) -> Result<()> {
     let failed = |why: std::io::Error| Error::Serve(why.to_string());
     let (stop, stopping) = watch::channel(false);
     let (open, mut closed) = mpsc::channel::<()>(1);
-    let connections = front.current().limits.connections;
-    let shared = || Shared {
+    let shared = |bounds, door| Shared {
         front: Arc::clone(front),
-        permits: Arc::new(Semaphore::new(connections)),
+        routes: Routes::new(front, door),
+        gate: Arc::new(Gate::new(&front.metrics)),
+        bounds,
         stopping: stopping.clone(),
         open: open.clone(),
     };
     let known = front.known();
     let n_ctx = known.server.map(|server| server.n_ctx);
-    let mut ready = Ready { socket: None, listen: None, n_ctx, names: known.names };
+    let mut ready = Ready { socket: None, listen: None, health: None, n_ctx, names: known.names };
     tokio::spawn(Arc::clone(front).tidy());
     let mut socket = None;
     if let Some((file, listener)) = bound.unix {
         ready.socket = Some(file.path().to_path_buf());
         socket = Some(file);
         let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
-        tokio::spawn(unix(listener, shared()));
+        tokio::spawn(unix(listener, shared(None, Door::All)));
     }
     if let Some(listener) = bound.tcp {
         let listener = TcpListener::from_std(listener).map_err(failed)?;
         ready.listen = Some(listener.local_addr().map_err(failed)?);
-        tokio::spawn(super::http::tcp(listener, shared()));
+        tokio::spawn(super::http::tcp(listener, shared(None, Door::All)));
+    }
+    if let Some(listener) = bound.health {
+        let listener = TcpListener::from_std(listener).map_err(failed)?;
+        ready.health = Some(listener.local_addr().map_err(failed)?);
+        tokio::spawn(super::http::tcp(listener, shared(Some(HEALTH_BOUNDS), bound.health_door)));
     }
     let (over, mut inside_over) = oneshot::channel::<()>();
     // Held where nobody is inside: then it is never over.
     let mut _held = None;
     match hooks.inside.take() {
-        Some(streams) => drop(tokio::spawn(inside(streams, shared(), over))),
+        Some(streams) => drop(tokio::spawn(inside(streams, shared(Some(Bounds::NONE), Door::All), over))),
         None => _held = Some(over),
     }
     drop((open, stopping));

@@ -17,6 +17,7 @@ use super::job::{Client, Done, Event, Finish, Job};
 use super::metrics::Metrics;
 use super::plan::{Active, Part, plan, prefill_beside_decode, stretched};
 use super::queue::{Closing, Inbox};
+use super::scope::Owners;
 use super::slot::{Outbox, Run, Slot, unstarted};
 use crate::cache::worker::{Answer, Disk};
 use crate::error::{Error, Result};
@@ -69,6 +70,8 @@ pub struct Scheduler {
     inbox: Arc<Inbox>,
     metrics: Arc<Metrics>,
     rules: Rules,
+    /// Owners of prompts that may be used; `None` while the first configuration is in force.
+    owners: Option<Arc<Owners>>,
     batch: Batch,
     /// Tokens of a batch.
     budget: u32,
@@ -119,6 +122,7 @@ impl Scheduler {
             inbox,
             metrics,
             rules,
+            owners: None,
             batch: Batch::default(),
             budget,
             admissions: 0,
@@ -140,8 +144,9 @@ impl Scheduler {
             if closing == Closing::Now {
                 return self.end_all();
             }
-            if let Some(rules) = self.inbox.new_rules(&mut self.pool.rules_seen) {
+            if let Some((rules, owners)) = self.inbox.new_rules(&mut self.pool.rules_seen) {
                 self.rules = possible(rules, &self.context);
+                self.keep_only(owners);
             }
             self.look_at_readers();
             self.look_at_clocks();

@@ -13,6 +13,7 @@ use super::metrics::Metrics;
 use super::queue::{Closing, Inbox, Refused};
 use super::refusal::{Kind, Refusal};
 use super::request::{Defaults, Generate, Prompt};
+use super::scope::{Owner, Scope};
 use super::ticket::Ticket;
 use crate::chat::Template;
 use crate::error::Error;
@@ -23,18 +24,21 @@ use crate::sampling::{Chain, Constraint, SamplingOptions};
 /// Events that wait for a reader before its slot rests.
 const EVENTS: usize = 64;
 
-/// A text of more bytes is cut into tokens beside, so that others' tokens do not wait for it.
-pub const LONG_TEXT: usize = 16 * 1024;
-
 /// What may be asked of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of a request.
     pub request: usize,
+    /// Bytes of all requests that wait.
+    pub waiting: usize,
     /// Connections at a time.
     pub connections: usize,
+    /// Connections at a time of each IPv4 address, or of each /64 of IPv6.
+    pub connections_per_address: usize,
     /// How long a connection may say nothing.
     pub idle: Duration,
+    /// The same over TCP of one that has not shown a valid key, or sent nothing valid yet.
+    pub idle_unauthenticated: Duration,
     /// How long a reader may be behind.
     pub stall: Duration,
     /// How long the end may take.
@@ -50,6 +54,8 @@ pub struct Current {
     pub limits: Limits,
     /// Keys for requests over TCP; none are needed where this is empty.
     pub keys: Vec<String>,
+    /// True if clients share evaluated prompts.
+    pub prompt_sharing: bool,
 }
 
 /// The shared state.
@@ -89,14 +95,15 @@ impl Server {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
     }
 
-    /// Hands `request` of `client` to the scheduler; its events come out of the receiver, which ends it when dropped.
+    /// Hands `request` of `client`, whose prompts belong to `owner`, to the scheduler; its events come out of the receiver, which ends it when dropped.
     pub async fn submit(
         &self,
         request: Generate,
         client: Client,
+        owner: Owner,
         arrived: Instant,
     ) -> Result<mpsc::Receiver<Event>, Refusal> {
-        let mut receivers = self.submit_all(request, 1, client, arrived).await?;
+        let mut receivers = self.submit_all(request, 1, client, owner, arrived).await?;
         receivers.pop().ok_or_else(|| Refusal::new(Kind::Failed, "a request without an answer"))
     }
 
@@ -106,6 +113,7 @@ impl Server {
         request: Generate,
         choices: u32,
         client: Client,
+        owner: Owner,
         arrived: Instant,
     ) -> Result<Vec<mpsc::Receiver<Event>>, Refusal> {
         check_generates(&self.model).map_err(|error| invalid(&error))?;
@@ -117,7 +125,10 @@ impl Server {
             return Err(Refusal::field("n", what));
         }
         let deadline = arrived + request.deadline;
-        let prepared = timeout_at(deadline.into(), self.prepare(request, choices, client, arrived)).await;
+        let owner = if self.current().prompt_sharing { Owner::All } else { owner };
+        let scope = Scope::new(owner, request.cache_salt.as_deref());
+        let prepared = self.prepare(request, choices, client, scope, arrived);
+        let prepared = timeout_at(deadline.into(), prepared).await;
         let (jobs, receivers) = prepared.unwrap_or_else(|_| {
             self.metrics.count_end(Finish::Deadline);
             let message = "the time of the request was over while it was prepared: its grammar or schema takes long, or \
@@ -136,6 +147,7 @@ impl Server {
         request: Generate,
         choices: u32,
         client: Client,
+        scope: Scope,
         arrived: Instant,
     ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<Event>>), Refusal> {
         // As many as may wait and run, so that no more of them are kept than afterwards.
@@ -145,7 +157,7 @@ impl Server {
         let _preparing = preparing.map_err(|waiting| self.words(&Refused::Busy { waiting }))?;
         let field = request.prompt.field();
         let shown = self.marks(&request.prompt)?;
-        let prompt = self.tokens(request.prompt, &client).await?;
+        let prompt = self.prompt_tokens(request.prompt, &client).await?;
         self.check(field, &prompt)?;
         // The first evaluates the prompt, and the others share it, where that is wanted.
         let leader = (choices > 1 && request.cache_prompt).then(|| Arc::new(()));
@@ -161,6 +173,7 @@ impl Server {
             receivers.push(receiver);
             jobs.push(Job {
                 client: client.clone(),
+                scope,
                 prompt: prompt.clone(),
                 max_tokens: request.max_tokens,
                 ignore_end: request.ignore_end,
@@ -171,6 +184,7 @@ impl Server {
                 drafts: request.drafts,
                 logprobs: request.logprobs,
                 threads: request.threads,
+                waiting: request.waiting.clone(),
                 leads: leader.clone().filter(|_| choice == 0),
                 follows: leader.as_ref().filter(|_| choice > 0).map(Arc::downgrade),
                 arrived,
@@ -192,22 +206,44 @@ impl Server {
         self.beside.of(client).run(Work::Light, work).await
     }
 
-    /// `prompt` of `client` as tokens of the vocabulary.
-    pub async fn tokens(&self, prompt: Prompt, client: &Client) -> Result<Vec<Token>, Refusal> {
+    /// Tokens of `prompt` of `client`, which is refused without a look at it if the context cannot hold its text.
+    async fn prompt_tokens(&self, prompt: Prompt, client: &Client) -> Result<Vec<Token>, Refusal> {
         let field = prompt.field();
         let failed = |error: Error| Refusal { param: Some(field.to_string()), ..invalid(&error) };
         match prompt {
-            Prompt::Text(text) if text.len() > LONG_TEXT => {
-                let model = Arc::clone(&self.model);
-                self.aside(client, move || model.tokenize(&text)).await?.map_err(failed)
+            Prompt::Text(text) => {
+                self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
+                self.text_tokens(text, client).await
             }
             // A template takes as long as its author likes.
             Prompt::Messages(conversation) => {
                 let (model, template) = (Arc::clone(&self.model), self.template()?);
-                let cut = self.aside(client, move || conversation.tokens(&template, &model)).await?;
-                cut.map_err(failed)
+                let of_it = Arc::clone(&template);
+                let text = self.aside(client, move || conversation.prompt(&of_it)).await?.map_err(failed)?;
+                self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
+                let kind = Work::of_text(text.len());
+                self.cut(client, kind, move || template.tokenize(&model, &text)).await?.map_err(failed)
             }
-            plain => plain_tokens(&self.model, plain),
+            tokens @ Prompt::Tokens(_) => plain_tokens(&self.model, tokens),
+        }
+    }
+
+    /// Tokens of `text` of `client`.
+    pub async fn text_tokens(&self, text: String, client: &Client) -> Result<Vec<Token>, Refusal> {
+        let (model, kind) = (Arc::clone(&self.model), Work::of_text(text.len()));
+        self.cut(client, kind, move || plain_tokens(&model, Prompt::Text(text))).await?
+    }
+
+    /// Does `work`, which cuts texts of `client` into tokens, as the `kind` of [`Work::of_text`].
+    pub async fn cut<T: Send + 'static>(
+        &self,
+        client: &Client,
+        kind: Option<Work>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        match kind {
+            Some(kind) => self.beside.of(client).run(kind, work).await,
+            None => Ok(work()),
         }
     }
 
@@ -348,8 +384,13 @@ fn bias_is_wrong(sampling: &SamplingOptions, model: &Model) -> bool {
     sampling.logit_bias.iter().any(|bias| bias.token.cast_unsigned() >= model.n_vocab())
 }
 
-fn invalid(error: &Error) -> Refusal {
-    Refusal::new(Kind::Invalid, error.to_string())
+/// Makes a refusal of an error that the request is to blame for.
+pub fn invalid(error: &Error) -> Refusal {
+    let kind = match error {
+        Error::TextTooLong { .. } => Kind::PromptTooLong,
+        _ => Kind::Invalid,
+    };
+    Refusal::new(kind, error.to_string())
 }
 
 /// The answer to everything once the end has begun.

@@ -12,6 +12,7 @@ use super::drafts::Draft;
 use super::job::{Done, Event, Finish, Job, Piece, Timings, Usage};
 use super::logprobs::Likelihood;
 use super::plan::Want;
+use super::scope::Scope;
 use super::stops::StopStrings;
 use crate::error::Result;
 use crate::ffi::{Context, Model, SequenceId, Token};
@@ -23,6 +24,8 @@ pub struct Slot {
     pub sequence: SequenceId,
     /// The tokens that it holds: evaluated, in order.
     pub held: Vec<Token>,
+    /// Scope of these tokens; requests of other scopes never see them.
+    pub scope: Option<Scope>,
     /// How many of them are on the disk.
     pub saved: usize,
     /// When it was taken last, as a number that grows; 0 for never.
@@ -34,7 +37,7 @@ pub struct Slot {
 impl Slot {
     /// An empty one.
     pub fn new(sequence: SequenceId) -> Self {
-        Slot { sequence, held: Vec::new(), saved: 0, used: 0, run: None }
+        Slot { sequence, held: Vec::new(), scope: None, saved: 0, used: 0, run: None }
     }
 
     /// What there is to see of it.
@@ -45,7 +48,12 @@ impl Slot {
             Some(run) if run.next.is_some() => State::Decode,
             Some(_) => State::Prefill,
         };
-        Shown { state, held: self.held.len() as u32, run: self.run.as_ref().map(Run::shown) }
+        Shown {
+            state,
+            held: self.held.len() as u32,
+            owner: self.scope.map(|scope| scope.owner()),
+            run: self.run.as_ref().map(Run::shown),
+        }
     }
 
     /// What it wants of the next batch.

@@ -9,6 +9,7 @@ use super::board::{Shown, State};
 use super::metrics::{Metrics, Number};
 use super::models::{Front, Look};
 use super::queue::Closing;
+use super::scope::Owner;
 use crate::ffi;
 
 /// All of it. What another version does not tell is 0 or nothing.
@@ -65,9 +66,9 @@ pub struct SlotStatus {
     pub id: u32,
     /// What it does.
     pub state: State,
-    /// Tokens in the context; what is shared counts for each.
+    /// Tokens in the context; what is shared counts for each. 0 where they are another client's.
     pub held_tokens: u32,
-    /// Of its request: tokens of the prompt.
+    /// Of its request: tokens of the prompt. This and what follows is nothing where it is another client's.
     pub prompt_tokens: Option<u32>,
     /// Of these, found in the cache.
     pub cached_tokens: Option<u32>,
@@ -152,8 +153,8 @@ pub struct CpuStatus {
 }
 
 impl Status {
-    /// How the server behind `front` is now.
-    pub fn of(front: &Front) -> Self {
+    /// State of the server behind `front` now, as far as `viewer` may see it.
+    pub fn of(front: &Front, viewer: Owner) -> Self {
         let looks = front.looks();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         // Of one model alone they are the server's.
@@ -188,7 +189,7 @@ impl Status {
                 limit_bytes: front.metrics.memory_limit.get(),
             },
             cpu: cpu(),
-            models: looks.into_iter().map(model).collect(),
+            models: looks.into_iter().map(|look| model(look, viewer)).collect(),
         }
     }
 }
@@ -210,7 +211,7 @@ fn totals(all: &[&Metrics]) -> Totals {
     }
 }
 
-fn model(look: Look) -> ModelStatus {
+fn model(look: Look, viewer: Owner) -> ModelStatus {
     let now = Instant::now();
     let slots = look.metrics.board.read();
     ModelStatus {
@@ -218,7 +219,16 @@ fn model(look: Look) -> ModelStatus {
         state: look.state.to_string(),
         description: look.description,
         context: look.n_ctx,
-        slots: slots.iter().zip(0..).map(|(slot, id)| shown(slot, id, now)).collect(),
+        slots: slots.iter().zip(0..).map(|(slot, id)| shown(&seen_by(viewer, *slot), id, now)).collect(),
+    }
+}
+
+/// What `viewer` may see of `slot`: of another client's only what it does, since lengths and times tell of texts. The user
+/// who runs the server sees all.
+fn seen_by(viewer: Owner, slot: Shown) -> Shown {
+    match viewer == Owner::Server || slot.owner == Some(viewer) || slot.owner == Some(Owner::All) {
+        true => slot,
+        false => Shown { held: 0, run: None, ..slot },
     }
 }
 
@@ -289,9 +299,31 @@ mod tests {
             (Some(run(0, None)), None),
             (None, None),
         ] {
-            let slot = shown(&Shown { state: State::Decode, held: 7, run }, 3, now);
+            let slot = shown(&Shown { state: State::Decode, held: 7, owner: None, run }, 3, now);
             assert_eq!((slot.tokens_per_second, slot.id, slot.held_tokens), (expected, 3, 7));
             assert_eq!(slot.age_s.is_some(), run.is_some());
+        }
+    }
+
+    #[test]
+    fn another_clients_numbers_are_not_shown() {
+        let now = Instant::now();
+        let run = ShownRun { prompt: 5, cached: 2, generated: 1, arrived: now, first: None };
+        let slot = |owner| Shown { state: State::Decode, held: 7, owner, run: Some(run) };
+        let key = Owner::of_key("0123456789abcdef");
+        let cases = [
+            (key, Some(key), true),
+            (key, Some(Owner::Server), false),
+            (key, Some(Owner::of_key("fedcba9876543210")), false),
+            (key, Some(Owner::All), true),
+            (key, None, false),
+            (Owner::Server, Some(key), true),
+            (Owner::Server, None, true),
+        ];
+        for (viewer, owner, expected) in cases {
+            let seen = shown(&seen_by(viewer, slot(owner)), 0, now);
+            assert_eq!(seen.prompt_tokens.is_some(), expected, "{viewer:?} looks at {owner:?}");
+            assert_eq!((seen.held_tokens > 0, seen.state), (expected, State::Decode));
         }
     }
 }

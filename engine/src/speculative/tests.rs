@@ -157,7 +157,9 @@ fn tokens_are_those_without_drafts_whatever_chooses_them() {
     }
     if !can_draft {
         assert!(differs, "nothing was drafted, and nobody said why");
-        return;
+        return skipped::because(
+            "single tokens and several round differently on this CPU, so nothing is drafted",
+        );
     }
     let accepted = drafting.map(|(_, _, accepted)| accepted);
     // It was not all in vain: nothing would be shown by that.
@@ -173,7 +175,9 @@ fn a_model_that_drafts_for_itself_is_nearly_always_right() {
     let (found, _) = generated(&mut drafting, &greedy, PROMPTS[0], 120);
     let report = found.speculation.expect("a report");
     if cannot_draft_here(&report) {
-        return;
+        return skipped::because(
+            "single tokens and several round differently on this CPU, so nothing is drafted",
+        );
     }
     assert!(report.acceptance() > Some(0.99), "{report:?}");
     assert!(report.steps < 30, "{report:?}");

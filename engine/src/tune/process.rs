@@ -4,7 +4,7 @@
 //! answers nonsense is an error of its candidate, and the next request starts another.
 
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -45,7 +45,7 @@ pub struct Processes<'a> {
     reference: Option<(u32, Logits)>,
     /// What rounding does to the output after so many tokens.
     rounding: Option<(u32, Rounding)>,
-    folder: PathBuf,
+    folder: base::TempDir,
     started: Instant,
     watch: Option<(Watch, f64)>,
     on_event: &'a mut dyn FnMut(Event<'_>),
@@ -69,46 +69,48 @@ impl Drop for Worker {
     }
 }
 
-impl Drop for Processes<'_> {
-    fn drop(&mut self) {
-        let _ = clear(&self.folder);
-    }
+/// Beginning of the name of a folder that belongs to the tuning of `record`.
+fn prefix(record: &Path) -> String {
+    format!(".{}.work-", record.file_stem().unwrap_or_default().to_string_lossy())
 }
 
-/// Removes `folder` with what a tuning left there, and nothing else: somebody may have one of the same name.
-fn clear(folder: &Path) -> std::io::Result<()> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
-    };
-    for entry in entries {
-        let name = entry?.file_name();
-        if name != LOGITS {
-            let why = format!("it is there and holds {name:?}, which no tuning wrote");
-            return Err(std::io::Error::new(ErrorKind::DirectoryNotEmpty, why));
+/// Removes folders that killed tunings of `record` left in `folder`. A folder that holds anything else than a tuning
+/// writes is left alone: it may be somebody's own.
+fn remove_left_behind(folder: &Path, record: &Path) {
+    let prefix = prefix(record);
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if !is_folder || !entry.file_name().to_string_lossy().starts_with(&prefix) {
+            continue;
+        }
+        let mut inside = fs::read_dir(entry.path()).into_iter().flatten();
+        if inside.all(|inside| inside.is_ok_and(|inside| inside.file_name() == LOGITS)) {
+            let _ = fs::remove_file(entry.path().join(LOGITS));
+            let _ = fs::remove_dir(entry.path());
         }
     }
-    let _ = fs::remove_file(folder.join(LOGITS));
-    fs::remove_dir(folder)
 }
 
 impl<'a> Processes<'a> {
     /// Starts processes with `command`: the program and its arguments. One that says nothing for `patience` is killed.
-    /// What they write goes into `folder`, which is removed at the end.
+    /// What they write goes into a folder beside `record`, which is removed at the end. The caller holds the lock of the
+    /// record.
     ///
     /// # Errors
-    /// When the folder cannot be made, or is there and holds something else.
+    /// When the folder cannot be made.
     pub fn new(
         command: Vec<PathBuf>,
         shape: ModelShape,
         ceiling: Option<Bytes>,
         patience: Duration,
-        folder: PathBuf,
+        record: &Path,
         on_event: &'a mut dyn FnMut(Event<'_>),
     ) -> std::io::Result<Self> {
+        let beside =
+            record.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // One that was killed could not tidy up.
-        clear(&folder)?;
-        std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o700).create(&folder)?;
+        remove_left_behind(beside, record);
+        let folder = base::scratch_in(beside, &prefix(record))?;
         Ok(Self {
             command,
             shape,
@@ -194,7 +196,7 @@ impl<'a> Processes<'a> {
 
     /// The output under `settings` after `lead` tokens.
     fn logits(&mut self, settings: &Chosen, lead: u32) -> Result<(Logits, usize), Failure> {
-        let out = self.folder.join(LOGITS);
+        let out = self.folder.path().join(LOGITS);
         let request = Request::Check { settings: settings.clone(), lead, out: out.clone() };
         let text = match self.ask(settings, &request)? {
             Answer::Checked { text } => text,
@@ -428,8 +430,8 @@ mod tests {
         patience: Duration,
         on_event: &'a mut dyn FnMut(Event<'_>),
     ) -> Processes<'a> {
-        let folder = tempfile::tempdir().expect("a temporary folder").keep();
-        Processes::new(command, shape(), None, patience, folder, on_event).expect("a folder")
+        let record = std::env::temp_dir().join("tuning.json");
+        Processes::new(command, shape(), None, patience, &record, on_event).expect("a folder")
     }
 
     #[test]
@@ -460,32 +462,44 @@ mod tests {
             runner.workers.clear();
             let found = runner.measure(&Chosen::default(), work).expect("a sample");
             assert_eq!((found.sample.prefill_ns, found.peak), (5, None));
-            let folder = runner.folder.clone();
+            let folder = runner.folder.path().to_path_buf();
             drop(runner);
             assert!(!folder.exists());
         }
     }
 
     #[test]
-    fn a_folder_of_the_same_name_that_holds_something_else_is_left_alone() {
+    fn what_a_killed_tuning_left_goes_and_what_others_put_there_stays() {
         let place = tempfile::tempdir().expect("a temporary folder");
-        let folder = place.path().join("tuning.work");
-        let mut ignore = |_: Event<'_>| {};
-        let mut new = || {
-            let patience = Duration::from_secs(1);
-            Processes::new(shell(""), shape(), None, patience, folder.clone(), &mut ignore).map(drop)
-        };
-        for theirs in [&["thesis.tex"][..], &["thesis.tex", LOGITS]] {
-            fs::create_dir_all(&folder).expect("a folder");
-            theirs.iter().for_each(|name| fs::write(folder.join(name), "mine").expect("a file"));
-            let error = new().expect_err("it is somebody's");
-            assert!(error.to_string().contains("thesis.tex"), "{error}");
-            assert_eq!(fs::read_dir(&folder).expect("a folder").count(), theirs.len());
+        let elsewhere = tempfile::tempdir().expect("a temporary folder");
+        fs::write(elsewhere.path().join(LOGITS), "precious").expect("a file");
+        let path = |name: &str| place.path().join(name);
+        let folders = [
+            (".tuning.work-left", &[LOGITS][..], false),
+            (".tuning.work-empty", &[], false),
+            (".tuning.work-theirs", &["thesis.tex", LOGITS], true),
+            (".other.work-left", &[LOGITS], true),
+            ("tuning.work", &[LOGITS], true),
+        ];
+        for (name, files, _) in &folders {
+            fs::create_dir(path(name)).expect("a folder");
+            files.iter().for_each(|file| fs::write(path(name).join(file), "mine").expect("a file"));
         }
-        // What a tuning that was killed left behind is no obstacle.
-        fs::remove_file(folder.join("thesis.tex")).expect("removed");
-        new().expect("its own");
-        assert!(!folder.exists());
+        std::os::unix::fs::symlink(elsewhere.path(), path(".tuning.work-link")).expect("a link");
+        let mut ignore = |_: Event<'_>| {};
+        let patience = Duration::from_secs(1);
+        let record = path("tuning.json");
+        let runner =
+            Processes::new(shell(""), shape(), None, patience, &record, &mut ignore).expect("a folder");
+        let own = runner.folder.path().to_path_buf();
+        assert_eq!(own.parent(), Some(place.path()));
+        drop(runner);
+        assert!(!own.exists());
+        for (name, files, stays) in &folders {
+            assert_eq!(path(name).exists(), *stays, "{name}");
+            assert!(!stays || fs::read_dir(path(name)).expect("a folder").count() == files.len(), "{name}");
+        }
+        assert_eq!(fs::read(elsewhere.path().join(LOGITS)).expect("a file"), b"precious");
     }
 
     #[test]

@@ -81,6 +81,16 @@ pub enum ReadError {
         /// Why not.
         source: crate::UnknownType,
     },
+    /// A well-formed file with a value that would end the process while llama.cpp loads or runs the model.
+    #[error("cannot load {}: {what}; {mend}", path.display())]
+    Unusable {
+        /// Path of the file.
+        path: PathBuf,
+        /// Key or tensor, the value found and the values allowed.
+        what: String,
+        /// Instruction to the user.
+        mend: &'static str,
+    },
     /// A part of a split model from which the others cannot be found.
     #[error("{} is part {} of {count}: {why}", path.display(), u64::from(*number) + 1)]
     Part {

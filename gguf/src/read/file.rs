@@ -49,6 +49,11 @@ impl GgufFile {
         &self.path
     }
 
+    /// All keys with their values, in no order.
+    pub fn keys(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.metadata.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
     /// What stands under `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.metadata.get(key)

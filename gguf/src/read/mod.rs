@@ -8,6 +8,7 @@ mod error;
 mod file;
 mod numbers;
 mod split;
+mod texts;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,6 +23,7 @@ use cursor::Cursor;
 
 pub use error::ReadError;
 pub use file::{GgufFile, Split, TensorInfo};
+pub use texts::Texts;
 
 /// Longest key, after the specification of GGUF.
 const KEY_LIMIT: u64 = (1 << 16) - 1;

@@ -16,17 +16,24 @@ impl GgufFile {
     /// # Errors
     /// When the file cannot be read again.
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<u64>>, ReadError> {
+        let found = self.integers(key)?;
+        Ok(found.and_then(|all| all.into_iter().map(|value| u64::try_from(value).ok()).collect()))
+    }
+
+    /// The same with negative numbers.
+    ///
+    /// # Errors
+    /// When the file cannot be read again.
+    pub fn integers(&self, key: &str) -> Result<Option<Vec<i128>>, ReadError> {
         match self.get(key) {
-            Some(Value::Scalar(Scalar::Unsigned(value))) => Ok(Some(vec![*value])),
-            Some(Value::Scalar(Scalar::Signed(value))) => {
-                Ok(u64::try_from(*value).ok().map(|value| vec![value]))
-            }
+            Some(Value::Scalar(Scalar::Unsigned(value))) => Ok(Some(vec![i128::from(*value)])),
+            Some(Value::Scalar(Scalar::Signed(value))) => Ok(Some(vec![i128::from(*value)])),
             Some(Value::Array { of, len, offset }) if *len <= LIMIT => self.array(*of, *len, *offset),
             _ => Ok(None),
         }
     }
 
-    fn array(&self, of: ValueType, len: u64, offset: u64) -> Result<Option<Vec<u64>>, ReadError> {
+    fn array(&self, of: ValueType, len: u64, offset: u64) -> Result<Option<Vec<i128>>, ReadError> {
         let signed = match of {
             ValueType::U8 | ValueType::U16 | ValueType::U32 | ValueType::U64 => false,
             ValueType::I8 | ValueType::I16 | ValueType::I32 | ValueType::I64 => true,
@@ -41,10 +48,10 @@ impl GgufFile {
         file.read_exact(&mut content).map_err(io)?;
         let number = |bytes: &[u8]| {
             let negative = signed && bytes.last().is_some_and(|last| last & 0x80 != 0);
-            let mut wide = [0; 8];
+            let mut wide = if negative { [0xff; 16] } else { [0; 16] };
             wide[..size].copy_from_slice(bytes);
-            (!negative).then_some(u64::from_le_bytes(wide))
+            i128::from_le_bytes(wide)
         };
-        Ok(content.chunks_exact(size).map(number).collect())
+        Ok(Some(content.chunks_exact(size).map(number).collect()))
     }
 }

@@ -1,13 +1,13 @@
 //! One installer at a time in a prefix; what a killed one left is removed by the next.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use base::TempDir;
 use rustix::process::{Pid, test_kill_process};
-use tempfile::TempDir;
 
 use super::prefix::Prefix;
 use crate::exit;
@@ -36,13 +36,7 @@ impl Lock {
         let path = prefix.home().join(FILE);
         let cannot = || format!("cannot lock {}", path.display());
         let mut file = loop {
-            let mut file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(&path)
-                .with_context(cannot)?;
+            let mut file = base::open_or_create(&path).with_context(cannot)?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
@@ -74,8 +68,8 @@ impl Lock {
 /// Makes a folder of our own on the file system that is installed to; it goes however the work in it ends.
 pub fn staging(prefix: &Prefix) -> Result<TempDir> {
     let name = format!("{STAGING}{}-", std::process::id());
-    let made = tempfile::Builder::new().prefix(&name).rand_bytes(8).tempdir_in(prefix.home());
-    made.with_context(|| format!("cannot write to {}", prefix.home().display()))
+    base::scratch_in(&prefix.home(), &name)
+        .with_context(|| format!("cannot write to {}", prefix.home().display()))
 }
 
 /// Removes what was begun by processes that are gone. What cannot be removed is in nobody's way.
@@ -129,6 +123,19 @@ mod tests {
         let mut found = stale(&prefix);
         found.sort();
         assert_eq!(found, [link, dead]);
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_lock_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = Prefix::of(Some(folder.path())).unwrap();
+        fs::create_dir_all(prefix.home()).unwrap();
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, prefix.home().join(FILE)).unwrap();
+        let error = format!("{:#}", Lock::take(&prefix, "install").unwrap_err());
+        assert!(error.contains("it is a symbolic link"), "{error}");
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! A folder: on this machine, or on one that many have mounted.
 
-use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use base::{Access, Pending, Unfinished};
 use build_info::Bytes;
 use ship::progress::Progress;
 use ship::{exit, files, interrupt};
-use tempfile::NamedTempFile;
 
 use super::{Edit, Place, check_readable};
 
@@ -18,8 +18,6 @@ use super::{Edit, Place, check_readable};
 const LOCK: &str = "v1/.lock";
 /// So long is waited for it.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How what is not whole yet begins.
-const PART: &str = ".part-";
 /// What a killed publisher left is removed by the next one after a day: no transfer takes that long.
 const STALE: Duration = Duration::from_secs(24 * 3600);
 
@@ -45,7 +43,9 @@ impl Folder {
         self.make_open(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
-            if entry.file_name().to_string_lossy().starts_with(PART) && age().is_some_and(|age| age > STALE) {
+            let name = entry.file_name();
+            let unfinished = name.to_str().is_some_and(|name| Unfinished::parse(name).is_some());
+            if unfinished && age().is_some_and(|age| age > STALE) {
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -69,35 +69,10 @@ impl Folder {
         Ok(())
     }
 
-    /// A whole file beside `path`, not yet under its name.
-    fn beside(path: &Path, write: impl FnOnce(&File) -> Result<()>) -> Result<NamedTempFile> {
-        let folder = path.parent().unwrap_or(Path::new("."));
-        let cannot = || format!("cannot write {}", path.display());
-        let beside = tempfile::Builder::new().prefix(PART).tempfile_in(folder).with_context(cannot)?;
-        write(beside.as_file())?;
-        // Others of the fleet shall read it.
-        beside
-            .as_file()
-            .set_permissions(Permissions::from_mode(0o644))
-            .and_then(|()| beside.as_file().sync_all())
-            .with_context(cannot)?;
-        Ok(beside)
-    }
-
-    fn replace(path: &Path, write: impl FnOnce(&File) -> Result<()>) -> Result<()> {
-        let beside = Self::beside(path, write)?;
-        beside
-            .persist(path)
-            .map_err(|error| error.error)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        files::sync_folder(path.parent().unwrap_or(Path::new(".")))
-    }
-
     fn lock(&self) -> Result<File> {
         let path = self.prepared(LOCK)?;
         let cannot = || format!("cannot lock {}", path.display());
-        let made = OpenOptions::new().create(true).write(true).truncate(false).open(&path);
-        let file = match made {
+        let file = match base::open_or_create(&path) {
             // Another user's, which can be held all the same.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => File::open(&path),
             made => made,
@@ -164,7 +139,7 @@ impl Place for Folder {
         let path = self.prepared(path)?;
         let source = files::open_regular(from)?;
         let mut progress = Progress::new("sending", Some(source.metadata()?.len()));
-        Self::replace(&path, |file| {
+        files::write_beside(&path, |file| {
             files::copy(source, file, |piece| progress.add(piece.len() as u64))
                 .map(drop)
                 .with_context(|| format!("cannot copy {} to {}", from.display(), path.display()))
@@ -174,12 +149,14 @@ impl Place for Folder {
     fn put_new(&self, path: &str, content: &[u8]) -> Result<bool> {
         let path = self.prepared(path)?;
         let cannot = || format!("cannot write {}", path.display());
-        let beside = Self::beside(&path, |mut file| file.write_all(content).with_context(cannot))?;
-        match beside.persist_noclobber(&path) {
-            Ok(_) => files::sync_folder(path.parent().unwrap_or(&self.root)).map(|()| true),
-            Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Ok(false),
-            Err(error) => Err(error.error).with_context(cannot),
+        // Others of the fleet read it.
+        let mut beside = Pending::beside(&path, Access::Exactly(0o644)).with_context(cannot)?;
+        let made = beside.write_all(content).and_then(|()| beside.sync()).and_then(|()| beside.commit_new());
+        let made = made.with_context(cannot)?;
+        if made {
+            files::sync_folder(path.parent().unwrap_or(&self.root))?;
         }
+        Ok(made)
     }
 
     fn change(&self, path: &str, most: Bytes, edit: Edit<'_>) -> Result<()> {
@@ -192,9 +169,7 @@ impl Place for Folder {
         };
         let Some(content) = edit(there.as_deref())? else { return Ok(()) };
         check_readable(path, &content, most)?;
-        Self::replace(&to, |mut file| {
-            file.write_all(&content).with_context(|| format!("cannot write {}", to.display()))
-        })
+        files::replace(&to, &content)
     }
 
     fn folders(&self, path: &str) -> Result<Option<Vec<String>>> {
@@ -214,7 +189,7 @@ impl Place for Folder {
     fn check_writable(&self) -> Result<()> {
         let path = self.prepared(LOCK)?;
         let folder = path.parent().unwrap_or(&self.root);
-        let made = tempfile::Builder::new().prefix(PART).tempfile_in(folder);
+        let made = Pending::beside(&path, Access::Private);
         made.map(drop).with_context(|| format!("cannot write to {}", folder.display()))
     }
 }

@@ -194,7 +194,7 @@ fn broken_tools_are_passed_over() {
     let hangs = std::mem::take(&mut found.silent);
     assert_eq!(hangs, [machine.root().join("opt/broken tools/mold")]);
     assert_eq!(found, discover(&machine.search(), None));
-    assert!(begin.elapsed().as_secs() < 15, "a hanging tool held it up for {:?}", begin.elapsed());
+    assert!(begin.elapsed().as_secs() < 50, "a hanging tool held it up for {:?}", begin.elapsed());
 }
 
 #[test]

@@ -177,8 +177,20 @@ impl Manager {
             // Emulates Linux processes on Linux only.
             (QemuUser, Manager::Brew) => return None,
             (QemuUser, Manager::Zypper) => "qemu-linux-user",
-            (QemuUser, Manager::Apk) => "qemu-x86_64",
+            (QemuUser, Manager::Apk) => "qemu-x86_64 qemu-aarch64",
             (QemuUser, _) => "qemu-user",
+            (Curl, _) => "curl",
+            (Wget, _) => "wget",
+            (Zstd, _) => "zstd",
+            (Minisign, _) => "minisign",
+            (Dpkg, _) => "dpkg",
+            // Programs of Linux.
+            (Procps | UtilLinux | Iproute, Manager::Brew) => return None,
+            (Procps, Manager::Apk) => "procps",
+            // `kill` is of util-linux there.
+            (Procps | UtilLinux, _) => "util-linux",
+            (Iproute, Manager::Dnf) => "iproute",
+            (Iproute, _) => "iproute2",
         };
         Some(words(packages))
     }
@@ -306,6 +318,14 @@ impl AptVersions {
             Openmp => self.clang.map(|version| vec![format!("libomp-{version}-dev")]),
             Pip => Some(words("python3-pip")),
             QemuUser => Some(words("qemu-user")),
+            Curl => Some(words("curl")),
+            Wget => Some(words("wget")),
+            Zstd => Some(words("zstd")),
+            Minisign => Some(words("minisign")),
+            Dpkg => Some(words("dpkg")),
+            Procps => Some(words("procps")),
+            UtilLinux => Some(words("util-linux bsdutils mount")),
+            Iproute => Some(words("iproute2")),
             Compiler if self.unknown => Some(words("g++")),
             // Where the distribution's own gcc is too old, a clang compiles, with gcc's C++ library.
             Compiler => {

@@ -15,7 +15,7 @@ pub use requirement::{Needs, Requirement};
 pub use run::StepError;
 
 pub(crate) use manager::AptVersions;
-pub(crate) use requirement::{clang, gcc, newest, version};
+pub(crate) use requirement::{PROGRAMS, clang, gcc, newest, version};
 
 use crate::{SearchPath, Toolchain, discover};
 

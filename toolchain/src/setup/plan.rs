@@ -10,6 +10,7 @@ use super::requirement::{self, Needs, Requirement};
 use crate::{AARCH64, CMAKE_AT_LEAST, Toolchain, ZIG};
 
 mod cuda;
+mod wheels;
 
 /// SHA-256 of zig's wheels, for x86-64 and aarch64: pip takes no other.
 const ZIG_WHEELS: [&str; 2] = [
@@ -172,7 +173,7 @@ struct Planner<'a> {
     required: Vec<String>,
     optional: Vec<String>,
     /// What pip is to install.
-    wheels: Vec<&'static str>,
+    wheels: Vec<String>,
     /// Whether pip is to install MKL.
     mkl: bool,
     /// Whether pip is to install zig.
@@ -241,8 +242,8 @@ impl<'a> Planner<'a> {
             return;
         }
         let wheel = match requirement {
-            Requirement::Cmake if self.old_cmake || self.facts.manager.is_none() => Some("cmake>=3.24"),
-            Requirement::Ninja if self.facts.manager.is_none() => Some("ninja"),
+            Requirement::Cmake if self.old_cmake || self.facts.manager.is_none() => Some(wheels::cmake()),
+            Requirement::Ninja if self.facts.manager.is_none() => Some(wheels::ninja()),
             _ => None,
         };
         if let Some(wheel) = wheel {
@@ -359,30 +360,28 @@ impl<'a> Planner<'a> {
             Some(python) => text(&python.path),
             None => "python3".to_string(),
         };
-        let pip = |options: &str, folder: &str, wheels: &[&str]| {
+        // Hashes are only taken from a file of requirements, and none of the packages brings another unasked.
+        let pinned = |requirements: &[String], options: &str, folder: &str, why: &str| {
             let mut command = vec![interpreter.clone()];
-            let common = "-m pip install --disable-pip-version-check --only-binary=:all:";
+            let common = "-m pip install --disable-pip-version-check --only-binary=:all: --require-hashes --no-deps \
+                          -r /dev/stdin";
             command.extend(common.split(' ').chain(options.split(' ')).map(str::to_string));
             command.push(text(&self.facts.own_tools.join(folder)));
-            command.extend(wheels.iter().map(|wheel| wheel.to_string()));
-            command
-        };
-        if !self.wheels.is_empty() {
-            let command = pip("--upgrade --target", "packages", &self.wheels);
-            steps.push(own(command, "newer than the system's, for this checkout only"));
-        }
-        // Hashes are only taken from a file of requirements.
-        let pinned = |requirements: &[String], folder: &str, why: &str| {
-            let install = pip("--require-hashes --no-deps -r /dev/stdin --upgrade --target", folder, &[]);
-            let install: Vec<String> = install.iter().map(|word| quote(word)).collect();
+            let install: Vec<String> = command.iter().map(|word| quote(word)).collect();
             let lines: Vec<String> = requirements.iter().map(|line| quote(line)).collect();
             let command = format!("printf '%s\\n' {} | {}", lines.join(" "), install.join(" "));
             own(["sh", "-c", &command].map(str::to_string).to_vec(), why)
         };
+        let target = "--upgrade --target";
+        if !self.wheels.is_empty() {
+            let why = "newer than the system's, for this checkout only";
+            steps.push(pinned(&self.wheels, target, "packages", why));
+        }
         if self.zig {
             let requirement = pin("ziglang", &ZIG.to_string(), &ZIG_WHEELS);
             steps.push(pinned(
                 &[requirement],
+                target,
                 "packages",
                 "what builds for other machines, for this checkout only",
             ));
@@ -390,6 +389,7 @@ impl<'a> Planner<'a> {
         if self.cuda {
             steps.push(pinned(
                 &cuda::requirements(),
+                target,
                 "cuda",
                 "NVIDIA's CUDA toolkit under its own licence, for this checkout only",
             ));
@@ -397,8 +397,7 @@ impl<'a> Planner<'a> {
         if self.mkl {
             // A prefix: with --target pip leaves out the libraries, which these wheels carry as data.
             let options = "--ignore-installed --no-warn-script-location --prefix";
-            let command = pip(options, "mkl", &["mkl-devel", "mkl-include"]);
-            steps.push(own(command, "Intel's MKL, for this checkout only"));
+            steps.push(pinned(&wheels::mkl(), options, "mkl", "Intel's MKL, for this checkout only"));
         }
         steps
     }

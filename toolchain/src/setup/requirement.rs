@@ -56,7 +56,35 @@ pub enum Requirement {
     RustAarch64,
     /// qemu's user mode for x86-64, by which the CPU guard is tested on CPUs that are not here.
     QemuUser,
+    /// curl, with which install.sh fetches.
+    Curl,
+    /// wget, with which install.sh fetches where there is no curl.
+    Wget,
+    /// zstd, with which install.sh unpacks.
+    Zstd,
+    /// minisign, with which install.sh checks signatures.
+    Minisign,
+    /// dpkg, which takes Debian's packages.
+    Dpkg,
+    /// `kill` as a program of its own.
+    Procps,
+    /// `script`, `taskset`, `unshare` and others that minimal installations lack.
+    UtilLinux,
+    /// `ip`, which makes networks.
+    Iproute,
 }
+
+/// Programs of the system that tests run, and that are there or not, whatever their version.
+pub(crate) const PROGRAMS: [(Requirement, &[&str]); 8] = [
+    (Requirement::Curl, &["curl"]),
+    (Requirement::Wget, &["wget"]),
+    (Requirement::Zstd, &["zstd"]),
+    (Requirement::Minisign, &["minisign"]),
+    (Requirement::Dpkg, &["dpkg", "dpkg-deb"]),
+    (Requirement::Procps, &["kill"]),
+    (Requirement::UtilLinux, &["flock", "mount", "script", "taskset", "unshare"]),
+    (Requirement::Iproute, &["ip"]),
+];
 
 impl Requirement {
     /// Whether `toolchain` lacks it. `pip` says whether there is pip, which is no tool of a build.
@@ -105,6 +133,17 @@ impl Requirement {
             Requirement::EmulatorAarch64 => toolchain.aarch64.is_none(),
             Requirement::RustAarch64 => !toolchain.rust_targets.iter().any(|target| target == AARCH64),
             Requirement::QemuUser => toolchain.qemu_user.is_none(),
+            Requirement::Curl
+            | Requirement::Wget
+            | Requirement::Zstd
+            | Requirement::Minisign
+            | Requirement::Dpkg
+            | Requirement::Procps
+            | Requirement::UtilLinux
+            | Requirement::Iproute => {
+                let needed = PROGRAMS.iter().filter(|(requirement, _)| *requirement == self);
+                needed.flat_map(|(_, names)| *names).any(|name| !toolchain.programs.contains(*name))
+            }
         }
     }
 }
@@ -137,6 +176,14 @@ impl fmt::Display for Requirement {
             Requirement::EmulatorAarch64 => "qemu-aarch64 with aarch64's C library",
             Requirement::RustAarch64 => "Rust's standard library for aarch64",
             Requirement::QemuUser => "qemu-x86_64 (for the tests of the CPU guard)",
+            Requirement::Curl => "curl (for the tests of install.sh)",
+            Requirement::Wget => "wget (for the tests of install.sh)",
+            Requirement::Zstd => "zstd (for the tests of install.sh)",
+            Requirement::Minisign => "minisign (for the tests of signatures)",
+            Requirement::Dpkg => "dpkg (for the tests of Debian packages)",
+            Requirement::Procps => "kill (for the tests of signals)",
+            Requirement::UtilLinux => "script, taskset, unshare, mount and flock (for tests)",
+            Requirement::Iproute => "ip (for the tests of several machines)",
         };
         f.pad(text)
     }

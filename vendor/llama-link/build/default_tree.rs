@@ -3,7 +3,6 @@
 //! llama.cpp of the same source as every profile's, made once in the target folder for this machine's CPU,
 //! static, without OpenMP.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -26,8 +25,8 @@ pub fn build(out: &Path) -> Result<PathBuf> {
     let root = llama_source::root_for_build_script(out)?;
     std::fs::create_dir_all(&root).with_context(|| format!("cannot create {}", root.display()))?;
     // Cargo's lock is one for each cargo profile; this folder is shared by all of them.
-    let lock =
-        File::create(root.join("default-tree.lock")).context("cannot create the lock of the default tree")?;
+    let lock = base::open_or_create(&root.join("default-tree.lock"))
+        .context("cannot create the lock of the default tree")?;
     lock.lock().context("cannot lock the default tree")?;
 
     let tree = llama_source::ensure(&Origin::Crate, &root, &mut |line| println!("{line}"))

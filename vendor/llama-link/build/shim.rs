@@ -22,6 +22,7 @@ pub fn build(link: &Link, out: &Path) -> Result<()> {
             "csrc/memory.cpp",
             "csrc/placement.cpp",
             "csrc/remote.cpp",
+            "csrc/rpc_guard.cpp",
             "csrc/imatrix.cpp",
             "csrc/sampler.cpp",
             "csrc/taken.cpp",

@@ -1,6 +1,7 @@
 #include "shim.h"
 
 #include "cuda_failure.hpp"
+#include "printable.hpp"
 #include "remote.hpp"
 #include "sampler.hpp"
 
@@ -115,7 +116,7 @@ void on_log(ggml_log_level level, const char * text, void * /* user_data */) {
     if (log.sink != nullptr) {
         to_sink(log, level, text);
     } else if (log.verbose) {
-        std::fputs(text, stderr);
+        std::fputs(printable(text).c_str(), stderr);
     }
     if (log.planning) {
         log.plan += text;
@@ -167,6 +168,13 @@ std::vector<std::string> last_errors() {
     // An assertion names its file by the path on the machine of the build.
     const char *   tree = std::strstr(message, "llama.cpp/");
     const char *   said = tree == nullptr ? message : tree;
+    std::string    clean;
+    try {
+        clean = printable(said);
+        said  = clean.c_str();
+    } catch (...) {
+        // Without memory for a copy it is said as it is.
+    }
     remote_failure remote;
     try {
         remote = explain_remote(message);

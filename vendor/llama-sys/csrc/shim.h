@@ -368,6 +368,10 @@ void anneal_rpc_watch(void);
 // its end.
 void anneal_rpc_watch_clients(uint16_t port);
 
+// Has every client refused that comes to `port` on this machine and is no process of this user or of root; before
+// anneal_rpc_serve. False where nobody can tell whose a client is.
+bool anneal_rpc_guard(uint16_t port);
+
 // Lets clients of ggml's RPC compute on `devices`, one client after the other. Returns where it cannot listen.
 void anneal_rpc_serve(
         const char * endpoint, size_t threads, ggml_backend_dev_t * devices, size_t n_devices, char * err, size_t err_size);

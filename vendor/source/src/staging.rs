@@ -58,30 +58,31 @@ impl Lock {
         Ok(())
     }
 
-    /// A new, empty folder, removed on drop.
+    /// Makes an empty folder, removed on drop.
     pub(crate) fn staging(&self) -> Result<Staging<'_>> {
-        let path = self.store.join(format!("{PREFIX}{}", std::process::id()));
-        fs::create_dir(&path).with_context(|| format!("cannot create {}", path.display()))?;
-        Ok(Staging { path, _lock: self })
+        // What cannot be removed on drop is swept by the next holder of the lock, which reports it.
+        let folder = base::scratch_in(&self.store, PREFIX)
+            .with_context(|| format!("cannot create a folder in {}", self.store.display()))?;
+        Ok(Staging { folder, _lock: self })
     }
 }
 
 /// A folder to prepare things in.
 pub(crate) struct Staging<'a> {
-    path: PathBuf,
+    folder: base::TempDir,
     _lock: &'a Lock,
 }
 
 impl Staging<'_> {
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.folder.path()
     }
 
     /// Renames `prepared`, which lies in here, to `place`. Something damaged that is already there is replaced.
     pub(crate) fn publish(&self, prepared: &Path, place: &Path) -> Result<()> {
         if place.exists() {
             // Out of the way by a rename as well: nobody sees half of it.
-            let old = self.path.join(".replaced");
+            let old = self.path().join(".replaced");
             fs::rename(place, &old).with_context(|| format!("cannot replace {}", place.display()))?;
         }
         fs::rename(prepared, place)
@@ -89,21 +90,9 @@ impl Staging<'_> {
     }
 }
 
-impl Drop for Staging<'_> {
-    fn drop(&mut self) {
-        // What cannot be removed now is swept by the next holder of the lock, which reports it.
-        let _ = fs::remove_dir_all(&self.path);
-    }
-}
-
 fn open(store: &Path) -> Result<File> {
     let path = store.join(".lock");
-    File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .with_context(|| format!("cannot open {} for writing", path.display()))
+    base::open_or_create(&path).with_context(|| format!("cannot open {} for writing", path.display()))
 }
 
 fn leftovers(store: &Path) -> impl Iterator<Item = PathBuf> {

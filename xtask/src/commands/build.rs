@@ -1,6 +1,6 @@
 //! `build`, `build-native`, `build-portable`, `build-cuda`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use build_info::record::BuildInfo;
@@ -184,6 +184,21 @@ pub fn make_with(profile: &str, keys: &[Override], cache: Cache, yes: bool, ui: 
     build(&Args { set, ..common.profile(profile) }, ui).map(|_| ())
 }
 
+/// Builds the C++ part of a profile for another command, and returns the prefix that programs are linked with.
+pub fn make_prefix(profile: &str, yes: bool, ui: &Ui) -> Result<PathBuf> {
+    let workspace = Workspace::find()?;
+    let profile = profile::load_with(&workspace.build_profiles(), profile, &[])?;
+    let (host, source) = (tools::host(ui), tools::SourceArgs::default());
+    let _lock = Lock::take(&workspace)?;
+    let toolchain = setup::ready(&workspace, &profile, &source, yes, ui)?;
+    let tree = tools::fetch(&workspace, &source, ui)?;
+    let plan = plan::plan(&host, &profile, &tools::source_of(&tree)?, &toolchain)?;
+    let launcher = Cache::default().launcher(&toolchain)?;
+    let folder = workspace.anneal().join(plan.folder_name());
+    let build = Build::open(&folder, &workspace, ui, &host, &plan, &tree)?.launched_by(&launcher);
+    build.link_prefix()
+}
+
 /// Nothing comes of a dry run.
 fn build(args: &Args, ui: &Ui) -> Result<Option<Outcome>> {
     let workspace = Workspace::find()?;
@@ -258,7 +273,9 @@ fn would_take(workspace: &Workspace, store: Location, host: &Host, plan: &Plan, 
     let parts = Build::unfetched(scratch.path(), workspace, ui, host, plan)?.parts(storing::glibc())?;
     storing::explain(&parts, ui);
     let key = parts.key();
-    let hit = match storing::ask(workspace, &store, &parts, ui) {
+    let asked =
+        storing::signed::check(&store, None, None).and_then(|()| storing::ask(workspace, &store, &parts, ui));
+    let hit = match asked {
         Ok(Some(entry)) if entry.tree.is_some() => {
             ui.say(format_args!("the store {store} has this build, published {}", entry.build.published));
             Some(true)
@@ -269,7 +286,9 @@ fn would_take(workspace: &Workspace, store: Location, host: &Host, plan: &Plan, 
         }
         Err(error) => {
             process::check_interrupted()?;
-            ui.warn(format_args!("the store {store} cannot be asked: it would be compiled: {error:#}"));
+            ui.warn(format_args!(
+                "no build comes from the store {store}, so it would be compiled: {error:#}"
+            ));
             None
         }
     };

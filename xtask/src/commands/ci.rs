@@ -14,7 +14,8 @@ use super::{build, pgo, test};
 #[derive(Debug, clap::Args)]
 pub struct Args {}
 
-/// Formatting, the end-to-end builds, lints, the chain of profiles, and the tests.
+/// Checks the formatting, makes the end-to-end builds, lints, runs the chain of profiles, and runs the tests: all of them, and
+/// those that depend on kernels with AVX2's as well.
 pub fn run(_args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let shell = Shell::new()?;

@@ -1,7 +1,6 @@
 //! `install`
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use build_info::tuning::CpuKey;
@@ -95,13 +94,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
 
 /// Installs the newest build of a store that is for this machine.
 fn from_store(workspace: &Workspace, args: &Args, store: Location, ui: &Ui) -> Result<()> {
-    let variable = std::env::var_os("ANNEAL_MINISIGN_KEY");
-    if let Some(from) = key_of(args.key.as_deref(), variable, prefix(args.prefix.as_deref())) {
-        return Err(exit::usage(format!(
-            "there is a key of {from} that must have signed what is installed, and a store keeps no signatures: install a \
-             signed archive with --from, or from a store where no key is set"
-        )));
-    }
+    storing::signed::check(&store, args.key.as_deref(), args.prefix.as_deref()).map_err(|error| {
+        exit::usage(format!(
+            "{error:#}\nhint: install a signed archive with --from, or to a prefix without a key"
+        ))
+    })?;
     let host = tools::host(ui);
     let scratch = Scratch::make(workspace, "install")?;
     let order = Choose {
@@ -137,27 +134,6 @@ fn from_store(workspace: &Workspace, args: &Args, store: Location, ui: &Ui) -> R
         storing::merge(tuning, &entry.build.plan_hash, ui);
     }
     tell(&installed, ui)
-}
-
-/// What names a key of minisign that must have signed what is installed to `prefix`: as the installer looks for it.
-fn key_of(given: Option<&str>, variable: Option<OsString>, prefix: Option<PathBuf>) -> Option<String> {
-    if given.is_some() {
-        return Some("--key".to_string());
-    }
-    if variable.is_some_and(|value| !value.is_empty()) {
-        return Some("ANNEAL_MINISIGN_KEY".to_string());
-    }
-    let kept = prefix?.join("etc/anneal/minisign.pub");
-    kept.exists().then(|| kept.display().to_string())
-}
-
-/// Where the installer installs to; nothing where it would not know.
-fn prefix(asked: Option<&Path>) -> Option<PathBuf> {
-    match asked {
-        Some(asked) => Some(asked.to_path_buf()),
-        None if nix::unistd::geteuid().is_root() => Some(PathBuf::from("/usr/local")),
-        None => Some(PathBuf::from(std::env::var_os("HOME")?).join(".local")),
-    }
 }
 
 /// Installs and says so on standard error; the result is the caller's to print, when nothing is left to do.
@@ -226,23 +202,4 @@ fn list(workspace: &Workspace, prefix: Option<PathBuf>, ui: &Ui) -> Result<()> {
     };
     let table = ui::columns(&["", "version", "size", "state"], versions.iter().map(row));
     ui.result(&versions, format_args!("{table}\n* is current, --rollback goes back to -"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_is_seen_where_the_installer_would_find_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let prefix = || prefix(Some(folder.path()));
-        assert_eq!(key_of(None, Some(OsString::new()), prefix()), None);
-        assert_eq!(key_of(None, None, None), None);
-        std::fs::create_dir_all(folder.path().join("etc/anneal")).unwrap();
-        let kept = folder.path().join("etc/anneal/minisign.pub");
-        std::fs::write(&kept, "").unwrap();
-        assert_eq!(key_of(None, None, prefix()), Some(kept.display().to_string()));
-        assert_eq!(key_of(None, Some("k".into()), prefix()).as_deref(), Some("ANNEAL_MINISIGN_KEY"));
-        assert_eq!(key_of(Some("k"), Some("k".into()), prefix()).as_deref(), Some("--key"));
-    }
 }

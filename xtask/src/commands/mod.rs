@@ -133,7 +133,7 @@ enum Command {
     Show(show::Args),
     /// Remove old builds
     Clean(clean::Args),
-    /// Build native and portable, and run all tests against them
+    /// Run all tests against native and portable, which are built first, or some of them otherwise
     Test(test::Args),
     /// Run what continuous integration runs
     Ci(ci::Args),

@@ -28,6 +28,9 @@ pub struct Args {
     /// Install the CUDA toolkit as well, into this checkout: nvcc, the runtime and cuBLAS, 1.1 GB
     #[arg(long)]
     cuda: bool,
+    /// Install what `cargo xtask test` needs as well
+    #[arg(long)]
+    tests: bool,
     /// Install without asking
     #[arg(short, long)]
     yes: bool,
@@ -58,6 +61,11 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let mut needs = needs(&profile::load(&workspace.build_profiles(), &args.profile)?);
     if args.cuda {
         needs.required.push(Requirement::NewCuda);
+    }
+    if args.tests {
+        let tests = needs_of_tests();
+        needs.required.extend(tests.required);
+        needs.recommended.extend(tests.recommended);
     }
     if args.dry_run {
         let toolchain = tools::toolchain(&workspace, ui);
@@ -135,17 +143,35 @@ fn optional_needs(plan: &SetupPlan) -> Needs {
     Needs { required: Vec::new(), recommended }
 }
 
-/// What all tests take: a native build's tools, those that the sources' tests fetch with, and an emulator of
-/// CPUs that are not here for the tests of the CPU guard.
+/// What all tests take. A test that lacks one of the recommended tools is skipped by name.
 pub fn needs_of_tests() -> Needs {
-    let mut needs = Needs::native();
-    // zig makes portable and universal.
+    let mut needs = needs_of_program_tests();
+    // The sources' tests fetch with git and pip; zig makes portable and universal.
     needs.required.extend([Requirement::Git, Requirement::Pip, Requirement::Zig]);
+    // For the chain of profiles, the tests of install.sh and those of packages.
+    needs.recommended.extend([
+        Requirement::LlvmTools,
+        Requirement::Wget,
+        Requirement::Minisign,
+        Requirement::Dpkg,
+    ]);
+    if cfg!(target_os = "linux") {
+        needs.required.extend([Requirement::Curl, Requirement::Zstd]);
+        needs.recommended.push(Requirement::Bolt);
+    }
+    needs
+}
+
+/// What the tests of the engine and of the program take: a native build's tools, an emulator of CPUs that are not here for
+/// the tests of the CPU guard, and small programs of the system that minimal installations lack.
+pub fn needs_of_program_tests() -> Needs {
+    let mut needs = Needs::native();
+    if cfg!(target_os = "linux") {
+        needs.required.extend([Requirement::Procps, Requirement::UtilLinux]);
+        needs.recommended.push(Requirement::Iproute);
+    }
     if cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         needs.required.push(Requirement::QemuUser);
-    }
-    if cfg!(target_os = "linux") {
-        needs.recommended.push(Requirement::Bolt);
     }
     needs
 }

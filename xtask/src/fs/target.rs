@@ -1,9 +1,9 @@
 //! Where a result is to be: looked at before the long work whose result it is.
 
-use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use base::{Access, Pending};
 
 /// Sees that a file can be put at `path`: an empty one is made beside it, and is gone when this returns.
 ///
@@ -17,16 +17,13 @@ pub fn check_target(path: &Path) -> Result<()> {
         bail!("cannot write {}: it is there and is no regular file; name another place", path.display());
     }
     // What a link leads to is meant, as when it is written.
-    let real = std::fs::canonicalize(path);
-    let path = real.as_deref().unwrap_or(path);
+    let path = base::link_target(path);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if folder.is_some_and(|folder| !folder.is_dir()) {
         bail!("there is no folder for {}: make it first", path.display());
     }
-    let beside = super::beside(path);
-    let made = File::create(&beside).with_context(|| format!("cannot write {}", path.display()));
-    let _ = std::fs::remove_file(&beside);
-    made.map(drop)
+    let made = Pending::beside(&path, Access::Private);
+    made.map(drop).with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use base::{Access, Pending};
 use build_info::Sha256;
 
 use crate::fs;
@@ -42,19 +43,14 @@ impl Archive {
         if kept.is_file() && self.verify(&kept, "").is_ok() {
             return Ok(kept);
         }
-        let beside = downloads.join(format!(".{name}.{}", std::process::id()));
-        let fetched = self.download(&beside, log, ui).and_then(|()| {
-            self.verify(
-                &beside,
-                "a proxy or a mirror may have served something else: look at it, do not use it",
-            )
-        });
-        if let Err(error) = fetched {
-            let _ = std::fs::remove_file(&beside);
-            return Err(error);
-        }
-        std::fs::rename(&beside, &kept)
-            .with_context(|| format!("cannot put {} into place", kept.display()))?;
+        let cannot = || format!("cannot write {}", kept.display());
+        let beside = Pending::beside(&kept, Access::Usual).with_context(cannot)?;
+        self.download(beside.path(), log, ui)?;
+        self.verify(
+            beside.path(),
+            "a proxy or a mirror may have served something else: look at it, do not use it",
+        )?;
+        beside.commit().with_context(cannot)?;
         Ok(kept)
     }
 

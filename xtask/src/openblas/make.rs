@@ -65,6 +65,7 @@ fn target(isa: Isa, host: &Host) -> Result<&'static str> {
     let avx512 = ["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"];
     let zen = host.cpu.vendor == "AuthenticAMD";
     Ok(match host.arch.as_str() {
+        "x86_64" if isa == Isa::X86_64V2 => "NEHALEM",
         "x86_64" if isa == Isa::X86_64V3 => "HASWELL",
         "x86_64" if has(&avx512) => "SKYLAKEX",
         "x86_64" if has(&["avx2", "fma"]) && zen => "ZEN",
@@ -143,6 +144,7 @@ mod tests {
             ("i3-6100", Isa::Native, "HASWELL"),
             ("ryzen-7950x", Isa::Native, "SKYLAKEX"),
             ("zen5-vm", Isa::Native, "SKYLAKEX"),
+            ("zen5-vm", Isa::X86_64V2, "NEHALEM"),
             ("zen5-vm", Isa::X86_64V3, "HASWELL"),
             ("xeon-e5-2680", Isa::Native, "SANDYBRIDGE"),
             ("epyc-2s", Isa::Native, "ZEN"),

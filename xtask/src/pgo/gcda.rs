@@ -30,7 +30,6 @@ pub fn clear(tree: &Path) -> Result<()> {
 /// # Errors
 /// When there are none.
 pub fn collect(tree: &Path, profiles: &Path) -> Result<Counts> {
-    let beside = profiles.join(format!("{}.new", std::process::id()));
     let found = files(tree)?;
     if found.is_empty() {
         bail!(
@@ -38,12 +37,13 @@ pub fn collect(tree: &Path, profiles: &Path) -> Result<Counts> {
             tree.display()
         );
     }
+    let scratch = base::scratch_in(profiles, ".gcda-")
+        .with_context(|| format!("cannot make a folder in {}", profiles.display()))?;
+    let beside = scratch.path().join("counts");
     copy(&found, tree, &beside)?;
     let digest = fs::digest_tree(&beside, &[""])?;
     let folder = profiles.join(format!("{}.gcda", digest.short()));
-    if folder.is_dir() {
-        std::fs::remove_dir_all(&beside).with_context(|| format!("cannot remove {}", beside.display()))?;
-    } else {
+    if !folder.is_dir() {
         std::fs::rename(&beside, &folder)
             .with_context(|| format!("cannot put {} into place", folder.display()))?;
     }

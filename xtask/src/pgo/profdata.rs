@@ -56,7 +56,9 @@ impl Raw {
         }
         let folder = workspace.pgo_profiles();
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let beside = folder.join(format!(".{}.profdata", std::process::id()));
+        let scratch = base::scratch_in(&folder, ".merged-")
+            .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
+        let beside = scratch.path().join("merged.profdata");
         let merged = Run::new(&tool.path, log)
             .args(["merge", "-o"])
             .args([&beside])
@@ -70,7 +72,6 @@ impl Raw {
                     .with_context(|| format!("cannot put {} into place", path.display()))?;
                 Ok(Profdata { path, digest, gcda: None })
             });
-        let _ = std::fs::remove_file(&beside);
         let _ = std::fs::remove_dir_all(&self.folder);
         merged
     }

@@ -40,9 +40,50 @@ impl IsaPlan {
     pub fn has_variants(&self) -> bool {
         self.isa == Isa::AllVariants.to_string()
     }
+
+    /// Aims the build at the psABI level `level` of x86-64, 2 or 3.
+    ///
+    /// GGML_NATIVE=OFF alone is not x86-64-v3 (no LZCNT, MOVBE, BMI1), and with SOURCE_DATE_EPOCH set every default goes OFF
+    /// in silence: each switch is named, and -march beside them.
+    fn at_level(&mut self, level: u8, tools: &Tools) {
+        let on = if level == 2 { 1 } else { 6 };
+        let switches = SWITCHES.iter().enumerate().map(|(at, name)| (*name, at < on));
+        for (name, on) in switches.chain([("NATIVE", false)]) {
+            self.definitions.insert(format!("GGML_{name}"), if on { "ON" } else { "OFF" }.to_string());
+        }
+        // zig takes a hyphen for the end of the CPU's name.
+        let cpu = format!("x86-64-v{level}");
+        let march = if tools.zig.is_some() { cpu.replace('-', "_") } else { cpu.clone() };
+        self.flags = vec![format!("-march={march}")];
+        self.codegen.cxx = self.flags.clone();
+        self.codegen.own_rust = vec![format!("-Ctarget-cpu={cpu}")];
+        self.expected_flags = self.flags.clone();
+        self.forbidden_flags = strings(&["-march=native", "-mtune=native", "-mavx512f"]);
+    }
 }
 
-/// x86-64-v3 of the psABI (x86-64 psABI 1.0, table 3.1) as the guard names it: v2 and v3's own.
+/// x86-64-v2 of the psABI (x86-64 psABI 1.0, table 3.1) as the guard names it.
+const V2: &[&str] = &["cx16", "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3"];
+
+/// ggml's switches for the instruction sets of x86-64, those of x86-64-v2 and v3 first.
+const SWITCHES: [&str; 14] = [
+    "SSE42",
+    "AVX",
+    "AVX2",
+    "BMI2",
+    "FMA",
+    "F16C",
+    "AVX_VNNI",
+    "AVX512",
+    "AVX512_VBMI",
+    "AVX512_VNNI",
+    "AVX512_BF16",
+    "AMX_TILE",
+    "AMX_INT8",
+    "AMX_BF16",
+];
+
+/// x86-64-v3 of the psABI as the guard names it: v2 and v3's own.
 const V3: &[&str] = &[
     "cx16", "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3", "avx", "avx2", "bmi1", "bmi2", "f16c",
     "fma", "lzcnt", "movbe", "osxsave",
@@ -141,36 +182,17 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
                 ));
             }
         }
+        Isa::X86_64V2 if arch == "x86_64" => {
+            plan.at_level(2, tools);
+            plan.required = strings(V2);
+            plan.expected_flags.push("-msse4.2".to_string());
+            plan.forbidden_flags.extend(strings(&["-mavx", "-mavx2", "-mfma"]));
+        }
         Isa::X86_64V3 if arch == "x86_64" => {
-            // GGML_NATIVE=OFF alone is not x86-64-v3 (no LZCNT, MOVBE, BMI1), and with SOURCE_DATE_EPOCH set
-            // every default goes OFF in silence: each switch is named, and -march beside them.
-            let on = ["SSE42", "AVX", "AVX2", "BMI2", "FMA", "F16C"];
-            let off = [
-                "NATIVE",
-                "AVX_VNNI",
-                "AVX512",
-                "AVX512_VBMI",
-                "AVX512_VNNI",
-                "AVX512_BF16",
-                "AMX_TILE",
-                "AMX_INT8",
-                "AMX_BF16",
-            ];
-            for (names, value) in [(on.as_slice(), "ON"), (off.as_slice(), "OFF")] {
-                for name in names {
-                    plan.definitions.insert(format!("GGML_{name}"), value.to_string());
-                }
-            }
+            plan.at_level(3, tools);
             plan.definitions.extend(tuned(tools));
-            // zig takes a hyphen for the end of the CPU's name.
-            let march = if tools.zig.is_some() { "-march=x86_64_v3" } else { "-march=x86-64-v3" };
-            plan.flags = vec![march.to_string()];
-            plan.codegen.cxx = plan.flags.clone();
-            plan.codegen.own_rust = vec!["-Ctarget-cpu=x86-64-v3".to_string()];
-            plan.required = V3.iter().map(|feature| feature.to_string()).collect();
-            plan.expected_flags = [march, "-mavx2", "-mfma", "-mf16c", "-mbmi2"].map(str::to_string).to_vec();
-            plan.forbidden_flags =
-                ["-march=native", "-mtune=native", "-mavx512f"].map(str::to_string).to_vec();
+            plan.required = strings(V3);
+            plan.expected_flags.extend(strings(&["-mavx2", "-mfma", "-mf16c", "-mbmi2"]));
         }
         Isa::X86_64V3 | Isa::Aarch64Dotprod if arch == "aarch64" => {
             plan.isa = Isa::Aarch64Dotprod.to_string();
@@ -244,8 +266,8 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
                 ["-march=native", "-msse4.2", "-mavx", "-mavx2", "-mfma"].map(str::to_string).to_vec();
         }
         Isa::Scalar => bail!("a scalar build is not defined for {arch}: make it on an x86-64 machine"),
-        Isa::X86_64V3 => bail!(
-            "a portable build is not defined for {arch}: use `cargo xtask build-native` on this machine"
+        Isa::X86_64V2 | Isa::X86_64V3 => bail!(
+            "a build for {isa} is not defined for {arch}: use `cargo xtask build-native` on this machine"
         ),
         Isa::Aarch64Dotprod => {
             return Err(exit::usage(format!(
@@ -256,6 +278,10 @@ pub fn plan(profile: &Profile, host: &Host, tools: &Tools, notes: &mut Vec<Strin
         }
     }
     Ok(plan)
+}
+
+fn strings(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| word.to_string()).collect()
 }
 
 /// What kernels with AVX2, and without AVX-512, are scheduled for where clang compiles them for any CPU: its model of Zen 2.

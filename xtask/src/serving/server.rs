@@ -1,17 +1,16 @@
 //! A server as a process: started, waited for, looked at, stopped.
 
 use std::collections::VecDeque;
-use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use base::TempDir;
 use load::answer::fetch;
 use load::request::http;
 use load::{Address, Drive, Interface, Plan};
@@ -142,25 +141,17 @@ pub fn arguments(kind: Kind, settings: &Settings, port: u16, socket: &Path) -> V
 }
 
 /// A folder of this process's own, for a socket or a configuration; it goes with this.
-pub struct Place(pub PathBuf);
+pub struct Place(TempDir);
 
 impl Place {
     /// Makes it.
     pub fn new() -> Result<Self> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("anneal-load-{}-{number}", std::process::id()));
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Self(path))
+        base::scratch("anneal-load").map(Self).context("cannot make a folder for temporary files")
     }
-}
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        self.0.path()
     }
 }
 
@@ -187,7 +178,7 @@ impl Server {
     pub fn start(subject: &Subject, settings: &Settings) -> Result<Self> {
         process::check_interrupted()?;
         let place = Place::new()?;
-        let socket = place.0.join("s.sock");
+        let socket = place.path().join("s.sock");
         let port = free_port()?;
         let mut command = Command::new(&subject.build.path);
         command.args(arguments(subject.kind, settings, port, &socket));

@@ -130,7 +130,7 @@ impl Soak {
     /// Runs it.
     pub fn run(&self, ui: &Ui) -> Result<Soaked> {
         let place = Place::new()?;
-        let config = place.0.join("server_config.toml");
+        let config = place.path().join("server_config.toml");
         crate::fs::write_atomically(&config, format!("max_request_bytes = {LONGEST}\n").as_bytes())?;
         let settings = Settings {
             model: self.model.clone(),

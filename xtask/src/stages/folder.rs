@@ -1,6 +1,6 @@
 //! Build folders: one per plan, locked while it is worked on, current by one rename.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -200,12 +200,7 @@ impl Lock {
         let anneal = workspace.anneal();
         std::fs::create_dir_all(&anneal).with_context(|| format!("cannot make {}", anneal.display()))?;
         let path = Self::path(workspace);
-        let mut file = OpenOptions::new()
-            .create(true)
-            .read(true)
-            .write(true)
-            .truncate(false)
-            .open(&path)
+        let mut file = base::open_or_create(&path)
             .with_context(|| format!("cannot open the lock {}", path.display()))?;
         let mut locked = file.try_lock();
         // `is_held` holds it for a moment, and is no build.

@@ -149,6 +149,10 @@ fn build_to_use(isa: &IsaPlan) -> String {
              `cargo xtask build-native` on this machine"
                 .to_string()
         }
+        None if isa.isa == Isa::X86_64V2.to_string() => {
+            "this build needs a CPU of x86-64-v2 (Nehalem, 2008, or later): run `cargo xtask build-native` on this machine"
+                .to_string()
+        }
         None => "this build needs a CPU of x86-64-v3 (Haswell, 2013, or later): run `cargo xtask build-native` on \
                  this machine"
             .to_string(),

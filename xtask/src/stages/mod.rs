@@ -352,6 +352,14 @@ impl<'a> Build<'a> {
         Ok(value)
     }
 
+    /// Runs the C++ part and no more, and returns what a program is linked with.
+    pub fn link_prefix(&self) -> Result<PathBuf> {
+        self.folder.write_plan(self.plan)?;
+        self.forget_what_is_lost();
+        self.cpp()?;
+        Ok(self.folder.prefix())
+    }
+
     /// Runs the C++ part and no more, for whoever times it.
     pub fn compile_only(&self) -> Result<()> {
         self.stage(CONFIGURE, "", configure::configure)?;

@@ -1,6 +1,7 @@
 //! Builds that a fleet shares, which the program `store` keeps: [`store`] says what it can be told.
 
 mod glibc;
+pub mod signed;
 mod take;
 mod tree;
 mod tuned;

@@ -53,6 +53,7 @@ pub fn take(request: &Request, ui: &Ui) -> Result<Option<Outcome>> {
 }
 
 fn try_to_take(request: &Request, ui: &Ui) -> Result<Option<Outcome>> {
+    super::signed::check(request.store, None, None)?;
     let parts = request.build.parts(super::glibc())?;
     explain(&parts, ui);
     let scratch = Scratch::make(request.workspace, "take")?;

@@ -8,8 +8,10 @@ use gguf::synth::{self, Options, Preset};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use object::Object;
+use toolchain::setup::Requirement;
 
 use crate::checkout::{ANSWERS, Checkout, Run, write};
+use crate::tools;
 
 /// Runs before all else, as the CPU guard of the real one.
 const GUARD: &str = r#"
@@ -108,14 +110,6 @@ fn run(checkout: &Checkout, model: &Path, fake: &str) -> Run {
     bolt(checkout, model, fake).output().unwrap().into()
 }
 
-/// Machines without llvm-bolt cannot run these tests; `cargo xtask test` installs it where it can be had.
-fn there_is_llvm_bolt() -> bool {
-    let toolchain = Checkout::new("look").xtask(&["doctor", "--json"]).out;
-    let there = toolchain.contains("llvm-bolt-") || toolchain.contains("/llvm-bolt");
-    assert!(there || std::env::var_os("CI").is_none(), "continuous integration has to have llvm-bolt");
-    there
-}
-
 fn current(checkout: &Checkout) -> String {
     let folder = std::fs::canonicalize(checkout.current("native")).unwrap();
     folder.file_name().unwrap().to_string_lossy().into_owned()
@@ -123,7 +117,7 @@ fn current(checkout: &Checkout) -> String {
 
 #[test]
 fn what_wins_becomes_current_and_is_found_again() {
-    if !there_is_llvm_bolt() {
+    if !tools::are_there(&[Requirement::Bolt]) {
         return;
     }
     let (checkout, model) = checkout();
@@ -180,7 +174,7 @@ fn what_wins_becomes_current_and_is_found_again() {
 
 #[test]
 fn what_does_not_win_stays_aside_with_its_figures() {
-    if !there_is_llvm_bolt() {
+    if !tools::are_there(&[Requirement::Bolt]) {
         return;
     }
     let (checkout, model) = checkout();
@@ -203,7 +197,7 @@ fn what_does_not_win_stays_aside_with_its_figures() {
 
 #[test]
 fn a_training_that_comes_to_no_end_leaves_the_current_build() {
-    if !there_is_llvm_bolt() {
+    if !tools::are_there(&[Requirement::Bolt]) {
         return;
     }
     let (checkout, model) = checkout();
@@ -224,7 +218,7 @@ fn a_training_that_comes_to_no_end_leaves_the_current_build() {
         std::fs::read_link(process.path().join("exe"))
             .is_ok_and(|exe| exe.starts_with(&checkout.root) && exe.to_string_lossy().contains("/counting/"))
     }) {
-        assert!(begun.elapsed() < Duration::from_secs(120), "the training was not reached");
+        assert!(begun.elapsed() < Duration::from_secs(600), "the training was not reached");
         std::thread::sleep(Duration::from_millis(20));
     }
     kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
@@ -238,7 +232,7 @@ fn a_training_that_comes_to_no_end_leaves_the_current_build() {
 
 #[test]
 fn a_program_that_was_linked_without_relocations_is_refused() {
-    if !there_is_llvm_bolt() {
+    if !tools::are_there(&[Requirement::Bolt]) {
         return;
     }
     let (checkout, model) = checkout();
@@ -265,7 +259,7 @@ fn what_is_asked_for_wrongly_is_told_before_anything_is_built() {
 
 #[test]
 fn a_build_with_a_profile_is_rewritten_with_it_and_found_again_behind_the_result() {
-    if !there_is_llvm_bolt() {
+    if !tools::are_there(&[Requirement::Bolt, Requirement::LlvmTools]) {
         return;
     }
     let (checkout, model) = checkout();

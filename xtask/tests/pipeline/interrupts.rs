@@ -26,7 +26,7 @@ fn slow_step(child: &Child) -> u32 {
         if let Some(pid) = sleeping(child.id()) {
             return pid;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "the slow step was not reached");
+        assert!(begun.elapsed() < Duration::from_secs(300), "the slow step was not reached");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -46,7 +46,10 @@ fn sleeping(parent: u32) -> Option<u32> {
     })
 }
 
-/// Whether process `pid` ends within seconds, though whoever adopted it may not have asked how. What was sent a
+/// Longest time that an end may take: machines that do other work are slow, and the slow step ends by itself after 60 s.
+const PATIENCE: Duration = Duration::from_secs(50);
+
+/// True if process `pid` ends in time, though whoever adopted it may not have asked how. What was sent a
 /// signal takes a moment to die of it.
 fn ends(pid: u32) -> bool {
     // The name, in parentheses, may hold anything; the state stands behind it.
@@ -56,7 +59,7 @@ fn ends(pid: u32) -> bool {
     };
     let begun = Instant::now();
     while !has_ended() {
-        if begun.elapsed() > Duration::from_secs(10) {
+        if begun.elapsed() > PATIENCE {
             return false;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -78,7 +81,7 @@ fn ctrl_c_ends_the_build_and_its_children_and_the_next_run_goes_on() {
         kill(pid(child.id()), signal).unwrap();
         let begun = Instant::now();
         let run = Run::from(child.wait_with_output().unwrap()).expect(130, "run the same again to go on");
-        assert!(begun.elapsed() < Duration::from_secs(20), "{}", run.err);
+        assert!(begun.elapsed() < PATIENCE, "{}", run.err);
         assert!(ends(step), "children were left behind");
         assert_eq!(std::fs::canonicalize(checkout.current("native")).unwrap(), good);
     }
@@ -170,6 +173,6 @@ fn ctrl_c_is_an_answer_to_the_question() {
     let status = child.wait().unwrap();
     let shown = String::from_utf8_lossy(&shown);
     assert_eq!(status.code(), Some(130), "{shown}");
-    assert!(shown.contains("stopped; missing: ") && begun.elapsed() < Duration::from_secs(10), "{shown}");
+    assert!(shown.contains("stopped; missing: ") && begun.elapsed() < PATIENCE, "{shown}");
     assert!(!checkout.root.join("asked").exists(), "something was installed");
 }

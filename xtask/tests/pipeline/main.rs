@@ -5,4 +5,6 @@ mod bolt;
 mod checkout;
 mod faults;
 mod interrupts;
+#[path = "../common/tools.rs"]
+mod tools;
 mod whole;

@@ -200,7 +200,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         curves: Default::default(),
         varied,
     };
-    let mut table = Table::new(args.output, io::stdout());
+    let mut table = Table::new(args.output, crate::terminal::stdout());
     table.expect(models.len() * settings.len() * cases.len());
     table.begin().context("cannot write the results to stdout")?;
     // What was measured before a test failed is a whole table all the same.
@@ -208,7 +208,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut end = || -> io::Result<()> {
         table.end()?;
         match args.output {
-            Format::Markdown => write!(io::stdout(), "{}", bench.curves.draw()),
+            Format::Markdown => write!(crate::terminal::stdout(), "{}", bench.curves.draw()),
             _ => Ok(()),
         }
     };

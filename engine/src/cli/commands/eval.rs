@@ -229,7 +229,7 @@ impl Work<'_> {
 }
 
 fn print(args: &Args, found: &Evaluation) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::terminal::stdout();
     let text = args.file.as_ref().map_or("built-in".to_string(), |path| path.display().to_string());
     if args.output == Format::Json {
         let report =

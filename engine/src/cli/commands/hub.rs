@@ -65,10 +65,8 @@ impl HubFlags {
 
 fn fetch(name: &Name, offline: bool) -> crate::Result<PathBuf> {
     let options = Options::from_env(offline)?;
-    if options.token_withheld && !options.offline {
-        crate::log::warn(
-            "the token stays here: HF_ENDPOINT is not https, and everyone on the way could read it",
-        );
+    if let Some(warning) = options.warning() {
+        crate::log::warn(&warning);
     }
     let hub = Hub::new(options)?;
     let mut line = Line::default();

@@ -1,6 +1,6 @@
 //! `anneal info`
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -105,7 +105,7 @@ pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
         }
         (false, None) => text(args, required, &live, &settings, model.as_ref(), takes.as_ref()) + &takes_text,
     };
-    let mut stdout = io::stdout().lock();
+    let mut stdout = crate::terminal::stdout();
     stdout.write_all(out.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")?;
     Ok(ExitCode::SUCCESS)
 }

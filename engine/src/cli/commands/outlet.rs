@@ -29,9 +29,9 @@ enum Way {
 }
 
 impl Outlet {
-    /// Writes to stdout. Nobody may hold its lock meanwhile.
+    /// Writes to stdout, with what steers a terminal escaped if it is one. Nobody may hold its lock meanwhile.
     pub fn stdout() -> Self {
-        Self::to(io::stdout)
+        Self::to(crate::terminal::stdout)
     }
 
     fn to<W: Write + Send + 'static>(out: impl Fn() -> W) -> Self {

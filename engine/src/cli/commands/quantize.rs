@@ -151,7 +151,7 @@ fn warn(input: &Path, options: &Options, plan: &Plan) -> crate::Result<()> {
 
 /// The plan, for people or as JSON.
 fn print(args: &Args, plan: &Plan) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::terminal::stdout();
     if args.json {
         let json = serde_json::json!({
             "input": args.input,

@@ -127,7 +127,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
         written => written.context("cannot write the text to stdout")?,
     }
-    let mut stdout = io::stdout().lock();
+    let mut stdout = crate::terminal::stdout();
     if args.json {
         let mut result = json!({
             "text": text,

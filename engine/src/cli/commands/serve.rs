@@ -60,6 +60,9 @@ pub struct Args {
     /// Address for HTTP, as 127.0.0.1:8080; one that others can reach needs --api-key-file
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// Address for GET /health and GET /metrics alone, with connections of its own [default: none]
+    #[arg(long, value_name = "ADDRESS")]
+    health_listen: Option<SocketAddr>,
     /// File with a key in each line; requests over TCP need one of them
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
@@ -78,6 +81,10 @@ pub struct Args {
     /// Seconds for which requests may go on after SIGTERM [default: 30]
     #[arg(long, value_name = "S", value_parser = seconds)]
     drain: Option<f64>,
+    /// Let clients with different keys, and users of the socket, share evaluated prompts: a client can then find out what
+    /// others have asked
+    #[arg(long)]
+    prompt_sharing: bool,
     /// Folder that keeps prompts on the disk when no slot has room for them [default: none]
     #[arg(long, value_name = "DIR")]
     prompt_cache: Option<PathBuf>,
@@ -237,6 +244,7 @@ fn flags(args: &Args) -> Config {
         socket: args.socket.clone(),
         socket_group: args.socket_group.clone(),
         listen: args.listen,
+        health_listen: args.health_listen,
         api_key_file: args.api_key_file.clone(),
         slots: args.slots,
         queue: args.queue,
@@ -246,6 +254,7 @@ fn flags(args: &Args) -> Config {
         prompt_cache: args.prompt_cache.clone(),
         prompt_cache_size: args.prompt_cache_size,
         prompt_cache_ro: args.prompt_cache_ro.then_some(true),
+        prompt_sharing: args.prompt_sharing.then_some(true),
         log_format: args.log_format,
         log_level: args.log_level,
         speculative: args.speculative,
@@ -273,14 +282,18 @@ fn seconds(text: &str) -> Result<f64, String> {
 fn say_ready(ready: &Ready, as_json: bool) {
     let socket = ready.socket.as_ref().map(|path| path.display().to_string());
     let listen = ready.listen.map(|address| format!("http://{address}"));
+    let health = ready.health.map(|address| format!("http://{address}"));
     let (model, context) = (ready.names.join(", "), ready.n_ctx);
-    tracing::info!(model, context, socket, listen, "ready");
+    tracing::info!(model, context, socket, listen, health, "ready");
     if as_json {
         let mut line = json!({ "model": ready.names.first(), "context": ready.n_ctx, "socket": socket, "listen": listen });
+        if health.is_some() {
+            line["health"] = json!(health);
+        }
         if ready.names.len() > 1 {
             line["models"] = json!(ready.names);
         }
-        let mut stdout = io::stdout().lock();
+        let mut stdout = crate::terminal::stdout();
         let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
         return;
     }
@@ -289,5 +302,10 @@ fn say_ready(ready: &Ready, as_json: bool) {
     }
     let places: Vec<String> = [socket, listen].into_iter().flatten().collect();
     let are = if ready.names.len() == 1 { "is" } else { "are" };
-    let _ = writeln!(io::stderr(), "{} {are} served at {}", ready.names.join(", "), places.join(" and "));
+    let _ = writeln!(
+        io::stderr(),
+        "{} {are} served at {}",
+        printable(&ready.names.join(", ")),
+        printable(&places.join(" and "))
+    );
 }

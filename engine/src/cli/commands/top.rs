@@ -79,7 +79,7 @@ fn once(place: &Place, looker: &mut Looker) -> Result<ExitCode> {
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, view.height(width)));
     view.draw(buffer.area, &mut buffer);
     let text: Vec<String> = rows(&buffer);
-    let mut stdout = io::stdout().lock();
+    let mut stdout = crate::terminal::stdout();
     writeln!(stdout, "{}", text.join("\n").trim_end()).context("cannot write to stdout")?;
     Ok(ExitCode::SUCCESS)
 }
@@ -115,7 +115,7 @@ fn lines(looker: &mut Looker, once: bool) -> Result<ExitCode> {
 }
 
 fn line(value: &serde_json::Value) -> Result<()> {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = crate::terminal::stdout();
     writeln!(stdout, "{value}").and_then(|()| stdout.flush()).context("cannot write to stdout")
 }
 

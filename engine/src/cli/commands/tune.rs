@@ -194,13 +194,12 @@ fn carry_out(
     let mut on_event = printer();
     // A run takes a hundredth of the budget; whoever takes half of it hangs.
     let patience = (task.budget / 2).max(Duration::from_secs(30));
-    let work = path.with_extension("work");
     let shape = task.key.model.clone();
     let mut command = own_command(model)?;
     command.push(format!("--require-gpu={required}").into());
-    let mut runner = Processes::new(command, shape, task.ceiling, patience, work.clone(), &mut on_event)
+    let mut runner = Processes::new(command, shape, task.ceiling, patience, path, &mut on_event)
         .with_context(|| {
-            format!("cannot make the folder {}: name another record with --tuning", work.display())
+            format!("cannot make a folder beside {}: name another record with --tuning", path.display())
         })?;
     let mut save = |progress: &Progress| -> std::result::Result<(), String> {
         let text = serde_json::to_string(progress).map_err(|error| error.to_string())?;
@@ -378,7 +377,7 @@ fn plan(task: &Task) -> serde_json::Value {
 }
 
 fn print(text: &str) -> Result<ExitCode> {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = crate::terminal::stdout();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")?;
     Ok(ExitCode::SUCCESS)
 }
@@ -395,8 +394,7 @@ fn lock(path: &Path) -> Result<Option<File>> {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             fs::create_dir_all(folder)?;
         }
-        // Not `File::create`: whatever lies there is not emptied.
-        File::options().write(true).create(true).truncate(false).open(&file)
+        base::open_or_create(&file)
     };
     let lock = open()
         .with_context(|| format!("cannot write {}: name another place with --tuning", file.display()))?;

@@ -21,8 +21,9 @@ use crate::settings::{Requested, Settings};
 /// Let other machines compute on this one: layers of the models that they run with --rpc
 ///
 /// It serves llama.cpp's RPC, to one client after the other. That asks for no password, encrypts nothing, and believes what
-/// clients say: whoever reaches its port can take over this process. So it listens on this machine alone; reach it from
-/// others through a tunnel (ssh -L), or give it a network that nobody else is in with --trust-network.
+/// clients say: whoever reaches its port can take over this process. So it listens on this machine alone, and serves only
+/// processes of its own user and of root; reach it from other machines through a tunnel (ssh -L), or give it a network that
+/// nobody else is in with --trust-network.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Where to listen: an IPv4 address and a port
@@ -32,6 +33,10 @@ pub struct Args {
     /// run programs of theirs as this user
     #[arg(long)]
     trust_network: bool,
+    /// Serve every user of this machine: each of them can then read what is computed here, and run programs of theirs as this
+    /// user
+    #[arg(long)]
+    trust_users: bool,
     /// Threads that compute, where that is the CPU [default: every core]
     #[arg(short = 't', long, value_name = "N", value_parser = whole(THREADS))]
     threads: Option<u32>,
@@ -71,12 +76,32 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             args.listen
         ));
     }
+    guard(args)?;
     interrupt::end_at_once();
     let told = told(args.listen, &devices, threads, &live);
     listen_to_ggml(args.listen, told, args.verbose).context("cannot take what ggml prints")?;
     Err(ffi::serve_devices(&args.listen.to_string(), threads, &devices)
         .err()
         .map_or_else(|| Error::Serve("ggml's server ended".to_string()).into(), anyhow::Error::from))
+}
+
+/// Keeps other users of this machine out, unless they are trusted. Who comes from elsewhere nobody knows.
+fn guard(args: &Args) -> crate::Result<()> {
+    let (at, own) = (args.listen, args.listen.ip().is_loopback());
+    if own && args.trust_users {
+        crate::log::warn(&format!(
+            "every user of this machine can reach {at}, read what is computed here, and take over this process (--trust-users)"
+        ));
+    }
+    match !own || args.trust_users || ffi::refuse_other_users(at.port()) {
+        true => Ok(()),
+        false => Err(Error::Listen {
+            at: at.to_string(),
+            why: "the system does not tell whose clients come, since /proc/net/tcp or /proc/self/fd cannot be read, and other users \
+                  of this machine could take over a worker; mount /proc, or say with --trust-users that all of them may come"
+                .to_string(),
+        }),
+    }
 }
 
 fn check(args: &Args) -> crate::Result<()> {

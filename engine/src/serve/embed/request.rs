@@ -11,11 +11,14 @@ use super::worker::late;
 use super::{Job, Refused};
 use crate::ffi::{Model, Token};
 use crate::sampling::whole;
+use crate::serve::beside::Work;
+use crate::serve::budget::SharedCharge;
 use crate::serve::fields::{Fields, shown, wrong};
+use crate::serve::input::{Fault, Input};
 use crate::serve::job::Client;
 use crate::serve::refusal::{Kind, Refusal};
 use crate::serve::request::Prompt;
-use crate::serve::server::{LONG_TEXT, Server, plain_tokens, stopping};
+use crate::serve::server::{Server, invalid, plain_tokens, stopping};
 
 /// Most texts of a request, and most tokens of all of them: OpenAI's.
 pub const TEXTS: usize = 2048;
@@ -39,6 +42,8 @@ pub struct Request {
     /// How the numbers are written.
     pub encoding: Encoding,
     deadline: Duration,
+    /// The bytes that it was sent in, charged until it is answered.
+    _waiting: SharedCharge,
 }
 
 impl Request {
@@ -62,8 +67,9 @@ impl Request {
         }
         let most = server.current().defaults.deadline;
         let deadline = fields.number("timeout_s", 0.001..=most.as_secs_f64())?;
-        let texts = texts(name, fields.take(name))?;
-        Ok(Request { name, texts, encoding, deadline: deadline.map_or(most, Duration::from_secs_f64) })
+        let texts = texts(name, fields.input(name, TEXTS))?;
+        let deadline = deadline.map_or(most, Duration::from_secs_f64);
+        Ok(Request { name, texts, encoding, deadline, _waiting: fields.waiting() })
     }
 
     /// The embeddings of its texts, and how many tokens these had.
@@ -99,9 +105,9 @@ impl Request {
             Prompt::Tokens(tokens) => tokens.len(),
             Prompt::Messages(_) => 0,
         };
-        let is_long = texts.iter().map(size).sum::<usize>() > LONG_TEXT;
+        let kind = Work::of_text(texts.iter().map(size).sum());
         let work = move || all_tokens(&model, name, texts, longest);
-        if is_long { server.aside(client, work).await? } else { work() }
+        server.cut(client, kind, work).await?
     }
 }
 
@@ -114,7 +120,12 @@ fn all_tokens(
 ) -> Result<Vec<Vec<Token>>, Refusal> {
     let mut all = Vec::with_capacity(texts.len());
     let mut sum = 0;
+    let n_ctx = u32::try_from(longest).unwrap_or(u32::MAX);
     for text in texts {
+        if let Prompt::Text(text) = &text {
+            let checked = model.check_length(text.len(), n_ctx);
+            checked.map_err(|error| Refusal { param: Some(name.to_string()), ..invalid(&error) })?;
+        }
         let tokens = plain_tokens(model, text).map_err(|refusal| renamed(refusal, name))?;
         if tokens.is_empty() {
             return Err(Refusal::field(name, "a text is empty"));
@@ -161,34 +172,29 @@ fn words(server: &Server, refused: &Refused) -> Refusal {
 }
 
 /// A text, a list of texts, a list of tokens, or a list of lists of tokens.
-fn texts(name: &'static str, value: Option<Value>) -> Result<Vec<Prompt>, Refusal> {
+fn texts(name: &'static str, input: Option<Result<Input, Fault>>) -> Result<Vec<Prompt>, Refusal> {
     let missing = || Refusal::field(name, "is missing: a text, or a list of texts");
-    let list = match value.ok_or_else(missing)? {
-        Value::String(text) => vec![Value::String(text)],
-        Value::Array(list) if list.first().is_some_and(Value::is_number) => vec![Value::Array(list)],
-        Value::Array(list) => list,
-        other => return Err(wrong(name, "use a text or a list of texts, or tokens for texts", &other)),
+    let many = |count: usize| Refusal::field(name, format!("1 to {TEXTS} texts, not {count}"));
+    let one = |input: Input| match input {
+        Input::Text(text) if !text.is_empty() => Ok(Prompt::Text(text)),
+        Input::Tokens(tokens) if !tokens.is_empty() => Ok(Prompt::Tokens(tokens)),
+        _ => Err(Refusal::field(name, "a text is empty")),
     };
-    if list.is_empty() || list.len() > TEXTS {
-        return Err(Refusal::field(name, format!("1 to {TEXTS} texts, not {}", list.len())));
-    }
-    let one = |value: Value| match value {
-        Value::String(text) if text.is_empty() => Err(Refusal::field(name, "a text is empty")),
-        Value::String(text) => Ok(Prompt::Text(text)),
-        Value::Array(tokens) if tokens.is_empty() => Err(Refusal::field(name, "a text is empty")),
-        Value::Array(tokens) => {
-            let token = |value: &Value| {
-                let token = whole(value).and_then(|token| Token::try_from(token).ok());
-                token.ok_or_else(|| wrong(name, "a list of tokens holds tokens", value))
-            };
-            tokens.iter().map(token).collect::<Result<_, _>>().map(Prompt::Tokens)
-        }
-        other => Err(Refusal::field(
+    match input.ok_or_else(missing)? {
+        Ok(Input::Tokens(tokens)) if tokens.is_empty() => Err(many(0)),
+        Ok(Input::List(list)) => list.into_iter().map(one).collect(),
+        Ok(input) => Ok(vec![one(input)?]),
+        Err(Fault::Many(count)) => Err(many(count)),
+        Err(Fault::Token(value)) => Err(wrong(name, "a list of tokens holds tokens", &value)),
+        Err(Fault::Item(value)) => Err(Refusal::field(
             name,
-            format!("a list holds texts, or lists of tokens, not {}", shown(&other)),
+            format!("a list holds texts, or lists of tokens, not {}", shown(&value)),
         )),
-    };
-    list.into_iter().map(one).collect()
+        Err(Fault::Kind(value)) => {
+            Err(wrong(name, "use a text or a list of texts, or tokens for texts", &value))
+        }
+        Err(Fault::Json(why)) => Err(Refusal::field(name, format!("is not JSON: {why}"))),
+    }
 }
 
 /// `embedding` as JSON.
@@ -222,8 +228,10 @@ fn base64(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use serde_json::value::RawValue;
 
     use super::*;
+    use crate::serve::input;
 
     #[test]
     fn base64_is_rfc_4648s() {
@@ -262,7 +270,8 @@ mod tests {
             (json!(vec!["a"; 2049]), Err("input: 1 to 2048 texts, not 2049")),
         ];
         for (value, expected) in cases {
-            let found = texts("input", Some(value.clone())).map_err(|refusal| refusal.message);
+            let raw = RawValue::from_string(value.to_string()).expect("JSON");
+            let found = texts("input", Some(input::read(&raw, TEXTS))).map_err(|refusal| refusal.message);
             assert_eq!(found, expected.map_err(str::to_string), "{value}");
         }
     }

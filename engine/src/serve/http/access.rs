@@ -9,32 +9,39 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
 use crate::serve::job::Client;
 use crate::serve::models::Front;
 use crate::serve::refusal::{Kind, Refusal};
+use crate::serve::scope::Owner;
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// Who it is.
     pub client: Client,
-    /// Whether it came by the socket's file, whose mode says who may.
-    pub by_file: bool,
+    /// Owner of its prompts, if it came by the socket's file, whose mode says who may.
+    pub by_file: Option<Owner>,
 }
 
-/// Whether `request` of `peer` may be answered.
-pub fn check<B>(front: &Front, peer: &Peer, request: &Request<B>) -> Result<(), Refusal> {
-    if peer.by_file || request.uri().path() == "/health" {
-        return Ok(());
+/// Returns the owner of the prompts of `request`, if it may be answered to `peer`.
+pub fn check<B>(front: &Front, peer: &Peer, request: &Request<B>) -> Result<Owner, Refusal> {
+    if let Some(owner) = peer.by_file {
+        return Ok(owner);
+    }
+    if request.uri().path() == "/health" {
+        return Ok(Owner::Open);
     }
     let keys = &front.current().keys;
     if keys.is_empty() {
-        return from_here(request);
+        return from_here(request).map(|()| Owner::Open);
     }
     let given = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
     let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
     // All of them, whichever it is.
-    let known = keys.iter().fold(false, |known, key| known | same(key.as_bytes(), given));
+    let known = keys.iter().fold(None, |known, key| match same(key.as_bytes(), given) {
+        true => Some(key),
+        false => known,
+    });
     match known {
-        true => Ok(()),
-        false => Err(Refusal::new(
+        Some(key) => Ok(Owner::of_key(key)),
+        None => Err(Refusal::new(
             Kind::Unauthorized,
             "no key, or not one of this server's: send the header Authorization: Bearer KEY",
         )),

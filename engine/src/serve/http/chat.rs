@@ -36,7 +36,7 @@ pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Resu
     let logprobs = logprobs(fields)?;
     let include_usage = include_usage(fields)?;
     let return_tokens = return_tokens(fields)?;
-    let messages = fields.take("messages");
+    let messages = fields.raw("messages");
     let messages =
         messages.ok_or_else(|| Refusal::field("messages", "is missing: the conversation to go on with"))?;
     let prompt = Prompt::Messages(Conversation::take(fields, messages)?);

@@ -36,7 +36,7 @@ pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Resu
     only(fields, "suffix", &json!(""))?;
     let include_usage = include_usage(fields)?;
     let return_tokens = return_tokens(fields)?;
-    let prompt = prompt(fields.take("prompt"))?;
+    let prompt = prompt(fields)?;
     let format = format::take(fields)?;
     let mut generate = Generate::take(fields, prompt, defaults)?;
     format::apply(format, &mut generate)?;

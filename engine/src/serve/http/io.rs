@@ -3,7 +3,6 @@
 
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -12,37 +11,12 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Sleep, sleep};
 
+use crate::serve::admission::{ConnectionState, Late, Phase};
 use crate::serve::connection::FIRST;
+use crate::serve::server::Limits;
 
 /// How often a client is looked at: whether it is still there.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// What a connection is at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Pace {
-    /// The head of a request is expected, the first one or one that has begun.
-    Expecting,
-    /// A request is answered; its body may be read.
-    Working,
-    /// Nothing is expected.
-    Resting,
-}
-
-/// The pace that a stream and its server share.
-#[derive(Clone, Debug)]
-pub struct SharedPace(Arc<AtomicU8>);
-
-impl SharedPace {
-    /// Goes on to `pace`.
-    pub fn set(&self, pace: Pace) {
-        self.0.store(pace as u8, Ordering::Relaxed);
-    }
-
-    fn is(&self, pace: Pace) -> bool {
-        self.0.load(Ordering::Relaxed) == pace as u8
-    }
-}
 
 /// The line to a client.
 pub trait Line {
@@ -95,30 +69,29 @@ impl<I: Line> Shared<I> {
 pub struct Patient<I> {
     stream: Shared<I>,
     read: Vec<u8>,
+    /// Time for which a write may wait.
     stall: Duration,
+    /// Time for which a client that has not proven itself may rest.
+    rest: Duration,
     /// Runs while the client does not read.
     waiting: Option<Pin<Box<Sleep>>>,
-    pace: SharedPace,
-    /// Runs while a head is expected.
-    head: Option<Pin<Box<Sleep>>>,
+    state: Arc<ConnectionState>,
+    /// Runs while the client has to send something, in the phase in which it began.
+    patience: Option<(Phase, Pin<Box<Sleep>>)>,
 }
 
 impl<I> Patient<I> {
-    /// `stream` with `read` before what comes out of it; a write may wait for `stall`.
-    pub fn new(stream: I, read: Vec<u8>, stall: Duration) -> Self {
+    /// `stream`, of the connection of `state`, with `read` before what comes out of it.
+    pub fn new(stream: I, read: Vec<u8>, state: &Arc<ConnectionState>, limits: &Limits) -> Self {
         Patient {
             stream: Shared(Arc::new(Mutex::new(stream))),
             read,
-            stall,
+            stall: limits.stall,
+            rest: limits.idle_unauthenticated.min(limits.idle),
             waiting: None,
-            pace: SharedPace(Arc::new(AtomicU8::new(Pace::Expecting as u8))),
-            head: None,
+            state: Arc::clone(state),
+            patience: None,
         }
-    }
-
-    /// Where it is told what the connection is at.
-    pub fn pace(&self) -> SharedPace {
-        self.pace.clone()
     }
 
     /// The line to the client.
@@ -126,30 +99,42 @@ impl<I> Patient<I> {
         Shared(Arc::clone(&self.stream.0))
     }
 
-    fn in_time<T>(&mut self, poll: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+    fn written_in_time<T>(&mut self, poll: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         if poll.is_ready() {
             self.waiting = None;
+            self.state.touch();
             return poll;
         }
         let stall = self.stall;
         let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(stall)));
         ready!(waiting.as_mut().poll(cx));
+        self.state.was_late(Late::Write);
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// A head that comes byte by byte is late all the same.
-    fn head_in_time(&mut self, poll: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if poll.is_ready() && self.pace.is(Pace::Resting) {
-            self.pace.set(Pace::Expecting);
-            self.head = None;
+    fn read_in_time(&mut self, poll: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if poll.is_ready() && self.state.phase() == Phase::Resting {
+            self.state.set(Phase::Expecting);
         }
-        if !self.pace.is(Pace::Expecting) {
-            self.head = None;
-            return poll;
+        let phase = self.state.phase();
+        let (time, late) = match phase {
+            Phase::Expecting => (FIRST, Late::Head),
+            Phase::Resting if self.state.rests_shortly() => (self.rest, Late::Idle),
+            // Bodies have a bound of their own, and long rests one of hyper's.
+            _ => {
+                self.patience = None;
+                return poll;
+            }
+        };
+        if self.patience.as_ref().is_none_or(|(began, _)| *began != phase) {
+            self.patience = Some((phase, Box::pin(sleep(time))));
         }
-        let head = self.head.get_or_insert_with(|| Box::pin(sleep(FIRST)));
-        if poll.is_pending() {
-            ready!(head.as_mut().poll(cx));
+        if poll.is_pending()
+            && let Some((_, patience)) = &mut self.patience
+        {
+            ready!(patience.as_mut().poll(cx));
+            self.state.was_late(late);
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         poll
@@ -164,7 +149,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Patient<I> {
     ) -> Poll<io::Result<()>> {
         if self.read.is_empty() {
             let poll = Pin::new(&mut *self.stream.lock()).poll_read(cx, buffer);
-            return self.head_in_time(poll, cx);
+            return self.read_in_time(poll, cx);
         }
         let length = self.read.len().min(buffer.remaining());
         buffer.put_slice(&self.read[..length]);
@@ -176,7 +161,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Patient<I> {
 impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut *self.stream.lock()).poll_write(cx, bytes);
-        self.in_time(poll, cx)
+        self.written_in_time(poll, cx)
     }
 
     fn poll_write_vectored(
@@ -185,7 +170,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut *self.stream.lock()).poll_write_vectored(cx, bytes);
-        self.in_time(poll, cx)
+        self.written_in_time(poll, cx)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,7 +1,9 @@
 //! HTTP, as OpenAI's clients speak it, on the TCP address and on the Unix socket.
 
 mod access;
+mod answered;
 mod beside;
+mod body;
 mod calls;
 mod chat;
 mod completions;
@@ -16,12 +18,11 @@ mod status;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -33,16 +34,18 @@ use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixStream};
-use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 use self::access::Peer;
-use self::io::{Line, Pace, Patient};
-use super::connection::{Shared, pause};
+use self::answered::answered;
+use self::io::{Line, Patient};
+use super::admission::{ConnectionState, Late, Phase};
+use super::connection::{self, Shared, pause};
 use super::fields::Fields;
 use super::job::Client;
 use super::models::Front;
 use super::refusal::{Kind, Refusal};
+use super::scope::Owner;
 use super::server::Server;
 use super::ticket::Ticket;
 
@@ -77,78 +80,143 @@ async fn wrong_method(request: Request) -> Response {
     refuse(&Refusal::new(Kind::Method, format!("{path} is not there for {method}")))
 }
 
+/// What is served at the address of `--health-listen`.
+fn health_router(front: Arc<Front>) -> Router {
+    Router::new()
+        .route("/health", get(other::health))
+        .route("/metrics", get(other::metrics))
+        .fallback(nothing_here)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(front)
+}
+
+/// Paths that are answered also where there are too many connections.
+const WATCHING: [&str; 3] = ["/health", "/metrics", "/status"];
+
+/// Bytes that a connection may have read and not handed on: the longest head of a request.
+const HEAD: usize = 64 << 10;
+
+/// What is served at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// Everything.
+    All,
+    /// `/health` and `/metrics`.
+    Health {
+        /// True if `/metrics` needs no key here.
+        open_metrics: bool,
+    },
+}
+
+/// What is served at an address, made once: each connection has a handle to it.
+#[derive(Clone)]
+pub struct Routes {
+    router: Router,
+    door: Door,
+}
+
+impl Routes {
+    /// What of `front` is served at `door`.
+    pub fn new(front: &Arc<Front>, door: Door) -> Self {
+        let router = if door == Door::All { router } else { health_router };
+        Routes { router: router(Arc::clone(front)), door }
+    }
+}
+
 /// Serves a connection to the Unix socket, of which `read` was read already.
 pub async fn unix(
     stream: UnixStream,
     read: Vec<u8>,
-    front: Arc<Front>,
-    client: Client,
-    stopping: watch::Receiver<bool>,
+    shared: Shared,
+    (client, owner): (Client, Owner),
+    state: Arc<ConnectionState>,
 ) {
-    let io = Patient::new(stream, read, front.current().limits.stall);
-    serve(io, front, Peer { client, by_file: true }, stopping).await;
+    let io = Patient::new(stream, read, &state, &shared.front.current().limits);
+    let peer = Peer { client, by_file: Some(owner) };
+    serve(io, shared, peer, state).await;
 }
 
-/// Takes connections from the TCP address until the server stops.
+/// Takes connections from a TCP address until the server stops.
 pub async fn tcp(listener: TcpListener, shared: Shared) {
     let mut stopping = shared.stopping.clone();
     loop {
-        let next = async {
-            let place = shared.place().await?;
-            Some((place, listener.accept().await))
-        };
         let accepted = tokio::select! {
             _ = stopping.wait_for(|stopping| *stopping) => return,
-            accepted = next => accepted,
+            accepted = listener.accept() => accepted,
         };
-        match accepted {
-            Some((place, Ok((stream, address)))) => {
-                let open = place.enter();
-                // A token is less than a packet.
-                let _ = stream.set_nodelay(true);
-                let Shared { front, stopping, .. } = shared.clone();
-                let io = Patient::new(stream, Vec::new(), front.current().limits.stall);
-                let peer = Peer { client: Client::Machine(address.ip()), by_file: false };
-                tokio::spawn(async move {
-                    let _open = open;
-                    serve(io, front, peer, stopping).await;
-                });
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                pause(&error).await;
+                continue;
             }
-            Some((_, Err(error))) => pause(&error).await,
-            None => return,
-        }
+        };
+        let Some(open) = shared.admit(Some(address.ip().into())) else { continue };
+        // A token is less than a packet.
+        let _ = stream.set_nodelay(true);
+        let state = Arc::clone(open.state());
+        let io = Patient::new(stream, Vec::new(), &state, &shared.front.current().limits);
+        let peer = Peer { client: Client::Machine(address.ip()), by_file: None };
+        tokio::spawn(open.during(serve(io, shared.clone(), peer, state)));
     }
 }
 
-async fn serve<I>(io: Patient<I>, front: Arc<Front>, peer: Peer, mut stopping: watch::Receiver<bool>)
+async fn serve<I>(io: Patient<I>, shared: Shared, peer: Peer, state: Arc<ConnectionState>)
 where
     I: AsyncRead + AsyncWrite + Line + Unpin + Send + 'static,
 {
+    let Shared { front, routes: Routes { router, door }, mut stopping, .. } = shared;
     let idle = front.current().limits.idle;
-    let (app, pace) = (TowerToHyperService::new(router(Arc::clone(&front))), io.pace());
+    let app = TowerToHyperService::new(router);
     let counting = Arc::clone(&front);
+    let late = Arc::clone(&state);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        pace.set(Pace::Working);
-        let allowed = access::check(&front, &peer, &request);
+        state.set(Phase::Answering);
+        let allowed = allowed(&front, &peer, &state, door, &request);
+        // The probes of whoever watches the server show no key.
+        let is_health = request.uri().path() == "/health";
+        // Where there are no keys, the answer tells whether the request was valid.
+        let needs_key = peer.by_file.is_none() && !front.current().keys.is_empty();
+        if allowed.is_ok() && needs_key && !is_health {
+            state.prove();
+        }
         request.extensions_mut().insert(peer.client.clone());
+        request.extensions_mut().insert(Arc::clone(&state));
+        if let Ok(owner) = &allowed {
+            request.extensions_mut().insert(*owner);
+        }
         let ticket = Ticket::new(request.method().as_str(), request.uri().path(), &peer.client);
         let answer = app.call(request);
-        let (front, pace) = (Arc::clone(&front), pace.clone());
+        let (front, state) = (Arc::clone(&front), Arc::clone(&state));
+        let early = state.early();
         async move {
+            if !early.is_zero() {
+                // Meanwhile it may be closed for another connection.
+                state.set(Phase::Resting);
+                sleep(early).await;
+                state.set(Phase::Answering);
+            }
             let work = async {
                 match allowed {
-                    Ok(()) => answer.await,
+                    Ok(_) => answer.await,
                     Err(refusal) => Ok::<Response, Infallible>(refuse(&refusal)),
                 }
             };
-            let response = ticket.clone().during(work).await;
-            let _ = response.as_ref().inspect(|response| ticket.status(response.status().as_u16()));
-            pace.set(Pace::Resting);
-            response.inspect(|response| front.metrics.count_refusal(response.status().as_u16()))
+            let mut response = ticket.clone().during(work).await?;
+            let status = response.status();
+            ticket.status(status.as_u16());
+            front.metrics.count_refusal(status.as_u16());
+            if status.is_success() && !is_health {
+                state.prove();
+            }
+            if state.reserve().is_some() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<Response, Infallible>(answered(response, &state))
         }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(idle);
+    builder.timer(TokioTimer::new()).header_read_timeout(idle).max_buf_size(HEAD);
     let client = io.line();
     let gone = client.gone();
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
@@ -161,35 +229,51 @@ where
         connection.await
     };
     tokio::select! {
-        ended = work => if ended.is_err_and(|error| error.is_parse()) {
-            counting.metrics.invalid.add(1);
+        ended = work => match ended {
+            Err(error) if error.is_parse() => counting.metrics.invalid.add(1),
+            Err(error) if error.is_timeout() => late.was_late(Late::Idle),
+            _ => {}
         },
         () = gone => {}
     }
 }
 
-/// How long the body of a request may take.
-const BODY: Duration = Duration::from_secs(60);
+/// Returns the owner of the prompts of `request`, or refuses what may not be answered to `peer`, at `door` or on a connection
+/// of the reserve.
+fn allowed(
+    front: &Front,
+    peer: &Peer,
+    state: &ConnectionState,
+    door: Door,
+    request: &hyper::Request<Incoming>,
+) -> Result<Owner, Refusal> {
+    let path = request.uri().path();
+    if let Some(full) = state.reserve().filter(|_| !WATCHING.contains(&path)) {
+        state.was_refused(full);
+        return Err(connection::full(full, &front.current().limits));
+    }
+    match door {
+        Door::Health { open_metrics: true } if path == "/metrics" => Ok(Owner::Open),
+        _ => access::check(front, peer, request),
+    }
+}
 
 /// The fields in the body of `request`.
 async fn fields(front: &Front, request: Request) -> Result<Fields, Refusal> {
-    let limit = front.current().limits.request;
-    check_head(&request, limit)?;
+    check_head(&request, front.current().limits.request)?;
     let client = client_of(&request);
-    match timeout(BODY, to_bytes(request.into_body(), limit)).await {
-        Ok(Ok(bytes)) => front.fields(bytes, &client).await,
-        Ok(Err(error)) if format!("{error:?}").contains("LengthLimit") => Err(too_large(limit)),
-        Ok(Err(error)) => Err(Refusal::new(Kind::Invalid, format!("the body cannot be read: {error}"))),
-        Err(_) => {
-            let message = format!("the body did not come within {} seconds", BODY.as_secs());
-            Err(Refusal::new(Kind::Invalid, message))
-        }
-    }
+    let (bytes, charge) = body::read(front, request, &client).await?;
+    front.fields(bytes, charge, &client).await
 }
 
 /// Who asks.
 fn client_of(request: &Request) -> Client {
     request.extensions().get::<Client>().cloned().unwrap_or(Client::Unknown)
+}
+
+/// Owner of the prompts of `request`.
+fn owner_of(request: &Request) -> Owner {
+    request.extensions().get::<Owner>().copied().unwrap_or(Owner::Open)
 }
 
 /// Whether a body is worth reading.

@@ -8,16 +8,15 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{App, answer, client_of, fields, long_answer, refuse, typed};
 use crate::ffi::{Model, Token};
-use crate::sampling::whole;
 use crate::serve::fields::wrong;
+use crate::serve::input::{Fault, Input};
 use crate::serve::models::Front;
 use crate::serve::queue::Closing;
 use crate::serve::refusal::{Kind, Refusal};
-use crate::serve::request::Prompt;
 
 /// Most tokens that are made text of at a time.
 pub const TOKENS: usize = 1 << 20;
@@ -77,7 +76,7 @@ async fn cut(front: &Arc<Front>, request: Request) -> Result<Response, Refusal> 
     let text = fields.text("content")?;
     let text = text.ok_or_else(|| Refusal::field("content", "is missing: the text to cut into tokens"))?;
     fields.finish()?;
-    let tokens = server.tokens(Prompt::Text(text), &client).await?;
+    let tokens = server.text_tokens(text, &client).await?;
     match tokens.len() > MANY {
         true => long_answer(&server, &client, move || json!({ "tokens": tokens })).await,
         false => Ok(answer(&json!({ "tokens": tokens }))),
@@ -97,12 +96,17 @@ async fn joined(front: &Arc<Front>, request: Request) -> Result<Response, Refusa
     let client = client_of(&request);
     let mut fields = fields(front, request).await?;
     let server = front.choose(&mut fields, arrived).await?;
-    let list = match fields.take("tokens") {
-        Some(Value::Array(list)) if list.len() <= TOKENS => list,
-        Some(Value::Array(list)) => {
+    let last = server.model.n_vocab().saturating_sub(1);
+    let range = || format!("use tokens from 0 to {last}");
+    let list = match fields.input("tokens", 0) {
+        Some(Ok(Input::Tokens(list))) if list.len() <= TOKENS => list,
+        Some(Ok(Input::Tokens(list))) => {
             return Err(Refusal::field("tokens", format!("at most {TOKENS}, not {}", list.len())));
         }
-        Some(other) => return Err(wrong("tokens", "use a list of tokens", &other)),
+        Some(Err(Fault::Token(value) | Fault::Item(value))) => return Err(wrong("tokens", range(), &value)),
+        Some(Err(Fault::Kind(value))) => return Err(wrong("tokens", "use a list of tokens", &value)),
+        Some(Err(Fault::Json(why))) => return Err(Refusal::field("tokens", format!("is not JSON: {why}"))),
+        Some(Ok(_) | Err(Fault::Many(_))) => return Err(Refusal::field("tokens", range())),
         None => return Err(Refusal::field("tokens", "is missing: the tokens to make text of")),
     };
     fields.finish()?;
@@ -113,13 +117,13 @@ async fn joined(front: &Arc<Front>, request: Request) -> Result<Response, Refusa
 }
 
 /// The text of a list of tokens.
-fn text(model: &Model, list: &[Value]) -> Result<String, Refusal> {
+fn text(model: &Model, list: &[Token]) -> Result<String, Refusal> {
     let last = model.n_vocab().saturating_sub(1);
     let mut bytes = Vec::new();
-    for value in list {
-        let token = whole(value).and_then(|token| Token::try_from(token).ok());
-        let token = token.filter(|token| model.has_token(*token));
-        let token = token.ok_or_else(|| wrong("tokens", format!("use tokens from 0 to {last}"), value))?;
+    for token in list.iter().copied() {
+        if !model.has_token(token) {
+            return Err(wrong("tokens", format!("use tokens from 0 to {last}"), &token.into()));
+        }
         let put = model.piece(token, &mut bytes);
         put.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
     }

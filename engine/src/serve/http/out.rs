@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::beside::{Beside, Gathered};
 use super::calls::Calls;
-use super::{answer, client_of, fields, long_answer, refuse, typed};
+use super::{answer, client_of, fields, long_answer, owner_of, refuse, typed};
 use crate::serve::choices::{Choices, Told};
 use crate::serve::fields::Fields;
 use crate::serve::job::{Done, Event, Finish};
@@ -65,13 +65,16 @@ async fn complete(
     read: Read,
 ) -> Result<Response, Refusal> {
     let arrived = Instant::now();
-    let client = client_of(&request);
+    let (client, owner) = (client_of(&request), owner_of(&request));
     let mut fields = fields(front, request).await?;
     let server = front.choose(&mut fields, arrived).await?;
     let Asked { generate, choices, include_usage, return_tokens } = read(&server, &mut fields)?;
+    // What was sent is not needed any more, and its bytes are charged only while the request waits.
+    drop(fields);
     let stream = generate.stream;
     let calls = Calls::of(&generate, &server)?;
-    let events = Choices::new(server.submit_all(generate, choices, client.clone(), arrived).await?);
+    let events = server.submit_all(generate, choices, client.clone(), owner, arrived).await?;
+    let events = Choices::new(events);
     let head = Head::new(&server, shape);
     let choices = Choice::several(&head, calls.as_ref(), events.len(), return_tokens);
     if !stream {

@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::{Entry, Front, Named, Place, Served};
 use crate::serve::metrics::Metrics;
+use crate::serve::scope::Owners;
 use crate::serve::server::Current;
 use crate::settings::Requested;
 
@@ -65,8 +66,10 @@ impl Entry {
         match &self.place {
             Place::Here(_) if anew => self.leaves = true,
             Place::Here(here) => {
-                here.server.change(named.options.current(&named.engine));
-                here.server.inbox.change(named.options.queue, named.options.rules);
+                let options = &named.options;
+                here.server.change(options.current(&named.engine));
+                let owners = Owners::new(&options.keys, options.prompt_sharing);
+                here.server.inbox.change(options.queue, options.rules, owners);
             }
             // Perhaps it was mended.
             Place::Failed { .. } => (self.place, self.tries) = (Place::Out, 0),

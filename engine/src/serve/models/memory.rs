@@ -49,6 +49,8 @@ pub fn estimate(named: &Named, settings: &Settings) -> Result<Estimate> {
     let weights_here = |file: &GgufFile| -> Result<u64> {
         let others = file.other_parts()?;
         let parts: Vec<&GgufFile> = std::iter::once(file).chain(&others).collect();
+        // Before other models are unloaded for what wrong numbers ask for.
+        gguf::check::model(&parts)?;
         Ok(offload::local_weights(&parts, &placed).0)
     };
     let mut weights = weights_here(&file)?.saturating_add(adapters_size(&file, settings)?.0);

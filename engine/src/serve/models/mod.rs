@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::timeout_at;
 
 use super::beside::Beside;
+use super::budget::{Bounds, Budget, Charge, SharedCharge, VALUE_BYTES};
 use super::fields::{Fields, nearest};
 use super::job::Client;
 use super::metrics::Metrics;
@@ -82,6 +83,8 @@ pub struct Front {
     /// What is counted of connections, and of requests before it is known which model they are for.
     pub metrics: Arc<Metrics>,
     beside: Arc<Beside>,
+    /// Bytes of requests that wait.
+    budget: Arc<Budget>,
     created: u64,
     loader: Loader,
     state: Mutex<State>,
@@ -275,6 +278,7 @@ impl Front {
         Front {
             current: RwLock::new(Arc::new(current)),
             beside: Arc::new(Beside::default()),
+            budget: Arc::new(Budget::new(&metrics)),
             created: now.map_or(0, |now| now.as_secs()),
             loader,
             state: Mutex::new(State {
@@ -307,13 +311,21 @@ impl Front {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The fields of a request of `client`.
+    /// Charge for a request of `client` of which no byte has come yet.
+    pub fn charge(&self, client: &Client) -> Charge {
+        self.budget.charge(client)
+    }
+
+    /// The fields of a request of `client` that `charge` is for.
     pub async fn fields(
         &self,
-        bytes: impl AsRef<[u8]> + Send + 'static,
+        bytes: Vec<u8>,
+        mut charge: Charge,
         client: &Client,
     ) -> Result<Fields, Refusal> {
-        self.beside.of(client).fields(bytes).await
+        let fields = self.beside.of(client).fields(bytes).await?;
+        charge.grow(fields.values() * VALUE_BYTES, Bounds::of(&self.current().limits))?;
+        Ok(fields.charged(SharedCharge::new(charge)))
     }
 
     /// How far the end is.

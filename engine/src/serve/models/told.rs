@@ -45,7 +45,7 @@ impl Entry {
     /// Its own numbers.
     fn families(&self) -> Vec<Family> {
         let mut families = self.metrics.families();
-        families.retain(|family| family.name != "connections");
+        families.retain(|family| !is_of_server(family));
         let mut add = |name: &str, kind: &'static str, help: &str, value: u64| {
             let values = vec![(String::new(), value.to_string())];
             families.push(Family { name: name.to_string(), kind, help: help.to_string(), values });
@@ -69,6 +69,11 @@ impl Entry {
         families.iter_mut().for_each(|family| family.label(self.name()));
         families
     }
+}
+
+/// True for numbers that no model has of its own.
+fn is_of_server(family: &Family) -> bool {
+    family.name.starts_with("connections") || family.name == "waiting_request_bytes"
 }
 
 /// A model as it is now, for `GET /status`.
@@ -157,7 +162,7 @@ impl Front {
             // What is counted before it is known which model is meant.
             let of_all = |labels: &str| ["{end=\"refused\"}", "{end=\"invalid\"}"].contains(&labels);
             match family.name.as_str() {
-                "connections" => families.push(family),
+                _ if is_of_server(&family) => families.push(family),
                 "requests_total" => {
                     family.values.retain(|(labels, _)| of_all(labels));
                     families.push(family);

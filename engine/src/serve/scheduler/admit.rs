@@ -1,7 +1,11 @@
 //! Who gets a slot, which one, and what of its cells stays.
 
+use std::sync::Arc;
+
+use super::super::budget::SharedCharge;
 use super::super::job::Job;
 use super::super::reuse::{Choice, Held, choose};
+use super::super::scope::{Owners, Scope};
 use super::super::slot::Run;
 use super::Scheduler;
 
@@ -49,10 +53,12 @@ impl Scheduler {
         taken == 0 || taken + prompt + MORE <= self.context.n_ctx() as usize
     }
 
-    pub(super) fn begin(&mut self, job: Job) {
+    pub(super) fn begin(&mut self, mut job: Job) {
         let Some((at, keep)) = self.slot_for(&job) else { return self.inbox.put_back(job) };
+        // It waits no more.
+        job.waiting = SharedCharge::default();
         self.admissions += 1;
-        self.show_prompt(at, &job.prompt);
+        self.show_prompt(at, job.scope, &job.prompt);
         self.slots[at].used = self.admissions;
         job.ticket.began(at, keep);
         self.slots[at].run = Some(Run::new(job, self.admissions, keep));
@@ -67,13 +73,44 @@ impl Scheduler {
 
     /// A slot for `job`, and how many tokens of its prompt it holds.
     fn slot_for(&mut self, job: &Job) -> Option<(usize, u32)> {
-        let held: Vec<Held<'_>> = self
-            .slots
-            .iter()
-            .map(|slot| Held { tokens: &slot.held, free: slot.run.is_none(), used: slot.used })
-            .collect();
+        let held = self.held_for(job.scope);
         let choice = choose(&held, &job.prompt, self.rules.reuse && job.cache_prompt)?;
-        Some((choice.slot, self.prepare(&choice)))
+        let keep = self.prepare(&choice);
+        self.slots[choice.slot].scope = self.lasting(job.scope);
+        Some((choice.slot, keep))
+    }
+
+    /// What the slots hold, as a request of `scope` sees it.
+    pub(super) fn held_for(&self, scope: Scope) -> Vec<Held<'_>> {
+        let held = self.slots.iter().map(|slot| Held {
+            tokens: &slot.held,
+            own: slot.scope == Some(scope),
+            free: slot.run.is_none(),
+            used: slot.used,
+        });
+        held.collect()
+    }
+
+    /// Returns `scope`, unless its owner's key was removed since the request came: then nobody may go on from the prompt.
+    pub(super) fn lasting(&self, scope: Scope) -> Option<Scope> {
+        Some(scope).filter(|scope| self.owners.as_ref().is_none_or(|owners| owners.has(scope.owner())))
+    }
+
+    /// Forgets prompts of clients that are not among `owners`. Those of requests that still run stay until their slot is
+    /// taken, but belong to nobody.
+    pub(super) fn keep_only(&mut self, owners: Arc<Owners>) {
+        self.owners = Some(owners);
+        for at in 0..self.slots.len() {
+            let Some(scope) = self.slots[at].scope else { continue };
+            if self.lasting(scope).is_some() {
+                continue;
+            }
+            match self.slots[at].run.is_some() {
+                true => self.slots[at].scope = None,
+                false => self.empty(at),
+            }
+            self.hide_prompt(at);
+        }
     }
 
     /// Makes a slot hold what a prompt shares; says how many tokens that are.
@@ -84,6 +121,10 @@ impl Scheduler {
             true => choice.keep > 0 && self.context.forget(sequence, choice.keep as u32),
             false => {
                 let from = self.slots[choice.from].sequence;
+                if self.slots[choice.slot].scope != self.slots[choice.from].scope {
+                    // The smaller model must not go on from another client's text either.
+                    self.drafts.trim(sequence, &[]);
+                }
                 self.slots[choice.slot].held = self.slots[choice.from].held[..choice.keep].to_vec();
                 self.slots[choice.slot].saved = self.slots[choice.from].saved;
                 self.context.share_prefix(from, sequence, choice.keep as u32)
@@ -105,6 +146,7 @@ impl Scheduler {
         self.context.forget(self.slots[at].sequence, 0);
         self.drafts.trim(self.slots[at].sequence, &[]);
         self.slots[at].held.clear();
+        self.slots[at].scope = None;
         self.slots[at].saved = 0;
     }
 }

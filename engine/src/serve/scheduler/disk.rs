@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 use crate::ffi::Token;
 use crate::live::Live;
 use crate::serve::queue::Closing;
-use crate::serve::reuse::{Held, choose};
+use crate::serve::reuse::choose;
+use crate::serve::slot::Slot;
 use crate::settings::Settings;
 
 /// How long lookups may take once everything has to end now.
@@ -85,12 +86,13 @@ impl Scheduler {
         let most = job.prompt.len().saturating_sub(1);
         let wanted = self.rules.reuse && job.cache_prompt && most >= BLOCK;
         let Some(disk) = self.disk.as_mut().filter(|_| wanted) else { return Some(job) };
-        let have = self.slots.iter().map(|slot| common(&slot.held, &job.prompt)).max().unwrap_or(0);
+        let own = self.slots.iter().filter(|slot| slot.scope == Some(job.scope));
+        let have = own.map(|slot| common(&slot.held, &job.prompt)).max().unwrap_or(0);
         if have + BLOCK > most {
             return Some(job);
         }
-        let prompt = job.prompt.clone();
-        disk.look_up(job, prompt, have).err()
+        let (scope, prompt) = (job.scope.digest(), job.prompt.clone());
+        disk.look_up(job, scope, prompt, have).err()
     }
 
     /// Begins the next job that was looked for; false where there is none, or no room for it.
@@ -108,12 +110,7 @@ impl Scheduler {
     }
 
     fn begin_with(&mut self, job: Job, loaded: Loaded) {
-        let held: Vec<Held<'_>> = self
-            .slots
-            .iter()
-            .map(|slot| Held { tokens: &slot.held, free: slot.run.is_none(), used: slot.used })
-            .collect();
-        let choice = choose(&held, &job.prompt, true);
+        let choice = choose(&self.held_for(job.scope), &job.prompt, true);
         let keep = loaded.common.min(job.prompt.len() - 1);
         let Some(choice) = choice.filter(|choice| keep >= choice.keep + BLOCK) else {
             // A slot has nearly as much by now.
@@ -135,9 +132,10 @@ impl Scheduler {
         self.metrics.cache_hits.add(1);
         self.metrics.cache_tokens.add(keep as u64);
         self.admissions += 1;
-        self.show_prompt(at, &job.prompt);
+        self.show_prompt(at, job.scope, &job.prompt);
+        let scope = self.lasting(job.scope);
         let slot = &mut self.slots[at];
-        (slot.held, slot.saved) = (loaded.tokens, keep);
+        (slot.held, slot.scope, slot.saved) = (loaded.tokens, scope, keep);
         slot.held.truncate(keep);
         slot.used = self.admissions;
         job.ticket.began(at, keep as u32);
@@ -175,7 +173,12 @@ impl Scheduler {
     fn worth_keeping(&self, at: usize, keep: usize) -> usize {
         let Some(disk) = &self.disk else { return 0 };
         let (slot, held) = (&self.slots[at], self.slots[at].held.len());
-        let others = self.slots.iter().enumerate().filter(|(other, _)| *other != at);
+        // What belongs to nobody is of use to nobody.
+        if slot.scope.is_none() {
+            return 0;
+        }
+        let is_other = |(other, state): &(usize, &Slot)| *other != at && state.scope == slot.scope;
+        let others = self.slots.iter().enumerate().filter(is_other);
         let others = others.map(|(_, other)| common(&other.held, &slot.held)).max().unwrap_or(0);
         let new = held.saturating_sub(keep.max(slot.saved).max(others));
         if disk.is_worth(new, held, self.seconds_per_prompt_token) { new } else { 0 }
@@ -193,13 +196,14 @@ impl Scheduler {
     fn hand_over(&mut self, at: usize) {
         let Some(disk) = &mut self.disk else { return };
         let slot = &mut self.slots[at];
+        let Some(scope) = slot.scope else { return };
         // Nothing may be kept under tokens that are not its own.
         if !self.context.holds(slot.sequence, slot.held.len()) {
             return disk.failed("a prompt is not kept on the disk: the context holds something else");
         }
         match self.context.save_sequence(slot.sequence) {
             Ok(state) => {
-                disk.save(slot.held.clone(), state);
+                disk.save(scope.digest(), slot.held.clone(), state);
                 slot.saved = slot.held.len();
             }
             Err(error) => disk.failed(&format!("a prompt is not kept on the disk: {error}")),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::{Part, Scheduler};
 use crate::ffi::Token;
-use crate::serve::pools::Notice;
+use crate::serve::pools::{Notice, Prompt};
+use crate::serve::scope::Scope;
 use crate::serve::workloads::Threads;
 
 /// Of a scheduler: which one it is, and what its threads are set to.
@@ -16,7 +17,7 @@ pub(super) struct Pool {
     /// How many changes of the rules it has seen.
     pub rules_seen: u64,
     /// The prompts that its slots hold, where others are told.
-    shown: Vec<Arc<[Token]>>,
+    shown: Vec<Option<Prompt>>,
     /// Slots that the metrics count as busy because of it.
     busy: u64,
     /// Threads where a request names no workload; none where there are no workloads.
@@ -40,7 +41,7 @@ impl Scheduler {
         }
         self.pool.own = own;
         self.pool.index = index;
-        self.pool.shown = vec![Arc::from([]); self.slots.len()];
+        self.pool.shown = vec![None; self.slots.len()];
         self
     }
 
@@ -57,16 +58,23 @@ impl Scheduler {
         // The longest prompt that there is room for: what has none is not looked for in steps.
         let room =
             (1..=8).map(|part| most * part / 8).filter(|room| self.has_room_for(*room)).max().unwrap_or(0);
-        let notice = Notice { free, room, held: self.pool.shown.clone() };
+        let notice = Notice { free, room, held: self.pool.shown.iter().flatten().cloned().collect() };
         self.inbox.post(self.pool.index, notice);
     }
 
-    /// Notes that slot `at` is going to hold `prompt`.
-    pub(super) fn show_prompt(&mut self, at: usize, prompt: &[Token]) {
+    /// Notes that slot `at` is going to hold `prompt`, which is of `scope`.
+    pub(super) fn show_prompt(&mut self, at: usize, scope: Scope, prompt: &[Token]) {
         if self.inbox.has_pools()
             && let Some(shown) = self.pool.shown.get_mut(at)
         {
-            *shown = Arc::from(prompt);
+            *shown = Some(Prompt { scope, tokens: Arc::from(prompt) });
+        }
+    }
+
+    /// Notes that nobody may go on from what slot `at` holds.
+    pub(super) fn hide_prompt(&mut self, at: usize) {
+        if let Some(shown) = self.pool.shown.get_mut(at) {
+            *shown = None;
         }
     }
 

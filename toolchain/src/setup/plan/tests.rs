@@ -52,7 +52,16 @@ fn facts(manager: Option<Manager>, rights: Rights) -> Facts {
 }
 
 const APT: &str = "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends -o DPkg::Lock::Timeout=120";
-const PIP: &str = "-m pip install --disable-pip-version-check --only-binary=:all: --upgrade --target target/anneal/tools/packages";
+
+/// Command that installs cmake with the pip of `python`.
+fn cmake_by_pip(python: &str) -> String {
+    let install = format!(
+        "printf '%s\\n' '{}' | {python} -m pip install --disable-pip-version-check --only-binary=:all: \
+         --require-hashes --no-deps -r /dev/stdin --upgrade --target target/anneal/tools/packages",
+        wheels::cmake()
+    );
+    format!("sh -c {}", quote(&install))
+}
 
 fn commands(plan: &SetupPlan) -> Vec<String> {
     plan.steps.iter().map(Step::to_string).collect()
@@ -113,33 +122,33 @@ fn every_requirement_has_a_package_or_a_reason() {
     use Requirement::*;
     let all = [
         Compiler, Cmake, Ninja, Libclang, Clang, Lld, LlvmTools, Bolt, Git, Pip, Openblas, Blis, Make,
-        QemuUser,
+        QemuUser, Minisign, Procps, UtilLinux, Iproute,
     ];
     // The packages of each requirement in that order; `-` where there is none.
     let cases = [
         (
             Manager::Apt,
-            "g++-12 | cmake | ninja-build | libclang1-22 libclang-common-22-dev | clang-22 | lld-22 | llvm-22 libclang-rt-22-dev | bolt-22 | git | python3-pip | libopenblas-dev pkg-config | libblis-pthread-dev | make | qemu-user",
+            "g++-12 | cmake | ninja-build | libclang1-22 libclang-common-22-dev | clang-22 | lld-22 | llvm-22 libclang-rt-22-dev | bolt-22 | git | python3-pip | libopenblas-dev pkg-config | libblis-pthread-dev | make | qemu-user | minisign | procps | util-linux bsdutils mount | iproute2",
         ),
         (
             Manager::Dnf,
-            "gcc-c++ | cmake | ninja-build | clang-devel | clang | lld | llvm compiler-rt | llvm-bolt | git | python3-pip | openblas-devel pkgconf-pkg-config | blis-devel pkgconf-pkg-config | make | qemu-user",
+            "gcc-c++ | cmake | ninja-build | clang-devel | clang | lld | llvm compiler-rt | llvm-bolt | git | python3-pip | openblas-devel pkgconf-pkg-config | blis-devel pkgconf-pkg-config | make | qemu-user | minisign | util-linux | util-linux | iproute",
         ),
         (
             Manager::Pacman,
-            "gcc | cmake | ninja | clang | clang | lld | llvm compiler-rt | - | git | python-pip | openblas pkgconf | - | make | qemu-user",
+            "gcc | cmake | ninja | clang | clang | lld | llvm compiler-rt | - | git | python-pip | openblas pkgconf | - | make | qemu-user | minisign | util-linux | util-linux | iproute2",
         ),
         (
             Manager::Zypper,
-            "gcc-c++ | cmake | ninja | clang-devel | clang | lld | llvm | - | git | python3-pip | pkgconfig(openblas) pkg-config | - | make | qemu-linux-user",
+            "gcc-c++ | cmake | ninja | clang-devel | clang | lld | llvm | - | git | python3-pip | pkgconfig(openblas) pkg-config | - | make | qemu-linux-user | minisign | util-linux | util-linux | iproute2",
         ),
         (
             Manager::Apk,
-            "build-base | cmake | samurai | clang-dev | clang | lld | llvm compiler-rt | - | git | py3-pip | openblas-dev pkgconf | - | make | qemu-x86_64",
+            "build-base | cmake | samurai | clang-dev | clang | lld | llvm compiler-rt | - | git | py3-pip | openblas-dev pkgconf | - | make | qemu-x86_64 qemu-aarch64 | minisign | procps | util-linux | iproute2",
         ),
         (
             Manager::Brew,
-            "llvm | cmake | ninja | llvm | llvm | lld | llvm | - | git | python | openblas pkgconf | blis pkgconf | make | -",
+            "llvm | cmake | ninja | llvm | llvm | lld | llvm | - | git | python | openblas pkgconf | blis pkgconf | make | - | minisign | - | - | -",
         ),
     ];
     for (manager, expected) in cases {
@@ -159,12 +168,30 @@ fn every_requirement_has_a_package_or_a_reason() {
 }
 
 #[test]
+fn a_small_program_is_missing_until_all_of_its_names_are_there() {
+    let needs = Needs { required: vec![Requirement::UtilLinux], recommended: vec![Requirement::Wget] };
+    let mut toolchain = bare();
+    toolchain.programs = ["flock", "mount", "script", "taskset"].into();
+    let missing = |toolchain: &Toolchain| {
+        let made = plan(&needs, toolchain, &facts(Some(Manager::Apt), Rights::Root));
+        (made.missing, made.recommended)
+    };
+    assert_eq!(missing(&toolchain), (vec![Requirement::UtilLinux], vec![Requirement::Wget]));
+    toolchain.programs.extend(["unshare", "wget"]);
+    assert_eq!(missing(&toolchain), (vec![], vec![]));
+}
+
+#[test]
 fn mkl_comes_from_pip_into_a_folder_of_its_own() {
     let needs = Needs { required: vec![Requirement::Mkl], recommended: vec![] };
     let made = plan(&needs, &bare(), &facts(Some(Manager::Apt), Rights::None));
-    let mkl = "-m pip install --disable-pip-version-check --only-binary=:all: --ignore-installed \
-               --no-warn-script-location --prefix target/anneal/tools/mkl mkl-devel mkl-include";
-    assert_eq!(commands(&made), [format!("/usr/bin/python3 {mkl}")]);
+    let [step] = &made.steps[..] else { panic!("{:?}", made.steps) };
+    let command = &step.command[2];
+    assert!(command.starts_with("printf '%s\\n' 'mkl-devel==2026.2.0 --hash=sha256:"), "{command}");
+    assert!(
+        command.ends_with("--ignore-installed --no-warn-script-location --prefix target/anneal/tools/mkl"),
+        "{command}"
+    );
     assert!(!made.lacks_rights(Rights::None), "nothing of the system changes");
 
     let mut arm = bare();
@@ -340,7 +367,7 @@ fn cmake_comes_from_pip_where_the_systems_is_old() {
         refreshed: true,
         ..facts(Some(Manager::Apt), Rights::Root)
     };
-    let with_pip = format!("/usr/bin/python3 {PIP} 'cmake>=3.24'");
+    let with_pip = cmake_by_pip("/usr/bin/python3");
     let needs = Needs { required: vec![Requirement::Cmake], recommended: vec![] };
     // what it is, the facts, the cmake that is there, and the commands
     let cases: [(&str, Facts, Option<&str>, Vec<String>); 9] = [
@@ -358,7 +385,7 @@ fn cmake_comes_from_pip_where_the_systems_is_old() {
             "no Python yet",
             Facts { python: None, ..apt("3.18.4") },
             None,
-            vec![format!("{APT} python3-pip"), format!("python3 {PIP} 'cmake>=3.24'")],
+            vec![format!("{APT} python3-pip"), cmake_by_pip("python3")],
         ),
         (
             "a venv brings pip",
@@ -366,7 +393,7 @@ fn cmake_comes_from_pip_where_the_systems_is_old() {
             None,
             vec![
                 "/usr/bin/python3 -m venv target/anneal/tools/venv".into(),
-                format!("target/anneal/tools/venv/bin/python {PIP} 'cmake>=3.24'"),
+                cmake_by_pip("target/anneal/tools/venv/bin/python"),
             ],
         ),
         (
@@ -454,4 +481,22 @@ fn words_are_quoted_for_a_shell() {
         step(&["a", "cmake>=3.24", "", "it's", "g++"]).to_string(),
         r"a 'cmake>=3.24' '' 'it'\''s' g++"
     );
+}
+
+#[test]
+fn pip_takes_nothing_without_a_hash() {
+    use Requirement::{Cmake, Cuda, Mkl, NewCuda, Ninja, Zig};
+    for requirement in [Cmake, Ninja, Zig, Cuda, NewCuda, Mkl] {
+        let needs = Needs { required: vec![requirement], recommended: vec![] };
+        let made = plan(&needs, &bare(), &facts(None, Rights::None));
+        let [step] = &made.steps[..] else { panic!("{requirement:?}: {:?}", made.steps) };
+        let command = &step.command[2];
+        let Some((printed, pip)) = command.split_once(" | ") else { panic!("{command}") };
+        assert!(
+            pip.contains(" -m pip install ") && pip.contains(" --require-hashes --no-deps "),
+            "{command}"
+        );
+        let pinned = printed.matches("==").count();
+        assert!(pinned > 0 && printed.matches(" --hash=sha256:").count() >= pinned, "{command}");
+    }
 }

@@ -31,7 +31,7 @@ pub fn run(
             "note: of fewer than {FEWEST_PAIRS} pairs no difference can be told; measure more with -r {FEWEST_PAIRS}"
         );
     }
-    let mut table = Table::new(args.output, io::stdout());
+    let mut table = Table::new(args.output, crate::terminal::stdout());
     table.begin().context("cannot write the results to stdout")?;
     let path = layouts.model().path().to_path_buf();
     let varied = Varied::of(std::slice::from_ref(&path), settings);

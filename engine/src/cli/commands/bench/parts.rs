@@ -1,6 +1,5 @@
 //! `anneal bench --parts`
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -42,7 +41,7 @@ pub fn run(
     };
     let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
     let bench = Bench { args, cases, live, text, repeat };
-    let mut table = Table::new(args.output, io::stdout());
+    let mut table = Table::new(args.output, crate::terminal::stdout());
     table.begin().context("cannot write the results to stdout")?;
     let varied = Varied::of(models, settings);
     let mut all = || -> Result<()> {

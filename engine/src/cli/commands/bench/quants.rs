@@ -327,7 +327,7 @@ impl Work<'_> {
     }
 
     fn print(&self, contestants: &[Contestant], rounds: &[Round]) -> io::Result<()> {
-        let mut table = Table::new(self.args.output, io::stdout());
+        let mut table = Table::new(self.args.output, crate::terminal::stdout());
         table.begin()?;
         let source = &contestants[0];
         let commit = commit(self.live);

@@ -51,7 +51,7 @@ pub fn run(args: &Args, live: &Live) -> Result<ExitCode> {
         Err(error @ Error::Threads { .. }) => return Err(crate::Error::Usage(format!("-t: {error}")).into()),
         Err(error) => return Err(error).context("cannot measure the roofline"),
     };
-    let mut table = Table::new(args.output, io::stdout());
+    let mut table = Table::new(args.output, crate::terminal::stdout());
     let mut print = || -> io::Result<()> {
         table.begin()?;
         rows(&measured).iter().try_for_each(|row| table.add(row))?;

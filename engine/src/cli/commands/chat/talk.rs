@@ -36,8 +36,6 @@ pub struct Talk {
     json: bool,
     stats: bool,
     typed: bool,
-    /// Stdout is a terminal.
-    shown: bool,
     /// Stderr is one that shows grey.
     grey: bool,
     last: Option<Turn>,
@@ -62,7 +60,6 @@ impl Talk {
             json,
             stats,
             typed,
-            shown: io::stdout().is_terminal(),
             grey: coloured && io::stderr().is_terminal(),
             last: None,
             saved: HashSet::new(),
@@ -88,7 +85,7 @@ impl Talk {
                 self.say("from the next message on")
             }
             Entry::System(None) => match self.conversation.system() {
-                Some(text) => self.say(&words::printable_lines(text)),
+                Some(text) => self.say(text),
                 None => self.say("there is no system prompt: /system TEXT sets one"),
             },
             Entry::Save(path) => self.save(Path::new(&path)),
@@ -100,17 +97,13 @@ impl Talk {
 
     /// The answer to `text`, or the last one anew.
     fn answer(&mut self, text: Option<&str>) -> Result<Next> {
-        let (json, shown) = (self.json, self.shown);
+        let json = self.json;
         let mut outlet = Outlet::stdout();
         let mut hear = |piece: &str| {
             if json {
                 return ControlFlow::Continue(());
             }
-            // What a model writes must not move a terminal's cursor; a file gets it as it is.
-            outlet.send(match shown {
-                true => words::printable_lines(piece).to_string(),
-                false => piece.to_string(),
-            })
+            outlet.send(piece.to_string())
         };
         self.signals.begin();
         let turn = match text {
@@ -121,7 +114,7 @@ impl Talk {
         let written = outlet.finish();
         self.signals.end();
         written.context("cannot write the answer to stdout")?;
-        let mut stdout = io::stdout().lock();
+        let mut stdout = crate::terminal::stdout();
         match turn {
             Ok(Some(turn)) => {
                 match self.json {
@@ -210,7 +203,7 @@ impl Talk {
 
     /// What a command has to say; stdout is for answers. A closed stderr is nobody's concern.
     fn say(&self, text: &str) -> Next {
-        let _ = writeln!(io::stderr(), "{text}");
+        let _ = writeln!(io::stderr(), "{}", words::printable_lines(text));
         Next::Went
     }
 
@@ -222,7 +215,7 @@ impl Talk {
 
     fn note(&self, text: &str) {
         let (on, off) = if self.grey { ("\u{1b}[2m", "\u{1b}[0m") } else { ("", "") };
-        let _ = writeln!(io::stderr(), "{on}{text}{off}");
+        let _ = writeln!(io::stderr(), "{on}{}{off}", words::printable_lines(text));
     }
 }
 

@@ -95,7 +95,7 @@ fn document(facts: &Facts) -> Value {
 }
 
 /// What every request with a body may be refused for.
-const BODY: [Kind; 3] = [Kind::Invalid, Kind::TooLarge, Kind::MediaType];
+const BODY: [Kind; 4] = [Kind::Invalid, Kind::TooLarge, Kind::MediaType, Kind::Overloaded];
 
 /// What every request for text may be refused for besides.
 const GENERATE: [Kind; 7] = [

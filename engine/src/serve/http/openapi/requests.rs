@@ -8,6 +8,7 @@ use crate::serve::embed::TEXTS;
 use crate::serve::http::completions::CHOICES;
 use crate::serve::logprobs::MOST;
 use crate::serve::request::{STOP_CHARACTERS, STOPS};
+use crate::serve::scope::SALT_CHARACTERS;
 
 /// The schemas of requests, by name.
 pub fn schemas(facts: &Facts) -> Map<String, Value> {
@@ -130,6 +131,10 @@ fn limits(facts: &Facts) -> Map<String, Value> {
         },
         "ignore_eos": { "type": ["boolean", "null"], "default": false },
         "cache_prompt": { "type": ["boolean", "null"], "default": true },
+        "cache_salt": {
+            "type": ["string", "null"], "minLength": 1, "maxLength": SALT_CHARACTERS,
+            "description": "Sets the request apart: it shares evaluated prompts only with requests of the same key and salt.",
+        },
         "speculative": crate::serve::drafts::schema(facts.defaults.drafts),
         "stop": { "anyOf": [stop, { "type": "array", "items": stop, "maxItems": STOPS }, { "type": "null" }] },
         "model": { "enum": facts.models() },

@@ -101,7 +101,7 @@ fn status(count: &Value) -> Value {
         json!({
             "id": count,
             "state": { "enum": ["idle", "prefill", "decode", "waiting"], "description": "waiting: for its client to read." },
-            "held_tokens": count,
+            "held_tokens": { "type": "integer", "minimum": 0, "description": "0 where they are another client's." },
             "prompt_tokens": maybe, "cached_tokens": maybe, "generated_tokens": maybe,
             "age_s": { "type": ["number", "null"], "minimum": 0 },
             "tokens_per_second": { "type": ["number", "null"], "minimum": 0 },

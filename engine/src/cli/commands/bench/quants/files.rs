@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 /// A folder for quantised models.
 pub struct Folder {
     path: PathBuf,
-    /// Whether it goes away in the end.
-    temporary: bool,
+    /// The folder, if it is removed in the end.
+    temporary: Option<base::TempDir>,
 }
 
 /// What a quantised model was made from.
@@ -67,17 +67,23 @@ impl Origin {
 impl Folder {
     /// `keep`, or one beside `source` that goes away.
     pub fn new(source: &Path, keep: Option<&Path>) -> Result<Self> {
-        let path = match keep {
-            Some(keep) => keep.to_path_buf(),
-            None => source.with_file_name(format!(".{}-quants-{}", stem(source), std::process::id())),
+        let beside =
+            source.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let cannot = || {
+            let folder = keep.unwrap_or(beside).display();
+            format!("cannot make a folder for the quantised models in {folder}; name another with --keep")
         };
-        fs::create_dir_all(&path).with_context(|| {
-            format!(
-                "cannot make the folder {} for the quantised models; name another with --keep",
-                path.display()
-            )
-        })?;
-        Ok(Self { path, temporary: keep.is_none() })
+        match keep {
+            Some(keep) => {
+                fs::create_dir_all(keep).with_context(cannot)?;
+                Ok(Self { path: keep.to_path_buf(), temporary: None })
+            }
+            None => {
+                let made =
+                    base::scratch_in(beside, &format!(".{}-quants-", stem(source))).with_context(cannot)?;
+                Ok(Self { path: made.path().to_path_buf(), temporary: Some(made) })
+            }
+        }
     }
 
     /// Where `source` quantised to `kind` lies.
@@ -118,7 +124,7 @@ impl Folder {
             }
         }
         // So that a model whose note is not written is known as ours, and as not good.
-        if !self.temporary {
+        if self.temporary.is_none() {
             write(&note(path), b"{}")?;
         }
         Ok(())
@@ -130,18 +136,12 @@ impl Folder {
         write(&self::note(path), &serde_json::to_vec_pretty(&note)?)
     }
 
-    /// Removes it if it is temporary.
+    /// Removes the folder if it is temporary, for a process that ends without dropping it.
     pub fn remove(&self) {
-        if self.temporary {
+        if self.temporary.is_some() {
             // Nothing more can be done about what does not go away.
             let _ = fs::remove_dir_all(&self.path);
         }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        self.remove();
     }
 }
 
@@ -178,6 +178,23 @@ mod tests {
         for (path, expected) in cases {
             assert_eq!(stem(Path::new(path)), expected);
         }
+    }
+
+    #[test]
+    fn a_link_under_a_name_of_the_process_gets_no_models() {
+        let place = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| place.path().join(name);
+        fs::create_dir(path("victim")).expect("a folder");
+        std::os::unix::fs::symlink(path("victim"), path(&format!(".m-quants-{}", std::process::id())))
+            .expect("a link");
+        let source = path("m-F16.gguf");
+        fs::write(&source, "weights").expect("a file");
+        let folder = Folder::new(&source, None).expect("a folder");
+        let made = folder.place(&source, "Q4_0".parse().expect("a type"));
+        fs::write(&made, "").expect("a file");
+        assert_eq!(fs::read_dir(path("victim")).expect("a folder").count(), 0);
+        drop(folder);
+        assert!(!made.exists() && path("victim").is_dir());
     }
 
     #[test]

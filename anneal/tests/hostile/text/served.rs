@@ -1,0 +1,132 @@
+//! Long texts that a server and a program are sent.
+
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::tiny_with;
+use crate::client::{self, Server};
+use crate::{common, effort};
+
+/// A pre-tokenizer that split by `std::regex`.
+const PRE: &str = "bloom";
+
+/// A server of a tiny model with that pre-tokenizer.
+fn server(more: &[&str]) -> Server {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let model = tiny_with(PRE, folder.path());
+    let mut command = common::command();
+    command.args(["serve", "--json", "-t", "1", "--chat-template", "chatml", "-m"]).arg(model).args(more);
+    command.arg("--socket").arg(folder.path().join("a.sock"));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    Server::with(command, folder)
+}
+
+/// Counts the tokens of `letters` letters by the server.
+fn tokens(server: &Server, letters: usize) -> usize {
+    let (status, answer) = server.post("/tokenize", &json!({ "content": "a".repeat(letters) }));
+    assert_eq!(status, 200, "{answer}");
+    answer["tokens"].as_array().expect("tokens").len()
+}
+
+/// The texts of the review, which ended the server.
+#[test]
+fn no_text_ends_a_server() {
+    let server = server(&["-c", "4096"]);
+    for letters in [17_000, effort::choose(120_000, 4_000_000)] {
+        assert!(tokens(&server, letters) > 0);
+    }
+    // The context may hold the first of them by its bytes.
+    for letters in [20_000, 120_000] {
+        let text = "a".repeat(letters);
+        let requests = [
+            ("/v1/completions", json!({ "prompt": text, "max_tokens": 1 })),
+            (
+                "/v1/chat/completions",
+                json!({ "messages": [{ "role": "user", "content": text }], "max_tokens": 1 }),
+            ),
+        ];
+        for (path, request) in requests {
+            let (status, answer) = server.post(path, &request);
+            assert_eq!(
+                (status, &answer["error"]["code"]),
+                (400, &json!("context_length_exceeded")),
+                "{answer}"
+            );
+        }
+        let answer = server.ask(&json!({ "prompt": text, "max_tokens": 1 }));
+        assert!(answer.is_object(), "{answer}");
+    }
+    assert_eq!(server.get("/health").0, 200);
+}
+
+/// A text of more bytes than the context can hold is refused before it is cut into tokens, with the numbers.
+#[test]
+fn texts_beyond_the_context_are_refused_by_their_bytes() {
+    let server = server(&["-c", "256"]);
+    let text = "a ".repeat(100_000);
+    let completion = json!({ "prompt": text, "max_tokens": 1 });
+    let chat = json!({ "messages": [{ "role": "user", "content": text }], "max_tokens": 1 });
+    for (path, request) in [("/v1/completions", &completion), ("/v1/chat/completions", &chat)] {
+        let (status, answer) = server.post(path, request);
+        assert_eq!((status, &answer["error"]["code"]), (400, &json!("context_length_exceeded")), "{answer}");
+        says_the_numbers(answer["error"]["message"].as_str().expect("words"));
+    }
+    says_the_numbers(&server.ask(&completion).to_string());
+    // Where no context bounds the text it is cut.
+    assert!(tokens(&server, 200_000) > 256);
+
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (model, file) = (tiny_with(PRE, folder.path()), folder.path().join("text"));
+    std::fs::write(&file, &text).expect("written");
+    let mut command = common::command();
+    command.args(["run", "-c", "256", "-n", "1", "-m"]).arg(&model).arg("-f").arg(&file);
+    let (code, _, stderr) = common::parts(&command.output().expect("the executable runs"));
+    assert_eq!(code, Some(1), "{stderr}");
+    says_the_numbers(&stderr);
+}
+
+fn says_the_numbers(message: &str) {
+    for part in ["bytes", "256 tokens", "longest token"] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+/// Very long texts of several clients take one thread, and what others ask does not wait for them.
+#[test]
+fn a_long_text_delays_nobody_else() {
+    let server = server(&["-c", "4096"]);
+    // Below the limit of a request, and as slow as any.
+    let long = json!({ "content": "aB1中 !".repeat(effort::choose(1 << 20, 7 << 20) / 8) }).to_string();
+    let socket = server.socket();
+    std::thread::scope(|scope| {
+        let senders: Vec<_> = (0..4)
+            .map(|_| {
+                let (long, socket) = (&long, &socket);
+                scope.spawn(move || {
+                    let stream = UnixStream::connect(socket).expect("it listens");
+                    client::http(stream, "POST", "/tokenize", &[], long.as_bytes()).0
+                })
+            })
+            .collect();
+        let mut slowest = Duration::ZERO;
+        let mut asked = 0;
+        while senders.iter().any(|sender| !sender.is_finished()) || asked == 0 {
+            let begin = Instant::now();
+            // A chat is prepared on the threads for light work.
+            let chat = json!({ "messages": [{ "role": "user", "content": "hello" }], "max_tokens": 4 });
+            let (status, answer) = server.post("/v1/chat/completions", &chat);
+            assert_eq!(status, 200, "{answer}");
+            slowest = slowest.max(begin.elapsed());
+            asked += 1;
+        }
+        for sender in senders {
+            assert_eq!(sender.join().expect("a client"), 200);
+        }
+        eprintln!("{asked} chats beside long texts, the slowest in {slowest:?}");
+        assert!(slowest < Duration::from_secs(10), "a chat took {slowest:?}");
+        assert_eq!(server.get("/health").1.get("status"), Some(&Value::from("ok")));
+    });
+}

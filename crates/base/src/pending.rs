@@ -1,0 +1,157 @@
+//! A file under a temporary name until it is complete.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use tempfile::{Builder, NamedTempFile};
+
+use crate::unfinished;
+
+/// Permission bits of a file's mode. The set-user-ID, set-group-ID and sticky bits are never copied.
+const PERMISSIONS: u32 = 0o777;
+
+/// Access rights of a new file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The mode of the file that is replaced; without one, 0666 less the umask.
+    Usual,
+    /// The mode of the file that is replaced; without one, 0600.
+    PrivateIfNew,
+    /// 0600.
+    Private,
+    /// This mode, whatever the umask is.
+    Exactly(u32),
+}
+
+/// File that is written beside its destination. [`commit`](Self::commit) renames it; dropping it removes it and leaves
+/// the destination as it was.
+#[derive(Debug)]
+pub struct Pending {
+    file: NamedTempFile,
+    destination: PathBuf,
+    /// Mode to set before the rename; `None` if it was right from the start.
+    mode: Option<u32>,
+}
+
+impl Pending {
+    /// Creates an empty file in the folder of `destination`.
+    ///
+    /// # Errors
+    /// If `destination` has no file name, or its folder is missing or not writable.
+    pub fn beside(destination: &Path, access: Access) -> io::Result<Self> {
+        let name = destination.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        // Only a regular file has rights worth keeping: those of a link are always 0777.
+        let replaced = || {
+            let found = fs::symlink_metadata(destination).ok().filter(fs::Metadata::is_file)?;
+            Some(found.permissions().mode() & PERMISSIONS)
+        };
+        let (created, mode) = match access {
+            Access::Private => (0o600, None),
+            Access::Exactly(mode) => (0o600, Some(mode)),
+            Access::PrivateIfNew => (0o600, replaced()),
+            Access::Usual => match replaced() {
+                // Unreadable for others until it has the right mode: the old file may be private.
+                Some(mode) => (0o600, Some(mode)),
+                None => (0o666, None),
+            },
+        };
+        let file = named(&unfinished::prefix(name.as_bytes()), unfinished::SUFFIX, created)
+            .tempfile_in(folder_of(destination))?;
+        Ok(Self { file, destination: destination.to_path_buf(), mode })
+    }
+
+    /// Temporary path, for a tool that writes the file by its name.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// The file, open for reading and writing.
+    pub fn file(&self) -> &File {
+        self.file.as_file()
+    }
+
+    /// Opens the file once more, with a position of its own.
+    ///
+    /// # Errors
+    /// If another file has the name by now.
+    pub fn reopen(&self) -> io::Result<File> {
+        self.file.reopen()
+    }
+
+    /// The file, for writers that want it by a mutable reference.
+    pub fn file_mut(&mut self) -> &mut File {
+        self.file.as_file_mut()
+    }
+
+    /// Flushes the content to the disk.
+    ///
+    /// # Errors
+    /// If the disk reports an error, for instance that it is full.
+    pub fn sync(&self) -> io::Result<()> {
+        // The mode must be on the disk as well.
+        self.set_mode()?;
+        self.file().sync_all()
+    }
+
+    /// Renames the file to its destination and replaces what is there.
+    ///
+    /// # Errors
+    /// If it cannot be renamed. The destination is then as it was, and the temporary file is removed.
+    pub fn commit(self) -> io::Result<()> {
+        self.set_mode()?;
+        self.file.persist(&self.destination).map(drop).map_err(|error| error.error)
+    }
+
+    /// Renames the file to its destination unless something is there; returns true if it was renamed.
+    ///
+    /// # Errors
+    /// If it cannot be renamed for another reason.
+    pub fn commit_new(self) -> io::Result<bool> {
+        self.set_mode()?;
+        match self.file.persist_noclobber(&self.destination) {
+            Ok(_) => Ok(true),
+            Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error.error),
+        }
+    }
+
+    fn set_mode(&self) -> io::Result<()> {
+        // By the open file, not by its name.
+        self.mode.map_or(Ok(()), |mode| self.file().set_permissions(Permissions::from_mode(mode)))
+    }
+}
+
+impl Write for Pending {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file().flush()
+    }
+}
+
+/// Folder of the file at `path`.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes temporary names `PREFIX` + random letters and digits + `SUFFIX`. This is the only place that makes them.
+pub(crate) fn named<'a>(prefix: &'a OsStr, suffix: &'a str, mode: u32) -> Builder<'a, 'a> {
+    let mut builder = Builder::new();
+    builder.prefix(prefix).suffix(suffix).rand_bytes(RANDOM).permissions(Permissions::from_mode(mode));
+    builder
+}
+
+/// Random letters and digits in a temporary name: 62^12 names. tempfile reads the system's randomness after three
+/// collisions, so whoever predicts its generator delays nothing either.
+const RANDOM: usize = 12;
+
+/// Makes a prefix of bytes that need not be UTF-8.
+pub(crate) fn os_string(bytes: Vec<u8>) -> OsString {
+    OsString::from_vec(bytes)
+}

@@ -1,0 +1,63 @@
+//! Tests that cannot run on a machine report it by name. libtest counts such a test as passed and hides its output, so the
+//! line goes past libtest's capture, and `cargo xtask test` reads it.
+
+use std::fmt::Display;
+use std::io::Write;
+
+/// Beginning of the line about a skipped test; its name, a colon and the reason follow.
+const MARK: &str = "NOT RUN: ";
+
+/// A skipped test, as its line names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Skipped {
+    /// Name of the test.
+    pub test: String,
+    /// Reason.
+    pub why: String,
+}
+
+/// Reports that the running test is skipped because of `why`, which nothing that can be installed would change.
+pub fn because(why: impl Display) {
+    // libtest names the thread of a test after it.
+    let thread = std::thread::current();
+    let line = format!("{MARK}{}: {why}\n", thread.name().unwrap_or("a test"));
+    // One write, so that tests that run side by side do not mix their lines. There is nothing to do if stderr is closed.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// Reports that the running test is skipped because this machine lacks `what`; `how` says how to install it.
+///
+/// # Panics
+/// In continuous integration (`CI=true`), where all that can be installed has to be there.
+pub fn for_want_of(what: impl Display, how: impl Display) {
+    let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    assert!(!ci, "continuous integration has to have {what}: {how}");
+    because(format_args!("{what} is missing ({how})"));
+}
+
+/// Parses a line of a test program's output; `None` if it is about no skipped test.
+pub fn parse(line: &str) -> Option<Skipped> {
+    // The line of another test may precede it, without its end.
+    let (_, rest) = line.split_once(MARK)?;
+    // Names hold pairs of colons without a space behind them.
+    let (test, why) = rest.split_once(": ")?;
+    Some(Skipped { test: test.to_string(), why: why.trim_end().to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_and_the_reason_are_read_from_the_line() {
+        let skipped = |test: &str, why: &str| Some(Skipped { test: test.to_string(), why: why.to_string() });
+        for (line, expected) in [
+            ("NOT RUN: a::b: no x: install y\n", skipped("a::b", "no x: install y")),
+            ("test c ... NOT RUN: b: no x", skipped("b", "no x")),
+            ("NOT RUN: b", None),
+            ("test b ... ok", None),
+        ] {
+            assert_eq!(parse(line), expected, "{line:?}");
+        }
+    }
+}

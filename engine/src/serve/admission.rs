@@ -1,0 +1,448 @@
+//! Admission of connections: how many may be open, and which one is closed when another needs its place.
+//!
+//! Each listener has a [`Gate`] of its own, so that a flood over TCP never takes the places of the Unix socket. A gate
+//! bounds its connections in all and for each network (an IPv4 address, or the /64 of an IPv6 address). At a bound, the
+//! newcomer takes the place of a connection that does nothing:
+//!
+//! 1. first of a connection that has not [proven](ConnectionState::prove) itself: the oldest one of the network that has
+//!    most of them, so that a newcomer does not push out others that came just before it;
+//! 2. then of the proven connection that has rested for longest.
+//!
+//! Without either, the newcomer gets one of the [`RESERVE`] places, where only `/health`, `/metrics` and `/status` are
+//! answered.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use super::metrics::Metrics;
+
+/// Connections beyond the bound that may ask for `/health`, `/metrics` and `/status`.
+pub const RESERVE: usize = 16;
+
+/// Shortest rest after which a proven connection may be closed: its client may be about to send the next request.
+const LEAST_REST: Duration = Duration::from_secs(1);
+
+/// Shortest time between two requests on a connection over TCP that has not proven itself.
+const LEAST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Bounds of a gate.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Connections in all.
+    pub total: usize,
+    /// Connections of each network.
+    pub per_network: usize,
+}
+
+impl Bounds {
+    /// No bound at all.
+    pub const NONE: Bounds = Bounds { total: usize::MAX, per_network: usize::MAX };
+}
+
+/// The part of an address that one client has: all of IPv4, the first 64 bits of IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Network {
+    /// An IPv4 address.
+    V4(Ipv4Addr),
+    /// The first 64 bits of an IPv6 address.
+    V6(u64),
+}
+
+impl From<IpAddr> for Network {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Network::V4(address),
+            IpAddr::V6(address) => Network::V6((address.to_bits() >> 64) as u64),
+        }
+    }
+}
+
+/// Step of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// The head of a request is expected: the first one, or one that has begun.
+    Expecting,
+    /// The body of a request is read.
+    Reading,
+    /// A request is answered.
+    Answering,
+    /// Nothing is expected.
+    Resting,
+}
+
+/// Bound that a newcomer met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// Connections in all.
+    Total,
+    /// Connections of its network.
+    Network,
+}
+
+/// Reason for closing a connection in favour of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evicted {
+    /// It had shown no valid key, or sent nothing valid.
+    Unproven,
+    /// It rested.
+    Idle,
+    /// It held a place of the reserve.
+    Reserve,
+}
+
+/// Bound in time that a client did not keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// For the head of a request.
+    Head,
+    /// For the body of a request.
+    Body,
+    /// For the rest between requests.
+    Idle,
+    /// For reading an answer.
+    Write,
+}
+
+/// State of an open connection.
+#[derive(Debug)]
+pub struct ConnectionState {
+    number: u64,
+    network: Option<Network>,
+    reserve: Option<Full>,
+    opened: Instant,
+    phase: AtomicU8,
+    proven: AtomicBool,
+    /// Milliseconds from `opened` to the last step or write.
+    active: AtomicU64,
+    /// Milliseconds from `opened` to when the next request is due that is not too early.
+    due: AtomicU64,
+    evicted: Notify,
+    metrics: Arc<Metrics>,
+}
+
+impl ConnectionState {
+    /// The step that it is at.
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Relaxed) {
+            0 => Phase::Expecting,
+            1 => Phase::Reading,
+            2 => Phase::Answering,
+            _ => Phase::Resting,
+        }
+    }
+
+    /// Goes on to `phase`.
+    pub fn set(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+        self.touch();
+    }
+
+    /// Notes that something was written just now.
+    pub fn touch(&self) {
+        let active = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.active.store(active, Ordering::Relaxed);
+    }
+
+    /// Notes that its client has shown a valid key, or, where none is needed, sent a valid request.
+    pub fn prove(&self) {
+        self.proven.store(true, Ordering::Relaxed);
+    }
+
+    /// True if its client has shown a valid key or sent a valid request.
+    pub fn is_proven(&self) -> bool {
+        self.proven.load(Ordering::Relaxed)
+    }
+
+    /// True if it may rest only shortly: it came over TCP and has not proven itself.
+    pub fn rests_shortly(&self) -> bool {
+        self.network.is_some() && !self.is_proven()
+    }
+
+    /// Time for which a request that has just come must wait: thousands that come together on connections without a key
+    /// would keep the thread of all connections busy.
+    pub fn early(&self) -> Duration {
+        if !self.rests_shortly() {
+            return Duration::ZERO;
+        }
+        let now = self.opened.elapsed();
+        let due = Duration::from_millis(self.due.load(Ordering::Relaxed)).max(now);
+        let next = u64::try_from((due + LEAST_INTERVAL).as_millis()).unwrap_or(u64::MAX);
+        self.due.store(next, Ordering::Relaxed);
+        due - now
+    }
+
+    /// The bound that gave it a place of the reserve, where it has one.
+    pub fn reserve(&self) -> Option<Full> {
+        self.reserve
+    }
+
+    /// Returns when another connection needs its place.
+    pub async fn evicted(&self) {
+        self.evicted.notified().await;
+    }
+
+    /// Counts that its client was too late.
+    pub fn was_late(&self, late: Late) {
+        self.metrics.connections_timed_out[late as usize].add(1);
+    }
+
+    /// Counts that it was refused for `full`.
+    pub fn was_refused(&self, full: Full) {
+        self.metrics.connections_refused[full as usize].add(1);
+    }
+
+    fn rested(&self, now: Instant) -> Duration {
+        let active = self.opened + Duration::from_millis(self.active.load(Ordering::Relaxed));
+        now.saturating_duration_since(active)
+    }
+}
+
+/// Connections of a listener.
+#[derive(Debug)]
+pub struct Gate {
+    metrics: Arc<Metrics>,
+    next: AtomicU64,
+    open: Mutex<Vec<Arc<ConnectionState>>>,
+}
+
+/// A connection's place, given back when this is dropped.
+#[derive(Debug)]
+pub struct Admitted {
+    gate: Arc<Gate>,
+    state: Arc<ConnectionState>,
+}
+
+impl Admitted {
+    /// The state of the connection.
+    pub fn state(&self) -> &Arc<ConnectionState> {
+        &self.state
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let number = self.state.number;
+        self.gate.lock().retain(|state| state.number != number);
+        self.gate.metrics.connections.sub_one();
+    }
+}
+
+impl Gate {
+    /// A gate without connections that counts into `metrics`.
+    pub fn new(metrics: &Arc<Metrics>) -> Self {
+        Gate { metrics: Arc::clone(metrics), next: AtomicU64::new(0), open: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<ConnectionState>>> {
+        // Whatever panicked, the list is whole between two calls.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a connection from `network`; none where even the reserve is taken by connections that are answered.
+    pub fn admit(self: &Arc<Self>, network: Option<Network>, bounds: Bounds) -> Option<Admitted> {
+        let now = Instant::now();
+        let mut open = self.lock();
+        let reserve = match self.make_room(&mut open, network, bounds, now) {
+            Ok(()) => None,
+            Err(full) if self.make_room_in_reserve(&mut open) => Some(full),
+            Err(full) => {
+                self.metrics.connections_refused[full as usize].add(1);
+                return None;
+            }
+        };
+        let state = Arc::new(ConnectionState {
+            number: self.next.fetch_add(1, Ordering::Relaxed),
+            network,
+            reserve,
+            opened: now,
+            phase: AtomicU8::new(Phase::Expecting as u8),
+            proven: AtomicBool::new(false),
+            active: AtomicU64::new(0),
+            due: AtomicU64::new(0),
+            evicted: Notify::new(),
+            metrics: Arc::clone(&self.metrics),
+        });
+        open.push(Arc::clone(&state));
+        self.metrics.connections.add(1);
+        Some(Admitted { gate: Arc::clone(self), state })
+    }
+
+    /// Makes room for another connection of `network`, by closing one where a bound is reached.
+    fn make_room(
+        &self,
+        open: &mut Vec<Arc<ConnectionState>>,
+        network: Option<Network>,
+        bounds: Bounds,
+        now: Instant,
+    ) -> Result<(), Full> {
+        let ordinary = || open.iter().filter(|state| state.reserve.is_none());
+        let own = || ordinary().filter(|state| network.is_some() && state.network == network);
+        let victim = if own().count() >= bounds.per_network {
+            Some(victim(own(), now).ok_or(Full::Network)?)
+        } else if ordinary().count() >= bounds.total {
+            Some(victim(ordinary(), now).ok_or(Full::Total)?)
+        } else {
+            None
+        };
+        if let Some((number, why)) = victim {
+            self.evict(open, number, why);
+        }
+        Ok(())
+    }
+
+    fn make_room_in_reserve(&self, open: &mut Vec<Arc<ConnectionState>>) -> bool {
+        let reserve = || open.iter().filter(|state| state.reserve.is_some());
+        if reserve().count() < RESERVE {
+            return true;
+        }
+        let Some(oldest) = reserve().find(|state| state.phase() != Phase::Answering) else { return false };
+        let number = oldest.number;
+        self.evict(open, number, Evicted::Reserve);
+        true
+    }
+
+    /// Closes the connection of `number`, whose place is free at once.
+    fn evict(&self, open: &mut Vec<Arc<ConnectionState>>, number: u64, why: Evicted) {
+        let Some(at) = open.iter().position(|state| state.number == number) else { return };
+        // The order is that of their coming.
+        open.remove(at).evicted.notify_one();
+        self.metrics.connections_evicted[why as usize].add(1);
+    }
+}
+
+/// The one of `states`, in the order of their coming, that goes first.
+fn victim<'a>(
+    states: impl Iterator<Item = &'a Arc<ConnectionState>> + Clone,
+    now: Instant,
+) -> Option<(u64, Evicted)> {
+    let unproven = || states.clone().filter(|state| !state.is_proven() && state.phase() != Phase::Answering);
+    let mut counts: HashMap<Option<Network>, usize> = HashMap::new();
+    for state in unproven() {
+        *counts.entry(state.network).or_default() += 1;
+    }
+    let most = counts.values().copied().max();
+    let oldest = unproven().find(|state| counts.get(&state.network).copied() == most);
+    if let Some(state) = oldest {
+        return Some((state.number, Evicted::Unproven));
+    }
+    let resting = states
+        .filter(|state| state.phase() == Phase::Resting)
+        .map(|state| (state.rested(now), state.number))
+        .filter(|(rested, _)| *rested >= LEAST_REST);
+    resting.max().map(|(_, number)| (number, Evicted::Idle))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { total: 6, per_network: 4 };
+
+    fn gate() -> (Arc<Gate>, Arc<Metrics>) {
+        let metrics = Arc::new(Metrics::default());
+        (Arc::new(Gate::new(&metrics)), metrics)
+    }
+
+    fn network(last: u8) -> Option<Network> {
+        Some(Network::V4(Ipv4Addr::new(10, 0, 0, last)))
+    }
+
+    fn is_open(gate: &Gate, admitted: &Admitted) -> bool {
+        gate.lock().iter().any(|state| state.number == admitted.state.number)
+    }
+
+    fn proven(gate: &Arc<Gate>, last: u8, phase: Phase) -> Admitted {
+        let admitted = gate.admit(network(last), BOUNDS).expect("a place");
+        admitted.state.prove();
+        admitted.state.set(phase);
+        admitted
+    }
+
+    #[test]
+    fn addresses_of_one_client_are_one_network() {
+        let network = |text: &str| Network::from(text.parse::<IpAddr>().expect("an address"));
+        assert_eq!(network("2001:db8:1:2::3"), network("2001:db8:1:2:ffff::4"));
+        assert_ne!(network("2001:db8:1:2::3"), network("2001:db8:1:3::3"));
+        assert_eq!(network("::ffff:10.0.0.1"), network("10.0.0.1"));
+        assert_ne!(network("10.0.0.1"), network("10.0.0.2"));
+    }
+
+    #[test]
+    fn a_flood_pushes_out_its_own_connections_first() {
+        let (gate, metrics) = gate();
+        let keyed = proven(&gate, 1, Phase::Resting);
+        let newcomer = gate.admit(network(2), BOUNDS).expect("a place");
+        let flood: Vec<Admitted> =
+            (0..20).map(|_| gate.admit(network(3), BOUNDS).expect("a place")).collect();
+        let open: Vec<bool> = flood.iter().map(|admitted| is_open(&gate, admitted)).collect();
+        assert_eq!(open.iter().filter(|open| **open).count(), 4, "the bound of a network: {open:?}");
+        assert!(open[16..].iter().all(|open| *open), "the oldest go first: {open:?}");
+        // All places are taken: the network with most of them gives one up.
+        let another = gate.admit(network(4), BOUNDS).expect("a place");
+        assert!([&keyed, &newcomer, &another].iter().all(|admitted| is_open(&gate, admitted)));
+        assert_eq!(metrics.connections_evicted[Evicted::Unproven as usize].get(), 17);
+        assert_eq!(metrics.connections.get(), 23, "until their tasks end");
+        drop(flood);
+        assert_eq!(metrics.connections.get(), 3);
+    }
+
+    #[test]
+    fn requests_without_a_key_that_come_together_wait_for_each_other() {
+        let (gate, _) = gate();
+        let admitted = gate.admit(network(1), BOUNDS).expect("a place");
+        assert_eq!(admitted.state.early(), Duration::ZERO);
+        let (second, third) = (admitted.state.early(), admitted.state.early());
+        assert!(
+            second <= LEAST_INTERVAL && third > second && third <= 2 * LEAST_INTERVAL,
+            "{second:?}, {third:?}"
+        );
+        admitted.state.prove();
+        assert_eq!(admitted.state.early(), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn who_is_evicted_is_told() {
+        let (gate, _) = gate();
+        let bounds = Bounds { total: 1, per_network: 1 };
+        let first = gate.admit(network(1), bounds).expect("a place");
+        let _second = gate.admit(network(1), bounds).expect("a place");
+        first.state.evicted().await;
+    }
+
+    #[test]
+    fn answers_are_not_cut_and_the_reserve_is_left() {
+        let (gate, metrics) = gate();
+        let bounds = Bounds { total: 2, per_network: 2 };
+        let (one, other) = (proven(&gate, 1, Phase::Answering), proven(&gate, 2, Phase::Reading));
+        let probe = gate.admit(network(3), bounds).expect("a place of the reserve");
+        assert_eq!(probe.state.reserve(), Some(Full::Total));
+        let more: Vec<Admitted> =
+            (0..40).map(|_| gate.admit(network(3), bounds).expect("a place of the reserve")).collect();
+        assert!(!is_open(&gate, &probe) && is_open(&gate, &one) && is_open(&gate, &other));
+        assert_eq!(metrics.connections_evicted[Evicted::Reserve as usize].get(), 41 - RESERVE as u64);
+        more.iter().for_each(|admitted| admitted.state.set(Phase::Answering));
+        assert!(gate.admit(network(3), bounds).is_none());
+        assert_eq!(metrics.connections_refused[Full::Total as usize].get(), 1);
+    }
+
+    #[test]
+    fn a_proven_connection_goes_only_when_it_has_rested() {
+        let (gate, metrics) = gate();
+        let bounds = Bounds { total: 1, per_network: 1 };
+        let _rested = proven(&gate, 1, Phase::Resting);
+        let newcomer = gate.admit(network(2), bounds).expect("a place");
+        assert!(newcomer.state.reserve().is_some(), "its next request may be on its way");
+        drop(newcomer);
+        let later = Instant::now() + Duration::from_secs(2);
+        let mut open = gate.lock();
+        assert_eq!(gate.make_room(&mut open, network(2), bounds, later), Ok(()));
+        assert!(open.is_empty());
+        assert_eq!(metrics.connections_evicted[Evicted::Idle as usize].get(), 1);
+    }
+}

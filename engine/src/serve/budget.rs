@@ -1,0 +1,168 @@
+//! Bytes of requests that wait: for the rest of their body, for a model, to be prepared, or for a slot.
+//!
+//! A request costs at most twelve times its size in memory and a fixed allowance (`fields.rs`), so a bound on the bytes
+//! that wait is a bound on the memory that they take.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::job::Client;
+use super::metrics::Metrics;
+use super::refusal::{Kind, Refusal};
+use super::server::Limits;
+
+/// Part of the bytes that a single client may have: one in so many.
+const SHARE: usize = 2;
+
+/// Bytes that a value in a tree counts besides those that it was sent in: twelve times as many are the most that it takes.
+pub const VALUE_BYTES: usize = 40;
+
+/// Bytes of all requests that wait.
+#[derive(Debug)]
+pub struct Budget {
+    metrics: Arc<Metrics>,
+    clients: Mutex<HashMap<Client, usize>>,
+}
+
+/// Bounds of a budget.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Bytes of all requests that wait.
+    pub waiting: usize,
+    /// Bytes of one request, which is always let when it is alone.
+    pub request: usize,
+}
+
+impl Bounds {
+    /// Those of `limits`.
+    pub fn of(limits: &Limits) -> Self {
+        Bounds { waiting: limits.waiting, request: limits.request }
+    }
+}
+
+/// The bytes of one request, given back when this is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    budget: Arc<Budget>,
+    client: Client,
+    bytes: usize,
+}
+
+/// The bytes of a request that waits, held by whatever has the request now.
+#[derive(Clone, Debug, Default)]
+pub struct SharedCharge {
+    /// Held, not looked at.
+    _charge: Option<Arc<Charge>>,
+}
+
+impl PartialEq for SharedCharge {
+    /// Two requests for the same are equal, whatever they are charged for.
+    fn eq(&self, _: &SharedCharge) -> bool {
+        true
+    }
+}
+
+impl SharedCharge {
+    /// The bytes of `charge`.
+    pub fn new(charge: Charge) -> Self {
+        SharedCharge { _charge: Some(Arc::new(charge)) }
+    }
+}
+
+impl Budget {
+    /// A budget of which nothing is taken, counted in `metrics`.
+    pub fn new(metrics: &Arc<Metrics>) -> Self {
+        Budget { metrics: Arc::clone(metrics), clients: Mutex::default() }
+    }
+
+    /// A request of `client` of which no byte has come yet.
+    pub fn charge(self: &Arc<Self>, client: &Client) -> Charge {
+        Charge { budget: Arc::clone(self), client: client.clone(), bytes: 0 }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Client, usize>> {
+        // Whatever panicked, the sums are whole between two calls.
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Charge {
+    /// Adds `more` bytes.
+    ///
+    /// # Errors
+    /// When all requests that wait, or those of this client, would have more bytes than `bounds` lets.
+    pub fn grow(&mut self, more: usize, bounds: Bounds) -> Result<(), Refusal> {
+        let mut clients = self.budget.lock();
+        let own = clients.get(&self.client).copied().unwrap_or(0);
+        let all: usize = clients.values().sum();
+        let most = bounds.waiting.max(bounds.request);
+        let share = (most / SHARE).max(bounds.request);
+        let refused = |whose: &str, wait: usize, most: usize| {
+            self.budget.metrics.refused.add(1);
+            let message = format!(
+                "requests {whose} with {wait} bytes wait already, and with this one they would have more than the {most} that \
+                 may wait (max_waiting_bytes): try again later"
+            );
+            Err(Refusal { retry_after: Some(1), ..Refusal::new(Kind::Overloaded, message) })
+        };
+        if all + more > most {
+            return refused("of all clients", all - self.bytes.min(all), most);
+        }
+        if own + more > share {
+            return refused("of this client", own - self.bytes.min(own), share);
+        }
+        *clients.entry(self.client.clone()).or_default() += more;
+        self.bytes += more;
+        self.budget.metrics.waiting_bytes.set((all + more) as u64);
+        Ok(())
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let mut clients = self.budget.lock();
+        if let Some(own) = clients.get_mut(&self.client) {
+            *own = own.saturating_sub(self.bytes);
+            if *own == 0 {
+                clients.remove(&self.client);
+            }
+        }
+        self.budget.metrics.waiting_bytes.set(clients.values().sum::<usize>() as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_bounded_in_all_and_for_each_client() {
+        let metrics = Arc::new(Metrics::default());
+        let budget = Arc::new(Budget::new(&metrics));
+        let bounds = Bounds { waiting: 100, request: 30 };
+        let charge = |client, bytes| {
+            let mut charge = budget.charge(&Client::Process(client));
+            charge.grow(bytes, bounds).map(|()| charge)
+        };
+        let first = charge(1, 30).expect("room");
+        let refused = charge(1, 30).expect_err("half of all is the client's");
+        assert_eq!((refused.status(), refused.retry_after), (503, Some(1)));
+        assert!(
+            refused.message.contains("of this client with 30 bytes") && refused.message.contains("the 50 ")
+        );
+        let (second, third) = (charge(2, 50).expect("room"), charge(3, 20).expect("room"));
+        let refused = charge(4, 1).expect_err("all is taken");
+        assert!(refused.message.contains("of all clients with 100 bytes"), "{}", refused.message);
+        assert_eq!((metrics.waiting_bytes.get(), metrics.refused.get()), (100, 2));
+        drop((first, second, third));
+        assert_eq!(metrics.waiting_bytes.get(), 0);
+        assert!(budget.lock().is_empty());
+    }
+
+    #[test]
+    fn one_request_of_the_longest_is_always_let() {
+        let budget = Arc::new(Budget::new(&Arc::new(Metrics::default())));
+        let mut charge = budget.charge(&Client::Unknown);
+        assert_eq!(charge.grow(30, Bounds { waiting: 10, request: 30 }), Ok(()));
+    }
+}

@@ -1,0 +1,282 @@
+//! The folders above a Unix socket: nobody else may be able to put another socket in its place.
+//!
+//! Whoever may rename or remove a part of the path could let clients talk to a program of theirs. In a folder that is the
+//! folder's owner and everyone who may write to it; in one with the sticky bit only the owners of the folder and of the part.
+//! So every folder from the root on is looked at, and every link that the path leads through.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::process::geteuid;
+
+/// Most links in a path, as in Linux.
+const LINKS: usize = 40;
+
+const STICKY: u32 = 0o1000;
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
+
+/// What the system says of a folder or link.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    owner: u32,
+    mode: u32,
+    /// True if users beside root and this one may write to it as members of its group.
+    group_has_others: bool,
+}
+
+impl Facts {
+    fn of(path: &Path, found: &Metadata) -> Self {
+        let has_group = found.mode() & GROUP_WRITES != 0;
+        Facts {
+            owner: found.uid(),
+            mode: found.mode() & 0o7777,
+            group_has_others: has_group && (has_list(path) || group_has_others(found.gid())),
+        }
+    }
+
+    fn is_shared(self) -> bool {
+        self.mode & OTHERS_WRITE != 0 || (self.mode & GROUP_WRITES != 0 && self.group_has_others)
+    }
+
+    fn is_sticky(self) -> bool {
+        self.mode & STICKY != 0
+    }
+}
+
+/// Checks every folder from the root to `folder`, in which a socket is to be. Returns a warning for a folder in which others
+/// can put a socket only while no server runs.
+///
+/// # Errors
+/// Which folder lets another user replace the socket, and what to do; or why it cannot be told.
+pub fn check(folder: &Path) -> Result<Option<String>, String> {
+    let last = walk(folder, &mut |path| {
+        let found = fs::symlink_metadata(path)?;
+        Ok((Facts::of(path, &found), found.is_symlink()))
+    })?;
+    Ok(last.1.is_shared().then(|| {
+        format!(
+            "others may write to {} too (mode {:04o}): they cannot replace this socket, but can put one of theirs there while no \
+             server runs; choose a folder of your own with --socket",
+            last.0.display(),
+            last.1.mode
+        )
+    }))
+}
+
+/// Looks at the parts of `folder` as `look` says; returns the last folder without links, and what it is like.
+fn walk(
+    folder: &Path,
+    look: &mut dyn FnMut(&Path) -> io::Result<(Facts, bool)>,
+) -> Result<(PathBuf, Facts), String> {
+    let cannot = |path: &Path, why: &io::Error| format!("cannot use the folder {}: {why}", path.display());
+    let absolute = std::path::absolute(folder).map_err(|why| cannot(folder, &why))?;
+    let mut rest: VecDeque<OsString> = parts(&absolute).collect();
+    let mut at = PathBuf::from("/");
+    let (mut facts, _) = look(&at).map_err(|why| cannot(&at, &why))?;
+    judge(&at, facts)?;
+    let mut links = 0;
+    while let Some(part) = rest.pop_front() {
+        if part == ".." {
+            at.pop();
+            (facts, _) = look(&at).map_err(|why| cannot(&at, &why))?;
+            continue;
+        }
+        let next = at.join(&part);
+        let (found, is_link) = look(&next).map_err(|why| cannot(&next, &why))?;
+        // Elsewhere only the owner of the folder matters, which was looked at.
+        if facts.is_shared() && !is_trusted(found.owner) {
+            return Err(format!(
+                "{} belongs to user {}, who can put another in its place; choose a folder of your own with --socket",
+                next.display(),
+                found.owner
+            ));
+        }
+        if !is_link {
+            judge(&next, found)?;
+            (at, facts) = (next, found);
+            continue;
+        }
+        links += 1;
+        if links > LINKS {
+            return Err(format!("{} leads through more than {LINKS} links", folder.display()));
+        }
+        let target = fs::read_link(&next).map_err(|why| cannot(&next, &why))?;
+        if target.is_absolute() {
+            at = PathBuf::from("/");
+            (facts, _) = look(&at).map_err(|why| cannot(&at, &why))?;
+        }
+        for part in parts(&target).collect::<Vec<_>>().into_iter().rev() {
+            rest.push_front(part);
+        }
+    }
+    Ok((at, facts))
+}
+
+/// The names in `path`, and `..`.
+fn parts(path: &Path) -> impl Iterator<Item = OsString> {
+    path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_os_string()),
+        Component::ParentDir => Some("..".into()),
+        Component::Prefix(_) | Component::RootDir | Component::CurDir => None,
+    })
+}
+
+/// Refuses a folder in which others may remove or rename what is not theirs.
+fn judge(path: &Path, facts: Facts) -> Result<(), String> {
+    const COULD: &str = "and so could put another socket in the place of this one";
+    let shown = path.display();
+    if !is_trusted(facts.owner) {
+        return Err(format!(
+            "the folder {shown} belongs to user {}, who may write to it {COULD}; choose a folder of your own with --socket",
+            facts.owner
+        ));
+    }
+    if !facts.is_shared() || facts.is_sticky() {
+        return Ok(());
+    }
+    let (who, mend) = match facts.mode & OTHERS_WRITE {
+        0 => ("other members of its group", "g-w"),
+        _ => ("all users", "o-w"),
+    };
+    Err(format!(
+        "{who} may write to the folder {shown} (mode {:04o}), {COULD}; close it with chmod {mend}, or choose another with \
+         --socket",
+        facts.mode
+    ))
+}
+
+/// True for root and for this user.
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == geteuid().as_raw() || is_unmapped(user)
+}
+
+/// True for the number that stands for all users from outside a user namespace, root among them: nobody inside can be one of
+/// them.
+fn is_unmapped(user: u32) -> bool {
+    let all = |map: &str| map.split_whitespace().eq(["0", "0", "4294967295"]);
+    let inside = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !all(&map));
+    let unmapped = || fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok();
+    inside && unmapped() == Some(user)
+}
+
+/// True if `path` has an access control list: then its group's rights may be those of further users.
+fn has_list(path: &Path) -> bool {
+    rustix::fs::getxattr(path, c"system.posix_acl_access", &mut [0_u8; 0][..]).is_ok_and(|size| size > 0)
+}
+
+/// True if anyone but root and this user is a member of `group`, or nobody knows.
+fn group_has_others(group: u32) -> bool {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    has_others(group, &read("/etc/group"), &read("/etc/passwd"), &is_trusted)
+}
+
+fn has_others(group: u32, groups: &str, users: &str, is_trusted: &dyn Fn(u32) -> bool) -> bool {
+    let field = |line: &str, at: usize| line.split(':').nth(at).map(str::to_string);
+    let number = |line: &str, at| field(line, at)?.parse::<u32>().ok();
+    let Some(line) = groups.lines().find(|line| number(line, 2) == Some(group)) else { return true };
+    let members = field(line, 3).unwrap_or_default();
+    let named = members.split(',').map(str::trim).filter(|name| !name.is_empty()).map(|name| {
+        let user = users.lines().find(|line| field(line, 0).as_deref() == Some(name));
+        user.and_then(|line| number(line, 2))
+    });
+    let first = users.lines().filter(|line| number(line, 3) == Some(group)).map(|line| number(line, 2));
+    named.chain(first).any(|user| user.is_none_or(|user| !is_trusted(user)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    /// Another user.
+    const OTHER: u32 = 54_321;
+
+    fn facts(owner: u32, mode: u32, group_has_others: bool) -> Facts {
+        Facts { owner, mode, group_has_others }
+    }
+
+    #[test]
+    fn every_folder_above_is_looked_at() {
+        let own = facts(geteuid().as_raw(), 0o700, false);
+        let root = facts(0, 0o755, false);
+        let shared = facts(0, 0o1777, true);
+        type Case<'a> = (&'a [(&'a str, Facts)], &'a str);
+        let cases: [Case<'_>; 11] = [
+            (&[("/tmp", shared), ("/tmp/a", own)], ""),
+            (&[("/run", root), ("/run/a", own)], ""),
+            (&[("/srv", root), ("/srv/a", facts(0, 0o775, false))], ""),
+            (&[("/tmp", shared)], ""),
+            (
+                &[("/srv", facts(0, 0o777, true)), ("/srv/a", own)],
+                "all users may write to the folder /srv (mode 0777)",
+            ),
+            (
+                &[("/srv", root), ("/srv/a", facts(0, 0o775, true))],
+                "other members of its group may write to the folder /srv/a",
+            ),
+            (&[("/srv", root), ("/srv/a", facts(0, 0o1775, true))], ""),
+            (&[("/home", root), ("/home/a", facts(OTHER, 0o755, false))], "/home/a belongs to user 54321"),
+            (&[("/home", facts(OTHER, 0o755, false)), ("/home/a", own)], "/home belongs to user 54321"),
+            (&[("/tmp", shared), ("/tmp/a", facts(OTHER, 0o700, false))], "/tmp/a belongs to user 54321"),
+            (
+                &[("/srv", root), ("/srv/a", facts(0, 0o733, false))],
+                "all users may write to the folder /srv/a",
+            ),
+        ];
+        for (folders, expected) in cases {
+            let known: HashMap<&Path, Facts> =
+                folders.iter().map(|(path, facts)| (Path::new(*path), *facts)).collect();
+            let mut look = |path: &Path| Ok((known.get(path).copied().unwrap_or(root), false));
+            let folder = folders.last().expect("a folder").0;
+            let found = walk(Path::new(folder), &mut look).map(|(path, _)| path);
+            match expected {
+                "" => assert_eq!(found, Ok(PathBuf::from(folder))),
+                _ => assert!(found.as_ref().is_err_and(|why| why.contains(expected)), "{folder}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn links_are_followed_and_belong_to_whom_they_must() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let real = folder.path().canonicalize().expect("it is there").join("real");
+        fs::create_dir(&real).expect("made");
+        std::os::unix::fs::symlink("real/../real", folder.path().join("one")).expect("a link");
+        std::os::unix::fs::symlink(folder.path().join("one"), folder.path().join("two")).expect("a link");
+        std::os::unix::fs::symlink("round", folder.path().join("round")).expect("a link");
+        let mut look = |path: &Path| {
+            let found = fs::symlink_metadata(path)?;
+            Ok((facts(0, 0o755, false), found.is_symlink()))
+        };
+        let (found, _) = walk(&folder.path().join("two"), &mut look).expect("a folder");
+        assert_eq!(found, real);
+        let round = walk(&folder.path().join("round"), &mut look).expect_err("it has no end");
+        assert!(round.contains("more than 40 links"), "{round}");
+        // Another user's link in a folder that both may write to.
+        let mut look = |path: &Path| {
+            let is_link = fs::symlink_metadata(path)?.is_symlink();
+            let shared = path == folder.path();
+            Ok((facts(if is_link { OTHER } else { 0 }, if shared { 0o1777 } else { 0o755 }, shared), is_link))
+        };
+        let why = walk(&folder.path().join("two"), &mut look).expect_err("it is not ours");
+        assert!(why.contains("two belongs to user 54321, who can put another in its place"), "{why}");
+    }
+
+    #[test]
+    fn a_group_of_this_user_alone_is_no_other() {
+        let (groups, users) = (
+            "me:x:7:\nteam:x:8:me,her\nalone:x:9:me\ngone:x:10:nobody-knows\n",
+            "me:x:70:7:::\nher:x:80:11:::\n",
+        );
+        let trusted = |user: u32| user == 70;
+        for (group, expected) in [(7, false), (8, true), (9, false), (10, true), (11, true), (99, true)] {
+            assert_eq!(has_others(group, groups, users, &trusted), expected, "{group}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Floating-point hyperparameters, and enumerations in words.
+
+use super::{Model, text};
+use crate::read::ReadError;
+use crate::value::{Scalar, Value};
+
+/// Ways to scale RoPE, `LLAMA_ROPE_SCALING_TYPES`.
+const ROPE_SCALING: [&str; 4] = ["none", "linear", "yarn", "longrope"];
+
+pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
+    let prefix = model.key("");
+    let mut floats: Vec<(&str, f64)> = model
+        .first
+        .keys()
+        .filter_map(|(key, value)| match value {
+            Value::Scalar(Scalar::Float(value)) => Some((key, *value)),
+            _ => None,
+        })
+        .filter(|(key, _)| key.starts_with(&prefix))
+        .collect();
+    // The same error in every run, whatever the order of the map.
+    floats.sort_by_key(|(key, _)| *key);
+    for (key, value) in floats {
+        let is_epsilon = key.ends_with("epsilon");
+        let is_rope = key[prefix.len()..].starts_with("rope.");
+        let is_base = key.contains("rope.freq_base");
+        if (is_epsilon || is_base) && !(value.is_finite() && value >= 0.0) {
+            return Err(model.wrong(key, value, "finite and at least 0"));
+        }
+        if value.is_nan() || is_rope && value.is_infinite() {
+            return Err(model.wrong(key, value, "a finite number"));
+        }
+    }
+    let key = model.key("rope.scaling.type");
+    match text(model.first, &key) {
+        Some(found) if !ROPE_SCALING.contains(&found) => {
+            let allowed = format!("one of {}", ROPE_SCALING.join(", "));
+            Err(model.wrong(&key, format!("{:?}", shortened(found)), allowed))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The beginning of a text that a file may have made long.
+pub(super) fn shortened(text: &str) -> String {
+    const MOST: usize = 60;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_string(),
+    }
+}

@@ -1,0 +1,96 @@
+//! Attention heads and what RoPE turns of them.
+
+use super::Model;
+use crate::check::architectures::{EQUAL_HEADS, OTHER_ROPE, ROPE_SECTIONS, WHOLE_ROPE};
+use crate::read::ReadError;
+
+/// Elements of one position's keys or values that llama.cpp counts without an overflow.
+const MOST: i128 = i32::MAX as i128;
+
+/// Lengths of a head of the layers that attend to everything.
+#[derive(Clone, Copy)]
+struct Lengths {
+    key: i128,
+    value: i128,
+}
+
+pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
+    sections(model)?;
+    let Some(heads) = model.per_layer("attention.head_count")? else { return Ok(()) };
+    let kv_heads = model.per_layer("attention.head_count_kv")?;
+    let layers = model.number("block_count").unwrap_or(1).clamp(1, super::MOST_LAYERS) as usize;
+    for layer in 0..layers {
+        let queries = heads.at(layer);
+        let keys = kv_heads.as_ref().map_or(queries, |heads| heads.at(layer));
+        if keys > 0 && queries % keys != 0 {
+            let (key, query) = (model.key("attention.head_count_kv"), model.key("attention.head_count"));
+            let allowed = format!("a divisor of {query} ({queries} in layer {layer})");
+            return Err(model.wrong(&key, keys, allowed));
+        }
+    }
+    // Layers without attention have no heads; a model that begins with such a layer has no default length.
+    if heads.at(0) < 1 {
+        return Ok(());
+    }
+    let default = model.number("embedding_length").unwrap_or(0) / heads.at(0);
+    let length = |name: &str| model.number(name).unwrap_or(default);
+    let lengths = Lengths { key: length("attention.key_length"), value: length("attention.value_length") };
+    let most = heads.largest().max(kv_heads.as_ref().map_or(0, super::PerLayer::largest));
+    for (name, length) in [("attention.key_length", lengths.key), ("attention.value_length", lengths.value)] {
+        if most * length > MOST {
+            let allowed = format!("at most {} for {most} heads", MOST / most);
+            return Err(model.wrong(&model.key(name), length, allowed));
+        }
+    }
+    // Where some layers have heads of their own length, the relations hold for each kind by itself.
+    let of_one_kind = ["attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"]
+        .iter()
+        .all(|name| model.number(name).is_none());
+    if of_one_kind && model.is_one_of(EQUAL_HEADS) && lengths.key != lengths.value {
+        let key = model.key("attention.key_length");
+        let allowed = format!("{key}, which is {}", lengths.key);
+        return Err(model.wrong(&model.key("attention.value_length"), lengths.value, allowed));
+    }
+    turned(model, lengths, of_one_kind)
+}
+
+/// Checks the number of elements of a head that RoPE turns.
+fn turned(model: &Model<'_>, lengths: Lengths, of_one_kind: bool) -> Result<(), ReadError> {
+    const NAME: &str = "rope.dimension_count";
+    let Some(turned) = model.number(NAME) else { return Ok(()) };
+    if model.is_one_of(OTHER_ROPE) {
+        return Ok(());
+    }
+    if of_one_kind && model.is_one_of(WHOLE_ROPE) && turned != lengths.key {
+        return Err(model.wrong(&model.key(NAME), turned, format!("the length of a head, {}", lengths.key)));
+    }
+    let longest = model.number("attention.key_length_swa").unwrap_or(0).max(lengths.key);
+    if turned % 2 != 0 || turned > longest {
+        let allowed = format!("even and at most the length of a head, {longest}");
+        return Err(model.wrong(&model.key(NAME), turned, allowed));
+    }
+    Ok(())
+}
+
+/// Checks the sections of a head that RoPE turns by time, height and width.
+fn sections(model: &Model<'_>) -> Result<(), ReadError> {
+    const NAME: &str = "rope.dimension_sections";
+    let key = model.key(NAME);
+    let found = match model.first.get(&key) {
+        // llama.cpp's default.
+        None => vec![0],
+        // One number is for all sections; what is no number is refused by llama.cpp.
+        Some(_) => match model.first.integers(&key)? {
+            Some(found) => found,
+            None => return Ok(()),
+        },
+    };
+    let most = i128::from(u16::MAX);
+    if let Some(section) = found.iter().find(|section| !(0..=most).contains(*section)) {
+        return Err(model.wrong(&key, format!("{section} in one section"), format!("0 to {most} in each")));
+    }
+    if model.is_one_of(ROPE_SECTIONS) && found.iter().take(3).all(|section| *section == 0) {
+        return Err(model.wrong(&key, "0 in the first three sections", "at least 1 in one of them"));
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! Arrays of texts and of floats, which stay in the file until they are asked for.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+
+use super::{GgufFile, ReadError};
+use crate::value::{Value, ValueType};
+
+/// The texts of an array, as bytes: a token need not be UTF-8.
+#[derive(Clone, Debug, Default)]
+pub struct Texts {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Texts {
+    /// Number of texts.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The text with this number, which must be less than [`len`](Self::len).
+    pub fn get(&self, number: usize) -> &[u8] {
+        let start = if number == 0 { 0 } else { self.ends[number - 1] };
+        &self.bytes[start..self.ends[number]]
+    }
+
+    /// The texts in the order of the file.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.len()).map(|number| self.get(number))
+    }
+}
+
+impl GgufFile {
+    /// The texts of the array under `key`, read from the file. `None` if `key` is missing or holds something else.
+    ///
+    /// # Errors
+    /// When the file cannot be read again, or has changed since it was opened.
+    pub fn texts(&self, key: &str) -> Result<Option<Texts>, ReadError> {
+        let Some(Value::Array { of: ValueType::String, len, offset }) = self.get(key) else {
+            return Ok(None);
+        };
+        let io = |source| ReadError::from_io(&self.path, source);
+        let mut file = File::open(&self.path).map_err(io)?;
+        let size = file.metadata().map_err(io)?.len();
+        file.seek(SeekFrom::Start(*offset)).map_err(io)?;
+        let mut file = BufReader::with_capacity(1 << 18, file);
+        let mut left = size.saturating_sub(*offset);
+        let mut texts = Texts::default();
+        for _ in 0..*len {
+            let mut length = [0; 8];
+            file.read_exact(&mut length).map_err(io)?;
+            let length = u64::from_le_bytes(length);
+            left = left
+                .checked_sub(8)
+                .and_then(|left| left.checked_sub(length))
+                .ok_or_else(|| self.changed(key))?;
+            let start = texts.bytes.len();
+            // The file was found to hold as many bytes.
+            texts.bytes.resize(start + length as usize, 0);
+            file.read_exact(&mut texts.bytes[start..]).map_err(io)?;
+            texts.ends.push(texts.bytes.len());
+        }
+        Ok(Some(texts))
+    }
+
+    /// The 32-bit floats of the array under `key`, read from the file. `None` if `key` is missing or holds something
+    /// else.
+    ///
+    /// # Errors
+    /// When the file cannot be read again.
+    pub fn floats(&self, key: &str) -> Result<Option<Vec<f32>>, ReadError> {
+        let Some(Value::Array { of: ValueType::F32, len, offset }) = self.get(key) else { return Ok(None) };
+        let io = |source| ReadError::from_io(&self.path, source);
+        let mut file = File::open(&self.path).map_err(io)?;
+        let size = file.metadata().map_err(io)?.len();
+        // As many were in the file when it was opened.
+        if len.saturating_mul(4) > size.saturating_sub(*offset) {
+            return Err(self.changed(key));
+        }
+        file.seek(SeekFrom::Start(*offset)).map_err(io)?;
+        let mut content = vec![0; *len as usize * 4];
+        file.read_exact(&mut content).map_err(io)?;
+        Ok(Some(
+            content
+                .chunks_exact(4)
+                .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+                .collect(),
+        ))
+    }
+
+    fn changed(&self, key: &str) -> ReadError {
+        ReadError::Unusable {
+            path: self.path.clone(),
+            what: format!("{key} does not fit into the file, which has changed since it was opened"),
+            mend: "load it again, and replace a model in use by a rename",
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Public key of minisign that must have signed what is installed or taken from a store: the place where it is configured.
+//!
+//! This is the one rule for `install`, `build --store` and `ANNEAL_STORE`: with a key, nothing without a good signature is
+//! accepted.
+
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+/// Variable that gives a key.
+pub const VARIABLE: &str = "ANNEAL_MINISIGN_KEY";
+
+/// A key that somebody configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configured {
+    /// The key itself, or a file that holds it.
+    pub given: OsString,
+    /// Source of the setting, for messages: `--key`, the variable or a file.
+    pub from: String,
+}
+
+/// Finds the key for `prefix`: `given` by the user, else by the variable, else kept as `etc/anneal/minisign.pub` in the
+/// prefix.
+///
+/// # Errors
+/// If it cannot be told whether a key is kept in the prefix: an unreadable key is not "no key".
+pub fn configured(given: Option<&str>, prefix: Option<&Path>) -> Result<Option<Configured>> {
+    find(given, std::env::var_os(VARIABLE), prefix)
+}
+
+/// Refuses what carries no signature if a key is configured. `what` is the subject of the error.
+///
+/// # Errors
+/// If there is a key, or it cannot be told whether there is one.
+pub fn refuse_unsigned(what: &str, given: Option<&str>, prefix: Option<&Path>) -> Result<()> {
+    refuse(what, configured(given, prefix)?)
+}
+
+fn refuse(what: &str, key: Option<Configured>) -> Result<()> {
+    let Some(Configured { from, .. }) = key else { return Ok(()) };
+    bail!("{what} has no signature, and the key of {from} must have signed what is used here")
+}
+
+fn find(
+    given: Option<&str>,
+    variable: Option<OsString>,
+    prefix: Option<&Path>,
+) -> Result<Option<Configured>> {
+    let found = |given: OsString, from: &str| Ok(Some(Configured { given, from: from.to_string() }));
+    if let Some(given) = given {
+        return found(given.into(), "--key");
+    }
+    if let Some(given) = variable.filter(|value| !value.is_empty()) {
+        return found(given, VARIABLE);
+    }
+    let Some(prefix) = prefix else { return Ok(None) };
+    let kept = prefix.join("etc/anneal/minisign.pub");
+    // A link that leads nowhere is not "none" either, wherever on the way it lies.
+    let broken = [prefix.join("etc"), prefix.join("etc/anneal")]
+        .into_iter()
+        .find(|folder| folder.symlink_metadata().is_ok() && !folder.is_dir());
+    if let Some(broken) = broken {
+        bail!("cannot tell whether there is a key: {} is no folder", broken.display());
+    }
+    match std::fs::symlink_metadata(&kept) {
+        Ok(_) => found(kept.clone().into(), &kept.to_string_lossy()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        // One that cannot be looked for may be there.
+        Err(error) => Err(error).with_context(|| {
+            format!("cannot tell whether there is a key: cannot look for {}", kept.display())
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_found_where_it_is_configured_and_then_nothing_unsigned_is_accepted() {
+        let folder = tempfile::tempdir().unwrap();
+        let prefix = Some(folder.path());
+        let kept = folder.path().join("etc/anneal/minisign.pub");
+        assert_eq!(find(None, Some(OsString::new()), prefix).unwrap(), None);
+        assert_eq!(find(None, None, None).unwrap(), None);
+        refuse("a build", None).unwrap();
+        std::fs::create_dir_all(kept.parent().unwrap()).unwrap();
+        std::fs::write(&kept, "").unwrap();
+        let cases = [
+            (None, None, kept.to_string_lossy().into_owned()),
+            (None, Some("k"), VARIABLE.to_string()),
+            (Some("k"), Some("k"), "--key".to_string()),
+        ];
+        for (given, variable, from) in cases {
+            let key = find(given, variable.map(OsString::from), prefix).unwrap();
+            assert_eq!(key.as_ref().map(|key| &key.from), Some(&from));
+            let error = refuse("the build in /srv/builds", key).unwrap_err().to_string();
+            assert!(error.contains("/srv/builds has no signature") && error.contains(&from), "{error}");
+        }
+        // A link that leads nowhere is a key that cannot be read.
+        std::fs::remove_file(&kept).unwrap();
+        std::os::unix::fs::symlink("nowhere", &kept).unwrap();
+        assert!(find(None, None, prefix).unwrap().is_some());
+        std::fs::remove_dir_all(folder.path().join("etc")).unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.path().join("etc")).unwrap();
+        assert!(find(None, None, prefix).is_err());
+    }
+}

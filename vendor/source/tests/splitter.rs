@@ -1,0 +1,51 @@
+//! The matcher that the patch 0009 puts in place of `std::regex`, held against it by a program of its own
+//! (`splitter/main.cpp`).
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use llama_source::Origin;
+
+/// The lines of `llama-vocab.cpp` between which the expressions of all pre-tokenizers are.
+const BEGIN: &str = "        switch (vocab.get_pre_type()) {\n";
+const END: &str = "        }\n    }\n\n    std::vector<std::string> regex_exprs;";
+
+#[test]
+fn the_matcher_splits_as_std_regex_does() -> Result<()> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().context("no target folder")?;
+    let tree = llama_source::ensure(&Origin::Crate, &target.join("anneal"), &mut |_| {})?;
+    let folder = tempfile::tempdir()?;
+    let source = tree.path.join("src");
+    let vocabulary = fs::read_to_string(source.join("llama-vocab.cpp"))?;
+    let (_, rest) = vocabulary.split_once(BEGIN).context("llama-vocab.cpp has no list of expressions")?;
+    let (expressions, _) = rest.split_once(END).context("the list of expressions has no end")?;
+    fs::write(folder.path().join("pre_types.inc"), expressions)?;
+
+    let program = folder.path().join("splitter");
+    let main = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/splitter/main.cpp");
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_string());
+    let compiled = Command::new(&compiler)
+        .args(["-std=c++17", "-O1", "-w", "-I"])
+        .arg(folder.path())
+        .arg("-I")
+        .arg(&source)
+        .arg("-I")
+        .arg(tree.path.join("include"))
+        .arg("-I")
+        .arg(tree.path.join("ggml/include"))
+        .args([&main, &source.join("unicode-data.cpp")])
+        .arg("-o")
+        .arg(&program)
+        .output()
+        .with_context(|| format!("cannot run {compiler}"))?;
+    ensure!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+
+    // Seed, texts, expressions.
+    let output = Command::new(&program).args(["1", "300", "2000"]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}");
+    ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}

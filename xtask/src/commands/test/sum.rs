@@ -1,0 +1,153 @@
+//! The sum of what the test programs report.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::Serialize;
+use skipped::Skipped;
+
+/// Counts of one run of cargo.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Tests that libtest counts as passed, among them those that report that they were skipped.
+    passed: u64,
+    failed: u64,
+    /// Tests with `#[ignore]`, which libtest leaves out.
+    ignored: u64,
+    /// Tests that did not run, each with its reason.
+    skipped: BTreeSet<Skipped>,
+    /// True if the examples in the documentation of the engine's library were among them.
+    documentation: bool,
+}
+
+/// Counts of all runs of cargo, added up.
+#[derive(Debug, Default)]
+pub struct Sum {
+    /// Tests that ran and passed. A test that runs with two kinds of kernels counts twice.
+    pub passed: u64,
+    /// Tests that failed.
+    pub failed: u64,
+    /// Tests that did not run, each with its reason.
+    skipped: BTreeSet<Skipped>,
+    /// True if the examples in the documentation of the engine's library were among them.
+    pub documentation: bool,
+}
+
+/// The counts, as `--json` prints them.
+#[derive(Serialize)]
+pub struct Report<'a> {
+    passed: u64,
+    failed: u64,
+    skipped: Vec<Entry<'a>>,
+}
+
+/// One skipped test, as `--json` prints it.
+#[derive(Serialize)]
+struct Entry<'a> {
+    test: &'a str,
+    why: &'a str,
+}
+
+impl Counts {
+    /// Reads a line of a test program: libtest's closing line (`test result: ok. 3 passed; 0 failed; 1 ignored; …`), and
+    /// those about tests that did not run.
+    pub fn add(&mut self, line: &str) {
+        self.documentation |= line.trim() == "Doc-tests engine";
+        self.skipped.extend(skipped::parse(line).or_else(|| ignored(line)));
+        let Some(rest) = line.trim().strip_prefix("test result: ") else { return };
+        for part in rest.split(['.', ';']) {
+            let mut words = part.split_whitespace();
+            if let (Some(Ok(count)), Some(what)) = (words.next().map(str::parse::<u64>), words.next()) {
+                match what {
+                    "passed" => self.passed += count,
+                    "failed" => self.failed += count,
+                    "ignored" => self.ignored += count,
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+impl Sum {
+    /// Adds the counts of a run of cargo.
+    pub fn add(&mut self, run: Counts) {
+        // libtest takes a test that reports that it was skipped for one that passed.
+        let reported = (run.skipped.len() as u64).saturating_sub(run.ignored);
+        self.passed += run.passed.saturating_sub(reported);
+        self.failed += run.failed;
+        self.skipped.extend(run.skipped);
+        self.documentation |= run.documentation;
+    }
+
+    /// The counts for programs.
+    pub fn report(&self) -> Report<'_> {
+        let skipped = self.skipped.iter().map(|Skipped { test, why }| Entry { test, why });
+        Report { passed: self.passed, failed: self.failed, skipped: skipped.collect() }
+    }
+}
+
+/// Parses libtest's line about a test with `#[ignore]`: `test a::b ... ignored, why`.
+fn ignored(line: &str) -> Option<Skipped> {
+    let (test, rest) = line.trim().strip_prefix("test ")?.split_once(" ... ignored")?;
+    let why = rest.strip_prefix(", ").unwrap_or("it is marked as ignored");
+    Some(Skipped { test: test.to_string(), why: why.to_string() })
+}
+
+impl fmt::Display for Sum {
+    /// The names of skipped tests, then the closing line, which stands alone on its line for programs that read it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Skipped { test, why } in &self.skipped {
+            writeln!(f, "skipped {test}: {why}")?;
+        }
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(runs: &[&[&str]]) -> Sum {
+        let mut sum = Sum::default();
+        for lines in runs {
+            let mut counts = Counts::default();
+            lines.iter().for_each(|line| counts.add(line));
+            sum.add(counts);
+        }
+        sum
+    }
+
+    #[test]
+    fn closing_lines_are_added_up_and_other_lines_are_not() {
+        let sum = sum(&[&[
+            "running 3 tests",
+            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 9 filtered out; finished in 1.25s",
+            "3 passed",
+            "   Doc-tests engine",
+            "test a ... ignored, takes an hour",
+        ]]);
+        assert!(sum.documentation);
+        assert_eq!(sum.to_string(), "skipped a: takes an hour\n4 passed, 2 failed, 1 skipped");
+    }
+
+    #[test]
+    fn a_test_that_reports_that_it_did_not_run_is_named_and_does_not_count_as_passed() {
+        let run = [
+            // A test that tries several programs reports one that is missing each time.
+            "NOT RUN: shell::signed: minisign is missing (install minisign)",
+            "NOT RUN: shell::signed: minisign is missing (install minisign)",
+            "test shell::signed ... ok",
+            "test whole ... ok",
+            "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+        ];
+        // The same with other kernels.
+        let sum = sum(&[&run, &run]);
+        let expected =
+            "skipped shell::signed: minisign is missing (install minisign)\n2 passed, 0 failed, 1 skipped";
+        assert_eq!(sum.to_string(), expected);
+        let report = serde_json::to_value(sum.report()).unwrap();
+        assert_eq!(report["skipped"][0]["test"], "shell::signed", "{report}");
+    }
+}
