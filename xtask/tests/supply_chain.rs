@@ -243,7 +243,8 @@ fn with_a_key_nothing_comes_from_a_store_by_any_way() {
     }
     for more in [&[][..], &["--key", key.1][..]] {
         let arguments = [&["install", "--store", path, "--dry-run"], more].concat();
-        let (code, said) = ask(&arguments, if more.is_empty() { &[key][..] } else { &[][..] });
+        let variables: &[(&str, &str)] = if more.is_empty() { &[key] } else { &[] };
+        let (code, said) = ask(&arguments, variables);
         assert_eq!(code, Some(2), "{said}");
         assert!(said.contains("has no signature") && said.contains("hint: "), "{said}");
     }

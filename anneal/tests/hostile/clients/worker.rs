@@ -86,13 +86,13 @@ impl Worker {
 
 #[test]
 fn a_worker_serves_no_other_user_of_its_machine() {
-    if !has_rpc("a_worker_serves_no_other_user_of_its_machine") {
+    if !has_rpc() {
         return;
     }
     let worker = Worker::start(&[]);
     assert_eq!(worker.greet(), ANSWER);
     if !rustix::process::geteuid().is_root() {
-        let _ = writeln!(std::io::stderr(), "NOT RUN: another user at a worker's port: that takes root");
+        skipped::because("another user at a worker's port takes root");
         return;
     }
     for waits in [true, false].repeat(effort::choose(2, 50)) {
@@ -106,7 +106,7 @@ fn a_worker_serves_no_other_user_of_its_machine() {
 
 #[test]
 fn a_worker_for_all_users_is_warned_of() {
-    if !has_rpc("a_worker_for_all_users_is_warned_of") {
+    if !has_rpc() {
         return;
     }
     let port = port();
