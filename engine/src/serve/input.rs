@@ -238,7 +238,7 @@ mod tests {
             (r#"{"a": 1}"#, Err(Fault::Kind(json!({})))),
             (
                 r#""\ud800""#,
-                Err(Fault::Json("lone leading surrogate in hex escape at line 1 column 8".into())),
+                Err(Fault::Json("unexpected end of hex escape at line 1 column 8".into())),
             ),
             (&deep, Err(Fault::Token(json!([])))),
         ];
