@@ -73,6 +73,7 @@ mod tests {
             ("Größe 模型.gguf", "Größe 模型.gguf", "Größe 模型.gguf"),
             ("a\nb\u{1b}[2Jc\td", "a\\nb\\u{1b}[2Jc\\td", "a\nb\\u{1b}[2Jc\td"),
             ("\u{9b}31m\r\0", "\\u{9b}31m\\r\\0", "\\u{9b}31m\\r\\0"),
+            ("a\u{202e}b\u{2066}c", "a\\u{202e}b\\u{2066}c", "a\\u{202e}b\\u{2066}c"),
         ];
         for (text, one_line, lines) in cases {
             assert_eq!(printable(text), one_line);

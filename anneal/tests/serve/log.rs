@@ -171,9 +171,9 @@ fn no_word_of_a_client_is_in_the_log() {
 fn a_request_is_a_line_of_numbers() {
     let logged = Logged::start(&[]);
     let server = &logged.server;
-    let body = greedy("hello", 5).to_string();
-    let (status, ..) = tcp(server, "POST", "/v1/completions", &[], body.as_bytes());
+    let (status, _) = server.post("/v1/completions", &greedy("hello", 5));
     assert_eq!(status, 200);
+    // Of the same user, who finds it.
     server.ask(&greedy("hello", 4));
     server.ask(&json!({ "prompt": "x", "max_tokens": -1 }));
     let (status, ..) =

@@ -197,7 +197,7 @@ mod tests {
         let left = Owners::new(std::slice::from_ref(&two), false);
         assert!(!left.has(Owner::of_key(&one)) && left.has(Owner::of_key(&two)));
         assert!(Owners::new(&[], false).has(Owner::Open));
-        let shared = Owners::new(&[one.clone()], true);
+        let shared = Owners::new(std::slice::from_ref(&one), true);
         assert!(shared.has(Owner::All) && !shared.has(Owner::of_key(&one)) && !shared.has(Owner::Server));
     }
 }

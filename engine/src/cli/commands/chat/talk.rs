@@ -122,7 +122,6 @@ impl Talk {
                     false => writeln!(stdout),
                 }
                 .context("cannot write the answer to stdout")?;
-                drop(stdout);
                 self.say_end(&turn);
                 self.last = Some(turn);
                 Ok(Next::Went)
