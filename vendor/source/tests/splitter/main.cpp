@@ -45,15 +45,10 @@ struct compared {
     using string = std::basic_string<CharT>;
 
     explicit compared(const string & expr)
-        : expr(expr), regex(expr, std::regex_constants::optimize | std::regex_constants::nosubs) {}
-
-    static const compared & of(const string & expr) {
-        static std::map<string, compared> all;
-        return all.try_emplace(expr, expr).first->second;
-    }
+        : expr(expr), regex(expr, std::regex_constants::optimize | std::regex_constants::nosubs), ours(expr) {}
 
     struct session {
-        explicit session(const compared & c) : c(c), matcher(unicode_matcher<CharT>::of(c.expr)) {}
+        explicit session(const compared & c) : c(c), matcher(c.ours) {}
 
         void split(const CharT * text, size_t size, std::vector<size_t> & lengths) {
             std::vector<size_t> ours;
@@ -89,6 +84,7 @@ struct compared {
 
     const string expr;
     const std::basic_regex<CharT> regex;
+    const unicode_matcher<CharT> ours;
 };
 
 #define unicode_matcher compared
