@@ -1,7 +1,7 @@
 //! Attention heads and what RoPE turns of them.
 
-use super::Model;
-use crate::check::architectures::{EQUAL_HEADS, OTHER_ROPE, ROPE_SECTIONS, WHOLE_ROPE};
+use super::{Model, PerLayer};
+use crate::check::architectures::{EQUAL_HEADS, FIRST_LAYER_ATTENDS, OTHER_ROPE, ROPE_SECTIONS, WHOLE_ROPE};
 use crate::read::ReadError;
 
 /// Elements of one position's keys or values that llama.cpp counts without an overflow.
@@ -35,7 +35,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
     let default = model.number("embedding_length").unwrap_or(0) / heads.at(0);
     let length = |name: &str| model.number(name).unwrap_or(default);
     let lengths = Lengths { key: length("attention.key_length"), value: length("attention.value_length") };
-    let most = heads.largest().max(kv_heads.as_ref().map_or(0, super::PerLayer::largest));
+    let most = heads.largest().max(kv_heads.as_ref().map_or(0, PerLayer::largest));
     for (name, length) in [("attention.key_length", lengths.key), ("attention.value_length", lengths.value)] {
         if most * length > MOST {
             let allowed = format!("at most {} for {most} heads", MOST / most);
@@ -51,7 +51,34 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
         let allowed = format!("{key}, which is {}", lengths.key);
         return Err(model.wrong(&model.key("attention.value_length"), lengths.value, allowed));
     }
+    if of_one_kind {
+        rows(model, &heads, kv_heads.as_ref().unwrap_or(&heads), lengths.key)?;
+    }
     turned(model, lengths, of_one_kind)
+}
+
+/// Checks lists of heads against each layer's matrices: llama.cpp compares shapes with the first layer's heads alone.
+fn rows(model: &Model<'_>, heads: &PerLayer, kv_heads: &PerLayer, length: i128) -> Result<(), ReadError> {
+    let keys = model.is_one_of(EQUAL_HEADS) || model.is_one_of(FIRST_LAYER_ATTENDS);
+    for (found, matrix, name, known) in [
+        (heads, "attn_q.weight", "attention.head_count", model.is_one_of(WHOLE_ROPE)),
+        (kv_heads, "attn_k.weight", "attention.head_count_kv", keys),
+    ] {
+        if !known || found.values().len() < 2 {
+            continue;
+        }
+        for tensor in model.parts.iter().flat_map(|part| part.tensors()) {
+            let layer = tensor.name.strip_prefix("blk.").and_then(|rest| rest.strip_suffix(matrix));
+            let layer = layer.and_then(|layer| layer.strip_suffix('.')?.parse::<usize>().ok());
+            let (Some(layer), [_, rows]) = (layer, tensor.dims.as_slice()) else { continue };
+            if found.at(layer) * length != i128::from(*rows) {
+                let given = format!("{} in layer {layer}", found.at(layer));
+                let allowed = format!("{rows} / {length}, the rows of {} in heads", tensor.name);
+                return Err(model.wrong(&model.key(name), given, allowed));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Checks the number of elements of a head that RoPE turns.

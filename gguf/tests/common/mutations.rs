@@ -111,6 +111,10 @@ fn heads(all: &mut List) {
         &["is 3", "a divisor of llama.attention.head_count"],
     );
     all.tiny("llama.attention.head_count_kv", Put::I32s(vec![2, 2, 3, 2]), &["in layer 2"]);
+    all.tiny("llama.attention.head_count_kv", Put::I32s(vec![2, 4, 2, 2]), &["is 4 in layer 1", "128 / 64"]);
+    all.tiny("llama.attention.head_count", Put::I32s(vec![4, 4, 4, 2]), &["is 2 in layer 3", "256 / 64"]);
+    let none = Put::U32s(vec![2, 0, 2, 2, 2, 2]);
+    all.put(Preset::SwaTiny, "gemma3.attention.head_count_kv", none, &["is 0 in layer 1"]);
     all.tiny("llama.attention.head_count_kv", Put::U32((1 << 31) + 2), &["0 to 65536"]);
     all.tiny(
         "llama.attention.value_length",
