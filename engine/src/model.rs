@@ -34,8 +34,7 @@ pub fn open(path: &Path, settings: &Settings, live: &Live) -> Result<Arc<Model>>
     open_for(path, settings, live, Seats::default())
 }
 
-/// Reads and checks the header of the model at `path`, and those of its other parts: everything that refuses a file before
-/// llama.cpp sees it, in this process or in another.
+/// Reads the header of the model at `path`, and those of its other parts.
 pub fn read_files(path: &Path) -> Result<(GgufFile, Vec<GgufFile>)> {
     let file = GgufFile::open(path)?;
     let others = file.other_parts()?;

@@ -72,9 +72,11 @@ fn program(settings: Option<&Settings>) -> Option<(&Path, Fallback)> {
 /// Tries the model in `parts` before it is loaded with `settings`, unless its verdict is known.
 ///
 /// # Errors
-/// [`Error::Trial`] if the child ended or took too long, [`Error::Load`] and [`Error::Adapter`] if llama.cpp refused the
+/// [`Error::BadModel`] if the pre-check refuses it, [`Error::Trial`] if the child ended or took too long, [`Error::Load`] and [`Error::Adapter`] if llama.cpp refused the
 /// files, [`Error::Changed`] if they changed meanwhile.
 pub(crate) fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<()> {
+    // No child is needed for what is known to be wrong.
+    gguf::check::model(parts)?;
     let Some(program) = program(Some(settings)) else { return Ok(()) };
     // The child needs kernels as well: their absence is an error with words of its own.
     ffi::start(false);

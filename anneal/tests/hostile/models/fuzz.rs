@@ -305,7 +305,9 @@ impl<'a> Lane<'a> {
         let paths = match engine::model::read_files(&model) {
             Ok((first, others)) => {
                 let all: Vec<&GgufFile> = std::iter::once(&first).chain(&others).collect();
-                let refused = adapter.as_deref().is_some_and(|adapter| refuses_adapter(adapter, &all));
+                let refused = gguf::check::model(&all).is_err();
+                let refused =
+                    refused || adapter.as_deref().is_some_and(|adapter| refuses_adapter(adapter, &all));
                 (!refused).then(|| all.iter().map(|file| file.path().to_path_buf()).collect::<Vec<_>>())
             }
             Err(_) => None,
