@@ -54,10 +54,12 @@ pub enum Work {
 impl Work {
     /// Returns the kind of work that it is to cut a text of `bytes` bytes into tokens; `None` if that is done at once.
     pub fn of_text(bytes: usize) -> Option<Self> {
-        match bytes {
-            0..=LONG_TEXT => None,
-            ..=VERY_LONG_TEXT => Some(Work::Light),
-            _ => Some(Work::Text),
+        if bytes <= LONG_TEXT {
+            None
+        } else if bytes <= VERY_LONG_TEXT {
+            Some(Work::Light)
+        } else {
+            Some(Work::Text)
         }
     }
 }
