@@ -174,15 +174,15 @@ fn no_other_tokenizer_ends_the_process() {
     });
 }
 
-/// A trie that recursed for each byte of a token overflowed the stack when such a vocabulary was loaded, used or freed.
+/// A token as long as the check before loading lets one be.
 #[test]
-fn tokens_of_any_length_are_matched() {
-    const TEST: &str = "text::tokens_of_any_length_are_matched";
+fn the_longest_tokens_are_matched() {
+    const TEST: &str = "text::the_longest_tokens_are_matched";
     in_a_child(TEST, Duration::from_secs(120), || {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for kind in ["t5", "rwkv"] {
             let mut vocabulary = Vocabulary::other(kind);
-            let long = "ab".repeat(8000);
+            let long = "ab".repeat(512);
             vocabulary.add([long.clone()], vocabularies::USER_DEFINED);
             let model = load(&vocabulary.write(folder.path()));
             let tokens = model.tokenize_with(&long, false).expect("tokens");

@@ -102,7 +102,7 @@ impl Model {
 
     fn special_text(&self, token: Token) -> String {
         let mut bytes = Vec::new();
-        match token >= 0 && self.has_vocabulary() && self.piece_with(token, true, &mut bytes).is_ok() {
+        match token >= 0 && self.piece_with(token, true, &mut bytes).is_ok() {
             true => String::from_utf8_lossy(&bytes).into_owned(),
             false => String::new(),
         }

@@ -252,6 +252,13 @@ impl Model {
         unsafe { sys::llama_vocab_type(self.vocab) != sys::LLAMA_VOCAB_TYPE_NONE }
     }
 
+    fn check_vocabulary(&self) -> Result<()> {
+        match self.has_vocabulary() {
+            true => Ok(()),
+            false => Err(Error::Tokenize("the model has no vocabulary".to_string())),
+        }
+    }
+
     /// Tokens in the vocabulary.
     pub fn n_vocab(&self) -> u32 {
         // SAFETY: reads a field.
@@ -278,9 +285,7 @@ impl Model {
     /// The same, with or without (`add_special`) those around it. Special tokens that are written in `text` are what
     /// they say.
     pub fn tokenize_with(&self, text: &str, add_special: bool) -> Result<Vec<Token>> {
-        if !self.has_vocabulary() {
-            return Err(Error::Tokenize("the model has no vocabulary".to_string()));
-        }
+        self.check_vocabulary()?;
         let too_long = || Error::Tokenize(format!("{} bytes are more than llama.cpp takes", text.len()));
         let text_len = i32::try_from(text.len()).map_err(|_| too_long())?;
         // A token is at least a byte, and there are a few specials; a second pass if that is not enough.
@@ -327,6 +332,7 @@ impl Model {
 
     /// The same; with `special` a control token is its name.
     pub(crate) fn piece_with(&self, token: Token, special: bool, bytes: &mut Vec<u8>) -> Result<()> {
+        self.check_vocabulary()?;
         let start = bytes.len();
         // Longer than nearly every piece; the second pass takes the length from the first.
         let mut room = 64;

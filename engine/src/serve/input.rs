@@ -236,10 +236,7 @@ mod tests {
             (r#"[{"a": 1}]"#, Err(Fault::Item(json!({})))),
             ("7", Err(Fault::Kind(json!(7)))),
             (r#"{"a": 1}"#, Err(Fault::Kind(json!({})))),
-            (
-                r#""\ud800""#,
-                Err(Fault::Json("unexpected end of hex escape at line 1 column 8".into())),
-            ),
+            (r#""\ud800""#, Err(Fault::Json("unexpected end of hex escape at line 1 column 8".into()))),
             (&deep, Err(Fault::Token(json!([])))),
         ];
         for (json, expected) in cases {

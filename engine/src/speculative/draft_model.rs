@@ -243,6 +243,9 @@ fn shared_tokens(target: &Arc<Model>, draft: &Arc<Model>) -> Result<u32> {
             target.path().display()
         )))
     };
+    if !draft.has_vocabulary() {
+        return refuse("it has none".to_string());
+    }
     let (large, small) = (target.n_vocab(), draft.n_vocab());
     if large.abs_diff(small) > MORE {
         return refuse(format!("it has {small} tokens, not {large}"));

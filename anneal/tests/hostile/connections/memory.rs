@@ -61,6 +61,7 @@ fn the_longest_requests_take_at_most_twelve_times_their_size() {
     let tree = r#"{"prompt":"a","max_tokens":1,"x":"#;
     let values = "at most 65536 values";
     let context = "the context of this server";
+    let too_long = "a context of 4096 tokens holds at most";
     let object = r#"{"":0}"#;
     let tools = r#"{"messages":[{"role":"user","content":"a"}],"max_tokens":1,"tools":[{"type":"function","function":{"name":"f","parameters":{"x":["#;
     let half = SIZE / 2 - 50;
@@ -81,7 +82,7 @@ fn the_longest_requests_take_at_most_twelve_times_their_size() {
             chat,
             repeated(messages, &user("a"), "]}", 13_000),
             400,
-            context,
+            too_long,
         ),
         ("tokens and a number", text_of, filled(r#"{"prompt":[1.5,"#, "1", "]}"), 400, "tokens, not 1.5"),
         ("lists of lists", text_of, filled(r#"{"prompt":["#, "[1]", "]}"), 400, "one text"),
@@ -101,16 +102,16 @@ fn the_longest_requests_take_at_most_twelve_times_their_size() {
         ("many values", text_of, filled(&format!("{tree}["), "1", "]}"), 400, values),
         ("a long bias", text_of, filled(r#"{"prompt":"a","logit_bias":["#, "[1,1]", "]}"), 400, values),
         ("many different keys", text_of, distinct, 400, "more than 256 fields"),
-        ("many long messages", chat, repeated(messages, &user(&"a".repeat(800)), "]}", 9300), 400, ""),
+        ("many long messages", chat, repeated(messages, &user(&"a".repeat(800)), "]}", 9300), 400, too_long),
         (
             "one long message",
             chat,
             text(r#"{"messages":[{"role":"user","content":""#, "steel ", r#""}]}"#),
             400,
-            "",
+            too_long,
         ),
-        ("one long text", text_of, text(r#"{"prompt":""#, "steel ", "\"}"), 400, ""),
-        ("escapes", text_of, text(r#"{"prompt":""#, r"\u00e9\n", "\"}"), 400, ""),
+        ("one long text", text_of, text(r#"{"prompt":""#, "steel ", "\"}"), 400, too_long),
+        ("escapes", text_of, text(r#"{"prompt":""#, r"\u00e9\n", "\"}"), 400, too_long),
     ];
     // The part: every third one, lists of tokens, messages, keys and texts among them.
     let step = choose(3, 1);

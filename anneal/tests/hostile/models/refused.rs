@@ -129,6 +129,20 @@ fn a_bad_draft_model_is_an_error_of_its_load() {
 }
 
 #[test]
+fn a_draft_model_without_a_vocabulary_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let draft = folder.path().join("draft.gguf");
+    let mut edit = Edit::of(tiny());
+    edit.put("tokenizer.ggml.model", Put::Text("none".into()));
+    edit.write(&draft);
+    let run = ["run", "-n", "1", "-p", "hello", "-t", "1", "-m"].map(Path::new);
+    let output = anneal(run.into_iter().chain([tiny(), Path::new("--draft-model"), &draft]));
+    let (code, _, stderr) = parts(&output);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("its vocabulary is not that of") && stderr.contains("it has none"), "{stderr}");
+}
+
+#[test]
 fn a_run_ends_with_the_words_of_the_check() {
     let mut files = Files::new();
     let all = mutations::all();
