@@ -35,10 +35,12 @@ fn wrong() -> Vec<(Vec<u8>, &'static str)> {
     .into();
     cases.push((b"{\"prompt\": \"\xff\xfe\"}".to_vec(), "not UTF-8: byte 12"));
     cases.push(("[".repeat(100_000).into_bytes(), "recursion limit"));
-    cases.push((
-        json!({ "prompt": "steel ".repeat(20_000) }).to_string().into_bytes(),
-        "the context of this server",
-    ));
+    // The first is refused by its tokens, the second by its bytes alone.
+    for (count, expected) in
+        [(6_000, "the context of this server"), (20_000, "a context of 4096 tokens holds at most")]
+    {
+        cases.push((json!({ "prompt": "steel ".repeat(count) }).to_string().into_bytes(), expected));
+    }
     cases.push((
         json!({ "prompt": vec![1; 5000] }).to_string().into_bytes(),
         "the context of this server holds 4096",

@@ -118,6 +118,8 @@ pub struct ConnectionState {
     opened: Instant,
     phase: AtomicU8,
     proven: AtomicBool,
+    /// True while a write waits for the client.
+    writing: AtomicBool,
     /// Milliseconds from `opened` to the last step or write.
     active: AtomicU64,
     /// Milliseconds from `opened` to when the next request is due that is not too early.
@@ -147,6 +149,16 @@ impl ConnectionState {
     pub fn touch(&self) {
         let active = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.active.store(active, Ordering::Relaxed);
+    }
+
+    /// Notes if a write waits for the client: it may be the end of an answer, which is not cut off.
+    pub fn set_writing(&self, writing: bool) {
+        self.writing.store(writing, Ordering::Relaxed);
+    }
+
+    /// True if it rests, and all that was answered has been sent.
+    fn is_idle(&self) -> bool {
+        self.phase() == Phase::Resting && !self.writing.load(Ordering::Relaxed)
     }
 
     /// Notes that its client has shown a valid key, or, where none is needed, sent a valid request.
@@ -263,6 +275,7 @@ impl Gate {
             opened: now,
             phase: AtomicU8::new(Phase::Expecting as u8),
             proven: AtomicBool::new(false),
+            writing: AtomicBool::new(false),
             active: AtomicU64::new(0),
             due: AtomicU64::new(0),
             evicted: Notify::new(),
@@ -332,7 +345,7 @@ fn victim<'a>(
         return Some((state.number, Evicted::Unproven));
     }
     let resting = states
-        .filter(|state| state.phase() == Phase::Resting)
+        .filter(|state| state.is_idle())
         .map(|state| (state.rested(now), state.number))
         .filter(|(rested, _)| *rested >= LEAST_REST);
     resting.max().map(|(_, number)| (number, Evicted::Idle))

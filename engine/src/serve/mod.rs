@@ -6,6 +6,7 @@
 //! scheduler, and what may take long, runs on one thread.
 
 pub mod admission;
+mod arrival;
 pub mod beside;
 pub mod board;
 pub mod budget;

@@ -16,6 +16,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
 
 use super::admission::{ConnectionState, Late, Phase};
+use super::arrival;
 use super::budget::{Bounds, Charge};
 use super::embed;
 use super::fields::Fields;
@@ -104,6 +105,7 @@ impl Connection {
         // Blanks that the line began with, and bytes after them that hold no end of it.
         let (mut lead, mut seen) = (0, 0);
         let mut charge = self.front.charge(&self.client);
+        let mut begin = None;
         loop {
             if seen == 0 {
                 let blank = self.unread().iter().take_while(|byte| byte.is_ascii_whitespace()).count();
@@ -136,10 +138,19 @@ impl Connection {
                 let last = self.take(seen);
                 return Ok((!last.is_empty()).then_some((last, charge)));
             }
-            match timeout_at(until, self.stream.readable()).await {
+            if seen > 0 && begin.is_none() {
+                // A line that has begun is no rest, and comes as fast as a body must.
+                self.state.set(Phase::Reading);
+                begin = Some(Time::now());
+            }
+            let late = begin.map(|begin| arrival::deadline(begin, seen));
+            match timeout_at(late.map_or(until, |late| late.min(until)), self.stream.readable()).await {
                 Ok(readable) => readable?,
                 Err(_) => {
-                    self.state.was_late(Late::Idle);
+                    self.state.was_late(if begin.is_some() { Late::Body } else { Late::Idle });
+                    if let Some(begin) = begin {
+                        self.refuse(&Value::Null, &arrival::late("line", begin, seen)).await?;
+                    }
                     return Ok(None);
                 }
             }

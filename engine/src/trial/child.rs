@@ -156,9 +156,9 @@ fn told(status: ExitStatus, said: &[String]) -> End {
         return End::Died { how: "could not read a part of the file (SIGBUS)".to_string(), is_final: false };
     }
     let last = said.last().map_or(String::new(), |last| format!("; its last message: {last}"));
-    // Of memory faults and their like the file is the cause. Other signals come from outside, and those of limits would not
-    // come on a faster machine.
-    let is_fault = matches!(status.signal(), Some(4 | 6 | 7 | 8 | 11));
+    // The file causes memory faults and their like. Other signals come from outside, those of limits would not come on a
+    // faster machine, and an illegal instruction comes from a CPU that lacks what the program needs.
+    let is_fault = matches!(status.signal(), Some(6 | 7 | 8 | 11));
     // A panic: see `cli::main`.
     let is_panic = all.contains("anneal made a mistake");
     End::Died { how: format!("{}{last}", death(status)), is_final: is_fault || is_panic }

@@ -40,6 +40,9 @@ const SMALL: u64 = 256 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 const SLOWEST_READ: u64 = 10 << 20;
 
+/// Most threads of a trial: the stack of each counts against the child's memory.
+const MOST_THREADS: u32 = 16;
+
 /// What happens to a load if no child can be started, or if one ended for want of memory or time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
@@ -58,7 +61,8 @@ pub fn use_this_program(fallback: Fallback) {
     // it was started by has to do.
     let link = PathBuf::from("/proc/self/exe");
     let named = || std::env::args_os().next().map(PathBuf::from).filter(|name| name.components().count() > 1);
-    let program = if fs::metadata(&link).is_ok() { Some(link) } else { named() };
+    let found = || std::env::current_exe().ok().or_else(named);
+    let program = if fs::metadata(&link).is_ok() { Some(link) } else { found() };
     let _ = PROGRAM.set((program.unwrap_or_default(), fallback));
 }
 
@@ -72,8 +76,8 @@ fn program(settings: Option<&Settings>) -> Option<(&Path, Fallback)> {
 /// Tries the model in `parts` before it is loaded with `settings`, unless its verdict is known.
 ///
 /// # Errors
-/// [`Error::BadModel`] if the pre-check refuses it, [`Error::Trial`] if the child ended or took too long, [`Error::Load`] and [`Error::Adapter`] if llama.cpp refused the
-/// files, [`Error::Changed`] if they changed meanwhile.
+/// [`Error::BadModel`] if the pre-check refuses it, [`Error::Trial`] if the child ended or took too long, [`Error::Load`] and
+/// [`Error::Adapter`] if llama.cpp refused the files, [`Error::Changed`] if they changed meanwhile.
 pub(crate) fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<()> {
     // No child is needed for what is known to be wrong.
     gguf::check::model(parts)?;
@@ -88,7 +92,7 @@ pub(crate) fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<()> {
         rope: settings.variant.rope,
         purpose: if small { Purpose::All } else { Purpose::Token },
         repack: small && settings.repack.value,
-        threads: if small { 1 } else { settings.decode_threads.value },
+        threads: if small { 1 } else { settings.decode_threads.value.min(MOST_THREADS) },
         cpu_variant: settings.cpu_variant.value.clone(),
     };
     of(parts, &settings.variant, request, program)

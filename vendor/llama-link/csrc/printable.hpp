@@ -5,7 +5,8 @@
 #include <string>
 
 // Escapes characters that could steer a terminal, as `build_info::words::printable_lines` does: control characters but for line
-// feeds and tabs, and the marks that change the direction of text. llama.cpp's messages repeat names out of model files.
+// feeds and tabs, and the marks that change the direction of text. Bytes that are no UTF-8 become U+FFFD: a terminal may take
+// them for control characters of eight bits. llama.cpp's messages repeat names out of model files.
 inline std::string printable(const std::string & text) {
     std::string shown;
     for (size_t at = 0; at < text.size(); ++at) {
@@ -24,7 +25,18 @@ inline std::string printable(const std::string & text) {
             escaped = 0x2000 | (byte(1) & 0x3f) << 6 | (byte(2) & 0x3f);
             length  = 3;
         } else {
-            shown += text[at];
+            const uint32_t lead  = byte(0);
+            const size_t   whole = lead < 0x80 ? 1 : lead < 0xc2 || lead > 0xf4 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+            size_t valid = whole > 0;
+            while (valid > 0 && valid < whole && (byte(valid) & 0xc0) == 0x80) {
+                ++valid;
+            }
+            if (whole == 0 || valid < whole) {
+                shown += "\xef\xbf\xbd";
+                continue;
+            }
+            shown.append(text, at, whole);
+            at += whole - 1;
             continue;
         }
         char buffer[16];

@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
@@ -12,19 +11,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::too_large;
 use crate::serve::admission::{ConnectionState, Late, Phase};
+use crate::serve::arrival;
 use crate::serve::budget::{Bounds, Charge};
 use crate::serve::job::Client;
 use crate::serve::models::Front;
 use crate::serve::refusal::{Kind, Refusal};
-
-/// Time that the body of a request may take.
-const WHOLE: Duration = Duration::from_secs(60);
-
-/// Time that a body may take besides what its bytes do at [`RATE`].
-const GRACE: Duration = Duration::from_secs(10);
-
-/// Bytes a second that a body must have on average.
-const RATE: usize = 1024;
 
 /// The bytes in the body of `request` of `client`, and what is charged for them.
 pub async fn read(front: &Front, request: Request, client: &Client) -> Result<(Vec<u8>, Charge), Refusal> {
@@ -39,17 +30,10 @@ pub async fn read(front: &Front, request: Request, client: &Client) -> Result<(V
     let _reading = state.as_ref().map(Reading::new);
     let begin = Instant::now();
     loop {
-        let until = begin + WHOLE.min(GRACE + Duration::from_secs((bytes.len() / RATE) as u64));
+        let until = arrival::deadline(begin, bytes.len());
         let frame = timeout_at(until, next(&mut body)).await.map_err(|_| {
             state.iter().for_each(|state| state.was_late(Late::Body));
-            let message = format!(
-                "the body did not come in time: {} bytes in {:.0} seconds; send at least {RATE} bytes a second, and all of it \
-                 within {} seconds",
-                bytes.len(),
-                begin.elapsed().as_secs_f64(),
-                WHOLE.as_secs()
-            );
-            Refusal::new(Kind::Invalid, message)
+            arrival::late("body", begin, bytes.len())
         })?;
         let Some(data) = frame? else { return Ok((bytes, charge)) };
         if bytes.len() + data.len() > limits.request {

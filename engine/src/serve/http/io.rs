@@ -100,6 +100,7 @@ impl<I> Patient<I> {
     }
 
     fn written_in_time<T>(&mut self, poll: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        self.state.set_writing(poll.is_pending());
         if poll.is_ready() {
             self.waiting = None;
             self.state.touch();

@@ -177,7 +177,8 @@ where
         let is_health = request.uri().path() == "/health";
         // Where there are no keys, the answer tells whether the request was valid.
         let needs_key = peer.by_file.is_none() && !front.current().keys.is_empty();
-        if allowed.is_ok() && needs_key && !is_health {
+        let shows_key = matches!(allowed, Ok(owner) if owner != Owner::Open);
+        if needs_key && shows_key {
             state.prove();
         }
         request.extensions_mut().insert(peer.client.clone());
@@ -206,7 +207,7 @@ where
             let status = response.status();
             ticket.status(status.as_u16());
             front.metrics.count_refusal(status.as_u16());
-            if status.is_success() && !is_health {
+            if status.is_success() && !needs_key && !is_health {
                 state.prove();
             }
             if state.reserve().is_some() {
