@@ -40,7 +40,7 @@ const SMALL: u64 = 256 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 const SLOWEST_READ: u64 = 10 << 20;
 
-/// What happens to a load if no child can be started, or if one ended for want of memory or time.
+/// Treatment of a load if no child can be started, or if the child lacked memory or time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
     /// The load goes on, after one warning: if it ends the process, nobody else is concerned.
@@ -157,7 +157,7 @@ fn of(
     judge(&path, &request, answer, false)
 }
 
-/// What a verdict means for the load.
+/// Turns a verdict into the result of the load.
 fn judge(path: &Path, request: &Request, answer: Answer, is_known: bool) -> Result<()> {
     let path = path.to_path_buf();
     match answer {
