@@ -52,8 +52,8 @@ impl Facts {
 /// can put a socket only while no server runs.
 ///
 /// # Errors
-/// A message that names the folder in which another user could replace the socket, and the remedy; or the reason why the
-/// check failed.
+/// A message that names the folder in which another user could replace the socket, and the remedy; or the reason why
+/// the check failed.
 pub fn check(folder: &Path) -> Result<Option<String>, String> {
     let last = walk(folder, &mut |path| {
         let found = fs::symlink_metadata(path)?;

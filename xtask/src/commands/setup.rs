@@ -162,8 +162,8 @@ pub fn needs_of_tests() -> Needs {
     needs
 }
 
-/// Tools that the tests of the engine and of the program need: those of a native build, an emulator of other CPUs for the
-/// tests of the CPU guard, and small system programs that minimal installations lack.
+/// Tools that the tests of the engine and of the program need: those of a native build, an emulator of other CPUs for
+/// the tests of the CPU guard, and small system programs that minimal installations lack.
 pub fn needs_of_program_tests() -> Needs {
     let mut needs = Needs::native();
     if cfg!(target_os = "linux") {

@@ -1,7 +1,7 @@
 //! A file that passes every check and on which llama.cpp aborts, met by a server, a command and the library.
 //!
-//! Each new check and each new llama.cpp changes the set of such files. So this test names a file in a variable, and the
-//! trial's child fails an assertion on it. The fuzz test finds real files.
+//! Each new check and each new llama.cpp changes the set of such files. So this test names a file in a variable, and
+//! the trial's child fails an assertion on it. The fuzz test finds real files.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
