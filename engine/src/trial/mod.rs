@@ -174,8 +174,8 @@ fn judge(path: &Path, request: &Request, answer: Answer, is_known: bool) -> Resu
     }
 }
 
-/// There is no verdict, since the trial of `path` ended as `how` tells, for no fault of the file. The load itself says what is
-/// wrong, if anything is, and in a command its end concerns nobody else.
+/// Handles a trial of `path` without a verdict: it ended as `how` describes, and the file is not the reason. The load
+/// itself says what is wrong, if anything is, and in a command its end concerns nobody else.
 fn without(path: &Path, how: String, fallback: Fallback) -> Result<()> {
     static WARNED: AtomicBool = AtomicBool::new(false);
     match fallback {
