@@ -75,7 +75,7 @@ impl LastWords {
     }
 }
 
-/// How a child died, in words that follow "it".
+/// Describes the end of a child in words that follow "it".
 pub(crate) fn death(status: ExitStatus) -> String {
     use std::os::unix::process::ExitStatusExt;
     match (status.signal(), status.code()) {

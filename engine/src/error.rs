@@ -78,7 +78,7 @@ pub enum Error {
     Trial {
         /// The model.
         path: PathBuf,
-        /// How the trial ended, with llama.cpp's last words.
+        /// Description of the trial's end, with llama.cpp's last message.
         how: String,
         /// True if this was found out before, and the verdict was kept.
         is_known: bool,
@@ -439,7 +439,7 @@ fn known_before(is_known: bool) -> &'static str {
 }
 
 impl Error {
-    /// What to do, if that is not a part of the message.
+    /// Returns the advice for the user, if the message does not contain it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Error::Trial { may_pass: false, .. } => Some(

@@ -1,4 +1,4 @@
-//! What the repository takes from others: crates of the lock files, and wheels from pip.
+//! Dependencies of the repository: crates of the lock files, and wheels from pip.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! The size of an attack.
 
-/// Variable that `cargo xtask test --hostile` sets to make the whole of every attack.
+/// Variable that `cargo xtask test --hostile` sets to run every attack in full.
 const VARIABLE: &str = "ANNEAL_HOSTILE";
 
 /// Returns `whole` if all attacks were asked for, else `part`.

@@ -1,6 +1,6 @@
 //! Attacks on the program: hostile texts, model files, connections, neighbours and files.
 //!
-//! Every run makes a part of each attack, in about a minute. `cargo xtask test --hostile` makes all of them.
+//! Every run includes a part of each attack, in about a minute. `cargo xtask test --hostile` runs them in full.
 #![cfg(target_os = "linux")]
 
 #[allow(dead_code, reason = "the server's tests use the rest")]

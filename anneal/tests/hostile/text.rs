@@ -121,7 +121,7 @@ impl Times {
     }
 }
 
-/// How long tests of all tokenizers may take, on a machine that does other work too.
+/// Time limit for tests of all tokenizers, on a machine that does other work too.
 fn patience() -> Duration {
     effort::choose(Duration::from_secs(120), Duration::from_secs(600))
 }

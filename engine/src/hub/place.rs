@@ -59,7 +59,7 @@ impl Options {
         })
     }
 
-    /// What the user should know before anything is fetched.
+    /// Returns a warning for the user if the hub's address is not encrypted.
     pub fn warning(&self) -> Option<String> {
         if self.offline || is_private(&self.endpoint) {
             return None;

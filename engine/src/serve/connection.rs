@@ -24,7 +24,7 @@ use super::server::Limits;
 pub struct Shared {
     /// The way to the models.
     pub front: Arc<Front>,
-    /// What is served over HTTP.
+    /// Routes that are served over HTTP.
     pub routes: Routes,
     /// Connections of this listener. Each has its own, so that many at one leave room at the other.
     pub gate: Arc<Gate>,

@@ -113,7 +113,7 @@ impl<'de> Visitor<'de> for List {
     }
 }
 
-/// What a list holds.
+/// Element of a list.
 enum Element {
     Text(String),
     Tokens(Vec<Token>),

@@ -84,8 +84,8 @@ impl Socket {
 /// Listens at `path`, for this user, or for `group` as well. Makes the folder of the default path.
 ///
 /// # Errors
-/// Where another program listens there, or something else is there, or the path cannot be used, or another user could put
-/// a socket in its place.
+/// [`Error::Listen`] if another program listens at `path`, if `path` is another kind of file or cannot be used, or if
+/// another user could put a socket in its place.
 pub fn bind(path: &Path, group: Option<u32>) -> Result<(Socket, UnixListener)> {
     let failed = |why: String| Error::Listen { at: path.display().to_string(), why };
     let length = path.as_os_str().len();

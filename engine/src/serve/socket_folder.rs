@@ -20,7 +20,7 @@ const STICKY: u32 = 0o1000;
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 
-/// What the system says of a folder or link.
+/// Owner and rights of a folder or link.
 #[derive(Clone, Copy, Debug)]
 struct Facts {
     owner: u32,
@@ -52,7 +52,8 @@ impl Facts {
 /// can put a socket only while no server runs.
 ///
 /// # Errors
-/// Which folder lets another user replace the socket, and what to do; or why it cannot be told.
+/// A message that names the folder in which another user could replace the socket, and the remedy; or the reason why
+/// the check failed.
 pub fn check(folder: &Path) -> Result<Option<String>, String> {
     let last = walk(folder, &mut |path| {
         let found = fs::symlink_metadata(path)?;

@@ -223,8 +223,8 @@ fn model(look: Look, viewer: Owner) -> ModelStatus {
     }
 }
 
-/// What `viewer` may see of `slot`: of another client's only what it does, since lengths and times tell of texts. The user
-/// who runs the server sees all.
+/// Returns the part of `slot` that `viewer` may see. Lengths and times tell something about texts, so other clients see
+/// only the state of the slot. The user who runs the server sees everything.
 fn seen_by(viewer: Owner, slot: Shown) -> Shown {
     match viewer == Owner::Server || slot.owner == Some(viewer) || slot.owner == Some(Owner::All) {
         true => slot,

@@ -13,16 +13,16 @@ use crate::ffi;
 
 /// Lines of its stderr that are looked at when it has died.
 const LAST_WORDS: usize = 12;
-/// How often it is looked whether the user wants this process to end.
+/// Interval between two checks for an interrupt by the user.
 const GLANCE: Duration = Duration::from_millis(20);
-/// How long a child that closed its output may take to end.
+/// Time that a child may take to end after it closed its output.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// How llama.cpp's abort is told on stderr: see `give_up` of the shim.
+/// Beginning of the line on stderr that reports an abort of llama.cpp: see `give_up` of the shim.
 const CAUSE: &str = "caused by: ";
-/// What it says if memory or threads were short.
+/// Part of the shim's message if memory or threads were short.
 const OF_MEMORY: &str = "it could not have the memory or the threads";
-/// What is said of a mapped file that became shorter.
+/// Part of the message about a mapped file that became shorter.
 const OF_FILE: &str = "a part of the mapped model file cannot be read";
 
 /// A process that makes trials, one after the other, until one ends it. It is killed when this is dropped.
@@ -34,12 +34,12 @@ pub struct Child {
     last_words: LastWords,
 }
 
-/// Why a child gave no answer. It can be asked nothing more.
+/// Reason that a child gave no answer. The child takes no more requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// It ended, or had to be ended.
     Died {
-        /// How, in words that follow "its trial load".
+        /// Description of the end, in words that follow "its trial load".
         how: String,
         /// True if the file is the reason, as far as can be told: neither a lack of memory nor of time.
         is_final: bool,
@@ -120,7 +120,7 @@ impl Child {
         }
     }
 
-    /// How it ended, once it has closed its output.
+    /// Waits for the end of a child that has closed its output, and returns the kind of end.
     fn end(&mut self) -> End {
         let begun = Instant::now();
         let mut status = None;
@@ -142,7 +142,7 @@ impl Child {
     }
 }
 
-/// What `status` and the last lines on stderr tell.
+/// Derives the kind of end from `status` and the last lines on stderr.
 fn told(status: ExitStatus, said: &[String]) -> End {
     use std::os::unix::process::ExitStatusExt;
     let all = said.join("\n");
@@ -168,7 +168,7 @@ fn told(status: ExitStatus, said: &[String]) -> End {
 mod tests {
     use super::*;
 
-    /// How a child ends that does what the shell script `script` says.
+    /// Returns the end of a child that runs the shell script `script`.
     fn end_of(script: &str) -> End {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let program = folder.path().join("program");

@@ -1,4 +1,4 @@
-//! What tells a trial from every other: the files, what is done with them, and the program that does it.
+//! Digest that identifies a trial: the files, the request, and the program that runs it.
 
 use std::fs::{self, File};
 use std::io::Read;

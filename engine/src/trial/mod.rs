@@ -43,7 +43,7 @@ const SLOWEST_READ: u64 = 10 << 20;
 /// Most threads of a trial: the stack of each counts against the child's memory.
 const MOST_THREADS: u32 = 16;
 
-/// What happens to a load if no child can be started, or if one ended for want of memory or time.
+/// Treatment of a load if no child can be started, or if the child lacked memory or time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
     /// The load goes on, after one warning: if it ends the process, nobody else is concerned.
@@ -161,7 +161,7 @@ fn of(
     judge(&path, &request, answer, false)
 }
 
-/// What a verdict means for the load.
+/// Turns a verdict into the result of the load.
 fn judge(path: &Path, request: &Request, answer: Answer, is_known: bool) -> Result<()> {
     let path = path.to_path_buf();
     match answer {
@@ -178,8 +178,8 @@ fn judge(path: &Path, request: &Request, answer: Answer, is_known: bool) -> Resu
     }
 }
 
-/// There is no verdict, since the trial of `path` ended as `how` tells, for no fault of the file. The load itself says what is
-/// wrong, if anything is, and in a command its end concerns nobody else.
+/// Handles a trial of `path` without a verdict: it ended as `how` describes, and the file is not the reason. The load
+/// itself says what is wrong, if anything is, and in a command its end concerns nobody else.
 fn without(path: &Path, how: String, fallback: Fallback) -> Result<()> {
     static WARNED: AtomicBool = AtomicBool::new(false);
     match fallback {

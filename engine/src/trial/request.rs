@@ -1,4 +1,4 @@
-//! What a trial's child is asked for and what it answers, a line of JSON each.
+//! Requests to a trial's child and its answers: one line of JSON each.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,7 +19,7 @@ pub struct Request {
     pub adapters: Vec<RawAdapter>,
     /// RoPE scaling of its contexts.
     pub rope: Rope,
-    /// What is done with the model.
+    /// Work that the trial does with the model.
     pub purpose: Purpose,
     /// True if weights are repacked.
     pub repack: bool,
@@ -50,7 +50,7 @@ impl Request {
     }
 }
 
-/// What a trial does with the model.
+/// Work that a trial does with the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
@@ -90,14 +90,14 @@ pub enum Answer {
     Ran,
     /// llama.cpp refused it with an error.
     Refused {
-        /// When.
+        /// Step at which llama.cpp refused it.
         stage: Stage,
         /// The error.
         why: String,
     },
     /// The child ended; only its parent can tell.
     Died {
-        /// How.
+        /// Description of the end.
         how: String,
     },
 }
@@ -112,7 +112,7 @@ impl Answer {
     }
 }
 
-/// What a child was doing when llama.cpp refused.
+/// Step of a trial at which llama.cpp refused the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {

@@ -112,7 +112,7 @@ mod tests {
             fs::write(trials.join(key(5)), damaged).expect("written");
             assert_eq!(read(&trials.join(key(5))), None, "{damaged:?}");
         }
-        // A folder that cannot be made is nobody's concern.
+        // If the folder cannot be made, only this process keeps the verdict.
         write(&trials.join("notes/below"), &key(1), &Answer::Ran, 3);
     }
 }

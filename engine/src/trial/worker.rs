@@ -60,7 +60,7 @@ pub fn serve() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Takes from this process what a broken one could do harm with. What the system does not grant is left.
+/// Restricts this process, so that a broken one does no harm. Ignores restrictions that the system refuses.
 fn restrain() {
     ffi::close_inherited();
     let _ = set_parent_process_death_signal(Some(Signal::KILL));

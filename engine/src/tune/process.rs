@@ -92,9 +92,9 @@ fn remove_left_behind(folder: &Path, record: &Path) {
 }
 
 impl<'a> Processes<'a> {
-    /// Starts processes with `command`: the program and its arguments. One that says nothing for `patience` is killed.
-    /// What they write goes into a folder beside `record`, which is removed at the end. The caller holds the lock of the
-    /// record.
+    /// Starts processes with `command`: the program and its arguments. A process without
+    /// output for `patience` is killed. Their files go into a folder next to `record`, which is removed at the end. The
+    /// caller holds the lock of the record.
     ///
     /// # Errors
     /// When the folder cannot be made.

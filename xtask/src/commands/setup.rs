@@ -143,7 +143,7 @@ fn optional_needs(plan: &SetupPlan) -> Needs {
     Needs { required: Vec::new(), recommended }
 }
 
-/// What all tests take. A test that lacks one of the recommended tools is skipped by name.
+/// Tools that all tests need. A test that lacks a recommended tool is skipped by name.
 pub fn needs_of_tests() -> Needs {
     let mut needs = needs_of_program_tests();
     // The sources' tests fetch with git and pip; zig makes portable and universal.
@@ -162,8 +162,8 @@ pub fn needs_of_tests() -> Needs {
     needs
 }
 
-/// What the tests of the engine and of the program take: a native build's tools, an emulator of CPUs that are not here for
-/// the tests of the CPU guard, and small programs of the system that minimal installations lack.
+/// Tools that the tests of the engine and of the program need: those of a native build, an emulator of other CPUs for
+/// the tests of the CPU guard, and small system programs that minimal installations lack.
 pub fn needs_of_program_tests() -> Needs {
     let mut needs = Needs::native();
     if cfg!(target_os = "linux") {

@@ -20,6 +20,7 @@ const SOURCES: &[&str] = &[
     "Cargo.lock",
     "anneal",
     "build-info",
+    "crates/base",
     "engine",
     "gguf",
     "host",

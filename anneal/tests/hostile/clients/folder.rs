@@ -19,7 +19,7 @@ fn folder(above: &Path, name: &str, owner: u32, group: u32, mode: u32) -> PathBu
     path
 }
 
-/// What a server says that refuses to listen in `folder`.
+/// Returns the error of a server that refuses to listen in `folder`.
 fn refusal(folder: &Path) -> String {
     let mut child = command(&["--socket"]).arg(folder.join("a.sock")).spawn().expect("the executable runs");
     let mut stderr = child.stderr.take().expect("piped");

@@ -16,7 +16,7 @@ const EVIL: &str = "\u{1b}]0;owned\u{7}\u{9b}2J\u{7f}\u{202e}end";
 /// The same as a grammar, which makes the model write it.
 const GRAMMAR: &str = r#"root ::= "\x1b]0;owned\x07\x9b2J\x7f\u202Eend""#;
 
-/// What `command` writes to a terminal as its stdout.
+/// Returns the output of `command` when its stdout is a terminal.
 fn on_terminal(command: &mut Command) -> String {
     let terminal =
         openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");

@@ -12,7 +12,7 @@ use super::{KEY, get, health_address, keyed};
 use crate::client::{Server, greedy};
 use crate::effort::choose;
 
-/// What a hostile connection does.
+/// Kind of hostile connection.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Idle,

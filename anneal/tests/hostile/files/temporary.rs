@@ -18,7 +18,7 @@ use crate::effort;
 /// Longest time of a command: with a pipe in its way, the program once waited for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What is placed under the name.
+/// File, link, pipe or folder that the attacker places under a temporary name.
 #[derive(Clone, Copy, Debug)]
 enum Trap {
     /// Symbolic link to a file of the victim.

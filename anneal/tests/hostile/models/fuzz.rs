@@ -34,7 +34,7 @@ const LANES: usize = 2;
 /// Examples that are told of each kind of end.
 const EXAMPLES: usize = 3;
 
-/// What a wrong file is made of.
+/// Kind of good file that a wrong file is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Family {
     Model(usize),
@@ -193,16 +193,16 @@ fn split(bytes: &[u8], folder: &Path) -> Vec<Base> {
     vec![part(0), part(1)]
 }
 
-/// What became of files.
+/// Results of the files that were tried.
 #[derive(Default)]
 struct Outcome {
-    /// By who refused, or by how the child died.
+    /// Number of files by result: refused by a check, ended the child, or ran.
     counts: BTreeMap<String, usize>,
     /// Examples of the children's deaths, by kind.
     deaths: BTreeMap<String, Vec<String>>,
     /// Files that the program itself ran or refused.
     really: usize,
-    /// What must not be.
+    /// Failures of the test.
     faults: Vec<String>,
 }
 

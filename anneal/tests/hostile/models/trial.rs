@@ -1,7 +1,7 @@
 //! A file that passes every check and on which llama.cpp aborts, met by a server, a command and the library.
 //!
-//! Which files those are changes with every check and every llama.cpp. Here the trial's child is told by a variable on which
-//! file to fail an assertion; the fuzz has the real ones.
+//! Each new check and each new llama.cpp changes the set of such files. So this test names a file in a variable, and
+//! the trial's child fails an assertion on it. The fuzz test finds real files.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

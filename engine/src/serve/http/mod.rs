@@ -80,7 +80,7 @@ async fn wrong_method(request: Request) -> Response {
     refuse(&Refusal::new(Kind::Method, format!("{path} is not there for {method}")))
 }
 
-/// What is served at the address of `--health-listen`.
+/// Router of the address of `--health-listen`.
 fn health_router(front: Arc<Front>) -> Router {
     Router::new()
         .route("/health", get(other::health))
@@ -96,7 +96,7 @@ const WATCHING: [&str; 3] = ["/health", "/metrics", "/status"];
 /// Bytes that a connection may have read and not handed on: the longest head of a request.
 const HEAD: usize = 64 << 10;
 
-/// What is served at an address.
+/// Set of paths that are served at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
     /// Everything.
@@ -108,7 +108,7 @@ pub enum Door {
     },
 }
 
-/// What is served at an address, made once: each connection has a handle to it.
+/// Routes of an address. They are made once, and each connection has a handle to them.
 #[derive(Clone)]
 pub struct Routes {
     router: Router,
@@ -116,7 +116,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// What of `front` is served at `door`.
+    /// Makes the routes of `front` that are served at `door`.
     pub fn new(front: &Arc<Front>, door: Door) -> Self {
         let router = if door == Door::All { router } else { health_router };
         Routes { router: router(Arc::clone(front)), door }

@@ -80,7 +80,7 @@ impl Scheduler {
         Some((choice.slot, keep))
     }
 
-    /// What the slots hold, as a request of `scope` sees it.
+    /// Returns the tokens that each slot holds, as a request of `scope` sees them.
     pub(super) fn held_for(&self, scope: Scope) -> Vec<Held<'_>> {
         let held = self.slots.iter().map(|slot| Held {
             tokens: &slot.held,

@@ -322,7 +322,7 @@ pub fn pick<'a, T>(list: &'a [T], random: &mut Xoshiro) -> &'a T {
     &list[random.below(list.len())]
 }
 
-/// What was changed in the data: where, and to what.
+/// Changes of the data: offset and new bytes.
 pub type Patches = Vec<(u64, Vec<u8>)>;
 
 /// Makes one change of `form`, or of its data. Returns it in words.

@@ -146,7 +146,7 @@ impl Form {
         }
     }
 
-    /// Where the data of the last tensor ends, counted from the beginning of the data.
+    /// Returns the offset of the end of the last tensor, from the beginning of the data.
     pub fn end(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.offset.saturating_add(tensor.bytes())).max().unwrap_or(0)
     }
