@@ -6,6 +6,7 @@ mod edit;
 mod mutations;
 
 use std::collections::HashMap;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use edit::{Edit, Put};
@@ -125,4 +126,27 @@ fn later_parts_must_tell_their_number_as_llama_cpp_reads_it() {
     assert!(error.contains(&name) && error.contains("i64"), "{error}");
     // A file that lacks them all is llama.cpp's to refuse.
     assert!(check::model(&[]).is_ok() && GgufFile::open(&first).is_ok());
+}
+
+/// A file with holes takes no room on the disk, but would take the memory of the machine.
+#[test]
+fn a_vocabulary_larger_than_memory_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("holes.gguf");
+    let mut edit = Edit::of(&good(folder.path(), Preset::Tiny));
+    // The last value, so that the file can end with it.
+    edit.remove("tokenizer.ggml.tokens");
+    edit.put("tokenizer.ggml.tokens", Put::Texts(vec![b"last token".to_vec()]));
+    edit.write(&path);
+    let bytes = std::fs::read(&path).unwrap();
+    let text = bytes.windows(10).position(|window| window == b"last token").unwrap();
+    let (before, after) = (&bytes[..text], &bytes[text + 10..]);
+    // Longer by a multiple of the alignment.
+    let length: u64 = (1 << 40) + 10;
+    let file = std::fs::File::create(&path).unwrap();
+    file.write_all_at(before, 0).unwrap();
+    file.write_all_at(&length.to_le_bytes(), text as u64 - 8).unwrap();
+    file.write_all_at(after, text as u64 + length).unwrap();
+    let error = check::open(&path).unwrap_err().to_string();
+    assert!(error.contains("tokenizer.ggml.tokens has more than 256 MiB"), "{error}");
 }

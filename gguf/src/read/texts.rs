@@ -6,6 +6,10 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use super::{GgufFile, ReadError};
 use crate::value::{Value, ValueType};
 
+/// Most bytes of an array that are read at once. A published vocabulary has a few MiB; a file with holes can claim the size
+/// of a disk.
+const LIMIT: u64 = 256 << 20;
+
 /// The texts of an array, as bytes: a token need not be UTF-8.
 #[derive(Clone, Debug, Default)]
 pub struct Texts {
@@ -40,7 +44,7 @@ impl GgufFile {
     /// The texts of the array under `key`, read from the file. `None` if `key` is missing or holds something else.
     ///
     /// # Errors
-    /// When the file cannot be read again, or has changed since it was opened.
+    /// When the file cannot be read again, has changed since it was opened, or the texts have more than 256 MiB.
     pub fn texts(&self, key: &str) -> Result<Option<Texts>, ReadError> {
         let Some(Value::Array { of: ValueType::String, len, offset }) = self.get(key) else {
             return Ok(None);
@@ -49,7 +53,7 @@ impl GgufFile {
         let mut file = File::open(&self.path).map_err(io)?;
         let size = file.metadata().map_err(io)?.len();
         file.seek(SeekFrom::Start(*offset)).map_err(io)?;
-        let mut file = BufReader::with_capacity(1 << 18, file);
+        let mut file = BufReader::new(file);
         let mut left = size.saturating_sub(*offset);
         let mut texts = Texts::default();
         for _ in 0..*len {
@@ -61,7 +65,9 @@ impl GgufFile {
                 .and_then(|left| left.checked_sub(length))
                 .ok_or_else(|| self.changed(key))?;
             let start = texts.bytes.len();
-            // The file was found to hold as many bytes.
+            if length > LIMIT - start as u64 {
+                return Err(self.too_large(key));
+            }
             texts.bytes.resize(start + length as usize, 0);
             file.read_exact(&mut texts.bytes[start..]).map_err(io)?;
             texts.ends.push(texts.bytes.len());
@@ -73,7 +79,7 @@ impl GgufFile {
     /// else.
     ///
     /// # Errors
-    /// When the file cannot be read again.
+    /// When the file cannot be read again, or the floats have more than 256 MiB.
     pub fn floats(&self, key: &str) -> Result<Option<Vec<f32>>, ReadError> {
         let Some(Value::Array { of: ValueType::F32, len, offset }) = self.get(key) else { return Ok(None) };
         let io = |source| ReadError::from_io(&self.path, source);
@@ -82,6 +88,9 @@ impl GgufFile {
         // As many were in the file when it was opened.
         if len.saturating_mul(4) > size.saturating_sub(*offset) {
             return Err(self.changed(key));
+        }
+        if len.saturating_mul(4) > LIMIT {
+            return Err(self.too_large(key));
         }
         file.seek(SeekFrom::Start(*offset)).map_err(io)?;
         let mut content = vec![0; *len as usize * 4];
@@ -92,6 +101,14 @@ impl GgufFile {
                 .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
                 .collect(),
         ))
+    }
+
+    fn too_large(&self, key: &str) -> ReadError {
+        ReadError::Unusable {
+            path: self.path.clone(),
+            what: format!("{key} has more than {} MiB", LIMIT >> 20),
+            mend: "download the model again, or convert it again",
+        }
     }
 
     fn changed(&self, key: &str) -> ReadError {
