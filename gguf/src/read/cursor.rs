@@ -7,6 +7,10 @@ use build_info::Bytes;
 
 use super::ReadError;
 
+/// Most bytes before the tensors' data. Published models have a few MiB; llama.cpp keeps all of them in memory, and a file
+/// with holes can claim more than a machine has.
+const HEADER_LIMIT: u64 = 256 << 20;
+
 /// What is read from: a file, or a file's content in memory.
 pub(super) trait Source: Read + Seek {}
 
@@ -40,10 +44,17 @@ impl<'a> Cursor<'a> {
         ReadError::Corrupt { path: self.path.to_path_buf(), offset, what }
     }
 
-    /// That `len` bytes follow: whatever is allocated, read or skipped was asked for here before.
+    /// Checks that `len` bytes follow, within [`HEADER_LIMIT`]: whatever is allocated, read or skipped was asked for here before.
     pub(super) fn need(&self, len: u64, what: &dyn Fn() -> String) -> Result<(), ReadError> {
         if len <= self.remaining() {
-            return Ok(());
+            return match self.offset + len <= HEADER_LIMIT {
+                true => Ok(()),
+                false => Err(ReadError::Unusable {
+                    path: self.path.to_path_buf(),
+                    what: format!("{} ends beyond the first {} MiB", what(), HEADER_LIMIT >> 20),
+                    mend: "download the model again, or convert it again",
+                }),
+            };
         }
         match self.offset.checked_add(len) {
             // No file is that large: the length itself is damaged, and not the file's end.

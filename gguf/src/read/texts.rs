@@ -6,10 +6,6 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use super::{GgufFile, ReadError};
 use crate::value::{Value, ValueType};
 
-/// Most bytes of an array that are read at once. A published vocabulary has a few MiB; a file with holes can claim the size
-/// of a disk.
-const LIMIT: u64 = 256 << 20;
-
 /// The texts of an array, as bytes: a token need not be UTF-8.
 #[derive(Clone, Debug, Default)]
 pub struct Texts {
@@ -44,7 +40,7 @@ impl GgufFile {
     /// The texts of the array under `key`, read from the file. `None` if `key` is missing or holds something else.
     ///
     /// # Errors
-    /// When the file cannot be read again, has changed since it was opened, or the texts have more than 256 MiB.
+    /// When the file cannot be read again, or has changed since it was opened.
     pub fn texts(&self, key: &str) -> Result<Option<Texts>, ReadError> {
         let Some(Value::Array { of: ValueType::String, len, offset }) = self.get(key) else {
             return Ok(None);
@@ -65,9 +61,7 @@ impl GgufFile {
                 .and_then(|left| left.checked_sub(length))
                 .ok_or_else(|| self.changed(key))?;
             let start = texts.bytes.len();
-            if length > LIMIT - start as u64 {
-                return Err(self.too_large(key));
-            }
+            // The file was found to hold as many bytes.
             texts.bytes.resize(start + length as usize, 0);
             file.read_exact(&mut texts.bytes[start..]).map_err(io)?;
             texts.ends.push(texts.bytes.len());
@@ -79,7 +73,7 @@ impl GgufFile {
     /// else.
     ///
     /// # Errors
-    /// When the file cannot be read again, or the floats have more than 256 MiB.
+    /// When the file cannot be read again.
     pub fn floats(&self, key: &str) -> Result<Option<Vec<f32>>, ReadError> {
         let Some(Value::Array { of: ValueType::F32, len, offset }) = self.get(key) else { return Ok(None) };
         let io = |source| ReadError::from_io(&self.path, source);
@@ -88,9 +82,6 @@ impl GgufFile {
         // As many were in the file when it was opened.
         if len.saturating_mul(4) > size.saturating_sub(*offset) {
             return Err(self.changed(key));
-        }
-        if len.saturating_mul(4) > LIMIT {
-            return Err(self.too_large(key));
         }
         file.seek(SeekFrom::Start(*offset)).map_err(io)?;
         let mut content = vec![0; *len as usize * 4];
@@ -101,14 +92,6 @@ impl GgufFile {
                 .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
                 .collect(),
         ))
-    }
-
-    fn too_large(&self, key: &str) -> ReadError {
-        ReadError::Unusable {
-            path: self.path.clone(),
-            what: format!("{key} has more than {} MiB", LIMIT >> 20),
-            mend: "download the model again, or convert it again",
-        }
     }
 
     fn changed(&self, key: &str) -> ReadError {
