@@ -43,11 +43,17 @@ fn too_little_address_space_is_told_whatever_runs_out_of_it() {
         (20_000..400_000).step_by(2_000).find(|limit| limited(*limit, &["run", "--help"]).0 == Some(0));
     let starts = starts.expect("it starts within 400 MB");
     let run = ["run", "-n", "2", "-p", "hello", "-m", tiny().to_str().expect("UTF-8")];
-    let mut failed = 0;
+    let (mut failed, mut aborted) = (0, 0);
     for limit in (starts..starts + 100_000).step_by(5_000) {
         let (code, _, stderr) = limited(limit, &run);
         if code != Some(0) {
             failed += 1;
+            // Rust's standard library aborts where an allocation of a few kB fails. A limit rarely hits one: of 240 limits,
+            // 250 kB apart, one did.
+            if code.is_none() && stderr.contains("memory allocation of") {
+                aborted += 1;
+                continue;
+            }
             assert_eq!(code, Some(1), "{limit} kB: {stderr}");
             // With next to nothing not even ctrl-C can be caught, which is warned of first.
             // ggml's buffers for AMX say so on stderr themselves.
@@ -60,4 +66,5 @@ fn too_little_address_space_is_told_whatever_runs_out_of_it() {
         }
     }
     assert!(failed > 3, "only {failed} runs failed");
+    assert!(aborted < 2, "{aborted} of {failed} failed runs ended without a word of what to do");
 }
