@@ -52,7 +52,7 @@ fn commands_take_a_name_in_place_of_a_file() {
         run(&case, &["bench", "--hf", "a/b", "-p", "4", "-n", "2", "-r", "1", "-o", "json"]);
     assert!(code == Some(0) && text.contains(Q4), "{text}{words}");
     let (code, text, words) = run(&case, &["tune", "--hf", "a/b", "--dry-run"]);
-    assert!(code == Some(0) && text.contains("decode threads"), "{text}{words}");
+    assert!(code == Some(0) && text.contains("flash attention"), "{text}{words}");
     // Its client hangs up at once.
     let (code, _, words) = run(&case, &["mcp", "--hf", "a/b"]);
     assert!(code == Some(0) && words.contains("is loaded"), "{words}");
