@@ -82,8 +82,8 @@ pub enum Error {
         how: String,
         /// True if this was found out before, and the verdict was kept.
         is_known: bool,
-        /// True if the file may not be the reason: memory or time was short.
-        may_pass: bool,
+        /// Cause of the trial's end.
+        cause: crate::trial::Cause,
     },
 
     /// The model does not fit.
@@ -442,13 +442,7 @@ impl Error {
     /// Returns the advice for the user, if the message does not contain it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Error::Trial { may_pass: false, .. } => Some(
-                "the file is damaged or malicious, or this build cannot run it: get it again from a source that you \
-                 trust, or try another build; to have the same file tried again, `touch` it",
-            ),
-            Error::Trial { may_pass: true, .. } => {
-                Some("the file itself may be good: try again when more memory and processes are free")
-            }
+            Error::Trial { cause, .. } => Some(cause.hint()),
             _ => None,
         }
     }

@@ -27,7 +27,7 @@ use crate::settings::Settings;
 use crate::variant::Variant;
 use request::{Answer, Purpose, Request, Stage};
 
-pub use child::{Child, End};
+pub use child::{Cause, Child, End};
 
 /// The hidden command that makes a process a trial's child.
 pub const COMMAND: &str = "__trial";
@@ -144,8 +144,12 @@ fn of(
     let answer = match child.ask(&request, patience) {
         Ok(answer) => answer,
         Err(End::Interrupted) => return Err(Error::Interrupted),
-        Err(End::Died { how, is_final: true }) => Answer::Died { how },
-        Err(End::Died { how, is_final: false }) => return without(&path, how, fallback),
+        Err(End::Died { how, cause: Cause::File }) => Answer::Died { how },
+        // The load itself would take as long, or never end.
+        Err(End::Died { how, cause: cause @ Cause::CpuTime }) => {
+            return Err(Error::Trial { path, how, is_known: false, cause });
+        }
+        Err(End::Died { how, cause: Cause::Machine }) => return without(&path, how, fallback),
     };
     tracing::debug!(model = %path.display(), ?answer, "tried");
     // What was tried must be what was seen, and what will be loaded.
@@ -172,9 +176,9 @@ fn judge(path: &Path, request: &Request, answer: Answer, is_known: bool) -> Resu
             Err(Error::Adapter { path: adapter.unwrap_or(path), why })
         }
         Answer::Refused { stage: Stage::Run, why } => {
-            Err(Error::Trial { path, how: format!("failed: {why}"), is_known, may_pass: false })
+            Err(Error::Trial { path, how: format!("failed: {why}"), is_known, cause: Cause::File })
         }
-        Answer::Died { how } => Err(Error::Trial { path, how, is_known, may_pass: false }),
+        Answer::Died { how } => Err(Error::Trial { path, how, is_known, cause: Cause::File }),
     }
 }
 
@@ -184,12 +188,15 @@ fn without(path: &Path, how: String, fallback: Fallback) -> Result<()> {
     static WARNED: AtomicBool = AtomicBool::new(false);
     match fallback {
         Fallback::Refuse => {
-            Err(Error::Trial { path: path.to_path_buf(), how, is_known: false, may_pass: true })
+            Err(Error::Trial { path: path.to_path_buf(), how, is_known: false, cause: Cause::Machine })
         }
         Fallback::Warn => {
             if !WARNED.swap(true, Ordering::Relaxed) {
                 let path = path.display();
-                crate::log::warn(&format!("{path} is loaded without a verdict: its trial load {how}"));
+                let hint = Cause::Machine.hint();
+                crate::log::warn(&format!(
+                    "{path} is loaded without a verdict: its trial load {how}\nhint: {hint}"
+                ));
             }
             Ok(())
         }
