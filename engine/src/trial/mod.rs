@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gguf::GgufFile;
+use gguf::check::Checked;
 
 use crate::error::{Error, Result};
 use crate::ffi;
@@ -73,15 +74,15 @@ fn program(settings: Option<&Settings>) -> Option<(&Path, Fallback)> {
     given.map(|program| (program, Fallback::Refuse)).or(own)
 }
 
-/// Tries the model in `parts` before it is loaded with `settings`, unless its verdict is known.
+/// Checks the model in `parts` before it is loaded with `settings`, and tries it unless its verdict is known.
 ///
 /// # Errors
 /// [`Error::BadModel`] if the pre-check refuses it, [`Error::Trial`] if the child ended or took too long, [`Error::Load`] and
 /// [`Error::Adapter`] if llama.cpp refused the files, [`Error::Changed`] if they changed meanwhile.
-pub(crate) fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<()> {
+pub(crate) fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<Checked> {
     // No child is needed for what is known to be wrong.
-    gguf::check::model(parts)?;
-    let Some(program) = program(Some(settings)) else { return Ok(()) };
+    let checked = gguf::check::model(parts)?;
+    let Some(program) = program(Some(settings)) else { return Ok(checked) };
     // The child needs kernels as well: their absence is an error with words of its own.
     ffi::start(false);
     crate::kernels::load()?;
@@ -95,7 +96,8 @@ pub(crate) fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<()> {
         threads: if small { 1 } else { settings.decode_threads.value.min(MOST_THREADS) },
         cpu_variant: settings.cpu_variant.value.clone(),
     };
-    of(parts, &settings.variant, request, program)
+    of(parts, &settings.variant, request, program)?;
+    Ok(checked)
 }
 
 /// Tries the model in `parts` before it is quantised.
@@ -193,10 +195,8 @@ fn without(path: &Path, how: String, fallback: Fallback) -> Result<()> {
         Fallback::Warn => {
             if !WARNED.swap(true, Ordering::Relaxed) {
                 let path = path.display();
-                let hint = Cause::Machine.hint();
-                crate::log::warn(&format!(
-                    "{path} is loaded without a verdict: its trial load {how}\nhint: {hint}"
-                ));
+                crate::log::warn(&format!("{path} is loaded without a verdict: its trial load {how}"));
+                crate::log::note(&format!("hint: {}", Cause::Machine.hint()));
             }
             Ok(())
         }

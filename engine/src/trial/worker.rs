@@ -122,7 +122,7 @@ fn attempt(path: &Path, request: &Request) -> Result<()> {
         offload: host,
         ..ModelOptions::default()
     };
-    let model = Model::load_as(path, &options, &request.variant())?;
+    let model = Model::load_as(&gguf::check::open(path)?, &options, &request.variant())?;
     // Whoever loads it refuses it: there is nothing to run.
     if !model.is_decoder_only() {
         return Ok(());

@@ -15,7 +15,7 @@ mod tensors;
 mod vocabulary;
 
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::read::{GgufFile, ReadError};
 use crate::value::{Scalar, Value, ValueType};
@@ -23,32 +23,54 @@ use crate::value::{Scalar, Value, ValueType};
 /// Largest number of layers, `LLAMA_MAX_LAYERS`.
 const MOST_LAYERS: i128 = 512;
 
+/// A language model that passed the check. Only [`open`] and [`model`] make one.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    path: PathBuf,
+}
+
+impl Checked {
+    /// Path of the first file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 /// Checks the language model whose first file is at `path`, with all its parts.
 ///
 /// # Errors
-/// When a part is missing or damaged, when [`model`] refuses it, or when it is a multimodal model's projector.
-pub fn open(path: &Path) -> Result<(), ReadError> {
+/// When a part is missing or damaged, or when [`model`] refuses it.
+pub fn open(path: &Path) -> Result<Checked, ReadError> {
     let first = GgufFile::open(path)?;
     let others = first.other_parts()?;
     let parts: Vec<&GgufFile> = std::iter::once(&first).chain(&others).collect();
-    model(&parts)?;
-    match text(&first, "general.architecture") {
-        Some(architectures::PROJECTOR) => Err(ReadError::Unusable {
-            path: path.to_path_buf(),
+    model(&parts)
+}
+
+/// Checks the language model in `parts`, of which the first holds the metadata.
+///
+/// # Errors
+/// Those of [`for_quantising`], and if the file is a multimodal model's projector.
+pub fn model(parts: &[&GgufFile]) -> Result<Checked, ReadError> {
+    for_quantising(parts)?;
+    let path = parts.first().map(|first| first.path().to_path_buf()).unwrap_or_default();
+    match parts.first().map(|first| text(first, "general.architecture")) {
+        Some(Some(architectures::PROJECTOR)) => Err(ReadError::Unusable {
+            path,
             what:
                 "general.architecture is \"clip\": the file is the projector of a multimodal model (mmproj)"
                     .into(),
             mend: "name the language model",
         }),
-        _ => Ok(()),
+        _ => Ok(Checked { path }),
     }
 }
 
-/// Checks the model in `parts`, of which the first holds the metadata.
+/// Checks the model in `parts` for llama.cpp's quantiser, which takes projectors as well.
 ///
 /// # Errors
 /// [`ReadError::Unusable`] with the first value that would end the process, what is allowed and what to do.
-pub fn model(parts: &[&GgufFile]) -> Result<(), ReadError> {
+pub fn for_quantising(parts: &[&GgufFile]) -> Result<(), ReadError> {
     let Some(model) = Model::new(parts) else { return Ok(()) };
     model.check_parts()?;
     tensors::check(&model)?;
