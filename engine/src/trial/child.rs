@@ -1,6 +1,8 @@
 //! The parent's side: starts a child, asks it, and finds out how it died.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -10,6 +12,7 @@ use rustix::process::Signal;
 
 use super::COMMAND;
 use super::request::{Answer, Request};
+use super::worker;
 use crate::child_process::{LastWords, death, lines};
 use crate::ffi;
 
@@ -92,8 +95,12 @@ impl Child {
     /// # Errors
     /// Those of the system.
     pub fn start(program: &Path) -> io::Result<Self> {
-        let mut child = Command::new(program)
-            .arg(COMMAND)
+        let mut command = Command::new(program);
+        command.arg(COMMAND);
+        std::env::vars_os().filter(|(name, _)| is_removed(name)).for_each(|(name, _)| {
+            command.env_remove(name);
+        });
+        let mut child = command
             // No GPU: its memory may be taken, and a fault there would reach others.
             .env("CUDA_VISIBLE_DEVICES", "")
             .stdin(Stdio::piped())
@@ -171,6 +178,20 @@ impl Child {
             None => End::Died { how: "closed its output".to_string(), cause: Cause::Machine },
         }
     }
+}
+
+/// True for variables that a child does not inherit: Anneal's own. The request holds all settings that change what is loaded:
+/// kernels, repacking, threads, adapters and RoPE scaling. A variable must not change them again.
+///
+/// The child inherits the variables of llama.cpp ([`changes_llama_cpp`]), of the system and of its libraries: the load has them.
+fn is_removed(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b"ANNEAL_") && name != worker::TEST
+}
+
+/// True for variables by which llama.cpp chooses kernels and layouts, such as `GGML_CPU_TILED_MM`: a verdict holds for their
+/// values alone.
+pub(super) fn changes_llama_cpp(name: &OsStr) -> bool {
+    [&b"GGML_"[..], b"LLAMA_"].iter().any(|prefix| name.as_bytes().starts_with(prefix))
 }
 
 /// Derives the kind of end from `status` and the last lines on stderr.
@@ -253,6 +274,24 @@ mod tests {
         ];
         for (script, how, cause) in cases {
             assert_eq!(end_of(script), End::Died { how: how.to_string(), cause }, "{script}");
+        }
+    }
+
+    #[test]
+    fn a_child_has_no_settings_but_those_of_its_request() {
+        for (name, removed, of_llama_cpp) in [
+            ("ANNEAL_THREADS", true, false),
+            ("ANNEAL_CPU_VARIANT", true, false),
+            ("ANNEAL_REPACK", true, false),
+            ("ANNEAL_STATE_DIR", true, false),
+            (worker::TEST, false, false),
+            ("GGML_CPU_TILED_MM", false, true),
+            ("LLAMA_ATTN_ROT_DISABLE", false, true),
+            ("LD_LIBRARY_PATH", false, false),
+            ("HOME", false, false),
+        ] {
+            let name = OsStr::new(name);
+            assert_eq!((is_removed(name), changes_llama_cpp(name)), (removed, of_llama_cpp), "{name:?}");
         }
     }
 

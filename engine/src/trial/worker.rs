@@ -36,7 +36,7 @@ const TEXT: &str =
     "Hello, wörld! It's 12345 o'clock.\n\n\t漢字 かな 한글 🙂 e\u{301} <s></s><|im_start|>  x = (a+b);\r\n";
 
 /// Variable for tests: a file of this name fails an assertion in the child, and nowhere else.
-const TEST: &str = "ANNEAL_TEST_TRIAL_ABORTS";
+pub(super) const TEST: &str = "ANNEAL_TEST_TRIAL_ABORTS";
 
 /// Answers requests, a line each, until stdin ends.
 pub fn serve() -> ExitCode {
