@@ -149,7 +149,7 @@ pub(crate) fn named<'a>(prefix: &'a OsStr, suffix: &'a str, mode: u32) -> Builde
 
 /// Random letters and digits in a temporary name: 62^12 names. tempfile reads the system's randomness after three
 /// collisions, so whoever predicts its generator delays nothing either.
-const RANDOM: usize = 12;
+pub(crate) const RANDOM: usize = 12;
 
 /// Makes a prefix of bytes that need not be UTF-8.
 pub(crate) fn os_string(bytes: Vec<u8>) -> OsString {
