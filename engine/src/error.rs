@@ -209,7 +209,7 @@ pub enum Error {
     Interrupted,
 
     /// The tokenizer failed.
-    #[error("cannot tokenize the text: {0}")]
+    #[error("cannot tokenize the text: {why}{}", tokenizer_advice(.0), why = .0)]
     Tokenize(String),
 
     /// The threads could not be started.
@@ -448,6 +448,14 @@ impl Error {
     }
 }
 
+/// Returns the advice if the tokenizer gave up for the reason `why`, or an empty text. See patch 0009 of llama.cpp.
+fn tokenizer_advice(why: &str) -> &'static str {
+    match why.contains("steps a character") {
+        true => "; shorten the text, or put spaces and line breaks into its long runs of the same characters",
+        false => "",
+    }
+}
+
 /// What to do where llama.cpp's reason `why` is a lack of memory; nothing where it is another.
 fn memory_advice(why: &str) -> &'static str {
     // "allocating 900.00 MiB on device 0: cudaMalloc failed: out of memory", "unable to allocate CUDA0 buffer".
@@ -498,6 +506,14 @@ fn strip_function(line: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_that_costs_too_many_steps_is_refused_with_advice() {
+        let said = |why: &str| Error::Tokenize(why.to_string()).to_string();
+        let steps = said("splitting the text takes more than 1000 steps a character");
+        assert!(steps.contains("1000 steps a character; shorten the text, or put spaces"), "{steps}");
+        assert_eq!(said("no vocabulary"), "cannot tokenize the text: no vocabulary");
+    }
 
     #[test]
     fn what_mends_a_lack_of_memory_depends_on_whose_it_is() {

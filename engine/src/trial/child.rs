@@ -48,6 +48,8 @@ pub enum Cause {
     CpuTime,
     /// A lack of memory, threads or elapsed time, or a signal from outside.
     Machine,
+    /// The program of the trial, which could not be started.
+    Program,
 }
 
 impl Cause {
@@ -60,6 +62,10 @@ impl Cause {
             }
             Cause::CpuTime => {
                 "the file is probably damaged or malicious: get it again from a source that you trust"
+            }
+            Cause::Program => {
+                "the file itself may be good: see that the program is there and may be run, and that memory and processes \
+                 are free; the library takes another program from `Options::trial_program`"
             }
             Cause::Machine => {
                 "the file itself may be good: try again when more memory and processes are free"

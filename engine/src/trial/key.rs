@@ -15,16 +15,16 @@ use super::child;
 use super::request::Request;
 use crate::variant::Variant;
 
-/// Most bytes of a header that are digested. The largest real ones, with 262,144 tokens, have some 15 MiB.
+/// Most bytes of a header that are digested. The largest real headers, with 262,144 tokens, have about 15 MiB.
 const LONGEST_HEADER: u64 = 256 << 20;
 
-/// Counted up when a trial does more than before.
+/// Version of the trial. Raise it when a trial does more than before.
 const VERSION: u32 = 2;
 
-/// Digest of everything that a verdict depends on; `None` if a file cannot be read.
+/// Returns the digest of everything that a verdict depends on; `None` if a file cannot be read.
 ///
-/// The weights are too many to be digested at every start. For them stand size, device, inode and the times of the last
-/// change to the nanosecond: the time of the last change of the inode cannot be set by a user.
+/// To digest the weights at every start takes too long. Size, device, inode and the times of the last change, in nanoseconds,
+/// stand for them: no user can set the time of an inode's last change.
 pub(super) fn of(
     parts: &[&GgufFile],
     variant: &Variant,

@@ -213,18 +213,18 @@ pub(super) const HALF_ROPE: &[&str] = &["step35"];
 /// Architectures that divide by the first layer's number of heads.
 pub(super) const FIRST_LAYER_ATTENDS: &[&str] = &["gemma2", "gemma3"];
 
-/// Architectures with RoPE in sections, always.
+/// Architectures whose RoPE always has sections.
 pub(super) const ROPE_SECTIONS: &[&str] =
     &["clef", "paddleocr", "qwen2vl", "qwen35", "qwen35moe", "qwen3tts", "qwen3vl", "qwen3vlmoe", "qwen4exp"];
 
-/// Architectures that assert that there are experts.
+/// Architectures whose graphs assert that there are experts.
 pub(super) const NEEDS_EXPERTS: &[&str] =
     &["bailingmoe2", "glm4moe", "grovemoe", "lfm2moe", "llada-moe", "smallthinker"];
 
 /// Architectures in whose files one expert or none is a dense network.
 pub(super) const ONE_EXPERT_IS_NONE: &[&str] = &["hunyuan-dense", "hunyuan_vl"];
 
-/// Architectures that take the way to choose experts from the file, and have no default for it.
+/// Architectures that take the gating function from the file, and have no default for it.
 pub(super) const NEEDS_GATING: &[&str] = &[
     "bailingmoe2",
     "bailingmoe3",
@@ -241,7 +241,7 @@ pub(super) const NEEDS_GATING: &[&str] = &[
     "smallthinker",
 ];
 
-/// Further architectures that take it from the file, with a default for 0.
+/// Further architectures that take the gating function from the file. They have a default for 0.
 pub(super) const DEFAULT_GATING: &[&str] = &[
     "afmoe",
     "cohere2moe",

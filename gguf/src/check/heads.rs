@@ -6,10 +6,10 @@ use crate::check::architectures::{
 };
 use crate::read::ReadError;
 
-/// Elements of one position's keys or values that llama.cpp counts without an overflow.
+/// Most elements of one position's keys or values that llama.cpp counts without an overflow.
 const MOST: i128 = i32::MAX as i128;
 
-/// Lengths of a head of the layers that attend to everything.
+/// Lengths of a head in layers without a sliding window.
 #[derive(Clone, Copy)]
 struct Lengths {
     key: i128,
@@ -30,7 +30,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
             return Err(model.wrong(&key, keys, allowed));
         }
     }
-    // Layers without attention have no heads; a model that begins with such a layer has no default length.
+    // Layers without attention have no heads. A model whose first layer is one of them has no default length.
     if heads.at(0) < 1 {
         return Ok(());
     }
@@ -44,7 +44,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
             return Err(model.wrong(&model.key(name), length, allowed));
         }
     }
-    // Where some layers have heads of their own length, the relations hold for each kind by itself.
+    // If layers with a sliding window have other lengths, the relations hold for each kind of layer separately.
     let of_one_kind = ["attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"]
         .iter()
         .all(|name| model.number(name).is_none());
@@ -121,7 +121,7 @@ fn sections(model: &Model<'_>) -> Result<(), ReadError> {
     let found = match model.first.get(&key) {
         // llama.cpp's default.
         None => vec![0],
-        // One number is for all sections; what is no number is refused by llama.cpp.
+        // A single number is for all sections. llama.cpp refuses values that are no numbers.
         Some(_) => match model.first.integers(&key)? {
             Some(found) => found,
             None => return Ok(()),

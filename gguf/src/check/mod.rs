@@ -86,7 +86,7 @@ pub fn for_quantising(parts: &[&GgufFile]) -> Result<(), ReadError> {
     vocabulary::check(&model)
 }
 
-/// The text under `key`.
+/// Returns the text under `key`.
 fn text<'a>(file: &'a GgufFile, key: &str) -> Option<&'a str> {
     match file.get(key) {
         Some(Value::Scalar(Scalar::String(text))) => Some(text),
@@ -112,7 +112,7 @@ impl<'a> Model<'a> {
         list.contains(&self.architecture)
     }
 
-    /// The key of a hyperparameter: `block_count` is `llama.block_count`.
+    /// Returns the key of a hyperparameter: `llama.block_count` for `block_count`.
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }
@@ -126,7 +126,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Returns a hyperparameter that is a whole number or a list of them, one of each layer.
+    /// Returns a hyperparameter that is a whole number, or a list with one for each layer.
     fn per_layer(&self, name: &str) -> Result<Option<PerLayer>, ReadError> {
         let key = self.key(name);
         if let Some(number) = self.number(name) {
@@ -141,11 +141,12 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// The error that names `key`, what was found under it, and what is allowed.
+    /// Returns the error that names `key`, the value found, and the values allowed.
     fn wrong(&self, key: &str, found: impl Display, allowed: impl Display) -> ReadError {
         self.refuse(format!("{key} is {found}, but must be {allowed}"))
     }
 
+    /// Returns the error for the whole model.
     fn refuse(&self, what: String) -> ReadError {
         ReadError::Unusable {
             path: self.first.path().to_path_buf(),
@@ -154,7 +155,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Checks what llama.cpp reads from the metadata of later parts without asking for its type.
+    /// Checks the value that llama.cpp reads from the metadata of later parts without a check of its type.
     fn check_parts(&self) -> Result<(), ReadError> {
         for part in &self.parts[1..] {
             if part.value_type("split.no") != Some(ValueType::U16) {
@@ -169,11 +170,11 @@ impl<'a> Model<'a> {
     }
 }
 
-/// A hyperparameter for all layers, or one for each.
+/// A hyperparameter that has one value for all layers, or one for each.
 struct PerLayer(Vec<i128>);
 
 impl PerLayer {
-    /// The value for `layer`; the last one for layers beyond a list.
+    /// Returns the value for `layer`; the last one for layers beyond the list.
     fn at(&self, layer: usize) -> i128 {
         self.0.get(layer).or(self.0.last()).copied().unwrap_or(0)
     }

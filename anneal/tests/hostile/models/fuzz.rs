@@ -6,6 +6,7 @@
 
 mod change;
 mod form;
+mod values;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
