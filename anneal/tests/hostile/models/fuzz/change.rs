@@ -12,7 +12,7 @@ const F32: u32 = 6;
 const BOOL: u32 = 7;
 const F64: u32 = 12;
 
-/// One of `list`.
+/// Returns a random element of `list`.
 pub fn pick<'a, T>(list: &'a [T], random: &mut Xoshiro) -> &'a T {
     &list[random.below(list.len())]
 }
@@ -36,7 +36,7 @@ pub fn change(form: &mut Form, patches: &mut Patches, random: &mut Xoshiro) -> S
             format!("the number of {} is {by} more", if of_keys { "keys" } else { "tensors" })
         }
         _ => {
-            // Half of them where the counts and the first keys are.
+            // Half of the flips are among the counts and the first keys.
             let place = if random.below(2) == 0 { random.below(400) } else { random.below(1 << 30) };
             let flip = (place, 1 << random.below(8));
             form.flips.push(flip);
@@ -45,7 +45,7 @@ pub fn change(form: &mut Form, patches: &mut Patches, random: &mut Xoshiro) -> S
     }
 }
 
-/// Bytes of a number of the type `kind` that is seldom right.
+/// Returns the bytes of a number of the type `kind` that is seldom right.
 fn number(kind: u32, random: &mut Xoshiro) -> Vec<u8> {
     match kind {
         F32 => (*pick(BROKEN, random) as f32).to_le_bytes().to_vec(),
@@ -58,7 +58,7 @@ fn number(kind: u32, random: &mut Xoshiro) -> Vec<u8> {
     }
 }
 
-/// A type of numbers.
+/// Returns a random type of numbers.
 fn kind_of_number(random: &mut Xoshiro) -> u32 {
     *pick(&[0, 1, 2, 3, U32, I32, F32, BOOL, 10, 11, F64], random)
 }
@@ -73,7 +73,7 @@ fn shown(bytes: &[u8], kind: u32) -> String {
     }
 }
 
-/// An array of numbers: of each layer, of each token, or of nothing.
+/// Makes an array of numbers with a length as for each layer, for each token, or none. Returns it in words too.
 fn array(kind: u32, random: &mut Xoshiro) -> (Value, String) {
     let len = *pick(&[0, 1, 2, 3, 4, 6, 16, 512, 2048, 100_000], random);
     let one = number(kind, random);
@@ -85,7 +85,7 @@ fn array(kind: u32, random: &mut Xoshiro) -> (Value, String) {
     (Value::Numbers { of: kind, bytes, said: 0 }, words)
 }
 
-/// A text that is seldom right under `key`.
+/// Returns a text that is seldom right under `key`.
 fn text(key: &str, random: &mut Xoshiro) -> Vec<u8> {
     let names = match key {
         "general.architecture" => ARCHITECTURES,
@@ -120,7 +120,7 @@ fn value(form: &mut Form, random: &mut Xoshiro) -> String {
             6..8 => {
                 let to = kind_of_number(random);
                 *kind = to;
-                // Mostly the same number, of another type.
+                // Often the same number with another type.
                 if random.below(2) == 0 && to != F32 && to != F64 {
                     bytes.resize(width(to), 0)
                 } else {
@@ -224,7 +224,7 @@ fn new_key(form: &mut Form, random: &mut Xoshiro) -> String {
     words
 }
 
-/// Another architecture, whose keys have its name, so that it finds them.
+/// Changes the architecture and renames its keys, so that llama.cpp finds them.
 fn architecture(form: &mut Form, random: &mut Xoshiro) -> String {
     let (old, new) = (own_architecture(form), *pick(ARCHITECTURES, random));
     for key in &mut form.keys {
@@ -290,7 +290,7 @@ fn vocabulary(form: &mut Form, random: &mut Xoshiro) -> String {
     }
 }
 
-/// Types of tensors, those that are none included.
+/// Returns a type of tensors. Some numbers stand for no type.
 fn kind_of_tensor(random: &mut Xoshiro) -> u32 {
     if random.below(20) == 0 {
         *pick(&[4, 5, 31, 32, 33, 99, u32::MAX], random)
@@ -305,7 +305,7 @@ fn tensor(form: &mut Form, random: &mut Xoshiro) -> String {
     }
     let (at, other) = (random.below(form.tensors.len()), random.below(form.tensors.len()));
     let name = form.tensors[at].name.clone();
-    // What is found at once tells little of what comes after it.
+    // Errors in sizes are found at once, and hide what comes after them.
     let mut fits = random.below(8) > 0;
     let words = match random.below(20) {
         0..7 => {

@@ -1,6 +1,6 @@
 //! Keys, texts and numbers that lead llama.cpp to other code, or that are seldom right.
 
-/// Names of architectures, pre-tokenizers and tokenizers, kinds of scaling: texts that lead to other code.
+/// Architectures: each leads to other code.
 pub(super) const ARCHITECTURES: &[&str] = &[
     "llama",
     "llama4",
@@ -95,6 +95,7 @@ pub(super) const ARCHITECTURES: &[&str] = &[
     "seed_oss",
     "kimi-linear",
 ];
+/// Pre-tokenizers.
 pub(super) const PRE: &[&str] = &[
     "default",
     "llama3",
@@ -118,11 +119,13 @@ pub(super) const PRE: &[&str] = &[
     "kimi-k2",
     "mellum",
 ];
+/// Tokenizers.
 pub(super) const TOKENIZERS: &[&str] =
     &["llama", "gpt2", "bert", "t5", "rwkv", "plamo2", "none", "no_vocab", "gemma4"];
+/// Kinds of RoPE scaling.
 pub(super) const SCALINGS: &[&str] = &["none", "linear", "yarn", "longrope", "?"];
 
-/// Keys that llama.cpp reads and the presets do not have; `{a}` is the architecture.
+/// Keys that llama.cpp reads and the presets lack; `{a}` is the architecture.
 pub(super) const MORE_KEYS: &[&str] = &[
     "{a}.expert_count",
     "{a}.expert_used_count",
@@ -289,6 +292,8 @@ pub(super) const WHOLE: &[i64] = &[
     i32::MIN as i64,
     i64::MIN,
 ];
+
+/// Floating-point numbers that are seldom right.
 pub(super) const BROKEN: &[f64] = &[
     0.0,
     -0.0,
