@@ -28,7 +28,7 @@ mod unfinished;
 pub use in_place::open_or_create;
 pub use pending::{Access, Pending};
 pub use replace::{link_target, replace, replace_with, switch_link};
-pub use scratch::{scratch, scratch_in, unnamed};
+pub use scratch::{is_scratch, scratch, scratch_in, unnamed};
 /// Folder that is removed with its contents on drop.
 pub use tempfile::TempDir;
 pub use unfinished::Unfinished;

@@ -149,7 +149,7 @@ pub(crate) fn named<'a>(prefix: &'a OsStr, suffix: &'a str, mode: u32) -> Builde
 
 /// Number of random letters and digits in a temporary name: 62^12 names. After three collisions, tempfile reads the system's
 /// randomness, so an attacker who predicts its generator causes no delay either.
-const RANDOM: usize = 12;
+pub(crate) const RANDOM: usize = 12;
 
 /// Converts bytes that need not be UTF-8.
 pub(crate) fn os_string(bytes: Vec<u8>) -> OsString {

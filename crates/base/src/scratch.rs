@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::pending::named;
+use crate::pending::{RANDOM, named};
 
 /// Creates a private folder in the system's folder for temporary files. Its name begins with `prefix`. It is removed on drop.
 ///
@@ -23,6 +23,13 @@ pub fn scratch(prefix: &str) -> io::Result<TempDir> {
 /// If it cannot be created.
 pub fn scratch_in(folder: &Path, prefix: &str) -> io::Result<TempDir> {
     named(OsStr::new(prefix), "", 0o700).tempdir_in(folder)
+}
+
+/// True if [`scratch_in`] creates folders of this name for `prefix`.
+pub fn is_scratch(name: &str, prefix: &str) -> bool {
+    name.strip_prefix(prefix).is_some_and(|random| {
+        random.len() == RANDOM && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    })
 }
 
 /// Creates a file without a name in the system's folder for temporary files. The system frees it when it is closed, even if
