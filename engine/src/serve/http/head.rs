@@ -71,17 +71,18 @@ mod tests {
 
     #[test]
     fn ambiguous_and_encoded_requests_are_refused() {
-        let host = ("host", "localhost");
-        let cases: [(&[(&str, &str)], Option<u16>); 9] = [
-            (&[host], None),
+        const HOST_HEADER: (&str, &str) = ("host", "localhost");
+        type Headers = &'static [(&'static str, &'static str)];
+        let cases: [(Headers, Option<u16>); 9] = [
+            (&[HOST_HEADER], None),
             (&[], Some(400)),
-            (&[host, host], Some(400)),
-            (&[host, ("transfer-encoding", "Chunked")], None),
-            (&[host, ("transfer-encoding", "gzip, chunked")], Some(400)),
-            (&[host, ("transfer-encoding", "gzip"), ("transfer-encoding", "chunked")], Some(400)),
-            (&[host, ("content-encoding", "identity")], None),
-            (&[host, ("content-encoding", "gzip")], Some(415)),
-            (&[host, ("content-encoding", "identity, br")], Some(415)),
+            (&[HOST_HEADER, HOST_HEADER], Some(400)),
+            (&[HOST_HEADER, ("transfer-encoding", "Chunked")], None),
+            (&[HOST_HEADER, ("transfer-encoding", "gzip, chunked")], Some(400)),
+            (&[HOST_HEADER, ("transfer-encoding", "gzip"), ("transfer-encoding", "chunked")], Some(400)),
+            (&[HOST_HEADER, ("content-encoding", "identity")], None),
+            (&[HOST_HEADER, ("content-encoding", "gzip")], Some(415)),
+            (&[HOST_HEADER, ("content-encoding", "identity, br")], Some(415)),
         ];
         for (headers, expected) in cases {
             assert_eq!(refused(Version::HTTP_11, headers), expected, "{headers:?}");

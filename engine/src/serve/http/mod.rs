@@ -32,6 +32,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixStream};
@@ -328,13 +329,14 @@ fn answer(value: &Value) -> Response {
     typed("application/json", Body::from(value.to_string()))
 }
 
-/// The JSON that `make` makes for `client`, which is long: beside.
-async fn long_answer(
+/// Answers `client` with the JSON of what `make` returns. Both are made on a thread for light work, since the answer is long.
+async fn long_answer<T: Serialize>(
     server: &Server,
     client: &Client,
-    make: impl FnOnce() -> Value + Send + 'static,
+    make: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Response, Refusal> {
-    let text = server.aside(client, move || make().to_string()).await?;
+    let text = server.aside(client, move || serde_json::to_string(&make())).await?;
+    let text = text.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
     Ok(typed("application/json", Body::from(text)))
 }
 
