@@ -1,7 +1,7 @@
 //! The measured limits of this machine, kept in a file so that every benchmark can be held against them.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read};
+use std::fs::DirBuilder;
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -52,13 +52,8 @@ pub fn find(host: &Host) -> Found {
 
 /// Reads and checks the file at `path`.
 pub fn read(path: &Path) -> io::Result<Roofline> {
-    // Looked at before it is opened: to open a pipe would wait for its other end.
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("no file"));
-    }
-    let mut text = String::new();
-    File::open(path)?.take(LARGEST).read_to_string(&mut text)?;
-    let roofline: Roofline = serde_json::from_str(&text).map_err(io::Error::other)?;
+    let content = base::read(path, LARGEST)?;
+    let roofline: Roofline = serde_json::from_slice(&content).map_err(io::Error::other)?;
     let positive = |rate: f64| rate.is_finite() && rate > 0.0;
     let good = roofline.rates.iter().all(|rates| {
         let all = [Some(rates.read_bytes), Some(rates.int8_macs), Some(rates.f32_macs), rates.bf16_macs];
@@ -110,6 +105,7 @@ fn unfit(roofline: &Roofline, host: &Host, earliest: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use build_info::host::{Cpu, Limits, Memory, Os, Topology};

@@ -1,7 +1,7 @@
 //! The tuning record's file: where it lies, what it says of a model on this machine, and how it is changed.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -147,12 +147,7 @@ fn parse(path: &Path) -> io::Result<std::result::Result<TuningRecord, TuningErro
 /// What is in the file at `path`. A model's weights, named by mistake, are not read to their end.
 fn content(path: &Path) -> io::Result<Vec<u8>> {
     const LARGEST: u64 = 64 << 20;
-    let mut content = Vec::new();
-    fs::File::open(path)?.take(LARGEST + 1).read_to_end(&mut content)?;
-    if content.len() as u64 > LARGEST {
-        return Err(io::Error::other("it is larger than any tuning record"));
-    }
-    Ok(content)
+    base::read(path, LARGEST)
 }
 
 /// Whether what lies at `path`, which is no record now, may have been one: it is empty, or begins as JSON's objects do. A

@@ -194,6 +194,17 @@ fn a_configuration_is_read_again() {
         assert!(line.contains(expected), "{line}");
         assert_eq!(asked(&server), 5);
     }
+    // Neither a pipe without a writer nor a file without an end stops the server.
+    let config = server.folder.path().join("server_config.toml");
+    for command in [&["mkfifo"][..], &["ln", "-s", "/dev/zero"]] {
+        std::fs::remove_file(&config).expect("removed");
+        let made = Command::new(command[0]).args(&command[1..]).arg(&config).status();
+        assert!(made.expect("it runs").success());
+        server.signal("HUP");
+        let line = said();
+        assert!(line.contains("stays as it was:") && line.contains("not a regular file"), "{line}");
+        assert_eq!(asked(&server), 5);
+    }
     server.signal("TERM");
     assert_eq!(server.code(), Some(0));
 }

@@ -9,6 +9,7 @@
 //! - [`switch_link`] changes the target of a symbolic link atomically.
 //! - [`scratch`] and [`scratch_in`] create a private folder; [`unnamed`] creates a file without a name.
 //! - [`open_or_create`] opens a lock file or a partial download, and never follows a link.
+//! - [`open`], [`read`] and [`read_text`] read regular files alone, with a limit.
 //! - [`Unfinished`] recognises files that a killed process left behind.
 //!
 //! ```
@@ -21,12 +22,14 @@
 
 mod in_place;
 mod pending;
+mod read;
 mod replace;
 mod scratch;
 mod unfinished;
 
 pub use in_place::open_or_create;
 pub use pending::{Access, Pending};
+pub use read::{open, read, read_text, read_text_or_pipe, to_end};
 pub use replace::{link_target, replace, replace_with, switch_link};
 pub use scratch::{is_scratch, scratch, scratch_in, unnamed};
 /// Folder that is removed with its contents on drop.

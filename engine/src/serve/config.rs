@@ -4,7 +4,6 @@ mod known;
 mod models;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -92,6 +91,9 @@ pub struct Config {
     pub engine: Requested,
 }
 
+/// Bytes of the largest configuration.
+const LARGEST: u64 = 1 << 20;
+
 impl Config {
     /// Reads the file at `path`.
     ///
@@ -104,7 +106,7 @@ impl Config {
     /// The keys and values in the file at `path`.
     pub(super) fn table(path: &Path) -> Result<Table> {
         let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
-        let text = fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
+        let text = base::read_text(path, LARGEST).map_err(|why| wrong(why.to_string()))?;
         text.parse().map_err(|why| wrong(no_toml(&text, &why)))
     }
 
@@ -378,6 +380,8 @@ fn no_toml(text: &str, why: &toml::de::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     impl Config {

@@ -9,6 +9,9 @@ use crate::error::{Error, Result};
 /// Characters of the shortest key: fewer can be tried out.
 const SHORTEST: usize = 16;
 
+/// Bytes of the largest file with keys.
+const LARGEST: u64 = 1 << 20;
+
 /// The keys in the file at `path`: one in each line; empty lines and those that begin with # do not count.
 ///
 /// # Errors
@@ -19,7 +22,7 @@ pub fn read(path: &Path) -> Result<Vec<String>> {
     if mode & 0o007 != 0 {
         return Err(wrong("everybody may read it; close it with chmod 600".to_string()));
     }
-    let text = fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
+    let text = base::read_text(path, LARGEST).map_err(|why| wrong(why.to_string()))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let keys: Vec<String> = lines.map(str::to_string).collect();
     if keys.is_empty() {

@@ -1,9 +1,8 @@
 //! Verdicts of trials that are kept: in this process, and in the state folder.
 
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File};
-use std::io::Read;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
@@ -48,10 +47,13 @@ fn folder() -> Option<PathBuf> {
     Some(host::state::folder()?.join("trials"))
 }
 
+/// Reads a verdict that this user wrote: another user's could call a bad file good.
 fn read(path: &Path) -> Option<Answer> {
-    let mut text = String::new();
-    File::open(path).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
-    serde_json::from_str(&text).ok()
+    let file = base::open(path).ok()?;
+    if file.metadata().ok()?.uid() != rustix::process::geteuid().as_raw() {
+        return None;
+    }
+    serde_json::from_slice(&base::to_end(file, LONGEST).ok()?).ok()
 }
 
 fn write(folder: &Path, key: &str, answer: &Answer, most: usize) {
@@ -86,6 +88,7 @@ fn remove_oldest(folder: &Path, most: usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::time::Duration;
 
     use super::*;
@@ -114,5 +117,27 @@ mod tests {
         }
         // If the folder cannot be made, only this process keeps the verdict.
         write(&trials.join("notes/below"), &key(1), &Answer::Ran, 3);
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_verdict_is_no_verdict() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("it runs").success());
+        assert!(read(&pipe).is_none());
+    }
+
+    #[test]
+    fn a_verdict_of_another_user_is_no_verdict() {
+        if !rustix::process::geteuid().is_root() {
+            return skipped::because("only root can give a file to another user");
+        }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let key = "a".repeat(64);
+        write(folder.path(), &key, &Answer::Ran, 9);
+        let path = folder.path().join(&key);
+        assert!(read(&path).is_some());
+        std::os::unix::fs::chown(&path, Some(65_534), None).expect("another owner");
+        assert!(read(&path).is_none());
     }
 }

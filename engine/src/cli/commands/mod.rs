@@ -93,7 +93,9 @@ fn tell(live: Live) -> Live {
 
 /// The text in `path`.
 fn read_text(path: &Path) -> anyhow::Result<String> {
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read the text {}", path.display()))?;
+    const LARGEST: u64 = 1 << 30;
+    let read = std::fs::File::open(path).and_then(|file| base::to_end(file, LARGEST));
+    let bytes = read.with_context(|| format!("cannot read the text {}", path.display()))?;
     String::from_utf8(bytes).map_err(|error| {
         anyhow::anyhow!(
             "the text in {} is not UTF-8: byte {} is wrong; convert it, for example with iconv -t UTF-8",

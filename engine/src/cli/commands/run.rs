@@ -1,7 +1,7 @@
 //! `anneal run`
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -176,19 +176,16 @@ pub(super) fn predict(text: &str) -> Result<u32, String> {
 
 /// The text of `-p`, or of the file or stdin of `-f`.
 fn prompt(args: &Args) -> Result<String> {
+    const LARGEST: u64 = 256 << 20;
     let (bytes, name) = match (&args.prompt, &args.file) {
         (Some(prompt), _) => return Ok(prompt.clone()),
         (None, Some(path)) if path == Path::new("-") => {
-            let mut bytes = Vec::new();
-            io::stdin().lock().read_to_end(&mut bytes).context("cannot read the prompt from stdin")?;
-            (bytes, "stdin".to_string())
+            let read = base::to_end(io::stdin().lock(), LARGEST);
+            (read.context("cannot read the prompt from stdin")?, "stdin".to_string())
         }
         (None, Some(path)) => {
-            let mut bytes = Vec::new();
-            let mut file =
-                File::open(path).with_context(|| format!("cannot open the prompt {}", path.display()))?;
-            file.read_to_end(&mut bytes)
-                .with_context(|| format!("cannot read the prompt {}", path.display()))?;
+            let read = File::open(path).and_then(|file| base::to_end(file, LARGEST));
+            let bytes = read.with_context(|| format!("cannot read the prompt {}", path.display()))?;
             (bytes, path.display().to_string())
         }
         (None, None) => return Ok(String::new()),

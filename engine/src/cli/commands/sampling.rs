@@ -135,8 +135,11 @@ impl ChainFlags {
     }
 }
 
+/// Reads the text of a grammar or a schema.
 fn read(path: &Path, what: &str) -> anyhow::Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read the {what} {}", path.display()))
+    const LARGEST: u64 = 16 << 20;
+    base::read_text_or_pipe(path, LARGEST)
+        .with_context(|| format!("cannot read the {what} {}", path.display()))
 }
 
 /// Reads a value of the parameter `name`; what is out of its range is answered with the range.

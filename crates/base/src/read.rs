@@ -1,0 +1,93 @@
+//! Reads of whole files, with a limit.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Opens the regular file at `path` for reading. Links are followed.
+///
+/// # Errors
+/// If it is a pipe, a device, a socket or a folder, or cannot be opened.
+pub fn open(path: &Path) -> io::Result<File> {
+    // Without O_NONBLOCK, opening a pipe would wait for its other end.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a regular file; name a file")),
+    }
+}
+
+/// Reads the regular file at `path`, of at most `most` bytes.
+///
+/// # Errors
+/// If [`open`] fails, or if the file is larger or cannot be read.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    to_end(open(path)?, most)
+}
+
+/// Reads the regular file at `path`, a text in UTF-8 of at most `most` bytes.
+///
+/// # Errors
+/// As [`read`], and if the content is not UTF-8.
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    text(read(path, most)?)
+}
+
+/// Reads what is at `path`, a text in UTF-8 of at most `most` bytes. It may be a pipe, as for a shell's `<(command)`.
+///
+/// # Errors
+/// If it has more bytes, is not UTF-8 or cannot be read.
+pub fn read_text_or_pipe(path: &Path, most: u64) -> io::Result<String> {
+    text(to_end(File::open(path)?, most)?)
+}
+
+/// Reads `source` to its end, at most `most` bytes. A device such as `/dev/zero` has no end.
+///
+/// # Errors
+/// If it has more bytes or cannot be read.
+pub fn to_end(source: impl Read, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > most {
+        true => Err(io::Error::other(format!("it is larger than {most} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        io::Error::new(io::ErrorKind::InvalidData, format!("it is not UTF-8: byte {at} is wrong"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn special_files_and_large_files_are_refused() {
+        let folder = crate::scratch("read").unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "four").unwrap();
+        assert_eq!(read_text(&path, 4).unwrap(), "four");
+        assert_eq!(read(&path, 3).unwrap_err().to_string(), "it is larger than 3 bytes");
+        assert_eq!(
+            read_text_or_pipe(Path::new("/dev/zero"), 9).unwrap_err().to_string(),
+            "it is larger than 9 bytes"
+        );
+
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+        for special in [&pipe, &link, folder.path()] {
+            let error = read(special, 9).unwrap_err().to_string();
+            assert!(error.contains("not a regular file"), "{}: {error}", special.display());
+        }
+
+        std::fs::write(&path, b"\xff").unwrap();
+        assert_eq!(read_text(&path, 9).unwrap_err().to_string(), "it is not UTF-8: byte 0 is wrong");
+    }
+}
