@@ -21,15 +21,7 @@ pub const VALUE_BYTES: usize = 40;
 #[derive(Debug)]
 pub struct Budget {
     metrics: Arc<Metrics>,
-    waiting: Mutex<Waiting>,
-}
-
-/// Bytes that wait, by client and in all.
-#[derive(Debug, Default)]
-struct Waiting {
-    clients: HashMap<Client, usize>,
-    /// Sum of the bytes of all clients. Adding them up at each growth would take longer with each client.
-    total: usize,
+    clients: Mutex<HashMap<Client, usize>>,
 }
 
 /// Bounds of a budget.
@@ -80,7 +72,7 @@ impl SharedCharge {
 impl Budget {
     /// A budget of which nothing is taken, counted in `metrics`.
     pub fn new(metrics: &Arc<Metrics>) -> Self {
-        Budget { metrics: Arc::clone(metrics), waiting: Mutex::default() }
+        Budget { metrics: Arc::clone(metrics), clients: Mutex::default() }
     }
 
     /// A request of `client` of which no byte has come yet.
@@ -88,9 +80,9 @@ impl Budget {
         Charge { budget: Arc::clone(self), client: client.clone(), bytes: 0 }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Client, usize>> {
         // Whatever panicked, the sums are whole between two calls.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -100,9 +92,9 @@ impl Charge {
     /// # Errors
     /// When all requests that wait, or those of this client, would have more bytes than `bounds` lets.
     pub fn grow(&mut self, more: usize, bounds: Bounds) -> Result<(), Refusal> {
-        let mut waiting = self.budget.lock();
-        let own = waiting.clients.get(&self.client).copied().unwrap_or(0);
-        let all = waiting.total;
+        let mut clients = self.budget.lock();
+        let own = clients.get(&self.client).copied().unwrap_or(0);
+        let all: usize = clients.values().sum();
         let most = bounds.waiting.max(bounds.request);
         let share = (most / SHARE).max(bounds.request);
         let refused = |whose: &str, wait: usize, most: usize| {
@@ -119,25 +111,23 @@ impl Charge {
         if own + more > share {
             return refused("of this client", own - self.bytes.min(own), share);
         }
-        *waiting.clients.entry(self.client.clone()).or_default() += more;
-        waiting.total += more;
+        *clients.entry(self.client.clone()).or_default() += more;
         self.bytes += more;
-        self.budget.metrics.waiting_bytes.set(waiting.total as u64);
+        self.budget.metrics.waiting_bytes.set((all + more) as u64);
         Ok(())
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let mut waiting = self.budget.lock();
-        if let Some(own) = waiting.clients.get_mut(&self.client) {
+        let mut clients = self.budget.lock();
+        if let Some(own) = clients.get_mut(&self.client) {
             *own = own.saturating_sub(self.bytes);
             if *own == 0 {
-                waiting.clients.remove(&self.client);
+                clients.remove(&self.client);
             }
         }
-        waiting.total = waiting.total.saturating_sub(self.bytes);
-        self.budget.metrics.waiting_bytes.set(waiting.total as u64);
+        self.budget.metrics.waiting_bytes.set(clients.values().sum::<usize>() as u64);
     }
 }
 
@@ -166,8 +156,7 @@ mod tests {
         assert_eq!((metrics.waiting_bytes.get(), metrics.refused.get()), (100, 2));
         drop((first, second, third));
         assert_eq!(metrics.waiting_bytes.get(), 0);
-        assert!(budget.lock().clients.is_empty());
-        assert_eq!(budget.lock().total, 0);
+        assert!(budget.lock().is_empty());
     }
 
     #[test]

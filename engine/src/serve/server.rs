@@ -390,12 +390,7 @@ pub fn invalid(error: &Error) -> Refusal {
         Error::TextTooLong { .. } => Kind::PromptTooLong,
         _ => Kind::Invalid,
     };
-    let message = match error {
-        // Clients learn no path of the server's disk.
-        Error::NotGenerative { what, .. } => format!("this model {what}"),
-        error => error.to_string(),
-    };
-    Refusal::new(kind, message)
+    Refusal::new(kind, error.to_string())
 }
 
 /// The answer to everything once the end has begun.

@@ -9,7 +9,6 @@ mod chat;
 mod completions;
 mod embeddings;
 mod format;
-mod head;
 mod io;
 mod logprobs;
 mod openapi;
@@ -40,7 +39,6 @@ use tokio::time::sleep;
 
 use self::access::Peer;
 use self::answered::answered;
-use self::head::HEAD;
 use self::io::{Line, Patient};
 use super::admission::{ConnectionState, Late, Phase};
 use super::connection::{self, Shared, pause};
@@ -95,6 +93,9 @@ fn health_router(front: Arc<Front>) -> Router {
 
 /// Paths that are answered also where there are too many connections.
 const WATCHING: [&str; 3] = ["/health", "/metrics", "/status"];
+
+/// Bytes that a connection may have read and not handed on: the longest head of a request.
+const HEAD: usize = 64 << 10;
 
 /// Set of paths that are served at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,7 +254,6 @@ fn allowed(
         state.was_refused(full);
         return Err(connection::full(full, &front.current().limits));
     }
-    head::check(request)?;
     match door {
         Door::Health { open_metrics: true } if path == "/metrics" => Ok(Owner::Open),
         _ => access::check(front, peer, request),
@@ -262,13 +262,7 @@ fn allowed(
 
 /// The fields in the body of `request`.
 async fn fields(front: &Front, request: Request) -> Result<Fields, Refusal> {
-    let limit = front.current().limits.request;
-    if let Err(refusal) = check_head(&request, limit) {
-        if refusal.kind == Kind::TooLarge {
-            body::discard(request).await;
-        }
-        return Err(refusal);
-    }
+    check_head(&request, front.current().limits.request)?;
     let client = client_of(&request);
     let (bytes, charge) = body::read(front, request, &client).await?;
     front.fields(bytes, charge, &client).await
