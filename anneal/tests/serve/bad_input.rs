@@ -1,6 +1,7 @@
 //! What cannot be meant is refused in words, to that client alone.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
 use serde_json::json;
@@ -154,4 +155,66 @@ fn what_speaks_neither_is_told_so() {
         assert!(said.starts_with("HTTP/1.1 400") || said.contains("\"error\""), "{bytes:?}: {said}");
     }
     assert_eq!(server.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
+}
+
+/// Status and text of the answer to `bytes` over TCP.
+fn raw(server: &Server, bytes: &[u8]) -> (u16, String) {
+    let mut stream = TcpStream::connect(server.address()).expect("it listens");
+    stream.set_read_timeout(Some(crate::client::PATIENCE)).expect("a limit");
+    let _ = stream.write_all(bytes);
+    let mut text = Vec::new();
+    let _ = stream.read_to_end(&mut text);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    (text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0), text)
+}
+
+#[test]
+fn a_head_has_at_most_64_kib() {
+    let server = Server::start(&["--listen", "127.0.0.1:0"]);
+    for (length, expected) in [(64 << 10, 200), ((64 << 10) + 1, 431), (70_000, 431), (200_000, 431)] {
+        let (begin, end) =
+            ("GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: ", "\r\n\r\n");
+        let filler = "x".repeat(length - begin.len() - end.len());
+        let (status, text) = raw(&server, format!("{begin}{filler}{end}").as_bytes());
+        assert_eq!(status, expected, "{length} bytes: {text}");
+    }
+}
+
+#[test]
+fn deviations_from_http_are_refused_in_words() {
+    let server = Server::start(&["--listen", "127.0.0.1:0"]);
+    let body = greedy("hello", 1).to_string();
+    let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let plain = format!("Content-Length: {}", body.len());
+    let cases = [
+        (vec![&*plain], &*body, 400, "Host is missing"),
+        (vec!["Host: localhost", "Host: localhost", &plain], &body, 400, "more than one Host"),
+        (vec!["Host: localhost", "Transfer-Encoding: gzip, chunked"], &chunked, 400, "Transfer-Encoding"),
+        (vec!["Host: localhost", &plain, "Content-Encoding: gzip"], &body, 415, "Content-Encoding"),
+        (vec!["Host: localhost", "Transfer-Encoding: chunked"], "ffffffffffffffffff\r\n", 400, "the body"),
+        (vec!["Host: localhost", "Transfer-Encoding: chunked"], &chunked, 200, "choices"),
+    ];
+    for (headers, body, expected, words) in cases {
+        let headers = headers.join("\r\n");
+        let head = "POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n";
+        let (status, text) = raw(&server, format!("{head}{headers}\r\n\r\n{body}").as_bytes());
+        assert_eq!(status, expected, "{headers}: {text}");
+        assert!(text.contains(words), "{headers}: {text}");
+    }
+}
+
+#[test]
+fn a_client_that_writes_all_of_a_body_first_reads_the_refusal() {
+    let server = Server::start(&["--listen", "127.0.0.1:0"]);
+    for header in ["Content-Length: 20000000", "Transfer-Encoding: chunked"] {
+        let mut stream = TcpStream::connect(server.address()).expect("it listens");
+        stream.set_read_timeout(Some(crate::client::PATIENCE)).expect("a limit");
+        let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json";
+        let chunk = if header.starts_with('T') { "1312d00\r\n" } else { "" };
+        write!(stream, "{head}\r\n{header}\r\n\r\n{chunk}").expect("sent");
+        stream.write_all(&vec![b' '; 20_000_000]).expect("all of the body is sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer and its end");
+        assert!(text.starts_with("HTTP/1.1 413 ") && text.contains("request_too_large"), "{header}: {text}");
+    }
 }

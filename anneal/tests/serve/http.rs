@@ -102,6 +102,7 @@ fn a_key_is_asked_for_over_tcp_and_not_at_the_socket() {
     assert_eq!(models(&["Authorization: Bearer 0123456789abcdeX"]), 401);
     assert_eq!(models(&["Authorization: Basic 0123456789abcdef"]), 401);
     assert_eq!(models(&["Authorization: Bearer 0123456789abcdef"]), 200);
+    assert_eq!(models(&["Authorization: bearer 0123456789abcdef"]), 200);
     assert_eq!(tcp(&server, "GET", "/health", &[], b"").0, 200);
     assert_eq!(tcp(&server, "GET", "/metrics", &[], b"").0, 401);
     let stream = UnixStream::connect(server.socket()).expect("it listens");

@@ -1,6 +1,7 @@
 //! The log: what is in it, and what never is.
 
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 
@@ -219,6 +220,22 @@ fn prompts_and_answers_are_there_where_that_is_asked_for() {
     let said = lines(&text).into_iter().find(|line| line["message"] == "said").expect("a line");
     assert!(said["prompt"].as_str().is_some_and(|prompt| prompt.contains(SECRET)), "{said}");
     assert_eq!(said["answer"], answer["text"]);
+}
+
+#[test]
+fn refused_keys_have_one_line_a_minute() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let keys = folder.path().join("keys");
+    std::fs::write(&keys, "0123456789abcdef\n").expect("a file");
+    std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).expect("a mode");
+    let logged = Logged::start(&["--log-level", "info", "--api-key-file", keys.to_str().expect("UTF-8")]);
+    for _ in 0..20 {
+        assert_eq!(tcp(&logged.server, "GET", "/v1/models", &[], b"").0, 401);
+    }
+    let text = logged.end();
+    let refused = requests(&text).into_iter().filter(|line| line["status"] == 401).count();
+    // Two if a minute ends meanwhile.
+    assert!((1..=2).contains(&refused), "{text}");
 }
 
 #[test]

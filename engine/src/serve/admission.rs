@@ -120,6 +120,8 @@ pub struct ConnectionState {
     proven: AtomicBool,
     /// True while a write waits for the client.
     writing: AtomicBool,
+    /// True if the last request has a body that was not read to its end.
+    unread: AtomicBool,
     /// Milliseconds from `opened` to the last step or write.
     active: AtomicU64,
     /// Milliseconds from `opened` to when the next request is due that is not too early.
@@ -154,6 +156,16 @@ impl ConnectionState {
     /// Notes if a write waits for the client: it may be the end of an answer, which is not cut off.
     pub fn set_writing(&self, writing: bool) {
         self.writing.store(writing, Ordering::Relaxed);
+    }
+
+    /// Notes if the request has a body that was not read to its end.
+    pub fn set_unread(&self, unread: bool) {
+        self.unread.store(unread, Ordering::Relaxed);
+    }
+
+    /// True if the last request has a body that was not read to its end.
+    pub fn is_unread(&self) -> bool {
+        self.unread.load(Ordering::Relaxed)
     }
 
     /// True if it rests, and all that was answered has been sent.
@@ -276,6 +288,7 @@ impl Gate {
             phase: AtomicU8::new(Phase::Expecting as u8),
             proven: AtomicBool::new(false),
             writing: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
             active: AtomicU64::new(0),
             due: AtomicU64::new(0),
             evicted: Notify::new(),

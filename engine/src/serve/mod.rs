@@ -47,4 +47,5 @@ pub mod status;
 pub mod stops;
 pub mod ticket;
 pub mod turn;
+mod unauthorized_log;
 pub mod workloads;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::job::{Client, Done, Finish};
 use super::refusal::Refusal;
+use super::unauthorized_log;
 use crate::error::Error;
 use crate::log;
 use crate::sampling::PARAMETERS;
@@ -276,6 +277,11 @@ impl Drop for Shared {
                 "request"
             );
         }
+        let mut suppressed = None;
+        if let (Some(401), &Client::Machine(address)) = (entry.status, &entry.client) {
+            let Some(count) = unauthorized_log::admit(address.into()) else { return };
+            suppressed = (count > 0).then_some(count);
+        }
         let client = match entry.client {
             Client::Process(process) => format!("process {process}"),
             Client::Machine(address) => address.to_string(),
@@ -300,6 +306,7 @@ impl Drop for Shared {
             decode_ms = milliseconds(entry.decode),
             tokens_per_second = rate,
             total_ms = milliseconds(entry.arrived.elapsed()),
+            suppressed,
             "request"
         );
     }

@@ -33,7 +33,7 @@ pub fn check<B>(front: &Front, peer: &Peer, request: &Request<B>) -> Result<Owne
         return from_here(request).map(|()| Owner::Open);
     }
     let given = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
-    let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
+    let given = given.and_then(bearer).unwrap_or_default();
     // All of them, whichever it is.
     let known = keys.iter().fold(None, |known, key| match same(key.as_bytes(), given) {
         true => Some(key),
@@ -91,6 +91,12 @@ fn is_own(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
+/// Returns the key in the value of an `Authorization` header. The name of the scheme is case-insensitive (RFC 9110, 11.1).
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, key) = value.split_at_checked(b"Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| key.trim_ascii())
+}
+
 /// Compares in a time that depends on the lengths alone.
 fn same(key: &[u8], given: &[u8]) -> bool {
     let bytes = (0..key.len()).map(|at| key[at] ^ given.get(at).copied().unwrap_or(0));
@@ -113,6 +119,21 @@ mod tests {
         ];
         for (key, given, expected) in cases {
             assert_eq!(same(key.as_bytes(), given.as_bytes()), expected, "{key} and {given}");
+        }
+    }
+
+    #[test]
+    fn the_scheme_of_a_key_is_case_insensitive() {
+        let cases: [(&str, Option<&str>); 6] = [
+            ("Bearer secret", Some("secret")),
+            ("bearer secret", Some("secret")),
+            ("BEARER  secret", Some("secret")),
+            ("Basic secret", None),
+            ("Bearersecret", None),
+            ("Bear", None),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(bearer(value.as_bytes()), expected.map(str::as_bytes), "{value}");
         }
     }
 

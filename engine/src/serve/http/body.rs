@@ -35,7 +35,10 @@ pub async fn read(front: &Front, request: Request, client: &Client) -> Result<(V
             state.iter().for_each(|state| state.was_late(Late::Body));
             arrival::late("body", begin, bytes.len())
         })?;
-        let Some(data) = frame? else { return Ok((bytes, charge)) };
+        let Some(data) = frame? else {
+            state.iter().for_each(|state| state.set_unread(false));
+            return Ok((bytes, charge));
+        };
         if bytes.len() + data.len() > limits.request {
             return Err(too_large(limits.request));
         }

@@ -1,7 +1,8 @@
 //! A stream that gives back what was read of it, does not wait for ever for a client that does not read or does not say
-//! what it wants, and knows when its client is gone.
+//! what it wants, knows when its client is gone, and discards the rest of a refused request before it closes.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
@@ -17,6 +18,14 @@ use crate::serve::server::Limits;
 
 /// How often a client is looked at: whether it is still there.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// Bounds of what is discarded before a connection closes while its client may still be sending. Without this, the kernel
+/// resets the connection, and clients that write a whole body before they read (Python's `http.client`) never see the
+/// answer. The time is a total: a client that sends slowly gains nothing. Larger bodies than these get a reset.
+const LINGER_BYTES: usize = 32 << 20;
+
+/// See [`LINGER_BYTES`].
+const LINGER_TIME: Duration = Duration::from_secs(2);
 
 /// The line to a client.
 pub trait Line {
@@ -78,6 +87,16 @@ pub struct Patient<I> {
     state: Arc<ConnectionState>,
     /// Runs while the client has to send something, in the phase in which it began.
     patience: Option<(Phase, Pin<Box<Sleep>>)>,
+    /// True once anything was read.
+    received: bool,
+    /// Runs while the rest of a request is discarded.
+    linger: Option<Linger>,
+}
+
+/// Progress of discarding the rest of a request.
+struct Linger {
+    left: usize,
+    time: Pin<Box<Sleep>>,
 }
 
 impl<I> Patient<I> {
@@ -85,8 +104,10 @@ impl<I> Patient<I> {
     pub fn new(stream: I, read: Vec<u8>, state: &Arc<ConnectionState>, limits: &Limits) -> Self {
         Patient {
             stream: Shared(Arc::new(Mutex::new(stream))),
-            read,
             stall: limits.stall,
+            received: !read.is_empty(),
+            read,
+            linger: None,
             rest: limits.idle_unauthenticated.min(limits.idle),
             waiting: None,
             state: Arc::clone(state),
@@ -142,6 +163,39 @@ impl<I> Patient<I> {
     }
 }
 
+impl<I: AsyncRead + Unpin> Patient<I> {
+    /// True if the client may still be sending what nobody will read: the rest of a body, or of a head that was refused.
+    fn may_be_sending(&self) -> bool {
+        self.state.is_unread() || (self.received && self.state.phase() == Phase::Expecting)
+    }
+
+    /// Reads and discards what the client sends, within [`LINGER_BYTES`] and [`LINGER_TIME`].
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.linger.is_none() {
+            if !self.may_be_sending() {
+                return Poll::Ready(());
+            }
+            // Meanwhile another connection may take its place.
+            self.state.set(Phase::Resting);
+        }
+        let linger = self
+            .linger
+            .get_or_insert_with(|| Linger { left: LINGER_BYTES, time: Box::pin(sleep(LINGER_TIME)) });
+        loop {
+            if linger.left == 0 || linger.time.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            let mut bytes = [const { MaybeUninit::uninit() }; 16 << 10];
+            let mut buffer = ReadBuf::uninit(&mut bytes);
+            let read = ready!(Pin::new(&mut *self.stream.lock()).poll_read(cx, &mut buffer));
+            match (read, buffer.filled().len()) {
+                (Err(_), _) | (_, 0) => return Poll::Ready(()),
+                (Ok(()), length) => linger.left = linger.left.saturating_sub(length),
+            }
+        }
+    }
+}
+
 impl<I: AsyncRead + Unpin> AsyncRead for Patient<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -149,7 +203,9 @@ impl<I: AsyncRead + Unpin> AsyncRead for Patient<I> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.read.is_empty() {
+            let before = buffer.filled().len();
             let poll = Pin::new(&mut *self.stream.lock()).poll_read(cx, buffer);
+            self.received |= buffer.filled().len() > before;
             return self.read_in_time(poll, cx);
         }
         let length = self.read.len().min(buffer.remaining());
@@ -159,7 +215,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for Patient<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<I> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut *self.stream.lock()).poll_write(cx, bytes);
         self.written_in_time(poll, cx)
@@ -182,7 +238,10 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Patient<I> {
         Pin::new(&mut *self.stream.lock()).poll_flush(cx)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stream.lock()).poll_shutdown(cx)
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.linger.is_none() {
+            ready!(Pin::new(&mut *self.stream.lock()).poll_shutdown(cx))?;
+        }
+        self.poll_discard(cx).map(Ok)
     }
 }

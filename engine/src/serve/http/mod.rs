@@ -9,6 +9,7 @@ mod chat;
 mod completions;
 mod embeddings;
 mod format;
+mod head;
 mod io;
 mod logprobs;
 mod openapi;
@@ -94,7 +95,7 @@ fn health_router(front: Arc<Front>) -> Router {
 /// Paths that are answered also where there are too many connections.
 const WATCHING: [&str; 3] = ["/health", "/metrics", "/status"];
 
-/// Bytes that a connection may have read and not handed on: the longest head of a request.
+/// Size in bytes of the longest head of a request; also the most bytes that a connection buffers.
 const HEAD: usize = 64 << 10;
 
 /// Set of paths that are served at an address.
@@ -182,6 +183,7 @@ where
         if needs_key && shows_key {
             state.prove();
         }
+        state.set_unread(!hyper::body::Body::is_end_stream(request.body()));
         request.extensions_mut().insert(peer.client.clone());
         request.extensions_mut().insert(Arc::clone(&state));
         if let Ok(owner) = &allowed {
@@ -218,7 +220,9 @@ where
         }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(idle).max_buf_size(HEAD);
+    builder.timer(TokioTimer::new()).header_read_timeout(idle);
+    // hyper checks the size of its buffer only after a read, which may exceed the bound: the head has a bound of its own.
+    builder.max_buf_size(HEAD).max_header_size(HEAD);
     let client = io.line();
     let gone = client.gone();
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io), service));
@@ -249,6 +253,7 @@ fn allowed(
     door: Door,
     request: &hyper::Request<Incoming>,
 ) -> Result<Owner, Refusal> {
+    head::check(request.version(), request.headers())?;
     let path = request.uri().path();
     if let Some(full) = state.reserve().filter(|_| !WATCHING.contains(&path)) {
         state.was_refused(full);
@@ -287,6 +292,7 @@ fn check_head(request: &Request, limit: usize) -> Result<(), Refusal> {
         let message = "the body must be JSON and say so: send the header Content-Type: application/json";
         return Err(Refusal::new(Kind::MediaType, message));
     }
+    head::check_encoding(request.headers())?;
     let length = header(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     match length.is_some_and(|length| length > limit as u64) {
         true => Err(too_large(limit)),

@@ -1,0 +1,87 @@
+//! Bound on the log lines for requests without a valid key: one per network and minute.
+//!
+//! Otherwise anyone who can reach the address fills the disk with log lines. The table is bounded, too: while it is full,
+//! all other networks share one row, so many IPv6 addresses neither grow the table nor gain lines.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::admission::Network;
+
+/// Interval between two lines for a network.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// Networks in the table.
+const MOST: usize = 256;
+
+/// Last line for a network.
+#[derive(Debug)]
+struct Row {
+    logged: Instant,
+    suppressed: u64,
+}
+
+/// Rows by network; `None` is the row that the networks beyond [`MOST`] share.
+#[derive(Debug, Default)]
+struct Table(Option<HashMap<Option<Network>, Row>>);
+
+impl Table {
+    /// Returns the number of lines that were suppressed for `network` since its last line, if a line is due at `now`.
+    fn admit(&mut self, network: Network, now: Instant) -> Option<u64> {
+        let rows = self.0.get_or_insert_default();
+        if rows.len() >= MOST && !rows.contains_key(&Some(network)) {
+            rows.retain(|key, row| key.is_none() || now.saturating_duration_since(row.logged) < INTERVAL);
+        }
+        let is_known = rows.contains_key(&Some(network));
+        let key = (is_known || rows.len() < MOST).then_some(network);
+        let Some(row) = rows.get_mut(&key) else {
+            rows.insert(key, Row { logged: now, suppressed: 0 });
+            return Some(0);
+        };
+        if now.saturating_duration_since(row.logged) < INTERVAL {
+            row.suppressed += 1;
+            return None;
+        }
+        row.logged = now;
+        Some(std::mem::take(&mut row.suppressed))
+    }
+}
+
+static TABLE: Mutex<Table> = Mutex::new(Table(None));
+
+/// Returns the number of lines that were suppressed for `network` since its last line, if a line is due.
+pub fn admit(network: Network) -> Option<u64> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner).admit(network, Instant::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_gets_a_line_a_minute_that_counts_the_others() {
+        let (mut table, begin) = (Table::default(), Instant::now());
+        let (one, other) = (Network::V6(1), Network::V6(2));
+        assert_eq!(table.admit(one, begin), Some(0));
+        for second in 1..60 {
+            assert_eq!(table.admit(one, begin + Duration::from_secs(second)), None);
+        }
+        assert_eq!(table.admit(other, begin + Duration::from_secs(59)), Some(0));
+        assert_eq!(table.admit(one, begin + INTERVAL), Some(59));
+        assert_eq!(table.admit(one, begin + INTERVAL), None);
+    }
+
+    #[test]
+    fn many_networks_neither_grow_the_table_nor_gain_lines() {
+        let (mut table, begin) = (Table::default(), Instant::now());
+        let lines =
+            (0..100_000).filter(|network| table.admit(Network::V6(*network), begin).is_some()).count();
+        assert_eq!(lines, MOST + 1);
+        assert_eq!(table.0.as_ref().map(HashMap::len), Some(MOST + 1));
+        // After the interval, old rows make room.
+        assert_eq!(table.admit(Network::V6(200_000), begin + INTERVAL), Some(0));
+        let rows = table.0.as_ref().map(HashMap::len).unwrap_or_default();
+        assert!(rows <= MOST + 1, "{rows}");
+    }
+}
