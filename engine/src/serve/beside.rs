@@ -186,11 +186,12 @@ mod tests {
     #[test]
     fn a_client_that_fills_its_part_leaves_room_for_others() {
         let beside = Beside::default();
-        let (one, other) = (beside.of(&Client::Process(1)), beside.of(&Client::Process(2)));
+        let (one, other) =
+            (beside.of(&Client::Process { id: 1, user: 0 }), beside.of(&Client::Process { id: 2, user: 0 }));
         let mut held: Vec<Preparing> = (0..3).map(|_| one.enter(2, 5).expect("room")).collect();
         assert_eq!(one.enter(1, 5).err(), Some(6));
         assert_eq!(
-            beside.of(&Client::Process(1)).enter(1, 5).err(),
+            beside.of(&Client::Process { id: 1, user: 0 }).enter(1, 5).err(),
             Some(6),
             "also another connection of it"
         );
@@ -200,7 +201,7 @@ mod tests {
         drop((held, entered));
         // All of them together have an end too.
         let many: Vec<Result<Preparing, usize>> =
-            (0..30).map(|client| beside.of(&Client::Process(client)).enter(1, 5)).collect();
+            (0..30).map(|client| beside.of(&Client::Process { id: client, user: 0 }).enter(1, 5)).collect();
         assert_eq!(many.iter().filter(|entered| entered.is_ok()).count(), 5 * CLIENTS);
     }
 
@@ -208,7 +209,7 @@ mod tests {
     fn clients_that_are_gone_leave_nothing() {
         let beside = Beside::default();
         for client in 0..100 {
-            drop(beside.of(&Client::Process(client)).enter(1, 5));
+            drop(beside.of(&Client::Process { id: client, user: 0 }).enter(1, 5));
         }
         assert_eq!(beside.clients.lock().expect("whole").len(), 1);
     }
@@ -220,7 +221,10 @@ mod tests {
             tokio::runtime::Builder::new_current_thread().max_blocking_threads(THREADS).enable_time().build();
         runtime.expect("a runtime").block_on(async {
             let beside = Beside::default();
-            let (one, other) = (beside.of(&Client::Process(1)), beside.of(&Client::Process(2)));
+            let (one, other) = (
+                beside.of(&Client::Process { id: 1, user: 0 }),
+                beside.of(&Client::Process { id: 2, user: 0 }),
+            );
             let (go, wait) = mpsc::channel::<()>();
             let wait = Arc::new(Mutex::new(wait));
             let mut tasks = Vec::new();
@@ -236,7 +240,8 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             let its = tokio::spawn(async move { other.run(Work::Grammar, || ()).await });
-            while beside.of(&Client::Process(2)).own.grammars.available_permits() == GRAMMARS {
+            while beside.of(&Client::Process { id: 2, user: 0 }).own.grammars.available_permits() == GRAMMARS
+            {
                 tokio::task::yield_now().await;
             }
             // One piece is let go of, and whatever is begun after it is not.

@@ -138,7 +138,8 @@ pub const FIRST: Duration = Duration::from_secs(10);
 /// Serves a connection to the Unix socket: methods of HTTP begin with a capital letter, lines of JSON never do.
 async fn speak(mut stream: UnixStream, state: Arc<ConnectionState>, shared: Shared) {
     let peer = stream.peer_cred().ok();
-    let client = peer.as_ref().and_then(|peer| peer.pid()).map_or(Client::Unknown, Client::Process);
+    let process = peer.and_then(|peer| Some((peer.pid()?, peer.uid())));
+    let client = process.map_or(Client::Unknown, |(id, user)| Client::Process { id, user });
     let who = (client, Owner::of_user(peer.map(|peer| peer.uid())));
     let (front, mut stopping) = (Arc::clone(&shared.front), shared.stopping.clone());
     let mut read = Vec::with_capacity(4096);
