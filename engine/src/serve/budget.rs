@@ -1,7 +1,7 @@
-//! Bytes of requests that wait: for the rest of their body, for a model, to be prepared, or for a slot.
+//! Memory bound for waiting requests. A request waits for the rest of its body, a model, its preparation or a slot.
 //!
-//! A request costs at most twelve times its size in memory and a fixed allowance (`fields.rs`), so a bound on the bytes
-//! that wait is a bound on the memory that they take.
+//! A request costs at most twelve times its size in memory and a fixed allowance (`fields.rs`), so a bound on the
+//! bytes of all waiting requests bounds their memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,13 +11,13 @@ use super::metrics::Metrics;
 use super::refusal::{Kind, Refusal};
 use super::server::Limits;
 
-/// Part of the bytes that a single client may have: one in so many.
+/// Divisor of the bound: one client may have one part in this many.
 const SHARE: usize = 2;
 
-/// Bytes that a value in a tree counts besides those that it was sent in: twelve times as many are the most that it takes.
+/// Bytes charged for each value of a JSON tree, besides its own text. A value takes at most twelve times as many in memory.
 pub const VALUE_BYTES: usize = 40;
 
-/// Bytes of all requests that wait.
+/// Budget for the bytes of all waiting requests.
 #[derive(Debug)]
 pub struct Budget {
     metrics: Arc<Metrics>,
@@ -38,18 +38,18 @@ struct Waiting {
 pub struct Bounds {
     /// Bytes of all requests that wait.
     pub waiting: usize,
-    /// Bytes of one request, which is always let when it is alone.
+    /// Bytes of one request. A request of this size is always admitted if no other waits.
     pub request: usize,
 }
 
 impl Bounds {
-    /// Those of `limits`.
+    /// Returns the bounds in `limits`.
     pub fn of(limits: &Limits) -> Self {
         Bounds { waiting: limits.waiting, request: limits.request }
     }
 }
 
-/// The bytes of one request, given back when this is dropped.
+/// Bytes charged for one request. Dropping this returns them to the budget.
 #[derive(Debug)]
 pub struct Charge {
     budget: Arc<Budget>,
@@ -57,34 +57,34 @@ pub struct Charge {
     bytes: usize,
 }
 
-/// The bytes of a request that waits, held by whatever has the request now.
+/// Shared charge of a waiting request, held by every part of the server that holds the request.
 #[derive(Clone, Debug, Default)]
 pub struct SharedCharge {
-    /// Held, not looked at.
+    /// Kept only for its `Drop`.
     _charge: Option<Arc<Charge>>,
 }
 
 impl PartialEq for SharedCharge {
-    /// Two requests for the same are equal, whatever they are charged for.
+    /// Always returns true: the charge does not count when two requests are compared.
     fn eq(&self, _: &SharedCharge) -> bool {
         true
     }
 }
 
 impl SharedCharge {
-    /// The bytes of `charge`.
+    /// Shares `charge`.
     pub fn new(charge: Charge) -> Self {
         SharedCharge { _charge: Some(Arc::new(charge)) }
     }
 }
 
 impl Budget {
-    /// A budget of which nothing is taken, counted in `metrics`.
+    /// Creates an empty budget that counts into `metrics`.
     pub fn new(metrics: &Arc<Metrics>) -> Self {
         Budget { metrics: Arc::clone(metrics), waiting: Mutex::default() }
     }
 
-    /// A request of `client` of which no byte has come yet.
+    /// Starts the charge of a request of `client`, at zero bytes.
     pub fn charge(self: &Arc<Self>, client: &Client) -> Charge {
         Charge { budget: Arc::clone(self), account: client.account(), bytes: 0 }
     }
@@ -99,7 +99,7 @@ impl Charge {
     /// Adds `more` bytes.
     ///
     /// # Errors
-    /// When all requests that wait, or those of this client, would have more bytes than `bounds` lets.
+    /// An [`Overloaded`](Kind::Overloaded) refusal if all waiting requests, or those of this client, would exceed `bounds`.
     pub fn grow(&mut self, more: usize, bounds: Bounds) -> Result<(), Refusal> {
         let mut waiting = self.budget.lock();
         let own = waiting.clients.get(&self.account).copied().unwrap_or(0);

@@ -14,7 +14,7 @@ use crate::{common, effort};
 const PRE: &str = "bloom";
 
 /// Bytes of the longest text that `/tokenize` takes.
-const LONGEST: usize = 512 << 10;
+const LONGEST: usize = 256 << 10;
 
 /// A server of a tiny model with that pre-tokenizer.
 fn server(more: &[&str]) -> Server {
@@ -41,7 +41,7 @@ fn no_text_ends_a_server() {
     for letters in [17_000, effort::choose(120_000, LONGEST)] {
         assert!(tokens(&server, letters) > 0);
     }
-    // A longer text would take 65 times its size in memory.
+    // A longer text would take 100 times its size in memory.
     for letters in [LONGEST + 1, 4_000_000] {
         let (status, answer) = server.post("/tokenize", &json!({ "content": "a".repeat(letters) }));
         assert_eq!((status, &answer["error"]["param"]), (400, &json!("content")), "{answer}");
@@ -111,7 +111,7 @@ fn a_long_text_delays_nobody_else() {
     let server = server(&["-c", "4096"]);
     // As long as `/tokenize` takes, and as slow as any.
     let long = json!({ "content": "aB1中 !".repeat(LONGEST / 8) }).to_string();
-    let texts = effort::choose(2, 14);
+    let texts = effort::choose(4, 28);
     let socket = server.socket();
     std::thread::scope(|scope| {
         let senders: Vec<_> = (0..4)

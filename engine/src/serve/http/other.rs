@@ -21,9 +21,9 @@ use crate::serve::refusal::{Kind, Refusal};
 /// Most tokens that are made text of at a time.
 pub const TOKENS: usize = 1 << 20;
 
-/// Bytes of the longest text that `/tokenize` takes. A tokenizer can need 65 times the size of a text, so this bounds its
-/// memory to about 33 MiB, whatever the context and the vocabulary are.
-pub const TEXT_BYTES: usize = 512 << 10;
+/// Bytes of the longest text that `/tokenize` takes. A tokenizer can need 100 times the size of a text, so this bounds its
+/// memory to about 27 MiB, whatever the context and the vocabulary are.
+pub const TEXT_BYTES: usize = 256 << 10;
 
 /// `GET /v1/models`
 pub async fn models(State(front): App) -> Response {
