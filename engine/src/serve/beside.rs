@@ -31,7 +31,7 @@ pub const THREADS: usize = LIGHT + GRAMMARS + TEXTS;
 const LONG_TEXT: usize = 16 * 1024;
 
 /// Bytes of the longest text that counts as light work. Longer ones have a thread of their own.
-const VERY_LONG_TEXT: usize = 128 * 1024;
+const VERY_LONG_TEXT: usize = 256 * 1024;
 
 /// Bytes of the longest request that is parsed at once, on the thread of the connections.
 const LONG_REQUEST: usize = 64 * 1024;

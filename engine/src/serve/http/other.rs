@@ -21,10 +21,6 @@ use crate::serve::refusal::{Kind, Refusal};
 /// Most tokens that are made text of at a time.
 pub const TOKENS: usize = 1 << 20;
 
-/// Bytes of the longest text that `/tokenize` takes. A tokenizer can need 100 times the size of a text, so this bounds its
-/// memory to about 27 MiB, whatever the context and the vocabulary are.
-pub const TEXT_BYTES: usize = 256 << 10;
-
 /// `GET /v1/models`
 pub async fn models(State(front): App) -> Response {
     answer(&json!({ "object": "list", "data": front.described() }))
@@ -80,13 +76,6 @@ async fn cut(front: &Arc<Front>, request: Request) -> Result<Response, Refusal> 
     let text = fields.text("content")?;
     let text = text.ok_or_else(|| Refusal::field("content", "is missing: the text to cut into tokens"))?;
     fields.finish()?;
-    if text.len() > TEXT_BYTES {
-        let message = format!(
-            "has {} bytes, and one request tokenizes at most {TEXT_BYTES}: send the text in parts",
-            text.len()
-        );
-        return Err(Refusal::field("content", message));
-    }
     let tokens = server.text_tokens(text, &client).await?;
     match tokens.len() > MANY {
         true => long_answer(&server, &client, move || json!({ "tokens": tokens })).await,
