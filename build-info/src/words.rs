@@ -14,8 +14,8 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| steers(c) && c != '\n' && c != '\t')
 }
 
-/// True for characters that steer a terminal: control characters, which move the cursor, set titles or fill the clipboard, and
-/// the marks that reorder what is shown (<https://trojansource.codes>).
+/// True for characters that control a terminal: control characters, which can move the cursor, set the title or change the
+/// clipboard, and bidirectional formatting characters, which reorder text (<https://trojansource.codes>).
 pub fn steers(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -82,8 +82,8 @@ pub enum Error {
         how: String,
         /// True if this was found out before, and the verdict was kept.
         is_known: bool,
-        /// True if the file may not be the reason: memory or time was short.
-        may_pass: bool,
+        /// Cause of the trial's end.
+        cause: crate::trial::Cause,
     },
 
     /// The model does not fit.
@@ -209,7 +209,7 @@ pub enum Error {
     Interrupted,
 
     /// The tokenizer failed.
-    #[error("cannot tokenize the text: {0}")]
+    #[error("cannot tokenize the text: {why}{}", tokenizer_advice(.0), why = .0)]
     Tokenize(String),
 
     /// The threads could not be started.
@@ -442,15 +442,17 @@ impl Error {
     /// Returns the advice for the user, if the message does not contain it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Error::Trial { may_pass: false, .. } => Some(
-                "the file is damaged or malicious, or this build cannot run it: get it again from a source that you \
-                 trust, or try another build; to have the same file tried again, `touch` it",
-            ),
-            Error::Trial { may_pass: true, .. } => {
-                Some("the file itself may be good: try again when more memory and processes are free")
-            }
+            Error::Trial { cause, .. } => Some(cause.hint()),
             _ => None,
         }
+    }
+}
+
+/// Returns the advice if the tokenizer gave up for the reason `why`, or an empty text. See patch 0009 of llama.cpp.
+fn tokenizer_advice(why: &str) -> &'static str {
+    match why.contains("steps a character") {
+        true => "; shorten the text, or put spaces and line breaks into its long runs of the same characters",
+        false => "",
     }
 }
 
@@ -504,6 +506,14 @@ fn strip_function(line: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_that_costs_too_many_steps_is_refused_with_advice() {
+        let said = |why: &str| Error::Tokenize(why.to_string()).to_string();
+        let steps = said("splitting the text takes more than 1000 steps a character");
+        assert!(steps.contains("1000 steps a character; shorten the text, or put spaces"), "{steps}");
+        assert_eq!(said("no vocabulary"), "cannot tokenize the text: no vocabulary");
+    }
 
     #[test]
     fn what_mends_a_lack_of_memory_depends_on_whose_it_is() {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use build_info::Bytes;
+use gguf::check::Checked;
 use gguf::memory::{CacheShape, Number};
 use gguf::{GgufFile, Scalar, Value};
 
@@ -46,7 +47,7 @@ pub fn read_files(path: &Path) -> Result<(GgufFile, Vec<GgufFile>)> {
 pub(crate) fn check_file(path: &Path, settings: &Settings) -> Result<()> {
     let (file, others) = read_files(path)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
-    crate::trial::of_load(&parts, settings)
+    crate::trial::of_load(&parts, settings).map(drop)
 }
 
 /// The same for other contexts than one of one sequence, which is what layers are given room beside.
@@ -67,11 +68,11 @@ pub(crate) fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Sea
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
     gpu::warn_of_cublas(&parts, &placed, settings, live);
     // To plan for devices is to let llama.cpp read the header.
-    let plans = !placed.takers.is_empty();
-    if plans {
-        crate::trial::of_load(&parts, settings)?;
+    let mut checked = None;
+    if !placed.takers.is_empty() {
+        checked = Some(crate::trial::of_load(&parts, settings)?);
     }
-    let plan = plan(&parts, path, settings, live, &placed, seats);
+    let plan = checked.as_ref().and_then(|checked| plan(&parts, checked, settings, live, &placed, seats));
     let (placed, options) = match &plan {
         Some(plan) => {
             gpu::require_room(path, plan, settings, live)?;
@@ -99,14 +100,15 @@ pub(crate) fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Sea
                 .to_string(),
         });
     }
-    if !plans {
+    let checked = match checked {
+        Some(checked) => checked,
         // After what is cheap to refuse.
-        crate::trial::of_load(&parts, settings)?;
-    }
-    let loaded = Model::load_as(path, &options, &settings.variant);
+        None => crate::trial::of_load(&parts, settings)?,
+    };
+    let loaded = Model::load_as(&checked, &options, &settings.variant);
     let model = loaded.map_err(|error| match error {
         Error::Load { path, why } if placed.is_offloaded() => {
-            let subject = Subject::new(&parts, &path, settings, live, &placed, seats);
+            let subject = Subject::new(&parts, &checked, settings, live, &placed, seats);
             let lack = subject.and_then(|subject| subject.needs(&options.offload)).ok();
             let lack =
                 lack.and_then(|needs| fit::lack(&needs)).map_or(String::new(), |lack| format!("; {lack}"));
@@ -131,22 +133,19 @@ pub(crate) fn open_for(path: &Path, settings: &Settings, live: &Live, seats: Sea
 /// wrong with the model.
 fn plan(
     parts: &[&GgufFile],
-    path: &Path,
+    checked: &Checked,
     settings: &Settings,
     live: &Live,
     placed: &Placed,
     seats: Seats,
 ) -> Option<Plan> {
-    // Without a device there is nothing to find; adapters' headers would be read for it.
-    if placed.takers.is_empty() {
-        return None;
-    }
-    let found = Subject::new(parts, path, settings, live, placed, seats).and_then(|subject| subject.plan());
+    let found =
+        Subject::new(parts, checked, settings, live, placed, seats).and_then(|subject| subject.plan());
     match found {
         Ok(Some(plan)) => {
             match plan.is_whole(settings) {
                 true => tracing::info!("{plan}"),
-                false => note(path, &plan),
+                false => note(checked.path(), &plan),
             }
             Some(plan)
         }
@@ -288,7 +287,8 @@ fn explained(
         let file = GgufFile::open(model.path()).ok()?;
         let others = file.other_parts().ok()?;
         let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
-        let subject = Subject::new(&parts, model.path(), settings, live, placed, seats).ok()?;
+        let checked = gguf::check::model(&parts).ok()?;
+        let subject = Subject::new(&parts, &checked, settings, live, placed, seats).ok()?;
         let offload = model.plan().map_or_else(|| settings.offload(), |plan| plan.offload.clone());
         fit::lack_beside_weights(&subject.needs(&offload).ok()?)
     };

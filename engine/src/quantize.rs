@@ -254,7 +254,7 @@ fn parts(input: &Path) -> Result<Vec<GgufFile>> {
     let rest = first.other_parts()?;
     let parts: Vec<GgufFile> = std::iter::once(first).chain(rest).collect();
     // llama.cpp's quantiser reads the same hyperparameters as its loader, with the same assertions.
-    gguf::check::model(&parts.iter().collect::<Vec<_>>())?;
+    gguf::check::for_quantising(&parts.iter().collect::<Vec<_>>())?;
     Ok(parts)
 }
 

@@ -224,7 +224,7 @@ fn fits(model: &Model, options: Option<&ContextOptions>, settings: &Settings, li
 fn as_in_file(path: &Path, other: &Model, settings: &Settings) -> Result<Arc<Model>> {
     let offload = other.plan().map_or_else(|| settings.offload(), |plan| plan.offload.clone());
     let options = ModelOptions { repack: false, offload, ..settings.model_options() };
-    let model = Model::load_as(path, &options, &settings.variant)?;
+    let model = Model::load_as(&gguf::check::open(path)?, &options, &settings.variant)?;
     let looks = |model: &Model| (model.description(), model.size(), model.n_params(), model.n_vocab());
     match looks(&model) == looks(other) {
         true => Ok(model),

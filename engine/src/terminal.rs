@@ -9,19 +9,27 @@ use build_info::words::printable_lines;
 
 /// A stream that escapes what steers a terminal, if it is one.
 #[derive(Debug)]
-pub struct Stream<W> {
+pub struct Stream<W: Write> {
     out: W,
     is_terminal: bool,
+    /// Beginning of a character whose end was not written yet: a token may end in the middle of one.
+    begun: Vec<u8>,
 }
 
-/// Standard output. Nothing of it is held between two writes.
+/// Standard output. Nothing but the beginning of a character is held between two writes.
 pub fn stdout() -> Stream<io::Stdout> {
-    Stream { is_terminal: io::stdout().is_terminal(), out: io::stdout() }
+    Stream::new(io::stdout(), io::stdout().is_terminal())
 }
 
 /// Standard error.
 pub fn stderr() -> Stream<io::Stderr> {
-    Stream { is_terminal: io::stderr().is_terminal(), out: io::stderr() }
+    Stream::new(io::stderr(), io::stderr().is_terminal())
+}
+
+impl<W: Write> Stream<W> {
+    fn new(out: W, is_terminal: bool) -> Self {
+        Self { out, is_terminal, begun: Vec::new() }
+    }
 }
 
 impl<W: Write> Write for Stream<W> {
@@ -29,13 +37,36 @@ impl<W: Write> Write for Stream<W> {
         if !self.is_terminal {
             return self.out.write(bytes);
         }
-        // Texts come whole; what is no text must not reach a terminal either.
-        self.out.write_all(printable_lines(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        let mut all = std::mem::take(&mut self.begun);
+        all.extend_from_slice(bytes);
+        self.begun = all.split_off(all.len() - begun(&all));
+        // Bytes that are no text must not reach a terminal either. A control sequence may come in two parts: without its
+        // first character, which is escaped, the rest is text.
+        self.out.write_all(printable_lines(&String::from_utf8_lossy(&all)).as_bytes())?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
+    }
+}
+
+impl<W: Write> Drop for Stream<W> {
+    /// Writes a replacement character if the last character never ended.
+    fn drop(&mut self) {
+        if !self.begun.is_empty() {
+            let _ = write!(self.out, "{}", char::REPLACEMENT_CHARACTER);
+        }
+    }
+}
+
+/// Returns the length of the character that `bytes` begin but do not end; 0 if there is none.
+fn begun(bytes: &[u8]) -> usize {
+    let last = bytes.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid());
+    match std::str::from_utf8(last) {
+        // An error without a length: more bytes could make it a character.
+        Err(error) if error.error_len().is_none() => last.len(),
+        _ => 0,
     }
 }
 
@@ -49,12 +80,36 @@ mod tests {
         for (is_terminal, expected) in
             [(true, "a\tb\n\\u{1b}]0;title\\u{7}\\u{9b}2J\\u{7f}\\u{202e}Größe 模型\\r\n"), (false, text)]
         {
-            let mut stream = Stream { out: Vec::new(), is_terminal };
-            write!(stream, "{text}").expect("memory");
-            assert_eq!(String::from_utf8(stream.out).expect("a text"), expected);
+            let mut out = Vec::new();
+            write!(Stream::new(&mut out, is_terminal), "{text}").expect("memory");
+            assert_eq!(String::from_utf8(out).expect("a text"), expected);
         }
-        let mut stream = Stream { out: Vec::new(), is_terminal: true };
-        stream.write_all(b"\xff\x9b2J").expect("memory");
-        assert_eq!(stream.out, "\u{fffd}\u{fffd}2J".as_bytes());
+        let mut out = Vec::new();
+        Stream::new(&mut out, true).write_all(b"\xff\x9b2J").expect("memory");
+        assert_eq!(out, "\u{fffd}\u{fffd}2J".as_bytes());
+    }
+
+    #[test]
+    fn a_text_is_filtered_alike_wherever_it_is_cut() {
+        let text = "a\u{9b}2J\u{1b}]0;title\u{7}模型🙂\u{202e}é\n".as_bytes();
+        let broken = [text, b"\xf0\x9f\x99 \xc2", b"\xe6\xa8"].concat();
+        let written = |parts: &[&[u8]]| {
+            let mut out = Vec::new();
+            let mut stream = Stream::new(&mut out, true);
+            for part in parts {
+                stream.write_all(part).and_then(|()| stream.flush()).expect("memory");
+            }
+            drop(stream);
+            String::from_utf8(out).expect("a text")
+        };
+        let expected = "a\\u{9b}2J\\u{1b}]0;title\\u{7}模型🙂\\u{202e}é\n";
+        assert_eq!(written(&[text]), expected);
+        let whole = written(&[&broken]);
+        assert_eq!(whole, format!("{expected}\u{fffd} \u{fffd}\u{fffd}"));
+        for cut in 0..=broken.len() {
+            assert_eq!(written(&[&broken[..cut], &broken[cut..]]), whole, "cut at {cut}");
+        }
+        let bytes: Vec<&[u8]> = broken.chunks(1).collect();
+        assert_eq!(written(&bytes), whole, "byte by byte");
     }
 }

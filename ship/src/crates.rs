@@ -33,18 +33,24 @@ impl Crate {
     }
 }
 
-/// What Cargo.lock holds.
+/// Content of a Cargo.lock.
 #[derive(Deserialize)]
-struct Lock {
-    package: Vec<Locked>,
+pub struct Lock {
+    /// Every package.
+    pub package: Vec<Locked>,
 }
 
+/// A package of a Cargo.lock.
 #[derive(Deserialize)]
-struct Locked {
-    name: String,
-    version: String,
-    source: Option<String>,
-    checksum: Option<Sha256>,
+pub struct Locked {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Registry or repository that it came from; `None` for a package of the workspace.
+    pub source: Option<String>,
+    /// Digest of its package if it came from a registry.
+    pub checksum: Option<Sha256>,
 }
 
 /// One line of `cargo tree`.

@@ -15,7 +15,7 @@ use crate::interrupt;
 /// A piece that is read at once.
 const PIECE: usize = 1 << 16;
 
-/// Replaces `path` by what `write` writes, so that a reader sees the old or the new, never a part. All may read it.
+/// Replaces `path` atomically with a file that `write` writes. All users can read the file.
 pub fn write_beside<T>(path: &Path, write: impl FnOnce(&mut File) -> Result<T>) -> Result<T> {
     let cannot = || format!("cannot write {}", path.display());
     let mut beside = Pending::beside(path, Access::Exactly(0o644)).with_context(cannot)?;

@@ -1,7 +1,7 @@
-//! Public key of minisign that must have signed what is installed or taken from a store: the place where it is configured.
+//! Configuration of the minisign public key.
 //!
-//! This is the one rule for `install`, `build --store` and `ANNEAL_STORE`: with a key, nothing without a good signature is
-//! accepted.
+//! One rule holds for `install`, `build --store` and `ANNEAL_STORE`: if a key is configured, nothing without a valid signature
+//! of that key is installed or taken from a store.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -9,38 +9,38 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Variable that gives a key.
+/// Environment variable that sets the key.
 pub const VARIABLE: &str = "ANNEAL_MINISIGN_KEY";
 
-/// A key that somebody configured.
+/// Configured key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configured {
-    /// The key itself, or a file that holds it.
+    /// The key itself, or the path of a file that contains it.
     pub given: OsString,
     /// Source of the setting, for messages: `--key`, the variable or a file.
     pub from: String,
 }
 
-/// Finds the key for `prefix`: `given` by the user, else by the variable, else kept as `etc/anneal/minisign.pub` in the
-/// prefix.
+/// Finds the key for `prefix`: that of the user, `given`, else that of the variable, else the file `etc/anneal/minisign.pub`
+/// in the prefix.
 ///
 /// # Errors
-/// If it cannot be told whether a key is kept in the prefix: an unreadable key is not "no key".
+/// If it is unknown whether the prefix has a key: an unreadable key is not "no key".
 pub fn configured(given: Option<&str>, prefix: Option<&Path>) -> Result<Option<Configured>> {
     find(given, std::env::var_os(VARIABLE), prefix)
 }
 
-/// Refuses what carries no signature if a key is configured. `what` is the subject of the error.
+/// Refuses `what`, which has no signature, if a key is configured.
 ///
 /// # Errors
-/// If there is a key, or it cannot be told whether there is one.
+/// If a key is configured, or if it is unknown whether one is.
 pub fn refuse_unsigned(what: &str, given: Option<&str>, prefix: Option<&Path>) -> Result<()> {
     refuse(what, configured(given, prefix)?)
 }
 
 fn refuse(what: &str, key: Option<Configured>) -> Result<()> {
     let Some(Configured { from, .. }) = key else { return Ok(()) };
-    bail!("{what} has no signature, and the key of {from} must have signed what is used here")
+    bail!("{what} has no signature, but the key of {from} requires one")
 }
 
 fn find(
@@ -57,17 +57,17 @@ fn find(
     }
     let Some(prefix) = prefix else { return Ok(None) };
     let kept = prefix.join("etc/anneal/minisign.pub");
-    // A link that leads nowhere is not "none" either, wherever on the way it lies.
+    // A dangling link does not mean that there is no key, at any level of the path.
     let broken = [prefix.join("etc"), prefix.join("etc/anneal")]
         .into_iter()
         .find(|folder| folder.symlink_metadata().is_ok() && !folder.is_dir());
     if let Some(broken) = broken {
-        bail!("cannot tell whether there is a key: {} is no folder", broken.display());
+        bail!("cannot tell whether there is a key: {} is not a folder", broken.display());
     }
     match std::fs::symlink_metadata(&kept) {
         Ok(_) => found(kept.clone().into(), &kept.to_string_lossy()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        // One that cannot be looked for may be there.
+        // The file may exist even if it cannot be looked for.
         Err(error) => Err(error).with_context(|| {
             format!("cannot tell whether there is a key: cannot look for {}", kept.display())
         }),
@@ -99,7 +99,7 @@ mod tests {
             let error = refuse("the build in /srv/builds", key).unwrap_err().to_string();
             assert!(error.contains("/srv/builds has no signature") && error.contains(&from), "{error}");
         }
-        // A link that leads nowhere is a key that cannot be read.
+        // A dangling link counts as a key that cannot be read.
         std::fs::remove_file(&kept).unwrap();
         std::os::unix::fs::symlink("nowhere", &kept).unwrap();
         assert!(find(None, None, prefix).unwrap().is_some());

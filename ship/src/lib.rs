@@ -2,7 +2,7 @@
 //!
 //! The program `ship` takes one [`Order`] as JSON on standard input, gives one [`Reply`] as JSON on standard output, and
 //! tells people on standard error how it goes. It is a program of its own because `xtask` is compiled before anything
-//! else: xtask takes this crate without `tools`, which is [`order`], [`crates`] and [`key`] and no more.
+//! else: xtask uses this crate without `tools`, with only [`order`], [`crates`] and [`key`].
 
 pub mod crates;
 pub mod key;

@@ -41,7 +41,7 @@ impl Key {
     /// The one that is to be used for `prefix`: given by hand, else of the environment, else kept there.
     pub fn configured(given: Option<&str>, prefix: &Path) -> Result<Option<Self>> {
         let Some(Configured { given, from }) = key::configured(given, Some(prefix))? else { return Ok(None) };
-        let given = given.into_string().map_err(|_| exit::usage(format!("{from} is no UTF-8")))?;
+        let given = given.into_string().map_err(|_| exit::usage(format!("{from} is not UTF-8")))?;
         Self::read(&given, &from).map(Some)
     }
 

@@ -127,7 +127,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Reports the running test as skipped: files that may not get large stand for a full disk then.
+/// Reports that the running test is skipped. Tests with a limit on the size of files replace it.
 fn cannot_mount() {
     skipped::because("no small file system can be mounted here (it takes root)");
 }

@@ -28,7 +28,7 @@ fn debian() -> Deb {
     }
 }
 
-/// True if there is `program`; else the running test is reported as skipped.
+/// True if this machine has `program`. Otherwise reports the running test as skipped.
 fn is_there(program: &str) -> bool {
     let there = Command::new(program).arg("--version").output().is_ok();
     if !there {

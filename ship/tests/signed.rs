@@ -58,7 +58,7 @@ fn with_a_key_only_what_it_signed_is_installed() {
     if has_minisign {
         installers.push(Installer::Script);
     } else {
-        skipped::for_want_of("minisign, of which install.sh asks for the signatures", "install minisign");
+        skipped::for_want_of("minisign, with which install.sh checks signatures", "install minisign");
     }
     for installer in installers {
         let prefix = temp.path().join(format!("{installer:?}"));

@@ -31,7 +31,7 @@ impl Drop for Moto {
     }
 }
 
-/// The program: that which `cargo xtask test --yes` installs, or one on the path.
+/// Command of moto_server: the one that `cargo xtask test --yes` installs, or one on `PATH`.
 fn moto_server() -> Command {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/anneal/tools/moto");
     if !own.is_dir() {

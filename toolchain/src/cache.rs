@@ -160,7 +160,7 @@ fn read(path: &Path) -> Stored {
     serde_json::from_slice(&text).ok().filter(|stored: &Stored| stored.format == FORMAT).unwrap_or_default()
 }
 
-/// Replaces the cache at `path` in one step.
+/// Replaces the cache at `path` atomically.
 fn write(path: &Path, stored: &Stored) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;

@@ -97,7 +97,7 @@ pub fn discover(search: &SearchPath, cache: Option<&Path>) -> Toolchain {
     }
 }
 
-/// Small programs of the system that are on the path.
+/// System programs of [`setup::PROGRAMS`] that are on `PATH`.
 fn programs(search: &SearchPath) -> BTreeSet<&'static str> {
     let names = setup::PROGRAMS.iter().flat_map(|(_, names)| names.iter().copied());
     names.filter(|name| search.which(name).is_some()).collect()

@@ -84,7 +84,7 @@ pub struct Toolchain {
     pub aarch64: Option<Emulator>,
     /// Targets that rustc has a standard library for.
     pub rust_targets: Vec<String>,
-    /// Small programs of the system that tests run, by name. Builds do not need them.
+    /// System programs that tests run, by name. Builds do not need them.
     #[serde(skip)]
     pub programs: BTreeSet<&'static str>,
     /// Programs that had not told their version when the time for it was up. They count as not there.

@@ -92,7 +92,7 @@ choice!(
     Isa {
         /// All of the build host's.
         Native = "native",
-        /// The psABI level of CPUs with SSE4.2 (Nehalem, 2008): for tests of the kernels that older CPUs run.
+        /// The psABI level of CPUs with SSE4.2 (Nehalem, 2008), for tests with kernels of older CPUs.
         X86_64V2 = "x86-64-v2",
         /// The psABI level that CPUs since Haswell have; its counterpart on other architectures.
         X86_64V3 = "x86-64-v3",

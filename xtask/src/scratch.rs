@@ -9,7 +9,7 @@ use base::TempDir;
 
 use crate::workspace::Workspace;
 
-/// Folders that are tried: a sweeping process holds the lock of a new folder for a moment.
+/// Maximum number of attempts: a process that removes old folders briefly holds the lock of a new one.
 const TRIES: u32 = 100;
 
 /// A folder that is empty at first, and goes however the work in it ends. That of a killed process goes with the next one
@@ -60,7 +60,7 @@ impl Scratch {
                 Held::ByOthers => {}
             }
         }
-        bail!("{}: other processes remove what is made there", cannot())
+        bail!("{}: other processes remove new folders in it", cannot())
     }
 
     /// Makes it `place`, where the last one goes: for whoever looks for the reason of a failure.
@@ -84,7 +84,7 @@ pub fn left(workspace: &Workspace) -> Vec<PathBuf> {
     unused(&workspace.scratch(), |_| true)
 }
 
-/// True if `path` is named as a folder for `purpose` is: `PURPOSE.PROCESS.RANDOM`.
+/// True if the name of `path` is that of a folder for `purpose`: `PURPOSE.PROCESS.RANDOM`.
 fn is_of(path: &Path, purpose: &str) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let rest = name.strip_prefix(purpose).and_then(|rest| rest.strip_prefix('.')?.split_once('.'));

@@ -245,7 +245,7 @@ fn the_budget_is_kept_and_what_is_left_out_is_named() {
     let stage = Stage::new("decode() { sleep 30; }");
     let began = Instant::now();
     let (output, report) = stage.run(&["--allow-cpu", "--budget", "20s"]);
-    // Without a budget four generations take two minutes and all the rest.
+    // Without a budget, the four generations alone take two minutes.
     assert!(began.elapsed() < Duration::from_secs(110), "{:?}", began.elapsed());
     assert!(output.status.success(), "{}", stderr(&output));
     let told = report["steps"].to_string() + &report["left_out"].to_string();

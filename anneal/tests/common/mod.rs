@@ -5,7 +5,7 @@ pub mod worker;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use engine::ffi::Model;
@@ -71,9 +71,21 @@ pub fn nan(folder: &Path) -> PathBuf {
 
 /// `anneal` on a machine where nothing was measured, tuned or said yet: what its user did is no matter of a test.
 pub fn command() -> Command {
+    hear_hang_ups();
     let mut command = Command::new(ANNEAL);
     command.env("ANNEAL_STATE_DIR", tiny().with_file_name("state")).env_remove("ANNEAL_TUNING");
     command
+}
+
+/// Makes programs that this process starts obey SIGHUP, although this process was started by `nohup`: a program inherits that
+/// a signal is ignored, but no handler.
+fn hear_hang_ups() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if engine::signals::hang_up_is_ignored() {
+            signal_hook::flag::register(libc::SIGHUP, Arc::default()).expect("a handler");
+        }
+    });
 }
 
 /// Instruction sets that the CPU guard of the program asks for.

@@ -1,6 +1,7 @@
 //! What cannot be meant is refused in words, to that client alone.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
 use serde_json::json;
@@ -154,4 +155,50 @@ fn what_speaks_neither_is_told_so() {
         assert!(said.starts_with("HTTP/1.1 400") || said.contains("\"error\""), "{bytes:?}: {said}");
     }
     assert_eq!(server.ask(&greedy("hello", 2))["usage"]["completion_tokens"], 2);
+}
+
+/// Writes all of `bytes` before it reads, as many clients do, and returns the status of the answer.
+fn write_then_read(server: &Server, bytes: &[u8]) -> u16 {
+    let mut stream = TcpStream::connect(server.address()).expect("it listens");
+    stream.set_read_timeout(Some(crate::client::PATIENCE)).expect("a limit");
+    stream.write_all(bytes).expect("written to the end");
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer);
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn a_client_that_writes_first_sees_that_its_body_is_too_long() {
+    let server = Server::start(&["--listen", "127.0.0.1:0"]);
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                Connection: close\r\n";
+    let body = "a".repeat(20 << 20);
+    let length = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    let chunks = format!("{head}Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    for request in [length, chunks] {
+        assert_eq!(write_then_read(&server, request.as_bytes()), 413);
+    }
+}
+
+#[test]
+fn ambiguous_heads_are_refused() {
+    let server = Server::start(&["--listen", "127.0.0.1:0"]);
+    let host = "Host: localhost\r\n";
+    let cases = [
+        (host.to_string(), 200),
+        (String::new(), 400),
+        (format!("{host}{host}"), 400),
+        (format!("{host}Content-Encoding: gzip\r\n"), 415),
+        (format!("{host}X: {}\r\n", "x".repeat(60_000)), 200),
+        (format!("{host}X: {}\r\n", "x".repeat(70_000)), 431),
+    ];
+    for (headers, expected) in cases {
+        let request = format!("GET /v1/models HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
+        let shown: String = headers.chars().take(60).collect();
+        assert_eq!(write_then_read(&server, request.as_bytes()), expected, "{shown:?}");
+    }
+    let body = "Transfer-Encoding: gzip, chunked\r\nContent-Type: application/json\r\n\r\n0\r\n\r\n";
+    let request = format!("POST /v1/completions HTTP/1.1\r\nConnection: close\r\n{host}{body}");
+    assert_eq!(write_then_read(&server, request.as_bytes()), 400);
 }

@@ -150,6 +150,23 @@ fn rewrite(folder: &Path, text: &str) {
 }
 
 #[test]
+fn a_configuration_is_read_again_under_nohup_too() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let config = folder.path().join("server_config.toml");
+    std::fs::write(&config, "max_tokens = 3\n").expect("written");
+    let mut inner = command(&["--config", config.to_str().expect("UTF-8")]);
+    inner.arg("--socket").arg(folder.path().join("a.sock"));
+    let mut server = Server::with(without_hang_up(&inner), folder);
+    let mut said = said(&mut server);
+    rewrite(server.folder.path(), "max_tokens = 5\n");
+    server.signal("HUP");
+    let line = said();
+    assert!(line.ends_with("changed now: max_tokens = 5\n"), "{line}");
+    server.signal("TERM");
+    assert_eq!(server.code(), Some(0));
+}
+
+#[test]
 fn a_configuration_is_read_again() {
     let mut server = configured("max_tokens = 3\ntemperature = 0.0\nslots = 2\n");
     let mut said = said(&mut server);

@@ -1,11 +1,11 @@
-//! Files that keep their name and content: locks, and downloads that are continued.
+//! Files that keep their name and content: locks and partial downloads.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens the file at `path` for reading and writing, and creates it if it is missing. Its content is kept.
+/// Opens the file at `path` for reading and writing without truncating it, or creates it.
 ///
 /// # Errors
 /// If it is a symbolic link or not a regular file, or cannot be opened.
@@ -15,7 +15,7 @@ pub fn open_or_create(path: &Path) -> io::Result<File> {
         .write(true)
         .create(true)
         .truncate(false)
-        // Without O_NONBLOCK, a pipe would wait for its other end.
+        // Without O_NONBLOCK, opening a pipe would wait for its other end.
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path);
     let file = opened.map_err(|error| match error.raw_os_error() {

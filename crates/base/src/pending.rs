@@ -17,23 +17,23 @@ const PERMISSIONS: u32 = 0o777;
 /// Access rights of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The mode of the file that is replaced; without one, 0666 less the umask.
+    /// The mode of the file that is replaced; for a new file, 0666 without the bits of the umask.
     Usual,
-    /// The mode of the file that is replaced; without one, 0600.
+    /// The mode of the file that is replaced; for a new file, 0600.
     PrivateIfNew,
     /// 0600.
     Private,
-    /// This mode, whatever the umask is.
+    /// This mode, independent of the umask.
     Exactly(u32),
 }
 
-/// File that is written beside its destination. [`commit`](Self::commit) renames it; dropping it removes it and leaves
-/// the destination as it was.
+/// File that is written in the folder of its destination. [`commit`](Self::commit) renames it to the destination. Dropping it
+/// removes it and leaves the destination unchanged.
 #[derive(Debug)]
 pub struct Pending {
     file: NamedTempFile,
     destination: PathBuf,
-    /// Mode to set before the rename; `None` if it was right from the start.
+    /// Mode to set before the rename; `None` if the file was created with the right mode.
     mode: Option<u32>,
 }
 
@@ -44,7 +44,7 @@ impl Pending {
     /// If `destination` has no file name, or its folder is missing or not writable.
     pub fn beside(destination: &Path, access: Access) -> io::Result<Self> {
         let name = destination.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        // Only a regular file has rights worth keeping: those of a link are always 0777.
+        // Only the mode of a regular file is kept: that of a link is always 0777.
         let replaced = || {
             let found = fs::symlink_metadata(destination).ok().filter(fs::Metadata::is_file)?;
             Some(found.permissions().mode() & PERMISSIONS)
@@ -54,7 +54,7 @@ impl Pending {
             Access::Exactly(mode) => (0o600, Some(mode)),
             Access::PrivateIfNew => (0o600, replaced()),
             Access::Usual => match replaced() {
-                // Unreadable for others until it has the right mode: the old file may be private.
+                // The old file may be private, so the new one is too until it has its mode.
                 Some(mode) => (0o600, Some(mode)),
                 None => (0o666, None),
             },
@@ -64,7 +64,7 @@ impl Pending {
         Ok(Self { file, destination: destination.to_path_buf(), mode })
     }
 
-    /// Temporary path, for a tool that writes the file by its name.
+    /// Temporary path, for a tool that opens the file by name.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
@@ -74,15 +74,15 @@ impl Pending {
         self.file.as_file()
     }
 
-    /// Opens the file once more, with a position of its own.
+    /// Opens the file again, with a separate position.
     ///
     /// # Errors
-    /// If another file has the name by now.
+    /// If another file has taken the name.
     pub fn reopen(&self) -> io::Result<File> {
         self.file.reopen()
     }
 
-    /// The file, for writers that want it by a mutable reference.
+    /// The file, for writers that need a mutable reference.
     pub fn file_mut(&mut self) -> &mut File {
         self.file.as_file_mut()
     }
@@ -90,23 +90,23 @@ impl Pending {
     /// Flushes the content to the disk.
     ///
     /// # Errors
-    /// If the disk reports an error, for instance that it is full.
+    /// If the disk reports an error, for example that it is full.
     pub fn sync(&self) -> io::Result<()> {
-        // The mode must be on the disk as well.
+        // The mode must reach the disk too.
         self.set_mode()?;
         self.file().sync_all()
     }
 
-    /// Renames the file to its destination and replaces what is there.
+    /// Renames the file to its destination, which it replaces.
     ///
     /// # Errors
-    /// If it cannot be renamed. The destination is then as it was, and the temporary file is removed.
+    /// If it cannot be renamed. The destination is then unchanged, and the temporary file is removed.
     pub fn commit(self) -> io::Result<()> {
         self.set_mode()?;
         self.file.persist(&self.destination).map(drop).map_err(|error| error.error)
     }
 
-    /// Renames the file to its destination unless something is there; returns true if it was renamed.
+    /// Renames the file to its destination unless the destination exists. Returns true if it was renamed.
     ///
     /// # Errors
     /// If it cannot be renamed for another reason.
@@ -120,7 +120,7 @@ impl Pending {
     }
 
     fn set_mode(&self) -> io::Result<()> {
-        // By the open file, not by its name.
+        // Through the open file: another file may have taken the name.
         self.mode.map_or(Ok(()), |mode| self.file().set_permissions(Permissions::from_mode(mode)))
     }
 }
@@ -140,18 +140,18 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Makes temporary names `PREFIX` + random letters and digits + `SUFFIX`. This is the only place that makes them.
+/// Builder of temporary names: `PREFIX`, random letters and digits, `SUFFIX`. All temporary names come from here.
 pub(crate) fn named<'a>(prefix: &'a OsStr, suffix: &'a str, mode: u32) -> Builder<'a, 'a> {
     let mut builder = Builder::new();
     builder.prefix(prefix).suffix(suffix).rand_bytes(RANDOM).permissions(Permissions::from_mode(mode));
     builder
 }
 
-/// Random letters and digits in a temporary name: 62^12 names. tempfile reads the system's randomness after three
-/// collisions, so whoever predicts its generator delays nothing either.
-const RANDOM: usize = 12;
+/// Number of random letters and digits in a temporary name: 62^12 names. After three collisions, tempfile reads the system's
+/// randomness, so an attacker who predicts its generator causes no delay either.
+pub(crate) const RANDOM: usize = 12;
 
-/// Makes a prefix of bytes that need not be UTF-8.
+/// Converts bytes that need not be UTF-8.
 pub(crate) fn os_string(bytes: Vec<u8>) -> OsString {
     OsString::from_vec(bytes)
 }

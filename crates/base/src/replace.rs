@@ -1,4 +1,4 @@
-//! Replacement of a file or a link in one step.
+//! Atomic replacement of files and links.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 use crate::pending::{Access, Pending, folder_of, named};
 use crate::unfinished;
 
-/// Replaces `path` by a file with `content`. A reader finds the old file or the new one, also after a crash.
+/// Replaces `path` with a file that contains `content`. Readers find the old file or the new one, even after a crash.
 ///
 /// # Errors
-/// If the file cannot be written; `path` is then as it was.
+/// If the file cannot be written; `path` is then unchanged.
 pub fn replace(path: &Path, content: &[u8], access: Access) -> io::Result<()> {
     replace_with(path, access, |file| file.write_all(content))
 }
 
-/// Replaces `path` by a file that `write` writes. A reader finds the old file or the new one, also after a crash.
+/// Replaces `path` with a file that `write` writes. Readers find the old file or the new one, even after a crash.
 ///
 /// # Errors
-/// Those of `write`, and if the file cannot be created, flushed or renamed; `path` is then as it was.
+/// Errors of `write`, and if the file cannot be created, flushed or renamed; `path` is then unchanged.
 pub fn replace_with<T, E: From<io::Error>>(
     path: &Path,
     access: Access,
@@ -33,10 +33,10 @@ pub fn replace_with<T, E: From<io::Error>>(
     Ok(value)
 }
 
-/// Points the symbolic link `link` at `target` by one rename.
+/// Points the symbolic link `link` at `target` atomically.
 ///
 /// # Errors
-/// If the link cannot be made or renamed; `link` is then as it was.
+/// If the new link cannot be created or renamed; `link` is then unchanged.
 pub fn switch_link(link: &Path, target: &Path) -> io::Result<()> {
     let name = link.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let prefix = unfinished::prefix(name.as_bytes());
@@ -46,8 +46,8 @@ pub fn switch_link(link: &Path, target: &Path) -> io::Result<()> {
     made.into_temp_path().persist(link).map_err(|error| error.error)
 }
 
-/// Resolves symbolic links in `path`: a file that replaces the result leaves the links in place. A path that does not
-/// exist is returned unchanged.
+/// Resolves the symbolic links in `path`, so that replacing the result keeps the links. Returns a path that does not exist
+/// unchanged.
 pub fn link_target(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }

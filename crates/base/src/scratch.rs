@@ -1,4 +1,4 @@
-//! Folders and files that exist only while they are used.
+//! Temporary folders and files.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -7,31 +7,36 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::pending::named;
+use crate::pending::{RANDOM, named};
 
-/// Makes a folder for this user alone in the system's folder for temporary files. Its name begins with `prefix`; it is
-/// removed when it is dropped.
+/// Creates a private folder in the system's folder for temporary files. Its name begins with `prefix`. It is removed on drop.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn scratch(prefix: &str) -> io::Result<TempDir> {
     scratch_in(&std::env::temp_dir(), &format!("{prefix}-"))
 }
 
-/// Makes a folder for this user alone in `folder`. Its name is `prefix` followed by random letters and digits; it is
-/// removed when it is dropped.
+/// Creates a private folder in `folder`. Its name is `prefix` followed by random letters and digits. It is removed on drop.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn scratch_in(folder: &Path, prefix: &str) -> io::Result<TempDir> {
     named(OsStr::new(prefix), "", 0o700).tempdir_in(folder)
 }
 
-/// Makes a file without a name in the system's folder for temporary files. The system removes it when it is closed,
-/// however the process ends.
+/// True if [`scratch_in`] creates folders of this name for `prefix`.
+pub fn is_scratch(name: &str, prefix: &str) -> bool {
+    name.strip_prefix(prefix).is_some_and(|random| {
+        random.len() == RANDOM && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    })
+}
+
+/// Creates a file without a name in the system's folder for temporary files. The system frees it when it is closed, even if
+/// the process is killed.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If it cannot be created.
 pub fn unnamed() -> io::Result<File> {
     tempfile::tempfile()
 }

@@ -4,23 +4,23 @@ use std::ffi::OsString;
 
 use crate::pending::os_string;
 
-/// End of an unfinished file's name.
+/// Suffix of an unfinished file's name.
 pub(crate) const SUFFIX: &str = ".part";
 
-/// Bytes of the destination's name that are kept, so that a name of 255 bytes, the longest there is, has room for the rest.
+/// Number of bytes of the destination's name that are kept: the name of a file has at most 255 bytes.
 const KEPT: usize = 200;
 
 /// Name of an unfinished file: `.NAME.PROCESS-RANDOM.part`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfinished<'a> {
-    /// Name that the file was to get; its first 200 bytes if it is longer.
+    /// Name of the destination, or its first 200 bytes.
     pub name: &'a str,
-    /// Process that wrote it, by its number on its machine or in its container.
+    /// Number of the process that wrote the file, on its machine or in its container.
     pub process: u32,
 }
 
 impl<'a> Unfinished<'a> {
-    /// Parses a file's name; `None` if it is not that of an unfinished file.
+    /// Parses a file's name. Returns `None` if it is not the name of an unfinished file.
     pub fn parse(file_name: &'a str) -> Option<Self> {
         let (name, rest) = file_name.strip_prefix('.')?.strip_suffix(SUFFIX)?.rsplit_once('.')?;
         let (process, random) = rest.split_once('-')?;
@@ -31,10 +31,10 @@ impl<'a> Unfinished<'a> {
     }
 }
 
-/// Beginning of the unfinished file's name for a destination called `name`.
+/// Beginning of the name of the unfinished file for the destination `name`.
 pub(crate) fn prefix(name: &[u8]) -> OsString {
     let mut end = name.len().min(KEPT);
-    // Not within a character of UTF-8.
+    // Do not cut a UTF-8 character in two.
     while end < name.len() && end > 0 && name[end] & 0xC0 == 0x80 {
         end -= 1;
     }

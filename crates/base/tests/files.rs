@@ -1,4 +1,4 @@
-//! Replacement of files among links, pipes and folders that somebody placed there.
+//! Replacement of files in a folder with hostile links, pipes and folders.
 
 use std::fs;
 use std::io::{self, Write};

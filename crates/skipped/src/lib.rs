@@ -1,13 +1,13 @@
-//! Tests that cannot run on a machine report it by name. libtest counts such a test as passed and hides its output, so the
-//! line goes past libtest's capture, and `cargo xtask test` reads it.
+//! Reports of tests that cannot run on a machine. libtest counts such a test as passed and hides its output, so the report
+//! bypasses libtest's capture, and `cargo xtask test` reads it.
 
 use std::fmt::Display;
 use std::io::Write;
 
-/// Beginning of the line about a skipped test; its name, a colon and the reason follow.
+/// Beginning of the line about a skipped test. The name of the test, a colon and the reason follow.
 const MARK: &str = "NOT RUN: ";
 
-/// A skipped test, as its line names it.
+/// Skipped test, parsed from its line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Skipped {
     /// Name of the test.
@@ -16,30 +16,30 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// Reports that the running test is skipped because of `why`, which nothing that can be installed would change.
+/// Reports that the running test is skipped because of `why`. No installation would change that.
 pub fn because(why: impl Display) {
-    // libtest names the thread of a test after it.
+    // libtest gives the thread of a test the name of the test.
     let thread = std::thread::current();
     let line = format!("{MARK}{}: {why}\n", thread.name().unwrap_or("a test"));
-    // One write, so that tests that run side by side do not mix their lines. There is nothing to do if stderr is closed.
+    // A single write, so that lines of parallel tests do not mix. A closed stderr cannot be reported anywhere.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// Reports that the running test is skipped because this machine lacks `what`; `how` says how to install it.
 ///
 /// # Panics
-/// In continuous integration (`CI=true`), where all that can be installed has to be there.
+/// In continuous integration (`CI=true`), where everything that can be installed must be.
 pub fn for_want_of(what: impl Display, how: impl Display) {
     let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
-    assert!(!ci, "continuous integration has to have {what}: {how}");
+    assert!(!ci, "continuous integration needs {what}: {how}");
     because(format_args!("{what} is missing ({how})"));
 }
 
-/// Parses a line of a test program's output; `None` if it is about no skipped test.
+/// Parses a line of a test program's output. Returns `None` if it is not about a skipped test.
 pub fn parse(line: &str) -> Option<Skipped> {
-    // The line of another test may precede it, without its end.
+    // An unfinished line of another test may precede it.
     let (_, rest) = line.split_once(MARK)?;
-    // Names hold pairs of colons without a space behind them.
+    // Names contain double colons without a space after them.
     let (test, why) = rest.split_once(": ")?;
     Some(Skipped { test: test.to_string(), why: why.trim_end().to_string() })
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
+use gguf::check::Checked;
 use llama_sys as sys;
 
 use super::devices::watch_workers;
@@ -45,13 +46,17 @@ impl Drop for Model {
 impl Model {
     /// Loads `path` after the checks that keep the file from ending the process; [`crate::model::open`] makes more.
     pub fn load(path: &Path, options: &ModelOptions) -> Result<Arc<Model>> {
-        Self::load_as(path, options, &Variant::default())
+        Self::load_as(&gguf::check::open(path)?, options, &Variant::default())
     }
 
-    /// The same, as `variant` wants it.
-    pub(crate) fn load_as(path: &Path, options: &ModelOptions, variant: &Variant) -> Result<Arc<Model>> {
-        // Every load comes through here: models, drafts, vocabularies, and those that only measure.
-        gguf::check::open(path)?;
+    /// Loads `checked` as `variant` wants it. Every load comes through here: models, drafts, vocabularies, and those that
+    /// only measure.
+    pub(crate) fn load_as(
+        checked: &Checked,
+        options: &ModelOptions,
+        variant: &Variant,
+    ) -> Result<Arc<Model>> {
+        let path = checked.path();
         start(false);
         crate::kernels::load()?;
         // A vocabulary takes no device, and what the flags say of devices is checked with the whole model.

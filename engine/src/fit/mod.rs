@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use build_info::Bytes;
 use gguf::GgufFile;
+use gguf::check::Checked;
 
 use crate::error::Result;
 use crate::ffi::{Context, Device, Model};
@@ -91,7 +92,7 @@ impl Plan {
 
 /// A model that is to be estimated.
 pub(crate) struct Subject<'a> {
-    path: &'a Path,
+    checked: &'a Checked,
     settings: &'a Settings,
     seats: Seats,
     /// The devices that may take layers.
@@ -111,7 +112,7 @@ impl<'a> Subject<'a> {
     /// The model whose files begin with `parts`, on the devices of `placed`, whose memory is asked for.
     pub fn new(
         parts: &[&GgufFile],
-        path: &'a Path,
+        checked: &'a Checked,
         settings: &'a Settings,
         live: &Live,
         placed: &Placed,
@@ -125,7 +126,7 @@ impl<'a> Subject<'a> {
         let adapters = parts.first().map(|file| model::adapters_size(file, settings)).transpose()?;
         let mut tensors = parts.iter().flat_map(|part| part.tensors());
         Ok(Self {
-            path,
+            checked,
             settings,
             seats,
             rooms: takers.iter().map(Device::memory).collect(),
@@ -148,7 +149,7 @@ impl<'a> Subject<'a> {
             load_mode: LoadMode::None,
             ..self.settings.model_options()
         };
-        let model = Model::load_as(self.path, &options, &Variant::default())?;
+        let model = Model::load_as(self.checked, &options, &Variant::default())?;
         let mut context = context(&model, self.settings, self.seats)?;
         let taken = context.taken()?;
         let mut needs = need::add_up(&taken, &self.takers, self.seats.contexts, self.adapters);
@@ -253,8 +254,8 @@ pub fn estimate(path: &Path, settings: &Settings, live: &Live) -> Result<Estimat
     let placed = crate::offload::place_for(settings)?;
     let (file, others) = model::read_files(path)?;
     let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
-    crate::trial::of_load(&parts, settings)?;
-    let subject = Subject::new(&parts, path, settings, live, &placed, Seats::default())?;
+    let checked = crate::trial::of_load(&parts, settings)?;
+    let subject = Subject::new(&parts, &checked, settings, live, &placed, Seats::default())?;
     let plan = subject.plan()?;
     let needs = match &plan {
         Some(plan) => plan.needs.clone(),

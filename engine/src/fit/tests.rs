@@ -69,6 +69,7 @@ fn contexts_of_several_sequences_are_estimated_as_they_are_made() {
     let path = folder.path().join("tiny.gguf");
     gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
     let file = gguf::GgufFile::open(&path).expect("a model");
+    let checked = gguf::check::model(&[&file]).expect("a good model");
     let live = Live::default();
     let requested =
         Requested { repack: Some(false), load_mode: Some(LoadMode::None), ..Requested::default() };
@@ -78,7 +79,7 @@ fn contexts_of_several_sequences_are_estimated_as_they_are_made() {
         let seats = Seats { contexts: 1, sequences, rows };
         let needs = |contexts| {
             let seats = Seats { contexts, ..seats };
-            let subject = Subject::new(&[&file], &path, &settings, &live, &Placed::default(), seats);
+            let subject = Subject::new(&[&file], &checked, &settings, &live, &Placed::default(), seats);
             subject.and_then(|subject| subject.needs(&settings.offload())).expect("an estimate").remove(0)
         };
         let mut context = context(&model, &settings, seats).expect("a context");

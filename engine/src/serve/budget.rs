@@ -168,6 +168,7 @@ mod tests {
         drop((first, second, third));
         assert_eq!(metrics.waiting_bytes.get(), 0);
         assert!(budget.lock().clients.is_empty());
+        assert_eq!(budget.lock().total, 0);
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub mod input;
 pub mod job;
 pub mod keys;
 pub mod listen;
+mod log_limit;
 pub mod logprobs;
 pub mod metrics;
 pub mod models;

@@ -11,6 +11,8 @@ pub enum Kind {
     PromptTooLong,
     /// More bytes than are read.
     TooLarge,
+    /// The head of the request is too long.
+    HeadTooLarge,
     /// No key, or a wrong one.
     Unauthorized,
     /// A web page asks by a name of its own, perhaps.
@@ -47,6 +49,7 @@ impl Kind {
             Kind::Invalid => (400, INVALID, "invalid_value"),
             Kind::PromptTooLong => (400, INVALID, "context_length_exceeded"),
             Kind::TooLarge => (413, INVALID, "request_too_large"),
+            Kind::HeadTooLarge => (431, INVALID, "head_too_large"),
             Kind::Unauthorized => (401, "authentication_error", "invalid_api_key"),
             Kind::Forbidden => (403, "permission_error", "forbidden_host"),
             Kind::Origin => (403, "permission_error", "forbidden_origin"),

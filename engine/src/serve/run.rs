@@ -164,10 +164,11 @@ const LAST_STEP: Duration = Duration::from_secs(5);
 /// only one ended by itself.
 pub fn run(served: &Served, live: Live, hooks: &mut Hooks<'_>) -> Result<()> {
     // Before anything waits for it.
-    let hang_up = match (hang_up_is_ignored(), &hooks.reload) {
-        (true, _) => HangUp::Ignored,
-        (false, Some(_)) => HangUp::Reloads,
-        (false, None) => HangUp::Ends,
+    let hang_up = match (&hooks.reload, hang_up_is_ignored()) {
+        // Under `nohup` too, as other servers do: it asks for the configuration, not for the end.
+        (Some(_), _) => HangUp::Reloads,
+        (None, true) => HangUp::Ignored,
+        (None, false) => HangUp::Ends,
     };
     let first = served.models.first().ok_or_else(|| Error::Usage("no model".to_string()))?;
     let options = &first.options;

@@ -404,7 +404,12 @@ pub fn invalid(error: &Error) -> Refusal {
         Error::TextTooLong { .. } => Kind::PromptTooLong,
         _ => Kind::Invalid,
     };
-    Refusal::new(kind, error.to_string())
+    let message = match error {
+        // Clients learn no path of the server's disk.
+        Error::NotGenerative { what, .. } => format!("this model {what}"),
+        error => error.to_string(),
+    };
+    Refusal::new(kind, message)
 }
 
 /// The answer to everything once the end has begun.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::job::{Client, Done, Finish};
+use super::log_limit::{self, Lines};
 use super::refusal::Refusal;
 use crate::error::Error;
 use crate::log;
@@ -275,6 +276,19 @@ impl Drop for Shared {
                 status = entry.status,
                 "request"
             );
+        }
+        let lines = match entry.status {
+            Some(401) => log_limit::unauthorized(&entry.client),
+            _ => Lines { own: true, skipped: 0 },
+        };
+        if lines.skipped > 0 {
+            tracing::warn!(
+                requests = lines.skipped,
+                "more requests without a valid key were refused and not logged"
+            );
+        }
+        if !lines.own {
+            return;
         }
         let client = match entry.client {
             Client::Process { id, .. } => format!("process {id}"),

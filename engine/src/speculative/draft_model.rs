@@ -319,7 +319,8 @@ mod tests {
             let seats = Seats { contexts: 1, sequences, rows: sequences };
             let own = settings_beside(&settings, large.n_ctx(), sequences);
             let file = gguf::GgufFile::open(&path).expect("a model");
-            let subject = Subject::new(&[&file], &path, &own, &live, &Placed::default(), seats);
+            let checked = gguf::check::model(&[&file]).expect("a good model");
+            let subject = Subject::new(&[&file], &checked, &own, &live, &Placed::default(), seats);
             let needs = subject.and_then(|subject| subject.needs(&own.offload())).expect("an estimate");
             let (cache, compute): (u64, u64) = taken(&mut draft.context);
             assert_eq!((needs[0].cache_bytes.0, needs[0].compute_bytes.0), (cache, compute), "{sequences}");

@@ -1,13 +1,18 @@
 //! The parent's side: starts a child, asks it, and finds out how it died.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use super::COMMAND;
 use super::request::{Answer, Request};
+use super::worker;
 use crate::child_process::{LastWords, death, lines};
 use crate::ffi;
 
@@ -34,6 +39,41 @@ pub struct Child {
     last_words: LastWords,
 }
 
+/// Cause of a trial that ended without an answer, as far as the parent can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The file: every further trial would end the same way.
+    File,
+    /// The file needs more CPU time than its size explains, often without end. On a slower machine a good file might, too.
+    CpuTime,
+    /// A lack of memory, threads or elapsed time, or a signal from outside.
+    Machine,
+    /// The program of the trial, which could not be started.
+    Program,
+}
+
+impl Cause {
+    /// Advice for the user.
+    pub(crate) fn hint(self) -> &'static str {
+        match self {
+            Cause::File => {
+                "the file is damaged or malicious, or this build cannot run it: get it again from a source that you \
+                 trust, or try another build; to have the same file tried again, `touch` it"
+            }
+            Cause::CpuTime => {
+                "the file is probably damaged or malicious: get it again from a source that you trust"
+            }
+            Cause::Program => {
+                "the file itself may be good: see that the program is there and may be run, and that memory and processes \
+                 are free; the library takes another program from `Options::trial_program`"
+            }
+            Cause::Machine => {
+                "the file itself may be good: try again when more memory and processes are free"
+            }
+        }
+    }
+}
+
 /// Reason that a child gave no answer. The child takes no more requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
@@ -41,8 +81,8 @@ pub enum End {
     Died {
         /// Description of the end, in words that follow "its trial load".
         how: String,
-        /// True if the file is the reason, as far as can be told: neither a lack of memory nor of time.
-        is_final: bool,
+        /// Cause of the end.
+        cause: Cause,
     },
     /// This process was told to end.
     Interrupted,
@@ -61,8 +101,12 @@ impl Child {
     /// # Errors
     /// Those of the system.
     pub fn start(program: &Path) -> io::Result<Self> {
-        let mut child = Command::new(program)
-            .arg(COMMAND)
+        let mut command = Command::new(program);
+        command.arg(COMMAND);
+        std::env::vars_os().filter(|(name, _)| is_removed(name)).for_each(|(name, _)| {
+            command.env_remove(name);
+        });
+        let mut child = command
             // No GPU: its memory may be taken, and a fault there would reach others.
             .env("CUDA_VISIBLE_DEVICES", "")
             .stdin(Stdio::piped())
@@ -93,7 +137,7 @@ impl Child {
     pub fn ask(&mut self, request: &Request, patience: Duration) -> Result<Answer, End> {
         let begun = Instant::now();
         let line = serde_json::to_string(request)
-            .map_err(|why| End::Died { how: format!("cannot be asked for: {why}"), is_final: false })?;
+            .map_err(|why| End::Died { how: format!("cannot be asked for: {why}"), cause: Cause::Machine })?;
         if writeln!(self.stdin, "{line}").and_then(|()| self.stdin.flush()).is_err() {
             return Err(self.end());
         }
@@ -102,7 +146,7 @@ impl Child {
                 Ok(line) => {
                     return serde_json::from_str(&line).map_err(|why| End::Died {
                         how: format!("answered nonsense: {why}"),
-                        is_final: false,
+                        cause: Cause::Machine,
                     });
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.end()),
@@ -112,7 +156,7 @@ impl Child {
                     let seconds = patience.as_secs();
                     return Err(End::Died {
                         how: format!("took longer than {seconds} s and was ended"),
-                        is_final: false,
+                        cause: Cause::Machine,
                     });
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -137,9 +181,23 @@ impl Child {
         let said = self.last_words.lines();
         match status {
             Some(status) => told(status, &said),
-            None => End::Died { how: "closed its output".to_string(), is_final: false },
+            None => End::Died { how: "closed its output".to_string(), cause: Cause::Machine },
         }
     }
+}
+
+/// True for variables that a child does not inherit: Anneal's own. The request holds all settings that change what is loaded:
+/// kernels, repacking, threads, adapters and RoPE scaling. A variable must not change them again.
+///
+/// The child inherits the variables of llama.cpp ([`changes_llama_cpp`]), of the system and of its libraries: the load has them.
+fn is_removed(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(b"ANNEAL_") && name != worker::TEST
+}
+
+/// True for variables by which llama.cpp chooses kernels and layouts, such as `GGML_CPU_TILED_MM`: a verdict holds for their
+/// values alone.
+pub(super) fn changes_llama_cpp(name: &OsStr) -> bool {
+    [&b"GGML_"[..], b"LLAMA_"].iter().any(|prefix| name.as_bytes().starts_with(prefix))
 }
 
 /// Derives the kind of end from `status` and the last lines on stderr.
@@ -148,20 +206,31 @@ fn told(status: ExitStatus, said: &[String]) -> End {
     let all = said.join("\n");
     if let Some(cause) = said.iter().rev().find_map(|line| line.strip_prefix(CAUSE)) {
         let lacks_memory = all.contains(OF_MEMORY);
-        let what =
-            if lacks_memory { "ran out of memory or threads" } else { "failed an assertion of llama.cpp" };
-        return End::Died { how: format!("{what}: {cause}"), is_final: !lacks_memory };
+        let (what, cause_of_end) = match lacks_memory {
+            true => ("ran out of memory or threads", Cause::Machine),
+            false => ("failed an assertion of llama.cpp", Cause::File),
+        };
+        return End::Died { how: format!("{what}: {cause}"), cause: cause_of_end };
     }
     if all.contains(OF_FILE) {
-        return End::Died { how: "could not read a part of the file (SIGBUS)".to_string(), is_final: false };
+        return End::Died {
+            how: "could not read a part of the file (SIGBUS)".to_string(),
+            cause: Cause::Machine,
+        };
     }
     let last = said.last().map_or(String::new(), |last| format!("; its last message: {last}"));
-    // The file causes memory faults and their like. Other signals come from outside, those of limits would not come on a
-    // faster machine, and an illegal instruction comes from a CPU that lacks what the program needs.
+    // See `worker::allow_time`.
+    if status.signal().is_some_and(|signal| signal == Signal::XCPU.as_raw()) {
+        let how = format!("needed more CPU time than a file of its size may{last}");
+        return End::Died { how, cause: Cause::CpuTime };
+    }
+    // The file causes memory faults and their like. Other signals come from outside, and an illegal instruction comes from
+    // a CPU that lacks what the program needs.
     let is_fault = matches!(status.signal(), Some(6 | 7 | 8 | 11));
     // A panic: see `cli::main`.
     let is_panic = all.contains("anneal made a mistake");
-    End::Died { how: format!("{}{last}", death(status)), is_final: is_fault || is_panic }
+    let cause = if is_fault || is_panic { Cause::File } else { Cause::Machine };
+    End::Died { how: format!("{}{last}", death(status)), cause }
 }
 
 #[cfg(test)]
@@ -190,26 +259,45 @@ mod tests {
             (
                 assertion,
                 "failed an assertion of llama.cpp: llama.cpp/src/x.cpp:7: GGML_ASSERT(a == b) failed",
-                true,
+                Cause::File,
             ),
-            (memory, "ran out of memory or threads: std::bad_alloc", false),
+            (memory, "ran out of memory or threads: std::bad_alloc", Cause::Machine),
             (
                 "echo 'load_tensors: layer 1' >&2; kill -SEGV $$",
                 "crashed (signal 11); its last message: load_tensors: layer 1",
-                true,
+                Cause::File,
             ),
             (
                 "kill -KILL $$",
                 "was killed (signal 9): by the kernel for want of memory, if nobody else did",
-                false,
+                Cause::Machine,
             ),
-            ("kill -TERM $$", "crashed (signal 15)", false),
-            ("exit 3", "ended with exit code 3", false),
-            ("echo walked", "answered nonsense: expected value at line 1 column 1", false),
-            ("sleep 60", "took longer than 1 s and was ended", false),
+            ("kill -XCPU $$", "needed more CPU time than a file of its size may", Cause::CpuTime),
+            ("kill -TERM $$", "crashed (signal 15)", Cause::Machine),
+            ("exit 3", "ended with exit code 3", Cause::Machine),
+            ("echo walked", "answered nonsense: expected value at line 1 column 1", Cause::Machine),
+            ("sleep 60", "took longer than 1 s and was ended", Cause::Machine),
         ];
-        for (script, how, is_final) in cases {
-            assert_eq!(end_of(script), End::Died { how: how.to_string(), is_final }, "{script}");
+        for (script, how, cause) in cases {
+            assert_eq!(end_of(script), End::Died { how: how.to_string(), cause }, "{script}");
+        }
+    }
+
+    #[test]
+    fn a_child_has_no_settings_but_those_of_its_request() {
+        for (name, removed, of_llama_cpp) in [
+            ("ANNEAL_THREADS", true, false),
+            ("ANNEAL_CPU_VARIANT", true, false),
+            ("ANNEAL_REPACK", true, false),
+            ("ANNEAL_STATE_DIR", true, false),
+            (worker::TEST, false, false),
+            ("GGML_CPU_TILED_MM", false, true),
+            ("LLAMA_ATTN_ROT_DISABLE", false, true),
+            ("LD_LIBRARY_PATH", false, false),
+            ("HOME", false, false),
+        ] {
+            let name = OsStr::new(name);
+            assert_eq!((is_removed(name), changes_llama_cpp(name)), (removed, of_llama_cpp), "{name:?}");
         }
     }
 

@@ -1,7 +1,9 @@
 //! Digest that identifies a trial: the files, the request, and the program that runs it.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -9,19 +11,20 @@ use build_info::Sha256 as Hex;
 use gguf::GgufFile;
 use sha2::{Digest as _, Sha256};
 
+use super::child;
 use super::request::Request;
 use crate::variant::Variant;
 
-/// Most bytes of a header that are digested. The largest real ones, with 262,144 tokens, have some 15 MiB.
+/// Most bytes of a header that are digested. The largest real headers, with 262,144 tokens, have about 15 MiB.
 const LONGEST_HEADER: u64 = 256 << 20;
 
-/// Counted up when a trial does more than before.
-const VERSION: u32 = 1;
+/// Version of the trial. Raise it when a trial does more than before.
+const VERSION: u32 = 2;
 
-/// Digest of everything that a verdict depends on; `None` if a file cannot be read.
+/// Returns the digest of everything that a verdict depends on; `None` if a file cannot be read.
 ///
-/// The weights are too many to be digested at every start. For them stand size, device, inode and the times of the last
-/// change to the nanosecond: the time of the last change of the inode cannot be set by a user.
+/// To digest the weights at every start takes too long. Size, device, inode and the times of the last change, in nanoseconds,
+/// stand for them: no user can set the time of an inode's last change.
 pub(super) fn of(
     parts: &[&GgufFile],
     variant: &Variant,
@@ -36,6 +39,7 @@ pub(super) fn of(
     put_stamp(&mut all, program)?;
     let Request { purpose, repack, cpu_variant, rope, .. } = request;
     all.update(format!("{purpose:?} {repack} {cpu_variant:?} {rope:?}"));
+    put_variables(&mut all, std::env::vars_os());
     for part in parts {
         put_file(&mut all, part)?;
     }
@@ -58,6 +62,16 @@ fn put_file(all: &mut Sha256, file: &GgufFile) -> Option<()> {
             0 => return Some(()),
             read => all.update(&part[..read]),
         }
+    }
+}
+
+/// Puts the variables that change what llama.cpp does.
+fn put_variables(all: &mut Sha256, variables: impl Iterator<Item = (OsString, OsString)>) {
+    let mut relevant: Vec<_> = variables.filter(|(name, _)| child::changes_llama_cpp(name)).collect();
+    relevant.sort();
+    for text in relevant.iter().flat_map(|(name, value)| [name, value]) {
+        all.update((text.len() as u64).to_le_bytes());
+        all.update(text.as_bytes());
     }
 }
 
@@ -124,5 +138,21 @@ mod tests {
             super::of(&[], &Variant::default(), &Request::new(Vec::new()), &folder.path().join("none")),
             None
         );
+    }
+
+    #[test]
+    fn a_verdict_is_for_the_variables_of_llama_cpp() {
+        let of = |variables: &[(&str, &str)]| {
+            let mut all = Sha256::new();
+            put_variables(&mut all, variables.iter().map(|(name, value)| (name.into(), value.into())));
+            all.finalize()
+        };
+        let none = of(&[]);
+        assert_eq!(of(&[("HOME", "/"), ("ANNEAL_THREADS", "3"), ("PATH", "GGML_")]), none);
+        let (off, on) = (of(&[("GGML_CPU_TILED_MM", "0")]), of(&[("GGML_CPU_TILED_MM", "1")]));
+        assert!(off != none && off != on);
+        let (a, b) = (("GGML_A", "1"), ("LLAMA_B", "2"));
+        assert_eq!(of(&[a, b]), of(&[b, a]), "the order of variables is nobody's choice");
+        assert_ne!(of(&[("GGML_A", "1LLAMA_B")]), of(&[("GGML_A", "1"), ("LLAMA_B", "")]));
     }
 }

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gguf::GgufFile;
+use gguf::check::Checked;
 
 use crate::error::{Error, Result};
 use crate::ffi;
@@ -27,7 +28,7 @@ use crate::settings::Settings;
 use crate::variant::Variant;
 use request::{Answer, Purpose, Request, Stage};
 
-pub use child::{Child, End};
+pub use child::{Cause, Child, End};
 
 /// The hidden command that makes a process a trial's child.
 pub const COMMAND: &str = "__trial";
@@ -73,15 +74,15 @@ fn program(settings: Option<&Settings>) -> Option<(&Path, Fallback)> {
     given.map(|program| (program, Fallback::Refuse)).or(own)
 }
 
-/// Tries the model in `parts` before it is loaded with `settings`, unless its verdict is known.
+/// Checks the model in `parts` before it is loaded with `settings`, and tries it unless its verdict is known.
 ///
 /// # Errors
 /// [`Error::BadModel`] if the pre-check refuses it, [`Error::Trial`] if the child ended or took too long, [`Error::Load`] and
 /// [`Error::Adapter`] if llama.cpp refused the files, [`Error::Changed`] if they changed meanwhile.
-pub(crate) fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<()> {
+pub(crate) fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<Checked> {
     // No child is needed for what is known to be wrong.
-    gguf::check::model(parts)?;
-    let Some(program) = program(Some(settings)) else { return Ok(()) };
+    let checked = gguf::check::model(parts)?;
+    let Some(program) = program(Some(settings)) else { return Ok(checked) };
     // The child needs kernels as well: their absence is an error with words of its own.
     ffi::start(false);
     crate::kernels::load()?;
@@ -95,7 +96,8 @@ pub(crate) fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<()> {
         threads: if small { 1 } else { settings.decode_threads.value.min(MOST_THREADS) },
         cpu_variant: settings.cpu_variant.value.clone(),
     };
-    of(parts, &settings.variant, request, program)
+    of(parts, &settings.variant, request, program)?;
+    Ok(checked)
 }
 
 /// Tries the model in `parts` before it is quantised.
@@ -138,14 +140,19 @@ fn of(
     let mut child = match Child::start(program) {
         Ok(child) => child,
         Err(why) => {
-            return without(&path, format!("could not be started ({}: {why})", program.display()), fallback);
+            let how = format!("could not be started ({}: {why})", program.display());
+            return without(&path, how, Cause::Program, fallback);
         }
     };
     let answer = match child.ask(&request, patience) {
         Ok(answer) => answer,
         Err(End::Interrupted) => return Err(Error::Interrupted),
-        Err(End::Died { how, is_final: true }) => Answer::Died { how },
-        Err(End::Died { how, is_final: false }) => return without(&path, how, fallback),
+        Err(End::Died { how, cause: Cause::File }) => Answer::Died { how },
+        // The load itself would take as long, or never end.
+        Err(End::Died { how, cause: cause @ Cause::CpuTime }) => {
+            return Err(Error::Trial { path, how, is_known: false, cause });
+        }
+        Err(End::Died { how, cause }) => return without(&path, how, cause, fallback),
     };
     tracing::debug!(model = %path.display(), ?answer, "tried");
     // What was tried must be what was seen, and what will be loaded.
@@ -172,24 +179,23 @@ fn judge(path: &Path, request: &Request, answer: Answer, is_known: bool) -> Resu
             Err(Error::Adapter { path: adapter.unwrap_or(path), why })
         }
         Answer::Refused { stage: Stage::Run, why } => {
-            Err(Error::Trial { path, how: format!("failed: {why}"), is_known, may_pass: false })
+            Err(Error::Trial { path, how: format!("failed: {why}"), is_known, cause: Cause::File })
         }
-        Answer::Died { how } => Err(Error::Trial { path, how, is_known, may_pass: false }),
+        Answer::Died { how } => Err(Error::Trial { path, how, is_known, cause: Cause::File }),
     }
 }
 
 /// Handles a trial of `path` without a verdict: it ended as `how` describes, and the file is not the reason. The load
 /// itself says what is wrong, if anything is, and in a command its end concerns nobody else.
-fn without(path: &Path, how: String, fallback: Fallback) -> Result<()> {
+fn without(path: &Path, how: String, cause: Cause, fallback: Fallback) -> Result<()> {
     static WARNED: AtomicBool = AtomicBool::new(false);
     match fallback {
-        Fallback::Refuse => {
-            Err(Error::Trial { path: path.to_path_buf(), how, is_known: false, may_pass: true })
-        }
+        Fallback::Refuse => Err(Error::Trial { path: path.to_path_buf(), how, is_known: false, cause }),
         Fallback::Warn => {
             if !WARNED.swap(true, Ordering::Relaxed) {
                 let path = path.display();
                 crate::log::warn(&format!("{path} is loaded without a verdict: its trial load {how}"));
+                crate::log::note(&format!("hint: {}", cause.hint()));
             }
             Ok(())
         }
@@ -203,13 +209,38 @@ mod tests {
     #[test]
     fn without_a_child_a_server_refuses_and_a_command_goes_on() {
         let how = "could not be started (anneal: out of memory)";
-        let without = |fallback| without(Path::new("m.gguf"), how.to_string(), fallback);
-        let refused = without(Fallback::Refuse).expect_err("refused").to_string();
+        let without = |fallback| without(Path::new("m.gguf"), how.to_string(), Cause::Program, fallback);
+        let refused = without(Fallback::Refuse).expect_err("refused");
+        assert!(
+            refused.hint().is_some_and(|hint| hint.contains("processes are free")),
+            "{:?}",
+            refused.hint()
+        );
         assert_eq!(
-            refused,
+            refused.to_string(),
             "cannot load m.gguf: its trial load could not be started (anneal: out of memory)"
         );
         assert!(without(Fallback::Warn).is_ok() && without(Fallback::Warn).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_needs_too_much_time_is_refused_in_a_command_too_and_tried_again() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (path, program) = (folder.path().join("m.gguf"), folder.path().join("program"));
+        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        fs::write(&program, "#!/bin/sh\nread request\nkill -XCPU $$\n").expect("a script");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(&program, mode).expect("a program");
+        let file = GgufFile::open(&path).expect("a model");
+        let request = Request::new(vec![path.clone()]);
+        for fallback in [Fallback::Warn, Fallback::Refuse, Fallback::Warn] {
+            match of(&[&file], &Variant::default(), request.clone(), (&program, fallback)) {
+                Err(error @ Error::Trial { is_known: false, cause: Cause::CpuTime, .. }) => {
+                    assert!(error.hint().is_some_and(|hint| hint.contains("source that you trust")));
+                }
+                other => panic!("{fallback:?}: {other:?}"),
+            }
+        }
     }
 
     #[test]

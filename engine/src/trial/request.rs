@@ -30,7 +30,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A trial of the model in `files` alone, on one thread, that does all there is to do.
+    /// Makes a trial of the model in `files` alone, on one thread, with every step.
     pub fn new(files: Vec<PathBuf>) -> Self {
         Request {
             files,
@@ -43,7 +43,7 @@ impl Request {
         }
     }
 
-    /// Adapters and RoPE scaling, as a model takes them.
+    /// Returns adapters and RoPE scaling, as a model takes them.
     pub(super) fn variant(&self) -> Variant {
         let adapters = self.adapters.iter().map(|raw| Adapter { path: raw.path(), scale: raw.scale });
         Variant { adapters: adapters.collect(), rope: self.rope }
@@ -62,7 +62,7 @@ pub enum Purpose {
     Quantise,
 }
 
-/// An adapter, whose path may be any bytes.
+/// An adapter, whose path need not be UTF-8.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RawAdapter {
     path: Vec<u8>,
@@ -124,7 +124,7 @@ pub enum Stage {
     Run,
 }
 
-/// Paths as bytes: JSON has no other form for a name that is no UTF-8.
+/// Paths as bytes, since names need not be UTF-8.
 mod raw_paths {
     use serde::{Deserializer, Serializer};
 

@@ -11,15 +11,15 @@ use std::time::SystemTime;
 use super::request::Answer;
 use crate::cache::place::{remove_left_behind, write_atomically};
 
-/// Most verdicts that are kept: those that were given longest ago go.
+/// Most verdicts that are kept. The oldest are removed first.
 const MOST: usize = 1024;
-/// Most bytes of one.
+/// Most bytes of a verdict's file.
 const LONGEST: u64 = 64 << 10;
 
 /// Verdicts that this process knows, with or without a state folder.
 static KNOWN: Mutex<Option<HashMap<String, Answer>>> = Mutex::new(None);
 
-/// The verdict under `key`, if one is kept. What cannot be read is none.
+/// Returns the verdict under `key`, if one is kept and can be read.
 pub(super) fn find(key: &String) -> Option<Answer> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_with(HashMap::new);

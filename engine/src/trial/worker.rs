@@ -16,8 +16,8 @@ use crate::options::{ContextOptions, FlashAttention, KvType, LoadMode, ModelOpti
 use crate::quantize::{self, Type};
 use crate::settings::{Setting, Source};
 
-/// Memory that is not a mapped file: vocabulary, cache, graphs, and repacked weights of a small model. llama.cpp takes
-/// a size from a file by its word, and may well fill it.
+/// Memory besides the mapped file: vocabulary, cache, graphs, and repacked weights of a small model. llama.cpp trusts the
+/// sizes in a file, and may fill all that it allocates.
 const MEMORY: u64 = 4 << 30;
 
 /// Seconds of CPU for an empty file, and the bytes that each further second allows.
@@ -28,15 +28,15 @@ const BYTES_PER_SECOND: u64 = 50 << 20;
 const N_CTX: u32 = 256;
 const N_BATCH: u32 = 32;
 
-/// Tokens whose text is asked for: of larger vocabularies every so-many-th.
+/// Most tokens whose text is asked for. They are spread over a larger vocabulary.
 const PIECES: usize = 32_768;
 
-/// Text with every kind of characters that splitters tell apart.
+/// Text with every class of characters that pre-tokenizers distinguish.
 const TEXT: &str =
     "Hello, wörld! It's 12345 o'clock.\n\n\t漢字 かな 한글 🙂 e\u{301} <s></s><|im_start|>  x = (a+b);\r\n";
 
 /// Variable for tests: a file of this name fails an assertion in the child, and nowhere else.
-const TEST: &str = "ANNEAL_TEST_TRIAL_ABORTS";
+pub(super) const TEST: &str = "ANNEAL_TEST_TRIAL_ABORTS";
 
 /// Answers requests, a line each, until stdin ends.
 pub fn serve() -> ExitCode {
@@ -122,8 +122,8 @@ fn attempt(path: &Path, request: &Request) -> Result<()> {
         offload: host,
         ..ModelOptions::default()
     };
-    let model = Model::load_as(path, &options, &request.variant())?;
-    // Whoever loads it refuses it: there is nothing to run.
+    let model = Model::load_as(&gguf::check::open(path)?, &options, &request.variant())?;
+    // The load refuses it: there is nothing to run.
     if !model.is_decoder_only() {
         return Ok(());
     }
@@ -167,7 +167,7 @@ fn run(model: &Arc<Model>, context: &mut Context, options: &ContextOptions, purp
     }
 }
 
-/// Turns a text into tokens and tokens into texts. That a text cannot be tokenized is no error of the load.
+/// Tokenizes a text and asks for the texts of tokens. A text that cannot be tokenized is no error of the load.
 fn speak(model: &Model) -> Result<()> {
     if !model.has_vocabulary() {
         return Ok(());

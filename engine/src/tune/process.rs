@@ -31,6 +31,8 @@ const LOADING: Duration = Duration::from_secs(600);
 const TICKS: f64 = 100.0;
 /// The file in the folder of the tuning that a worker writes its output to: the only one there.
 const LOGITS: &str = "logits";
+/// Age at which a folder counts as left behind. A tuning writes into its own every few minutes.
+const LEFT_BEHIND: Duration = Duration::from_secs(24 * 60 * 60);
 /// Share of the memory at hand that processes may take together.
 const SHARE: f64 = 0.8;
 
@@ -74,17 +76,27 @@ fn prefix(record: &Path) -> String {
     format!(".{}.work-", record.file_stem().unwrap_or_default().to_string_lossy())
 }
 
-/// Removes folders that killed tunings of `record` left in `folder`. A folder that holds anything else than a tuning
-/// writes is left alone: it may be somebody's own.
+/// Removes folders that killed tunings of `record` left in `folder`. A folder stays if its name is not one that
+/// [`base::scratch_in`] gives, if it holds anything else than a tuning writes, or if it is younger than [`LEFT_BEHIND`]: some
+/// file systems have no locks, so another tuning may be running.
 fn remove_left_behind(folder: &Path, record: &Path) {
     let prefix = prefix(record);
+    let is_old = |found: fs::Metadata| {
+        found.modified().ok().and_then(|time| time.elapsed().ok()).is_some_and(|age| age > LEFT_BEHIND)
+    };
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if !is_folder || !entry.file_name().to_string_lossy().starts_with(&prefix) {
+        // Not through a link.
+        let Ok(found) = entry.metadata() else { continue };
+        let is_ours = entry.file_name().to_str().is_some_and(|name| base::is_scratch(name, &prefix));
+        if !found.is_dir() || !is_ours || !is_old(found) {
             continue;
         }
         let mut inside = fs::read_dir(entry.path()).into_iter().flatten();
-        if inside.all(|inside| inside.is_ok_and(|inside| inside.file_name() == LOGITS)) {
+        let is_logits = |inside: fs::DirEntry| {
+            let Ok(found) = inside.metadata() else { return false };
+            inside.file_name() == LOGITS && found.is_file() && is_old(found)
+        };
+        if inside.all(|inside| inside.is_ok_and(is_logits)) {
             let _ = fs::remove_file(entry.path().join(LOGITS));
             let _ = fs::remove_dir(entry.path());
         }
@@ -474,18 +486,26 @@ mod tests {
         let elsewhere = tempfile::tempdir().expect("a temporary folder");
         fs::write(elsewhere.path().join(LOGITS), "precious").expect("a file");
         let path = |name: &str| place.path().join(name);
+        let (old, young) = (LEFT_BEHIND + Duration::from_secs(60), LEFT_BEHIND - Duration::from_secs(60));
         let folders = [
-            (".tuning.work-left", &[LOGITS][..], false),
-            (".tuning.work-empty", &[], false),
-            (".tuning.work-theirs", &["thesis.tex", LOGITS], true),
-            (".other.work-left", &[LOGITS], true),
-            ("tuning.work", &[LOGITS], true),
+            (".tuning.work-0123456789ab", &[LOGITS][..], old, false),
+            (".tuning.work-empty0000000", &[], old, false),
+            (".tuning.work-running00000", &[LOGITS], young, true),
+            (".tuning.work-theirs000000", &["thesis.tex", LOGITS], old, true),
+            (".tuning.work-left", &[LOGITS], old, true),
+            (".tuning.work-from-a-friend", &[LOGITS], old, true),
+            (".other.work-0123456789ab", &[LOGITS], old, true),
+            ("tuning.work", &[LOGITS], old, true),
         ];
-        for (name, files, _) in &folders {
+        for (name, files, age, _) in &folders {
             fs::create_dir(path(name)).expect("a folder");
             files.iter().for_each(|file| fs::write(path(name).join(file), "mine").expect("a file"));
+            for at in files.iter().map(|file| path(name).join(file)).chain([path(name)]) {
+                let then = std::time::SystemTime::now() - *age;
+                fs::File::open(at).and_then(|file| file.set_modified(then)).expect("a time");
+            }
         }
-        std::os::unix::fs::symlink(elsewhere.path(), path(".tuning.work-link")).expect("a link");
+        std::os::unix::fs::symlink(elsewhere.path(), path(".tuning.work-link00000000")).expect("a link");
         let mut ignore = |_: Event<'_>| {};
         let patience = Duration::from_secs(1);
         let record = path("tuning.json");
@@ -495,7 +515,7 @@ mod tests {
         assert_eq!(own.parent(), Some(place.path()));
         drop(runner);
         assert!(!own.exists());
-        for (name, files, stays) in &folders {
+        for (name, files, _, stays) in &folders {
             assert_eq!(path(name).exists(), *stays, "{name}");
             assert!(!stays || fs::read_dir(path(name)).expect("a folder").count() == files.len(), "{name}");
         }

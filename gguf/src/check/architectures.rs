@@ -116,7 +116,7 @@ pub(super) const EQUAL_HEADS: &[&str] = &[
     "xverse",
 ];
 
-/// Architectures whose graphs assert that RoPE turns whole heads.
+/// Architectures whose graphs assert that RoPE rotates whole heads.
 pub(super) const WHOLE_ROPE: &[&str] = &[
     "apertus",
     "arcee",
@@ -181,8 +181,8 @@ pub(super) const WHOLE_ROPE: &[&str] = &[
     "xverse",
 ];
 
-/// Architectures that turn nothing (`llama_model_rope_type`), and one that turns half of what its file says.
-pub(super) const OTHER_ROPE: &[&str] = &[
+/// Architectures without RoPE (`llama_model_rope_type`).
+pub(super) const NO_ROPE: &[&str] = &[
     "arwkv7",
     "bloom",
     "glm5-next",
@@ -202,27 +202,29 @@ pub(super) const OTHER_ROPE: &[&str] = &[
     "rwkv6",
     "rwkv6qwen2",
     "rwkv7",
-    "step35",
     "t5",
     "t5encoder",
     "wavtokenizer-dec",
 ];
 
+/// Architectures that rotate half of the elements that their files name.
+pub(super) const HALF_ROPE: &[&str] = &["step35"];
+
 /// Architectures that divide by the first layer's number of heads.
 pub(super) const FIRST_LAYER_ATTENDS: &[&str] = &["gemma2", "gemma3"];
 
-/// Architectures with RoPE in sections, always.
+/// Architectures whose RoPE always has sections.
 pub(super) const ROPE_SECTIONS: &[&str] =
     &["clef", "paddleocr", "qwen2vl", "qwen35", "qwen35moe", "qwen3tts", "qwen3vl", "qwen3vlmoe", "qwen4exp"];
 
-/// Architectures that assert that there are experts.
+/// Architectures whose graphs assert that there are experts.
 pub(super) const NEEDS_EXPERTS: &[&str] =
     &["bailingmoe2", "glm4moe", "grovemoe", "lfm2moe", "llada-moe", "smallthinker"];
 
 /// Architectures in whose files one expert or none is a dense network.
 pub(super) const ONE_EXPERT_IS_NONE: &[&str] = &["hunyuan-dense", "hunyuan_vl"];
 
-/// Architectures that take the way to choose experts from the file, and have no default for it.
+/// Architectures that take the gating function from the file, and have no default for it.
 pub(super) const NEEDS_GATING: &[&str] = &[
     "bailingmoe2",
     "bailingmoe3",
@@ -239,7 +241,7 @@ pub(super) const NEEDS_GATING: &[&str] = &[
     "smallthinker",
 ];
 
-/// Further architectures that take it from the file, with a default for 0.
+/// Further architectures that take the gating function from the file. They have a default for 0.
 pub(super) const DEFAULT_GATING: &[&str] = &[
     "afmoe",
     "cohere2moe",
@@ -286,9 +288,9 @@ mod tests {
     #[test]
     fn whole_rope_is_asserted_only_beside_equal_heads() {
         assert!(WHOLE_ROPE.iter().all(|name| EQUAL_HEADS.contains(name)));
-        assert!(WHOLE_ROPE.iter().all(|name| !OTHER_ROPE.contains(name)));
+        assert!(WHOLE_ROPE.iter().all(|name| !NO_ROPE.contains(name)));
         for list in
-            [EQUAL_HEADS, WHOLE_ROPE, OTHER_ROPE, ROPE_SECTIONS, NEEDS_EXPERTS, NEEDS_GATING, DEFAULT_GATING]
+            [EQUAL_HEADS, WHOLE_ROPE, NO_ROPE, ROPE_SECTIONS, NEEDS_EXPERTS, NEEDS_GATING, DEFAULT_GATING]
         {
             assert!(list.windows(2).all(|pair| pair[0] < pair[1]), "not sorted: {list:?}");
         }

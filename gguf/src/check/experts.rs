@@ -17,7 +17,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
         return Err(model.wrong(&count_key, "0 or missing", format!("1 to 1024 for {}", model.architecture)));
     }
     if count == 0 && most_used > 0 {
-        return Err(model.wrong(&used_key, most_used, format!("0, since {count_key} is 0 or missing")));
+        return Err(model.wrong(&used_key, most_used, format!("0, because {count_key} is 0 or missing")));
     }
     if count > 0 && !(1..=count).contains(&most_used) {
         let found = if used.is_some() { most_used.to_string() } else { "missing".to_string() };
@@ -33,7 +33,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Checks the function that turns a router's outputs into weights.
+/// Checks the gating function, which turns a router's outputs into weights.
 fn gating(model: &Model<'_>) -> Result<(), ReadError> {
     const ALLOWED: &str =
         "1 (softmax), 2 (sigmoid), 3 (softmax of the chosen) or 4 (square root of softplus)";
@@ -49,13 +49,13 @@ fn gating(model: &Model<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Checks the groups that experts are chosen from.
+/// Checks the groups of experts.
 fn groups(model: &Model<'_>, count: i128) -> Result<(), ReadError> {
     let groups = model.number("expert_group_count").unwrap_or(0);
     let used = model.number("expert_group_used_count").unwrap_or(0);
     let (key, used_key) = (model.key("expert_group_count"), model.key("expert_group_used_count"));
     if count == 0 && groups != 0 {
-        return Err(model.wrong(&key, groups, "0, since there are no experts"));
+        return Err(model.wrong(&key, groups, "0, because there are no experts"));
     }
     if count > 0 && !(0..count).contains(&groups) {
         return Err(model.wrong(&key, groups, format!("less than the {count} experts")));
@@ -64,12 +64,12 @@ fn groups(model: &Model<'_>, count: i128) -> Result<(), ReadError> {
         return Err(model.wrong(&key, groups, format!("a divisor of the {count} experts")));
     }
     if groups > 1 && !(1..groups).contains(&used) {
-        return Err(model.wrong(&used_key, used, format!("1 to {}, since {key} is {groups}", groups - 1)));
+        return Err(model.wrong(&used_key, used, format!("1 to {}, because {key} is {groups}", groups - 1)));
     }
     Ok(())
 }
 
-/// Checks that each layer that chooses experts chooses at least one.
+/// Checks that each layer with a router uses at least one expert.
 fn routed_layers(model: &Model<'_>, used: &PerLayer) -> Result<(), ReadError> {
     let names = model.parts.iter().flat_map(|part| part.tensors()).map(|tensor| tensor.name.as_str());
     for name in names {

@@ -4,7 +4,7 @@ use super::{Model, text};
 use crate::read::ReadError;
 use crate::value::{Scalar, Value};
 
-/// Ways to scale RoPE, `LLAMA_ROPE_SCALING_TYPES`.
+/// Kinds of RoPE scaling, `LLAMA_ROPE_SCALING_TYPES`.
 const ROPE_SCALING: [&str; 4] = ["none", "linear", "yarn", "longrope"];
 
 pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
@@ -41,7 +41,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// The beginning of a text that a file may have made long.
+/// Returns the beginning of a text from a file, which may be long.
 pub(super) fn shortened(text: &str) -> String {
     const MOST: usize = 60;
     match text.char_indices().nth(MOST) {

@@ -1,13 +1,15 @@
-//! Attention heads and what RoPE turns of them.
+//! Attention heads and their elements that RoPE rotates.
 
 use super::{Model, PerLayer};
-use crate::check::architectures::{EQUAL_HEADS, FIRST_LAYER_ATTENDS, OTHER_ROPE, ROPE_SECTIONS, WHOLE_ROPE};
+use crate::check::architectures::{
+    EQUAL_HEADS, FIRST_LAYER_ATTENDS, HALF_ROPE, NO_ROPE, ROPE_SECTIONS, WHOLE_ROPE,
+};
 use crate::read::ReadError;
 
-/// Elements of one position's keys or values that llama.cpp counts without an overflow.
+/// Most elements of one position's keys or values that llama.cpp counts without an overflow.
 const MOST: i128 = i32::MAX as i128;
 
-/// Lengths of a head of the layers that attend to everything.
+/// Lengths of a head in layers without a sliding window.
 #[derive(Clone, Copy)]
 struct Lengths {
     key: i128,
@@ -28,7 +30,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
             return Err(model.wrong(&key, keys, allowed));
         }
     }
-    // Layers without attention have no heads; a model that begins with such a layer has no default length.
+    // Layers without attention have no heads. A model whose first layer is one of them has no default length.
     if heads.at(0) < 1 {
         return Ok(());
     }
@@ -42,7 +44,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
             return Err(model.wrong(&model.key(name), length, allowed));
         }
     }
-    // Where some layers have heads of their own length, the relations hold for each kind by itself.
+    // If layers with a sliding window have other lengths, the relations hold for each kind of layer separately.
     let of_one_kind = ["attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"]
         .iter()
         .all(|name| model.number(name).is_none());
@@ -54,7 +56,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
     if of_one_kind {
         rows(model, &heads, kv_heads.as_ref().unwrap_or(&heads), lengths.key)?;
     }
-    turned(model, lengths, of_one_kind)
+    rotated(model, lengths, of_one_kind)
 }
 
 /// Checks lists of heads against each layer's matrices: llama.cpp compares shapes with the first layer's heads alone.
@@ -81,32 +83,45 @@ fn rows(model: &Model<'_>, heads: &PerLayer, kv_heads: &PerLayer, length: i128) 
     Ok(())
 }
 
-/// Checks the number of elements of a head that RoPE turns.
-fn turned(model: &Model<'_>, lengths: Lengths, of_one_kind: bool) -> Result<(), ReadError> {
+/// Checks the number of elements of a head that RoPE rotates, in all layers and in those with a sliding window.
+///
+/// ggml's CPU kernel never ends if the number is 0: it goes back to the element that it is about to skip.
+fn rotated(model: &Model<'_>, lengths: Lengths, of_one_kind: bool) -> Result<(), ReadError> {
     const NAME: &str = "rope.dimension_count";
-    let Some(turned) = model.number(NAME) else { return Ok(()) };
-    if model.is_one_of(OTHER_ROPE) {
+    const SLIDING: &str = "rope.dimension_count_swa";
+    if model.is_one_of(NO_ROPE) {
         return Ok(());
     }
-    if of_one_kind && model.is_one_of(WHOLE_ROPE) && turned != lengths.key {
-        return Err(model.wrong(&model.key(NAME), turned, format!("the length of a head, {}", lengths.key)));
+    let given = model.number(NAME);
+    if let Some(given) = given
+        && of_one_kind
+        && model.is_one_of(WHOLE_ROPE)
+        && given != lengths.key
+    {
+        return Err(model.wrong(&model.key(NAME), given, format!("the length of a head, {}", lengths.key)));
     }
     let longest = model.number("attention.key_length_swa").unwrap_or(0).max(lengths.key);
-    if turned % 2 != 0 || turned > longest {
-        let allowed = format!("even and at most the length of a head, {longest}");
-        return Err(model.wrong(&model.key(NAME), turned, allowed));
+    let share = if model.is_one_of(HALF_ROPE) { 2 } else { 1 };
+    for (name, given, share) in [(NAME, given, share), (SLIDING, model.number(SLIDING), 1)] {
+        let Some(given) = given else { continue };
+        let rotated = given / share;
+        if rotated < 2 || rotated % 2 != 0 || rotated > longest {
+            let half = if share == 2 { ", after it is halved" } else { "" };
+            let allowed = format!("even, at least 2 and at most the length of a head, {longest}{half}");
+            return Err(model.wrong(&model.key(name), given, allowed));
+        }
     }
     Ok(())
 }
 
-/// Checks the sections of a head that RoPE turns by time, height and width.
+/// Checks the sections of a head that RoPE rotates by time, height and width.
 fn sections(model: &Model<'_>) -> Result<(), ReadError> {
     const NAME: &str = "rope.dimension_sections";
     let key = model.key(NAME);
     let found = match model.first.get(&key) {
         // llama.cpp's default.
         None => vec![0],
-        // One number is for all sections; what is no number is refused by llama.cpp.
+        // A single number is for all sections. llama.cpp refuses values that are no numbers.
         Some(_) => match model.first.integers(&key)? {
             Some(found) => found,
             None => return Ok(()),

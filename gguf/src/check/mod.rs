@@ -15,7 +15,7 @@ mod tensors;
 mod vocabulary;
 
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::read::{GgufFile, ReadError};
 use crate::value::{Scalar, Value, ValueType};
@@ -23,32 +23,54 @@ use crate::value::{Scalar, Value, ValueType};
 /// Largest number of layers, `LLAMA_MAX_LAYERS`.
 const MOST_LAYERS: i128 = 512;
 
+/// A language model that passed the check. Only [`open`] and [`model`] make one.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    path: PathBuf,
+}
+
+impl Checked {
+    /// Path of the first file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 /// Checks the language model whose first file is at `path`, with all its parts.
 ///
 /// # Errors
-/// When a part is missing or damaged, when [`model`] refuses it, or when it is a multimodal model's projector.
-pub fn open(path: &Path) -> Result<(), ReadError> {
+/// When a part is missing or damaged, or when [`model`] refuses it.
+pub fn open(path: &Path) -> Result<Checked, ReadError> {
     let first = GgufFile::open(path)?;
     let others = first.other_parts()?;
     let parts: Vec<&GgufFile> = std::iter::once(&first).chain(&others).collect();
-    model(&parts)?;
-    match text(&first, "general.architecture") {
-        Some(architectures::PROJECTOR) => Err(ReadError::Unusable {
-            path: path.to_path_buf(),
+    model(&parts)
+}
+
+/// Checks the language model in `parts`, of which the first holds the metadata.
+///
+/// # Errors
+/// Those of [`for_quantising`], and if the file is a multimodal model's projector.
+pub fn model(parts: &[&GgufFile]) -> Result<Checked, ReadError> {
+    for_quantising(parts)?;
+    let path = parts.first().map(|first| first.path().to_path_buf()).unwrap_or_default();
+    match parts.first().map(|first| text(first, "general.architecture")) {
+        Some(Some(architectures::PROJECTOR)) => Err(ReadError::Unusable {
+            path,
             what:
                 "general.architecture is \"clip\": the file is the projector of a multimodal model (mmproj)"
                     .into(),
             mend: "name the language model",
         }),
-        _ => Ok(()),
+        _ => Ok(Checked { path }),
     }
 }
 
-/// Checks the model in `parts`, of which the first holds the metadata.
+/// Checks the model in `parts` for llama.cpp's quantiser, which takes projectors as well.
 ///
 /// # Errors
 /// [`ReadError::Unusable`] with the first value that would end the process, what is allowed and what to do.
-pub fn model(parts: &[&GgufFile]) -> Result<(), ReadError> {
+pub fn for_quantising(parts: &[&GgufFile]) -> Result<(), ReadError> {
     let Some(model) = Model::new(parts) else { return Ok(()) };
     model.check_parts()?;
     tensors::check(&model)?;
@@ -64,7 +86,7 @@ pub fn model(parts: &[&GgufFile]) -> Result<(), ReadError> {
     vocabulary::check(&model)
 }
 
-/// The text under `key`.
+/// Returns the text under `key`.
 fn text<'a>(file: &'a GgufFile, key: &str) -> Option<&'a str> {
     match file.get(key) {
         Some(Value::Scalar(Scalar::String(text))) => Some(text),
@@ -90,7 +112,7 @@ impl<'a> Model<'a> {
         list.contains(&self.architecture)
     }
 
-    /// The key of a hyperparameter: `block_count` is `llama.block_count`.
+    /// Returns the key of a hyperparameter: `llama.block_count` for `block_count`.
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }
@@ -104,7 +126,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Returns a hyperparameter that is a whole number or a list of them, one of each layer.
+    /// Returns a hyperparameter that is a whole number, or a list with one for each layer.
     fn per_layer(&self, name: &str) -> Result<Option<PerLayer>, ReadError> {
         let key = self.key(name);
         if let Some(number) = self.number(name) {
@@ -119,11 +141,12 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// The error that names `key`, what was found under it, and what is allowed.
+    /// Returns the error that names `key`, the value found, and the values allowed.
     fn wrong(&self, key: &str, found: impl Display, allowed: impl Display) -> ReadError {
         self.refuse(format!("{key} is {found}, but must be {allowed}"))
     }
 
+    /// Returns the error for the whole model.
     fn refuse(&self, what: String) -> ReadError {
         ReadError::Unusable {
             path: self.first.path().to_path_buf(),
@@ -132,7 +155,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Checks what llama.cpp reads from the metadata of later parts without asking for its type.
+    /// Checks the value that llama.cpp reads from the metadata of later parts without a check of its type.
     fn check_parts(&self) -> Result<(), ReadError> {
         for part in &self.parts[1..] {
             if part.value_type("split.no") != Some(ValueType::U16) {
@@ -147,11 +170,11 @@ impl<'a> Model<'a> {
     }
 }
 
-/// A hyperparameter for all layers, or one for each.
+/// A hyperparameter that has one value for all layers, or one for each.
 struct PerLayer(Vec<i128>);
 
 impl PerLayer {
-    /// The value for `layer`; the last one for layers beyond a list.
+    /// Returns the value for `layer`; the last one for layers beyond the list.
     fn at(&self, layer: usize) -> i128 {
         self.0.get(layer).or(self.0.last()).copied().unwrap_or(0)
     }

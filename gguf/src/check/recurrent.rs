@@ -21,7 +21,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
             format!("twice the embedding length, {}", 2 * width),
         ));
     }
-    // Hybrids may have attention in every layer, and then no state.
+    // A hybrid model may have attention in every layer. It then has no state.
     let mut names = model.parts.iter().flat_map(|part| part.tensors()).map(|tensor| &tensor.name);
     if !names.any(|name| name.contains(".ssm_")) {
         return Ok(());
@@ -59,7 +59,7 @@ fn rwkv(model: &Model<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Refuses 0. A missing value is llama.cpp's to refuse or to set.
+/// Refuses 0. llama.cpp itself refuses a missing value or sets a default.
 fn positive(model: &Model<'_>, names: &[&str]) -> Result<(), ReadError> {
     match names.iter().find(|name| model.number(name) == Some(0)) {
         Some(name) => Err(model.wrong(&model.key(name), 0, "at least 1")),

@@ -1,17 +1,17 @@
-//! Types of tensors by what llama.cpp does with them.
+//! Types of tensors, by the operation that llama.cpp applies to them.
 //!
 //! From `LLM_TENSOR_INFOS` of llama-arch.cpp, which gives each tensor its operation, and from ggml's CPU kernels
-//! (ggml-cpu.c, ops.cpp, binary-ops.cpp), which know how to carry that out for some types.
+//! (ggml-cpu.c, ops.cpp, binary-ops.cpp), which implement each operation for some types.
 
 use super::Model;
 use crate::GgmlType;
 use crate::read::{ReadError, TensorInfo};
 
-/// Types that are no weights: plain whole numbers, double precision, and blocks that only activations are quantised to.
+/// Types that weights never have: integers, double precision, and blocks for quantised activations.
 const NO_WEIGHTS: [&str; 7] = ["q8_1", "q8_K", "i8", "i16", "i32", "i64", "f64"];
 
-/// Tensors that are added, multiplied element by element, convolved, or turn heads, beside norms and biases. The
-/// kernels read them as single precision.
+/// Tensors that are added, multiplied element by element, convolved, or rotate heads, in addition to norms and biases.
+/// The kernels read them as single precision.
 const ELEMENTWISE: &[&str] = &[
     "altup_correct_scale",
     "attn_sinks",
@@ -55,9 +55,9 @@ const TABLES: &[(&str, &str)] =
 /// Operation that llama.cpp applies to a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Role {
-    /// Multiplied with, or rows are picked from it: any type with a kernel for products.
+    /// A matrix of a product, or a table whose rows are looked up: any type with a kernel for products.
     Matrix,
-    /// An operand of an operation by elements: single precision.
+    /// An operand of an elementwise operation: single precision.
     Elementwise,
     /// A table of whole numbers of this type.
     Table(&'static str),
@@ -97,7 +97,7 @@ impl Role {
     }
 }
 
-/// The name without its block: `blk.3.attn_q.weight` is `attn_q.weight`.
+/// Returns the name without its block: `attn_q.weight` for `blk.3.attn_q.weight`.
 fn without_block(name: &str) -> &str {
     let rest = name.strip_prefix("enc.").or_else(|| name.strip_prefix("dec.")).unwrap_or(name);
     let Some((number, base)) = rest.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {

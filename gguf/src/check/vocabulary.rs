@@ -1,4 +1,4 @@
-//! The vocabulary: what llama.cpp's tokenizers assert of it.
+//! The vocabulary and the assertions of llama.cpp's tokenizers about it.
 
 use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
@@ -99,7 +99,7 @@ pub(super) fn check(model: &Model<'_>) -> Result<(), ReadError> {
     check_added(model, tokenizer, *len)
 }
 
-/// Checks the size of a vocabulary without texts: llama.cpp makes room for it before it looks at any tensor.
+/// Checks the size of a vocabulary without texts: llama.cpp allocates memory for it before it reads any tensor.
 fn check_size(model: &Model<'_>) -> Result<(), ReadError> {
     let Some(size) = model.number("vocab_size") else { return Ok(()) };
     let embedding =
@@ -114,7 +114,7 @@ fn check_size(model: &Model<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Checks that no text stands twice: llama.cpp asserts as many texts as tokens.
+/// Checks that texts are unique: llama.cpp asserts that there are as many texts as tokens.
 fn check_texts(model: &Model<'_>, tokens: &Texts, longest: usize) -> Result<(), ReadError> {
     // Hashes are sorted rather than put into a map: with 262,144 tokens it takes half the time. Their key is random, so
     // that no file can be made of texts with one hash.
@@ -147,7 +147,7 @@ fn check_texts(model: &Model<'_>, tokens: &Texts, longest: usize) -> Result<(), 
     }
 }
 
-/// The text of a token as llama.cpp reads it: up to the first zero byte, and with a name if that leaves nothing.
+/// Returns the text of a token as llama.cpp reads it: up to the first zero byte, or a made-up name if that is empty.
 fn as_read(token: &[u8], number: usize) -> Cow<'_, [u8]> {
     let end = token.iter().position(|byte| *byte == 0).unwrap_or(token.len());
     match end {
@@ -156,6 +156,7 @@ fn as_read(token: &[u8], number: usize) -> Cow<'_, [u8]> {
     }
 }
 
+/// Returns the error for a text that two tokens have.
 fn twice(model: &Model<'_>, first: usize, second: usize, token: &[u8]) -> ReadError {
     let token = shortened(&String::from_utf8_lossy(token));
     model.refuse(format!(
@@ -163,7 +164,7 @@ fn twice(model: &Model<'_>, first: usize, second: usize, token: &[u8]) -> ReadEr
     ))
 }
 
-/// Checks the scores, by which tokenizers order what they merge.
+/// Checks the scores, by which tokenizers order their merges.
 fn check_scores(model: &Model<'_>) -> Result<(), ReadError> {
     const SCORES: &str = "tokenizer.ggml.scores";
     let scores = model.first.floats(SCORES)?.unwrap_or_default();
@@ -173,7 +174,7 @@ fn check_scores(model: &Model<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Checks that no token stands for a byte: llama.cpp knows none in a vocabulary of word pieces, and aborts.
+/// Checks that no token stands for a byte: llama.cpp aborts on one in a vocabulary of word pieces.
 fn check_no_bytes(model: &Model<'_>) -> Result<(), ReadError> {
     const TYPES: &str = "tokenizer.ggml.token_type";
     // `LLAMA_TOKEN_TYPE_BYTE`.
@@ -188,7 +189,7 @@ fn check_no_bytes(model: &Model<'_>) -> Result<(), ReadError> {
     }
 }
 
-/// Checks that there are tokens for what is added to every text: llama.cpp asserts it at the first text.
+/// Checks that the tokens that are added to every text exist: llama.cpp asserts it at the first text.
 fn check_added(model: &Model<'_>, tokenizer: &str, tokens: u64) -> Result<(), ReadError> {
     let pre = if tokenizer == "gemma4" {
         "gemma4"
@@ -220,7 +221,7 @@ fn check_added(model: &Model<'_>, tokenizer: &str, tokens: u64) -> Result<(), Re
                 Some(id) => id.to_string(),
                 None => "missing".to_string(),
             };
-            let allowed = format!("one of the {tokens} tokens, since a token {what} every text");
+            let allowed = format!("one of the {tokens} tokens, because a token {what} every text");
             return Err(model.wrong(key, found, allowed));
         }
     }

@@ -123,8 +123,12 @@ fn heads(all: &mut List) {
     );
     all.tiny("llama.attention.key_length", Put::U32(0), &["1 to 65536"]);
     all.tiny("llama.rope.dimension_count", Put::U32(32), &["the length of a head, 64"]);
-    all.put(Preset::SwaTiny, "gemma3.rope.dimension_count", Put::U32(31), &["even and at most"]);
-    all.put(Preset::SwaTiny, "gemma3.rope.dimension_count", Put::U32(4096), &["even and at most"]);
+    let (swa, even) = (Preset::SwaTiny, "even, at least 2 and at most");
+    // Without an element to rotate, ggml's CPU kernel never ends.
+    for wrong in [0, 31, 4096] {
+        all.put(swa, "gemma3.rope.dimension_count", Put::U32(wrong), &[even]);
+        all.put(swa, "gemma3.rope.dimension_count_swa", Put::U32(wrong), &[even]);
+    }
 }
 
 fn experts(all: &mut List) {
@@ -292,6 +296,15 @@ fn other_architectures(all: &mut List) {
         &["paddleocr.rope.dimension_sections", "at least 1 in one"],
         |edit| {
             edit.become_architecture("llama", "paddleocr");
+        },
+    );
+    all.add(
+        Preset::SwaTiny,
+        "half of one element",
+        &["step35.rope.dimension_count", "after it is halved"],
+        |edit| {
+            edit.become_architecture("gemma3", "step35");
+            edit.put("step35.rope.dimension_count", Put::U32(2));
         },
     );
     all.add(Preset::Tiny, "a negative section", &["glm4.rope.dimension_sections", "0 to 65535"], |edit| {

@@ -149,7 +149,7 @@ impl Place for Folder {
     fn put_new(&self, path: &str, content: &[u8]) -> Result<bool> {
         let path = self.prepared(path)?;
         let cannot = || format!("cannot write {}", path.display());
-        // Others of the fleet read it.
+        // Other machines of the fleet read it.
         let mut beside = Pending::beside(&path, Access::Exactly(0o644)).with_context(cannot)?;
         let made = beside.write_all(content).and_then(|()| beside.sync()).and_then(|()| beside.commit_new());
         let made = made.with_context(cannot)?;

@@ -184,10 +184,10 @@ impl Manager {
             (Zstd, _) => "zstd",
             (Minisign, _) => "minisign",
             (Dpkg, _) => "dpkg",
-            // Programs of Linux.
+            // Programs for Linux only.
             (Procps | UtilLinux | Iproute, Manager::Brew) => return None,
             (Procps, Manager::Apk) => "procps",
-            // `kill` is of util-linux there.
+            // There, `kill` is part of util-linux.
             (Procps | UtilLinux, _) => "util-linux",
             (Iproute, Manager::Dnf) => "iproute",
             (Iproute, _) => "iproute2",

@@ -360,7 +360,7 @@ impl<'a> Planner<'a> {
             Some(python) => text(&python.path),
             None => "python3".to_string(),
         };
-        // Hashes are only taken from a file of requirements, and none of the packages brings another unasked.
+        // pip reads hashes only from a requirements file. --no-deps: no package may add one without a hash.
         let pinned = |requirements: &[String], options: &str, folder: &str, why: &str| {
             let mut command = vec![interpreter.clone()];
             let common = "-m pip install --disable-pip-version-check --only-binary=:all: --require-hashes --no-deps \

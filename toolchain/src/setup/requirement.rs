@@ -58,23 +58,23 @@ pub enum Requirement {
     QemuUser,
     /// curl, with which install.sh fetches.
     Curl,
-    /// wget, with which install.sh fetches where there is no curl.
+    /// wget, with which install.sh fetches if there is no curl.
     Wget,
     /// zstd, with which install.sh unpacks.
     Zstd,
     /// minisign, with which install.sh checks signatures.
     Minisign,
-    /// dpkg, which takes Debian's packages.
+    /// dpkg, which installs Debian packages.
     Dpkg,
-    /// `kill` as a program of its own.
+    /// `kill` as a program, not only as a shell builtin.
     Procps,
     /// `script`, `taskset`, `unshare` and others that minimal installations lack.
     UtilLinux,
-    /// `ip`, which makes networks.
+    /// `ip`, which creates networks.
     Iproute,
 }
 
-/// Programs of the system that tests run, and that are there or not, whatever their version.
+/// System programs that tests run, in any version.
 pub(crate) const PROGRAMS: [(Requirement, &[&str]); 8] = [
     (Requirement::Curl, &["curl"]),
     (Requirement::Wget, &["wget"]),

@@ -193,7 +193,7 @@ fn a_failed_installation_says_why() {
 
 #[test]
 fn ctrl_c_ends_it_and_nothing_more_is_run() {
-    // Dies of the signal although a background job of a shell, as this test may be, ignores it and so do its children.
+    // Dies of the signal even if this test is a background job of a shell, which ignores SIGINT and passes that on.
     let dies = "/usr/bin/env --default-signal=INT /bin/sh -c : && exec /usr/bin/env --default-signal=INT /bin/sh -c 'kill -INT $$'\n\
                 kill -INT $$";
     // what apt-get does, when ctrl-C is noticed here, how many commands were run

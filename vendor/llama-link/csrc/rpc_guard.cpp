@@ -1,10 +1,10 @@
 // A worker for the processes of one user.
 //
-// ggml's RPC server listens at a TCP port, which every user of the machine can reach, and its protocol knows no password. But the
-// kernel knows whose process is at the other end of a connection on this machine: /proc/net/tcp names the owner of each
-// socket. ggml offers no way to look at a connection before it is served, but it writes a line to stdout between accept() and
-// the first byte that it reads. So stdout is a stream whose writes look at all connections first, on ggml's own thread; one
-// that must not be served is replaced by a connection that has ended, and ggml goes on to the next client.
+// ggml's RPC server listens on a TCP port, which every user of the machine can reach, and its protocol has no password. The
+// kernel knows the owner of the process at the other end of a local connection: /proc/net/tcp names the owner of each socket.
+// ggml has no hook between accept() and the first byte that it reads, but it writes a line to stdout there. So this file
+// replaces stdout by a stream whose writes first check all connections, on ggml's own thread. A connection that must not be
+// served is replaced by one that has ended, and ggml continues with the next client.
 
 #include "shim.h"
 
@@ -32,13 +32,13 @@ namespace {
 
 uint16_t guarded_port = 0;
 
-// Connections that were looked at and are served, by their file and the number that the kernel gave the socket.
+// Connections that passed the check, by file descriptor and inode of the socket.
 std::set<std::pair<int, ino_t>> & served() {
     static auto * one = new std::set<std::pair<int, ino_t>>;
     return *one;
 }
 
-// An address as /proc/net/tcp and /proc/net/tcp6 write it.
+// Returns an address as /proc/net/tcp and /proc/net/tcp6 write it.
 std::string as_listed(const sockaddr_in & address, bool mapped) {
     char text[64];
     std::snprintf(text, sizeof(text), "%s%08" PRIX32 ":%04X", mapped ? "0000000000000000FFFF0000" : "",
@@ -48,8 +48,8 @@ std::string as_listed(const sockaddr_in & address, bool mapped) {
 
 enum class owner { unknown, ours, other };
 
-// Whose socket is at the other end, `peer`, of a connection to `own`. Only an open socket counts: one that was closed
-// belongs to root in the eyes of some kernels.
+// Returns the owner of the socket at the other end, `peer`, of a connection to `own`. Only an open socket counts: some kernels
+// report root as the owner of a closed one.
 owner owner_of(const sockaddr_in & peer, const sockaddr_in & own, unsigned & user) {
     for (const bool mapped : { false, true }) {
         FILE * list = std::fopen(mapped ? "/proc/net/tcp6" : "/proc/net/tcp", "re");
@@ -81,22 +81,24 @@ owner owner_of(const sockaddr_in & peer, const sockaddr_in & own, unsigned & use
     return owner::unknown;
 }
 
-// Puts the end of a connection in the place of the file: what the client has sent already is never read.
+// Replaces the connection `fd` by one that has ended. The bytes that the client has already sent are never read.
 void replace_by_end(int fd) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0 && close(ends[1]) == 0 && dup2(ends[0], fd) == fd) {
         close(ends[0]);
         return;
     }
-    // Nobody may be served whom nobody knows.
-    std::fprintf(stderr, "error: cannot refuse a client of another user: no more files\n");
+    // A client of another user must not be served.
+    std::fprintf(stderr, "error: cannot refuse a client of another user: no more files can be opened\n"
+                         "hint: raise the limit with `ulimit -n`\n");
     _exit(1);
 }
 
 void look_at_connections() {
     DIR * folder = opendir("/proc/self/fd");
     if (folder == nullptr) {
-        std::fprintf(stderr, "error: cannot tell whose clients come: /proc/self/fd cannot be read\n");
+        std::fprintf(stderr, "error: cannot tell which users the clients belong to: /proc/self/fd cannot be read\n"
+                             "hint: mount /proc, or serve all users of this machine with --trust-users\n");
         _exit(1);
     }
     std::set<std::pair<int, ino_t>> now;
@@ -120,7 +122,7 @@ void look_at_connections() {
             continue;
         }
         unsigned user = 0;
-        // A client that went before it was served has no address any more.
+        // A client that has already disconnected has no address.
         const bool is_there = getpeername(fd, (sockaddr *) &peer, &peer_size) == 0 && peer.sin_family == AF_INET;
         switch (is_there ? owner_of(peer, own, user) : owner::unknown) {
             case owner::ours:
@@ -128,13 +130,13 @@ void look_at_connections() {
                 break;
             case owner::other:
                 std::fprintf(stderr,
-                             "warning: a client of user %u was refused: this worker serves its own user and root; --trust-users "
-                             "serves all users of this machine\n",
+                             "warning: a client of user %u was refused: this worker serves its own user and root\n"
+                             "hint: --trust-users serves all users of this machine\n",
                              user);
                 replace_by_end(fd);
                 break;
             case owner::unknown:
-                std::fprintf(stderr, "warning: a client was refused: it is not known whose it is\n");
+                std::fprintf(stderr, "warning: a client was refused: its user is unknown\n");
                 replace_by_end(fd);
                 break;
         }

@@ -173,7 +173,7 @@ std::vector<std::string> last_errors() {
         clean = printable(said);
         said  = clean.c_str();
     } catch (...) {
-        // Without memory for a copy it is said as it is.
+        // Without memory for a copy, the message is printed unchanged.
     }
     remote_failure remote;
     try {

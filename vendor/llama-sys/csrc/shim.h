@@ -368,8 +368,8 @@ void anneal_rpc_watch(void);
 // its end.
 void anneal_rpc_watch_clients(uint16_t port);
 
-// Has every client refused that comes to `port` on this machine and is no process of this user or of root; before
-// anneal_rpc_serve. False where nobody can tell whose a client is.
+// Makes the RPC server on loopback `port` refuse clients that are not processes of this user or of root. Call it before
+// anneal_rpc_serve. Returns false if the system does not tell the user of a connection.
 bool anneal_rpc_guard(uint16_t port);
 
 // Lets clients of ggml's RPC compute on `devices`, one client after the other. Returns where it cannot listen.

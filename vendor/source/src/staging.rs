@@ -58,9 +58,9 @@ impl Lock {
         Ok(())
     }
 
-    /// Makes an empty folder, removed on drop.
+    /// Creates an empty folder, which is removed on drop.
     pub(crate) fn staging(&self) -> Result<Staging<'_>> {
-        // What cannot be removed on drop is swept by the next holder of the lock, which reports it.
+        // The next holder of the lock removes and reports a folder that could not be removed on drop.
         let folder = base::scratch_in(&self.store, PREFIX)
             .with_context(|| format!("cannot create a folder in {}", self.store.display()))?;
         Ok(Staging { folder, _lock: self })

@@ -1,4 +1,4 @@
-//! The matcher that the patch 0009 puts in place of `std::regex`, held against it by a program of its own
+//! Comparison of the matcher of patch 0009 with `std::regex`, which it replaces, by a separate program
 //! (`splitter/main.cpp`).
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use llama_source::Origin;
 
-/// The lines of `llama-vocab.cpp` between which the expressions of all pre-tokenizers are.
+/// Lines of `llama-vocab.cpp` before and after the expressions of all pre-tokenizers.
 const BEGIN: &str = "        switch (vocab.get_pre_type()) {\n";
 const END: &str = "        }\n    }\n\n    std::vector<std::string> regex_exprs;";
 

@@ -184,7 +184,7 @@ pub fn make_with(profile: &str, keys: &[Override], cache: Cache, yes: bool, ui: 
     build(&Args { set, ..common.profile(profile) }, ui).map(|_| ())
 }
 
-/// Builds the C++ part of a profile for another command, and returns the prefix that programs are linked with.
+/// Builds the C++ part of a profile, and returns the prefix with the libraries that programs link.
 pub fn make_prefix(profile: &str, yes: bool, ui: &Ui) -> Result<PathBuf> {
     let workspace = Workspace::find()?;
     let profile = profile::load_with(&workspace.build_profiles(), profile, &[])?;
@@ -287,7 +287,7 @@ fn would_take(workspace: &Workspace, store: Location, host: &Host, plan: &Plan, 
         Err(error) => {
             process::check_interrupted()?;
             ui.warn(format_args!(
-                "no build comes from the store {store}, so it would be compiled: {error:#}"
+                "cannot take the build from the store {store}, so it would be compiled: {error:#}"
             ));
             None
         }

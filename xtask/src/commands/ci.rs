@@ -14,8 +14,8 @@ use super::{build, pgo, test};
 #[derive(Debug, clap::Args)]
 pub struct Args {}
 
-/// Checks the formatting, makes the end-to-end builds, lints, runs the chain of profiles, and runs the tests: all of them, and
-/// those that depend on kernels with AVX2's as well.
+/// Checks the formatting, makes the end-to-end builds, lints, makes a build with PGO and BOLT, and runs all tests. Tests that
+/// depend on kernels also run with AVX2 kernels.
 pub fn run(_args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let shell = Shell::new()?;
@@ -25,15 +25,15 @@ pub fn run(_args: Args, ui: &Ui) -> Result<()> {
     )?;
 
     build::make("native", true, ui)?;
-    // Lints see the engine, which is compiled against libllama's headers.
+    // Clippy compiles the engine, which needs the headers of libllama.
     let prefix = std::fs::canonicalize(workspace.current("native").join("prefix"))?;
     {
         let _prefix = shell.push_env("ANNEAL_LLAMA_PREFIX", prefix);
         cmd!(shell, "cargo clippy --workspace --all-targets --locked -- -D warnings").run().context(
-            "clippy found something, or is missing (run `rustup component add clippy`): see above",
+            "clippy found a problem, or is missing (run `rustup component add clippy`): see above",
         )?;
     }
-    // Instrument, train, merge, rebuild, BOLT, gate and audit. What it brings is not asked here, so few pairs do.
+    // Instrument, train, merge, rebuild, BOLT, gate and audit. The speed is of no interest here, so a few pairs are enough.
     let engine = workspace.current("native").join("bin/anneal");
     let maker = Maker { workspace: &workspace, engine: Some(&engine), ui };
     let tiny = maker.find_or_make(&"tiny/Q4_K_M".parse().map_err(anyhow::Error::msg)?)?;
@@ -41,7 +41,7 @@ pub fn run(_args: Args, ui: &Ui) -> Result<()> {
     let made = BuildInfo::read(&workspace.current("native").join("build_info.json"))?;
     let whole = made.pgo.is_some() && made.bolt.is_some() && made.audit.is_some();
     if !whole || !made.gate.is_some_and(|gate| gate.passed) {
-        bail!("the chain of profiles ended with a build that lacks a profile, BOLT, the gate or the audit");
+        bail!("the build after PGO and BOLT lacks a profile, BOLT, the gate or the audit");
     }
 
     test::run(test::Args::unattended(), ui)

@@ -133,7 +133,7 @@ enum Command {
     Show(show::Args),
     /// Remove old builds
     Clean(clean::Args),
-    /// Run all tests against native and portable, which are built first, or some of them otherwise
+    /// Build native, portable and universal-few, and run all tests or some of them
     Test(test::Args),
     /// Run what continuous integration runs
     Ci(ci::Args),

@@ -22,40 +22,40 @@ use crate::{exit, process};
 /// Options of `setup`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Install what this profile needs
+    /// Install the tools for this build profile
     #[arg(short, long, default_value = "native")]
     profile: String,
-    /// Install the CUDA toolkit as well, into this checkout: nvcc, the runtime and cuBLAS, 1.1 GB
+    /// Also install the CUDA toolkit into this checkout: nvcc, the runtime and cuBLAS, 1.1 GB
     #[arg(long)]
     cuda: bool,
-    /// Install what `cargo xtask test` needs as well
+    /// Also install the tools for `cargo xtask test`
     #[arg(long)]
     tests: bool,
     /// Install without asking
     #[arg(short, long)]
     yes: bool,
-    /// Print the commands and change nothing
+    /// Print the commands without running them
     #[arg(long)]
     dry_run: bool,
 }
 
-/// What `setup --json` prints.
+/// Output of `setup --json`.
 #[derive(Serialize)]
 struct Report<'a> {
     ready: bool,
     toolchain: &'a Toolchain,
 }
 
-/// What `setup --dry-run --json` prints.
+/// Output of `setup --dry-run --json`.
 #[derive(Serialize)]
 struct DryRun {
     #[serde(flatten)]
     plan: SetupPlan,
-    /// For `pgo` and `bolt`; `setup` does not install it, and they offer to.
+    /// Tools for `pgo` and `bolt`, which offer to install them; `setup` does not.
     optional: SetupPlan,
 }
 
-/// Installs what a profile needs. It fails where anything is still missing that could be installed.
+/// Installs the tools that a profile needs. Fails if a tool is still missing that could be installed.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let mut needs = needs(&profile::load(&workspace.build_profiles(), &args.profile)?);
@@ -76,21 +76,17 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     }
     let (toolchain, outcome) = ensure(&workspace, &needs, args.yes, ui)?;
     if let Outcome::WithoutRecommended { plan, declined: Some(why) } = &outcome {
-        bail!(
-            "missing, though a build is possible without: {}; {}",
-            list(&plan.recommended),
-            why.advice(plan)
-        );
+        bail!("missing, but not required for a build: {}; {}", list(&plan.recommended), why.advice(plan));
     }
     let text = match outcome {
-        Outcome::Ready => "everything is there",
-        Outcome::Installed => "everything is there now",
-        Outcome::WithoutRecommended { .. } => "what a build cannot do without is there",
+        Outcome::Ready => "all tools are installed",
+        Outcome::Installed => "all tools are installed now",
+        Outcome::WithoutRecommended { .. } => "all required tools are installed",
     };
     ui.result(&Report { ready: true, toolchain: &toolchain }, text)
 }
 
-/// What a build of `profile` takes.
+/// Tools that a build of `profile` needs.
 pub fn needs(profile: &Profile) -> Needs {
     let mut needs = Needs::native();
     if matches!(profile.compiler, CompilerChoice::System | CompilerChoice::Gcc) {
@@ -128,8 +124,8 @@ pub fn needs(profile: &Profile) -> Needs {
     needs
 }
 
-/// What `pgo` and `bolt` take beyond a build, as far as it is missing and not in `plan` already. They install it
-/// themselves when they are asked to.
+/// Plans the installation of the tools that `pgo` and `bolt` need beyond those of a build, except those in `plan`. Both
+/// commands offer to install them.
 pub fn optional(workspace: &Workspace, toolchain: &Toolchain, plan: &SetupPlan) -> SetupPlan {
     examine(&optional_needs(plan), toolchain, &tools::search(workspace))
 }
@@ -143,12 +139,12 @@ fn optional_needs(plan: &SetupPlan) -> Needs {
     Needs { required: Vec::new(), recommended }
 }
 
-/// Tools that all tests need. A test that lacks a recommended tool is skipped by name.
+/// Tools that the tests need. A test that lacks a recommended tool is skipped and named.
 pub fn needs_of_tests() -> Needs {
     let mut needs = needs_of_program_tests();
-    // The sources' tests fetch with git and pip; zig makes portable and universal.
+    // The tests of the sources fetch with git and pip, and zig builds portable and universal.
     needs.required.extend([Requirement::Git, Requirement::Pip, Requirement::Zig]);
-    // For the chain of profiles, the tests of install.sh and those of packages.
+    // For the tests of PGO, of install.sh and of packages.
     needs.recommended.extend([
         Requirement::LlvmTools,
         Requirement::Wget,
@@ -176,17 +172,17 @@ pub fn needs_of_program_tests() -> Needs {
     needs
 }
 
-/// Sees to it that the tools of `needs` are there, asking on a terminal unless `yes`.
+/// Installs missing tools of `needs`. Asks first on a terminal, unless `yes` is true.
 pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Result<(Toolchain, Outcome)> {
     let mut toolchain = tools::toolchain(workspace, ui);
     let cuda = needs.required.iter().any(|needed| matches!(needed, Requirement::Cuda | Requirement::NewCuda));
-    // Who named a toolkit wants it, and no other one; where another serves, the plan says so.
+    // A user who names a toolkit wants that one. If another one is used, the plan says so.
     if let Some(home) = &toolchain.cuda_home
         && let Some(fault) = &home.fault
         && cuda
         && !toolchain.cuda.iter().any(toolchain::Cuda::is_whole)
     {
-        ui.warn(format_args!("{home} holds no CUDA toolkit: {fault}"));
+        ui.warn(format_args!("{home} contains no CUDA toolkit: {fault}"));
     }
     let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     let consent = match (yes, terminal) {
@@ -212,8 +208,8 @@ pub fn ensure(workspace: &Workspace, needs: &Needs, yes: bool, ui: &Ui) -> Resul
     }
 }
 
-/// The tools for a build of `profile` from `source`, installed where they are missing. What is only
-/// recommended is asked for where somebody can answer, and never stops the build.
+/// Installs missing tools for a build of `profile` from `source`, and returns all tools. Recommended tools are offered on a
+/// terminal; the build continues without them.
 pub fn ready(
     workspace: &Workspace,
     profile: &Profile,
@@ -224,7 +220,7 @@ pub fn ready(
     ready_with(workspace, needs(profile), source, yes, ui)
 }
 
-/// The same for rewriting programs by BOLT.
+/// [`ready`] for a build that BOLT rewrites.
 pub fn ready_for_bolt(
     workspace: &Workspace,
     profile: &Profile,
@@ -237,7 +233,7 @@ pub fn ready_for_bolt(
     ready_with(workspace, needs, source, yes, ui)
 }
 
-/// The same for gathering and using profiles.
+/// [`ready`] for a build that collects or uses profiles.
 pub fn ready_for_pgo(
     workspace: &Workspace,
     profile: &Profile,
@@ -267,7 +263,7 @@ fn ready_with(
         outcome
     {
         ui.warn(format_args!(
-            "without {}; this would install it:\n  {}",
+            "missing, but not required: {}\nhint: to install it, run\n  {}",
             list(&plan.recommended),
             plan.command_line()
         ));
@@ -275,17 +271,17 @@ fn ready_with(
     Ok(toolchain)
 }
 
-/// Sees to it that what `source` is fetched with is there, as [`ready`] does for a build.
+/// Installs missing programs that fetch `source`, as [`ready`] does for a build.
 pub fn ready_to_fetch(workspace: &Workspace, source: &SourceArgs, yes: bool, ui: &Ui) -> Result<()> {
     let required = needs_of(source, workspace)?;
-    // Tools are looked for only where some are needed.
+    // Looking for tools takes time.
     if required.is_empty() {
         return Ok(());
     }
     ensure(workspace, &Needs { required, recommended: Vec::new() }, yes, ui).map(drop)
 }
 
-/// What `source` is fetched with.
+/// Programs that fetch `source`.
 fn needs_of(source: &SourceArgs, workspace: &Workspace) -> Result<Vec<Requirement>> {
     let programs = source.store(workspace)?.programs(&source.origin())?;
     let requirement = |program| match program {
@@ -295,7 +291,7 @@ fn needs_of(source: &SourceArgs, workspace: &Workspace) -> Result<Vec<Requiremen
     Ok(programs.into_iter().map(requirement).collect())
 }
 
-/// What is missing and what brings it; nothing where nothing is.
+/// Describes the missing tools and the commands that install them.
 pub fn describe(plan: &SetupPlan) -> String {
     let mut lines = Vec::new();
     if !plan.missing.is_empty() {
@@ -312,7 +308,8 @@ pub fn describe(plan: &SetupPlan) -> String {
     lines.join("\n")
 }
 
-/// What is missing for `pgo` and `bolt`, what for, and what brings it; empty where nothing is.
+/// Describes the missing tools for `pgo` and `bolt`, with their purposes and the commands that install them. Empty if none
+/// is missing.
 pub fn describe_optional(plan: &SetupPlan) -> String {
     let mut lines: Vec<String> = Vec::new();
     for requirement in &plan.recommended {
@@ -327,7 +324,7 @@ pub fn describe_optional(plan: &SetupPlan) -> String {
     lines.join("\n")
 }
 
-/// The installer's voice on this terminal.
+/// Output of the installer on this terminal.
 struct Talk<'a> {
     ui: &'a Ui,
     progress: Option<Progress>,
@@ -365,8 +362,8 @@ impl Console for Talk<'_> {
         let mut err = std::io::stderr();
         let _ = write!(err, "{}\nInstall? [Y/n] ", describe(plan));
         let _ = err.flush();
-        // A line is waited for elsewhere: ctrl-C does not end the wait, since the system goes on with a read that
-        // a handled signal broke off.
+        // Another thread reads the line: ctrl-C does not end the read, because the system restarts a read after a handled
+        // signal.
         let (sender, answers) = mpsc::channel();
         std::thread::spawn(move || {
             let mut line = String::new();
@@ -384,7 +381,7 @@ impl Console for Talk<'_> {
                 Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => break None,
             }
         };
-        // The end of the input is no answer.
+        // The end of the input is not an answer.
         answer.is_some_and(|answer| matches!(answer.trim().to_lowercase().as_str(), "" | "y" | "yes"))
     }
 

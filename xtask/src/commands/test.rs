@@ -21,11 +21,11 @@ use super::{build, setup};
 use kernels::Level;
 use sum::{Counts, Sum};
 
-/// What is built before the tests.
+/// Profiles that are built before the tests.
 const BUILT: [&str; 3] = ["native", "portable", "universal-few"];
 
-/// Requirements of moto, the server of S3 that the tests of `store` speak to: each package in one version, with the hashes
-/// of its wheels.
+/// Pip requirements of moto, the S3 server for the tests of `store`: one version of each package, with the hashes of its
+/// wheels.
 const MOTO: &str = "xtask/python/moto.txt";
 
 /// Options of `test`.
@@ -34,31 +34,32 @@ pub struct Args {
     /// Install missing tools without asking
     #[arg(short, long)]
     yes: bool,
-    /// Run the engine's and the program's tests alone, with the kernels that CPUs without newer instruction sets run
+    /// Run only the tests of the engine and of the program, with kernels for older CPUs
     #[arg(long, value_name = "LEVEL", conflicts_with = "hostile")]
     kernels: Option<Level>,
-    /// Make the whole of every attack on the program, and run no other test; at most 5 minutes after compiling
+    /// Run every attack on the program in full, and no other test; takes at most 5 minutes after compiling
     #[arg(long)]
     hostile: bool,
-    /// Only tests whose name holds this
+    /// Run only tests whose name contains this text
     filter: Option<String>,
     #[arg(skip)]
     unattended: bool,
 }
 
 impl Args {
-    /// All tests, without a question; those that hang on kernels with AVX2's as well, whatever this machine has.
+    /// Arguments for continuous integration: all tests without a question, and those that depend on kernels also with AVX2
+    /// kernels.
     pub fn unattended() -> Self {
         Self { yes: true, kernels: None, hostile: false, filter: None, unattended: true }
     }
 }
 
-/// Installs what the tests take, builds what they run against, and runs them. By default all tests run: against `native`, and
-/// those of the kernels against `portable` too.
+/// Installs the tools of the tests, builds the profiles that they need, and runs them. By default all tests run against
+/// `native`, and the tests of the kernels also against `portable`.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let workspace = Workspace::find()?;
     let whole = args.kernels.is_none() && !args.hostile;
-    // Before the builds: the user who answers is still there, and nothing was done in vain.
+    // Before the builds, while the user is still there to answer.
     let needs = if whole { setup::needs_of_tests() } else { setup::needs_of_program_tests() };
     setup::ensure(&workspace, &needs, args.yes, ui)?;
     let log = Log::new(workspace.anneal().join("test.log"), ui.verbose());
@@ -72,19 +73,21 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
         None => all(&mut tests, ui)?,
     };
     let sum = tests.sum;
-    // Its own errors repeat what was shown; the count is what a reader looks for.
+    // Cargo's errors only repeat its output; a reader looks for the counts.
     ui.result(&sum.report(), &sum)?;
     match result {
-        Err(_) if sum.failed > 0 => bail!("{} tests failed; all output: target/anneal/test.log", sum.failed),
-        Ok(()) if whole && !sum.documentation => {
-            bail!("the examples in the engine's documentation were not run")
+        Err(_) if sum.failed > 0 => {
+            bail!("{} tests failed; the complete output is in target/anneal/test.log", sum.failed)
         }
-        Ok(()) if sum.passed == 0 => bail!("no test was run: no name holds the filter"),
+        Ok(()) if whole && !sum.documentation => {
+            bail!("the documentation examples of the engine did not run")
+        }
+        Ok(()) if sum.passed == 0 => bail!("no test ran: the filter matches no test name"),
         other => other,
     }
 }
 
-/// Runs all tests. The outer result is an error if they could not begin, the inner one if some failed.
+/// Runs all tests. The outer result is an error if they could not start, the inner one if some failed.
 fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     let (workspace, args) = (tests.workspace, tests.args);
     for profile in BUILT {
@@ -101,18 +104,18 @@ fn all(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
         let chosen: Vec<&str> = ["-p", "anneal"].into_iter().chain(chosen).collect();
         result = tests.cargo(&chosen, &older, None)?;
     }
-    // The kernels of CPUs without AVX-512, in a folder of its own: all that is linked with native's stays as it is.
+    // Kernels of CPUs without AVX-512. The separate target folder keeps everything that is linked with native up to date.
     let folder = workspace.portable_tests().to_string_lossy().into_owned();
     let linker = linker_of(workspace, "portable")?;
     let mut kernels = vec!["-p", "llama-link", "--test", "kernels", "--target-dir", &folder];
     kernels.extend(linker.iter().flat_map(|linker| ["--target", linker.target.as_str()]));
     let portable = tests.cargo(&kernels, &prefix("portable")?, linker.as_ref())?;
-    // libllama of the native build, rather than a tree of llama-link's own.
+    // Links with libllama of the native build; llama-link would otherwise build its own.
     let native = tests.cargo(&["--workspace"], &prefix("native")?, None)?;
     Ok(native.and(portable).and(result))
 }
 
-/// Runs of cargo's tests, and their sum.
+/// Runs of `cargo test`, and the sum of their counts.
 struct Tests<'a> {
     workspace: &'a Workspace,
     log: &'a Log,
@@ -121,13 +124,13 @@ struct Tests<'a> {
 }
 
 impl Tests<'_> {
-    /// Runs the tests that `what` names for `cargo test`, linked with the libraries in `prefix`. The inner result is an error
-    /// if some failed.
+    /// Runs `cargo test` with the arguments `what`, linked with the libraries in `prefix`. The inner result is an error if some
+    /// tests failed.
     fn cargo(&mut self, what: &[&str], prefix: &Path, linker: Option<&Linker>) -> Result<Result<()>> {
         self.cargo_with(what, prefix, linker, &BTreeMap::new())
     }
 
-    /// The same with further variables.
+    /// [`Self::cargo`] with more environment variables.
     fn cargo_with(
         &mut self,
         what: &[&str],
@@ -144,7 +147,7 @@ impl Tests<'_> {
             .args(what)
             .args(&self.args.filter)
             .env("ANNEAL_LLAMA_PREFIX", prefix)
-            // A folder that is not there: what was measured or tuned on this machine is no matter of a test.
+            // A folder that does not exist: tests must not depend on what was measured or tuned on this machine.
             .env("ANNEAL_STATE_DIR", self.workspace.anneal().join("test-state"))
             .envs(&complete(self.args.unattended))
             .envs(&linker.into_iter().collect())
@@ -159,13 +162,13 @@ impl Tests<'_> {
     }
 }
 
-/// Installs [`MOTO`] into a folder of its own; without it the tests that need it are skipped by name.
+/// Installs [`MOTO`] into a separate folder. Tests that need it are skipped without it.
 fn moto(workspace: &Workspace, log: &Log) -> Result<()> {
     let folder = workspace.anneal().join("tools/moto");
     if folder.is_dir() {
         return Ok(());
     }
-    // Half of it would be taken for all of it.
+    // A partial installation would count as complete.
     let scratch = Scratch::make(workspace, "moto")?;
     let beside = scratch.path().join("moto");
     Run::new("python3", log)
@@ -179,10 +182,10 @@ fn moto(workspace: &Workspace, log: &Log) -> Result<()> {
             std::fs::create_dir_all(workspace.anneal().join("tools"))?;
             Ok(std::fs::rename(&beside, &folder)?)
         })
-        .context("the tests of stores in S3 need moto")
+        .context("cannot install moto, which the tests of S3 stores need")
 }
 
-/// By this variable a test knows that what it needs has been installed, so it fails where that is missing.
+/// Variable that makes a test fail if it lacks a tool, instead of being skipped.
 fn complete(unattended: bool) -> BTreeMap<String, Option<String>> {
     unattended.then(|| ("CI".to_string(), Some("true".to_string()))).into_iter().collect()
 }

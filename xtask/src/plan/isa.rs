@@ -41,17 +41,17 @@ impl IsaPlan {
         self.isa == Isa::AllVariants.to_string()
     }
 
-    /// Aims the build at the psABI level `level` of x86-64, 2 or 3.
+    /// Makes this a plan for the psABI level `level` of x86-64, 2 or 3.
     ///
-    /// GGML_NATIVE=OFF alone is not x86-64-v3 (no LZCNT, MOVBE, BMI1), and with SOURCE_DATE_EPOCH set every default goes OFF
-    /// in silence: each switch is named, and -march beside them.
+    /// GGML_NATIVE=OFF alone does not give x86-64-v3 (no LZCNT, MOVBE, BMI1), and with SOURCE_DATE_EPOCH set, all defaults are
+    /// silently OFF. The plan therefore sets each switch and -march.
     fn at_level(&mut self, level: u8, tools: &Tools) {
         let on = if level == 2 { 1 } else { 6 };
         let switches = SWITCHES.iter().enumerate().map(|(at, name)| (*name, at < on));
         for (name, on) in switches.chain([("NATIVE", false)]) {
             self.definitions.insert(format!("GGML_{name}"), if on { "ON" } else { "OFF" }.to_string());
         }
-        // zig takes a hyphen for the end of the CPU's name.
+        // zig reads a hyphen as the end of the CPU's name.
         let cpu = format!("x86-64-v{level}");
         let march = if tools.zig.is_some() { cpu.replace('-', "_") } else { cpu.clone() };
         self.flags = vec![format!("-march={march}")];
@@ -62,10 +62,10 @@ impl IsaPlan {
     }
 }
 
-/// x86-64-v2 of the psABI (x86-64 psABI 1.0, table 3.1) as the guard names it.
+/// Features of x86-64-v2 (x86-64 psABI 1.0, table 3.1), by the names of the guard.
 const V2: &[&str] = &["cx16", "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3"];
 
-/// ggml's switches for the instruction sets of x86-64, those of x86-64-v2 and v3 first.
+/// ggml's switches for the instruction sets of x86-64: first those of x86-64-v2, then those of v3, then the others.
 const SWITCHES: [&str; 14] = [
     "SSE42",
     "AVX",
@@ -83,7 +83,7 @@ const SWITCHES: [&str; 14] = [
     "AMX_BF16",
 ];
 
-/// x86-64-v3 of the psABI as the guard names it: v2 and v3's own.
+/// Features of x86-64-v3, including those of v2, by the names of the guard.
 const V3: &[&str] = &[
     "cx16", "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3", "avx", "avx2", "bmi1", "bmi2", "f16c",
     "fma", "lzcnt", "movbe", "osxsave",

@@ -140,16 +140,16 @@ pub fn arguments(kind: Kind, settings: &Settings, port: u16, socket: &Path) -> V
     words
 }
 
-/// A folder of this process's own, for a socket or a configuration; it goes with this.
+/// Private folder for a socket or a configuration. It is removed on drop.
 pub struct Place(TempDir);
 
 impl Place {
-    /// Makes it.
+    /// Creates the folder.
     pub fn new() -> Result<Self> {
-        base::scratch("anneal-load").map(Self).context("cannot make a folder for temporary files")
+        base::scratch("anneal-load").map(Self).context("cannot create a temporary folder")
     }
 
-    /// Its path.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         self.0.path()
     }

@@ -352,7 +352,7 @@ impl<'a> Build<'a> {
         Ok(value)
     }
 
-    /// Runs the C++ part and no more, and returns what a program is linked with.
+    /// Builds only the C++ part, and returns the prefix with the libraries that programs link.
     pub fn link_prefix(&self) -> Result<PathBuf> {
         self.folder.write_plan(self.plan)?;
         self.forget_what_is_lost();

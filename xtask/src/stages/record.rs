@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 use build_info::record::{
-    Artifact, BuildInfo, CpuVariant, Cuda, EffectiveFlags, Emulated, SCHEMA_VERSION, Threading, Tool,
+    Artifact, BuildInfo, CpuVariant, Cuda, EffectiveFlags, Emulated, SCHEMA_VERSION, Source, Threading, Tool,
 };
 use build_info::{Bytes, Policy, threads};
 use serde::Deserialize;
@@ -45,7 +45,7 @@ pub fn record(build: &Build, effective_flags: EffectiveFlags, hostname: bool) ->
         profile: plan.profile.clone(),
         plan_hash: plan.hash(),
         target: plan.target.clone(),
-        source: plan.source.clone(),
+        source: applied(&plan.source, build.tree()?),
         toolchain: tools(plan),
         switches: Some(switches::found(plan, &effective_flags)),
         openmp: openmp::linked(build)?,
@@ -192,10 +192,37 @@ fn artifact(file: &Path, name: &Path) -> Result<Artifact> {
     Ok(Artifact { path: name.to_path_buf(), size: Bytes(size), sha256: fs::digest_file(file)? })
 }
 
+/// Returns `planned` without the patches that do not fit `tree`.
+fn applied(planned: &Source, tree: &llama_source::Tree) -> Source {
+    let patches =
+        planned.patches.iter().filter(|patch| tree.patches.contains(&patch.name)).cloned().collect();
+    Source { patches, ..planned.clone() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::plan::tests::reference_plan;
+
+    #[test]
+    fn a_patch_that_was_left_out_is_not_recorded_as_applied() {
+        let digest = "0".repeat(64);
+        let tree = serde_json::json!({
+            "origin": "git", "version": "1", "digest": digest,
+            "patched_digest": digest, "patches": ["0001-a.patch"], "left_out": ["0009-b.patch"],
+            "llama_version": "1", "ggml_version": "1", "build_commit": "c",
+        });
+        let tree: llama_source::Tree = serde_json::from_value(tree).unwrap();
+        let patch = |name: &str| serde_json::json!({ "name": name, "sha256": digest });
+        let planned = serde_json::json!({
+            "origin": "git", "version": "1", "digest": digest,
+            "patches": [patch("0001-a.patch"), patch("0009-b.patch")],
+        });
+        let planned: Source = serde_json::from_value(planned).unwrap();
+        let names: Vec<String> =
+            applied(&planned, &tree).patches.into_iter().map(|patch| patch.name).collect();
+        assert_eq!(names, ["0001-a.patch"]);
+    }
 
     #[test]
     fn another_default_takes_another_record_and_no_other_build() {

@@ -223,7 +223,7 @@ mod tests {
         }
         match object("cached.o", Some("ccache")) {
             Some(cached) => assert!(plain == cached),
-            // Never installed for a test: the user's builds would use it from then on.
+            // ccache is never installed for a test, because the user's builds would then use it.
             None => skipped::because("ccache is missing (install ccache)"),
         }
     }

@@ -1,20 +1,20 @@
-//! Signatures of what comes from a store.
+//! Signature rule for builds from a store.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use store::Location;
 
-/// Refuses the builds of `store` if a key of minisign is configured: a store keeps no signatures. `key` and `prefix` are
-/// those of `install`; a build looks for the key where an installation for this user would.
+/// Refuses builds from `store` if a minisign key is configured, because a store keeps no signatures. `key` and `asked_prefix`
+/// are the options of `install`. A build looks for the key in the prefix to which this user would install.
 ///
 /// # Errors
-/// If there is a key, or it cannot be told whether there is one.
+/// If a key is configured, or if it is unknown whether one is.
 pub fn check(store: &Location, key: Option<&str>, asked_prefix: Option<&Path>) -> Result<()> {
     ship::key::refuse_unsigned(&format!("a build in the store {store}"), key, prefix(asked_prefix).as_deref())
 }
 
-/// Prefix that the installer takes; `None` where it would not know one.
+/// Prefix of an installation; `None` without a home folder.
 fn prefix(asked: Option<&Path>) -> Option<PathBuf> {
     match asked {
         Some(asked) => Some(asked.to_path_buf()),

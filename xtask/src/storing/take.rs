@@ -44,7 +44,7 @@ pub fn take(request: &Request, ui: &Ui) -> Result<Option<Outcome>> {
         }
         Err(error) => {
             ui.warn(format_args!(
-                "no build comes from the store {}, so it is compiled: {error:#}",
+                "cannot take the build from the store {}, so it is compiled: {error:#}",
                 request.store
             ));
             Ok(None)

@@ -1,12 +1,12 @@
-//! Tools that a test takes beyond those of every build.
+//! Tools that a test needs beyond those of every build.
 
 use std::path::Path;
 
 use toolchain::SearchPath;
 use toolchain::setup::{Needs, Requirement, examine, list};
 
-/// True if this machine has all of `required`; else the running test is reported as skipped. `cargo xtask test` installs them
-/// where they can be had.
+/// True if this machine has all of `required`. Otherwise reports the running test as skipped. `cargo xtask test` installs the
+/// tools if it can.
 pub fn are_there(required: &[Requirement]) -> bool {
     let search = SearchPath::live(Path::new("no folder of tools"));
     let toolchain = toolchain::discover(&search, None);

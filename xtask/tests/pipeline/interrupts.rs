@@ -46,11 +46,11 @@ fn sleeping(parent: u32) -> Option<u32> {
     })
 }
 
-/// Longest time that an end may take: machines that do other work are slow, and the slow step ends by itself after 60 s.
+/// Time limit for the end of a process. Busy machines are slow, and the slow step ends by itself after 60 s.
 const PATIENCE: Duration = Duration::from_secs(50);
 
-/// True if process `pid` ends in time, though whoever adopted it may not have asked how. What was sent a
-/// signal takes a moment to die of it.
+/// True if process `pid` ends in time, or is a zombie that its new parent has not reaped yet. A process takes a moment to die
+/// of a signal.
 fn ends(pid: u32) -> bool {
     // The name, in parentheses, may hold anything; the state stands behind it.
     let has_ended = || {

@@ -111,6 +111,7 @@ fn the_longest_requests_take_at_most_twelve_times_their_size() {
             too_long,
         ),
         ("one long text", text_of, text(r#"{"prompt":""#, "steel ", "\"}"), 400, too_long),
+        ("one long text to count", "/tokenize", text(r#"{"content":""#, "steel ", "\"}"), 400, too_long),
         ("escapes", text_of, text(r#"{"prompt":""#, r"\u00e9\n", "\"}"), 400, too_long),
     ];
     // The part: every third one, lists of tokens, messages, keys and texts among them.

@@ -1,11 +1,12 @@
 //! Thousands of wrong files: none of them ends the process that is to load it.
 //!
-//! Each is a good file with one to three changes. It meets what a load meets: the pre-check, here, and the trial load, in a
-//! child process that may die of it. Some of those that pass are run by the program itself. What a file is depends on its
-//! number alone: `ANNEAL_FUZZ_CASE=1234` makes one again, says what becomes of it, and leaves the file.
+//! Each file is a good file with one to three changes. It goes through the steps of a load: the pre-check in this process, and
+//! the trial load in a child process that may die of it. The program itself runs some of the files that pass. A file depends
+//! on its number alone: `ANNEAL_FUZZ_CASE=1234` makes the file of that number, prints its result, and keeps the file.
 
 mod change;
 mod form;
+mod values;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,7 +32,7 @@ const SEED: u64 = 0x7e57;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Files that are tried at the same time.
 const LANES: usize = 2;
-/// Examples that are told of each kind of end.
+/// Examples of each kind of end that the table lists.
 const EXAMPLES: usize = 3;
 
 /// Kind of good file that a wrong file is made from.
@@ -48,7 +49,7 @@ enum Family {
     Draft,
 }
 
-/// Presets that are changed, with how many of a hundred files are of each.
+/// Presets that are changed, each with its share in percent.
 const PRESETS: [(Preset, usize); 6] = [
     (Preset::Tiny, 34),
     (Preset::MoeTiny, 16),
@@ -58,14 +59,14 @@ const PRESETS: [(Preset, usize); 6] = [
     (Preset::SmallLlama, 2),
 ];
 
-/// The presets that are too large to be written and read so often. They have the same architectures.
+/// Presets that are too large to be written and read so often. Their architectures are those of `PRESETS`.
 const LARGE: [Preset; 5] =
     [Preset::Llama1B4L, Preset::Qwen2_5_1_5B4L, Preset::Llama1B, Preset::Moe1B, Preset::Qwen2_5_1_5B];
-/// Number of the first file that is a large model's: one of each preset after the other.
+/// Number of the first file of a large model. The presets take turns.
 const FIRST_LARGE: usize = 1_000_000;
 
 impl Family {
-    /// The family of the file with the number `case`.
+    /// Returns the family of the file with the number `case`.
     fn of(case: usize, random: &mut Xoshiro) -> Self {
         match case.checked_sub(FIRST_LARGE) {
             Some(number) => Family::Hollow(number % LARGE.len()),
@@ -115,7 +116,7 @@ impl Good {
     }
 }
 
-/// Files of one family, on the disk: the first is what is loaded.
+/// Files of one family on the disk. The first one is loaded.
 struct Files {
     bases: Vec<Base>,
     adapter: Option<PathBuf>,
@@ -145,12 +146,12 @@ impl Files {
         }
     }
 
-    /// The file that is loaded.
+    /// Returns the file that is loaded.
     fn model(&self) -> &Path {
         if self.adapter.is_some() { tiny() } else { &self.bases[0].path }
     }
 
-    /// Writes the file with the number `case`. Returns what is wrong with it.
+    /// Writes the next file. Returns its changes in words.
     fn write(&mut self, random: &mut Xoshiro) -> String {
         let at = random.below(self.bases.len());
         let base = &mut self.bases[at];
@@ -167,7 +168,7 @@ impl Files {
     }
 }
 
-/// The model in `bytes` as two parts.
+/// Splits the model in `bytes` into two parts.
 fn split(bytes: &[u8], folder: &Path) -> Vec<Base> {
     let (form, data_at) = Form::read(bytes);
     let data = &bytes[data_at..];
@@ -252,9 +253,9 @@ impl Outcome {
     }
 }
 
-/// `how` without numbers that differ from file to file.
+/// Returns `how` without the numbers that differ from file to file.
 fn kind(how: &str) -> String {
-    // "failed an assertion of llama.cpp: llama.cpp/src/x.cpp:12: GGML_ASSERT(…) failed" is its own kind; so is a signal.
+    // Each assertion is a kind of its own, with its file and line. So is each signal.
     let mut kind = String::new();
     for word in how.split(' ') {
         let is_number =
@@ -269,22 +270,22 @@ fn kind(how: &str) -> String {
     kind.chars().take(200).collect::<String>().trim_end().to_string()
 }
 
-/// One of those that work side by side, with files and a child of its own.
+/// A worker with files and a child of its own. Several run at the same time.
 struct Lane<'a> {
     good: &'a Good,
     folder: tempfile::TempDir,
-    /// On the disk.
+    /// Folder for large files, on the disk.
     large: tempfile::TempDir,
     files: BTreeMap<Family, Files>,
     child: Option<Child>,
     outcome: Outcome,
-    /// Of how many files that ran the program itself runs one.
+    /// The program itself runs one in this many of the files that ran.
     really_each: usize,
 }
 
 impl<'a> Lane<'a> {
     fn new(good: &'a Good, really_each: usize) -> Self {
-        // In memory, if there is such a folder: every file is written for one look.
+        // In memory, if there is such a folder: every file is read once.
         let memory = tempfile::tempdir_in("/dev/shm");
         let folder = memory.or_else(|_| tempfile::tempdir()).expect("a temporary folder");
         let (files, outcome) = (BTreeMap::new(), Outcome::default());
@@ -292,7 +293,7 @@ impl<'a> Lane<'a> {
         Lane { good, folder, large, files, child: None, outcome, really_each }
     }
 
-    /// Makes the file with the number `case`, and sees what becomes of it.
+    /// Makes the file with the number `case` and tries it. Returns its changes and its result.
     fn one(&mut self, case: usize) -> String {
         let mut random = Xoshiro::keyed(SEED, [case as u64, 0]);
         let family = Family::of(case, &mut random);
@@ -316,7 +317,7 @@ impl<'a> Lane<'a> {
             self.outcome.add(PRE_CHECK);
             return format!("{words}: {PRE_CHECK}");
         };
-        // As `engine::trial` asks for it.
+        // The request that `engine::trial` makes.
         let purpose = if is_large { Purpose::Token } else { Purpose::All };
         let mut request = Request { purpose, repack: !is_large, ..Request::new(paths) };
         let adapters = adapter.iter().map(|path| Adapter { path: path.clone(), scale: 1.0 });
@@ -336,13 +337,13 @@ impl<'a> Lane<'a> {
                 self.outcome.died(&how, words);
                 return end;
             }
-            Err(End::Interrupted) => panic!("nobody interrupts this test"),
+            Err(End::Interrupted) => panic!("this process was interrupted"),
         }
         self.child = Some(child);
         end
     }
 
-    /// The program itself loads what passed its trial: it must not die of it.
+    /// Loads a file that passed its trial with the program itself, which must not die of it.
     fn really(&mut self, family: Family, model: &Path, adapter: Option<&Path>, words: &str) {
         let mut run = command();
         run.args(["run", "-p", "hello there", "-n", "2", "-c", "256", "-t", "1", "-m"]);
@@ -376,7 +377,7 @@ fn no_wrong_file_ends_the_process_that_is_to_load_it() {
         println!("{:#?}", lane.outcome.faults);
         return;
     }
-    // A good file of each family runs: else nothing is learned from the wrong ones.
+    // A good file of each family runs. Otherwise the wrong ones would show nothing.
     let mut lane = Lane::new(&good, 1);
     for family in (0..PRESETS.len()).map(Family::Model).chain([Family::Adapter, Family::Split, Family::Draft])
     {
@@ -409,7 +410,7 @@ fn no_wrong_file_ends_the_process_that_is_to_load_it() {
     assert_eq!(outcome.counts.values().sum::<usize>(), count + large);
     assert!(outcome.of(PRE_CHECK) > count / 20 && outcome.of(RAN) > count / 20, "{}", outcome.table());
     assert!(outcome.really > 0 && outcome.faults.is_empty(), "{:#?}", outcome.faults);
-    // The program still runs what is good.
+    // The program still runs a good file.
     let model = tiny().to_str().expect("UTF-8");
     assert_eq!(parts(&anneal(["run", "-m", model, "-p", "a", "-n", "1"])).0, Some(0));
 }

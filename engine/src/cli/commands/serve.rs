@@ -60,7 +60,7 @@ pub struct Args {
     /// Address for HTTP, as 127.0.0.1:8080; one that others can reach needs --api-key-file
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Address for GET /health and GET /metrics alone, with connections of its own [default: none]
+    /// Separate address for GET /health and GET /metrics, with its own connections [default: none]
     #[arg(long, value_name = "ADDRESS")]
     health_listen: Option<SocketAddr>,
     /// File with a key in each line; requests over TCP need one of them
@@ -81,8 +81,7 @@ pub struct Args {
     /// Seconds for which requests may go on after SIGTERM [default: 30]
     #[arg(long, value_name = "S", value_parser = seconds)]
     drain: Option<f64>,
-    /// Let clients with different keys, and users of the socket, share evaluated prompts: a client can then find out what
-    /// others have asked
+    /// Let all clients share evaluated prompts: a client can then find out what others have asked
     #[arg(long)]
     prompt_sharing: bool,
     /// Folder that keeps prompts on the disk when no slot has room for them [default: none]

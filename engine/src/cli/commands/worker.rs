@@ -20,21 +20,20 @@ use crate::settings::{Requested, Settings};
 
 /// Let other machines compute on this one: layers of the models that they run with --rpc
 ///
-/// It serves llama.cpp's RPC, to one client after the other. That asks for no password, encrypts nothing, and believes what
-/// clients say: whoever reaches its port can take over this process. So it listens on this machine alone, and serves only
-/// processes of its own user and of root; reach it from other machines through a tunnel (ssh -L), or give it a network that
-/// nobody else is in with --trust-network.
+/// The worker serves llama.cpp's RPC to one client at a time. RPC has no passwords and no encryption, and trusts its clients:
+/// everyone who can connect to the port can take over this process. By default, the worker therefore listens on loopback only
+/// and serves only processes of its own user and of root. Reach it from other machines through a tunnel (ssh -L), or, in a
+/// private network, use --trust-network.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Where to listen: an IPv4 address and a port
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddrV4::new(Ipv4Addr::LOCALHOST, DEFAULT_PORT), value_parser = address)]
     listen: SocketAddrV4,
-    /// Listen at an address that other machines can reach: everyone in that network can then read what is computed here, and
-    /// run programs of theirs as this user
+    /// Listen at an address that other machines can reach: everyone in that network can then read the computed data, and run
+    /// programs as this user
     #[arg(long)]
     trust_network: bool,
-    /// Serve every user of this machine: each of them can then read what is computed here, and run programs of theirs as this
-    /// user
+    /// Serve every user of this machine: each of them can then read the computed data, and run programs as this user
     #[arg(long)]
     trust_users: bool,
     /// Threads that compute, where that is the CPU [default: every core]

@@ -33,7 +33,7 @@ pub fn check<B>(front: &Front, peer: &Peer, request: &Request<B>) -> Result<Owne
         return from_here(request).map(|()| Owner::Open);
     }
     let given = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
-    let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
+    let given = given.and_then(bearer).unwrap_or_default();
     // All of them, whichever it is.
     let known = keys.iter().fold(None, |known, key| match same(key.as_bytes(), given) {
         true => Some(key),
@@ -46,6 +46,12 @@ pub fn check<B>(front: &Front, peer: &Peer, request: &Request<B>) -> Result<Owne
             "no key, or not one of this server's: send the header Authorization: Bearer KEY",
         )),
     }
+}
+
+/// Returns the key in an `Authorization` header. The name of the scheme is case-insensitive (RFC 9110, 11.1).
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, key) = value.split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
 }
 
 /// Whether no web page of another place can have sent this `request`, which brings no key.
@@ -113,6 +119,20 @@ mod tests {
         ];
         for (key, given, expected) in cases {
             assert_eq!(same(key.as_bytes(), given.as_bytes()), expected, "{key} and {given}");
+        }
+    }
+
+    #[test]
+    fn the_scheme_of_a_key_is_case_insensitive() {
+        for (value, expected) in [
+            ("Bearer Key", Some("Key")),
+            ("bearer Key", Some("Key")),
+            ("BEARER Key", Some("Key")),
+            ("BearerKey", None),
+            ("Basic Key", None),
+            ("Bear", None),
+        ] {
+            assert_eq!(bearer(value.as_bytes()), expected.map(str::as_bytes), "{value}");
         }
     }
 

@@ -3,10 +3,11 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
-use axum::http::header::CONTENT_LENGTH;
+use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use tokio::time::{Instant, timeout_at};
 
 use super::too_large;
@@ -37,10 +38,42 @@ pub async fn read(front: &Front, request: Request, client: &Client) -> Result<(V
         })?;
         let Some(data) = frame? else { return Ok((bytes, charge)) };
         if bytes.len() + data.len() > limits.request {
+            discard_rest(&mut body).await;
             return Err(too_large(limits.request));
         }
         charge.grow(data.len(), Bounds::of(&limits))?;
         bytes.extend_from_slice(&data);
+    }
+}
+
+/// Time for which the rest of a body that is too long is read.
+const DISCARD_TIME: Duration = Duration::from_secs(1);
+
+/// Bytes of the rest of a body that is too long.
+const DISCARD_BYTES: usize = 64 << 20;
+
+/// Reads the body of `request` and keeps nothing of it.
+///
+/// Many clients write all of a body before they read. If the connection was closed meanwhile, they would see a broken pipe
+/// instead of the answer.
+pub async fn discard(request: Request) {
+    let expects = request.headers().contains_key(EXPECT);
+    let state = request.extensions().get::<Arc<ConnectionState>>().cloned();
+    let _reading = state.as_ref().map(Reading::new);
+    // Such a client waits for a word before it sends the body, and the refusal is that word.
+    if !expects {
+        discard_rest(&mut request.into_body()).await;
+    }
+}
+
+/// Reads what is left of `body`, within bounds of time and size, and keeps nothing of it.
+async fn discard_rest(body: &mut Body) {
+    let until = Instant::now() + DISCARD_TIME;
+    let mut read = 0;
+    while read < DISCARD_BYTES
+        && let Ok(Ok(Some(data))) = timeout_at(until, next(body)).await
+    {
+        read += data.len();
     }
 }
 

@@ -9,6 +9,7 @@ mod chat;
 mod completions;
 mod embeddings;
 mod format;
+mod head;
 mod io;
 mod logprobs;
 mod openapi;
@@ -31,6 +32,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixStream};
@@ -38,6 +40,7 @@ use tokio::time::sleep;
 
 use self::access::Peer;
 use self::answered::answered;
+use self::head::HEAD;
 use self::io::{Line, Patient};
 use super::admission::{ConnectionState, Late, Phase};
 use super::connection::{self, Shared, pause};
@@ -92,9 +95,6 @@ fn health_router(front: Arc<Front>) -> Router {
 
 /// Paths that are answered also where there are too many connections.
 const WATCHING: [&str; 3] = ["/health", "/metrics", "/status"];
-
-/// Bytes that a connection may have read and not handed on: the longest head of a request.
-const HEAD: usize = 64 << 10;
 
 /// Set of paths that are served at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,6 +253,7 @@ fn allowed(
         state.was_refused(full);
         return Err(connection::full(full, &front.current().limits));
     }
+    head::check(request)?;
     match door {
         Door::Health { open_metrics: true } if path == "/metrics" => Ok(Owner::Open),
         _ => access::check(front, peer, request),
@@ -261,7 +262,13 @@ fn allowed(
 
 /// The fields in the body of `request`.
 async fn fields(front: &Front, request: Request) -> Result<Fields, Refusal> {
-    check_head(&request, front.current().limits.request)?;
+    let limit = front.current().limits.request;
+    if let Err(refusal) = check_head(&request, limit) {
+        if refusal.kind == Kind::TooLarge {
+            body::discard(request).await;
+        }
+        return Err(refusal);
+    }
     let client = client_of(&request);
     let (bytes, charge) = body::read(front, request, &client).await?;
     front.fields(bytes, charge, &client).await
@@ -322,13 +329,14 @@ fn answer(value: &Value) -> Response {
     typed("application/json", Body::from(value.to_string()))
 }
 
-/// The JSON that `make` makes for `client`, which is long: beside.
-async fn long_answer(
+/// Answers `client` with the JSON of what `make` returns. Both are made on a thread for light work, since the answer is long.
+async fn long_answer<T: Serialize>(
     server: &Server,
     client: &Client,
-    make: impl FnOnce() -> Value + Send + 'static,
+    make: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Response, Refusal> {
-    let text = server.aside(client, move || make().to_string()).await?;
+    let text = server.aside(client, move || serde_json::to_string(&make())).await?;
+    let text = text.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
     Ok(typed("application/json", Body::from(text)))
 }
 

@@ -8,6 +8,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use serde::Serialize;
 use serde_json::json;
 
 use super::{App, answer, client_of, fields, long_answer, refuse, typed};
@@ -17,6 +18,7 @@ use crate::serve::input::{Fault, Input};
 use crate::serve::models::Front;
 use crate::serve::queue::Closing;
 use crate::serve::refusal::{Kind, Refusal};
+use crate::serve::server::invalid;
 
 /// Most tokens that are made text of at a time.
 pub const TOKENS: usize = 1 << 20;
@@ -76,11 +78,19 @@ async fn cut(front: &Arc<Front>, request: Request) -> Result<Response, Refusal> 
     let text = fields.text("content")?;
     let text = text.ok_or_else(|| Refusal::field("content", "is missing: the text to cut into tokens"))?;
     fields.finish()?;
+    let checked = server.model.check_length(text.len(), server.n_ctx);
+    checked.map_err(|error| Refusal { param: Some("content".to_string()), ..invalid(&error) })?;
     let tokens = server.text_tokens(text, &client).await?;
     match tokens.len() > MANY {
-        true => long_answer(&server, &client, move || json!({ "tokens": tokens })).await,
+        true => long_answer(&server, &client, move || Cut { tokens }).await,
         false => Ok(answer(&json!({ "tokens": tokens }))),
     }
+}
+
+/// The tokens of a text. A JSON value of each token would take eight times as much memory.
+#[derive(Serialize)]
+struct Cut {
+    tokens: Vec<Token>,
 }
 
 /// Of more tokens text is made, and they are written, beside: others' tokens do not wait for it.

@@ -49,7 +49,8 @@ pub fn estimate(named: &Named, settings: &Settings) -> Result<Estimate> {
     let weights_here = |file: &GgufFile| -> Result<u64> {
         let others = file.other_parts()?;
         let parts: Vec<&GgufFile> = std::iter::once(file).chain(&others).collect();
-        // Before other models are unloaded for what wrong numbers ask for.
+        // Before other models are unloaded for what wrong numbers ask for. The load reads and checks the file again: minutes
+        // may pass until there is room for it.
         gguf::check::model(&parts)?;
         Ok(offload::local_weights(&parts, &placed).0)
     };

@@ -1,11 +1,11 @@
-//! Wheels that are installed from pip, each in one version and with the SHA-256 of every file that pip may take.
+//! Pinned wheels for pip: one version of each, and the SHA-256 digest of every file that pip may install.
 //!
-//! To change a version, let `uv pip compile --universal --generate-hashes` list the hashes, or `pip hash` those of wheels
-//! that `pip download --no-deps --only-binary=:all: --platform PLATFORM` fetched.
+//! To change a version, list the new hashes with `uv pip compile --universal --generate-hashes`. Or fetch the wheels with
+//! `pip download --no-deps --only-binary=:all: --platform PLATFORM` and list their hashes with `pip hash`.
 
 use super::pin;
 
-/// SHA-256 of the wheels of cmake 4.1.2: glibc and musl, each for x86-64 and aarch64.
+/// SHA-256 digests of the wheels of cmake 4.1.2: glibc and musl, each for x86-64 and aarch64.
 const CMAKE: [&str; 4] = [
     "7587a2b2ce48df1fd68a68657b6c5a711b467c346812e46dfb9cd996cd6e2352",
     "b608042882f79ad2b92ce44bc1f1266882b7784f8feab313ae0b6c735379bd4c",
@@ -13,7 +13,7 @@ const CMAKE: [&str; 4] = [
     "ec978480e11a2c2591d54ed4e92a911913a85d805bd3d6311eb51dbcd22b8697",
 ];
 
-/// SHA-256 of the wheels of ninja 1.13.0: glibc and musl, each for x86-64 and aarch64.
+/// SHA-256 digests of the wheels of ninja 1.13.0: glibc and musl, each for x86-64 and aarch64.
 const NINJA: [&str; 4] = [
     "fb46acf6b93b8dd0322adc3a4945452a4e774b75b91293bafcc7b7f8e6517dfa",
     "3d00c692fb717fd511abeb44b8c5d00340c36938c12d6538ba989fe764e79630",
@@ -21,7 +21,7 @@ const NINJA: [&str; 4] = [
     "11be2d22027bde06f14c343f01d31446747dbb51e72d00decca2eb99be911e2f",
 ];
 
-/// Intel's MKL for x86-64 with all that its wheels require.
+/// Intel's MKL for x86-64 and its dependencies: package, version, SHA-256 digest.
 const MKL: [(&str, &str, &str); 9] = [
     ("mkl-devel", "2026.2.0", "24f26067b4e822735b03ed620c61375d179224343cb1135254ad8c9af435a8a2"),
     ("mkl-include", "2026.2.0", "889cc72057a1671fee1e9a8beb2fc4e0d222ba78c08b6d69584dae03fbec4822"),
@@ -34,17 +34,17 @@ const MKL: [(&str, &str, &str); 9] = [
     ("umf", "1.2.0", "238d186fdd9e9c0fe1489da95b19b0b79045fe26c4aa98bd0a022a2a3603c195"),
 ];
 
-/// Requirement of cmake.
+/// Pip requirement for cmake.
 pub(super) fn cmake() -> String {
     pin("cmake", "4.1.2", &CMAKE)
 }
 
-/// Requirement of ninja.
+/// Pip requirement for ninja.
 pub(super) fn ninja() -> String {
     pin("ninja", "1.13.0", &NINJA)
 }
 
-/// Requirements of MKL.
+/// Pip requirements for MKL.
 pub(super) fn mkl() -> Vec<String> {
     MKL.iter().map(|(package, version, hash)| pin(package, version, &[hash])).collect()
 }

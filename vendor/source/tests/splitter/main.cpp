@@ -1,7 +1,7 @@
-// Holds the matcher of unicode-matcher.h against std::regex, for every expression of llama-vocab.cpp and for random ones.
+// Compares the matcher of unicode-matcher.h with std::regex, on every expression of llama-vocab.cpp and on random ones.
 //
-// unicode.cpp is compiled into this program with `compared` in place of the matcher, so that the expressions and texts
-// are the ones that the tokenizer would match.
+// This program compiles unicode.cpp with `compared` instead of the matcher. The expressions and texts are therefore those of
+// the tokenizer.
 //
 // Arguments: seed, number of random texts, number of random expressions.
 
@@ -15,7 +15,7 @@
 
 #include "llama-vocab.h"
 
-static bool     is_compared = true; // else the text is too long for std::regex
+static bool     is_compared = true; // false if the text is too long for std::regex
 static uint64_t n_compared  = 0;
 static uint64_t n_different = 0;
 static uint64_t n_given_up  = 0;
@@ -93,7 +93,7 @@ struct compared {
 
 using random_bits = std::mt19937_64;
 
-// The expressions of a pre-tokenizer, by the text of llama-vocab.cpp itself.
+// Expressions of a pre-tokenizer, from the source of llama-vocab.cpp.
 static std::vector<std::string> expressions(int type) {
     std::vector<std::string> regex_exprs;
     bool byte_encode = true;
@@ -141,7 +141,7 @@ static std::string random_text(random_bits & bits) {
     return text;
 }
 
-// An expression of few letters that uses all that the matcher knows. It cannot match the empty text if `is_filled`.
+// Random expression over a few letters, with all operators of the matcher. If `is_filled`, it cannot match the empty text.
 static std::string random_expression(random_bits & bits, int depth, bool is_filled) {
     static const std::vector<std::string> sets = { "a", "b", "[ab]", "[^a]", "\\s", "\\S", "\\d", "[a-c]", "[^\\sb]", "1" };
     static const std::vector<std::string> quantifiers = { "", "", "*", "+", "?", "{2}", "{1,3}", "{0,2}" };
@@ -185,12 +185,12 @@ static void compare_random(random_bits & bits, const std::string & expr) {
         try {
             session.split(text.data(), text.size(), lengths);
         } catch (const std::runtime_error &) {
-            ++n_given_up; // groups within groups can take a number of steps that is exponential
+            ++n_given_up; // nested groups can take an exponential number of steps
         }
     }
 }
 
-// Returns the number of expressions that should be refused and are not.
+// Returns the number of unsupported expressions that the matcher accepts.
 static int unsupported() {
     int taken = 0;
     for (const char * expr : { "a+?", "a++", "a**", "(a*)*", "(?:a?)+", "\\b", "\\1", "\\p", "^a", "a.", "a{2", "a{3,1}", "a{2,}",

@@ -1,4 +1,4 @@
-//! The attacks on the program, each of them as a whole.
+//! `test --hostile`: every attack on the program, in full.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use super::Tests;
 use crate::commands::build;
 use crate::ui::Ui;
 
-/// Variable by which the attacks know that they are to be made as a whole: `anneal/tests/hostile/effort.rs` reads it.
+/// Variable that makes the attacks run in full. `anneal/tests/hostile/effort.rs` reads it.
 const VARIABLE: &str = "ANNEAL_HOSTILE";
 
-/// The test programs that are attacks, by package. `cargo xtask test` without `--hostile` makes a part of each.
+/// Package and name of each test program with attacks. `cargo xtask test` without `--hostile` runs a part of each attack.
 const ATTACKS: [(&str, &str); 2] = [("anneal", "hostile"), ("ship", "hostile")];
 
-/// Runs all attacks against the kernels of the native build.
+/// Runs all attacks with the kernels of the native build.
 pub fn run(tests: &mut Tests, ui: &Ui) -> Result<Result<()>> {
     let prefix = build::make_prefix("native", tests.args.yes, ui)?;
     let whole = BTreeMap::from([(VARIABLE.to_string(), Some("1".to_string()))]);

@@ -1,8 +1,8 @@
-//! Kernels of older CPUs, with which the program's tests run on any machine.
+//! `test --kernels`: kernels of older CPUs, which run on any machine.
 
 use build_info::Host;
 
-/// Instruction sets that the kernels are held down to.
+/// Instruction sets that the kernels may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Level {
     /// x86-64-v3: CPUs since Haswell (2013) without AVX-512 and AMX
@@ -11,11 +11,11 @@ pub enum Level {
     Sse42,
 }
 
-/// Instruction sets beyond x86-64-v3 that ggml has kernels for.
+/// Instruction sets beyond x86-64-v3 for which ggml has kernels.
 const BEYOND_AVX2: [&str; 3] = ["avx512f", "avx_vnni", "amx_tile"];
 
-/// The tests that continuous integration runs a second time with kernels for AVX2: those whose outcome hangs on the layout of
-/// the weights, on rounding, or on what the CPU guard asks for. All tests with such kernels take as long as all tests.
+/// Tests that continuous integration also runs with AVX2 kernels, because they depend on the layout of the weights, on
+/// rounding, or on the CPU guard. Running all tests twice would take too long.
 pub const SENSITIVE: [&str; 14] = [
     "bench",
     "constrained",
@@ -34,7 +34,7 @@ pub const SENSITIVE: [&str; 14] = [
 ];
 
 impl Level {
-    /// The build profile with such kernels. It differs from `native` in nothing else.
+    /// Build profile with these kernels. It is otherwise the same as `native`.
     pub fn profile(self) -> &'static str {
         match self {
             Level::Avx2 => "native+isa:x86-64-v3",
@@ -42,7 +42,7 @@ impl Level {
         }
     }
 
-    /// True if a native build for `host` has kernels beyond these.
+    /// True if a native build for `host` uses more instruction sets.
     pub fn is_exceeded_by(self, host: &Host) -> bool {
         match self {
             Level::Avx2 => BEYOND_AVX2.iter().any(|feature| host.cpu.has(feature)),
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_native_build_on_a_cpu_with_avx2_alone_has_those_kernels_by_itself() {
-        // Name of the machine, and the levels that its native kernels exceed.
+        // Name of the machine, and whether its native kernels exceed AVX2 and SSE4.2.
         for (name, avx2, sse42) in
             [("epyc-2s", false, true), ("ryzen-7950x", true, true), ("xeon-e5-2680", false, true)]
         {
@@ -78,7 +78,7 @@ mod tests {
         for name in SENSITIVE {
             let there =
                 folder.join(format!("{name}.rs")).is_file() || folder.join(name).join("main.rs").is_file();
-            assert!(there, "there is no test {name} in anneal/tests");
+            assert!(there, "anneal/tests has no test {name}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The sum of what the test programs report.
+//! Sum of the results that test programs report.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,18 +9,18 @@ use skipped::Skipped;
 /// Counts of one run of cargo.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Tests that libtest counts as passed, among them those that report that they were skipped.
+    /// Tests that libtest counts as passed, including those that report themselves as skipped.
     passed: u64,
     failed: u64,
     /// Tests with `#[ignore]`, which libtest leaves out.
     ignored: u64,
     /// Tests that did not run, each with its reason.
     skipped: BTreeSet<Skipped>,
-    /// True if the examples in the documentation of the engine's library were among them.
+    /// True if the documentation examples of the engine ran.
     documentation: bool,
 }
 
-/// Counts of all runs of cargo, added up.
+/// Sum of the counts of all runs of cargo.
 #[derive(Debug, Default)]
 pub struct Sum {
     /// Tests that ran and passed. A test that runs with two kinds of kernels counts twice.
@@ -29,11 +29,11 @@ pub struct Sum {
     pub failed: u64,
     /// Tests that did not run, each with its reason.
     skipped: BTreeSet<Skipped>,
-    /// True if the examples in the documentation of the engine's library were among them.
+    /// True if the documentation examples of the engine ran.
     pub documentation: bool,
 }
 
-/// The counts, as `--json` prints them.
+/// Counts in the form that `--json` prints.
 #[derive(Serialize)]
 pub struct Report<'a> {
     passed: u64,
@@ -41,7 +41,7 @@ pub struct Report<'a> {
     skipped: Vec<Entry<'a>>,
 }
 
-/// One skipped test, as `--json` prints it.
+/// Skipped test in the form that `--json` prints.
 #[derive(Serialize)]
 struct Entry<'a> {
     test: &'a str,
@@ -49,8 +49,8 @@ struct Entry<'a> {
 }
 
 impl Counts {
-    /// Reads a line of a test program: libtest's closing line (`test result: ok. 3 passed; 0 failed; 1 ignored; …`), and
-    /// those about tests that did not run.
+    /// Reads a line of a test program: the closing line of libtest (`test result: ok. 3 passed; 0 failed; 1 ignored; …`), or a
+    /// line about a test that did not run.
     pub fn add(&mut self, line: &str) {
         self.documentation |= line.trim() == "Doc-tests engine";
         self.skipped.extend(skipped::parse(line).or_else(|| ignored(line)));
@@ -72,7 +72,7 @@ impl Counts {
 impl Sum {
     /// Adds the counts of a run of cargo.
     pub fn add(&mut self, run: Counts) {
-        // libtest takes a test that reports that it was skipped for one that passed.
+        // libtest counts a test that reports itself as skipped as passed.
         let reported = (run.skipped.len() as u64).saturating_sub(run.ignored);
         self.passed += run.passed.saturating_sub(reported);
         self.failed += run.failed;
@@ -80,7 +80,7 @@ impl Sum {
         self.documentation |= run.documentation;
     }
 
-    /// The counts for programs.
+    /// Returns the counts for programs.
     pub fn report(&self) -> Report<'_> {
         let skipped = self.skipped.iter().map(|Skipped { test, why }| Entry { test, why });
         Report { passed: self.passed, failed: self.failed, skipped: skipped.collect() }
@@ -90,12 +90,12 @@ impl Sum {
 /// Parses libtest's line about a test with `#[ignore]`: `test a::b ... ignored, why`.
 fn ignored(line: &str) -> Option<Skipped> {
     let (test, rest) = line.trim().strip_prefix("test ")?.split_once(" ... ignored")?;
-    let why = rest.strip_prefix(", ").unwrap_or("it is marked as ignored");
+    let why = rest.strip_prefix(", ").unwrap_or("marked as ignored");
     Some(Skipped { test: test.to_string(), why: why.to_string() })
 }
 
 impl fmt::Display for Sum {
-    /// The names of skipped tests, then the closing line, which stands alone on its line for programs that read it.
+    /// Writes the names of skipped tests, then the closing line. Programs read the closing line, so nothing else is on it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Skipped { test, why } in &self.skipped {
             writeln!(f, "skipped {test}: {why}")?;
@@ -135,14 +135,14 @@ mod tests {
     #[test]
     fn a_test_that_reports_that_it_did_not_run_is_named_and_does_not_count_as_passed() {
         let run = [
-            // A test that tries several programs reports one that is missing each time.
+            // A test that needs several programs reports each missing one.
             "NOT RUN: shell::signed: minisign is missing (install minisign)",
             "NOT RUN: shell::signed: minisign is missing (install minisign)",
             "test shell::signed ... ok",
             "test whole ... ok",
             "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
         ];
-        // The same with other kernels.
+        // As if the tests ran again with other kernels.
         let sum = sum(&[&run, &run]);
         let expected =
             "skipped shell::signed: minisign is missing (install minisign)\n2 passed, 0 failed, 1 skipped";

@@ -3,312 +3,7 @@
 use noise::Xoshiro;
 
 use super::form::{Form, Key, Tensor, Value, width};
-
-/// Names of architectures, pre-tokenizers and tokenizers, kinds of scaling: texts that lead to other code.
-const ARCHITECTURES: &[&str] = &[
-    "llama",
-    "llama4",
-    "qwen2",
-    "qwen2moe",
-    "qwen3",
-    "qwen3moe",
-    "qwen3next",
-    "qwen2vl",
-    "qwen3vl",
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gemma3n",
-    "gemma-embedding",
-    "bert",
-    "nomic-bert",
-    "nomic-bert-moe",
-    "jina-bert-v2",
-    "modern-bert",
-    "neo-bert",
-    "phi2",
-    "phi3",
-    "phimoe",
-    "falcon",
-    "gpt2",
-    "gptneox",
-    "mpt",
-    "bloom",
-    "baichuan",
-    "starcoder",
-    "starcoder2",
-    "stablelm",
-    "mamba",
-    "mamba2",
-    "jamba",
-    "rwkv6",
-    "rwkv7",
-    "deepseek",
-    "deepseek2",
-    "glm4",
-    "glm4moe",
-    "chatglm",
-    "command-r",
-    "cohere2",
-    "dbrx",
-    "olmo",
-    "olmo2",
-    "olmoe",
-    "openelm",
-    "arctic",
-    "t5",
-    "t5encoder",
-    "bitnet",
-    "exaone",
-    "exaone4",
-    "granite",
-    "granitemoe",
-    "granitehybrid",
-    "nemotron",
-    "nemotron_h",
-    "minicpm",
-    "minicpm3",
-    "hunyuan-moe",
-    "hunyuan-dense",
-    "ernie4_5",
-    "ernie4_5-moe",
-    "smollm3",
-    "gpt-oss",
-    "lfm2",
-    "lfm2moe",
-    "dream",
-    "llada",
-    "plamo",
-    "plamo2",
-    "plm",
-    "bailingmoe",
-    "dots1",
-    "arcee",
-    "afmoe",
-    "apertus",
-    "minimax-m2",
-    "grok",
-    "orion",
-    "internlm2",
-    "xverse",
-    "codeshell",
-    "refact",
-    "wavtokenizer-dec",
-    "clip",
-    "mistral3",
-    "seed_oss",
-    "kimi-linear",
-];
-const PRE: &[&str] = &[
-    "default",
-    "llama3",
-    "llama-bpe",
-    "deepseek-llm",
-    "deepseek-coder",
-    "falcon",
-    "mpt",
-    "starcoder",
-    "gpt-2",
-    "qwen2",
-    "tekken",
-    "gpt-4o",
-    "bloom",
-    "viking",
-    "jais",
-    "smollm",
-    "poro-chat",
-    "chatglm-bpe",
-    "superbpe",
-    "kimi-k2",
-    "mellum",
-];
-const TOKENIZERS: &[&str] = &["llama", "gpt2", "bert", "t5", "rwkv", "plamo2", "none", "no_vocab", "gemma4"];
-const SCALINGS: &[&str] = &["none", "linear", "yarn", "longrope", "?"];
-
-/// Keys that llama.cpp reads and the presets do not have; `{a}` is the architecture.
-const MORE_KEYS: &[&str] = &[
-    "{a}.expert_count",
-    "{a}.expert_used_count",
-    "{a}.expert_shared_count",
-    "{a}.expert_feed_forward_length",
-    "{a}.expert_shared_feed_forward_length",
-    "{a}.expert_group_count",
-    "{a}.expert_group_used_count",
-    "{a}.expert_weights_scale",
-    "{a}.expert_weights_norm",
-    "{a}.expert_gating_func",
-    "{a}.moe_every_n_layers",
-    "{a}.leading_dense_block_count",
-    "{a}.interleave_moe_layer_step",
-    "{a}.nextn_predict_layers",
-    "{a}.rope.scaling.type",
-    "{a}.rope.scaling.factor",
-    "{a}.rope.scaling.attn_factor",
-    "{a}.rope.scaling.original_context_length",
-    "{a}.rope.scaling.finetuned",
-    "{a}.rope.scaling.yarn_log_multiplier",
-    "{a}.rope.dimension_sections",
-    "{a}.rope.dimension_count",
-    "{a}.rope.freq_base",
-    "{a}.rope.scale_linear",
-    "{a}.attention.sliding_window",
-    "{a}.attention.sliding_window_pattern",
-    "{a}.attention.key_length",
-    "{a}.attention.value_length",
-    "{a}.attention.key_length_mla",
-    "{a}.attention.value_length_mla",
-    "{a}.attention.kv_lora_rank",
-    "{a}.attention.q_lora_rank",
-    "{a}.attention.scale",
-    "{a}.attention.causal",
-    "{a}.attention.clamp_kqv",
-    "{a}.attention.max_alibi_bias",
-    "{a}.attention.relative_buckets_count",
-    "{a}.attention.layer_norm_epsilon",
-    "{a}.attention.group_norm_epsilon",
-    "{a}.attention.group_norm_groups",
-    "{a}.attention.shared_kv_layers",
-    "{a}.attention.temperature_length",
-    "{a}.attention.temperature_scale",
-    "{a}.attention.indexer.head_count",
-    "{a}.attention.indexer.key_length",
-    "{a}.attention.indexer.top_k",
-    "{a}.attn_logit_softcapping",
-    "{a}.final_logit_softcapping",
-    "{a}.logit_scale",
-    "{a}.residual_scale",
-    "{a}.embedding_scale",
-    "{a}.use_parallel_residual",
-    "{a}.tensor_data_layout",
-    "{a}.pooling_type",
-    "{a}.decoder_start_token_id",
-    "{a}.decoder_block_count",
-    "{a}.classifier.output_labels",
-    "{a}.embedding_length_out",
-    "{a}.embedding_length_per_layer_input",
-    "{a}.n_deepstack_layers",
-    "{a}.features_length",
-    "{a}.vocab_size",
-    "{a}.ssm.conv_kernel",
-    "{a}.ssm.inner_size",
-    "{a}.ssm.state_size",
-    "{a}.ssm.time_step_rank",
-    "{a}.ssm.group_count",
-    "{a}.wkv.head_size",
-    "{a}.shortconv.l_cache",
-    "{a}.swin_norm",
-    "{a}.full_attention_interval",
-    "tokenizer.ggml.bos_token_id",
-    "tokenizer.ggml.eos_token_id",
-    "tokenizer.ggml.eot_token_id",
-    "tokenizer.ggml.eom_token_id",
-    "tokenizer.ggml.unknown_token_id",
-    "tokenizer.ggml.seperator_token_id",
-    "tokenizer.ggml.padding_token_id",
-    "tokenizer.ggml.mask_token_id",
-    "tokenizer.ggml.fim_pre_token_id",
-    "tokenizer.ggml.fim_suf_token_id",
-    "tokenizer.ggml.fim_mid_token_id",
-    "tokenizer.ggml.add_bos_token",
-    "tokenizer.ggml.add_eos_token",
-    "tokenizer.ggml.add_sep_token",
-    "tokenizer.ggml.add_space_prefix",
-    "tokenizer.ggml.remove_extra_whitespaces",
-    "tokenizer.ggml.precompiled_charsmap",
-    "tokenizer.ggml.token_type_count",
-    "tokenizer.ggml.scores",
-    "tokenizer.ggml.merges",
-    "tokenizer.ggml.token_type",
-    "general.alignment",
-    "split.count",
-    "split.no",
-    "split.tensors.count",
-    "adapter.lora.alpha",
-    "adapter.type",
-    "general.type",
-];
-
-/// Names of tensors that graphs take if they are there.
-const MORE_TENSORS: &[&str] = &[
-    "rope_freqs.weight",
-    "output.weight",
-    "output.bias",
-    "output_norm.bias",
-    "token_types.weight",
-    "position_embd.weight",
-    "token_embd_norm.weight",
-    "cls.weight",
-    "cls.output.weight",
-    "blk.0.attn_q_norm.weight",
-    "blk.0.attn_k_norm.weight",
-    "blk.0.attn_qkv.weight",
-    "blk.0.attn_q.bias",
-    "blk.0.attn_output.bias",
-    "blk.0.attn_sinks.weight",
-    "blk.0.ffn_gate.bias",
-    "blk.0.ffn_up.bias",
-    "blk.0.ffn_down.bias",
-    "blk.0.ffn_gate_inp.weight",
-    "blk.0.ffn_gate_exps.weight",
-    "blk.0.rope_freqs.weight",
-    "blk.0.rope_factors_long.weight",
-    "blk.0.attn_q.scale",
-    "blk.0.attn_rot_embd",
-    "blk.0.layer_output_scale.weight",
-];
-
-/// Numbers that are seldom right.
-const WHOLE: &[i64] = &[
-    0,
-    1,
-    2,
-    3,
-    5,
-    7,
-    8,
-    16,
-    33,
-    64,
-    127,
-    255,
-    256,
-    257,
-    511,
-    513,
-    1000,
-    4095,
-    65_536,
-    1 << 20,
-    1 << 24,
-    1 << 30,
-    i32::MAX as i64,
-    1 << 31,
-    u32::MAX as i64,
-    1 << 40,
-    i64::MAX,
-    -1,
-    -2,
-    -64,
-    i32::MIN as i64,
-    i64::MIN,
-];
-const BROKEN: &[f64] = &[
-    0.0,
-    -0.0,
-    1.0,
-    -1.0,
-    f64::NAN,
-    f64::INFINITY,
-    f64::NEG_INFINITY,
-    1e30,
-    -1e30,
-    1e-45,
-    1e-6,
-    -1e-5,
-    0.5,
-    2.0,
-    1e4,
-];
+use super::values::{ARCHITECTURES, BROKEN, MORE_KEYS, MORE_TENSORS, PRE, SCALINGS, TOKENIZERS, WHOLE};
 
 /// `enum gguf_type`.
 const U32: u32 = 4;
@@ -317,7 +12,7 @@ const F32: u32 = 6;
 const BOOL: u32 = 7;
 const F64: u32 = 12;
 
-/// One of `list`.
+/// Returns a random element of `list`.
 pub fn pick<'a, T>(list: &'a [T], random: &mut Xoshiro) -> &'a T {
     &list[random.below(list.len())]
 }
@@ -341,7 +36,7 @@ pub fn change(form: &mut Form, patches: &mut Patches, random: &mut Xoshiro) -> S
             format!("the number of {} is {by} more", if of_keys { "keys" } else { "tensors" })
         }
         _ => {
-            // Half of them where the counts and the first keys are.
+            // Half of the flips are among the counts and the first keys.
             let place = if random.below(2) == 0 { random.below(400) } else { random.below(1 << 30) };
             let flip = (place, 1 << random.below(8));
             form.flips.push(flip);
@@ -350,7 +45,7 @@ pub fn change(form: &mut Form, patches: &mut Patches, random: &mut Xoshiro) -> S
     }
 }
 
-/// Bytes of a number of the type `kind` that is seldom right.
+/// Returns the bytes of a number of the type `kind` that is seldom right.
 fn number(kind: u32, random: &mut Xoshiro) -> Vec<u8> {
     match kind {
         F32 => (*pick(BROKEN, random) as f32).to_le_bytes().to_vec(),
@@ -363,7 +58,7 @@ fn number(kind: u32, random: &mut Xoshiro) -> Vec<u8> {
     }
 }
 
-/// A type of numbers.
+/// Returns a random type of numbers.
 fn kind_of_number(random: &mut Xoshiro) -> u32 {
     *pick(&[0, 1, 2, 3, U32, I32, F32, BOOL, 10, 11, F64], random)
 }
@@ -378,7 +73,7 @@ fn shown(bytes: &[u8], kind: u32) -> String {
     }
 }
 
-/// An array of numbers: of each layer, of each token, or of nothing.
+/// Makes an array of numbers with a length as for each layer, for each token, or none. Returns it in words too.
 fn array(kind: u32, random: &mut Xoshiro) -> (Value, String) {
     let len = *pick(&[0, 1, 2, 3, 4, 6, 16, 512, 2048, 100_000], random);
     let one = number(kind, random);
@@ -390,7 +85,7 @@ fn array(kind: u32, random: &mut Xoshiro) -> (Value, String) {
     (Value::Numbers { of: kind, bytes, said: 0 }, words)
 }
 
-/// A text that is seldom right under `key`.
+/// Returns a text that is seldom right under `key`.
 fn text(key: &str, random: &mut Xoshiro) -> Vec<u8> {
     let names = match key {
         "general.architecture" => ARCHITECTURES,
@@ -425,7 +120,7 @@ fn value(form: &mut Form, random: &mut Xoshiro) -> String {
             6..8 => {
                 let to = kind_of_number(random);
                 *kind = to;
-                // Mostly the same number, of another type.
+                // Often the same number with another type.
                 if random.below(2) == 0 && to != F32 && to != F64 {
                     bytes.resize(width(to), 0)
                 } else {
@@ -529,7 +224,7 @@ fn new_key(form: &mut Form, random: &mut Xoshiro) -> String {
     words
 }
 
-/// Another architecture, whose keys have its name, so that it finds them.
+/// Changes the architecture and renames its keys, so that llama.cpp finds them.
 fn architecture(form: &mut Form, random: &mut Xoshiro) -> String {
     let (old, new) = (own_architecture(form), *pick(ARCHITECTURES, random));
     for key in &mut form.keys {
@@ -595,7 +290,7 @@ fn vocabulary(form: &mut Form, random: &mut Xoshiro) -> String {
     }
 }
 
-/// Types of tensors, those that are none included.
+/// Returns a type of tensors. Some numbers stand for no type.
 fn kind_of_tensor(random: &mut Xoshiro) -> u32 {
     if random.below(20) == 0 {
         *pick(&[4, 5, 31, 32, 33, 99, u32::MAX], random)
@@ -610,7 +305,7 @@ fn tensor(form: &mut Form, random: &mut Xoshiro) -> String {
     }
     let (at, other) = (random.below(form.tensors.len()), random.below(form.tensors.len()));
     let name = form.tensors[at].name.clone();
-    // What is found at once tells little of what comes after it.
+    // Errors in sizes are found at once, and hide what comes after them.
     let mut fits = random.below(8) > 0;
     let words = match random.below(20) {
         0..7 => {
