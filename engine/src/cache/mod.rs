@@ -8,6 +8,7 @@ mod key;
 pub(crate) mod place;
 mod program;
 mod prompt;
+mod salt;
 mod store;
 mod wanted;
 pub mod worker;

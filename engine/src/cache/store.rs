@@ -11,8 +11,8 @@ use build_info::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use super::entry::{self, Content, Head, Parts, Unfit};
-use super::key::{Key, hex};
-use super::place;
+use super::key::{Digest, Key, hex};
+use super::{place, salt};
 use crate::error::{Error, Result};
 use crate::ffi::Token;
 
@@ -136,6 +136,21 @@ impl Store {
     /// Whether nothing is ever written.
     pub fn is_read_only(&self) -> bool {
         self.read_only
+    }
+
+    /// Returns `key` in `scope`, as the files of this store name it; `None` if the store cannot have a file of the scope.
+    ///
+    /// # Errors
+    /// A message if the folder's salt cannot be read or created.
+    pub fn key_in(&self, key: &Key, scope: Digest) -> std::result::Result<Option<Key>, String> {
+        match &self.place {
+            // A file serves one user: only folders are shared by the clients of a server.
+            Place::File(_) => Ok(Some(key.in_scope(scope))),
+            Place::Folder { path, .. } => {
+                let scope = salt::salted(path, scope, self.read_only)?;
+                Ok(scope.map(|scope| key.in_scope(scope)))
+            }
+        }
     }
 
     /// The file that holds the most of `prompt`'s beginning, in a context of `n_ctx` tokens that has the first `have` of

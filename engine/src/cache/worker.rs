@@ -258,7 +258,11 @@ fn look_up<Job>(
 ) -> Option<(Loaded, Room)> {
     let mut notes = Vec::new();
     shared.metrics.cache_lookups.add(1);
-    let found = store.find(&key.in_scope(lookup.scope), &lookup.prompt, lookup.have, n_ctx, &mut notes);
+    let key = store.key_in(key, lookup.scope).unwrap_or_else(|why| {
+        notes.push(why);
+        None
+    });
+    let found = key.and_then(|key| store.find(&key, &lookup.prompt, lookup.have, n_ctx, &mut notes));
     let room = found.and_then(|found| Some((shared.room(found.size().0, ROOM)?, found)));
     let loaded = room.and_then(|(room, found)| Some((store.read(found, &mut notes)?, room)));
     for note in &notes {
@@ -273,7 +277,12 @@ fn look_up<Job>(
 
 fn write(store: &Store, key: &Key, save: Save, shared: &Shared) {
     let start = Instant::now();
-    match store.save(&key.in_scope(save.scope), &save.tokens, &[], save.state) {
+    let saved = match store.key_in(key, save.scope) {
+        Ok(Some(key)) => store.save(&key, &save.tokens, &[], save.state),
+        Ok(None) => Ok(Saved::Known),
+        Err(why) => Err(why),
+    };
+    match saved {
         Ok(Saved::Written(size)) => {
             shared.metrics.cache_writes.add(1);
             shared.metrics.cache_written_bytes.add(size.0);

@@ -1,8 +1,7 @@
-//! Work beside the thread that all connections share, so that nobody's tokens wait for it: a few threads, and each client
-//! its part of them.
+//! Thread pool for slow work, so that it does not block the thread that serves all connections. Each client has a share.
 //!
-//! Work waits for a thread in the order in which it came. What one client has sent waits for that client's own places
-//! first, so that however much it is, another's waits only for what is being done.
+//! Work gets a thread in order of arrival, but each client first waits for one of its own places. A client with much
+//! work therefore delays another client only by the work that is already running.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -15,44 +14,44 @@ use super::fields::Fields;
 use super::job::Client;
 use super::refusal::{Kind, Refusal};
 
-/// Threads for what takes milliseconds: templates, texts, requests and answers.
+/// Threads for work of milliseconds: templates, texts, requests and answers.
 const LIGHT: usize = 2;
 
-/// Threads for grammars and schemas, which may take seconds: nothing else waits behind them.
+/// Threads for grammars and schemas, which may take seconds. No other work waits for these threads.
 const GRAMMARS: usize = 2;
 
-/// Threads that cut very long texts into tokens, which may take seconds. One, so that whatever clients send, one core at
-/// most is kept from generating.
+/// Threads that tokenize very long texts, which may take seconds. A single thread takes at most one core away from
+/// generating.
 const TEXTS: usize = 1;
 
-/// Threads for all that.
+/// Threads of the pool.
 pub const THREADS: usize = LIGHT + GRAMMARS + TEXTS;
 
-/// A text of more bytes is cut into tokens beside, so that others' tokens do not wait for it.
+/// Bytes of the longest text that is tokenized at once, on the thread of the connections.
 const LONG_TEXT: usize = 16 * 1024;
 
-/// A text of more bytes is cut into tokens on a thread for such texts, so that others' light work does not wait for it.
+/// Bytes of the longest text that counts as light work. Longer ones have a thread of their own.
 const VERY_LONG_TEXT: usize = 256 * 1024;
 
-/// A request of more bytes is read beside.
+/// Bytes of the longest request that is parsed at once, on the thread of the connections.
 const LONG_REQUEST: usize = 64 * 1024;
 
-/// How many times more requests may be prepared of all clients than of one.
+/// Ratio of the requests that may be prepared for all clients to those for one client.
 const CLIENTS: usize = 4;
 
-/// What the work is.
+/// Kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// What takes milliseconds.
+    /// Work of milliseconds.
     Light,
     /// A grammar or schema, which may take seconds.
     Grammar,
-    /// A very long text, which may take seconds too.
+    /// Tokenizing a very long text, which may take seconds.
     Text,
 }
 
 impl Work {
-    /// Returns the kind of work that it is to cut a text of `bytes` bytes into tokens; `None` if that is done at once.
+    /// Returns the kind of work for tokenizing a text of `bytes` bytes; `None` for a text that is tokenized at once.
     pub fn of_text(bytes: usize) -> Option<Self> {
         if bytes <= LONG_TEXT {
             None
@@ -64,7 +63,7 @@ impl Work {
     }
 }
 
-/// Places for work, and requests that are prepared, each as often as answers are asked for.
+/// Places for work, and the number of answers whose requests are being prepared.
 #[derive(Debug)]
 struct Places {
     light: Arc<Semaphore>,
@@ -94,14 +93,14 @@ impl Places {
     }
 }
 
-/// The threads, of all models together.
+/// Thread pool, shared by all models.
 #[derive(Debug, Default)]
 pub struct Beside {
     all: Arc<Places>,
     clients: Mutex<HashMap<Client, Arc<Places>>>,
 }
 
-/// A client's part of them.
+/// Share of a client in the pool.
 #[derive(Clone, Debug)]
 pub struct Part {
     all: Arc<Places>,
@@ -109,11 +108,11 @@ pub struct Part {
 }
 
 impl Beside {
-    /// The part of `client`.
+    /// Returns the share of `client`.
     pub fn of(&self, client: &Client) -> Part {
-        // Whatever panicked, the map is whole between two calls.
+        // A panic elsewhere leaves the map consistent.
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those who have nothing here.
+        // Removes clients without work.
         clients.retain(|_, own| Arc::strong_count(own) > 1);
         let own = Arc::clone(clients.entry(client.clone()).or_default());
         Part { all: Arc::clone(&self.all), own }
@@ -121,14 +120,14 @@ impl Beside {
 }
 
 impl Part {
-    /// Does `work` on a thread, which stays taken until it is done, whether anyone waits for it or not.
+    /// Runs `work` on a thread. The thread stays taken until `work` ends, even if the caller stops waiting.
     pub async fn run<T: Send + 'static>(
         &self,
         kind: Work,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
         let failed = |why: &dyn Display| Refusal::new(Kind::Failed, why.to_string());
-        // The order matters: whoever waits for a thread holds a place of its own.
+        // The order matters: only work that has a place of its client may wait for a thread.
         let own = self.own.of(kind).acquire_owned().await.map_err(|why| failed(&why))?;
         let thread = self.all.of(kind).acquire_owned().await.map_err(|why| failed(&why))?;
         let part = self.clone();
@@ -139,7 +138,7 @@ impl Part {
         tokio::task::spawn_blocking(work).await.map_err(|why| failed(&why))
     }
 
-    /// The fields of a request.
+    /// Parses the fields of a request.
     pub async fn fields(&self, bytes: Vec<u8>) -> Result<Fields, Refusal> {
         match bytes.len() > LONG_REQUEST {
             true => self.run(Work::Light, move || Fields::read(&bytes)).await?,
@@ -147,14 +146,14 @@ impl Part {
         }
     }
 
-    /// Counts a request with so many `answers` while it is prepared, where not as many as `most` are.
+    /// Counts a request with `answers` answers while it is prepared, if fewer than `most` are being prepared.
     ///
     /// # Errors
-    /// How many are.
+    /// The number of answers that are being prepared already.
     pub fn enter(&self, answers: usize, most: usize) -> Result<Preparing, usize> {
         let before = self.own.requests.fetch_add(answers, Ordering::Relaxed);
         let all_before = self.all.requests.fetch_add(answers, Ordering::Relaxed);
-        // Dropped, it takes back what was added.
+        // Dropping it subtracts `answers` again.
         let preparing = Preparing(self.clone(), answers);
         match (before, all_before) {
             (before, _) if before >= most => Err(before),
@@ -164,7 +163,7 @@ impl Part {
     }
 }
 
-/// Counts the answers to a request while it is prepared.
+/// Guard that counts the answers of a request while the request is prepared.
 #[derive(Debug)]
 pub struct Preparing(Part, usize);
 
@@ -186,11 +185,12 @@ mod tests {
     #[test]
     fn a_client_that_fills_its_part_leaves_room_for_others() {
         let beside = Beside::default();
-        let (one, other) = (beside.of(&Client::Process(1)), beside.of(&Client::Process(2)));
+        let (one, other) =
+            (beside.of(&Client::Process { id: 1, user: 0 }), beside.of(&Client::Process { id: 2, user: 0 }));
         let mut held: Vec<Preparing> = (0..3).map(|_| one.enter(2, 5).expect("room")).collect();
         assert_eq!(one.enter(1, 5).err(), Some(6));
         assert_eq!(
-            beside.of(&Client::Process(1)).enter(1, 5).err(),
+            beside.of(&Client::Process { id: 1, user: 0 }).enter(1, 5).err(),
             Some(6),
             "also another connection of it"
         );
@@ -200,7 +200,7 @@ mod tests {
         drop((held, entered));
         // All of them together have an end too.
         let many: Vec<Result<Preparing, usize>> =
-            (0..30).map(|client| beside.of(&Client::Process(client)).enter(1, 5)).collect();
+            (0..30).map(|client| beside.of(&Client::Process { id: client, user: 0 }).enter(1, 5)).collect();
         assert_eq!(many.iter().filter(|entered| entered.is_ok()).count(), 5 * CLIENTS);
     }
 
@@ -208,7 +208,7 @@ mod tests {
     fn clients_that_are_gone_leave_nothing() {
         let beside = Beside::default();
         for client in 0..100 {
-            drop(beside.of(&Client::Process(client)).enter(1, 5));
+            drop(beside.of(&Client::Process { id: client, user: 0 }).enter(1, 5));
         }
         assert_eq!(beside.clients.lock().expect("whole").len(), 1);
     }
@@ -220,7 +220,10 @@ mod tests {
             tokio::runtime::Builder::new_current_thread().max_blocking_threads(THREADS).enable_time().build();
         runtime.expect("a runtime").block_on(async {
             let beside = Beside::default();
-            let (one, other) = (beside.of(&Client::Process(1)), beside.of(&Client::Process(2)));
+            let (one, other) = (
+                beside.of(&Client::Process { id: 1, user: 0 }),
+                beside.of(&Client::Process { id: 2, user: 0 }),
+            );
             let (go, wait) = mpsc::channel::<()>();
             let wait = Arc::new(Mutex::new(wait));
             let mut tasks = Vec::new();
@@ -236,7 +239,8 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             let its = tokio::spawn(async move { other.run(Work::Grammar, || ()).await });
-            while beside.of(&Client::Process(2)).own.grammars.available_permits() == GRAMMARS {
+            while beside.of(&Client::Process { id: 2, user: 0 }).own.grammars.available_permits() == GRAMMARS
+            {
                 tokio::task::yield_now().await;
             }
             // One piece is let go of, and whatever is begun after it is not.

@@ -1,27 +1,36 @@
-//! Bytes of requests that wait: for the rest of their body, for a model, to be prepared, or for a slot.
+//! Memory bound for waiting requests. A request waits for the rest of its body, a model, its preparation or a slot.
 //!
-//! A request costs at most twelve times its size in memory and a fixed allowance (`fields.rs`), so a bound on the bytes
-//! that wait is a bound on the memory that they take.
+//! A request costs at most twelve times its size in memory and a fixed allowance (`fields.rs`), so a bound on the
+//! bytes of all waiting requests bounds their memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::job::Client;
+use super::job::{Account, Client};
 use super::metrics::Metrics;
 use super::refusal::{Kind, Refusal};
 use super::server::Limits;
 
-/// Part of the bytes that a single client may have: one in so many.
+/// Divisor of the bound: one client may have one part in this many.
 const SHARE: usize = 2;
 
-/// Bytes that a value in a tree counts besides those that it was sent in: twelve times as many are the most that it takes.
+/// Bytes charged for each value of a JSON tree, besides its own text. A value takes at most twelve times as many in memory.
 pub const VALUE_BYTES: usize = 40;
 
-/// Bytes of all requests that wait.
+/// Budget for the bytes of all waiting requests.
 #[derive(Debug)]
 pub struct Budget {
     metrics: Arc<Metrics>,
-    clients: Mutex<HashMap<Client, usize>>,
+    waiting: Mutex<Waiting>,
+}
+
+/// Bytes that are charged now.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Sum over all clients.
+    total: usize,
+    /// Sum of each client that has any.
+    clients: HashMap<Account, usize>,
 }
 
 /// Bounds of a budget.
@@ -29,60 +38,60 @@ pub struct Budget {
 pub struct Bounds {
     /// Bytes of all requests that wait.
     pub waiting: usize,
-    /// Bytes of one request, which is always let when it is alone.
+    /// Bytes of one request. A request of this size is always admitted if no other waits.
     pub request: usize,
 }
 
 impl Bounds {
-    /// Those of `limits`.
+    /// Returns the bounds in `limits`.
     pub fn of(limits: &Limits) -> Self {
         Bounds { waiting: limits.waiting, request: limits.request }
     }
 }
 
-/// The bytes of one request, given back when this is dropped.
+/// Bytes charged for one request. Dropping this returns them to the budget.
 #[derive(Debug)]
 pub struct Charge {
     budget: Arc<Budget>,
-    client: Client,
+    account: Account,
     bytes: usize,
 }
 
-/// The bytes of a request that waits, held by whatever has the request now.
+/// Shared charge of a waiting request, held by every part of the server that holds the request.
 #[derive(Clone, Debug, Default)]
 pub struct SharedCharge {
-    /// Held, not looked at.
+    /// Kept only for its `Drop`.
     _charge: Option<Arc<Charge>>,
 }
 
 impl PartialEq for SharedCharge {
-    /// Two requests for the same are equal, whatever they are charged for.
+    /// Always returns true: the charge does not count when two requests are compared.
     fn eq(&self, _: &SharedCharge) -> bool {
         true
     }
 }
 
 impl SharedCharge {
-    /// The bytes of `charge`.
+    /// Shares `charge`.
     pub fn new(charge: Charge) -> Self {
         SharedCharge { _charge: Some(Arc::new(charge)) }
     }
 }
 
 impl Budget {
-    /// A budget of which nothing is taken, counted in `metrics`.
+    /// Creates an empty budget that counts into `metrics`.
     pub fn new(metrics: &Arc<Metrics>) -> Self {
-        Budget { metrics: Arc::clone(metrics), clients: Mutex::default() }
+        Budget { metrics: Arc::clone(metrics), waiting: Mutex::default() }
     }
 
-    /// A request of `client` of which no byte has come yet.
+    /// Starts the charge of a request of `client`, at zero bytes.
     pub fn charge(self: &Arc<Self>, client: &Client) -> Charge {
-        Charge { budget: Arc::clone(self), client: client.clone(), bytes: 0 }
+        Charge { budget: Arc::clone(self), account: client.account(), bytes: 0 }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Client, usize>> {
-        // Whatever panicked, the sums are whole between two calls.
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // A panic elsewhere leaves the sums consistent: nothing between two changes can panic.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,11 +99,11 @@ impl Charge {
     /// Adds `more` bytes.
     ///
     /// # Errors
-    /// When all requests that wait, or those of this client, would have more bytes than `bounds` lets.
+    /// An [`Overloaded`](Kind::Overloaded) refusal if all waiting requests, or those of this client, would exceed `bounds`.
     pub fn grow(&mut self, more: usize, bounds: Bounds) -> Result<(), Refusal> {
-        let mut clients = self.budget.lock();
-        let own = clients.get(&self.client).copied().unwrap_or(0);
-        let all: usize = clients.values().sum();
+        let mut waiting = self.budget.lock();
+        let own = waiting.clients.get(&self.account).copied().unwrap_or(0);
+        let all = waiting.total;
         let most = bounds.waiting.max(bounds.request);
         let share = (most / SHARE).max(bounds.request);
         let refused = |whose: &str, wait: usize, most: usize| {
@@ -111,23 +120,25 @@ impl Charge {
         if own + more > share {
             return refused("of this client", own - self.bytes.min(own), share);
         }
-        *clients.entry(self.client.clone()).or_default() += more;
+        *waiting.clients.entry(self.account.clone()).or_default() += more;
+        waiting.total += more;
         self.bytes += more;
-        self.budget.metrics.waiting_bytes.set((all + more) as u64);
+        self.budget.metrics.waiting_bytes.set(waiting.total as u64);
         Ok(())
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let mut clients = self.budget.lock();
-        if let Some(own) = clients.get_mut(&self.client) {
+        let mut waiting = self.budget.lock();
+        if let Some(own) = waiting.clients.get_mut(&self.account) {
             *own = own.saturating_sub(self.bytes);
             if *own == 0 {
-                clients.remove(&self.client);
+                waiting.clients.remove(&self.account);
             }
         }
-        self.budget.metrics.waiting_bytes.set(clients.values().sum::<usize>() as u64);
+        waiting.total = waiting.total.saturating_sub(self.bytes);
+        self.budget.metrics.waiting_bytes.set(waiting.total as u64);
     }
 }
 
@@ -141,7 +152,7 @@ mod tests {
         let budget = Arc::new(Budget::new(&metrics));
         let bounds = Bounds { waiting: 100, request: 30 };
         let charge = |client, bytes| {
-            let mut charge = budget.charge(&Client::Process(client));
+            let mut charge = budget.charge(&Client::Process { id: 1, user: client });
             charge.grow(bytes, bounds).map(|()| charge)
         };
         let first = charge(1, 30).expect("room");
@@ -156,7 +167,25 @@ mod tests {
         assert_eq!((metrics.waiting_bytes.get(), metrics.refused.get()), (100, 2));
         drop((first, second, third));
         assert_eq!(metrics.waiting_bytes.get(), 0);
-        assert!(budget.lock().is_empty());
+        assert!(budget.lock().clients.is_empty());
+        assert_eq!(budget.lock().total, 0);
+    }
+
+    #[test]
+    fn processes_of_one_user_share_a_budget() {
+        let budget = Arc::new(Budget::new(&Arc::new(Metrics::default())));
+        let bounds = Bounds { waiting: 100, request: 30 };
+        let mut held = Vec::new();
+        for id in 1..=5 {
+            let mut charge = budget.charge(&Client::Process { id, user: 7 });
+            charge.grow(10, bounds).expect("half of all is the user's");
+            held.push(charge);
+        }
+        let refused =
+            budget.charge(&Client::Process { id: 6, user: 7 }).grow(10, bounds).expect_err("no more");
+        assert!(refused.message.contains("of this client with 50 bytes"), "{}", refused.message);
+        budget.charge(&Client::Process { id: 7, user: 8 }).grow(10, bounds).expect("another user's half");
+        assert_eq!(budget.lock().total, 50);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Connections: taken as far as their [`Gate`] admits, each served by what it speaks.
+//! Connections: each is accepted if its [`Gate`] admits it, and served by the protocol that its first byte shows.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -19,36 +19,36 @@ use super::refusal::{Kind, Refusal};
 use super::scope::Owner;
 use super::server::Limits;
 
-/// What a connection needs besides itself.
+/// State that all connections of a listener share.
 #[derive(Clone)]
 pub struct Shared {
-    /// The way to the models.
+    /// Registry of the models.
     pub front: Arc<Front>,
-    /// Routes that are served over HTTP.
+    /// HTTP routes of the listener.
     pub routes: Routes,
-    /// Connections of this listener. Each has its own, so that many at one leave room at the other.
+    /// Gate of this listener. Each listener has one, so that a flood at one leaves room at the other.
     pub gate: Arc<Gate>,
-    /// Bounds of the gate, where they are not those of the configuration.
+    /// Bounds of the gate that override those of the configuration.
     pub bounds: Option<Bounds>,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
-    /// Every connection holds one: whoever has the receiver knows when all are closed.
+    /// Cloned into every connection: the channel closes when the last connection ends.
     pub open: mpsc::Sender<()>,
 }
 
-/// A connection's place as long as it lives.
+/// Place of an open connection.
 pub struct Open {
     admitted: Admitted,
     _open: mpsc::Sender<()>,
 }
 
 impl Open {
-    /// The state of the connection.
+    /// Returns the state of the connection.
     pub fn state(&self) -> &Arc<ConnectionState> {
         self.admitted.state()
     }
 
-    /// Does `work`, unless another connection needs the place.
+    /// Runs `work` until another connection needs the place.
     pub async fn during(self, work: impl Future<Output = ()>) {
         tokio::select! {
             () = work => {}
@@ -58,7 +58,7 @@ impl Open {
 }
 
 impl Shared {
-    /// A place for a connection from `network`, if there is one or another connection can be closed for it.
+    /// Returns a place for a connection from `network`, if one is free or another connection can be closed for it.
     pub fn admit(&self, network: Option<Network>) -> Option<Open> {
         let limits = self.front.current().limits;
         let configured = Bounds { total: limits.connections, per_network: limits.connections_per_address };
@@ -67,7 +67,7 @@ impl Shared {
     }
 }
 
-/// The answer on a connection beyond the bound `full`.
+/// Returns the refusal for a connection beyond the bound `full`.
 pub fn full(full: Full, limits: &Limits) -> Refusal {
     let (bound, key) = match full {
         Full::Total => {
@@ -82,7 +82,7 @@ pub fn full(full: Full, limits: &Limits) -> Refusal {
     Refusal { retry_after: Some(1), ..Refusal::new(Kind::Overloaded, message) }
 }
 
-/// Takes connections from the Unix socket until the server stops.
+/// Accepts connections at the Unix socket until the server stops.
 pub async fn unix(listener: UnixListener, shared: Shared) {
     let mut stopping = shared.stopping.clone();
     loop {
@@ -101,10 +101,10 @@ pub async fn unix(listener: UnixListener, shared: Shared) {
     }
 }
 
-/// Connections that were made inside the process.
+/// Receiver of connections from inside the process.
 pub type Inside = mpsc::UnboundedReceiver<StdUnixStream>;
 
-/// Takes connections from inside the process until the server stops, or no more can come: then `over` is dropped.
+/// Accepts connections from inside the process until the server stops or the sender is gone. Then drops `over`.
 pub async fn inside(mut streams: Inside, shared: Shared, over: oneshot::Sender<()>) {
     let _over = over;
     let mut stopping = shared.stopping.clone();
@@ -117,28 +117,28 @@ pub async fn inside(mut streams: Inside, shared: Shared, over: oneshot::Sender<(
             },
         };
         let Some(open) = shared.admit(None) else { continue };
-        // What is not registered is closed, and its other end sees that.
+        // A stream that cannot be registered is closed, which its other end sees.
         let Ok(stream) = UnixStream::from_std(stream) else { continue };
         let state = Arc::clone(open.state());
         tokio::spawn(open.during(speak(stream, state, shared.clone())));
     }
 }
 
-/// No more files, as a rule: some connections must end first.
+/// Pauses after a failed accept. Usually no file descriptor is free, and some connections must end first.
 pub async fn pause(error: &io::Error) {
     if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) {
         sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// How long a client may take to say what it wants, from when it is connected; over HTTP also from the first byte of a
-/// request to the end of its head.
+/// Time limit for the first byte of a connection. Over HTTP it also limits the head of a request, from the first byte on.
 pub const FIRST: Duration = Duration::from_secs(10);
 
-/// Serves a connection to the Unix socket: methods of HTTP begin with a capital letter, lines of JSON never do.
+/// Serves a connection to the Unix socket. HTTP methods begin with a capital letter, lines of JSON never do.
 async fn speak(mut stream: UnixStream, state: Arc<ConnectionState>, shared: Shared) {
     let peer = stream.peer_cred().ok();
-    let client = peer.as_ref().and_then(|peer| peer.pid()).map_or(Client::Unknown, Client::Process);
+    let process = peer.and_then(|peer| Some((peer.pid()?, peer.uid())));
+    let client = process.map_or(Client::Unknown, |(id, user)| Client::Process { id, user });
     let who = (client, Owner::of_user(peer.map(|peer| peer.uid())));
     let (front, mut stopping) = (Arc::clone(&shared.front), shared.stopping.clone());
     let mut read = Vec::with_capacity(4096);

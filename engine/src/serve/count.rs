@@ -1,10 +1,10 @@
-//! Counts the values of a JSON text before a tree is made of it.
+//! Count of the values in a JSON text, taken before the text becomes a tree.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Counts values, as deep as a tree may be; an error once none is left.
+/// Counts down the values that are still allowed, at every depth. Fails when none is left.
 pub struct Count<'a>(pub &'a mut usize);
 
 impl Count<'_> {

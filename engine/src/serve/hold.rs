@@ -70,7 +70,7 @@ mod tests {
     fn what_is_held_is_added_up_and_forgotten() {
         let start = Instant::now();
         let at = |millis: u64| start + Duration::from_millis(millis);
-        let (one, other) = (Client::Process(1), Client::Process(2));
+        let (one, other) = (Client::Process { id: 1, user: 0 }, Client::Process { id: 2, user: 0 });
         let mut holds = Holds::default();
         let mut step = |client: &Client, now| holds.add(client, Duration::from_millis(490), at(now));
         // Four steps of nearly the longest are let, one more is too much; whoever else asks is not concerned.

@@ -1,4 +1,4 @@
-//! Texts and tokens of a request, read without a tree of JSON: a token takes 4 bytes in place of 72.
+//! Texts and tokens of a request, read without a JSON tree: a token takes 4 bytes instead of 72.
 
 use std::fmt;
 
@@ -14,28 +14,28 @@ use crate::sampling::whole;
 pub enum Input {
     /// A text.
     Text(String),
-    /// A list of tokens; also the empty list.
+    /// A list of tokens, or an empty list.
     Tokens(Vec<Token>),
     /// A list of texts and lists of tokens.
     List(Vec<Input>),
 }
 
-/// Reason that something is no [`Input`].
+/// Reason why a value is not an [`Input`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
     /// Neither a text nor a list.
     Kind(Value),
-    /// In a list of tokens there is something else.
+    /// A list of tokens contains something else.
     Token(Value),
-    /// In a list there is neither a text nor a list.
+    /// A list contains an element that is neither a text nor a list.
     Item(Value),
-    /// A list has so many texts, more than asked for.
+    /// A list has too many elements; their number.
     Many(usize),
-    /// It is not JSON.
+    /// The value is not valid JSON; the parser's message.
     Json(String),
 }
 
-/// Reads `raw`, in which a list has at most `most` texts or lists of tokens.
+/// Reads `raw`. A list may have at most `most` texts or lists of tokens.
 pub fn read(raw: &RawValue, most: usize) -> Result<Input, Fault> {
     let text = raw.get();
     let json = |error: serde_json::Error| Fault::Json(error.to_string());
@@ -49,7 +49,7 @@ pub fn read(raw: &RawValue, most: usize) -> Result<Input, Fault> {
     }
 }
 
-/// The kind of `raw` as a value: a list or an object without what is in it, anything else as it is.
+/// Returns an empty list for a list, an empty object for an object, and any other value unchanged.
 pub fn sketch(raw: &RawValue) -> Value {
     match raw.get().as_bytes().first() {
         Some(b'[') => Value::Array(Vec::new()),
@@ -62,7 +62,7 @@ fn token(number: &Value) -> Option<Token> {
     whole(number).and_then(|token| Token::try_from(token).ok())
 }
 
-/// Reads a list.
+/// Visitor that reads a list of at most this many texts or lists of tokens.
 struct List(usize);
 
 impl<'de> Visitor<'de> for List {
@@ -100,7 +100,7 @@ impl<'de> Visitor<'de> for List {
             };
             break;
         }
-        // The rest is only counted.
+        // Elements after the fault are only counted.
         while list.next_element::<IgnoredAny>()?.is_some() {
             count += 1;
         }
@@ -117,14 +117,14 @@ impl<'de> Visitor<'de> for List {
 enum Element {
     Text(String),
     Tokens(Vec<Token>),
-    /// Something in a list of tokens that is none.
+    /// A value in a list of tokens that is not a token.
     Wrong(Value),
-    /// A number, `null`, a truth value, or an object without its fields.
+    /// A number, `null`, a boolean, or an object without its fields.
     Scalar(Value),
 }
 
 impl Element {
-    /// Its kind as a value, as of [`sketch`].
+    /// Returns what [`sketch`] returns for the element.
     fn sketch(self) -> Value {
         match self {
             Element::Text(text) => Value::String(text),
@@ -195,7 +195,7 @@ impl<'de> Deserialize<'de> for Element {
     }
 }
 
-/// A value in a list of tokens: lists and objects without what is in them.
+/// Value in a list of tokens. Lists and objects are read without their content.
 struct Scalar(Value);
 
 impl<'de> Deserialize<'de> for Scalar {

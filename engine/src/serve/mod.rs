@@ -19,6 +19,7 @@ pub mod count;
 pub mod drafts;
 pub mod embed;
 pub mod fields;
+pub mod hidden_paths;
 pub mod hold;
 pub mod http;
 pub mod input;

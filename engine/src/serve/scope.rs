@@ -90,7 +90,7 @@ impl Scope {
         Scope { owner, digest }
     }
 
-    /// Digest that stands for the scope in the files of a prompt cache. It depends on the key, and does not tell it.
+    /// Digest of the scope. A prompt cache adds its folder's salt before the digest goes to disk.
     pub fn digest(&self) -> Digest {
         self.digest
     }

@@ -1,5 +1,6 @@
 //! What every connection shares: the way to the scheduler.
 
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use tokio::time::timeout_at;
 
 use super::beside::{Beside, Work};
 use super::embed::Embedder;
+use super::hidden_paths::hide_folders;
 use super::job::{Client, Event, Finish, Job};
 use super::metrics::Metrics;
 use super::queue::{Closing, Inbox, Refused};
@@ -116,7 +118,7 @@ impl Server {
         owner: Owner,
         arrived: Instant,
     ) -> Result<Vec<mpsc::Receiver<Event>>, Refusal> {
-        check_generates(&self.model).map_err(|error| invalid(&error))?;
+        check_generates(&self.model).map_err(|error| self.invalid(&error))?;
         let bound = self.inbox.bound();
         if choices as usize > bound.max(1) {
             let what = format!(
@@ -209,7 +211,7 @@ impl Server {
     /// Tokens of `prompt` of `client`, which is refused without a look at it if the context cannot hold its text.
     async fn prompt_tokens(&self, prompt: Prompt, client: &Client) -> Result<Vec<Token>, Refusal> {
         let field = prompt.field();
-        let failed = |error: Error| Refusal { param: Some(field.to_string()), ..invalid(&error) };
+        let failed = |error: Error| Refusal { param: Some(field.to_string()), ..self.invalid(&error) };
         match prompt {
             Prompt::Text(text) => {
                 self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
@@ -245,6 +247,18 @@ impl Server {
             Some(kind) => self.beside.of(client).run(kind, work).await,
             None => Ok(work()),
         }
+    }
+
+    /// Makes a refusal of an error that the request is to blame for. Clients get the model's name, and the log its path.
+    fn invalid(&self, error: &Error) -> Refusal {
+        tracing::debug!(model = self.name, error = %error, "refused");
+        if let Error::NotGenerative { what, .. } = error {
+            return Refusal::new(Kind::Invalid, format!("the model {:?} {what}", self.name));
+        }
+        let refusal = invalid(error);
+        let template = self.template.iter().map(|template| Path::new(template.origin()));
+        let paths = std::iter::once(self.model.path()).chain(template);
+        Refusal { message: hide_folders(&refusal.message, paths), ..refusal }
     }
 
     /// Tokens that mark calls of tools and are shown where tools are offered.
@@ -295,7 +309,7 @@ impl Server {
             None => Chain::new(&sampling, &self.model),
         };
         let mut chain =
-            chain.map_err(|error| Refusal { param: field.map(String::from), ..invalid(&error) })?;
+            chain.map_err(|error| Refusal { param: field.map(String::from), ..self.invalid(&error) })?;
         chain.accept_prompt(prompt).map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
         Ok(chain)
     }

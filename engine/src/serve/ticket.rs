@@ -283,7 +283,7 @@ impl Drop for Shared {
             suppressed = (count > 0).then_some(count);
         }
         let client = match entry.client {
-            Client::Process(process) => format!("process {process}"),
+            Client::Process { id, .. } => format!("process {id}"),
             Client::Machine(address) => address.to_string(),
             Client::Unknown => "unknown".to_string(),
         };

@@ -11,6 +11,7 @@ use super::{Embedder, Job, Next, Pooling, embedder};
 use crate::error::{Error, Result};
 use crate::ffi::{Model, Threads};
 use crate::serve::caught::caught;
+use crate::serve::hidden_paths::hide_folders;
 use crate::serve::metrics::Metrics;
 use crate::serve::plan::prefill_beside_decode;
 use crate::serve::queue::{Closing, Inbox};
@@ -214,7 +215,15 @@ impl Worker {
         self.metrics.embedding_cache.set(0);
         let refused = |message: String| Failed::Refused(Refusal::new(Kind::Failed, message));
         let pooling = self.embedder.pooling.clone().map_err(refused)?;
-        let evaluator = Evaluator::new(&self.model, pooling, longest, &self.settings, &self.threads)?;
+        let evaluator = Evaluator::new(&self.model, pooling, longest, &self.settings, &self.threads);
+        let evaluator = evaluator.map_err(|error| match Failed::from(error) {
+            Failed::Refused(refusal) => {
+                tracing::warn!(model = %self.model.path().display(), error = refusal.message, "no context for embeddings");
+                let message = hide_folders(&refusal.message, [self.model.path()]);
+                Failed::Refused(Refusal { message, ..refusal })
+            }
+            failed => failed,
+        })?;
         self.metrics.embedding_cache.set(evaluator.cache.0);
         self.evaluator = Some(evaluator);
         Ok(())

@@ -14,6 +14,7 @@ use super::{Entry, Estimate, Front, Here, Named, Place, estimate};
 use crate::error::{Error, Result};
 use crate::ffi;
 use crate::live::Live;
+use crate::serve::hidden_paths::hide_folders;
 use crate::serve::queue::Closing;
 use crate::settings::{Settings, Source};
 
@@ -377,26 +378,7 @@ fn without_folders(why: &str, named: &Named) -> String {
     let draft = options.draft_model.iter().map(|draft| draft.path.as_path());
     let one = std::iter::once(options.model.as_path());
     let paths = one.chain(draft).chain(adapters).chain(cache).chain(template);
-    let mut folders: Vec<String> = paths
-        .filter_map(Path::parent)
-        .filter(|folder| folder.parent().is_some())
-        .map(|folder| format!("{}/", folder.display()))
-        .collect();
-    // Of one in another the longer one, which leaves nothing of it.
-    folders.sort_by_key(|folder| std::cmp::Reverse(folder.len()));
-    folders.iter().fold(why.to_string(), |why, folder| without(&why, folder))
-}
-
-/// `text` without `folder` where a path begins with it.
-fn without(text: &str, folder: &str) -> String {
-    let inside = |last: char| last.is_alphanumeric() || "/._-".contains(last);
-    let mut out = String::with_capacity(text.len());
-    let mut done = 0;
-    for (at, _) in text.match_indices(folder).filter(|(at, _)| !text[..*at].ends_with(inside)) {
-        out.push_str(&text[done..at]);
-        done = at + folder.len();
-    }
-    out + &text[done..]
+    hide_folders(why, paths)
 }
 
 fn failed(entry: &mut Entry, why: String) {
@@ -420,25 +402,6 @@ fn choose_one_to_go(entries: &mut [Entry], more: u64, may_disturb: bool) {
             let Some(entry) = oldest else { break };
             entry.leaves = true;
             free += entry.memory.0;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::without;
-
-    #[test]
-    fn a_folder_goes_where_a_path_begins_with_it() {
-        for (text, folder, expected) in [
-            ("cannot read /srv/m/a.gguf: gone", "/srv/m/", "cannot read a.gguf: gone"),
-            ("\"/a/x\" and /a/y", "/a/", "\"x\" and y"),
-            ("/srv/a/x", "/a/", "/srv/a/x"),
-            ("models/models/x", "models/", "models/x"),
-            ("/m/a and /m/", "/m/", "a and "),
-            ("", "/m/", ""),
-        ] {
-            assert_eq!(without(text, folder), expected, "{text} without {folder}");
         }
     }
 }

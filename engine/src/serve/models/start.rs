@@ -18,6 +18,7 @@ use crate::live::Live;
 use crate::model;
 use crate::serve::beside::Beside;
 use crate::serve::embed;
+use crate::serve::hidden_paths::hide_folders;
 use crate::serve::metrics::Metrics;
 use crate::serve::pools;
 use crate::serve::queue::Inbox;
@@ -187,7 +188,10 @@ fn template(options: &Options, model: &Model) -> Result<std::result::Result<Arc<
     match Template::choose(options.chat_template.as_deref(), model) {
         Ok(template) => Ok(Ok(Arc::new(template))),
         Err(error) if options.chat_template.is_some() => Err(error),
-        Err(error) => Ok(Err(error.to_string())),
+        Err(error) => {
+            tracing::debug!(model = options.name, error = %error, "no chat template");
+            Ok(Err(hide_folders(&error.to_string(), [options.model.as_path()])))
+        }
     }
 }
 
