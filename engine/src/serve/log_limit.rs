@@ -62,7 +62,8 @@ mod tests {
         let mut limit = LogLimit::default();
         let begin = Instant::now();
         let mut decide = |client, seconds| {
-            let lines = limit.decide(&Client::Process(client), begin + Duration::from_secs(seconds));
+            let lines =
+                limit.decide(&Client::Process { id: client, user: 0 }, begin + Duration::from_secs(seconds));
             (lines.own, lines.skipped)
         };
         assert_eq!(decide(1, 0), (true, 0));
@@ -74,7 +75,8 @@ mod tests {
     fn many_clients_do_not_grow_the_table() {
         let mut limit = LogLimit::default();
         let now = Instant::now();
-        let own = (0..100_000).filter(|client| limit.decide(&Client::Process(*client), now).own);
+        let own =
+            (0..100_000).filter(|client| limit.decide(&Client::Process { id: *client, user: 0 }, now).own);
         assert_eq!(own.count(), CLIENTS);
         assert_eq!(limit.clients.len(), CLIENTS);
     }
