@@ -249,9 +249,9 @@ impl Server {
         }
     }
 
-    /// Makes a refusal of an error that the request is to blame for. Clients get the model's name, and the log its path.
+    /// Makes a refusal of an error that the request is to blame for. Clients get the model's name instead of its path. The log
+    /// gets nothing: the error may repeat the client's text.
     fn invalid(&self, error: &Error) -> Refusal {
-        tracing::debug!(model = self.name, error = %error, "refused");
         if let Error::NotGenerative { what, .. } = error {
             return Refusal::new(Kind::Invalid, format!("the model {:?} {what}", self.name));
         }
