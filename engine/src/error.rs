@@ -177,15 +177,15 @@ pub enum Error {
 
     /// A text has more bytes than the context can hold, however it is cut into tokens.
     #[error(
-        "the text has {bytes} bytes, and a context of {context} tokens holds at most {most}, since the longest token of \
-         the model has {longest}: shorten the text, or choose a larger context with -c"
+        "the text has {bytes} bytes, and a context of {context} tokens holds at most {most}, {longest} for each token: \
+         shorten the text, or choose a larger context with -c"
     )]
     TextTooLong {
         /// Bytes of the text.
         bytes: usize,
         /// Size of the context.
         context: u32,
-        /// Bytes of the longest token.
+        /// Most bytes that a token can stand for.
         longest: usize,
         /// Bytes that the context can hold.
         most: usize,

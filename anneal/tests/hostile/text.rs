@@ -174,6 +174,18 @@ fn no_other_tokenizer_ends_the_process() {
     });
 }
 
+/// A tokenizer that drops spaces has no longest token, but its texts have a limit as well.
+#[test]
+fn texts_have_a_limit_with_every_tokenizer() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for tokenizer in OTHERS {
+        let model = load(&Vocabulary::other(tokenizer).write(folder.path()));
+        let refused = model.check_length(4 << 20, 512).expect_err("a text of 4 MiB for 512 tokens");
+        assert!(refused.to_string().contains("for each token"), "{tokenizer}: {refused}");
+        model.check_length(512, 512).unwrap_or_else(|error| panic!("{tokenizer}: {error}"));
+    }
+}
+
 /// A token as long as the check before loading lets one be.
 #[test]
 fn the_longest_tokens_are_matched() {

@@ -26,7 +26,7 @@ pub struct Model {
     n_ctx_train: u32,
     placed: Placed,
     plan: OnceLock<Plan>,
-    pub(super) longest_token: OnceLock<Option<usize>>,
+    pub(super) longest_token: OnceLock<usize>,
     pub(super) variant: variant::Applied,
 }
 
