@@ -32,7 +32,7 @@ pub fn salted(folder: &Path, scope: Digest, read_only: bool) -> Result<Option<Di
     let path = folder.join(NAME);
     let failed = |why: String| {
         format!(
-            "cannot use the salt {}: {why}; prompts of clients are not cached on disk\nhint: remove the file",
+            "cannot use the salt {}: {why}; prompts of clients are not cached on disk until it is removed",
             path.display()
         )
     };
@@ -118,7 +118,7 @@ mod tests {
             fs::write(&path, vec![7; bytes]).expect("written");
             fs::set_permissions(&path, Permissions::from_mode(mode)).expect("a mode");
             let why = salted(folder.path(), SCOPE, false).expect_err("it is no salt");
-            assert!(why.contains(expected) && why.contains("hint: remove the file"), "{why}");
+            assert!(why.contains(expected) && why.contains("until it is removed"), "{why}");
         }
     }
 }
