@@ -8,16 +8,18 @@ use std::time::{Duration, Instant};
 /// Whoever changes a record has done so in much less.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The folder for tuning records and rooflines: `$ANNEAL_STATE_DIR`, else `anneal` in `$XDG_STATE_HOME`, else
-/// `.local/state/anneal` in `$HOME` (the XDG Base Directory Specification). `None` where none is set. Relative values
-/// are passed over, as the specification demands.
+/// The folder for tuning records, rooflines and verdicts: `$ANNEAL_STATE_DIR`, else `anneal` in `$XDG_STATE_HOME`, else
+/// `.local/state/anneal` in `$HOME`. `None` if none is set. A relative `$ANNEAL_STATE_DIR` counts from the current folder.
+/// The XDG Base Directory Specification demands that other relative values are ignored.
 pub fn folder() -> Option<PathBuf> {
     folder_of(|name| std::env::var_os(name))
 }
 
 fn folder_of(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    absolute("ANNEAL_STATE_DIR")
+    // An empty value has no absolute path.
+    variable("ANNEAL_STATE_DIR")
+        .and_then(|own| std::path::absolute(own).ok())
         .or_else(|| Some(absolute("XDG_STATE_HOME")?.join("anneal")))
         .or_else(|| Some(absolute("HOME")?.join(".local/state/anneal")))
 }
@@ -66,11 +68,13 @@ mod tests {
         let own = ("ANNEAL_STATE_DIR", "/a");
         let (xdg, home) = (("XDG_STATE_HOME", "/x"), ("HOME", "/h"));
         type Set<'a> = &'a [(&'a str, &'a str)];
-        let cases: [(Set<'_>, Option<&str>); 5] = [
+        let here = std::env::current_dir().unwrap().join("relative");
+        let cases: [(Set<'_>, Option<&str>); 6] = [
             (&[own, xdg, home], Some("/a")),
             (&[xdg, home], Some("/x/anneal")),
             (&[("XDG_STATE_HOME", "x"), home], Some("/h/.local/state/anneal")),
             (&[("ANNEAL_STATE_DIR", ""), home], Some("/h/.local/state/anneal")),
+            (&[("ANNEAL_STATE_DIR", "relative"), home], here.to_str()),
             (&[], None),
         ];
         for (set, expected) in cases {
