@@ -376,22 +376,28 @@ fn what_a_killed_one_left_beside_a_list_goes_also_where_the_list_says_all() {
 fn whoever_is_asked_to_stop_ends_and_leaves_no_entry() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path().join("store");
-    let order = publish(&temp.path().join("build"), text(&root), "a", 100 * SIZE);
-    let mut child = command(&Default::default()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(&serde_json::to_vec(&order).unwrap()).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !root.join("v1/objects").is_dir() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(1));
+    let build = temp.path().join("build");
+    let order = publish(&build, text(&root), "a", 100 * SIZE);
+    // While the archive is sent, and while the files of the build are packed.
+    let moments: [&dyn Fn() -> bool; 2] =
+        [&|| root.join("v1/objects").is_dir(), &|| !files(&build.join("work")).is_empty()];
+    for (turn, has_begun) in moments.into_iter().enumerate() {
+        let mut child = command(&Default::default()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(&serde_json::to_vec(&order).unwrap()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !has_begun() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let process = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+        let (code, words) = said(ended(&child.wait_with_output().unwrap()));
+        assert_eq!(code, 130, "{turn}: {words}");
+        assert!(
+            files(&root).iter().all(|name| !name.ends_with(".part") && !name.contains("builds")),
+            "{turn}: {:?}",
+            files(&root)
+        );
     }
-    let process = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
-    let (code, words) = said(ended(&child.wait_with_output().unwrap()));
-    assert_eq!(code, 130, "{words}");
-    assert!(
-        files(&root).iter().all(|name| !name.ends_with(".part") && !name.contains("builds")),
-        "{:?}",
-        files(&root)
-    );
 }
 
 #[test]
