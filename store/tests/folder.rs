@@ -164,6 +164,14 @@ fn what_is_there_of_a_build_is_looked_at_and_listed_again() {
     }
     done(give(&forced(publish(&temp.path().join("build"), store, "a", SIZE))));
     assert_eq!(fs::read(&object).unwrap(), bytes);
+
+    // An entry that names one object twice.
+    let entry = root.join(format!("v1/builds/{}.json", parts("a").key()));
+    let mut told: serde_json::Value = serde_json::from_slice(&fs::read(&entry).unwrap()).unwrap();
+    told["tree"] = told["archive"].clone();
+    fs::write(&entry, told.to_string()).unwrap();
+    assert!(checked(false).unwrap().damaged.is_empty());
+    assert!(temp.path().read_dir().unwrap().all(|entry| entry.unwrap().path().is_dir()), "copies were left");
 }
 
 #[test]
