@@ -34,14 +34,24 @@ fail() { # CODE WORDS...
     exit "$code"
 }
 
+# A file name or the output of another program must not send escape sequences to the terminal.
+plain() { tr '\001-\010\013-\037\177' '?'; }
+
+show() {
+    case $1 in
+    *[[:cntrl:]]*) printf '%s\n' "$1" | plain ;;
+    *) printf '%s\n' "$1" ;;
+    esac
+}
+
 # In a shell of its own, which may die of a reader that is gone. Where nothing can be written the exit code tells it too.
-tell() { (printf '%s\n' "$*" >&2) || :; }
+tell() { (show "$*" >&2) || :; }
 
 warn() { tell "warning: $*"; }
 
 say() { # what was done: it stays so where stdout takes no word of it
     code=0
-    (printf '%s\n' "$*") 2>/dev/null || code=$?
+    (show "$*") 2>/dev/null || code=$?
     # SIGPIPE: a reader that has seen enough is no error.
     case $code in
     0 | 141) ;;
@@ -54,6 +64,11 @@ has() { command -v "$1" >/dev/null 2>&1; }
 # Most entries and 512-byte blocks of one file, as in ship/src/unpack.rs.
 most_entries=20000
 most_blocks=4194304
+most_small=65536 # bytes of a sum or a signature, as in ship/src/install/source.rs
+# Longest path of the installer's folder: below it, there must be room in PATH_MAX for the files of an archive.
+most_path=3500
+newline='
+'
 
 do='' from='' prefix='' sum='' check=yes key="${ANNEAL_MINISIGN_KEY:-}" all=no
 while [ $# -gt 0 ]; do
@@ -105,6 +120,12 @@ esac
 while [ "$prefix" != "${prefix%/}" ]; do prefix=${prefix%/}; done
 home=$prefix/lib/anneal
 versions=$home/versions
+# Lists of folders have one path per line.
+case $prefix in
+*"$newline"*) fail 2 "cannot install to $prefix: the path contains a line break; choose another folder with --prefix DIR" ;;
+esac
+[ ${#home} -le $most_path ] || fail 2 "cannot install to a path of ${#home} bytes: at most $most_path leave room for the \
+files of an archive; choose a shorter path with --prefix DIR"
 
 # --- what is there -------------------------------------------------------------------------------------------------
 
@@ -191,7 +212,7 @@ wipe() { # $1 and all below it, whatever rights somebody gave to it
     rm -rf "$1" || :
 }
 
-staging='' becomes='' made_links='' placed='' locked='' stopped=''
+staging='' becomes='' made_links='' placed='' locked='' stopped='' missing=''
 leave() {
     code=$?
     trap '' INT TERM HUP
@@ -221,8 +242,10 @@ lock() {
     listen
     # A link would lead the line that is written below into another file.
     [ ! -L "$home/.lock" ] || fail 1 "$home/.lock is a symbolic link, which is not followed: remove it"
-    (: >>"$home/.lock") 2>/dev/null || fail 1 "cannot write to $home: take a folder that you may write to with --prefix \
-DIR, or install as root"
+    (: >>"$home/.lock") 2>/dev/null || {
+        unmake
+        fail 1 "cannot write to $home: take a folder that you may write to with --prefix DIR, or install as root"
+    }
     if has flock; then
         exec 9>>"$home/.lock"
         if ! flock -n 9; then
@@ -331,28 +354,41 @@ digest() {
     fi | cut -c 1-64
 }
 
-fetch() { # URL FILE; 1 when it is not there
+fetch() { # URL FILE MOST-BYTES LIMIT-SECONDS; 1 when it is not there
     case $1 in
     https:*) protocols='=https' ;;
     *) protocols='=http,https' ;;
     esac
     if has curl; then
         # Of an answer without a length older ones take more than they are told.
-        status=$(ulimit -f $most_blocks 2>/dev/null || :
-            curl -g -sSL --proto "$protocols" --proto-redir "$protocols" --max-redirs 5 --max-filesize 2147483648 \
-            --connect-timeout 30 --speed-limit 1 --speed-time 30 -o "$2" -w '%{http_code}' "$1") ||
-            fail 75 "cannot fetch $1: is the network there?"
+        code=0
+        status=$(ulimit -f $(($3 / 512)) 2>/dev/null || :
+            curl -g -sSL --proto "$protocols" --proto-redir "$protocols" --max-redirs 5 --max-filesize "$3" \
+            --connect-timeout 30 --speed-limit 1024 --speed-time 30 --max-time "$4" -o "$2" -w '%{http_code}' "$1") ||
+            code=$?
+        case $code in
+        0) ;;
+        # 153: SIGXFSZ
+        63 | 153) fail 1 "$1 is larger than $3 bytes: it is not what it should be" ;;
+        *) fail 75 "cannot fetch $1: is the network there?" ;;
+        esac
     elif has wget; then
         # It cannot be told to stay with https when it is led elsewhere.
         code=0
-        wget -S -nv --max-redirect=0 -T 30 -t 1 -o "$staging/answer" -O "$2" "$1" || code=$?
+        limit=''
+        [ "$4" = 0 ] || ! has timeout || limit="timeout $4"
+        # shellcheck disable=SC2086 # two words or none
+        (
+            ulimit -f $(($3 / 512)) 2>/dev/null || :
+            $limit wget -S -nv --max-redirect=0 -T 30 -t 1 -o "$staging/answer" -O "$2" "$1"
+        ) || code=$?
         # Its exit code tells no 404 from a 403; the server's own words do.
         status=$(sed -n 's,^ *HTTP/[0-9.]* \([0-9][0-9][0-9]\).*,\1,p' "$staging/answer" | tail -n 1)
         case $code:$status in
         0:* | *:[45]??) ;;
         *:3??) fail 1 "$1 leads elsewhere, where wget may leave https: install curl, or give the address that it leads to" ;;
         *)
-            cat "$staging/answer" >&2
+            plain <"$staging/answer" >&2
             fail 75 "cannot fetch $1: is the network there?"
             ;;
         esac
@@ -372,10 +408,21 @@ fetch() { # URL FILE; 1 when it is not there
 
 take() { # $1, of the net or of this machine, to the file $2; 1 when it is not there
     case $1 in
-    http://* | https://*) fetch "$1" "$2" ;;
+    http://* | https://*) fetch "$1" "$2" $((most_blocks * 512)) 0 ;;
     *)
         [ -f "$1" ] || return 1
         cp -- "$1" "$2" || fail 1 "cannot copy $1 to $2: may it be read, and is there room on the disk?"
+        ;;
+    esac
+}
+
+take_small() { # the same for a sum or a signature, which are read line by line
+    case $1 in
+    http://* | https://*) fetch "$1" "$2" $most_small 60 ;;
+    *)
+        [ -f "$1" ] || return 1
+        [ "$(wc -c <"$1")" -le $most_small ] || fail 1 "$1 is larger than $most_small bytes: it is not what it should be"
+        take "$1" "$2"
         ;;
     esac
 }
@@ -581,8 +628,10 @@ make_current() { # the version $1
 }
 
 settle() { # the version $1, which is current
-    heed
+    # A signal to the process group would end the subshells of `sweep`, and with them the script.
+    deafen
     sweep
+    heed
     # A slow disk takes minutes for it. Ctrl-C reaches the program too, and nobody wants the second one then.
     if ! sync -f "$home" 2>/dev/null && { [ -n "$stopped" ] || ! sync; }; then
         [ -n "$stopped" ] || fail 1 "$1 is current, and the disk did not take all of it: run the same again"
@@ -638,8 +687,8 @@ sum; take https, the sum from elsewhere (--sha256) or a key of minisign" ;;
     lock
     # Into a folder of our own first: what is checked there is what is unpacked, whoever changes the files meanwhile.
     archive=$staging/$file
-    [ -n "$sum" ] || take "$from.sha256" "$archive.sha256" || :
-    [ -z "$key" ] || take "$from.minisig" "$archive.minisig" || :
+    [ -n "$sum" ] || take_small "$from.sha256" "$archive.sha256" || :
+    [ -z "$key" ] || take_small "$from.minisig" "$archive.minisig" || :
     take "$from" "$archive" || fail 1 "there is no $from"
     check_archive
     unpack

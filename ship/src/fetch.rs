@@ -1,20 +1,27 @@
 //! Archives from the net. What comes is only ever written to a file, and checked there.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use build_info::Bytes;
 use ureq::http::{Response, Uri};
 use ureq::{Agent, Body};
 
+use crate::pace::Pace;
 use crate::progress::Progress;
 use crate::{exit, files};
 
 /// A server that says nothing for so long is gone.
 const SILENCE: Duration = Duration::from_secs(30);
+
+/// Deadline for all of a small file, its redirects included; more by its size.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Bytes per second by which the deadline of a file grows.
+const SLOWEST: u64 = 50_000;
 
 /// Pages that lead elsewhere, one after the other.
 const MOST_REDIRECTS: usize = 5;
@@ -46,10 +53,11 @@ pub fn small(url: &str, most: u64) -> Result<Vec<u8>> {
 
 /// The same, or nothing when the server knows of no such thing.
 pub fn small_if_there(url: &str, most: u64) -> Result<Option<Vec<u8>>> {
-    let Some(response) = get(url)? else { return Ok(None) };
+    let deadline = Instant::now() + DEADLINE + Duration::from_secs(most / SLOWEST);
+    let Some(response) = get(url, Some(deadline))? else { return Ok(None) };
     let mut content = Vec::new();
-    let mut body = response.into_body().into_reader().take(most + 1);
-    files::copy(&mut body, &mut content, |_| {}).with_context(|| broken(url))?;
+    let mut body = Incoming::of(response.into_body().into_reader().take(most + 1));
+    files::copy(&mut body, &mut content, |_| {}).map_err(|error| body.explain(url, error))?;
     ensure!(
         content.len() as u64 <= most,
         "{url} is larger than {}: it is not what it should be",
@@ -68,30 +76,59 @@ pub fn to_file(url: &str, path: &Path) -> Result<()> {
 
 /// Writes what is at `url`, of at most `most` bytes, to the new file `path`; whether the server knows of such a thing.
 pub fn to_file_if_there(url: &str, path: &Path, most: Bytes) -> Result<bool> {
-    let Some(response) = get(url)? else { return Ok(false) };
+    let Some(response) = get(url, None)? else { return Ok(false) };
     let told = response.body().content_length();
     let too_large = || format!("{url} is larger than {most}: it is not what it should be");
     ensure!(told.is_none_or(|told| told <= most.0), too_large());
     let file = File::create_new(path).with_context(|| format!("cannot write {}", path.display()))?;
     let mut progress = Progress::new("fetching", told);
-    let mut body = response.into_body().into_reader().take(most.0.saturating_add(1));
+    let mut body = Incoming::of(response.into_body().into_reader().take(most.0.saturating_add(1)));
     let written = files::copy(&mut body, &file, |piece| progress.add(piece.len() as u64))
-        .with_context(|| broken(url))?;
+        .map_err(|error| body.explain(url, error))?;
     ensure!(written <= most.0, too_large());
-    ensure!(
-        told.is_none_or(|told| told == written),
-        "{url} ended after {written} of {} bytes: run the same again",
-        told.unwrap_or_default()
-    );
-    Ok(true)
+    match told {
+        Some(told) if told != written => {
+            Err(exit::try_again(format!("{url} ended after {written} of {told} bytes: try again later")))
+        }
+        _ => Ok(true),
+    }
 }
 
-fn broken(url: &str) -> String {
-    format!("cannot fetch {url}")
+/// Body of an answer. Keeps apart a broken connection, which may work later, and an error of this machine.
+struct Incoming<R> {
+    from: R,
+    pace: Pace,
+    is_broken: bool,
 }
 
-/// Asks for `url`, wherever that leads; nothing when it is not there.
-fn get(url: &str) -> Result<Option<Response<Body>>> {
+impl<R: Read> Incoming<R> {
+    fn of(from: R) -> Self {
+        Self { from, pace: Pace::default(), is_broken: false }
+    }
+
+    /// `error` of the copy from here, with its exit code.
+    fn explain(&self, url: &str, error: anyhow::Error) -> anyhow::Error {
+        match self.is_broken {
+            true => exit::try_again(format!("cannot fetch {url}: {error:#}; try again later")),
+            false => error.context(format!("cannot fetch {url}")),
+        }
+    }
+}
+
+impl<R: Read> Read for Incoming<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let begun = Instant::now();
+        let read = self.from.read(buffer).and_then(|bytes| match bytes {
+            0 => Ok(0),
+            _ => self.pace.add(begun.elapsed(), bytes as u64).map(|()| bytes).map_err(io::Error::other),
+        });
+        self.is_broken = read.as_ref().is_err_and(|error| error.kind() != ErrorKind::Interrupted);
+        read
+    }
+}
+
+/// Asks for `url`, wherever that leads; nothing when it is not there. The `deadline` includes the body.
+fn get(url: &str, deadline: Option<Instant>) -> Result<Option<Response<Body>>> {
     let agent: Agent = Agent::config_builder()
         .user_agent(concat!("anneal/", env!("CARGO_PKG_VERSION")))
         .http_status_as_error(false)
@@ -109,6 +146,9 @@ fn get(url: &str) -> Result<Option<Response<Body>>> {
         crate::interrupt::check()?;
         let response = agent
             .get(&at)
+            .config()
+            .timeout_global(deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())))
+            .build()
             .call()
             .map_err(|error| exit::try_again(format!("cannot fetch {at}: {error}; is the network there?")))?;
         let status = response.status();

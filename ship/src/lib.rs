@@ -27,6 +27,8 @@ pub mod interrupt;
 #[cfg(feature = "tools")]
 pub mod name;
 #[cfg(feature = "tools")]
+pub mod pace;
+#[cfg(feature = "tools")]
 mod pack;
 #[cfg(feature = "tools")]
 mod program;

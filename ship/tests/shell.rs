@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -85,6 +86,85 @@ fn a_signal_after_the_switch_tells_what_is_current() {
             assert_eq!(runs(&prefix), Some(format!("anneal {version}")), "{does}: {arguments:?}: {words}");
         }
     }
+}
+
+/// A signal to the whole process group, as a service manager sends it, while the links are swept after the switch.
+#[test]
+fn a_signal_to_the_group_after_the_switch_tells_what_is_current() {
+    for signal in ["TERM", "INT", "HUP"] {
+        let temp = tempfile::tempdir().unwrap();
+        let (dist, prefix) = prepared(temp.path());
+        let bin = tools(temp.path(), &[]);
+        // The script calls `readlink` for each link that it sweeps. The children of a shell that ignores a signal ignore it too.
+        let script = format!(
+            "case $(\"$real\" '{home}/current') in versions/{name})\n\
+             [ -e '{home}/asked' ] || {{ : >'{home}/asked'; kill -{signal} 0; }} ;;\nesac\n\
+             exec \"$real\" \"$@\"",
+            home = prefix.join("lib/anneal").display(),
+            name = name("0.3.0")
+        );
+        stand_in(&bin, "readlink", &script);
+        let from = archive(&dist, "0.3.0");
+        let mut command = script_command(&["--from", from.to_str().unwrap()], &prefix);
+        command.env("PATH", &bin).process_group(0);
+        let output = command.output().unwrap();
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(prefix.join("lib/anneal/asked").exists(), "{signal}: {words}");
+        assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.3.0"), "{signal}: {words}");
+        assert_eq!(output.status.code(), Some(0), "{signal}: {words}");
+    }
+}
+
+/// A prefix with a line break, and one that leaves no room for the names of files, are refused before anything is made.
+#[test]
+fn a_prefix_that_cannot_be_used_leaves_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    let dist = archives(temp.path(), &["0.1.0"]);
+    let from = archive(&dist, "0.1.0");
+    let below = temp.path().join("below");
+    fs::create_dir(&below).unwrap();
+    let length = 4020 - below.as_os_str().len();
+    let long = vec!["d".repeat(200); 20].join("/")[..length].to_string();
+    for (name, expected) in [("new\nline", "line break"), ("end\n", "line break"), (&long, "bytes")] {
+        let prefix = below.join(name);
+        for arguments in [&["--from", from.to_str().unwrap()][..], &["--rollback"], &["--uninstall", "--all"]]
+        {
+            let output = script_command(arguments, &prefix).current_dir(&below).output().unwrap();
+            let words = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{arguments:?}: {words}");
+            assert!(words.contains(expected), "{arguments:?}: {words}");
+            assert_eq!(fs::read_dir(&below).unwrap().count(), 0, "{arguments:?}: {words}");
+        }
+    }
+}
+
+/// File names and the words of other programs must not send escape sequences to the terminal.
+#[test]
+fn what_is_said_holds_no_escape_sequences() {
+    let temp = tempfile::tempdir().unwrap();
+    let prefix = temp.path().join("prefix");
+    for from in ["e\u{1b}]0;EVIL\u{7}x.tar.gz", "anneal-\u{1b}[2J\u{7f}.tar.gz"] {
+        let output = script_command(&["--from", from], &prefix).output().unwrap();
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words}");
+        assert!(words.contains(".tar.gz is no archive"), "{words}");
+        assert!(words.chars().all(|char| !char.is_control() || char == '\n'), "{words:?}");
+    }
+}
+
+/// A list of sums is read line by line, which takes hours for a large one.
+#[test]
+fn a_large_sum_or_signature_is_refused_at_once() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dist, prefix) = prepared(temp.path());
+    let from = archive(&dist, "0.3.0");
+    let list = dist.join(format!("{}.tar.zst.sha256", name("0.3.0")));
+    let line = format!("{}  x\n", "c".repeat(64));
+    let many = line.repeat((1 << 16) / line.len() + 1) + &fs::read_to_string(&list).unwrap();
+    fs::write(&list, many).unwrap();
+    let (code, words) = Installer::Script.install(&from, &prefix);
+    assert!(code == 1 && words.contains("is larger than 65536 bytes"), "{code}: {words}");
+    assert_eq!(runs(&prefix).as_deref(), Some("anneal 0.2.0"));
 }
 
 /// Onto a full device, or to a reader that is gone: what was done stays done, what was refused stays refused, and the exit

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use build_info::{Bytes, Sha256};
 
-use crate::entry::Entry;
+use crate::entry::{Entry, Refused};
 use crate::order::Ask;
 use crate::place::{self, Place};
 use crate::{Location, layout};
@@ -21,8 +21,13 @@ pub fn entry(place: &dyn Place, store: &Location, key: &Sha256) -> Result<Option
     let path = layout::build(key);
     let cannot = || format!("cannot ask the store {store} for {path}");
     let Some(text) = place.small(&path, LARGEST_ENTRY).with_context(cannot)? else { return Ok(None) };
-    let entry = Entry::parse(&text, key).with_context(|| {
-        format!("{path} in the store {store} is not taken: `cargo xtask publish --force` replaces it")
+    let entry = Entry::parse(&text, key).map_err(|refused| {
+        let remedy = match refused {
+            // An old Anneal must not overwrite what a newer one published.
+            Refused::Newer { .. } => "",
+            Refused::Wrong(_) => ": `cargo xtask publish --force` replaces it",
+        };
+        anyhow::Error::new(refused).context(format!("{path} in the store {store} is not taken{remedy}"))
     })?;
     Ok(Some(entry))
 }

@@ -15,10 +15,10 @@ use crate::{ask, layout};
 pub fn check(order: &Check) -> Result<Option<Box<Checked>>> {
     let place = place::open(&order.store)?;
     let Some(entry) = ask::entry(&*place, &order.store, &order.key)? else { return Ok(None) };
-    let scratch = base::scratch("anneal-store").context("cannot make a temporary folder")?;
     let mut damaged = Vec::new();
-    for object in std::iter::once(&entry.archive).chain(&entry.tree) {
-        let path = scratch.path().join(object.sha256.as_str());
+    let objects = [("archive", Some(&entry.archive)), ("tree", entry.tree.as_ref())];
+    for (name, object) in objects.into_iter().filter_map(|(name, object)| Some((name, object?))) {
+        let path = order.work.join(name);
         let found = damage(&*place, object, &path)
             .with_context(|| format!("cannot tell whether the store {} is whole", order.store))?;
         damaged.extend(found);
@@ -42,5 +42,6 @@ fn damage(place: &dyn Place, object: &Object, to: &Path) -> Result<Option<String
     }
     ensure!(place.fetch(&path, object.size, to)?, "{path} has just gone");
     let (_, sha256) = files::digest(to)?;
+    let _ = std::fs::remove_file(to);
     Ok((sha256 != object.sha256).then(|| format!("{path} holds other bytes: their SHA-256 is {sha256}")))
 }

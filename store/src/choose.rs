@@ -1,9 +1,12 @@
 //! The newest archive for a machine that cannot build, or shall not.
 
-use anyhow::{Context, Result, ensure};
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, anyhow, ensure};
 use ship::exit;
 
-use crate::entry::{LARGEST_LIST, Newest};
+use crate::entry::{self, LARGEST_LIST, Newest, Pointer};
 use crate::order::{Choose, Chosen};
 use crate::place::{self, Place, Refused};
 use crate::{Entry, ask, download, layout, tuned};
@@ -15,16 +18,7 @@ use crate::{Entry, ask, download, layout, tuned};
 pub fn choose(order: &Choose) -> Result<Chosen> {
     let place = place::open(&order.store)?;
     let mut notes = Vec::new();
-    let (kind, entry) = find(&*place, order, &mut notes)?;
-    check(&entry, kind, order)?;
-    let archive = match &order.into {
-        None => None,
-        Some(into) => {
-            let path = into.join(format!("{}.tar.zst", entry.build.name));
-            download::object(&*place, &order.store, &entry.archive, &path)?;
-            Some(path)
-        }
-    };
+    let (entry, archive) = find(&*place, order, &mut notes)?;
     let tuning = tuned::fetch(&*place, &entry, order.cpu.as_ref(), &mut notes);
     Ok(Chosen { entry, archive, tuning, notes })
 }
@@ -43,10 +37,34 @@ fn check(entry: &Entry, kind: &str, order: &Choose) -> Result<()> {
     Ok(())
 }
 
-/// The newest entry of the first kind that has one, and the kind. That one may not look for a kind, or that an entry is
-/// gone which a list names, is a note where there is another build.
-fn find<'a>(place: &dyn Place, order: &'a Choose, notes: &mut Vec<String>) -> Result<(&'a str, Entry)> {
-    let (mut too_new, mut refused, mut gone) = (None, None, Vec::new());
+/// The build that `pointer` of the list of `kind` leads to, and its archive if it is wanted; nothing if the entry is gone.
+fn get(
+    place: &dyn Place,
+    order: &Choose,
+    kind: &str,
+    pointer: &Pointer,
+) -> Result<Option<(Entry, Option<PathBuf>)>> {
+    let Some(entry) = ask::entry(place, &order.store, &pointer.key)? else { return Ok(None) };
+    check(&entry, kind, order)?;
+    let Some(into) = &order.into else { return Ok(Some((entry, None))) };
+    let path = into.join(format!("{}.tar.zst", entry.build.name));
+    download::object(place, &order.store, &entry.archive, &path)?;
+    Ok(Some((entry, Some(path))))
+}
+
+/// True if `error` says nothing about the build: an older one would fail likewise, or succeed for a wrong reason.
+fn ends_the_search(error: &anyhow::Error) -> bool {
+    let is_of_this_machine = |error: &io::Error| {
+        matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+    };
+    exit::code_of(error) != 1
+        || error.chain().any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_of_this_machine))
+}
+
+/// The newest intact build of the first kind that has one, and its archive. A kind that may not be listed, an entry that is
+/// gone and a build that is refused are notes if there is another build.
+fn find(place: &dyn Place, order: &Choose, notes: &mut Vec<String>) -> Result<(Entry, Option<PathBuf>)> {
+    let (mut too_new, mut refused, mut gone, mut damaged) = (None, None, Vec::new(), Vec::new());
     for kind in &order.kinds {
         let path = layout::newest(kind, &order.profile);
         let cannot = || format!("cannot ask the store {} for {path}", order.store);
@@ -59,26 +77,35 @@ fn find<'a>(place: &dyn Place, order: &'a Choose, notes: &mut Vec<String>) -> Re
             text => text?,
         };
         let Some(text) = text else { continue };
-        let newest = Newest::parse(&text).with_context(|| {
-            format!(
-                "the list {path} in the store {} is not taken: `cargo xtask publish --profile {}` of a build that it should \
-                 name makes it anew",
-                order.store, order.profile
-            )
+        let newest = Newest::parse(&text).map_err(|refused| {
+            let remedy = match refused {
+                entry::Refused::Newer { .. } => String::new(),
+                entry::Refused::Wrong(_) => format!(
+                    ": `cargo xtask publish --profile {}` of a build that it should name makes it anew",
+                    order.profile
+                ),
+            };
+            let context = format!("the list {path} in the store {} is not taken{remedy}", order.store);
+            anyhow::Error::new(refused).context(context)
         })?;
         let starts: Vec<_> = newest.for_glibc(order.glibc).collect();
         for pointer in &starts {
-            if let Some(entry) = ask::entry(place, &order.store, &pointer.key)? {
-                notes.append(&mut gone);
-                return Ok((kind.as_str(), entry));
+            match get(place, order, kind, pointer) {
+                Ok(Some(found)) => {
+                    notes.append(&mut gone);
+                    notes.append(&mut damaged);
+                    return Ok(found);
+                }
+                Ok(None) => gone.push(format!(
+                    "{} is gone from the store {}, though {path} names it: `cargo xtask publish --profile {}` where that \
+                     was built puts it there again",
+                    layout::build(&pointer.key),
+                    order.store,
+                    order.profile
+                )),
+                Err(error) if ends_the_search(&error) => return Err(error),
+                Err(error) => damaged.push(format!("{error:#}")),
             }
-            gone.push(format!(
-                "{} is gone from the store {}, though {path} names it: `cargo xtask publish --profile {}` where that was \
-                 built puts it there again",
-                layout::build(&pointer.key),
-                order.store,
-                order.profile
-            ));
         }
         if starts.is_empty() {
             too_new = newest.builds.first().and_then(|pointer| pointer.glibc).or(too_new);
@@ -87,6 +114,15 @@ fn find<'a>(place: &dyn Place, order: &'a Choose, notes: &mut Vec<String>) -> Re
     // Nobody knows then whether there is one.
     if let Some(refused) = refused {
         return Err(refused);
+    }
+    if !damaged.is_empty() {
+        damaged.append(&mut gone);
+        return Err(anyhow!(
+            "no build of {} in {} can be taken: {}",
+            order.profile,
+            order.store,
+            damaged.join("; ")
+        ));
     }
     if !gone.is_empty() {
         return Err(exit::lacks(gone.join("; ")));

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
-use ship::files;
+use anyhow::{Result, ensure};
+use ship::{code_of, files};
 
 use crate::entry::Object;
 use crate::place::Place;
@@ -23,13 +23,14 @@ pub fn object(place: &dyn Place, store: &Location, object: &Object, to: &Path) -
 
 fn fetched(place: &dyn Place, store: &Location, object: &Object, to: &Path) -> Result<()> {
     let path = layout::object(&object.sha256);
-    let there = place
-        .fetch(&path, object.size, to)
-        .with_context(|| {
-            format!(
-                "cannot fetch {path} from the store {store}; where it is damaged, `cargo xtask publish --force` replaces it"
-            )
-        })?;
+    let there = place.fetch(&path, object.size, to).map_err(|error| {
+        let remedy = match code_of(&error) {
+            1 => "; where it is damaged, `cargo xtask publish --force` replaces it",
+            // A server that cannot be reached, or a user who asks to stop, says nothing about the object.
+            _ => "",
+        };
+        error.context(format!("cannot fetch {path} from the store {store}{remedy}"))
+    })?;
     ensure!(
         there,
         "{path} is not in the store {store}, though an entry names it: `cargo xtask publish --force` puts it back"

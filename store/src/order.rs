@@ -68,6 +68,8 @@ pub struct Check {
     pub key: Sha256,
     /// Whether a whole build that its list does not name is put into it.
     pub list: bool,
+    /// An empty folder of the caller's, for copies of the objects. The caller removes it, also after a kill.
+    pub work: PathBuf,
 }
 
 /// What is there of a build.
@@ -124,6 +126,8 @@ pub struct Publish {
     pub mtime: u64,
     /// Whether an entry that is there is replaced.
     pub force: bool,
+    /// An empty folder of the caller's, for what is packed. The caller removes it, also after a kill.
+    pub work: PathBuf,
 }
 
 /// What was published.

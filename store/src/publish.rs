@@ -35,11 +35,10 @@ pub fn publish(order: &Publish) -> Result<Published> {
     }
     let mut sent = Bytes(0);
     let archive = send(&*place, &order.archive, order.force, &mut sent).with_context(cannot)?;
-    let scratch = base::scratch("anneal-store").context("cannot make a temporary folder")?;
     let tree = match order.tree.is_empty() {
         true => None,
         false => {
-            let path = scratch.path().join("object.tar.zst");
+            let path = order.work.join("object.tar.zst");
             ship::plain(TREE, &order.tree, order.mtime, LEVEL, &path)?;
             Some(send(&*place, &path, order.force, &mut sent).with_context(cannot)?)
         }
@@ -49,7 +48,7 @@ pub fn publish(order: &Publish) -> Result<Published> {
     Entry::parse(&entry.to_json(), &key).context("this build cannot be described in a store")?;
     let (entry, was_there) = match order.force {
         true => {
-            let file = scratch.path().join("entry.json");
+            let file = order.work.join("entry.json");
             std::fs::write(&file, entry.to_json())
                 .with_context(|| format!("cannot write {}", file.display()))?;
             place.put(&layout::build(&key), &file).with_context(cannot)?;

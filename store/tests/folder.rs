@@ -120,7 +120,7 @@ fn what_is_there_of_a_build_is_looked_at_and_listed_again() {
     let store = text(&root);
     fs::create_dir(&root).unwrap();
     let checked = |list: bool| {
-        let Answer::Checked(found) = done(give(&check(store, "a", list))) else { panic!() };
+        let Answer::Checked(found) = done(give(&check(store, "a", list, temp.path()))) else { panic!() };
         found
     };
     assert!(checked(true).is_none());
@@ -164,6 +164,14 @@ fn what_is_there_of_a_build_is_looked_at_and_listed_again() {
     }
     done(give(&forced(publish(&temp.path().join("build"), store, "a", SIZE))));
     assert_eq!(fs::read(&object).unwrap(), bytes);
+
+    // An entry that names one object twice.
+    let entry = root.join(format!("v1/builds/{}.json", parts("a").key()));
+    let mut told: serde_json::Value = serde_json::from_slice(&fs::read(&entry).unwrap()).unwrap();
+    told["tree"] = told["archive"].clone();
+    fs::write(&entry, told.to_string()).unwrap();
+    assert!(checked(false).unwrap().damaged.is_empty());
+    assert!(temp.path().read_dir().unwrap().all(|entry| entry.unwrap().path().is_dir()), "copies were left");
 }
 
 #[test]
@@ -193,6 +201,60 @@ fn an_older_build_is_chosen_where_the_newest_one_is_gone() {
         code == 69 && words.contains("is gone from the store") && words.contains("publish --profile native"),
         "{words}"
     );
+}
+
+/// `install --store` skips a build that it refuses, says so, and takes the next older one.
+#[test]
+fn a_refused_build_does_not_hide_an_older_intact_one() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("store");
+    let store = text(&root);
+    for engine in ["a", "b"] {
+        done(give(&publish(&temp.path().join(engine), store, engine, 1000)));
+    }
+    let into = |turn: usize| {
+        let into = temp.path().join(format!("into-{turn}"));
+        fs::create_dir(&into).unwrap();
+        into
+    };
+    let own = kind().id();
+    let Answer::Chosen(newest) = done(give(&choose(store, &[&own], "2.31", Some(into(0))))) else { panic!() };
+    let entry = root.join(format!("v1/builds/{}.json", newest.entry.key));
+    let archive = root.join(format!("v1/objects/{}.tar.zst", newest.entry.archive.sha256));
+    let whole = [&entry, &archive].map(|path| fs::read(path).unwrap());
+    let cut = &whole[0][..whole[0].len() / 2];
+    let cases: [(&Path, Option<&[u8]>, &str); 5] = [
+        (&entry, Some(b""), "is damaged"),
+        (&entry, Some(cut), "is damaged"),
+        (&entry, Some(b"{\"schema\":9}"), "newer kind (9)"),
+        (&archive, Some(b"x"), "is damaged"),
+        (&archive, None, "is not in the store"),
+    ];
+    for (turn, (path, content, expected)) in cases.into_iter().enumerate() {
+        match content {
+            Some(content) => fs::write(path, content).unwrap(),
+            None => fs::remove_file(path).unwrap(),
+        }
+        let order = choose(store, &[&own], "2.31", Some(into(turn + 1)));
+        let Answer::Chosen(older) = done(give(&order)) else { panic!("{expected}") };
+        assert_ne!(older.entry.key, newest.entry.key, "{expected}");
+        assert!(older.archive.unwrap().is_file(), "{expected}");
+        assert!(
+            matches!(&older.notes[..], [note] if note.contains(expected)),
+            "{expected}: {:?}",
+            older.notes
+        );
+        // An old Anneal must not be told to overwrite what a newer one published.
+        assert_eq!(older.notes[0].contains("--force"), !expected.contains("newer"), "{:?}", older.notes);
+        fs::write(&entry, &whole[0]).unwrap();
+        fs::write(&archive, &whole[1]).unwrap();
+    }
+    // Without an intact build, the error names all that were refused.
+    for pointer in fs::read_dir(root.join("v1/builds")).unwrap() {
+        fs::write(pointer.unwrap().path(), "{").unwrap();
+    }
+    let (code, words) = said(give(&choose(store, &[&own], "2.31", None)));
+    assert!(code == 1 && words.matches("is damaged").count() == 2, "{code}: {words}");
 }
 
 fn digest_of(bytes: &[u8]) -> build_info::Sha256 {
@@ -233,12 +295,16 @@ fn of_many_publishers_one_is_first_and_all_are_in_the_list() {
 fn a_publisher_killed_at_any_moment_leaves_a_store_that_is_whole() {
     let temp = tempfile::tempdir().unwrap();
     let size = 20 * SIZE;
+    // Nobody would remove what it left in the system's temporary folder.
+    let system = temp.path().join("tmp");
+    fs::create_dir(&system).unwrap();
+    let variables = [("TMPDIR".to_string(), text(&system).to_string())].into();
     let mut whole = Duration::ZERO;
     let mut killed = 0;
     for turn in 0..=16u32 {
         let root = temp.path().join(format!("store-{turn}"));
         let order = publish(&temp.path().join("build"), text(&root), "a", size);
-        let mut child = command(&Default::default()).spawn().unwrap();
+        let mut child = command(&variables).spawn().unwrap();
         let begun = Instant::now();
         child.stdin.take().unwrap().write_all(&serde_json::to_vec(&order).unwrap()).unwrap();
         if turn == 0 {
@@ -249,6 +315,7 @@ fn a_publisher_killed_at_any_moment_leaves_a_store_that_is_whole() {
         std::thread::sleep(whole.mul_f64(f64::from(turn) / 16.0));
         child.kill().unwrap();
         killed += u32::from(!child.wait().unwrap().success());
+        assert_eq!(files(&system), Vec::<String>::new(), "turn {turn}");
         // Nothing, or all of it; and the next one has nothing in the way.
         let into = temp.path().join(format!("into-{turn}"));
         if root.is_dir() {
@@ -317,22 +384,28 @@ fn what_a_killed_one_left_beside_a_list_goes_also_where_the_list_says_all() {
 fn whoever_is_asked_to_stop_ends_and_leaves_no_entry() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path().join("store");
-    let order = publish(&temp.path().join("build"), text(&root), "a", 100 * SIZE);
-    let mut child = command(&Default::default()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(&serde_json::to_vec(&order).unwrap()).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !root.join("v1/objects").is_dir() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(1));
+    let build = temp.path().join("build");
+    let order = publish(&build, text(&root), "a", 100 * SIZE);
+    // While the archive is sent, and while the files of the build are packed.
+    let moments: [&dyn Fn() -> bool; 2] =
+        [&|| root.join("v1/objects").is_dir(), &|| !files(&build.join("work")).is_empty()];
+    for (turn, has_begun) in moments.into_iter().enumerate() {
+        let mut child = command(&Default::default()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(&serde_json::to_vec(&order).unwrap()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !has_begun() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let process = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+        let (code, words) = said(ended(&child.wait_with_output().unwrap()));
+        assert_eq!(code, 130, "{turn}: {words}");
+        assert!(
+            files(&root).iter().all(|name| !name.ends_with(".part") && !name.contains("builds")),
+            "{turn}: {:?}",
+            files(&root)
+        );
     }
-    let process = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
-    let (code, words) = said(ended(&child.wait_with_output().unwrap()));
-    assert_eq!(code, 130, "{words}");
-    assert!(
-        files(&root).iter().all(|name| !name.ends_with(".part") && !name.contains("builds")),
-        "{:?}",
-        files(&root)
-    );
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::*;
 use store::Answer;
@@ -111,7 +111,7 @@ fn a_server_that_fails_is_told_of_and_may_be_tried_again() {
     let cases = [
         (odd("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n", true), 75, "500"),
         (odd("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", true), 1, "403"),
-        (odd("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", true), 1, "cannot"),
+        (odd("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", true), 75, "try again"),
         (odd("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", true), 1, "damaged"),
         (odd("what?\r\n\r\n", true), 75, "cannot fetch"),
         (closed, 75, "cannot fetch"),
@@ -121,6 +121,36 @@ fn a_server_that_fails_is_told_of_and_may_be_tried_again() {
         assert_eq!(code, expected, "{told}");
         assert!(told.contains(words) && told.contains(&url), "{told}");
     }
+}
+
+/// A server that answers each request with `head` and then one byte per second.
+fn dripping(head: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(head.as_bytes());
+            for _ in 0..300 {
+                if stream.write_all(b" ").is_err() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }
+    });
+    format!("http://127.0.0.1:{port}")
+}
+
+#[test]
+fn a_server_that_sends_a_byte_per_second_is_given_up() {
+    let temp = tempfile::tempdir().unwrap();
+    let begun = Instant::now();
+    let url = dripping("HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n");
+    let (code, words) = said(give(&take(&url, "a", &temp.path().join("into"))));
+    let took = begun.elapsed().as_secs();
+    assert!(code == 75 && words.contains("bytes per second"), "{code}: {words}");
+    assert!((25..280).contains(&took), "{took} s: {words}");
 }
 
 #[test]

@@ -188,7 +188,9 @@ fn a_bucket_keeps_what_a_folder_does() {
     assert!(code == 69 && words.contains(&format!("it has builds for {}", kind().id())), "{code}: {words}");
 
     let checked = || {
-        let Answer::Checked(Some(found)) = done(give_with(&check(STORE, "a", false), &moto.variables)) else {
+        let Answer::Checked(Some(found)) =
+            done(give_with(&check(STORE, "a", false, temp.path()), &moto.variables))
+        else {
             panic!()
         };
         found

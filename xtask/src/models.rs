@@ -9,6 +9,7 @@ use gguf::synth::{self, Options, Precision, Preset};
 
 use crate::exit;
 use crate::process::{self, Log, Run};
+use crate::scratch::Scratch;
 use crate::ui::Ui;
 use crate::workload::Synthetic;
 use crate::workspace::Workspace;
@@ -77,8 +78,7 @@ impl Maker<'_> {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        let scratch = base::scratch_in(folder, &format!(".{name}.f16-"))
-            .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
+        let scratch = Scratch::among_others(folder, &format!(".{name}.f16"))?;
         let beside = scratch.path().join("f16.gguf");
         self.weights(preset, Precision::F16, seed, &beside)?;
 
@@ -91,5 +91,28 @@ impl Maker<'_> {
             .watch(|_, line| progress.message(line.trim()));
         progress.finish();
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::Global;
+
+    #[test]
+    fn a_quantisation_removes_the_weights_that_a_killed_one_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let left = folder.path().join(".model.gguf.f16.1.abcdefghijkl");
+        std::fs::create_dir(&left).unwrap();
+        std::fs::write(left.join("f16.gguf"), "half").unwrap();
+        let workspace = Workspace::at(folder.path());
+        std::fs::create_dir_all(workspace.anneal()).unwrap();
+        let ui = Ui::new(&Global { quiet: true, ..Global::default() });
+        // An engine that does nothing, successfully.
+        let maker = Maker { workspace: &workspace, engine: Some(Path::new("/bin/true")), ui: &ui };
+        maker.write(Preset::Tiny, "Q4_0", 0, &folder.path().join("model.gguf")).unwrap();
+        let names: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["target"]);
     }
 }

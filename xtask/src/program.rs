@@ -46,6 +46,9 @@ impl Program {
         let program = self.compiled(workspace, ui)?;
         process::check_interrupted()?;
         let shown = program.display();
+        // Before the program starts: without an order, it would complain as well.
+        let text =
+            serde_json::to_vec(order).with_context(|| format!("cannot write the order for {shown}"))?;
         let mut child = Command::new(&program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -55,7 +58,6 @@ impl Program {
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot run {shown}"))?;
-        let text = serde_json::to_vec(order)?;
         if let Some(mut stdin) = child.stdin.take() {
             stdin.write_all(&text).with_context(|| format!("cannot give {shown} its order"))?;
         }

@@ -106,7 +106,10 @@ impl<W: Write> Tar<W> {
         let mode = if member.executable { 0o755 } else { 0o644 };
         let header = self.header(name, EntryType::Regular, member.size, mode)?;
         let mut counted = Counted { from: content, read: 0 };
-        self.builder.append(&header, &mut counted)?;
+        let appended = self.builder.append(&header, &mut counted);
+        // An interruption is hidden in the error of the reader, and has an exit code of its own.
+        crate::interrupt::check()?;
+        appended?;
         // Its digest is in the list already.
         ensure!(counted.read == member.size, "{name} changed while it was packed: run the same again");
         Ok(())

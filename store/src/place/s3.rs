@@ -4,7 +4,7 @@ use std::fs::File;
 use std::future::Future;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use build_info::Bytes;
@@ -16,6 +16,7 @@ use object_store::{
     BackoffConfig, ClientOptions, Error, GetResult, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
     PutPayload, RetryConfig, UpdateVersion,
 };
+use ship::pace::Pace;
 use ship::progress::Progress;
 use ship::{exit, files, interrupt};
 use tokio::runtime::Runtime;
@@ -123,10 +124,15 @@ impl S3 {
     /// Reads `found` to its end, piece by piece.
     fn read(&self, found: GetResult, mut piece: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut pieces = found.into_stream();
-        while let Some(next) = self.run(async { pieces.next().await.transpose() })?.map_err(explain)? {
+        let mut pace = Pace::default();
+        loop {
+            let begun = Instant::now();
+            let next = self.run(async { pieces.next().await.transpose() })?.map_err(explain)?;
+            let Some(next) = next else { return Ok(()) };
+            pace.add(begun.elapsed(), next.len() as u64)
+                .map_err(|slow| exit::try_again(format!("{slow}: try again later")))?;
             piece(&next)?;
         }
-        Ok(())
     }
 
     fn put_with(&self, path: &str, content: &[u8], mode: PutMode) -> Result<object_store::Result<()>> {

@@ -56,6 +56,8 @@ pub fn publish(folder: &Path, store: &str, engine: &str, size: usize) -> Order {
     let program: Vec<u8> = (0..size).map(|_| noise()).collect();
     fs::write(folder.join("anneal"), &program).unwrap();
     fs::write(folder.join("build_info.json"), "{}").unwrap();
+    let work = folder.join("work");
+    fs::create_dir_all(&work).unwrap();
     let archive = folder.join(format!("{NAME}.tar.zst"));
     fs::write(&archive, [b"archive of ".as_slice(), &program].concat()).unwrap();
     let item = |from: &str, to: &str| Item { from: folder.join(from), to: to.into(), executable: false };
@@ -78,6 +80,7 @@ pub fn publish(folder: &Path, store: &str, engine: &str, size: usize) -> Order {
         tree: vec![item("anneal", "bin/anneal"), item("build_info.json", "build_info.json")],
         mtime: 1_700_000_000,
         force: false,
+        work,
     }))
 }
 
@@ -99,8 +102,9 @@ pub fn ask(store: &str, engine: &str) -> Order {
     Order::Ask(Ask { store: location(store), key: parts(engine).key() })
 }
 
-pub fn check(store: &str, engine: &str, list: bool) -> Order {
-    Order::Check(Check { store: location(store), key: parts(engine).key(), list })
+/// The order to check what was published, with copies in the folder `work`.
+pub fn check(store: &str, engine: &str, list: bool, work: &Path) -> Order {
+    Order::Check(Check { store: location(store), key: parts(engine).key(), list, work: work.to_path_buf() })
 }
 
 /// The order to take what was published into the new folder `into`.

@@ -57,6 +57,7 @@ pub struct Args {
 
 /// Installs, goes back, or lists.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    shipping::check_prefix(args.prefix.as_deref())?;
     let workspace = Workspace::find()?;
     if args.list {
         return list(&workspace, args.prefix, ui);

@@ -158,6 +158,7 @@ fn put(
     }
     let out = Scratch::make(workspace, "dist")?;
     let archive = dist::archive(workspace, folder, info, out.path(), ui)?;
+    let scratch = Scratch::make(workspace, "publish")?;
     let order = Publish {
         store: store.clone(),
         build: store::Build {
@@ -177,6 +178,7 @@ fn put(
         tree: tree.as_ref().map_or(Vec::new(), |tree| tree.items.clone()),
         mtime: dist::time(workspace)?,
         force,
+        work: scratch.path().to_path_buf(),
     };
     storing::publish(workspace, order, ui)
 }

@@ -29,6 +29,7 @@ pub struct Args {
 
 /// Removes versions, and with the last one all that was installed.
 pub fn run(args: Args, ui: &Ui) -> Result<()> {
+    shipping::check_prefix(args.prefix.as_deref())?;
     let workspace = Workspace::find()?;
     let order =
         order::Uninstall { version: args.version, all: args.all, prefix: args.prefix, dry_run: args.dry_run };

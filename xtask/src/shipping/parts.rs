@@ -110,20 +110,9 @@ fn rust_documents() -> Option<PathBuf> {
 /// # Errors
 /// When they are not there any more.
 fn sources(workspace: &Workspace, info: &BuildInfo) -> Result<PathBuf> {
-    #[derive(Deserialize)]
-    struct Fetched {
-        digest: build_info::Sha256,
-    }
     let all = workspace.anneal().join("sources");
-    let entries = std::fs::read_dir(&all).with_context(|| format!("cannot list {}", all.display()))?;
-    for entry in entries {
-        let folder = entry?.path();
-        let told = std::fs::read(folder.join("source.json")).ok();
-        let fetched = told.and_then(|text| serde_json::from_slice::<Fetched>(&text).ok());
-        let tree = folder.join("llama.cpp");
-        if fetched.is_some_and(|fetched| fetched.digest == info.source.digest) && tree.is_dir() {
-            return Ok(tree);
-        }
+    if let Some(tree) = sources_in(&all, &info.source.digest)? {
+        return Ok(tree);
     }
     bail!(
         "the sources of {} ({} {}) are not in {}, and their licences must go with it: `cargo xtask vendor --origin {}` \
@@ -134,4 +123,45 @@ fn sources(workspace: &Workspace, info: &BuildInfo) -> Result<PathBuf> {
         all.display(),
         info.source.origin
     )
+}
+
+/// The llama.cpp sources with the digest `digest` in the folder `all`, which `clean` may have removed.
+fn sources_in(all: &Path, digest: &build_info::Sha256) -> Result<Option<PathBuf>> {
+    #[derive(Deserialize)]
+    struct Fetched {
+        digest: build_info::Sha256,
+    }
+    let entries = match std::fs::read_dir(all) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        entries => entries.with_context(|| format!("cannot list {}", all.display()))?,
+    };
+    for entry in entries {
+        let folder = entry?.path();
+        let told = std::fs::read(folder.join("source.json")).ok();
+        let fetched = told.and_then(|text| serde_json::from_slice::<Fetched>(&text).ok());
+        let tree = folder.join("llama.cpp");
+        if fetched.is_some_and(|fetched| fetched.digest == *digest) && tree.is_dir() {
+            return Ok(Some(tree));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_found_by_their_digest_or_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let digest = crate::fs::digest(b"sources");
+        let all = folder.path().join("sources");
+        // Without the folder, the caller says how to fetch them.
+        assert_eq!(sources_in(&all, &digest).unwrap(), None);
+        let tree = all.join("b1/llama.cpp");
+        std::fs::create_dir_all(&tree).unwrap();
+        std::fs::write(all.join("b1/source.json"), format!("{{\"digest\":\"{digest}\"}}")).unwrap();
+        assert_eq!(sources_in(&all, &digest).unwrap(), Some(tree));
+        assert_eq!(sources_in(&all, &crate::fs::digest(b"others")).unwrap(), None);
+    }
 }

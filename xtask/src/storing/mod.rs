@@ -12,6 +12,7 @@ use store::{Answer, Entry, Location, Order, Parts};
 
 use crate::exit;
 use crate::program::Program;
+use crate::scratch::Scratch;
 use crate::ui::Ui;
 use crate::workspace::Workspace;
 
@@ -100,7 +101,9 @@ pub fn check(
     list: bool,
     ui: &Ui,
 ) -> Result<Option<Box<Checked>>> {
-    let order = Order::Check(Check { store: store.clone(), key: parts.key(), list });
+    let scratch = Scratch::make(workspace, "check")?;
+    let work = scratch.path().to_path_buf();
+    let order = Order::Check(Check { store: store.clone(), key: parts.key(), list, work });
     match give(workspace, store, &order, ui)? {
         Answer::Checked(checked) => Ok(checked),
         other => Err(PLAIN.unexpected(&other)),
