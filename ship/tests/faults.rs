@@ -61,7 +61,7 @@ fn start(installer: Installer, from: &Path, prefix: &Path, before: &str) -> Chil
             let words: Vec<String> =
                 inner.get_args().map(|word| format!("'{}'", word.to_string_lossy())).collect();
             let mut command = Command::new("sh");
-            command.args(["-c", &format!("{before} exec sh {}", words.join(" "))]);
+            command.args(["-c", &format!("{before} exec env {}", words.join(" "))]);
             command
         }
     };

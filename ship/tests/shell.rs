@@ -178,7 +178,7 @@ fn what_cannot_be_said_is_done_all_the_same() {
     let redirected = |arguments: &[&str], to: &str| {
         let script = script_command(arguments, &prefix);
         let words = script.get_args().map(|word| format!("'{}'", word.display()));
-        let line = format!("sh {} {to}", words.collect::<Vec<_>>().join(" "));
+        let line = format!("env {} {to}", words.collect::<Vec<_>>().join(" "));
         let output = Command::new("bash").args(["-o", "pipefail", "-c", &line]).output().unwrap();
         (output.status.code().unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
     };

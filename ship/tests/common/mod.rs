@@ -219,8 +219,14 @@ fn ended((code, reply): (i32, Reply)) -> Ended {
 /// install.sh, as a command.
 pub fn script_command(arguments: &[&str], prefix: &Path) -> Command {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../install.sh");
-    let mut command = Command::new("sh");
-    command.arg(script).args(arguments).arg("--prefix").arg(prefix).env_remove("ANNEAL_MINISIGN_KEY");
+    // A shell cannot trap a signal that was ignored when it started, as SIGINT is in a background job of a script.
+    let mut command = Command::new("env");
+    command
+        .args(["--default-signal=HUP,INT,TERM", "sh", script])
+        .args(arguments)
+        .arg("--prefix")
+        .arg(prefix)
+        .env_remove("ANNEAL_MINISIGN_KEY");
     command
 }
 
