@@ -57,7 +57,7 @@ fn too_little_address_space_is_told_whatever_runs_out_of_it() {
             assert_eq!(code, Some(1), "{limit} kB: {stderr}");
             // With next to nothing not even ctrl-C can be caught, which is warned of first.
             // ggml's buffers for AMX say so on stderr themselves.
-            let prelude = ["warning: ", "ggml_backend_amx_buffer"];
+            let prelude = ["warning: ", "hint: ", "ggml_backend_amx_buffer"];
             let mut lines = stderr.lines();
             let error =
                 lines.find(|line| !prelude.iter().any(|start| line.starts_with(start))).unwrap_or_default();

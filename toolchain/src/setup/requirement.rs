@@ -56,6 +56,8 @@ pub enum Requirement {
     RustAarch64,
     /// qemu's user mode for x86-64, by which the CPU guard is tested on CPUs that are not here.
     QemuUser,
+    /// `cc` and `c++`, the system's own compilers.
+    SystemCompiler,
     /// curl, with which install.sh fetches.
     Curl,
     /// wget, with which install.sh fetches if there is no curl.
@@ -75,7 +77,8 @@ pub enum Requirement {
 }
 
 /// System programs that tests run, in any version.
-pub(crate) const PROGRAMS: [(Requirement, &[&str]); 8] = [
+pub(crate) const PROGRAMS: [(Requirement, &[&str]); 9] = [
+    (Requirement::SystemCompiler, &["cc", "c++"]),
     (Requirement::Curl, &["curl"]),
     (Requirement::Wget, &["wget"]),
     (Requirement::Zstd, &["zstd"]),
@@ -133,7 +136,8 @@ impl Requirement {
             Requirement::EmulatorAarch64 => toolchain.aarch64.is_none(),
             Requirement::RustAarch64 => !toolchain.rust_targets.iter().any(|target| target == AARCH64),
             Requirement::QemuUser => toolchain.qemu_user.is_none(),
-            Requirement::Curl
+            Requirement::SystemCompiler
+            | Requirement::Curl
             | Requirement::Wget
             | Requirement::Zstd
             | Requirement::Minisign
@@ -176,6 +180,7 @@ impl fmt::Display for Requirement {
             Requirement::EmulatorAarch64 => "qemu-aarch64 with aarch64's C library",
             Requirement::RustAarch64 => "Rust's standard library for aarch64",
             Requirement::QemuUser => "qemu-x86_64 (for the tests of the CPU guard)",
+            Requirement::SystemCompiler => "cc and c++ (for tests)",
             Requirement::Curl => "curl (for the tests of install.sh)",
             Requirement::Wget => "wget (for the tests of install.sh)",
             Requirement::Zstd => "zstd (for the tests of install.sh)",

@@ -142,8 +142,15 @@ fn optional_needs(plan: &SetupPlan) -> Needs {
 /// Tools that the tests need. A test that lacks a recommended tool is skipped and named.
 pub fn needs_of_tests() -> Needs {
     let mut needs = needs_of_program_tests();
-    // The tests of the sources fetch with git and pip, and zig builds portable and universal.
-    needs.required.extend([Requirement::Git, Requirement::Pip, Requirement::Zig]);
+    // The tests of the sources fetch with git and pip, and zig builds portable and universal. Other tests build with make and
+    // with the system's compilers.
+    needs.required.extend([
+        Requirement::Git,
+        Requirement::Pip,
+        Requirement::Zig,
+        Requirement::Make,
+        Requirement::SystemCompiler,
+    ]);
     // For the tests of PGO, of install.sh and of packages.
     needs.recommended.extend([
         Requirement::LlvmTools,

@@ -121,34 +121,51 @@ fn a_bare_machine_gets_all_of_a_native_build_from_any_manager() {
 fn every_requirement_has_a_package_or_a_reason() {
     use Requirement::*;
     let all = [
-        Compiler, Cmake, Ninja, Libclang, Clang, Lld, LlvmTools, Bolt, Git, Pip, Openblas, Blis, Make,
-        QemuUser, Minisign, Procps, UtilLinux, Iproute,
+        Compiler,
+        Cmake,
+        Ninja,
+        Libclang,
+        Clang,
+        Lld,
+        LlvmTools,
+        Bolt,
+        Git,
+        Pip,
+        Openblas,
+        Blis,
+        Make,
+        QemuUser,
+        Minisign,
+        Procps,
+        UtilLinux,
+        Iproute,
+        SystemCompiler,
     ];
     // The packages of each requirement in that order; `-` where there is none.
     let cases = [
         (
             Manager::Apt,
-            "g++-12 | cmake | ninja-build | libclang1-22 libclang-common-22-dev | clang-22 | lld-22 | llvm-22 libclang-rt-22-dev | bolt-22 | git | python3-pip | libopenblas-dev pkg-config | libblis-pthread-dev | make | qemu-user | minisign | procps | util-linux bsdutils mount | iproute2",
+            "g++-12 | cmake | ninja-build | libclang1-22 libclang-common-22-dev | clang-22 | lld-22 | llvm-22 libclang-rt-22-dev | bolt-22 | git | python3-pip | libopenblas-dev pkg-config | libblis-pthread-dev | make | qemu-user | minisign | procps | util-linux bsdutils mount | iproute2 | gcc g++",
         ),
         (
             Manager::Dnf,
-            "gcc-c++ | cmake | ninja-build | clang-devel | clang | lld | llvm compiler-rt | llvm-bolt | git | python3-pip | openblas-devel pkgconf-pkg-config | blis-devel pkgconf-pkg-config | make | qemu-user | minisign | util-linux | util-linux | iproute",
+            "gcc-c++ | cmake | ninja-build | clang-devel | clang | lld | llvm compiler-rt | llvm-bolt | git | python3-pip | openblas-devel pkgconf-pkg-config | blis-devel pkgconf-pkg-config | make | qemu-user | minisign | util-linux | util-linux | iproute | gcc gcc-c++",
         ),
         (
             Manager::Pacman,
-            "gcc | cmake | ninja | clang | clang | lld | llvm compiler-rt | - | git | python-pip | openblas pkgconf | - | make | qemu-user | minisign | util-linux | util-linux | iproute2",
+            "gcc | cmake | ninja | clang | clang | lld | llvm compiler-rt | - | git | python-pip | openblas pkgconf | - | make | qemu-user | minisign | util-linux | util-linux | iproute2 | gcc",
         ),
         (
             Manager::Zypper,
-            "gcc-c++ | cmake | ninja | clang-devel | clang | lld | llvm | - | git | python3-pip | pkgconfig(openblas) pkg-config | - | make | qemu-linux-user | minisign | util-linux | util-linux | iproute2",
+            "gcc-c++ | cmake | ninja | clang-devel | clang | lld | llvm | - | git | python3-pip | pkgconfig(openblas) pkg-config | - | make | qemu-linux-user | minisign | util-linux | util-linux | iproute2 | gcc gcc-c++",
         ),
         (
             Manager::Apk,
-            "build-base | cmake | samurai | clang-dev | clang | lld | llvm compiler-rt | - | git | py3-pip | openblas-dev pkgconf | - | make | qemu-x86_64 qemu-aarch64 | minisign | procps | util-linux | iproute2",
+            "build-base | cmake | samurai | clang-dev | clang | lld | llvm compiler-rt | - | git | py3-pip | openblas-dev pkgconf | - | make | qemu-x86_64 qemu-aarch64 | minisign | procps | util-linux | iproute2 | build-base",
         ),
         (
             Manager::Brew,
-            "llvm | cmake | ninja | llvm | llvm | lld | llvm | - | git | python | openblas pkgconf | blis pkgconf | make | - | minisign | - | - | -",
+            "llvm | cmake | ninja | llvm | llvm | lld | llvm | - | git | python | openblas pkgconf | blis pkgconf | make | - | minisign | - | - | - | -",
         ),
     ];
     for (manager, expected) in cases {
