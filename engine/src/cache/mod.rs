@@ -3,7 +3,7 @@
 //! [`Store`] keeps files and finds them again, [`Key`] says what they are of, [`generate`] is what `anneal run` does with
 //! them, and [`worker`] what a server does. See docs/src/guide/prompt-cache.md.
 
-mod entry;
+pub(crate) mod entry;
 mod key;
 pub(crate) mod place;
 mod program;
