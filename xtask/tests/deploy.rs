@@ -184,7 +184,7 @@ fn every_image_gets_the_name_of_a_registry() {
 
 #[test]
 fn images_run_as_a_number_and_are_healthy_by_a_program_they_hold() {
-    for (name, text) in files("containers", |name| name.starts_with("Dockerfile")) {
+    for (name, text) in files("deploy/containers", |name| name.starts_with("Dockerfile")) {
         let last = |word: &str| text.lines().filter_map(|line| line.strip_prefix(word)).next_back();
         let user = last("USER ").unwrap_or_else(|| panic!("{name}: no USER"));
         let numeric = user.split(':').all(|part| part.parse::<u32>().is_ok_and(|id| id != 0));
@@ -259,7 +259,7 @@ fn workflows_ask_for_little_and_run_what_is_there() {
         }
     }
     assert!(scripts.len() > 4, "{scripts:?}");
-    scripts.extend(["containers/rootfs.sh", "containers/run-rootfs.sh"].map(String::from));
+    scripts.extend(["deploy/containers/rootfs.sh", "deploy/containers/run-rootfs.sh"].map(String::from));
     for script in scripts {
         let found = std::fs::metadata(root().join(&script)).unwrap_or_else(|why| panic!("{script}: {why}"));
         assert!(found.permissions().mode() & 0o111 == 0o111, "{script} may not be run");

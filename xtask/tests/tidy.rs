@@ -86,7 +86,7 @@ fn the_layout_of_a_store_is_as_the_page_says() {
     };
     let page = paths("docs/src/guide/store.md");
     assert!(page.len() > 4, "{page:?}");
-    assert_eq!(page, paths("store/src/layout.rs"));
+    assert_eq!(page, paths("crates/store/src/layout.rs"));
 }
 
 #[test]

@@ -25,6 +25,8 @@ const MAINTAINER: &str = "The authors of Anneal <anneal@anneal.invalid>";
 
 /// What installs an archive where there is no Rust.
 const SCRIPT: &str = "install.sh";
+/// The folder of [`SCRIPT`] in a checkout.
+const DEPLOY: &str = "deploy";
 
 /// Options of `dist`.
 #[derive(Debug, clap::Args)]
@@ -176,7 +178,7 @@ fn kind(archive: &Path) -> Option<&str> {
 /// Moves what may be passed on to `out`, with what installs it.
 fn place(workspace: &Workspace, archives: Vec<Archive>, out: &Path, ui: &Ui) -> Result<Vec<Archive>> {
     let _lock = Lock::wait(workspace, ui)?;
-    let script = std::fs::read_to_string(workspace.root().join(SCRIPT))?;
+    let script = std::fs::read_to_string(workspace.root().join(DEPLOY).join(SCRIPT))?;
     fs::write_script(&out.join(SCRIPT), &script)?;
     match shipping::give(workspace, &Order::Place(Place { archives, out: out.to_path_buf() }), ui)? {
         Answer::Placed(placed) => Ok(placed),

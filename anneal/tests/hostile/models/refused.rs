@@ -1,8 +1,8 @@
 //! Files that the check before loading refuses: each is an error of its load, and nothing else ends.
 
-#[path = "../../../../gguf/tests/common/edit.rs"]
+#[path = "../../../../crates/gguf/tests/common/edit.rs"]
 mod edit;
-#[path = "../../../../gguf/tests/common/mutations.rs"]
+#[path = "../../../../crates/gguf/tests/common/mutations.rs"]
 mod mutations;
 
 use std::collections::HashMap;

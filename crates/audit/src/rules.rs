@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn the_rules_of_this_checkout_are_understood() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiles/audit.toml");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../profiles/audit.toml");
         let rules = Rules::read(&path).unwrap();
         assert!(rules.kernels.len() > 5 && rules.instruction_sets.len() > 5);
     }

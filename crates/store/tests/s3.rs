@@ -33,7 +33,7 @@ impl Drop for Moto {
 
 /// Command of moto_server: the one that `cargo xtask test --yes` installs, or one on `PATH`.
 fn moto_server() -> Command {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/anneal/tools/moto");
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/anneal/tools/moto");
     if !own.is_dir() {
         return Command::new("moto_server");
     }

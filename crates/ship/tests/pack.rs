@@ -383,7 +383,7 @@ fn the_bill_tells_every_crate_that_is_in_the_engine() {
     let mut order = order(&folder, "0.1.0", &temp.path().join("dist"));
     order.gz = false;
     order.parts.rust = Some(Rust {
-        workspace: PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).canonicalize().unwrap(),
+        workspace: PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).canonicalize().unwrap(),
         cargo: PathBuf::from(env!("CARGO")),
         package: "anneal".to_string(),
         features: Vec::new(),

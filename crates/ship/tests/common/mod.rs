@@ -218,7 +218,7 @@ fn ended((code, reply): (i32, Reply)) -> Ended {
 
 /// install.sh, as a command.
 pub fn script_command(arguments: &[&str], prefix: &Path) -> Command {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../install.sh");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/install.sh");
     // A shell cannot trap a signal that was ignored when it started, as SIGINT is in a background job of a script.
     let mut command = Command::new("env");
     command

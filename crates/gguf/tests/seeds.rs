@@ -1,8 +1,8 @@
 //! What the fuzzer starts from and what it has found, without a fuzzer.
 
-#[path = "../../fuzz/src/gguf_header.rs"]
+#[path = "../../../fuzz/src/gguf_header.rs"]
 mod gguf_header;
-#[path = "../../fuzz/src/seeds.rs"]
+#[path = "../../../fuzz/src/seeds.rs"]
 mod seeds;
 
 #[test]

@@ -1,7 +1,7 @@
 # What builds, tunes and publishes on a node of a kind (deploy/kubernetes/build.yaml), and installs from the store: the sources,
 # the compilers, `xtask` and its programs. Nothing in it depends on the CPU that made it.
 #
-#   docker build -f containers/Dockerfile.builder -t "$REGISTRY/anneal-builder:0.1.0" \
+#   docker build -f deploy/containers/Dockerfile.builder -t "$REGISTRY/anneal-builder:0.1.0" \
 #       --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)" .
 #   docker push "$REGISTRY/anneal-builder:0.1.0"
 

@@ -10,6 +10,6 @@ pub fn detect(snapshot: &str) -> Detected {
 /// The snapshot `fixtures/roots/<name>.root`.
 #[allow(dead_code, reason = "not every test file starts from a fixture")]
 pub fn snapshot(name: &str) -> String {
-    let path = format!("{}/../fixtures/roots/{name}.root", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/../../fixtures/roots/{name}.root", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }

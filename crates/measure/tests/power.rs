@@ -5,7 +5,7 @@ use measure::{Ratio, Rule, Stop, median};
 
 /// Logarithms of paired ratios without their median: noise alone. One series for each build and model.
 fn recorded(phase: &str) -> Vec<Vec<f64>> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/results/optimised-builds.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/optimised-builds.json");
     let text = std::fs::read_to_string(path).expect("the recorded samples");
     let comparison: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let figures = comparison["figures"].as_array().expect("figures").iter();
