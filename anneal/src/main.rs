@@ -1,4 +1,4 @@
-//! `anneal`: links the engine with one build of llama.cpp. All else is [`engine::cli`]'s, which need not be compiled again
+//! `anneal`: links the commands with one build of llama.cpp. All else is [`anneal_cli`]'s, which need not be compiled again
 //! for another build.
 #![deny(unsafe_code)]
 
@@ -8,5 +8,5 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     auditable::keep();
-    engine::cli::main(llama_link::required)
+    anneal_cli::main(llama_link::required)
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::on_tiny;
-use engine::live::Live;
+use engine_core::live::Live;
 use serde_json::Value;
 
 /// The names that llama-bench prints, in its order.

@@ -3,11 +3,11 @@
 mod common;
 
 use common::{anneal, on_tiny, parts, tiny};
-use engine::bench::{Case, Repeat, kernel};
-use engine::live::Live;
-use engine::model;
-use engine::settings::{Requested, Settings};
+use engine_core::live::Live;
+use engine_core::model;
+use engine_core::settings::{Requested, Settings};
 use serde_json::Value;
+use tune::bench::{Case, Repeat, kernel};
 
 fn run(arguments: &[&str]) -> Value {
     let mut all = vec!["--json", "--ignore-eos"];

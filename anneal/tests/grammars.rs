@@ -3,8 +3,8 @@
 mod common;
 
 use common::the_model;
-use engine::ffi::Token;
-use engine::sampling::{Chain, Constraint, SamplingOptions};
+use llama::Token;
+use sampling::{Chain, Constraint, SamplingOptions};
 
 fn chain(grammar: &str) -> engine::Result<Chain> {
     let options = SamplingOptions {

@@ -4,11 +4,11 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use engine::generate::{Request, generate};
-use engine::live::Live;
-use engine::sampling::Chain;
-use engine::settings::Settings;
 use engine::{Constraint, Error, Message, Model, Options, Sampler, SamplingOptions, Session, Stop, Token};
+use engine_core::generate::{Request, generate};
+use engine_core::live::Live;
+use engine_core::settings::Settings;
+use sampling::Chain;
 
 mod common;
 
@@ -35,8 +35,9 @@ fn greedy(session: &mut Session, most: usize) -> Vec<Token> {
 #[test]
 fn tokens_are_those_of_the_program() {
     let settings = Settings::resolve(&options(), &Live::default()).expect("valid");
-    let raw = engine::model::open(common::tiny(), &settings, &Live::default()).expect("the tiny model");
-    let mut context = engine::model::context(&raw, &settings, &Live::default(), false).expect("a context");
+    let raw = engine_core::model::open(common::tiny(), &settings, &Live::default()).expect("the tiny model");
+    let mut context =
+        engine_core::model::context(&raw, &settings, &Live::default(), false).expect("a context");
     for (seed, temperature) in [(1, 0.0), (7, 1.0)] {
         let sampling = SamplingOptions { seed: Some(seed), temperature, ..SamplingOptions::default() };
         let mut chain = Chain::new(&sampling, &raw).expect("a chain");

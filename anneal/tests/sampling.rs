@@ -4,8 +4,8 @@ mod common;
 
 use common::the_model;
 use engine::Error;
-use engine::ffi::Token;
-use engine::sampling::{Bias, Chain, Constraint, SamplingOptions};
+use llama::Token;
+use sampling::{Bias, Chain, Constraint, SamplingOptions};
 
 /// Nothing is cut, and the temperature is 1.
 fn open() -> SamplingOptions {

@@ -31,7 +31,7 @@ fn templates_are_rendered_or_refused() {
 fn what_compiling_computes_comes_to_an_end() {
     // A hundred million steps each.
     let source = "{{ [0] * 99999999 == [0] * 99999999 }}".repeat(2000);
-    let refused = engine::chat::Template::new(&source, "a file", Default::default());
+    let refused = chat::Template::new(&source, "a file", Default::default());
     let why = refused.expect_err("that many steps").to_string();
     assert!(why.contains("no end within"), "{why}");
 }

@@ -10,15 +10,15 @@ use std::sync::Arc;
 use build_info::Bytes;
 use common::{anneal, parts, quantised, tiny};
 use engine::Error;
-use engine::ffi::{self, Context, Model, Token};
-use engine::generate::{Request, Stop, generate};
-use engine::live::Live;
-use engine::model;
-use engine::options::{FlashAttention, KvType, SplitLayout};
-use engine::sampling::Chain;
-use engine::settings::{Requested, Settings, Source};
-use engine::split::{Layouts, Sequence, Session};
+use engine_core::generate::{Request, Stop, generate};
+use engine_core::live::Live;
+use engine_core::model;
+use engine_core::settings::{Requested, Settings, Source};
+use engine_core::split::{Layouts, Sequence, Session};
 use gguf::probe::Probe;
+use llama::options::{FlashAttention, KvType, SplitLayout};
+use llama::{Context, Model, Token};
+use sampling::Chain;
 use serde_json::Value;
 
 /// The tiny model in Q4_0 if the kernels of this build repack its weights; else the running test is reported as skipped.
@@ -225,9 +225,9 @@ fn an_interrupted_prefill_ends_in_order() {
     let mut generation = || {
         generate(&mut session, &mut chain, &request, &mut |_| ControlFlow::Continue(())).expect("no error")
     };
-    ffi::interrupt(true);
+    llama::interrupt(true);
     let stopped = generation();
-    ffi::interrupt(false);
+    llama::interrupt(false);
     assert_eq!((stopped.stop, stopped.tokens.len(), stopped.hand_over), (Stop::Interrupted, 0, None));
     assert_eq!(session.n_ctx(), 1024);
 }

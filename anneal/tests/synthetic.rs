@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::ffi::{Context, Model};
-use engine::live::Live;
-use engine::model;
-use engine::settings::{Requested, Settings};
+use engine_core::live::Live;
+use engine_core::model;
+use engine_core::settings::{Requested, Settings};
 use gguf::synth::{self, Options, Preset};
+use llama::{Context, Model};
 
 /// The presets that are small enough for a test: a dense one, a mixture of experts, and one with a sliding window.
 const PRESETS: [Preset; 3] = [Preset::Tiny, Preset::MoeTiny, Preset::SwaTiny];

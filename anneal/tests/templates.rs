@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use chat::{Inputs, Json, Message, Specials, Template};
 use common::{tiny, with_text};
-use engine::chat::{Inputs, Json, Message, Specials, Template};
-use engine::ffi::Model;
-use engine::options::ModelOptions;
+use llama::{Model, ModelOptions};
 use serde::Deserialize;
 
 #[derive(Deserialize)]

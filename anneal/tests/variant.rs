@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use engine::ffi::Context;
-use engine::live::Live;
-use engine::settings::{Requested, Settings};
+use engine_core::live::Live;
+use engine_core::settings::{Requested, Settings};
 use gguf::GgufFile;
+use llama::Context;
 use serde_json::Value;
 
 mod common;
@@ -156,11 +156,11 @@ fn every_context_of_a_model_has_its_adapters() {
 
     let variant = engine::Variant { adapters: vec![one], ..engine::Variant::default() };
     let settings = Settings::resolve(&Requested { variant, ..Requested::default() }, &live).expect("valid");
-    let model = engine::model::open(tiny(), &settings, &live).expect("it loads");
+    let model = engine_core::model::open(tiny(), &settings, &live).expect("it loads");
     let prompt = model.tokenize("Once upon a time").expect("tokens");
-    let mut alone = engine::model::context(&model, &settings, &live, false).expect("a context");
+    let mut alone = engine_core::model::context(&model, &settings, &live, false).expect("a context");
     alone.decode(&prompt).expect("evaluated");
-    let options = engine::options::ContextOptions {
+    let options = llama::options::ContextOptions {
         n_ctx: 512,
         n_batch: 512,
         n_ubatch: 512,

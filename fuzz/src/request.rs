@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use engine::sampling::SamplingOptions;
-use engine::serve::fields::Fields;
-use engine::serve::request::{Defaults, Generate, prompt_or_messages};
+use sampling::SamplingOptions;
+use server::fields::Fields;
+use server::request::{Defaults, Generate, prompt_or_messages};
 
 /// Reads `bytes` as the server reads a line of JSON.
 pub fn check(bytes: &[u8]) {
@@ -21,7 +21,7 @@ pub fn check(bytes: &[u8]) {
         let prompt = prompt_or_messages(&mut fields)?;
         let generate = Generate::take(&mut fields, prompt, &defaults)?;
         fields.finish()?;
-        Ok::<_, engine::serve::refusal::Refusal>(generate)
+        Ok::<_, server::refusal::Refusal>(generate)
     };
     match read() {
         Ok(generate) => {

@@ -1,6 +1,6 @@
 //! Chat templates: compiled and rendered, with what a model's maker wrote and with what a client says.
 
-use engine::chat::{Inputs, Json, Message, Specials, Template};
+use chat::{Inputs, Json, Message, Specials, Template};
 
 /// Renders what comes before the first zero of `bytes` with the messages after it, or with two of our own.
 pub fn check(bytes: &[u8]) {

@@ -4,7 +4,7 @@
     compare.py FOLDER    every *.jinja file in FOLDER by both, one line each; exit code 1 where they differ
     compare.py --write   the reference of the templates in families/, into expected.json
 
-Needs jinja2 (`pip install jinja2`) and, for FOLDER, the example: `cargo build -p engine --example render_template`.
+Needs jinja2 (`pip install jinja2`) and, for FOLDER, the example: `cargo build -p chat --example render_template`.
 FOLDER may be `models/templates` of llama.cpp's sources: `cargo xtask vendor --origin sdist` fetches them.
 """
 

@@ -8,9 +8,9 @@ use std::process::{Child, Command, Output};
 use std::sync::{Arc, Once, OnceLock};
 use std::time::{Duration, Instant};
 
-use engine::ffi::Model;
-use engine::live::Live;
-use engine::settings::{Requested, Settings};
+use engine_core::live::Live;
+use engine_core::settings::{Requested, Settings};
+use llama::Model;
 
 /// The executable under test.
 pub const ANNEAL: &str = env!("CARGO_BIN_EXE_anneal");
@@ -50,7 +50,7 @@ pub fn the_model() -> &'static Arc<Model> {
     MODEL.get_or_init(|| {
         let live = Live::read();
         let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
-        engine::model::open(tiny(), &settings, &live).expect("the tiny model")
+        engine_core::model::open(tiny(), &settings, &live).expect("the tiny model")
     })
 }
 
@@ -82,7 +82,7 @@ pub fn command() -> Command {
 fn hear_hang_ups() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        if engine::signals::hang_up_is_ignored() {
+        if server::signals::hang_up_is_ignored() {
             signal_hook::flag::register(libc::SIGHUP, Arc::default()).expect("a handler");
         }
     });

@@ -9,8 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::ffi::Model;
-use engine::options::ModelOptions;
+use llama::{Model, ModelOptions};
 use llama_source::Origin;
 use vocabularies::{OTHERS, Vocabulary};
 

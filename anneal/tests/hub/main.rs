@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use engine::hub::{Error, Found, Hub, Name, Options, Patience, Watch};
+use hub::{Error, Found, Hub, Name, Options, Patience, Watch};
 use server::{Act, COMMIT, Request, Server, sha256};
 
 const Q4: &str = "m-Q4_K_M.gguf";

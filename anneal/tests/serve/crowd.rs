@@ -3,10 +3,10 @@
 use std::sync::Barrier;
 use std::time::Instant;
 
-use engine::ffi::Token;
-use engine::live::Live;
-use engine::model;
-use engine::settings::{Requested, Settings};
+use engine_core::live::Live;
+use engine_core::model;
+use engine_core::settings::{Requested, Settings};
+use llama::Token;
 use serde_json::{Value, json};
 
 use crate::client::{PATIENCE, Server, greedy};

@@ -1,6 +1,6 @@
 //! Several contexts of one model, each on cores of its own.
 
-use engine::live::Live;
+use engine_core::live::Live;
 use serde_json::json;
 
 use crate::client::{configured, greedy};

@@ -28,6 +28,21 @@ const BUILT: [&str; 3] = ["native", "portable", "universal-few"];
 /// wheels.
 const MOTO: &str = "xtask/python/moto.txt";
 
+/// The engine's packages, the program among them.
+const ENGINE: [&str; 11] = [
+    "anneal",
+    "anneal-cli",
+    "chat",
+    "engine",
+    "engine-core",
+    "hub",
+    "llama",
+    "sampling",
+    "server",
+    "tools",
+    "tune",
+];
+
 /// Options of `test`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -67,7 +82,8 @@ pub fn run(args: Args, ui: &Ui) -> Result<()> {
     let result = match args.kernels {
         Some(level) => {
             let prefix = build::make_prefix(level.profile(), args.yes, ui)?;
-            tests.cargo(&["-p", "engine", "-p", "anneal"], &prefix, None)?
+            let packages: Vec<&str> = ENGINE.iter().flat_map(|name| ["-p", name]).collect();
+            tests.cargo(&packages, &prefix, None)?
         }
         None if args.hostile => hostile::run(&mut tests, ui)?,
         None => all(&mut tests, ui)?,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use engine::hub::{Hub, Name, Options, Patience, Watch};
+use hub::{Hub, Name, Options, Patience, Watch};
 
 use super::hub_server::{Act, Server, sha256};
 use crate::common::{command, tiny};
@@ -204,14 +204,14 @@ fn a_tuning_record_and_a_roofline_are_written_through_no_link() {
     for name in [format!("tuning.json.{process}.part"), format!(".roofline.json.{process}")] {
         symlink(&victim, scene.path(&name)).expect("a link");
     }
-    engine::tuning::change(&record, |_| {}).expect("written");
-    engine::roof::writable(&scene.path("roofline.json")).expect("writable");
+    engine_core::tuning::change(&record, |_| {}).expect("written");
+    tune::roofline_cache::writable(&scene.path("roofline.json")).expect("writable");
     scene.check("a record");
     assert_eq!(fs::metadata(&record).expect("a record").permissions().mode() & 0o777, 0o600);
     // A damaged record is kept beside the new one, and not through a link either.
     fs::write(&record, "{").expect("written");
     symlink(scene.victim.path().join("new"), scene.path("tuning.json.damaged")).expect("a link");
-    engine::tuning::change(&record, |_| {}).expect("written");
+    engine_core::tuning::change(&record, |_| {}).expect("written");
     scene.check("a damaged record");
     assert_eq!(fs::read(scene.path("tuning.json.damaged.2")).expect("kept"), b"{");
 }

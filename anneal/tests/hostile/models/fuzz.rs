@@ -14,17 +14,17 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use engine::trial::request::{Answer, Purpose, Request};
-use engine::trial::{Child, End};
-use engine::variant::Adapter;
+use change::{Patches, change};
+use engine_core::trial::request::{Answer, Purpose, Request};
+use engine_core::trial::{Child, End};
+use form::{Base, Form, Key, Value};
 use gguf::GgufFile;
 use gguf::synth::{Options, Preset};
+use llama::variant::Adapter;
 use noise::Xoshiro;
 
 use crate::common::{ANNEAL, anneal, command, parts, tiny};
 use crate::effort;
-use change::{Patches, change};
-use form::{Base, Form, Key, Value};
 
 /// Seed of all files.
 const SEED: u64 = 0x7e57;
@@ -303,7 +303,7 @@ impl<'a> Lane<'a> {
         let files = self.files.entry(family).or_insert_with(|| Files::new(family, good, folder));
         let words = format!("case {case}, {}: {}", family.name(), files.write(&mut random));
         let (model, adapter) = (files.model().to_path_buf(), files.adapter.clone());
-        let paths = match engine::model::read_files(&model) {
+        let paths = match engine_core::model::read_files(&model) {
             Ok((first, others)) => {
                 let all: Vec<&GgufFile> = std::iter::once(&first).chain(&others).collect();
                 let refused = gguf::check::model(&all).is_err();
@@ -317,7 +317,7 @@ impl<'a> Lane<'a> {
             self.outcome.add(PRE_CHECK);
             return format!("{words}: {PRE_CHECK}");
         };
-        // The request that `engine::trial` makes.
+        // The request that `engine_core::trial` makes.
         let purpose = if is_large { Purpose::Token } else { Purpose::All };
         let mut request = Request { purpose, repack: !is_large, ..Request::new(paths) };
         let adapters = adapter.iter().map(|path| Adapter { path: path.clone(), scale: 1.0 });
@@ -422,7 +422,7 @@ impl Lane<'_> {
             let form = base.form.clone();
             base.write(&form, &[]);
         }
-        let (first, others) = engine::model::read_files(files.model()).expect("a good file");
+        let (first, others) = engine_core::model::read_files(files.model()).expect("a good file");
         let paths = std::iter::once(&first).chain(&others).map(|file| file.path().to_path_buf()).collect();
         let mut request = Request { repack: true, ..Request::new(paths) };
         let adapters = files.adapter.iter().map(|path| Adapter { path: path.clone(), scale: 1.0 });

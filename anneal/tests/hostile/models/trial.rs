@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::client::{PATIENCE, Server, greedy};
 use crate::common::{self, ANNEAL, parts, tiny};
 
-/// Variable that the child looks at, see `engine::trial::worker`.
+/// Variable that the child looks at, see `engine_core::trial::worker`.
 const ABORTS: &str = "ANNEAL_TEST_TRIAL_ABORTS";
 const ASSERTION: &str =
     "failed an assertion of llama.cpp: llama.cpp/src/test.cpp:1: GGML_ASSERT(false) failed";

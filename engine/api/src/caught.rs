@@ -1,0 +1,19 @@
+//! Panics become errors.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use llama::error::{Error, Result};
+
+/// What `body` returns; a panic in it is [`Error::Internal`]. Whatever `body` changes must be good for nothing but to be
+/// dropped or cleared after an error, or not be changed in halves.
+pub(super) fn caught<T>(what: &'static str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(body))
+        .unwrap_or_else(|panic| Err(Error::Internal { what, why: words(&*panic) }))
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().map(String::from);
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "it gave no reason".to_string())
+}

@@ -1,0 +1,134 @@
+//! Generated tokens as an async stream.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use engine_core::generate::Stop;
+use futures_core::Stream;
+use llama::error::{Error, Result};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Canceller, Piece, Sampler, Session};
+
+/// Tokens that may wait for a reader; then the thread waits for it.
+const AHEAD: usize = 32;
+
+/// Generates in a thread of its own: an async stream over tokens, made by [`Session::stream`], for any executor.
+///
+/// Dropping it ends the thread within a token, in the middle of a prompt too.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
+/// # fn main() -> engine::Result<()> {
+/// # let file = tiny();
+/// # let path = file.path();
+/// use engine::{Model, Options, Sampler};
+///
+/// let model = Model::load(path, &Options::default())?;
+/// let mut session = model.session()?;
+/// session.push("Once upon a time")?;
+/// # tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(async {
+/// let mut stream = session.stream(Sampler::greedy(&model)?, 8);
+/// let mut text = String::new();
+/// while let Some(piece) = stream.next().await {
+///     text.push_str(&piece?.text);
+/// }
+/// let finished = stream.finish().await?; // the session again, for the next turn
+/// assert!(finished.session.tokens().len() > 8, "{text}");
+/// # Ok(())
+/// # })
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct TokenStream {
+    pieces: mpsc::Receiver<Result<Piece>>,
+    finished: oneshot::Receiver<Finished>,
+    canceller: Option<Canceller>,
+}
+
+/// What is left of a [`TokenStream`].
+#[derive(Debug)]
+pub struct Finished {
+    /// The session, with all tokens that were generated.
+    pub session: Session,
+    /// The sampler.
+    pub sampler: Sampler,
+    /// Why it stopped; `None` after an error.
+    pub stop: Option<Stop>,
+}
+
+impl TokenStream {
+    pub(super) fn new(session: Session, sampler: Sampler, most: usize) -> Self {
+        let (sender, pieces) = mpsc::channel(AHEAD);
+        let (done, finished) = oneshot::channel();
+        let canceller = Some(session.canceller());
+        let refused = sender.clone();
+        let work = move || work(session, sampler, most, &sender, done);
+        let thread = std::thread::Builder::new().name("anneal-stream".to_string()).spawn(work);
+        if let Err(error) = thread {
+            // There is room: nothing else was sent.
+            let _ = refused.try_send(Err(Error::Threadpool { threads: 1, why: error.to_string() }));
+        }
+        TokenStream { pieces, finished, canceller }
+    }
+
+    /// The next token; `None` where there is nothing more. The same as of the [`Stream`].
+    pub async fn next(&mut self) -> Option<Result<Piece>> {
+        poll_fn(|context| self.pieces.poll_recv(context)).await
+    }
+
+    /// Stops it, if it has not, and gives the session back. Tokens that were generated and not read are in its text.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] where its thread is gone.
+    pub async fn finish(mut self) -> Result<Finished> {
+        self.pieces.close();
+        // Taken, so that the end of this does not stop what the session does next.
+        if let Some(canceller) = self.canceller.take() {
+            canceller.cancel();
+        }
+        let finished = (&mut self.finished).await;
+        let finished = finished
+            .map_err(|_| Error::Internal { what: "generate", why: "its thread is gone".to_string() })?;
+        finished.session.forget_cancel();
+        Ok(finished)
+    }
+}
+
+impl Stream for TokenStream {
+    type Item = Result<Piece>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.pieces.poll_recv(context)
+    }
+}
+
+impl Drop for TokenStream {
+    fn drop(&mut self) {
+        if let Some(canceller) = &self.canceller {
+            canceller.cancel();
+        }
+    }
+}
+
+/// The thread.
+fn work(
+    mut session: Session,
+    mut sampler: Sampler,
+    most: usize,
+    pieces: &mpsc::Sender<Result<Piece>>,
+    done: oneshot::Sender<Finished>,
+) {
+    let mut tokens = session.generate(&mut sampler, most);
+    // Fails where the stream was dropped.
+    while !pieces.is_closed() {
+        let Some(piece) = tokens.next() else { break };
+        if pieces.blocking_send(piece).is_err() {
+            break;
+        }
+    }
+    let stop = tokens.stop();
+    // Where it was dropped the session goes here.
+    let _ = done.send(Finished { session, sampler, stop });
+}

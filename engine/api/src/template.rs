@@ -1,0 +1,61 @@
+//! Messages in, a prompt out.
+
+use chat::{Inputs, Message, Template};
+use llama::Token;
+use llama::error::Result;
+
+use super::Model;
+use super::caught::caught;
+
+/// A chat template, ready to render.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/common/tiny.rs"));
+/// # fn main() -> engine::Result<()> {
+/// # let file = tiny();
+/// # let path = file.path();
+/// use engine::{Message, Model, Options};
+///
+/// let model = Model::load(path, &Options::default())?;
+/// let template = model.chat_template(Some("chatml"))?;
+/// let prompt = template.render(&[Message::new("user", "Hello")])?;
+/// assert_eq!(prompt, "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct ChatTemplate {
+    template: Template,
+    model: Model,
+}
+
+impl ChatTemplate {
+    pub(super) fn new(model: &Model, choice: Option<&str>) -> Result<Self> {
+        Ok(ChatTemplate { template: Template::choose(choice, model.raw())?, model: model.clone() })
+    }
+
+    /// The prompt for `messages`, up to where the answer begins.
+    ///
+    /// # Errors
+    /// Where the template refuses the messages, is wrong, or comes to no end.
+    pub fn render(&self, messages: &[Message]) -> Result<String> {
+        self.render_with(&Inputs { messages, add_generation_prompt: true, ..Inputs::default() })
+    }
+
+    /// The same with tools, further variables, or without the beginning of an answer.
+    ///
+    /// # Errors
+    /// Those of [`render`](Self::render).
+    pub fn render_with(&self, inputs: &Inputs<'_>) -> Result<String> {
+        caught("render a chat template", || self.template.render_with(inputs))
+    }
+
+    /// The prompt for `messages` as tokens, for [`Session::set`](crate::Session::set).
+    ///
+    /// # Errors
+    /// Those of [`render`](Self::render) and of the tokenizer.
+    pub fn tokens(&self, messages: &[Message]) -> Result<Vec<Token>> {
+        let prompt = self.render(messages)?;
+        caught("tokenize a prompt", || self.template.tokenize(self.model.raw(), &prompt))
+    }
+}

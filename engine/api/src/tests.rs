@@ -1,0 +1,34 @@
+//! Which threads may have what, and what becomes of a panic.
+
+use llama::error::Error;
+
+use super::caught::caught;
+use super::*;
+
+const fn shared<T: Send + Sync + 'static>() {}
+const fn sent<T: Send + 'static>() {}
+
+/// Fails to compile where a promise of the documentation is broken.
+const _: () = {
+    shared::<Model>();
+    shared::<Canceller>();
+    shared::<ChatTemplate>();
+    shared::<Estimate>();
+    shared::<Error>();
+    sent::<Session>();
+    sent::<Sampler>();
+    sent::<Embedder>();
+    sent::<TokenStream>();
+    sent::<Finished>();
+    sent::<Tokens<'static>>();
+};
+
+#[test]
+fn a_panic_is_an_error() {
+    let error =
+        caught("count", || -> llama::error::Result<()> { panic!("{} apples", 3) }).expect_err("a panic");
+    assert!(matches!(&error, Error::Internal { what: "count", why } if why == "3 apples"), "{error}");
+    let error =
+        caught("count", || -> llama::error::Result<()> { std::panic::panic_any(3) }).expect_err("a panic");
+    assert!(error.to_string().contains("no reason"), "{error}");
+}

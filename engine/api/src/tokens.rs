@@ -1,0 +1,116 @@
+//! Generated tokens, one at a time.
+
+use engine_core::generate::Stop;
+use engine_core::stream_utf8::StreamUtf8;
+use llama::Token;
+use llama::error::{Error, Result};
+
+use super::caught::caught;
+use super::{Sampler, Session};
+
+/// A generated token and the text that it completes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The token.
+    pub token: Token,
+    /// Whole characters; nothing while the bytes of one are not all there.
+    pub text: String,
+}
+
+/// Generates: an iterator over tokens, made by [`Session::generate`]. Stop asking and it stops.
+///
+/// After an error, and after the last token, there is nothing more.
+#[derive(Debug)]
+pub struct Tokens<'a> {
+    session: &'a mut Session,
+    sampler: &'a mut Sampler,
+    left: usize,
+    ignore_end: bool,
+    utf8: StreamUtf8,
+    stop: Option<Stop>,
+    failed: bool,
+}
+
+impl<'a> Tokens<'a> {
+    pub(super) fn new(session: &'a mut Session, sampler: &'a mut Sampler, most: usize) -> Self {
+        let utf8 = StreamUtf8::default();
+        Tokens { session, sampler, left: most, ignore_end: false, utf8, stop: None, failed: false }
+    }
+
+    /// Goes on where the model ends the text, unless a grammar ends it.
+    #[must_use]
+    pub fn ignore_end(mut self) -> Self {
+        self.ignore_end = true;
+        self
+    }
+
+    /// Why there is nothing more; `None` while there may be.
+    pub fn stop(&self) -> Option<Stop> {
+        self.stop
+    }
+
+    /// All that is left, as text.
+    ///
+    /// # Errors
+    /// The first that comes up.
+    pub fn text(self) -> Result<String> {
+        self.map(|piece| piece.map(|piece| piece.text)).collect()
+    }
+
+    fn advance(&mut self) -> Result<Option<Piece>> {
+        if self.stop.is_some() {
+            return Ok(None);
+        }
+        if self.left == 0 {
+            return Ok(self.end(Stop::Length, None));
+        }
+        if self.session.tokens().len() > self.session.capacity() {
+            return Ok(self.end(Stop::ContextFull, None));
+        }
+        let (token, is_end) = match self.session.next(self.sampler, self.ignore_end) {
+            Err(Error::Interrupted) => return Ok(self.end(Stop::Interrupted, None)),
+            other => other?,
+        };
+        if is_end {
+            return Ok(self.end(Stop::End, Some(token)));
+        }
+        self.left -= 1;
+        let (session, utf8) = (&*self.session, &mut self.utf8);
+        caught("detokenize", || session.model().raw().piece(token, utf8.buffer()))?;
+        let mut text = self.utf8.take().to_string();
+        // All that could follow is the end, so nothing is evaluated for it.
+        if self.sampler.chain.is_complete() {
+            self.stop = Some(Stop::End);
+        } else if self.left == 0 {
+            self.stop = Some(Stop::Length);
+        } else if self.session.tokens().len() > self.session.capacity() {
+            self.stop = Some(Stop::ContextFull);
+        }
+        if self.stop.is_some() {
+            text.push_str(self.utf8.finish());
+        }
+        Ok(Some(Piece { token, text }))
+    }
+
+    /// Nothing more; `token` ended the text, and carries what is left of a character that was never complete.
+    fn end(&mut self, stop: Stop, token: Option<Token>) -> Option<Piece> {
+        self.stop = Some(stop);
+        let text = self.utf8.finish().to_string();
+        token.filter(|_| !text.is_empty()).map(|token| Piece { token, text })
+    }
+}
+
+impl Iterator for Tokens<'_> {
+    type Item = Result<Piece>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let next = self.advance();
+        self.failed = next.is_err();
+        next.transpose()
+    }
+}
+
+impl std::iter::FusedIterator for Tokens<'_> {}

@@ -1,0 +1,265 @@
+use CallFormat::{Glm, Hermes, Llama, Mistral, QwenCoder};
+
+use super::*;
+
+/// Text as it is, a call as `name(arguments)`.
+fn shown(parts: Vec<Part>) -> Vec<String> {
+    let mut shown: Vec<String> = Vec::new();
+    let mut texts = false;
+    for part in parts {
+        match part {
+            Part::Text(text) if std::mem::replace(&mut texts, true) => {
+                shown.last_mut().expect("there is one").push_str(&text);
+            }
+            Part::Text(text) => shown.push(text),
+            Part::Call(name) => shown.push(format!("{name}(")),
+            Part::Arguments(json) => shown.last_mut().expect("a call").push_str(&format!("{json})")),
+        }
+        texts = texts && !shown.last().is_some_and(|last| last.ends_with(['(', ')']));
+    }
+    shown
+}
+
+fn read(format: CallFormat, text: &str, piece: usize) -> Vec<String> {
+    let parameters = serde_json::json!({ "properties": { "text": { "type": "string" } } });
+    let offered = |name: &str, parameters: Option<&serde_json::Value>| Offered {
+        name: name.to_string(),
+        parameters: parameters.and_then(|schema| schema.as_object().cloned()),
+    };
+    let mut reader =
+        CallReader::new(format, vec![offered("f", Some(&parameters)), offered("get_heat", None)]);
+    let characters: Vec<char> = text.chars().collect();
+    let mut parts = Vec::new();
+    for piece in characters.chunks(piece) {
+        parts.extend(reader.push(&piece.iter().collect::<String>()));
+    }
+    parts.extend(reader.finish());
+    shown(parts)
+}
+
+#[test]
+fn calls_are_found_wherever_pieces_end() {
+    let cases: &[(CallFormat, &str, &[&str])] = &[
+        (Hermes, "", &[]),
+        (Hermes, "Only text. ", &["Only text. "]),
+        (Hermes, " \n", &[" \n"]),
+        (
+            Hermes,
+            "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": 1, \"a\": [\"é\"]}}\n</tool_call>",
+            &["f({\"b\": 1, \"a\": [\"é\"]})"],
+        ),
+        (
+            Hermes,
+            "Look: \n<tool_call>{\"name\":\"f\"}</tool_call>\n<tool_call>{\"name\":\"get_heat\",\"arguments\":{}}</tool_call>\n",
+            &["Look:", "f({})", "get_heat({})"],
+        ),
+        (Hermes, "<tool_call>{\"name\":\"f\"}</tool_call> and on", &["f({})", " and on"]),
+        // Its end is missing: the model's end of text came in its place.
+        (Hermes, "<tool_call>{\"name\":\"f\"}", &["f({})"]),
+        (Hermes, "<tool_call>{\"name\":\"f\"", &["<tool_call>{\"name\":\"f\""]),
+        (
+            Hermes,
+            "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"</tool_call>\"}}</tool_call>",
+            &["f({\"a\":\"</tool_call>\"})"],
+        ),
+        (Hermes, "<tool_call>{\"name\":\"g\"}</tool_call>", &["<tool_call>{\"name\":\"g\"}</tool_call>"]),
+        (Hermes, "<tool_call>{\"name\":1}</tool_call>", &["<tool_call>{\"name\":1}</tool_call>"]),
+        (Hermes, "<tool_call>[]</tool_call>", &["<tool_call>[]</tool_call>"]),
+        (Hermes, "<tool_call></tool_call>", &["<tool_call></tool_call>"]),
+        (
+            Hermes,
+            "<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>",
+            &["<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>"],
+        ),
+        (
+            Hermes,
+            "<tool_call>nonsense</tool_call><tool_call>{\"name\":\"f\"}</tool_call>",
+            &["<tool_call>nonsense</tool_call>", "f({})"],
+        ),
+        (Hermes, "a < b, <tool>, <tool_cal", &["a < b, <tool>, <tool_cal"]),
+        (
+            Hermes,
+            "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}</tool_call>",
+            &["f({\"a\": 1})"],
+        ),
+        (Hermes, "<tool_call>漢字🙂", &["<tool_call>漢字🙂"]),
+        (Hermes, "{\"name\":\"f\"}", &["{\"name\":\"f\"}"]),
+        (Llama, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", &["f({\"a\": 1})"]),
+        (Llama, " \n{\"name\": \"f\", \"parameters\": {}}\n", &["f({})"]),
+        (
+            Llama,
+            "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"get_heat\", \"parameters\": {}}",
+            &["f({})", "get_heat({})"],
+        ),
+        (Llama, "Well. <|python_tag|>{\"name\": \"f\", \"parameters\": {}}", &["Well.", "f({})"]),
+        (Llama, "<|python_tag|>print(1)", &["<|python_tag|>print(1)"]),
+        (Llama, "{\"name\": \"g\", \"parameters\": {}}", &["{\"name\": \"g\", \"parameters\": {}}"]),
+        (
+            Llama,
+            "{\"name\": \"f\", \"parameters\": {}} is a call",
+            &["{\"name\": \"f\", \"parameters\": {}} is a call"],
+        ),
+        (Llama, "{ is a brace", &["{ is a brace"]),
+        (Llama, "Say {\"name\": \"f\"}", &["Say {\"name\": \"f\"}"]),
+        (
+            Mistral,
+            "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"123456789\"}, {\"name\": \"f\"}]",
+            &["f({\"a\": 1})", "f({})"],
+        ),
+        (Mistral, "[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]get_heat{}", &["f({\"a\": 1})", "get_heat({})"]),
+        (Mistral, "[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{}", &["f({})"]),
+        (Mistral, "Text\n[TOOL_CALLS][{\"name\":\"f\"}]", &["Text", "f({})"]),
+        (Mistral, "[TOOL_CALLS]", &["[TOOL_CALLS]"]),
+        (Mistral, "[TOOL_CALLS][]", &["[TOOL_CALLS][]"]),
+        (Mistral, "[TOOL_CALLS]f[CALL_ID]1", &["[TOOL_CALLS]f[CALL_ID]1"]),
+        (Mistral, "[TOOL_CALLS][{\"name\":\"f\"}, 7]", &["[TOOL_CALLS][{\"name\":\"f\"}, 7]"]),
+        (Mistral, "[TOOL_CALL] and [", &["[TOOL_CALL] and ["]),
+        // Numbers of many digits stay what they are.
+        (
+            Hermes,
+            "<tool_call>{\"name\":\"f\",\"arguments\":{\"id\":12345678901234567890123,\"x\":1.10}}</tool_call>",
+            &["f({\"id\":12345678901234567890123,\"x\":1.10})"],
+        ),
+        (
+            Llama,
+            "{\"name\":\"f\",\"parameters\":{\"id\":12345678901234567890123}}",
+            &["f({\"id\":12345678901234567890123})"],
+        ),
+        (
+            Mistral,
+            "[TOOL_CALLS]f[ARGS]{\"id\":12345678901234567890123}",
+            &["f({\"id\":12345678901234567890123})"],
+        ),
+        (Hermes, "<tool_call>[\"f\", {}, null]</tool_call>", &["<tool_call>[\"f\", {}, null]</tool_call>"]),
+        // White space before what is no call after all stays as well.
+        (Hermes, "Look: \n\n<tool_call>no</tool_call>", &["Look: \n\n<tool_call>no</tool_call>"]),
+        (Hermes, " \n<tool_call>no", &[" \n<tool_call>no"]),
+        (Llama, "Well. \n<|python_tag|>print(1)", &["Well. \n<|python_tag|>print(1)"]),
+        (Mistral, "a \n [TOOL_CALLS]", &["a \n [TOOL_CALLS]"]),
+        (Hermes, "a \n b\n\n", &["a \n b\n\n"]),
+        (Hermes, " \n <tool_call>{\"name\":\"f\"}</tool_call>", &["f({})"]),
+        (
+            QwenCoder,
+            "I look.\n<tool_call>\n<function=f>\n<parameter=text>\n7\n\n</parameter>\n<parameter=n>\n12345678901234567890123\n</parameter>\n</function>\n</tool_call>",
+            &["I look.", "f({\"text\": \"7\\n\", \"n\": 12345678901234567890123})"],
+        ),
+        (
+            QwenCoder,
+            "<tool_call>\n<function=get_heat>\n</function>\n</tool_call>\n<tool_call>\n<function=f>\n</function>\n</tool_call>",
+            &["get_heat({})", "f({})"],
+        ),
+        (
+            QwenCoder,
+            "<tool_call><function=f><parameter=text></tool_call></parameter></function></tool_call>",
+            &["f({\"text\": \"</tool_call>\"})"],
+        ),
+        (
+            QwenCoder,
+            "<tool_call><function=f><parameter=a>[1, {\"b\": True}]</parameter></function></tool_call>",
+            &["f({\"a\": \"[1, {\\\"b\\\": True}]\"})"],
+        ),
+        (QwenCoder, "<tool_call><function=f></function>", &["f({})"]),
+        (QwenCoder, "<tool_call><function=f>", &["<tool_call><function=f>"]),
+        (
+            QwenCoder,
+            "<tool_call><function=g></function></tool_call>",
+            &["<tool_call><function=g></function></tool_call>"],
+        ),
+        (QwenCoder, "<tool_call>{\"name\":\"f\"}</tool_call>", &["<tool_call>{\"name\":\"f\"}</tool_call>"]),
+        (
+            QwenCoder,
+            "<tool_call><function=f></function> more</tool_call>",
+            &["<tool_call><function=f></function> more</tool_call>"],
+        ),
+        (
+            Glm,
+            "So.\n<tool_call>f\n<arg_key>text</arg_key>\n<arg_value>Linz</arg_value>\n<arg_key>n</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+            &["So.", "f({\"text\": \"Linz\", \"n\": 3})"],
+        ),
+        (Glm, "<tool_call>get_heat</tool_call><tool_call>f\n</tool_call>", &["get_heat({})", "f({})"]),
+        // A name could be the beginning of a longer one, an argument cannot.
+        (Glm, "<tool_call>f", &["<tool_call>f"]),
+        (
+            Glm,
+            "<tool_call>f<arg_key>a</arg_key><arg_value>{\"b\": 1}</arg_value>",
+            &["f({\"a\": {\"b\": 1}})"],
+        ),
+        (
+            Glm,
+            "<tool_call>f<arg_key>a</arg_key></tool_call>",
+            &["<tool_call>f<arg_key>a</arg_key></tool_call>"],
+        ),
+        (Glm, "<tool_call>g</tool_call>", &["<tool_call>g</tool_call>"]),
+    ];
+    for &(format, text, expected) in cases {
+        for piece in [1, 2, 7, usize::MAX] {
+            assert_eq!(read(format, text, piece), expected, "{format:?} {text:?} in pieces of {piece}");
+        }
+    }
+}
+
+#[test]
+fn hostile_text_stays_text_and_is_no_work() {
+    let deep = format!("{{\"name\":\"f\",\"arguments\":{}", "{\"a\":".repeat(50_000));
+    let ends = format!("<tool_call>{{\"name\":\"f\",\"arguments\":\"{}", "</tool_call>".repeat(50_000));
+    let begins = "<tool_call>".repeat(20_000);
+    let open = format!("<tool_call>\"{}", "x".repeat(1 << 20));
+    for (format, text) in [
+        (Hermes, format!("<tool_call>{deep}</tool_call>")),
+        (Llama, deep.clone()),
+        (Mistral, format!("[TOOL_CALLS][{deep}")),
+        (Mistral, format!("[TOOL_CALLS]{}", "[".repeat(50_000))),
+        (Hermes, ends),
+        (Hermes, begins),
+        (Hermes, open),
+        // Each piece is looked through once, not all of the white space before it.
+        (Hermes, format!("a{}", " ".repeat(1 << 20))),
+        (Llama, "\n".repeat(1 << 20)),
+        (Mistral, format!("[TOOL_CALLS]x{}", " ".repeat(1 << 20))),
+        (QwenCoder, format!("<tool_call><function=f>{}", "<parameter=a>".repeat(50_000))),
+        (QwenCoder, format!("<tool_call><function=f><parameter=a>{}", "</tool_call>".repeat(50_000))),
+        (Glm, format!("<tool_call>f{}", "<arg_key>".repeat(50_000))),
+    ] {
+        assert_eq!(read(format, &text, 4096).concat(), text);
+    }
+    let all = read(Llama, &"{\"name\":\"f\"};".repeat(5000), usize::MAX);
+    assert_eq!(all.len(), 5000);
+    let blank = " ".repeat(1 << 20);
+    let all = read(Llama, &format!("{}{blank}", "{\"name\":\"f\"};".repeat(5000)), usize::MAX);
+    assert_eq!(all.len(), 5000);
+    // A token at a time.
+    let text = format!("a{}b", "\n".repeat(100_000));
+    assert_eq!(read(Hermes, &text, 1).concat(), text);
+}
+
+#[test]
+fn a_template_tells_its_format() {
+    let family = |name: &str| {
+        let path = format!("{}/../../anneal/tests/chat/families/{name}.jinja", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+    };
+    let cases = [
+        (family("qwen2"), Some(Hermes)),
+        (family("mistral"), Some(Mistral)),
+        (family("gemma"), None),
+        ("{{- '<|python_tag|>' + tool_call.name }}".to_string(), Some(Llama)),
+        (
+            "'Respond in the format {\"name\": function name, \"parameters\": dictionary of argument name and its value}.'"
+                .to_string(),
+            Some(Llama),
+        ),
+        (
+            "'<tool_call>\n<function=' + call.name + '>' + '<parameter=' + name + '>'".to_string(),
+            Some(QwenCoder),
+        ),
+        (
+            "{{ '<tool_call>' + tc.name }}<arg_key>{{ k }}</arg_key><arg_value>{{ v }}</arg_value>".to_string(),
+            Some(Glm),
+        ),
+        ("{{ '<tool_call>' + call | tojson + '</tool_call>' }}".to_string(), Some(Hermes)),
+        (String::new(), None),
+    ];
+    for (source, expected) in cases {
+        assert_eq!(CallFormat::of_template(&source), expected, "{source}");
+    }
+}

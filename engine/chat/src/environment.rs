@@ -1,0 +1,324 @@
+//! What a chat template finds: jinja2 as transformers sets it up, within limits.
+
+use std::borrow::Cow;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, ValueKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
+use minijinja_contrib::pycompat;
+
+use super::json;
+
+/// Steps that a rendering may take: two thousand for each of a thousand messages, where templates take about a hundred.
+/// One that loops for ever has used them up in a blink, but a step on long texts takes long: [`super::template`] has a bound
+/// on time too. What a template nests (a list in a list in a list) is bounded by it
+/// too, at some eight steps a level; see [`super::stack`].
+pub(super) const FUEL: u64 = 2_000_000;
+
+/// Calls within calls of macros.
+const DEPTH: usize = 120;
+
+/// The name of the only template.
+pub(super) const NAME: &str = "chat";
+
+/// The environment with `source` compiled in it. There is no loader: a template reads no file.
+pub(super) fn with_template(name: &'static str, source: &str) -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_unknown_method_callback(method);
+    environment.set_recursion_limit(DEPTH);
+    environment.set_fuel(Some(FUEL));
+    environment.set_debug(true);
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_function("strftime_now", |format: &str| llama::strftime_now(format));
+    environment.add_filter("tojson", json::tojson);
+    environment.add_filter("indent", indent);
+    // In Python a text is a sequence of its letters, and none is nothing to go through.
+    environment.add_test("iterable", |value: &Value| match value.kind() {
+        ValueKind::String => true,
+        ValueKind::None => false,
+        _ => value.try_iter().is_ok(),
+    });
+    environment.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
+    });
+    check_tags(source)?;
+    environment.add_template_owned(name, without_generation(source).into_owned())?;
+    Ok(environment)
+}
+
+/// Bytes of a tag outside its texts: real ones have some hundreds. minijinja computes what is constant when it compiles,
+/// and takes the square of an expression's length for it where that fails, as it does for `2**2**2…`.
+const MAX_TAG: usize = 4096;
+
+/// Refuses tags that are too long to be compiled.
+fn check_tags(source: &str) -> Result<(), Error> {
+    let bytes = source.as_bytes();
+    let mut at = 0;
+    while let Some(found) = bytes[at..].iter().position(|&byte| byte == b'{') {
+        at += found + 1;
+        match bytes.get(at) {
+            Some(b'#') => at += source.get(at..).and_then(|rest| rest.find("#}")).unwrap_or(bytes.len() - at),
+            Some(b'{' | b'%') => {
+                if let Some(len) = raw_len(&source[at - 1..]) {
+                    at += len - 1;
+                    continue;
+                }
+                let closes = if bytes[at] == b'{' { b'}' } else { b'%' };
+                let (end, code) = tag_end(bytes, at + 1, closes);
+                if code > MAX_TAG {
+                    let line = source.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1;
+                    let why = format!("the tag in line {line} is longer than {MAX_TAG} bytes");
+                    return Err(Error::new(ErrorKind::SyntaxError, why));
+                }
+                at = end;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The length of the raw block that `source` begins with: what looks like a comment or a tag in it is text.
+fn raw_len(source: &str) -> Option<usize> {
+    let tag_len = |source: &str, name: &str| {
+        let inner = source.strip_prefix("{%")?;
+        let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner).trim_start().strip_prefix(name)?;
+        let inner = inner.trim_start();
+        let after = inner.strip_prefix(['-', '+']).unwrap_or(inner).strip_prefix("%}")?;
+        Some(source.len() - after.len())
+    };
+    let start = tag_len(source, "raw")?;
+    let ends = source[start..].match_indices("{%").map(|(at, _)| start + at);
+    let mut ends = ends.filter_map(|at| tag_len(&source[at..], "endraw").map(|len| at + len));
+    Some(ends.next().unwrap_or(source.len()))
+}
+
+/// Where the tag from `at` on ends, with `closes` and a brace, and how many of its bytes are in no text. To minijinja an
+/// open bracket keeps it open: both braces after `{'a': {` belong to what is written there.
+fn tag_end(bytes: &[u8], mut at: usize, closes: u8) -> (usize, usize) {
+    let (mut code, mut open) = (0, 0_usize);
+    let mut quote = None;
+    while let Some(&byte) = bytes.get(at) {
+        match quote {
+            Some(_) if byte == b'\\' => at += 1,
+            Some(mark) if byte == mark => quote = None,
+            Some(_) => {}
+            None if matches!(byte, b'"' | b'\'') => quote = Some(byte),
+            None if open == 0 && byte == closes && bytes.get(at + 1) == Some(&b'}') => return (at + 2, code),
+            None => {
+                code += 1;
+                match byte {
+                    b'(' | b'[' | b'{' => open += 1,
+                    b')' | b']' | b'}' => open = open.saturating_sub(1),
+                    _ => {}
+                }
+            }
+        }
+        at += 1;
+    }
+    (bytes.len(), code)
+}
+
+/// What a template's own refusal begins with, so that it can be told from a mistake.
+pub(super) const RAISED: &str = "raise_exception: ";
+
+fn raise_exception(why: String) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{why}")))
+}
+
+/// jinja2's filter, which keeps a newline at the end.
+fn indent(text: &str, width: Option<Value>, first: Option<bool>, options: Kwargs) -> Result<String, Error> {
+    let width = match width {
+        Some(width) => Some(width),
+        None => options.get::<Option<Value>>("width")?,
+    };
+    let by = match width.as_ref().map(|width| (width.as_str(), width.as_usize())) {
+        None => "    ".to_string(),
+        Some((Some(text), _)) if text.len() <= MAX_INDENT => text.to_string(),
+        Some((_, Some(width))) if width <= MAX_INDENT => " ".repeat(width),
+        Some(_) => {
+            let why = format!("indent: the width is a number up to {MAX_INDENT} or a short text");
+            return Err(Error::new(ErrorKind::InvalidOperation, why));
+        }
+    };
+    let first = match first {
+        Some(first) => first,
+        None => options.get::<Option<bool>>("first")?.unwrap_or(false),
+    };
+    let blank = options.get::<Option<bool>>("blank")?.unwrap_or(false);
+    options.assert_all_used()?;
+    let text = text.replace("\r\n", "\n").replace('\r', "\n");
+    let mut indented = String::with_capacity(text.len());
+    for (index, line) in text.split('\n').enumerate() {
+        if index > 0 {
+            indented.push('\n');
+        }
+        if if index == 0 { first } else { blank || !line.is_empty() } {
+            indented.push_str(&by);
+        }
+        indented.push_str(line);
+    }
+    Ok(indented)
+}
+
+const MAX_INDENT: usize = 1000;
+
+/// Python's methods that pycompat lacks, then pycompat's.
+fn method(state: &mut State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
+    if let (Some(text), [part]) = (value.as_str(), arguments)
+        && let Some(part) = part.as_str()
+    {
+        match name {
+            "removeprefix" => return Ok(Value::from(text.strip_prefix(part).unwrap_or(text))),
+            "removesuffix" => return Ok(Value::from(text.strip_suffix(part).unwrap_or(text))),
+            _ => {}
+        }
+    }
+    pycompat::unknown_method_callback(state, value, name, arguments)
+}
+
+/// transformers' own tag `{% generation %}` marks what the assistant says, for training. It becomes a block that does
+/// nothing.
+fn without_generation(source: &str) -> Cow<'_, str> {
+    if !source.contains("endgeneration") {
+        return Cow::Borrowed(source);
+    }
+    let mut text = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start);
+        text.push_str(before);
+        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
+        let (tag, after) = tag.split_at(end);
+        match tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim() {
+            "generation" => text.push_str(&tag.replacen("generation", "if true", 1)),
+            "endgeneration" => text.push_str(&tag.replacen("endgeneration", "endif", 1)),
+            _ => text.push_str(tag),
+        }
+        rest = after;
+    }
+    text.push_str(rest);
+    Cow::Owned(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendered(source: &str) -> Result<String, Error> {
+        let tools: super::super::Json = serde_json::from_str(
+            r#"{"z": 1, "a": [true, null, 2.5, 1e20], "text": "<b> & 'é' \"q\" \n", "empty": {}, "none": []}"#,
+        )
+        .expect("JSON");
+        let environment = with_template(NAME, source)?;
+        environment.get_template(NAME)?.render(minijinja::context! { tools => tools.0, yes => true })
+    }
+
+    /// Each as jinja2 3.1 renders it in transformers' environment.
+    #[test]
+    fn it_renders_as_jinja2_does() {
+        let cases = [
+            (
+                "{{ tools | tojson }}",
+                r#"{"z": 1, "a": [true, null, 2.5, 1e+20], "text": "<b> & 'é' \"q\" \n", "empty": {}, "none": []}"#,
+            ),
+            ("{{ tools.a | tojson(indent=2) }}", "[\n  true,\n  null,\n  2.5,\n  1e+20\n]"),
+            (
+                "{{ {'k': {'b': 1, 'a': []}} | tojson(indent=4) }}",
+                "{\n    \"k\": {\n        \"b\": 1,\n        \"a\": []\n    }\n}",
+            ),
+            ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true) }}", "{\"a\": 2, \"b\": 1}"),
+            ("{{ {'b': 1, 'a': [2, 3]} | tojson(separators=(',', ':')) }}", "{\"b\":1,\"a\":[2,3]}"),
+            ("{{ 'é𝄞' | tojson(ensure_ascii=True) }}", "\"\\u00e9\\ud834\\udd1e\""),
+            ("{{ 'é' | tojson }}", "\"é\""),
+            ("{{ true }} {{ none }} {{ yes }} {{ missing }}|", "True None True |"),
+            ("{{ 'ab'.removeprefix('a') }}{{ 'ab'.removesuffix('b') }}{{ 'ab'.removesuffix('x') }}", "baab"),
+            ("{{ ' x '.strip() }}{{ 'a</t>b'.split('</t>')[-1] }}{{ 'abc'.startswith('ab') }}", "xbTrue"),
+            (
+                "{% for x in [1, 2, 3, 4] %}{% if x == 2 %}{% continue %}{% endif %}{% if x == 4 %}{% break %}{% endif %}{{ x }}{% endfor %}",
+                "13",
+            ),
+            ("a\n  {% if true %}\n  b\n  {% endif %}\nc\n", "a\n  b\nc"),
+            ("{% for k, v in tools.items() %}{{ k }},{% endfor %}", "z,a,text,empty,none,"),
+            (
+                "{% set n = namespace(x=1) %}{% for i in range(3) %}{% set n.x = n.x + i %}{% endfor %}{{ n.x }}",
+                "4",
+            ),
+            ("{% generation %}a{% endgeneration %}{%- generation -%} b {%- endgeneration -%}", "ab"),
+            ("{% macro m(x, y='d') %}{{ x }}{{ y }}{% endmacro %}{{ m('a') }}{{ m('b', y='c') }}", "adbc"),
+            (
+                "{{ 'text' is iterable }} {{ 'text' is sequence }} {{ tools is mapping }} {{ 'a' is string }}",
+                "True True True True",
+            ),
+            ("{{ [1, 2, 3][1:] | length }}{{ [1, 2, 3][::-1][0] }}", "23"),
+            ("{{ '%s-%d' | format('a', 3) }}", "a-3"),
+            ("{{ none is iterable }} {{ [] is iterable }} {{ 5 is iterable }}", "False True False"),
+            (
+                "{{ '{\\n' | indent(2, first=true) }}|{{ 'a\\n\\nb' | indent }}|{{ 'a\\nb' | indent('> ', true) }}|",
+                "  {\n|a\n\n    b|> a\n> b|",
+            ),
+            ("{{ 'a\\n\\nb' | indent(width=1, blank=True) }}", "a\n \n b"),
+        ];
+        for (source, expected) in cases {
+            assert_eq!(rendered(source).expect(source), expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn a_tag_has_an_end() {
+        let long = "a".repeat(MAX_TAG + 1);
+        let cases = [
+            (format!("{{{{ '{long}' }}}}"), true),
+            (format!("{{{{ \"\\\"{long}\" }}}}"), true),
+            (format!("{{# {long} {{{{ #}}"), true),
+            (format!("{long} {{ {long}"), true),
+            (format!("{{{{ 1 }}}}{long}{{% if 1 %}}{long}{{% endif %}}"), true),
+            (format!("{{{{ {long} }}}}"), false),
+            (format!("a\n{{%- if '}}}}' == {long}"), false),
+            (format!("{{% raw %}}{{#{{% endraw %}}{{{{ {long} }}}}"), false),
+            (format!("{{%- raw -%}}{{# {{%+ endraw%}}a{{{{ {long} }}}}"), false),
+            (format!("{{% raw %}}{{{{ {long}{{% endraw %}}{{{{ 1 }}}}"), true),
+            (format!("{{% raw %}}{{{{ {long}"), true),
+            (format!("{{% rawer {long} %}}"), false),
+            (format!("{{% set x = {{'a': {{}}}} + {long} %}}"), false),
+            (format!("{{{{ {{'a': {{}}, 'b': {long}}} }}}}"), false),
+            (format!("{{{{ {{'a': [{{}}]}} }}}}{long}{{% if (a) %}}}}}}{long}{{% endif %}}"), true),
+            ("{{".to_string(), true),
+            ("{".to_string(), true),
+        ];
+        for (source, taken) in cases {
+            assert_eq!(check_tags(&source).is_ok(), taken, "{source:.40}");
+        }
+    }
+
+    #[test]
+    fn now_has_a_year() {
+        let year = rendered("{{ strftime_now('%Y') }}").expect("a year");
+        assert!(year.len() == 4 && year.parse::<u32>().is_ok_and(|year| year >= 2025), "{year}");
+        assert_eq!(rendered("{{ strftime_now('') }}|").expect("nothing"), "|");
+        assert_eq!(rendered("{{ strftime_now('%%é') }}").expect("a text"), "%é");
+    }
+
+    #[test]
+    fn a_hostile_template_comes_to_an_end() {
+        let cases = [
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+            "{% for i in range(10 ** 12) %}x{% endfor %}",
+            "{{ 'x' * 1000000000000 }}",
+            "{{ [0] * 1000000000000 }}",
+            "{% include '/etc/passwd' %}",
+            "{% extends '/etc/passwd' %}",
+            "{{ tools.__class__.__mro__ }}",
+            "{{ 1 // 0 }}",
+            "{{ x | tojson }}",
+            "{{ [1] | tojson(indent=1000000000) }}",
+        ];
+        for source in cases {
+            assert!(rendered(source).is_err(), "{source} was rendered");
+        }
+    }
+}

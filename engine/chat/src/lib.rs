@@ -1,0 +1,19 @@
+//! Chat templates: messages and tools in, a prompt out, and tool calls read from what the model answers.
+
+mod builtin;
+mod calls;
+mod environment;
+mod forced;
+mod json;
+mod markup;
+mod message;
+mod part;
+mod stack;
+mod template;
+
+pub use builtin::NAMES as BUILTIN_NAMES;
+pub use calls::{CallFormat, CallReader};
+pub use forced::{ForcedReader, schema as forced_schema};
+pub use message::{Function, Json, Message, ToolCall};
+pub use part::{Offered, Part};
+pub use template::{Inputs, Specials, Template};

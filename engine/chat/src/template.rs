@@ -1,0 +1,335 @@
+//! A model's chat template: messages in, a prompt out.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use llama::error::{Error, Result};
+use llama::{Model, Token};
+use minijinja::{Environment, ErrorKind, Value};
+
+use super::calls::CallFormat;
+use super::environment::{self, NAME, RAISED};
+use super::message::{Json, Message, ToolStyle};
+use super::{builtin, stack};
+
+/// The metadata key of the template.
+const KEY: &str = "tokenizer.chat_template";
+
+/// The longest of llama.cpp's 70 is an eighth of it. It bounds how deep an expression can be.
+const MAX_SOURCE: usize = 128 << 10;
+
+/// Of a rendered conversation, in bytes: far more than a context holds.
+const MAX_OUTPUT: usize = 64 << 20;
+
+/// How long compiling and a rendering may take, each: real ones take milliseconds. Steps alone do not bound it, for one step
+/// can compare two texts of any length, and compiling has none.
+const TIME: Duration = Duration::from_secs(10);
+
+/// The same for each of the calls that are tried, see [`Template::tool_style`].
+const TIME_OF_PROBE: Duration = Duration::from_secs(2);
+
+/// The special tokens that templates name, as text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Specials {
+    /// `bos_token`; empty where the model has none.
+    pub begin: String,
+    /// `eos_token`; empty where the model has none.
+    pub end: String,
+    /// Whether tokenising puts the first of them before a text.
+    pub adds_begin: bool,
+}
+
+impl Specials {
+    /// Those of `model`.
+    pub fn of_model(model: &Model) -> Self {
+        Specials {
+            begin: model.begin_text(),
+            end: model.end_text(),
+            adds_begin: model.begin_token().is_some(),
+        }
+    }
+}
+
+/// What goes into a rendering.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Inputs<'a> {
+    /// The conversation.
+    pub messages: &'a [Message],
+    /// Whether the prompt ends with the beginning of an answer.
+    pub add_generation_prompt: bool,
+    /// OpenAI's list of tools.
+    pub tools: Option<&'a Json>,
+    /// Further variables, as `chat_template_kwargs` of other servers: `enable_thinking` for one.
+    pub more: &'a [(String, Json)],
+}
+
+/// A chat template, ready to render.
+#[derive(Debug)]
+pub struct Template {
+    main: Arc<Environment<'static>>,
+    /// For conversations with tools, where the model has one of its own for them.
+    tool_use: Option<Arc<Environment<'static>>>,
+    /// How calls of tools are written.
+    calls: Option<CallFormat>,
+    origin: String,
+    specials: Specials,
+    styles: [OnceLock<ToolStyle>; 2],
+}
+
+impl Template {
+    /// The template in `model`'s file.
+    ///
+    /// # Errors
+    /// When it has none, or one that cannot be read.
+    pub fn of_model(model: &Model) -> Result<Self> {
+        let path = model.path();
+        let Some(source) = model.metadata_text(KEY).filter(|source| !source.is_empty()) else {
+            return Err(Error::NoTemplate { path: path.to_path_buf(), names: builtin::NAMES.join(", ") });
+        };
+        let origin = format!("{KEY} of {}", path.display());
+        let mut template = Template::new(&source, &origin, Specials::of_model(model))?;
+        let key = format!("{KEY}.tool_use");
+        if let Some(source) = model.metadata_text(&key) {
+            template.tool_use = Some(compile(&source, &format!("{key} of {}", path.display()))?);
+            template.calls = CallFormat::of_template(&source).or(template.calls);
+        }
+        Ok(template)
+    }
+
+    /// The template that `choice` names, one of [`BUILTIN_NAMES`](super::BUILTIN_NAMES) or a file; without a choice
+    /// the one in `model`'s file.
+    ///
+    /// # Errors
+    /// When there is none, or one that cannot be read.
+    pub fn choose(choice: Option<&str>, model: &Model) -> Result<Self> {
+        let Some(choice) = choice else { return Template::of_model(model) };
+        let specials = Specials::of_model(model);
+        match builtin::source(choice) {
+            Some(source) => Template::new(source, &format!("the built-in template {choice}"), specials),
+            None => Template::new(&read(choice)?, choice, specials),
+        }
+    }
+
+    /// The template `source`; `origin` names it in errors.
+    ///
+    /// # Errors
+    /// When it cannot be compiled.
+    pub fn new(source: &str, origin: &str, specials: Specials) -> Result<Self> {
+        Ok(Template {
+            main: compile(source, origin)?,
+            tool_use: None,
+            calls: CallFormat::of_template(source),
+            origin: origin.to_string(),
+            specials,
+            styles: [OnceLock::new(), OnceLock::new()],
+        })
+    }
+
+    /// Where it is from.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// How it has a model write calls of tools, if that is known.
+    pub fn call_format(&self) -> Option<CallFormat> {
+        self.calls
+    }
+
+    /// The prompt for `messages`, which [`tokenize`](Self::tokenize) cuts into tokens.
+    ///
+    /// # Errors
+    /// When the template refuses the messages, is wrong, or comes to no end.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        tools: Option<&Json>,
+    ) -> Result<String> {
+        self.render_with(&Inputs { messages, add_generation_prompt, tools, more: &[] })
+    }
+
+    /// The same with further variables.
+    ///
+    /// # Errors
+    /// Those of [`render`](Self::render).
+    pub fn render_with(&self, inputs: &Inputs<'_>) -> Result<String> {
+        let with_tools = inputs.tools.is_some() && self.tool_use.is_some();
+        let environment = self.tool_use.as_ref().filter(|_| with_tools).unwrap_or(&self.main);
+        let calls = inputs.messages.iter().any(|message| message.tool_calls.is_some());
+        let style = match calls {
+            true => *self.styles[usize::from(with_tools)].get_or_init(|| self.tool_style(environment)),
+            false => ToolStyle::default(),
+        };
+        self.render_in(environment, inputs, style, TIME)
+    }
+
+    fn render_in(
+        &self,
+        environment: &Arc<Environment<'static>>,
+        inputs: &Inputs<'_>,
+        style: ToolStyle,
+        time: Duration,
+    ) -> Result<String> {
+        let variables = self.variables(inputs, style)?;
+        let (environment, origin) = (Arc::clone(environment), self.origin.clone());
+        stack::with_time(&self.origin, time, move || rendered(&environment, variables, &origin))?
+    }
+
+    /// What the template finds.
+    fn variables(&self, inputs: &Inputs<'_>, style: ToolStyle) -> Result<Value> {
+        let mut messages = Vec::with_capacity(inputs.messages.len());
+        for (index, message) in inputs.messages.iter().enumerate() {
+            let value = message.value(style);
+            messages.push(value.map_err(|why| Error::Messages(format!("messages[{index}].{why}")))?);
+        }
+        let mut variables = vec![
+            ("messages", Value::from(messages)),
+            ("tools", inputs.tools.map_or(Value::from(()), |tools| tools.0.clone())),
+            ("documents", Value::from(())),
+            ("add_generation_prompt", Value::from(inputs.add_generation_prompt)),
+            ("bos_token", Value::from(self.specials.begin.as_str())),
+            ("eos_token", Value::from(self.specials.end.as_str())),
+        ];
+        variables.extend(inputs.more.iter().map(|(name, value)| (name.as_str(), value.0.clone())));
+        Ok(Value::from_pairs(variables))
+    }
+
+    /// `prompt` as tokens: special tokens in it are what they say, and a model that begins each text with a token gets
+    /// it once, whether the template wrote it or not.
+    ///
+    /// # Errors
+    /// Those of the tokenizer.
+    pub fn tokenize(&self, model: &Model, prompt: &str) -> Result<Vec<Token>> {
+        let begins = self.specials.adds_begin && !self.specials.begin.is_empty();
+        let text = if begins { prompt.strip_prefix(&*self.specials.begin).unwrap_or(prompt) } else { prompt };
+        model.tokenize(text)
+    }
+
+    /// What it wants calls of tools to look like: tried, as llama.cpp does, with one whose argument can be found again.
+    fn tool_style(&self, environment: &Arc<Environment<'static>>) -> ToolStyle {
+        let user = Message::new("user", "hello");
+        let probe = |style: ToolStyle| -> Option<String> {
+            let call = r#"{"role":"assistant","content":null,"tool_calls":[{"id":"call00001","type":"function",
+                "function":{"name":"f","arguments":"{\"needle\": \"x\"}"}}]}"#;
+            let call: Message = serde_json::from_str(call).ok()?;
+            let inputs = Inputs { messages: &[user.clone(), call], ..Inputs::default() };
+            self.render_in(environment, &inputs, style, TIME_OF_PROBE).ok()
+        };
+        let shows = |text: &Option<String>| {
+            text.as_ref().is_some_and(|text| {
+                ["\"needle\":", "'needle':", "<parameter=needle>"].iter().any(|needle| text.contains(needle))
+            })
+        };
+        for empty_content in [false, true] {
+            let [texts, objects] = [false, true].map(|objects| probe(ToolStyle { objects, empty_content }));
+            if shows(&texts) {
+                return ToolStyle { objects: false, empty_content };
+            }
+            if objects.is_some() {
+                return ToolStyle { objects: true, empty_content };
+            }
+            if texts.is_some() {
+                return ToolStyle { objects: false, empty_content };
+            }
+        }
+        ToolStyle::default()
+    }
+}
+
+/// What the template writes.
+fn rendered(environment: &Environment<'_>, variables: Value, origin: &str) -> Result<String> {
+    let mut output = Limited::default();
+    let rendered = environment
+        .get_template(NAME)
+        .and_then(|template| template.render_captured_to(variables, &mut output).map(|_| ()));
+    match rendered {
+        Err(_) if output.full => Err(Error::Template {
+            origin: origin.to_string(),
+            why: format!("it wrote more than {MAX_OUTPUT} bytes"),
+            mend: MEND,
+        }),
+        Err(error) => Err(failed(origin, &error)),
+        // Only whole texts were written.
+        Ok(()) => Ok(String::from_utf8_lossy(&output.bytes).into_owned()),
+    }
+}
+
+fn compile(source: &str, origin: &str) -> Result<Arc<Environment<'static>>> {
+    if source.len() > MAX_SOURCE {
+        return Err(Error::Template {
+            origin: origin.to_string(),
+            why: format!("it has {} bytes, and at most {MAX_SOURCE} are read", source.len()),
+            mend: MEND,
+        });
+    }
+    // What is constant is computed here: two lists of lists of lists can be compared.
+    let (source, name) = (source.to_string(), origin.to_string());
+    stack::with_time(origin, TIME, move || {
+        environment::with_template(NAME, &source).map(Arc::new).map_err(|error| failed(&name, &error))
+    })?
+}
+
+/// The template in the file `path`.
+fn read(path: &str) -> Result<String> {
+    let failed = |why: String| {
+        let names = builtin::NAMES.join(", ");
+        Error::Usage(format!("cannot read the chat template {path}: {why}; name a file, or one of {names}"))
+    };
+    let mut bytes = Vec::new();
+    let file = File::open(Path::new(path)).map_err(|error| failed(error.to_string()))?;
+    // A device or a pipe may have no end.
+    file.take(MAX_SOURCE as u64 + 1).read_to_end(&mut bytes).map_err(|error| failed(error.to_string()))?;
+    String::from_utf8(bytes).map_err(|error| failed(format!("it is not UTF-8: {error}")))
+}
+
+const MEND: &str = "take another with --chat-template NAME|FILE, or mend it in a copy";
+
+fn failed(origin: &str, error: &minijinja::Error) -> Error {
+    let line = error.line().map(|line| format!("line {line}: ")).unwrap_or_default();
+    let said = error.detail().map_or_else(
+        || error.kind().to_string(),
+        |detail| match detail.strip_prefix(RAISED) {
+            Some(why) => format!("the template itself refuses these messages: {why}"),
+            None => format!("{}: {detail}", error.kind()),
+        },
+    );
+    let raised = error.detail().is_some_and(|detail| detail.starts_with(RAISED));
+    let why = match error.kind() {
+        ErrorKind::OutOfFuel => {
+            format!("{line}it came to no end within {} steps", environment::FUEL)
+        }
+        _ => format!("{line}{said}"),
+    };
+    let mend =
+        if raised { "change the messages, or take another with --chat-template NAME|FILE" } else { MEND };
+    Error::Template { origin: origin.to_string(), why, mend }
+}
+
+/// Takes so much and no more.
+#[derive(Default)]
+struct Limited {
+    bytes: Vec<u8>,
+    full: bool,
+}
+
+impl Write for &mut Limited {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > MAX_OUTPUT {
+            self.full = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "template_tests.rs"]
+mod tests;

@@ -1,0 +1,90 @@
+//! `anneal bench --end-to-end --compare-layouts`
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use engine_core::live::Live;
+use engine_core::settings::Settings;
+use engine_core::split::Layouts;
+use measure::{FEWEST_PAIRS, median};
+use serde_json::Value;
+use tune::bench::{Case, LayoutRecord, Repeat, compare_layouts};
+
+use super::varied::Varied;
+use super::{Args, commit};
+use crate::commands::table::{Row, Table};
+
+/// Compares the layouts in every test under each of the settings.
+pub fn run(
+    args: &Args,
+    layouts: &Layouts,
+    settings: &[Settings],
+    cases: &[Case],
+    live: &Live,
+) -> Result<ExitCode> {
+    let repeat = Repeat { samples: args.repetitions, warm_up: !args.no_warmup };
+    let commit = commit(live);
+    if (args.repetitions as usize) < FEWEST_PAIRS {
+        let _ = writeln!(
+            io::stderr(),
+            "note: of fewer than {FEWEST_PAIRS} pairs no difference can be told; measure more with -r {FEWEST_PAIRS}"
+        );
+    }
+    let mut table = Table::new(args.output, engine_core::terminal::stdout());
+    table.begin().context("cannot write the results to stdout")?;
+    let path = layouts.model().path().to_path_buf();
+    let varied = Varied::of(std::slice::from_ref(&path), settings);
+    let mut all = || -> Result<()> {
+        for settings in settings {
+            let extra = varied.cells(&path, settings);
+            for case in cases {
+                for record in compare_layouts(layouts, case, &commit, settings, live, repeat)? {
+                    table.add_with(&record, &extra).context("cannot write the results to stdout")?;
+                }
+            }
+        }
+        Ok(())
+    };
+    // What was measured before a test failed is a whole table all the same.
+    let measured = all();
+    let ended = table.end().context("cannot write the results to stdout");
+    measured.and(ended)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Row for LayoutRecord {
+    fn table(&self) -> &'static str {
+        "anneal_layouts"
+    }
+
+    fn fields(&self) -> Vec<(&'static str, Value)> {
+        LayoutRecord::fields(self)
+    }
+
+    fn head(&self) -> String {
+        format!(
+            "| {:<30} | {:>15} | {:<8} | {:>9} | {:>9} | {:>20} | {:<19} |\n| {:-<30} | {:->14}: | {:-<8} | {:->8}: | \
+             {:->8}: | {:->19}: | {:-<19} |",
+            "model", "test", "against", "its s", "split s", "times as fast", "", "", "", "", "", "", "", ""
+        )
+    }
+
+    fn line(&self) -> String {
+        let seconds = |ns: &[u64]| median(&ns.iter().map(|ns| *ns as f64 / 1e9).collect::<Vec<f64>>());
+        format!(
+            "| {:<30} | {:>15} | {:<8} | {:>9.3} | {:>9.3} | {:>20} | {:<19} |",
+            self.model_type,
+            format!("pp{}+tg{}", self.case.n_prompt, self.case.n_gen),
+            self.against,
+            seconds(&self.other.ns),
+            seconds(&self.split.ns),
+            // Of few pairs the verdict beside it says why there is no interval.
+            match self.ratio.pairs < FEWEST_PAIRS {
+                true => format!("{:.3}", self.ratio.median),
+                false => self.ratio.to_string(),
+            },
+            self.ratio.verdict(),
+        )
+    }
+}

@@ -1,0 +1,202 @@
+//! Lists of values, as llama-bench takes them, and every combination of them.
+
+use std::path::PathBuf;
+
+use engine_core::live::Live;
+use engine_core::settings::{Requested, Settings};
+use llama::options::{FlashAttention, LoadMode, SplitLayout};
+
+use super::Args;
+
+/// Most values of one range: a table of more nobody reads, and `1-4294967295` was meant as something else.
+const MOST: usize = 4096;
+
+/// One element of a list of numbers: a number, or a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbers(Vec<u32>);
+
+/// All numbers of a list, in order.
+pub fn flat(list: &[Numbers]) -> Vec<u32> {
+    list.iter().flat_map(|numbers| &numbers.0).copied().collect()
+}
+
+/// Reads `8`, `1-8`, `1-8+2` (every second) and `1-8*2` (twice as many each time). What is none is answered with
+/// `range`, the values there are in words.
+pub fn numbers(
+    range: &'static str,
+) -> impl Fn(&str) -> Result<Numbers, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let how = || format!("use {range}; a range is written 1-8, 1-8+2 or 1-8*2");
+        let number = |text: &str| text.trim().parse::<u32>().map_err(|_| how());
+        let Some((first, rest)) = text.split_once('-').filter(|(first, _)| !first.is_empty()) else {
+            return Ok(Numbers(vec![number(text)?]));
+        };
+        let (last, step): (u32, Box<dyn Fn(u32) -> Option<u32>>) = match rest.find(['+', '*']) {
+            None => (number(rest)?, Box::new(|value| value.checked_add(1))),
+            Some(at) => {
+                let by = number(&rest[at + 1..])?;
+                let last = number(&rest[..at])?;
+                if rest.as_bytes()[at] == b'+' {
+                    (last, Box::new(move |value: u32| value.checked_add(by)))
+                } else {
+                    (last, Box::new(move |value: u32| value.checked_mul(by)))
+                }
+            }
+        };
+        let first = number(first)?;
+        if first > last {
+            return Err(format!("{first} is more than {last}: write the smaller one first"));
+        }
+        let (mut values, mut at) = (vec![first], first);
+        // A step beyond the last number, or beyond any, ends it.
+        while let Some(next) = (at < last).then(|| step(at)).flatten().filter(|next| *next <= last) {
+            if next <= at {
+                return Err(format!("{text} has no end, since its step leads nowhere: {}", how()));
+            }
+            if values.len() == MOST {
+                return Err(format!("{text} has more than {MOST} values: take a larger step"));
+            }
+            values.push(next);
+            at = next;
+        }
+        Ok(Numbers(values))
+    }
+}
+
+/// Flash attention by our names and by llama-bench's numbers.
+pub fn flash_attention(text: &str) -> Result<FlashAttention, String> {
+    match text {
+        "1" => Ok(FlashAttention::On),
+        "0" => Ok(FlashAttention::Off),
+        "-1" => Ok(FlashAttention::Auto),
+        _ => text.parse(),
+    }
+}
+
+/// Load modes by our names and by llama-bench's.
+pub fn load_mode(text: &str) -> Result<LoadMode, String> {
+    match text {
+        "mmap+mlock" => Ok(LoadMode::MmapMlock),
+        "dio" => Ok(LoadMode::DirectIo),
+        _ => text.parse(),
+    }
+}
+
+/// `on` and `off`, or llama-bench's 1 and 0.
+pub fn on_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" | "1" => Ok(true),
+        "off" | "0" => Ok(false),
+        _ => Err("use on or off".to_string()),
+    }
+}
+
+/// The models: `-m` given several times, or once with commas between them. A file whose name has a comma is taken by it.
+pub fn models(given: &[PathBuf]) -> Vec<PathBuf> {
+    let split = |path: &PathBuf| match path.to_str() {
+        Some(text) if text.contains(',') && !path.exists() => text.split(',').map(PathBuf::from).collect(),
+        _ => vec![path.clone()],
+    };
+    given.iter().flat_map(split).collect()
+}
+
+/// Every combination of the settings, those that need the model to be loaded again outermost, threads last. What nobody
+/// asks for is as `tuned`, or as it is by default.
+pub fn settings(args: &Args, tuned: Option<&Requested>, live: &Live) -> llama::error::Result<Vec<Settings>> {
+    let mut requested = Requested::default();
+    args.placing.ask(&mut requested);
+    args.load.ask(&mut requested);
+    args.offload.ask(&mut requested);
+    args.variant.ask(&mut requested);
+    args.split.ask(&mut requested);
+    if args.compare_layouts {
+        requested.split_layout = Some(SplitLayout::On);
+    }
+    let mut all = vec![requested];
+    each(&mut all, &args.load_mode, |requested, mode| requested.load_mode = Some(mode));
+    each(&mut all, &args.repack, |requested, repack| requested.repack = Some(repack));
+    each(&mut all, &flat(&args.batch_size), |requested, n| requested.n_batch = Some(n));
+    each(&mut all, &flat(&args.ubatch_size), |requested, n| requested.n_ubatch = Some(n));
+    each(&mut all, &args.cache_type_k, |requested, kind| requested.type_k = Some(kind));
+    each(&mut all, &args.cache_type_v, |requested, kind| requested.type_v = Some(kind));
+    each(&mut all, &args.flash_attn, |requested, mode| requested.flash_attention = Some(mode));
+    each(&mut all, &flat(&args.poll), |requested, poll| requested.poll = Some(poll));
+    each(&mut all, &flat(&args.threads_batch), |requested, n| requested.prefill_threads = Some(n));
+    each(&mut all, &flat(&args.threads), |requested, n| requested.decode_threads = Some(n));
+    all.iter()
+        .map(|requested| {
+            // Without the record it would be another measurement than the one that was asked for.
+            tuned.map_or(Ok(()), |tuned| Settings::goes_with(requested, tuned))?;
+            Settings::resolve_tuned(requested, tuned, live)
+        })
+        .collect()
+}
+
+/// Each of `all` with each of `values`; as it is where there are none.
+fn each<T: Clone>(all: &mut Vec<Requested>, values: &[T], set: impl Fn(&mut Requested, T)) {
+    if values.is_empty() {
+        return;
+    }
+    let combined = all.iter().flat_map(|requested| {
+        values.iter().map(|value| {
+            let mut requested = requested.clone();
+            set(&mut requested, value.clone());
+            requested
+        })
+    });
+    *all = combined.collect();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_llama_benchs() {
+        let cases: [(&str, &[u32]); 9] = [
+            ("8", &[8]),
+            ("0", &[0]),
+            ("1-4", &[1, 2, 3, 4]),
+            ("1-8+3", &[1, 4, 7]),
+            ("1-8*2", &[1, 2, 4, 8]),
+            ("3-20*2", &[3, 6, 12]),
+            ("5-5", &[5]),
+            ("5-5*1", &[5]),
+            ("4294967294-4294967295", &[4294967294, 4294967295]),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(numbers("numbers")(text), Ok(Numbers(expected.to_vec())), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_range_is_told() {
+        let cases = [
+            ("", "use numbers"),
+            ("-1", "use numbers"),
+            ("1-", "use numbers"),
+            ("1-8+", "use numbers"),
+            ("1-8/2", "use numbers"),
+            ("1-2-3", "use numbers"),
+            ("8-1", "smaller one first"),
+            ("1-8*1", "no end"),
+            ("0-8*2", "no end"),
+            ("1-8+0", "no end"),
+            ("1-4294967295", "more than 4096"),
+            ("99999999999", "use numbers"),
+        ];
+        for (text, words) in cases {
+            let error = numbers("numbers")(text).expect_err(text);
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn several_models_are_separated_by_commas_unless_a_file_is_called_so() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let odd = folder.path().join("a,b");
+        std::fs::write(&odd, "").expect("a file");
+        let found = models(&[PathBuf::from("x,y"), odd.clone(), PathBuf::from("z")]);
+        assert_eq!(found, [PathBuf::from("x"), PathBuf::from("y"), odd, PathBuf::from("z")]);
+    }
+}

@@ -1,0 +1,497 @@
+//! `anneal bench --quants`: what each quantisation of a model costs and gives on this host.
+
+mod files;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use build_info::evaluation::{Divergence, Estimate};
+use build_info::words::printable;
+use engine_core::live::Live;
+use engine_core::model;
+use engine_core::settings::Settings;
+use files::{Folder, Origin};
+use llama::error::Error;
+use llama::quantize::{Options, Type};
+use llama::{Model, exit_now, interrupted};
+use measure::{FEWEST_PAIRS, Ratio, Round, Watch, median, ratio, schedule};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tools::eval::{self, Reference, Text, built_in_text};
+use tools::quantize::plan;
+use tune::bench::{Case, Repeat, kernel};
+
+use super::super::bar::Bar;
+use super::super::eval::perplexity;
+use super::super::flags::whole;
+use super::super::table::{Row, Table};
+use super::{Args, commit};
+use crate::interrupt;
+
+/// Chunks of the text that divergence is measured on.
+const CHUNKS: u32 = 4;
+
+/// Quantisations of a model beside each other.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Quantisations")]
+pub struct Flags {
+    /// Quantize the model to each of these types, and compare size, speed and divergence with the model itself: one
+    /// prompt of -p tokens and one generation of -n
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        conflicts_with_all = ["end_to_end", "prompt_gen", "parts", "repetitions", "no_warmup", "split_layout"]
+    )]
+    quants: Vec<Type>,
+    /// Keep the quantised models in this folder, and take those that are there already and still fit [default: a folder
+    /// beside the model, removed at the end]
+    #[arg(long, value_name = "DIR", requires = "quants")]
+    keep: Option<PathBuf>,
+    /// Rounds in which every model is measured once [default: 6, the fewest that tell anything]
+    #[arg(long, value_name = "N", requires = "quants", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Importance matrix, as of quantize
+    #[arg(long, value_name = "FILE", requires = "quants")]
+    imatrix: Option<PathBuf>,
+    /// Take a model that is quantised already, though quantising it again loses twice
+    #[arg(long, requires = "quants")]
+    allow_requantize: bool,
+    /// Text to measure divergence on, a file in UTF-8 [default: eval's]
+    #[arg(long, value_name = "FILE", requires = "quants")]
+    eval_text: Option<PathBuf>,
+    /// Chunks of 512 tokens of it; 0 leaves divergence out [default: 4]
+    #[arg(long, value_name = "N", requires = "quants", value_parser = whole("0 (no divergence) or more chunks"))]
+    eval_chunks: Option<u32>,
+}
+
+impl Flags {
+    /// Whether this is what bench shall do.
+    pub fn is_asked(&self) -> bool {
+        !self.quants.is_empty()
+    }
+}
+
+/// A model of the table.
+struct Contestant {
+    path: PathBuf,
+    /// `None` for the model that the others are made of.
+    kind: Option<Type>,
+    reused: bool,
+    found: Option<Facts>,
+    prefill: Vec<f64>,
+    decode: Vec<f64>,
+}
+
+/// What its file tells.
+struct Facts {
+    model_type: String,
+    bytes: u64,
+    parameters: u64,
+    perplexity: Option<Estimate>,
+    divergence: Option<Divergence>,
+}
+
+impl Contestant {
+    fn new(path: PathBuf, kind: Option<Type>, reused: bool) -> Self {
+        Self { path, kind, reused, found: None, prefill: Vec::new(), decode: Vec::new() }
+    }
+}
+
+pub fn run(
+    args: &Args,
+    models: &[PathBuf],
+    settings: &[Settings],
+    cases: &[Case],
+    live: &Live,
+) -> Result<ExitCode> {
+    let [source] = models else {
+        return Err(usage("--quants makes quantisations of one model: give -m once"));
+    };
+    let [settings] = settings else {
+        return Err(usage(
+            "--quants measures with one setting: give no lists with -t, -b, -ub, -ctk, -ctv or -fa",
+        ));
+    };
+    let [prefill, decode] = cases else {
+        return Err(usage(
+            "--quants measures one prompt and one generation: give -p and -n one number each, and -d none",
+        ));
+    };
+    if (prefill.n_prompt, decode.n_gen) == (0, 0) || prefill.n_gen > 0 || prefill.n_depth > 0 {
+        return Err(usage("--quants measures one prompt and one generation: give -p and -n one number each"));
+    }
+    let text = match &args.quants.eval_text {
+        Some(path) => super::super::read_text(path)?,
+        None => built_in_text(),
+    };
+    let work = Work { args, source, settings, prefill, decode, live, text };
+    // Before the long part: every type, the folder, the room in it.
+    let all = work.options()?;
+    let folder = Folder::new(source, args.quants.keep.as_deref())?;
+    interrupt::stop_in_order();
+    let mut contestants = work.quantised(&folder, &all)?;
+    work.evaluate(&mut contestants)?;
+    let mut rounds = Vec::new();
+    let measured = work.measure(&mut contestants, &mut rounds);
+    drop(folder);
+    // The rounds before one that failed are worth their time.
+    let printed = work.print(&contestants, &rounds).context("cannot write the results to stdout");
+    measured.and(printed)?;
+    let wanted = work.rounds();
+    if rounds.len() < wanted {
+        let _ = writeln!(io::stderr(), "interrupted: {} of {wanted} rounds were measured", rounds.len());
+        return Ok(ExitCode::from(interrupt::CODE));
+    }
+    if wanted < FEWEST_PAIRS {
+        let _ = writeln!(
+            io::stderr(),
+            "note: of fewer than {FEWEST_PAIRS} rounds no difference in speed can be told; measure more with --rounds"
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn usage(why: &str) -> anyhow::Error {
+    Error::Usage(why.to_string()).into()
+}
+
+struct Work<'a> {
+    args: &'a Args,
+    source: &'a Path,
+    settings: &'a Settings,
+    prefill: &'a Case,
+    decode: &'a Case,
+    live: &'a Live,
+    text: String,
+}
+
+impl Work<'_> {
+    fn rounds(&self) -> usize {
+        self.args.quants.rounds.map_or(FEWEST_PAIRS, |rounds| rounds as usize)
+    }
+
+    fn bar(&self, what: &'static str, unit: &'static str) -> Bar {
+        Bar::new(what, unit, self.args.load.verbose)
+    }
+
+    /// How each type is made, with the size that it will have.
+    fn options(&self) -> Result<Vec<(Options, u64)>> {
+        let flags = &self.args.quants;
+        let imatrix = flags.imatrix.as_deref().map(tools::imatrix::read).transpose()?;
+        let mut all: Vec<(Options, u64)> = Vec::new();
+        for &kind in &flags.quants {
+            if all.iter().any(|(options, _)| options.kind == kind) {
+                return Err(Error::Usage(format!("--quants names {} twice", kind.name())).into());
+            }
+            let imatrix = imatrix.clone();
+            let allow_requantize = flags.allow_requantize;
+            let threads = self.settings.prefill_threads.value;
+            let options = Options { imatrix, allow_requantize, ..Options::new(kind, threads) };
+            let bytes = plan(self.source, &options)?.file_bytes().0;
+            all.push((options, bytes));
+        }
+        Ok(all)
+    }
+
+    /// The source, and its quantisations in `folder`: made, or found there.
+    fn quantised(&self, folder: &Folder, all: &[(Options, u64)]) -> Result<Vec<Contestant>> {
+        let source = self.source;
+        let mut contestants = vec![Contestant::new(source.to_path_buf(), None, false)];
+        let imatrix = self.args.quants.imatrix.as_deref();
+        let mut wanted = Vec::new();
+        for (options, bytes) in all {
+            let origin = Origin::of(source, options.kind, imatrix)?;
+            let path = folder.place(source, options.kind);
+            let reused = folder.holds(&path, &origin)?;
+            wanted.push((options, origin, path, reused, if reused { 0 } else { *bytes }));
+        }
+        folder.has_room(wanted.iter().map(|(.., bytes)| bytes).sum())?;
+        for (options, origin, path, reused, _) in wanted {
+            if reused {
+                let _ = writeln!(io::stderr(), "{} is still good", printable(&path.to_string_lossy()));
+            } else {
+                let _ = writeln!(io::stderr(), "quantize to {}", options.kind.name());
+                folder.forget(&path)?;
+                let mut bar = self.bar("quantize", "tensors");
+                let made = super::super::quantize::run_with_bar(source, &path, options, &mut bar);
+                bar.end();
+                if let Err(Error::Interrupted) = made {
+                    folder.remove();
+                    let _ = writeln!(io::stderr(), "interrupted: nothing was measured");
+                    // llama.cpp is still at work in another thread.
+                    exit_now(i32::from(interrupt::CODE));
+                }
+                made?;
+                folder.remember(&path, &origin)?;
+            }
+            contestants.push(Contestant::new(path, Some(options.kind), reused));
+        }
+        Ok(contestants)
+    }
+
+    /// Sizes, and how far each is from the source.
+    fn evaluate(&self, contestants: &mut [Contestant]) -> Result<()> {
+        let chunks = self.args.quants.eval_chunks.unwrap_or(CHUNKS);
+        let mut bar = self.bar("evaluate", "models");
+        let total = contestants.len() as u64;
+        let mut reference = None;
+        for (number, contestant) in contestants.iter_mut().enumerate() {
+            if interrupted() {
+                break;
+            }
+            let model = model::open(&contestant.path, self.settings, self.live)?;
+            let (mut perplexity, mut divergence) = (None, None);
+            if chunks > 0 {
+                let found = self.divergence(&model, &mut reference, chunks)?;
+                // A part of the text would pass for all of it.
+                if found.interrupted {
+                    break;
+                }
+                (perplexity, divergence) = (found.perplexity, found.against);
+            }
+            if contestant.kind.is_none() {
+                divergence = None;
+            }
+            contestant.found = Some(Facts {
+                model_type: model.description(),
+                bytes: model.size(),
+                parameters: model.n_params(),
+                perplexity,
+                divergence,
+            });
+            bar.show(number as u64 + 1, total);
+        }
+        bar.end();
+        Ok(())
+    }
+
+    /// The first model becomes the reference of those after it.
+    fn divergence(
+        &self,
+        model: &Arc<Model>,
+        reference: &mut Option<Reference>,
+        chunks: u32,
+    ) -> Result<eval::Evaluation> {
+        let mut silent = |_, _| ();
+        let reference = match reference {
+            Some(reference) => reference,
+            None => {
+                let text = Text::new(model, &self.text, eval::DEFAULT_CHUNK, Some(chunks))?;
+                let saved = Reference::save(model, &text, self.settings, self.live, &mut silent)?;
+                reference.insert(saved)
+            }
+        };
+        Ok(reference.against(model, self.settings, self.live, &mut silent)?)
+    }
+
+    /// Every model once in a round, in an order that changes: loaded, warmed up, measured, dropped, so that memory has
+    /// to hold one of them only. Every whole round is added to `rounds`.
+    fn measure(&self, contestants: &mut [Contestant], rounds: &mut Vec<Round>) -> Result<()> {
+        let mut bar = self.bar("measure", "rounds");
+        for round in 0..self.rounds() {
+            let watch = Watch::start();
+            let mut here = Vec::new();
+            for number in schedule::order(round, contestants.len()) {
+                if interrupted() {
+                    bar.end();
+                    return Ok(());
+                }
+                here.push((number, self.turn(&contestants[number].path)?));
+            }
+            // Whole rounds only: a pair stands in one.
+            for (number, (prefill, decode)) in here {
+                contestants[number].prefill.extend(prefill);
+                contestants[number].decode.extend(decode);
+            }
+            rounds.push(watch.stop());
+            bar.show(round as u64 + 1, self.rounds() as u64);
+        }
+        bar.end();
+        Ok(())
+    }
+
+    /// Tokens per second of prefill and decode.
+    fn turn(&self, path: &Path) -> Result<(Option<f64>, Option<f64>)> {
+        let model = model::open(path, self.settings, self.live)?;
+        let repeat = Repeat { samples: 1, warm_up: true };
+        let speed = |case: &Case| -> Result<Option<f64>> {
+            let samples = kernel(&model, case, self.settings, self.live, repeat, &mut None)?;
+            let tokens = f64::from(case.n_prompt) + f64::from(case.n_gen);
+            Ok(samples.ns.first().map(|ns| 1e9 * tokens / *ns as f64))
+        };
+        Ok((speed(self.prefill)?, speed(self.decode)?))
+    }
+
+    fn print(&self, contestants: &[Contestant], rounds: &[Round]) -> io::Result<()> {
+        let mut table = Table::new(self.args.output, engine_core::terminal::stdout());
+        table.begin()?;
+        let source = &contestants[0];
+        let commit = commit(self.live);
+        for contestant in contestants {
+            let Some(facts) = &contestant.found else { continue };
+            table.add(&Line { work: self, contestant, facts, source, commit: &commit, rounds })?;
+        }
+        table.end()
+    }
+}
+
+/// One row of the table.
+struct Line<'a> {
+    work: &'a Work<'a>,
+    contestant: &'a Contestant,
+    facts: &'a Facts,
+    source: &'a Contestant,
+    commit: &'a str,
+    rounds: &'a [Round],
+}
+
+impl Line<'_> {
+    fn name(&self) -> &'static str {
+        self.contestant.kind.map_or("source", Type::name)
+    }
+
+    fn bits_per_weight(&self) -> f64 {
+        8.0 * self.facts.bytes as f64 / self.facts.parameters.max(1) as f64
+    }
+
+    /// Against the source; `None` of the source itself, and where nothing was measured.
+    fn ratio(&self, of: fn(&Contestant) -> &[f64]) -> Option<Ratio> {
+        let (ours, theirs) = (of(self.contestant), of(self.source));
+        (self.contestant.kind.is_some() && !ours.is_empty()).then(|| ratio(ours, theirs))
+    }
+}
+
+fn prefill(contestant: &Contestant) -> &[f64] {
+    &contestant.prefill
+}
+
+fn decode(contestant: &Contestant) -> &[f64] {
+    &contestant.decode
+}
+
+/// Whether there are enough pairs for an interval.
+fn has_interval(ratio: &Ratio) -> bool {
+    ratio.pairs >= FEWEST_PAIRS
+}
+
+fn verdict(ratio: &Option<Ratio>) -> Option<&'static str> {
+    ratio.as_ref().map(|ratio| match ratio.verdict() {
+        "higher" => "faster",
+        "lower" => "slower",
+        other => other,
+    })
+}
+
+impl Serialize for Line<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // Too much for a column of the other formats.
+        let divergence = ("divergence", json!(self.facts.divergence));
+        serializer.collect_map(self.fields().into_iter().chain([divergence]))
+    }
+}
+
+impl Row for Line<'_> {
+    fn table(&self) -> &'static str {
+        "anneal_quants"
+    }
+
+    fn fields(&self) -> Vec<(&'static str, Value)> {
+        let Line { work, contestant, facts, .. } = self;
+        let median_of =
+            |samples: &[f64]| if samples.is_empty() { Value::Null } else { json!(median(samples)) };
+        let (prefill_ratio, decode_ratio) = (self.ratio(prefill), self.ratio(decode));
+        let middle = |ratio: &Option<Ratio>| json!(ratio.map(|ratio| ratio.median));
+        let end = |ratio: &Option<Ratio>, end: fn(Ratio) -> f64| json!(ratio.filter(has_interval).map(end));
+        let divergence = &facts.divergence;
+        vec![
+            ("build_commit", json!(self.commit)),
+            ("model_filename", json!(contestant.path.to_string_lossy())),
+            ("quantisation", json!(self.name())),
+            ("reused", json!(contestant.reused)),
+            ("model_type", json!(facts.model_type)),
+            ("model_size", json!(facts.bytes)),
+            ("model_n_params", json!(facts.parameters)),
+            ("bits_per_weight", json!(self.bits_per_weight())),
+            ("n_prompt", json!(work.prefill.n_prompt)),
+            ("n_gen", json!(work.decode.n_gen)),
+            ("n_threads", json!(work.settings.decode_threads.value)),
+            ("n_threads_batch", json!(work.settings.prefill_threads.value)),
+            ("prefill_ts", median_of(&contestant.prefill)),
+            ("prefill_ratio", middle(&prefill_ratio)),
+            ("prefill_ratio_low", end(&prefill_ratio, |ratio| ratio.low)),
+            ("prefill_ratio_high", end(&prefill_ratio, |ratio| ratio.high)),
+            ("prefill_verdict", json!(verdict(&prefill_ratio))),
+            ("decode_ts", median_of(&contestant.decode)),
+            ("decode_ratio", middle(&decode_ratio)),
+            ("decode_ratio_low", end(&decode_ratio, |ratio| ratio.low)),
+            ("decode_ratio_high", end(&decode_ratio, |ratio| ratio.high)),
+            ("decode_verdict", json!(verdict(&decode_ratio))),
+            ("perplexity", json!(facts.perplexity.map(|perplexity| perplexity.value))),
+            ("mean_kld", json!(divergence.map(|divergence| divergence.mean_kld.value))),
+            ("mean_kld_error", json!(divergence.and_then(|divergence| divergence.mean_kld.error))),
+            ("top1", json!(divergence.map(|divergence| divergence.top1.value))),
+            ("samples_prefill_ts", json!(contestant.prefill)),
+            ("samples_decode_ts", json!(contestant.decode)),
+            ("rounds", json!(self.rounds)),
+        ]
+    }
+
+    fn head(&self) -> String {
+        let of = |test: &str, tokens: u32| format!("{test} {tokens} t/s");
+        let (prefill, decode) =
+            (of("prefill", self.work.prefill.n_prompt), of("decode", self.work.decode.n_gen));
+        format!(
+            "| {:<9} | {:>10} | {:>11} | {prefill:>17} | {:>23} | {decode:>17} | {:>23} | {:>20} | {:>17} | {:>24} |\n\
+             | {:-<9} | {:->9}: | {:->10}: | {:->16}: | {:->22}: | {:->16}: | {:->22}: | {:->19}: | {:->16}: | {:->23}: |",
+            "type",
+            "size",
+            "bits/weight",
+            "× source",
+            "× source",
+            "mean KLD",
+            "top-1 %",
+            "perplexity",
+            "",
+            "",
+            "",
+            "",
+            "",
+            "",
+            "",
+            "",
+            "",
+            ""
+        )
+    }
+
+    fn line(&self) -> String {
+        let Facts { perplexity: found, divergence, .. } = self.facts;
+        let speed = |samples: &[f64]| match samples {
+            [] => String::new(),
+            samples => format!("{:.2}", median(samples)),
+        };
+        let ratio = |ratio: Option<Ratio>| match ratio {
+            Some(ratio) if has_interval(&ratio) => ratio.to_string(),
+            Some(ratio) => format!("{:.3} ({})", ratio.median, ratio.verdict()),
+            None => String::new(),
+        };
+        let show = |text: Option<String>| text.unwrap_or_default();
+        format!(
+            "| {:<9} | {:>10} | {:>11.2} | {:>17} | {:>23} | {:>17} | {:>23} | {:>20} | {:>17} | {:>24} |",
+            self.name(),
+            super::super::table::size(self.facts.bytes),
+            self.bits_per_weight(),
+            speed(&self.contestant.prefill),
+            ratio(self.ratio(prefill)),
+            speed(&self.contestant.decode),
+            ratio(self.ratio(decode)),
+            show(divergence.map(|divergence| format!("{:.5}", divergence.mean_kld))),
+            show(divergence.map(|divergence| format!("{:.2}", divergence.top1.times(100.0)))),
+            show(found.map(perplexity)),
+        )
+    }
+}

@@ -1,0 +1,227 @@
+//! `anneal bench --roofline`, and the share of the roof that each test reaches.
+
+use std::cell::Cell;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use anyhow::{Context as _, Result, bail};
+use build_info::roofline::Rates;
+use build_info::{Bytes, Policy, Roofline, threads};
+use engine_core::live::Live;
+use llama::Model;
+use roofline::{Error, Kernels, Measured};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+use tune::bench::work::{Test, Work, cache_bytes};
+use tune::bench::{Record, utc};
+use tune::roofline_cache as roof;
+use tune::roofline_cache::Found;
+
+use super::Args;
+use super::lists::flat;
+use crate::commands::table::{Row, Table};
+
+/// Measures this machine, prints what it can do and keeps it.
+pub fn run(args: &Args, live: &Live) -> Result<ExitCode> {
+    let Some(host) = &live.host else {
+        bail!("cannot measure this machine: neither its cores nor the affinity mask could be read");
+    };
+    let place = match (args.no_save, roof::path()) {
+        (true, _) => None,
+        (false, Some(path)) => Some(path),
+        (false, None) => bail!(
+            "there is no place to keep the result: neither ANNEAL_STATE_DIR nor XDG_STATE_HOME nor HOME names a \
+             folder; set one, or give --no-save"
+        ),
+    };
+    if let Some(path) = &place {
+        roof::writable(path).with_context(|| cannot_keep(path))?;
+    }
+    let counts = match flat(&args.threads) {
+        asked if asked.is_empty() => roofline::thread_counts(&threads::budget(host, Policy::Max)),
+        asked => asked,
+    };
+    let mut say = |line: &str| {
+        let _ = writeln!(io::stderr(), "{line}");
+    };
+    let measured = match roofline::measure(host, &counts, utc(SystemTime::now()), &mut say) {
+        Ok(measured) => measured,
+        Err(error @ Error::Threads { .. }) => {
+            return Err(llama::error::Error::Usage(format!("-t: {error}")).into());
+        }
+        Err(error) => return Err(error).context("cannot measure the roofline"),
+    };
+    let mut table = Table::new(args.output, engine_core::terminal::stdout());
+    let mut print = || -> io::Result<()> {
+        table.begin()?;
+        rows(&measured).iter().try_for_each(|row| table.add(row))?;
+        table.end()
+    };
+    print().context("cannot write the results to stdout")?;
+    if let Some(path) = place {
+        roof::write(&path, &measured.roofline).with_context(|| cannot_keep(&path))?;
+        say(&format!("kept in {}", path.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn cannot_keep(path: &Path) -> String {
+    format!("cannot keep the roofline in {}; give --no-save to measure without", path.display())
+}
+
+/// One number of threads.
+struct RatesRow<'a> {
+    roofline: &'a Roofline,
+    kernels: Kernels,
+    best: Rates,
+    median: Rates,
+}
+
+fn rows(measured: &Measured) -> Vec<RatesRow<'_>> {
+    let Measured { roofline, medians, kernels } = measured;
+    let pairs = roofline.rates.iter().zip(medians);
+    pairs
+        .map(|(best, median)| RatesRow { roofline, kernels: *kernels, best: *best, median: *median })
+        .collect()
+}
+
+impl Row for RatesRow<'_> {
+    fn table(&self) -> &'static str {
+        "anneal_roofline"
+    }
+
+    fn fields(&self) -> Vec<(&'static str, Value)> {
+        let RatesRow { roofline, kernels, best, median } = self;
+        let affinity: Vec<String> = roofline.affinity.iter().map(u32::to_string).collect();
+        vec![
+            ("date", json!(roofline.date)),
+            ("cpu", json!(roofline.cpu)),
+            ("affinity", json!(affinity.join(","))),
+            ("cpu_quota", json!(roofline.cpu_quota)),
+            ("n_threads", json!(best.threads)),
+            ("read_bytes_per_second", json!(best.read_bytes)),
+            ("int8_macs_per_second", json!(best.int8_macs)),
+            ("f32_macs_per_second", json!(best.f32_macs)),
+            ("bf16_macs_per_second", json!(best.bf16_macs)),
+            ("median_read_bytes_per_second", json!(median.read_bytes)),
+            ("median_int8_macs_per_second", json!(median.int8_macs)),
+            ("median_f32_macs_per_second", json!(median.f32_macs)),
+            ("median_bf16_macs_per_second", json!(median.bf16_macs)),
+            ("read_with", json!(kernels.read)),
+            ("int8_with", json!(kernels.int8)),
+            ("f32_with", json!(kernels.f32)),
+            ("bf16_with", json!(kernels.bf16.unwrap_or_default())),
+        ]
+    }
+
+    fn head(&self) -> String {
+        let Kernels { read, int8, f32, bf16 } = self.kernels;
+        let titles = [
+            "threads".to_string(),
+            format!("read GB/s ({read})"),
+            format!("int8 GMAC/s ({int8})"),
+            format!("f32 GMAC/s ({f32})"),
+            format!("bf16 GMAC/s ({})", bf16.unwrap_or("none")),
+        ];
+        let titles = titles.map(|title| format!("{title:>27}"));
+        let rules = titles.clone().map(|title| "-".repeat(title.len() - 1) + ":");
+        format!("| {} |\n| {} |", titles.join(" | "), rules.join(" | "))
+    }
+
+    fn line(&self) -> String {
+        let (best, median) = (&self.best, &self.median);
+        let giga = |best: f64, median: f64| format!("{:.1} (median {:.1})", best / 1e9, median / 1e9);
+        let cells = [
+            best.threads.to_string(),
+            giga(best.read_bytes, median.read_bytes),
+            giga(best.int8_macs, median.int8_macs),
+            giga(best.f32_macs, median.f32_macs),
+            best.bf16_macs.zip(median.bf16_macs).map_or(String::new(), |(best, median)| giga(best, median)),
+        ];
+        format!("| {} |", cells.map(|cell| format!("{cell:>27}")).join(" | "))
+    }
+}
+
+impl Serialize for RatesRow<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.fields())
+    }
+}
+
+/// What tests are held against, where it was measured.
+pub struct Roof {
+    roofline: Roofline,
+    caches: Bytes,
+    /// Whether it was said that threads were not measured.
+    said: Cell<bool>,
+}
+
+impl Roof {
+    /// The kept roofline, if it is of this machine. Why another is not taken is said once.
+    pub fn find(live: &Live) -> Option<Self> {
+        let host = live.host.as_ref()?;
+        match roof::find(host) {
+            Found::Fresh(roofline) => {
+                Some(Roof { roofline, caches: roofline::last_level_caches(host), said: Cell::new(false) })
+            }
+            Found::Unfit(why) => {
+                let mend = "so no share of the roof is told; measure it again with anneal bench --roofline";
+                let _ = writeln!(io::stderr(), "note: {why}, {mend}");
+                None
+            }
+            Found::Nothing => None,
+        }
+    }
+
+    /// Adds to `record` the share that it reaches.
+    pub fn hold(&self, record: &mut Record, model: &Arc<Model>, work: Option<&Work>) {
+        record.columns.roof = true;
+        record.share = self.share(record, model, work);
+    }
+
+    fn share(
+        &self,
+        record: &Record,
+        model: &Arc<Model>,
+        work: Option<&Work>,
+    ) -> Option<tune::bench::work::Share> {
+        let settings = record.settings();
+        let test = Test {
+            case: record.case,
+            path: record.path,
+            n_batch: settings.n_batch.value,
+            n_ubatch: settings.n_ubatch.value,
+            cache_bytes: cache_bytes(model, settings)?,
+        };
+        let (prefill, decode) = (settings.prefill_threads.value, settings.decode_threads.value);
+        // A phase that a test has not is bound by nothing.
+        let (prefill, decode) = match (record.case.n_prompt, record.case.n_gen) {
+            (_, 0) => (prefill, prefill),
+            (0, _) => (decode, decode),
+            _ => (prefill, decode),
+        };
+        let (prefill, decode) = (self.rates(prefill)?, self.rates(decode)?);
+        test.share(work?, [prefill, decode], self.caches.0, record.seconds())
+    }
+
+    /// The rates of just `threads` threads. That there are none is said once.
+    fn rates(&self, threads: u32) -> Option<&Rates> {
+        let found = self.roofline.exactly(threads);
+        if found.is_none() && !self.said.replace(true) {
+            let measured = self.roofline.rates.iter().map(|rates| rates.threads);
+            let mut all: Vec<u32> = measured.chain([threads]).collect();
+            all.sort_unstable();
+            let all: Vec<String> = all.iter().map(u32::to_string).collect();
+            let _ = writeln!(
+                io::stderr(),
+                "note: the roofline was not measured with {threads} threads, so no share of the roof is told for such \
+                 tests; measure it with anneal bench --roofline -t {}",
+                all.join(",")
+            );
+        }
+        found
+    }
+}

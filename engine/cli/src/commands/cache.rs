@@ -1,0 +1,105 @@
+//! The flags of the prompt cache, and what `anneal run` says of it.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use build_info::Bytes;
+use build_info::words::printable;
+use engine_core::cache::{PromptCache, Report, Store, Wanted};
+use engine_core::generate::Generation;
+use engine_core::live::Live;
+use engine_core::settings::Settings;
+use engine_core::size;
+use engine_core::split::{Layouts, Session};
+use llama::error::{Error, Result};
+use llama::options::SplitLayout;
+use serde_json::{Value, json};
+
+/// What earlier prompts left on the disk.
+#[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "Prompt cache")]
+pub struct CacheFlags {
+    /// Read the prompt's beginning from this file, and write the prompt there; a folder keeps many
+    #[arg(long, value_name = "FILE|DIR")]
+    pub prompt_cache: Option<PathBuf>,
+    /// Most that the folder may take, as in 500MiB; the longest unused go first [default: 2GiB]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub prompt_cache_size: Option<Bytes>,
+    /// Only read it
+    #[arg(long)]
+    pub prompt_cache_ro: bool,
+}
+
+impl CacheFlags {
+    /// Sees that the cache that is asked for can be there, and what the model at `model` is.
+    ///
+    /// # Errors
+    /// Where it cannot be there, the model cannot be read, or flags are given that need another.
+    pub fn want(&self, model: &Path) -> Result<Option<Wanted>> {
+        let Some(path) = &self.prompt_cache else {
+            let alone = [
+                (self.prompt_cache_size.is_some(), "--prompt-cache-size"),
+                (self.prompt_cache_ro, "--prompt-cache-ro"),
+            ];
+            return match alone.iter().find(|(given, _)| *given) {
+                None => Ok(None),
+                Some((_, flag)) => {
+                    Err(Error::Usage(format!("{flag} says how --prompt-cache is used: give that too")))
+                }
+            };
+        };
+        let store = Store::at(path, self.prompt_cache_size, self.prompt_cache_ro)?;
+        Wanted::new(store, model).map(Some)
+    }
+}
+
+/// The cache for `session`; none, with a word, for a model that there can be none for.
+pub fn open(
+    wanted: Wanted,
+    layouts: &Layouts,
+    session: &Session,
+    settings: &Settings,
+    live: &Live,
+) -> Option<PromptCache> {
+    let split = settings.split_layout.value == SplitLayout::On;
+    match wanted.open(layouts.model(), session.n_ctx(), split, settings, live) {
+        Ok((store, key)) => Some(PromptCache::new(store, key)),
+        Err(error) => {
+            warn(&error.to_string());
+            None
+        }
+    }
+}
+
+fn warn(text: &str) {
+    let _ = writeln!(std::io::stderr(), "warning: {}", printable(text));
+}
+
+/// A line on stderr on what was read and written, and the warnings.
+pub fn say(report: &Report, generation: &Generation) {
+    report.notes.iter().for_each(|note| warn(note));
+    let milliseconds = |time: &Duration| time.as_secs_f64() * 1e3;
+    let mut parts = Vec::new();
+    if let Some((size, time)) = &report.read {
+        let (cached, all) = (generation.cached_tokens, generation.prompt_tokens);
+        parts.push(format!("{cached} of {all} tokens read ({size}) in {:.1} ms", milliseconds(time)));
+    }
+    if let Some((tokens, size, time)) = &report.written {
+        parts.push(format!("{tokens} tokens written ({size}) in {:.1} ms", milliseconds(time)));
+    }
+    if !parts.is_empty() {
+        let _ = writeln!(std::io::stderr(), "prompt cache: {}", parts.join(", "));
+    }
+}
+
+/// The same for `--json`.
+pub fn to_json(report: &Report) -> Value {
+    let milliseconds = |time: &Duration| time.as_secs_f64() * 1e3;
+    json!({
+        "read_bytes": report.read.as_ref().map(|(size, _)| size),
+        "read_ms": report.read.as_ref().map(|(_, time)| milliseconds(time)),
+        "written_bytes": report.written.as_ref().map(|(_, size, _)| size),
+        "write_ms": report.written.as_ref().map(|(_, _, time)| milliseconds(time)),
+    })
+}

@@ -1,0 +1,156 @@
+//! `anneal chat`
+
+mod entry;
+mod input;
+mod talk;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use chat::Template;
+use engine_core::conversation::Conversation;
+use engine_core::settings::{Requested, Settings};
+use engine_core::split::Layouts;
+use input::{Input, Read};
+use llama::start;
+use talk::{Next, Talk};
+
+use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags};
+use super::hub::HubFlags;
+use super::offload::OffloadFlags;
+use super::run::predict;
+use super::sampling::ChainFlags;
+use super::speculative::SpeculativeFlags;
+use super::variant::{VariantFlags, warn_of_context};
+use crate::interrupt;
+
+/// Talk with a model in the terminal
+///
+/// What you type goes to the model through the chat template in its file; the answer comes as it is generated, and
+/// each turn evaluates only what is new. Ctrl-C stops an answer, ctrl-D or /exit leaves, /help lists the commands.
+/// From a pipe each line is a message, and nothing but the answers goes to stdout.
+#[derive(clap::Args, Debug)]
+#[command(after_help = super::LLAMA_FLAGS_HELP)]
+pub struct Args {
+    /// GGUF model
+    #[arg(short, long, value_name = "FILE", required_unless_present = "hf")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
+    /// What the model is told before everything else
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    system: Option<String>,
+    /// Template in place of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
+    #[arg(long, value_name = "NAME|FILE")]
+    chat_template: Option<String>,
+    /// Most tokens of an answer; -1 goes on until the model ends it or the context is full
+    #[arg(short = 'n', long, value_name = "N", default_value = "-1", value_parser = predict)]
+    predict: u32,
+    /// Keep no history of what was typed
+    #[arg(long)]
+    no_history: bool,
+    /// Say the speeds after each answer, on stderr
+    #[arg(long)]
+    stats: bool,
+    /// Print one JSON object for each answer in place of its text
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    sampling: ChainFlags,
+    #[command(flatten)]
+    context: ContextFlags,
+    #[command(flatten)]
+    threads: ThreadFlags,
+    #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
+    load: LoadFlags,
+    #[command(flatten)]
+    offload: OffloadFlags,
+    #[command(flatten)]
+    split: SplitFlags,
+    #[command(flatten)]
+    speculative: SpeculativeFlags,
+    #[command(flatten)]
+    tuning: TuningFlags,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut requested = Requested::default();
+    args.sampling.basic.ask(&mut requested);
+    args.context.ask(&mut requested);
+    args.threads.ask(&mut requested);
+    args.load.ask(&mut requested);
+    args.offload.ask(&mut requested);
+    args.variant.ask(&mut requested);
+    args.split.ask(&mut requested);
+    let live = super::read_live();
+    let model = args.hub.one(args.model.as_deref())?;
+    let tuned = args.tuning.look_up(&model, &requested.variant, &live);
+    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
+    super::warn_of(&settings);
+    warn_of_context(&model, &settings);
+    let sampling = args.sampling.options(&settings)?;
+    let speculation = args.speculative.options()?;
+    super::device::check(&settings, &speculation, false)?;
+
+    start(args.load.verbose);
+    let typed = io::stdin().is_terminal();
+    let signals = interrupt::stop_answers(typed);
+    let layouts = Layouts::open(&model, &settings, &live)?;
+    super::warn_of_one_layout(&layouts);
+    let template = Template::choose(args.chat_template.as_deref(), layouts.model())?;
+    let mut session = layouts.session(&settings, &live, true)?;
+    session.speculate(&speculation, &settings, &live)?;
+    session.sample_on_device(settings.device_sampling.value);
+    let mut conversation = Conversation::new(session, sampling, template)?;
+    conversation.set_system(args.system.clone());
+    // Before anything is typed: a template that cannot be used, or a system prompt that it refuses.
+    conversation.check()?;
+    signals.end();
+
+    let mut input = match typed {
+        true => Input::terminal(history(args))?,
+        false => Input::Pipe(io::stdin().lock()),
+    };
+    if typed && !args.json {
+        let model = layouts.model().description();
+        let model = build_info::words::printable(&model);
+        let _ = writeln!(io::stderr(), "{model}: /help lists the commands, ctrl-D leaves");
+    }
+    let mut talk = Talk::new(conversation, signals, args.predict, args.json, args.stats, typed);
+    let mut failed = false;
+    loop {
+        match input.next()? {
+            Read::Text(text) => match talk.hear(&text)? {
+                Next::Went => {}
+                Next::Failed => failed = true,
+                Next::Leave => break,
+            },
+            Read::Interrupted => {
+                let _ = writeln!(io::stderr(), "ctrl-D or /exit leaves");
+            }
+            Read::End => break,
+        }
+    }
+    // At a terminal it was seen; a script sees the exit code.
+    Ok(if failed && !typed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The file of what was typed.
+fn history(args: &Args) -> Option<PathBuf> {
+    if args.no_history {
+        return None;
+    }
+    let folder = host::state::folder();
+    if folder.is_none() {
+        let _ = writeln!(
+            io::stderr(),
+            "warning: there is no place for a history: neither ANNEAL_STATE_DIR nor XDG_STATE_HOME nor HOME names a \
+             folder by its absolute path"
+        );
+    }
+    Some(folder?.join("chat_history"))
+}

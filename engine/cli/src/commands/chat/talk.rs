@@ -1,0 +1,263 @@
+//! What happens to an entry: an answer, or what a command does.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io::{self, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use build_info::words;
+use engine_core::conversation::{Conversation, Turn};
+use engine_core::generate::Stop;
+use engine_core::tuning::write_atomically;
+use serde_json::json;
+
+use super::entry::{Entry, HELP};
+use crate::commands::outlet::Outlet;
+use crate::interrupt::Answers;
+
+/// What comes after an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It was done.
+    Went,
+    /// It was not done, and why was said.
+    Failed,
+    /// The user leaves.
+    Leave,
+}
+
+/// A conversation with somebody.
+pub struct Talk {
+    conversation: Conversation,
+    signals: Answers,
+    predict: u32,
+    json: bool,
+    stats: bool,
+    typed: bool,
+    /// Stderr is one that shows grey.
+    grey: bool,
+    last: Option<Turn>,
+    saved: HashSet<PathBuf>,
+}
+
+impl Talk {
+    /// `typed`: the entries come from a terminal.
+    pub fn new(
+        conversation: Conversation,
+        signals: Answers,
+        predict: u32,
+        json: bool,
+        stats: bool,
+        typed: bool,
+    ) -> Self {
+        let coloured = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Talk {
+            conversation,
+            signals,
+            predict,
+            json,
+            stats,
+            typed,
+            grey: coloured && io::stderr().is_terminal(),
+            last: None,
+            saved: HashSet::new(),
+        }
+    }
+
+    /// Does what `text` asks for.
+    ///
+    /// # Errors
+    /// When stdout cannot be written. Whatever else goes wrong is said, and the conversation goes on.
+    pub fn hear(&mut self, text: &str) -> Result<Next> {
+        Ok(match Entry::read(text) {
+            Entry::Empty => Next::Went,
+            Entry::Say(text) => return self.answer(Some(&text)),
+            Entry::Again => return self.answer(None),
+            Entry::Help => self.say(HELP),
+            Entry::Clear => {
+                self.conversation.clear();
+                self.say("the conversation is forgotten")
+            }
+            Entry::System(Some(text)) => {
+                self.conversation.set_system(Some(text));
+                self.say("from the next message on")
+            }
+            Entry::System(None) => match self.conversation.system() {
+                Some(text) => self.say(text),
+                None => self.say("there is no system prompt: /system TEXT sets one"),
+            },
+            Entry::Save(path) => self.save(Path::new(&path)),
+            Entry::Stats => self.say(&self.state()),
+            Entry::Exit => Next::Leave,
+            Entry::Unknown(why) => self.refuse(&why),
+        })
+    }
+
+    /// The answer to `text`, or the last one anew.
+    fn answer(&mut self, text: Option<&str>) -> Result<Next> {
+        let json = self.json;
+        let mut outlet = Outlet::stdout();
+        let mut hear = |piece: &str| {
+            if json {
+                return ControlFlow::Continue(());
+            }
+            outlet.send(piece.to_string())
+        };
+        self.signals.begin();
+        let turn = match text {
+            Some(text) => self.conversation.ask(text, self.predict, &mut hear).map(Some),
+            None => self.conversation.ask_again(self.predict, &mut hear),
+        };
+        // Before the end of the answer: who insists with ctrl-C does not wait for a reader that does not read.
+        let written = outlet.finish();
+        self.signals.end();
+        written.context("cannot write the answer to stdout")?;
+        let mut stdout = engine_core::terminal::stdout();
+        match turn {
+            Ok(Some(turn)) => {
+                match self.json {
+                    true => writeln!(stdout, "{}", as_json(&turn)),
+                    false => writeln!(stdout),
+                }
+                .context("cannot write the answer to stdout")?;
+                self.say_end(&turn);
+                self.last = Some(turn);
+                Ok(Next::Went)
+            }
+            Ok(None) => Ok(self.refuse("there is no answer to take back")),
+            Err(llama::error::Error::PromptTooLong { prompt, context, .. }) => Ok(self.refuse(&format!(
+                "the conversation with this message has {prompt} tokens, and the context holds {context}: /clear begins \
+                 a new one, or start with a larger -c; the message was left out"
+            ))),
+            Err(error) => {
+                let mut said = words::chain(&error);
+                said.dedup();
+                Ok(self.refuse(&said.join(": ")))
+            }
+        }
+    }
+
+    /// What the user should know of an answer's end, and the speeds.
+    fn say_end(&self, turn: &Turn) {
+        match turn.generation.stop {
+            Stop::Interrupted if turn.generation.tokens.is_empty() => {
+                self.note("(stopped before the answer began: the message was left out)");
+            }
+            Stop::Interrupted => self.note("(stopped)"),
+            Stop::ContextFull => {
+                self.note(
+                    "(the context is full: /clear begins a new conversation, or start with a larger -c)",
+                );
+            }
+            Stop::End | Stop::Length | Stop::OutputClosed => {}
+        }
+        if self.stats {
+            self.note(&speeds(turn));
+            if !turn.generation.device.offloaded.is_empty() {
+                self.note(&turn.generation.device.in_words());
+            }
+            if let Some(report) = &turn.generation.speculation {
+                self.note(&format!("speculative: {report}"));
+            }
+        }
+    }
+
+    /// `/stats`
+    fn state(&self) -> String {
+        let (held, n_ctx) = self.conversation.context();
+        let turns = self.conversation.turns();
+        let (decode, prefill) = self.conversation.threads();
+        let mut text = format!(
+            "{turns} turns, {held} of {n_ctx} tokens of context, {prefill} threads for prompts, {decode} for answers"
+        );
+        if let Some(turn) = &self.last {
+            text.push_str("\nlast: ");
+            text.push_str(&speeds(turn));
+        }
+        text
+    }
+
+    /// `/save`: whatever was not saved here before is not written over.
+    fn save(&mut self, path: &Path) -> Next {
+        if path.exists() && !self.saved.contains(path) {
+            return self.refuse(&format!("{} is there already: name another file", path.display()));
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if folder.is_some_and(|folder| !folder.is_dir()) {
+            return self.refuse(&format!("cannot write {}: there is no such folder", path.display()));
+        }
+        // A map of one key rather than a JSON value, which would sort the keys of each message.
+        let text = BTreeMap::from([("messages", self.conversation.messages())]);
+        let text = format!("{}\n", serde_json::to_string_pretty(&text).unwrap_or_default());
+        match write_atomically(path, text.as_bytes()) {
+            Ok(()) => {
+                self.saved.insert(path.to_path_buf());
+                self.say(&format!("saved as {}", path.display()))
+            }
+            Err(error) => self.refuse(&format!("cannot write {}: {error}", path.display())),
+        }
+    }
+
+    /// What a command has to say; stdout is for answers. A closed stderr is nobody's concern.
+    fn say(&self, text: &str) -> Next {
+        let _ = writeln!(io::stderr(), "{}", words::printable_lines(text));
+        Next::Went
+    }
+
+    fn refuse(&self, why: &str) -> Next {
+        let error = if self.typed { "" } else { "error: " };
+        let _ = writeln!(io::stderr(), "{error}{}", words::printable(why));
+        Next::Failed
+    }
+
+    fn note(&self, text: &str) {
+        let (on, off) = if self.grey { ("\u{1b}[2m", "\u{1b}[0m") } else { ("", "") };
+        let _ = writeln!(io::stderr(), "{on}{}{off}", words::printable_lines(text));
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn speeds(turn: &Turn) -> String {
+    let generation = &turn.generation;
+    let speed = |speed: Option<f64>| speed.map_or("-".to_string(), |speed| format!("{speed:.1} t/s"));
+    let first = generation.time_to_first_token;
+    let first = first.map_or("-".to_string(), |time| format!("{:.0} ms", milliseconds(time)));
+    format!(
+        "prompt {} tokens, {} of them new, {}; answer {} tokens, {}; first token after {first}",
+        turn.prompt_tokens,
+        generation.prompt_tokens,
+        speed(generation.prefill_tokens_per_second()),
+        generation.tokens.len(),
+        speed(generation.decode_tokens_per_second()),
+    )
+}
+
+fn as_json(turn: &Turn) -> serde_json::Value {
+    let generation = &turn.generation;
+    let mut line = json!({
+        "text": turn.text,
+        "tokens": generation.tokens,
+        "prompt_tokens": turn.prompt_tokens,
+        "reused_tokens": turn.reused,
+        "evaluated_tokens": generation.prompt_tokens,
+        "stop": generation.stop,
+        "device_sampling": generation.device,
+        "graphs": generation.graphs,
+        "timings": {
+            "time_to_first_token_ms": generation.time_to_first_token.map(milliseconds),
+            "prefill_ms": milliseconds(generation.prefill),
+            "prefill_tokens_per_second": generation.prefill_tokens_per_second(),
+            "decode_ms": milliseconds(generation.decode),
+            "decode_tokens_per_second": generation.decode_tokens_per_second(),
+        },
+    });
+    if let Some(report) = &generation.speculation {
+        line["speculative"] = report.to_json();
+    }
+    line
+}

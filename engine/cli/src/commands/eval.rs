@@ -1,0 +1,286 @@
+//! `anneal eval`
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use build_info::evaluation::{Divergence, Estimate};
+use build_info::words::printable;
+use engine_core::live::Live;
+use engine_core::model;
+use engine_core::settings::{Requested, Settings};
+use llama::{Model, start};
+use serde::Serialize;
+use tools::eval::{self, Evaluation, Reference, Text, built_in_text};
+
+use super::bar::Bar;
+use super::flags::{LoadFlags, ThreadFlags, whole};
+use super::offload::OffloadFlags;
+use crate::interrupt;
+
+/// What can be given for a chunk.
+pub const CHUNK: &str = "16 or more tokens";
+
+/// What can be given for their number.
+pub const CHUNKS: &str = "1 or more chunks, or leave it out for all";
+
+/// Tell how well a model predicts a text, and how far it is from another
+///
+/// llama-perplexity's method: the text is cut into chunks, and the second half of each is scored. --against adds what
+/// quantising changed: KL divergence and agreement with the model that this one was made from. Ctrl-C ends it with what
+/// was found until then.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// GGUF model
+    #[arg(value_name = "MODEL")]
+    model: PathBuf,
+    /// Model to compare it with, of the same vocabulary: the one that it was quantised from
+    #[arg(long, value_name = "REF")]
+    against: Option<PathBuf>,
+    /// File with the text, in UTF-8 [default: one of prose, code, tables and eight scripts, 14 KB]
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Tokens of a chunk
+    #[arg(short = 'c', long = "ctx", value_name = "N", default_value_t = eval::DEFAULT_CHUNK, value_parser = whole(CHUNK))]
+    chunk: u32,
+    /// Chunks to evaluate [default: all]
+    #[arg(long, value_name = "N", value_parser = whole(CHUNKS))]
+    chunks: Option<u32>,
+    /// Load the reference first and the model after it, as happens by itself where memory has no room for both; the
+    /// reference's probabilities are kept in a temporary file, in the folder that TMPDIR names
+    #[arg(long, requires = "against")]
+    one_at_a_time: bool,
+    /// Output: md or json
+    #[arg(short, long, value_name = "FORMAT", default_value = "md")]
+    output: Format,
+    /// Say nothing of the progress
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    threads: ThreadFlags,
+    #[command(flatten)]
+    load: LoadFlags,
+    #[command(flatten)]
+    offload: OffloadFlags,
+}
+
+/// How the result is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Markdown,
+    Json,
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "md" => Ok(Format::Markdown),
+            "json" => Ok(Format::Json),
+            _ => Err(format!("unknown format {text:?}: use md or json")),
+        }
+    }
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a Path,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reference: Option<&'a Path>,
+    /// `built-in` for the engine's own.
+    text: String,
+    #[serde(flatten)]
+    evaluation: &'a Evaluation,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut requested = Requested::default();
+    args.threads.ask(&mut requested);
+    args.load.ask(&mut requested);
+    args.offload.ask(&mut requested);
+    let live = super::read_live();
+    let settings = Settings::resolve(&requested, &live)?;
+    super::warn_of(&settings);
+    check(args.chunk, args.chunks)?;
+    let text = match &args.file {
+        Some(path) => super::read_text(path)?,
+        None => built_in_text(),
+    };
+
+    start(args.load.verbose);
+    interrupt::stop_in_order();
+    let work = Work { args, text: &text, settings: &settings, live: &live };
+    let found = match &args.against {
+        None => work.alone()?,
+        Some(reference) => work.against(reference)?,
+    };
+    print(args, &found).context("cannot write the result to stdout")?;
+    if found.interrupted {
+        let (done, all) = (found.chunks, found.chunks_planned);
+        let _ = writeln!(std::io::stderr(), "interrupted: {done} of {all} chunks were evaluated");
+        return Ok(ExitCode::from(interrupt::CODE));
+    }
+    // The reference first: nothing can be said of the model by a broken one.
+    let reference = found.against.as_ref().map(|divergence| divergence.reference_perplexity);
+    for (path, perplexity) in [(args.against.as_ref(), reference), (Some(&args.model), found.perplexity)] {
+        if let (Some(path), Some(perplexity)) = (path, perplexity)
+            && !perplexity.value.is_finite()
+        {
+            anyhow::bail!(
+                "{} gives probabilities that are no numbers: the file is damaged, or this build is broken; check the \
+                 model with another one",
+                path.display()
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sees that chunks of `chunk` tokens, `chunks` of them, can be meant.
+pub fn check(chunk: u32, chunks: Option<u32>) -> llama::error::Result<()> {
+    let usage = |why: String| Err(llama::error::Error::Usage(why));
+    let (least, most) = (eval::LEAST_CHUNK, engine_core::settings::MAX_CTX);
+    if !(least..=most).contains(&chunk) {
+        return usage(format!("--ctx {chunk}: a chunk has {least} to {most} tokens"));
+    }
+    if chunks == Some(0) {
+        return usage("--chunks 0: take one at least".to_string());
+    }
+    Ok(())
+}
+
+struct Work<'a> {
+    args: &'a Args,
+    text: &'a str,
+    settings: &'a Settings,
+    live: &'a Live,
+}
+
+impl Work<'_> {
+    fn open(&self, path: &Path) -> Result<(Arc<Model>, Text)> {
+        let model = model::open(path, self.settings, self.live)?;
+        let text = Text::new(&model, self.text, self.args.chunk, self.args.chunks)?;
+        let trained = model.n_ctx_train();
+        if self.args.chunk > trained {
+            let _ = writeln!(
+                std::io::stderr(),
+                "warning: chunks of {} tokens are longer than the {trained} that {} was trained for",
+                self.args.chunk,
+                printable(&path.to_string_lossy())
+            );
+        }
+        Ok((model, text))
+    }
+
+    fn bar(&self, what: &'static str) -> Bar {
+        Bar::new(what, "chunks", self.args.quiet || self.args.load.verbose)
+    }
+
+    fn alone(&self) -> Result<Evaluation> {
+        let (model, text) = self.open(&self.args.model)?;
+        let mut bar = self.bar("evaluate");
+        let found =
+            eval::perplexity(&model, &text, self.settings, self.live, &mut |done, all| bar.show(done, all));
+        bar.end();
+        Ok(found?)
+    }
+
+    fn against(&self, reference: &Path) -> Result<Evaluation> {
+        if self.args.one_at_a_time || !eval::fit_together(&self.args.model, reference, self.live)? {
+            return self.one_at_a_time(reference);
+        }
+        let (model, text) = self.open(&self.args.model)?;
+        let other = model::open(reference, self.settings, self.live)?;
+        eval::same_vocabulary(&model, &other)?;
+        let mut bar = self.bar("evaluate");
+        let mut show = |done, all| bar.show(done, all);
+        let found = eval::against(&model, &other, &text, self.settings, self.live, &mut show);
+        bar.end();
+        Ok(found?)
+    }
+
+    fn one_at_a_time(&self, reference: &Path) -> Result<Evaluation> {
+        let (other, text) = self.open(reference)?;
+        // Before the long part: of the model only the vocabulary.
+        let vocabulary = llama::ModelOptions { vocab_only: true, ..self.settings.model_options() };
+        model::check_file(&self.args.model, self.settings)?;
+        eval::same_vocabulary(&*Model::load(&self.args.model, &vocabulary)?, &other)?;
+        let mut bar = self.bar("evaluate the reference");
+        let mut show = |done, all| bar.show(done, all);
+        let saved = Reference::save(&other, &text, self.settings, self.live, &mut show);
+        bar.end();
+        drop(other);
+        let mut saved = saved?;
+        if let Some(nothing) = saved.cut_short() {
+            llama::notice::warn("interrupted while the reference was evaluated: the model was not begun");
+            return Ok(nothing);
+        }
+        let model = model::open(&self.args.model, self.settings, self.live)?;
+        let mut bar = self.bar("evaluate");
+        let found = saved.against(&model, self.settings, self.live, &mut |done, all| bar.show(done, all));
+        bar.end();
+        Ok(found?)
+    }
+}
+
+fn print(args: &Args, found: &Evaluation) -> std::io::Result<()> {
+    let mut out = engine_core::terminal::stdout();
+    let text = args.file.as_ref().map_or("built-in".to_string(), |path| path.display().to_string());
+    if args.output == Format::Json {
+        let report =
+            Report { model: &args.model, reference: args.against.as_deref(), text, evaluation: found };
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        return writeln!(out);
+    }
+    let text = printable(&text);
+    let name = |path: &Path| printable(&path.file_name().unwrap_or_default().to_string_lossy()).into_owned();
+    let mut rows = vec![
+        ("model", name(&args.model)),
+        ("text", format!("{text}, {} chunks of {} tokens", found.chunks, found.chunk_tokens)),
+        ("positions scored", found.positions.to_string()),
+    ];
+    let shown = found.perplexity.map_or("none yet".to_string(), perplexity);
+    rows.push(("perplexity", shown));
+    if let (Some(reference), Some(divergence)) = (&args.against, &found.against) {
+        rows.insert(1, ("reference", name(reference)));
+        rows.extend(lines(divergence));
+    }
+    let widths = rows.iter().fold((6, 5), |(left, right), (name, value)| {
+        (left.max(name.chars().count()), right.max(value.chars().count()))
+    });
+    let mut line =
+        |name: &str, value: &str| writeln!(out, "| {name:<0$} | {value:>1$} |", widths.0, widths.1);
+    line("figure", "value")?;
+    line(&format!("{:-<1$}", "", widths.0), &format!("{:->1$}:", "", widths.1 - 1))?;
+    rows.iter().try_for_each(|(name, value)| line(name, value))
+}
+
+/// The comparison's lines of the table.
+fn lines(found: &Divergence) -> [(&'static str, String); 9] {
+    [
+        ("perplexity of the reference", perplexity(found.reference_perplexity)),
+        ("perplexity, model / reference", format!("{:.5}", found.perplexity_ratio)),
+        ("KL divergence, mean (nats)", format!("{:.6}", found.mean_kld)),
+        ("KL divergence, median", format!("{:.6}", found.median_kld)),
+        ("KL divergence, 99 %", format!("{:.6}", found.p99_kld)),
+        ("KL divergence, greatest", format!("{:.6}", found.max_kld)),
+        ("same most likely token", format!("{:.3} %", found.top1.times(100.0))),
+        ("mean Δp of the right token", format!("{:.4} %", found.mean_dp.times(100.0))),
+        ("RMS Δp of the right token", format!("{:.4} %", found.rms_dp.times(100.0))),
+    ]
+}
+
+/// With as many digits as say something: that of random weights has millions.
+pub fn perplexity(found: Estimate) -> String {
+    let digits = match found.value {
+        value if value < 1e3 => 4,
+        value if value < 1e6 => 1,
+        _ => 0,
+    };
+    format!("{found:.digits$}")
+}

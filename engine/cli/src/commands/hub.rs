@@ -1,0 +1,176 @@
+//! `--hf`: models by their names on the Hugging Face hub.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use build_info::Bytes;
+use build_info::words::printable;
+use hub::{Hub, Name, Options, Watch};
+use server::reload::Fetch;
+
+use super::bar::duration;
+
+/// How often the line changes.
+const OFTEN: Duration = Duration::from_millis(100);
+
+/// A model that is fetched where it is not there.
+#[derive(clap::Args, Debug, Default)]
+#[command(next_help_heading = "Model")]
+pub struct HubFlags {
+    /// Model on the Hugging Face hub in place of -m, with a quantisation or a file of it and a revision, as in
+    /// bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M@main [default: Q4_K_M, else the first]
+    #[arg(long, value_name = "OWNER/REPO[:QUANT]", conflicts_with = "model")]
+    hf: Option<Name>,
+    /// Fetch nothing: take what was fetched before
+    #[arg(long)]
+    offline: bool,
+}
+
+impl HubFlags {
+    /// The model's file: `model`, or what --hf names.
+    pub fn one(&self, model: Option<&Path>) -> Result<PathBuf> {
+        let none = || {
+            llama::error::Error::Usage("no model: name one with -m FILE, or with --hf OWNER/REPO".to_string())
+        };
+        Ok(self.any(model)?.ok_or_else(none)?)
+    }
+
+    /// The same where a configuration may name one, or several: --offline counts for these too.
+    pub fn beside(&self, model: Option<&Path>, has_configuration: bool) -> Result<Option<PathBuf>> {
+        match has_configuration && self.hf.is_none() {
+            true => Ok(model.map(Path::to_path_buf)),
+            false => self.any(model),
+        }
+    }
+
+    /// How models are had that a configuration names.
+    pub fn fetch(&self) -> Fetch {
+        let offline = self.offline;
+        Box::new(move |name, now| fetch(name, offline || !now))
+    }
+
+    /// The same where there may be none.
+    pub fn any(&self, model: Option<&Path>) -> Result<Option<PathBuf>> {
+        match &self.hf {
+            None if self.offline => {
+                let words = "--offline takes what --hf has fetched before: name that with --hf OWNER/REPO";
+                Err(llama::error::Error::Usage(words.to_string()).into())
+            }
+            Some(name) => Ok(Some(fetch(name, self.offline)?)),
+            None => Ok(model.map(Path::to_path_buf)),
+        }
+    }
+}
+
+fn fetch(name: &Name, offline: bool) -> llama::error::Result<PathBuf> {
+    let options = Options::from_env(offline).map_err(failed)?;
+    if let Some(warning) = options.warning() {
+        llama::notice::warn(&warning);
+    }
+    let hub = Hub::new(options).map_err(failed)?;
+    let mut line = Line::default();
+    let found = hub.get(name, &mut line);
+    line.leave();
+    let found = found.map_err(failed)?;
+    if found.fetched > 0 {
+        let (name, size, path) = (&found.name, Bytes(found.fetched), found.path.display().to_string());
+        say(&format!("{name}: {size} fetched and verified, {}", printable(&path)));
+    }
+    Ok(found.path)
+}
+
+/// Wraps an error of the hub's client.
+fn failed(error: hub::Error) -> llama::error::Error {
+    llama::error::Error::Hub(Box::new(error))
+}
+
+/// A closed stderr is nobody's concern.
+fn say(words: &str) {
+    let _ = writeln!(io::stderr(), "{}", printable(words));
+}
+
+/// How far a file is: in place on a terminal, a line each tenth elsewhere.
+#[derive(Default)]
+struct Line {
+    file: String,
+    there: u64,
+    total: u64,
+    begun: Option<Instant>,
+    shown: Option<Instant>,
+    /// Tenths that were told.
+    tenths: u64,
+    /// Whether the line on the terminal is not ended.
+    open: bool,
+}
+
+impl Line {
+    /// Leaves the line on the terminal.
+    fn leave(&mut self) {
+        if std::mem::take(&mut self.open) {
+            let _ = writeln!(io::stderr());
+        }
+    }
+
+    fn text(&self, done: u64) -> String {
+        let taken = self.begun.map(|begun| begun.elapsed().as_secs_f64()).unwrap_or_default();
+        let came = done.saturating_sub(self.there);
+        let mut text = format!("{} {} of {}", printable(&self.file), Bytes(done), Bytes(self.total));
+        if taken >= 0.5 && came > 0 {
+            let speed = came as f64 / taken;
+            text.push_str(&format!(", {}/s", Bytes(speed as u64)));
+            let left = self.total.saturating_sub(done) as f64 / speed;
+            if left >= 1.0 {
+                text.push_str(&format!(", {} left", duration(left)));
+            }
+        }
+        text
+    }
+}
+
+impl Watch for Line {
+    fn begin(&mut self, file: &str, there: u64, total: u64) {
+        let tenths = (10 * there).checked_div(total).unwrap_or_default();
+        *self = Line {
+            file: file.to_string(),
+            there,
+            total,
+            tenths,
+            begun: Some(Instant::now()),
+            ..Line::default()
+        };
+        match there {
+            0 => say(&format!("{file}: fetching {}", Bytes(total))),
+            _ => say(&format!("{file}: going on with {} of {}", Bytes(there), Bytes(total))),
+        }
+    }
+
+    fn at(&mut self, done: u64) {
+        if io::stderr().is_terminal() {
+            if self.shown.is_some_and(|shown| shown.elapsed() < OFTEN) && done < self.total {
+                return;
+            }
+            self.shown = Some(Instant::now());
+            self.open = true;
+            let mut stderr = io::stderr().lock();
+            // The end of a longer line before it is wiped out.
+            let _ = write!(stderr, "\r{}\x1b[K", self.text(done)).and_then(|()| stderr.flush());
+            return;
+        }
+        let tenths = (10 * done).checked_div(self.total).unwrap_or_default();
+        if tenths > self.tenths {
+            self.tenths = tenths;
+            say(&self.text(done));
+        }
+    }
+
+    fn end(&mut self) {
+        self.leave();
+    }
+
+    fn say(&mut self, words: &str) {
+        self.leave();
+        say(words);
+    }
+}

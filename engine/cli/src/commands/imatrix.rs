@@ -1,0 +1,149 @@
+//! `anneal imatrix`
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use build_info::words::printable;
+use engine_core::model;
+use engine_core::settings::{Requested, Settings};
+use gguf::GgufFile;
+use llama::quantize::Imatrix;
+use llama::start;
+use tools::eval::{self, Text, built_in_text};
+use tools::imatrix::{self, collect};
+use tools::quantize::refuse_the_same;
+
+use super::bar::Bar;
+use super::flags::{LoadFlags, ThreadFlags, whole};
+use crate::interrupt;
+
+/// Collect an importance matrix, which makes small quantisations better
+///
+/// Sends a text through the model and sums up how large the inputs of each column of each matrix are; quantize --imatrix
+/// then errs where it matters least. Take a text like those that the model shall write, of some hundred thousand words.
+/// The file is llama-imatrix's, in GGUF. Ctrl-C writes what there is.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// GGUF model, not quantised or hardly (Q8_0)
+    #[arg(short, long, value_name = "FILE")]
+    model: PathBuf,
+    /// File with the text, in UTF-8 [default: 14 KB of everything: enough to try it]
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Where to write
+    #[arg(short, long, value_name = "FILE", default_value = "imatrix.gguf")]
+    out: PathBuf,
+    /// Tokens of a chunk
+    #[arg(short = 'c', long = "ctx", value_name = "N", default_value_t = eval::DEFAULT_CHUNK, value_parser = whole(super::eval::CHUNK))]
+    chunk: u32,
+    /// Chunks to read [default: all]
+    #[arg(long, value_name = "N", value_parser = whole(super::eval::CHUNKS))]
+    chunks: Option<u32>,
+    /// Collect for the output's matrix too; quantize is mostly better without
+    #[arg(long)]
+    process_output: bool,
+    /// Say nothing of the progress
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    threads: ThreadFlags,
+    #[command(flatten)]
+    load: LoadFlags,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut requested = Requested::default();
+    args.threads.ask(&mut requested);
+    args.load.ask(&mut requested);
+    let live = super::read_live();
+    let settings = Settings::resolve(&requested, &live)?;
+    super::warn_of(&settings);
+    super::eval::check(args.chunk, args.chunks)?;
+    let text = match &args.file {
+        Some(path) => super::read_text(path)?,
+        None => built_in_text(),
+    };
+    // Before the long part, that there is a place for the result.
+    refuse_the_same(&args.model, &args.out)?;
+    drop(gguf::partial::PartialFile::beside(&args.out, imatrix::file_bytes(&args.model)?)?);
+    check_replaced(&args.out)?;
+    warn_of_quantised(&args.model);
+
+    start(args.load.verbose);
+    interrupt::stop_in_order();
+    let model = model::open(&args.model, &settings, &live)?;
+    let text = Text::new(&model, &text, args.chunk, args.chunks)?;
+    let mut bar = Bar::new("collect", "chunks", args.quiet || args.load.verbose);
+    let mut show = |done, all| bar.show(done, all);
+    let collected = collect(&model, &text, args.process_output, &settings, &live, &mut show);
+    bar.end();
+    let collected = collected?;
+
+    let interrupted = collected.chunks < text.chunks();
+    let mut stderr = std::io::stderr().lock();
+    let out = args.out.to_string_lossy();
+    let out = printable(&out);
+    if collected.chunks == 0 {
+        let _ = writeln!(stderr, "interrupted: nothing was written to {out}");
+        return Ok(ExitCode::from(interrupt::CODE));
+    }
+    let dataset = args.file.as_ref().map_or("anneal's own text".into(), |path| path.to_string_lossy());
+    let imatrix = Imatrix {
+        file: args.out.to_string_lossy().into_owned(),
+        path: args.out.clone(),
+        entries: collected.entries.into_iter().collect(),
+        datasets: vec![dataset.into_owned()],
+        chunks: collected.chunks as u32,
+    };
+    tools::imatrix::write(&imatrix, &args.out, args.chunk)?;
+    let idle = idle(&imatrix);
+    if idle > 0 {
+        let _ = writeln!(
+            stderr,
+            "warning: no token came to {idle} experts, which will be quantised as if all columns mattered alike: take \
+             a longer text"
+        );
+    }
+    if !args.quiet {
+        let (entries, chunks) = (imatrix.entries.len(), imatrix.chunks);
+        let _ = writeln!(stderr, "{out}: {entries} matrices, {chunks} chunks");
+    }
+    if interrupted {
+        let _ = writeln!(stderr, "interrupted: it holds {} of {} chunks", collected.chunks, text.chunks());
+        return Ok(ExitCode::from(interrupt::CODE));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sees that nothing is lost but an older importance matrix, or an empty file.
+fn check_replaced(out: &Path) -> Result<()> {
+    let there = std::fs::metadata(out).is_ok_and(|there| there.len() > 0);
+    if there && tools::imatrix::read(out).is_err() {
+        bail!("cannot write {}: it is there and is no importance matrix; name another place", out.display());
+    }
+    Ok(())
+}
+
+/// Says that what is collected from a quantised model has its errors in it; Q8_0's are too small to matter.
+fn warn_of_quantised(model: &Path) {
+    // Whoever loads it tells what is wrong with it.
+    let Ok(file) = GgufFile::open(model) else { return };
+    let rest = file.other_parts().unwrap_or_default();
+    let mut tensors = std::iter::once(&file).chain(&rest).flat_map(GgufFile::tensors);
+    if let Some(tensor) = tensors.find(|tensor| tensor.kind.is_quantised() && tensor.kind.name() != "q8_0") {
+        let _ = writeln!(
+            std::io::stderr(),
+            "warning: {} is quantised (it holds {} tensors), and its errors go into the importance matrix: collect it \
+             from the F16 or BF16 model",
+            printable(&model.to_string_lossy()),
+            tensor.kind
+        );
+    }
+}
+
+/// Experts without a token.
+fn idle(imatrix: &Imatrix) -> usize {
+    imatrix.entries.values().flat_map(|entry| &entry.counts).filter(|count| **count == 0.0).count()
+}

@@ -1,0 +1,478 @@
+//! `anneal info`
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use build_info::host::Gpu;
+use build_info::optimized::Pgo;
+use build_info::words::printable;
+use build_info::{Bytes, Host};
+use engine_core::gpu::{self, State};
+use engine_core::live::Live;
+use engine_core::placement::{self, Report};
+use engine_core::settings::{Explained, Requested, Settings};
+use engine_core::{fit, model};
+use llama::allocator::Memory;
+use llama::fit::{Estimate, Plan};
+use llama::kernels::Loaded;
+use llama::options::RequireGpu;
+use llama::{Device, DeviceKind};
+use serde_json::{Value, json};
+
+use super::flags::{ContextFlags, LoadFlags, SamplingFlags, SplitFlags, ThreadFlags, TuningFlags};
+use super::hub::HubFlags;
+use super::offload::OffloadFlags;
+use super::variant::VariantFlags;
+
+/// Show the build, the machine, what the CPU guard asks for, and every setting with its source
+#[derive(clap::Args, Debug)]
+#[command(after_help = super::LLAMA_FLAGS_HELP)]
+pub struct Args {
+    /// Also load this model and describe it, with what it takes of each device's memory and of the host's, estimated before
+    #[arg(short, long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
+    /// Print every setting with its value and where it came from: flag, environment, tuning record (with -m), build
+    /// info, live host, all layers on the device (with -m) or default
+    #[arg(long)]
+    explain: bool,
+    /// Evaluate a prompt and a token of the model, and show where: operations, splits and bytes of each device and of the
+    /// host, where the weights and the KV cache lie, and what generating computes on the host, with the reason; and what was
+    /// taken of memory, beside the estimate
+    #[arg(long)]
+    placement: bool,
+    /// Copy half a gigabyte on each of NVIDIA's cards twenty times, and say how fast its memory is
+    #[arg(long)]
+    copy_bandwidth: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    sampling: SamplingFlags,
+    #[command(flatten)]
+    context: ContextFlags,
+    #[command(flatten)]
+    threads: ThreadFlags,
+    #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
+    load: LoadFlags,
+    #[command(flatten)]
+    offload: OffloadFlags,
+    #[command(flatten)]
+    split: SplitFlags,
+    #[command(flatten)]
+    tuning: TuningFlags,
+}
+
+pub fn run(args: &Args, required: &[&str]) -> Result<ExitCode> {
+    let mut requested = Requested::default();
+    args.sampling.ask(&mut requested);
+    args.context.ask(&mut requested);
+    args.threads.ask(&mut requested);
+    args.load.ask(&mut requested);
+    args.offload.ask(&mut requested);
+    args.variant.ask(&mut requested);
+    args.split.ask(&mut requested);
+    let live = super::read_live_with_gpus();
+    let model = args.hub.any(args.model.as_deref())?;
+    let tuned = model.as_deref().and_then(|model| args.tuning.look_up(model, &requested.variant, &live));
+    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
+    super::warn_of(&settings);
+    llama::start(args.load.verbose);
+    // Also without a model: what it would be given is shown, or why it cannot be.
+    engine_core::place::place_for(&settings)?;
+    let described = match &model {
+        Some(path) => Some(describe(path, args.placement, &settings, &live)?),
+        None if args.placement => {
+            let why = "--placement without a model: name the one to be run with -m FILE or --hf OWNER/REPO";
+            return Err(llama::error::Error::Usage(why.to_string()).into());
+        }
+        None => None,
+    };
+    let (model, takes, placed, settings) = match described {
+        Some(Described { model, takes, placed, settings }) => (Some(model), Some(takes), placed, settings),
+        None => (None, None, None, settings),
+    };
+    let takes_text = takes.as_ref().map_or(String::new(), |takes| format!("\n{}", estimate_text(takes)));
+    let out = match (args.json, &placed) {
+        (true, _) => json(args, required, &live, &settings, model, takes, placed).to_string() + "\n",
+        (false, Some(placed)) => {
+            format!("model     {}\n{placed}{takes_text}", model.as_ref().map(model_line).unwrap_or_default())
+        }
+        (false, None) => text(args, required, &live, &settings, model.as_ref(), takes.as_ref()) + &takes_text,
+    };
+    let mut stdout = engine_core::terminal::stdout();
+    stdout.write_all(out.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An estimate, or why there is none.
+type Takes = std::result::Result<Estimate, String>;
+
+/// What there is to say of a model.
+struct Described {
+    model: Value,
+    takes: Takes,
+    /// Where it computes, if that is wanted.
+    placed: Option<Report>,
+    /// What it is given, which is known when it is loaded.
+    settings: Settings,
+}
+
+/// The model, what it takes of memory, and where it computes if that is wanted.
+fn describe(path: &std::path::Path, is_placed: bool, settings: &Settings, live: &Live) -> Result<Described> {
+    // Whoever looks for what is wrong is shown it.
+    let mut asked = settings.clone();
+    asked.require_gpu.value = RequireGpu::No;
+    // Before it is loaded: what is free then counts. What is wrong with the file loading tells in more words.
+    let mut takes = fit::estimate(path, &asked, live).map_err(|why| why.to_string());
+    let model = model::open(path, &asked, live)?;
+    let placed = is_placed.then(|| placement::observe(&model, &asked, live)).transpose()?;
+    if let (Ok(takes), Some(placed)) = (&mut takes, &placed) {
+        takes.used = fit::used(&model, &asked, placed)?;
+    }
+    let settings = settings.for_model(&model);
+    let model = json!({
+        "path": path.to_string_lossy(),
+        "type": model.description(),
+        "size_bytes": model.size(),
+        "repacked_bytes": model.repacked(),
+        "parameters": model.n_params(),
+        "trained_context": model.n_ctx_train(),
+        "vocabulary": model.n_vocab(),
+        "layers": model.n_layer(),
+        "layers_on_devices": model.placed().layers_of(model.n_layer()),
+        "devices": model.placed().names(),
+    });
+    Ok(Described { model, takes, placed, settings })
+}
+
+fn plan_json(plan: &Plan) -> Value {
+    json!({
+        "layers": plan.layers,
+        "of": plan.all,
+        "n_cpu_moe": plan.n_cpu_moe,
+        "kept_bytes": plan.kept,
+        "missing_bytes": plan.missing,
+        "words": plan.to_string(),
+    })
+}
+
+fn estimate_text(takes: &Takes) -> String {
+    match takes {
+        Ok(takes) => takes.to_string(),
+        Err(why) => format!("estimate  none: {why}\n"),
+    }
+}
+
+fn json(
+    args: &Args,
+    required: &[&str],
+    live: &Live,
+    settings: &Settings,
+    model: Option<Value>,
+    takes: Option<Takes>,
+    placed: Option<Report>,
+) -> Value {
+    let mut result = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "llama_version": llama::llama_version(),
+        "build": live.build.as_ref().map(|(_, build)| build),
+        "build_info": live.build.as_ref().map(|(path, _)| path.to_string_lossy()),
+        "host": live.host,
+        "backends": llama::backends(),
+        "devices": devices(live),
+        "gpu": gpu::state(live),
+        "blas": live.blas,
+        "allocator": Memory::of_this_program(),
+        "huge_pages": llama::huge_pages(),
+        "openmp": crate::openmp::runtime(),
+        "kernels": llama::kernels::loaded(),
+        "system_info": llama::system_info(),
+        "isa_required": required,
+        "warnings": live.warnings,
+    });
+    if let Some(model) = model {
+        result["model"] = model;
+    }
+    if args.explain {
+        result["settings"] = json!(explain(settings, takes.as_ref()));
+    }
+    if let Some(takes) = takes {
+        result["estimate"] = match takes {
+            Ok(takes) => json!({ "devices": takes.compared(), "plan": takes.plan.as_ref().map(plan_json) }),
+            Err(why) => json!({ "why_none": why }),
+        };
+    }
+    if let Some(placed) = placed {
+        result["placement"] = placed.to_json();
+    }
+    if args.copy_bandwidth {
+        let cards = llama::copy_bandwidths();
+        let cards = cards.iter().map(|(name, rate)| json!({ "device": name, "bytes_per_second": rate }));
+        result["copy_bandwidth"] = cards.collect();
+    }
+    result
+}
+
+/// What there is to compute on. A backend that could not start is linked, and has none.
+fn devices(live: &Live) -> Vec<Value> {
+    let value = |device: Device| {
+        let memory = memory(&device, live);
+        json!({
+            "kind": device.kind.name(),
+            "name": device.name,
+            "description": device.description,
+            "backend": device.backend,
+            "memory_total_bytes": memory.map(|(total, _)| total),
+            "memory_free_bytes": memory.map(|(_, free)| free),
+            "fault": device.fault(),
+        })
+    };
+    llama::devices().into_iter().map(value).collect()
+}
+
+/// Memory of a device, all and free. ggml takes all of this machine's for free.
+fn memory(device: &Device, live: &Live) -> Option<(Bytes, Bytes)> {
+    match (device.kind, &live.host) {
+        (DeviceKind::Cpu, Some(host)) => Some((host.memory.total, host.memory.available)),
+        _ => device.memory(),
+    }
+}
+
+/// A line for each of them.
+fn device_lines(live: &Live) -> Vec<(&'static str, String)> {
+    let line = |(at, device): (usize, Device)| {
+        let memory = match (device.fault(), memory(&device, live)) {
+            (Some(why), _) => format!(", cannot be used: {}", printable(&why)),
+            (None, Some((total, free))) => format!(", {free} of {total} free"),
+            (None, None) => String::new(),
+        };
+        let what = printable(&device.description);
+        let text = format!("{}: {what} ({}, {}{memory})", device.name, device.kind.name(), device.backend);
+        (if at == 0 { "devices" } else { "" }, text)
+    };
+    llama::devices().into_iter().enumerate().map(line).collect()
+}
+
+fn text(
+    args: &Args,
+    required: &[&str],
+    live: &Live,
+    settings: &Settings,
+    model: Option<&Value>,
+    takes: Option<&Takes>,
+) -> String {
+    let mut lines = vec![("anneal", crate::version::text())];
+    match &live.build {
+        Some((path, build)) => {
+            lines.push(("build", format!("{} of {}, {}", build.profile, build.date, build.build_type)));
+            lines.push(("compiler", build.compiler.clone()));
+            lines.push(("made with", optimisations(&build.lto, build.pgo.as_ref(), build.bolt.is_some())));
+            lines.push(("source", format!("{} {}", build.source.origin, build.source.version)));
+            if !build.defaults.is_empty() {
+                // What counts, and over what, `--explain` tells.
+                lines.push(("defaults", build.defaults.to_string()));
+            }
+            lines.push(("record", path.display().to_string()));
+        }
+        None => lines.push(("build", "no build_info.json beside the executable".to_string())),
+    }
+    lines.push(("needs", required.join(" ")));
+    lines.push(("backends", llama::backends().join(", ")));
+    lines.extend(device_lines(live));
+    if args.copy_bandwidth {
+        let copies = llama::copy_bandwidths();
+        let text = |(name, rate): &(String, f64)| format!("{name} {:.1} GB/s", rate / 1e9);
+        let none = || "no card of NVIDIA's that this build computes on".to_string();
+        let all: Vec<String> = copies.iter().map(text).collect();
+        lines.push(("copies", if all.is_empty() { none() } else { all.join(", ") }));
+    }
+    if let Some(blas) = &live.blas {
+        lines.push(("blas", blas.library.clone()));
+    }
+    if let Some(kernels) = llama::kernels::loaded() {
+        lines.extend(kernel_lines(kernels));
+    }
+    lines.push(("uses", llama::system_info()));
+    lines.push(("memory by", Memory::of_this_program().to_string()));
+    lines.push(("pages", pages(llama::huge_pages())));
+    if let Some(runtime) = crate::openmp::runtime() {
+        lines.push(("openmp", runtime.to_string()));
+    }
+    if let Some(host) = &live.host {
+        lines.push(("cpu", cpu(host)));
+        lines.push(("memory", format!("{} of {} available", host.memory.available, host.memory.total)));
+        lines.extend(host.gpus.iter().map(|gpu| ("gpu", gpu_line(gpu))));
+    }
+    lines.extend(promise_lines(&gpu::state(live)));
+    lines.push((
+        "threads",
+        format!(
+            "{} prefill, {} decode ({})",
+            settings.prefill_threads.value, settings.decode_threads.value, settings.bound_by
+        ),
+    ));
+    if let Some(model) = model {
+        lines.push(("model", model_line(model)));
+        if model["layers_on_devices"] != 0 {
+            let (layers, output) = (&model["layers_on_devices"], model["layers"].as_u64().unwrap_or(0) + 1);
+            let devices = model["devices"].as_str().unwrap_or_default();
+            lines.push(("", format!("{layers} of {output} layers, the output counted, on {devices}")));
+        }
+    }
+    let mut out: String =
+        lines.iter().map(|(name, value)| format!("{name:<10}{}\n", value.trim_end())).collect();
+    if args.explain {
+        out.push_str("\nsetting         value             from\n");
+        for line in explain(settings, takes) {
+            out.push_str(&format!("{:<15} {:<17} {}\n", line.name, line.value, line.source));
+        }
+    }
+    out
+}
+
+fn model_line(model: &Value) -> String {
+    let field = |name: &str| match &model[name] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    format!(
+        "{}, {} parameters, {} layers, {} tokens of vocabulary, context {}, {} repacked",
+        field("type"),
+        field("parameters"),
+        field("layers"),
+        field("vocabulary"),
+        field("trained_context"),
+        Bytes(model["repacked_bytes"].as_u64().unwrap_or(0))
+    )
+}
+
+/// What the build was made for, and why it is not there.
+fn promise_lines(state: &State) -> Vec<(&'static str, String)> {
+    let Some(promised) = &state.promised else { return Vec::new() };
+    let came = match state.devices.is_empty() {
+        true => "no device came up".to_string(),
+        false => format!("came up: {}", state.devices.join(", ")),
+    };
+    let reasons = state.reasons.iter().map(|reason| ("", reason.to_string()));
+    [("made for", format!("{promised}; {came}"))].into_iter().chain(reasons).collect()
+}
+
+/// Which kernels compute, why, and why not others.
+fn kernel_lines(loaded: &Loaded) -> Vec<(&'static str, String)> {
+    let mut lines = vec![("kernels", format!("{}: {}", loaded.variant, loaded.because))];
+    for kernels in loaded.all.iter().filter(|kernels| kernels.name != loaded.variant) {
+        let text = match kernels.missing.is_empty() {
+            true if kernels.score > 0 => format!("{} would run (rank {})", kernels.name, kernels.score),
+            true => format!("{} cannot run here", kernels.name),
+            false => format!("{} lacks {}", kernels.name, kernels.missing.join(" ")),
+        };
+        lines.push(("", text));
+    }
+    lines
+}
+
+/// What was done to the build beyond compiling it.
+fn optimisations(lto: &str, pgo: Option<&Pgo>, bolt: bool) -> String {
+    let lto = match lto {
+        "off" => "no LTO".to_string(),
+        mode => format!("LTO ({mode})"),
+    };
+    let profile = pgo.map_or("no profile".to_string(), |pgo| {
+        let code = match pgo.scope.as_str() {
+            "all" => "C++ and Rust",
+            "cpp" => "C++",
+            "rust" => "Rust",
+            other => other,
+        };
+        format!("a profile ({}) over {code}", pgo.profile.short())
+    });
+    let bolt = if bolt { "BOLT" } else { "no BOLT" };
+    format!("{lto}, {profile}, {bolt}")
+}
+
+/// Every setting, with what was found for the model in place of what was left open.
+fn explain(settings: &Settings, takes: Option<&Takes>) -> Vec<Explained> {
+    let mut lines = explain_asked(settings);
+    let Some(Ok(Estimate { plan: Some(plan), .. })) = takes else { return lines };
+    for line in lines.iter_mut().filter(|line| line.value == "auto") {
+        match line.name {
+            "gpu-layers" => line.value = format!("auto: {} of {}", plan.layers, plan.all),
+            "n-cpu-moe" => line.value = format!("auto: {}", plan.n_cpu_moe),
+            _ => {}
+        }
+    }
+    lines
+}
+
+fn explain_asked(settings: &Settings) -> Vec<Explained> {
+    match crate::openmp::runtime() {
+        Some(runtime) => {
+            // As it was at the start: ggml sets KMP_BLOCKTIME for itself.
+            let environment = std::fs::read("/proc/self/environ").unwrap_or_default();
+            let environment = String::from_utf8_lossy(&environment);
+            let variable = |name: &str| {
+                let set = environment.split('\0').filter_map(|line| line.split_once('='));
+                set.filter(|(key, _)| *key == name).map(|(_, value)| value.to_string()).next()
+            };
+            crate::openmp::explain(settings.explain(), &runtime, variable)
+        }
+        None => settings.explain(),
+    }
+}
+
+/// What buffers ask for, and what the kernel makes of it.
+fn pages(huge: bool) -> String {
+    let ask = if huge { "large buffers ask for huge ones" } else { "huge ones are not asked for" };
+    match std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") {
+        Ok(modes) => {
+            let mode = modes.split(['[', ']']).nth(1).unwrap_or("unknown").to_string();
+            format!("{ask} (the kernel's setting: {mode})")
+        }
+        Err(_) => ask.to_string(),
+    }
+}
+
+fn gpu_line(gpu: &Gpu) -> String {
+    let Gpu { name, compute_capability, memory, driver } = gpu;
+    format!("{name} ({memory}, compute capability {compute_capability}, driver {driver})")
+}
+
+fn cpu(host: &Host) -> String {
+    let level = host.cpu.x86_64_level.map_or(String::new(), |level| format!(", x86-64-v{level}"));
+    format!(
+        "{} ({} cores, {} logical CPUs{level})",
+        host.cpu.name,
+        host.topology.cores.len(),
+        host.topology.logical_cpus()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_to_the_build_is_told() {
+        let pgo = |scope: &str| Pgo {
+            profile: "ab".repeat(32).try_into().expect("a digest"),
+            scope: scope.to_string(),
+            kernels: false,
+            training: None,
+            coverage: Default::default(),
+        };
+        let cases = [
+            ("off", None, false, "no LTO, no profile, no BOLT"),
+            ("thin", Some(pgo("all")), true, "LTO (thin), a profile (abababababab) over C++ and Rust, BOLT"),
+            ("off", Some(pgo("rust")), false, "no LTO, a profile (abababababab) over Rust, no BOLT"),
+        ];
+        for (lto, pgo, bolt, expected) in cases {
+            assert_eq!(optimisations(lto, pgo.as_ref(), bolt), expected);
+        }
+    }
+}

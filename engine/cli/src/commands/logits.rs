@@ -1,0 +1,107 @@
+//! `anneal logits`
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use build_info::Bytes;
+use engine_core::logits::{Feed, logits};
+use engine_core::settings::{Requested, Settings};
+use engine_core::split::Layouts;
+use gguf::partial::PartialFile;
+use llama::error::Error;
+use llama::{Token, start};
+
+use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags};
+use super::offload::OffloadFlags;
+use crate::interrupt;
+
+/// Write the logits after every token of a text to a file, to compare builds by
+///
+/// The file: "ALOGITS1", tokens in the vocabulary and rows as u32, the token that each row stands after as u32, then
+/// the rows as f32; all little-endian.
+#[derive(clap::Args, Debug)]
+#[command(after_help = super::LLAMA_FLAGS_HELP)]
+pub struct Args {
+    /// GGUF model
+    #[arg(short, long, value_name = "FILE")]
+    model: PathBuf,
+    /// File with the text
+    #[arg(short, long, value_name = "FILE", conflicts_with = "tokens", required_unless_present = "tokens")]
+    file: Option<PathBuf>,
+    /// File with the numbers of the tokens instead, separated by spaces or lines
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// Where to write
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+    /// Feed one token at a time, through the kernels that generate
+    #[arg(long)]
+    step: bool,
+    /// Most likely tokens to go on with after the text
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    greedy: u32,
+    #[command(flatten)]
+    context: ContextFlags,
+    #[command(flatten)]
+    threads: ThreadFlags,
+    #[command(flatten)]
+    load: LoadFlags,
+    #[command(flatten)]
+    offload: OffloadFlags,
+    #[command(flatten)]
+    split: SplitFlags,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut requested = Requested::default();
+    args.context.ask(&mut requested);
+    args.threads.ask(&mut requested);
+    args.load.ask(&mut requested);
+    args.offload.ask(&mut requested);
+    args.split.ask(&mut requested);
+    let live = super::read_live();
+    let settings = Settings::resolve(&requested, &live)?;
+    super::warn_of(&settings);
+    // Found before the model is loaded.
+    let numbers = args.tokens.as_deref().map(numbers).transpose()?;
+    let text = args.file.as_deref().map(read).transpose()?;
+
+    start(args.load.verbose);
+    interrupt::stop_in_order();
+    let layouts = Layouts::open(&args.model, &settings, &live)?;
+    super::warn_of_one_layout(&layouts);
+    let tokens = match numbers {
+        Some(numbers) => numbers,
+        None => layouts.model().tokenize(&text.unwrap_or_default())?,
+    };
+    let mut session = layouts.session(&settings, &live, true)?;
+    let all = match logits(&mut session, &tokens, Feed { step: args.step, greedy: args.greedy }) {
+        Err(Error::Interrupted) => {
+            let _ = writeln!(std::io::stderr(), "interrupted: nothing was written to {}", args.out.display());
+            return Ok(ExitCode::from(interrupt::CODE));
+        }
+        other => other?,
+    };
+    let bytes = all.to_bytes();
+    let partial = PartialFile::beside(&args.out, Bytes(bytes.len() as u64))?;
+    partial
+        .open()?
+        .write_all(&bytes)
+        .with_context(|| format!("cannot write the logits to {}", args.out.display()))?;
+    partial.commit()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {} as text in UTF-8", path.display()))
+}
+
+fn numbers(path: &Path) -> Result<Vec<Token>> {
+    let number = |word: &str| {
+        word.parse()
+            .map_err(|_| Error::Usage(format!("{}: {word:?} is no number of a token", path.display())))
+    };
+    Ok(read(path)?.split_whitespace().map(number).collect::<std::result::Result<_, _>>()?)
+}

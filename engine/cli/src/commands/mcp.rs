@@ -1,0 +1,105 @@
+//! `anneal mcp`
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use build_info::words::printable;
+use llama::start;
+use server::config::Config;
+use server::run::Ready;
+
+use super::flags::{ContextFlags, LoadFlags, SamplingFlags, ThreadFlags, TuningFlags, whole};
+use super::hub::HubFlags;
+use super::offload::OffloadFlags;
+use super::variant::VariantFlags;
+use crate::remote::Place;
+
+/// Offer a model to agents as tools: the Model Context Protocol on stdin and stdout
+///
+/// For programs that start it themselves, as desktop clients and editors do: generate, chat, embed, tokenize and info.
+/// Nothing listens anywhere. It ends when stdin does, or with SIGTERM or ctrl-C.
+#[derive(clap::Args, Debug)]
+#[command(after_help = super::LLAMA_FLAGS_HELP)]
+pub struct Args {
+    /// GGUF model
+    #[arg(short, long, value_name = "FILE", required_unless_present_any = ["hf", "connect"])]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
+    /// Load nothing, and ask the `anneal serve` at this socket; several clients share a model so
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["model", "hf"])]
+    connect: Option<PathBuf>,
+    /// What clients call the model [default: its file's name]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Template for messages in place of the model's: chatml, gemma, llama3, mistral, plain, or a Jinja file
+    #[arg(long, value_name = "NAME|FILE")]
+    chat_template: Option<String>,
+    /// Calls that run at a time [default: 4]
+    #[arg(long, visible_alias = "parallel", value_name = "N", value_parser = whole("1 to 256"))]
+    slots: Option<u32>,
+    /// Most tokens of an answer where a call does not say [default: 512]
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole("1 or more"))]
+    max_tokens: Option<u32>,
+    #[command(flatten)]
+    sampling: SamplingFlags,
+    #[command(flatten)]
+    context: ContextFlags,
+    #[command(flatten)]
+    threads: ThreadFlags,
+    #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
+    load: LoadFlags,
+    #[command(flatten)]
+    offload: OffloadFlags,
+    #[command(flatten)]
+    tuning: TuningFlags,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(socket) = &args.connect {
+        crate::mcp::connect(Place::Socket(socket.clone()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut served = config(args)?.served()?;
+    served.models.iter_mut().for_each(|named| named.options.socket = None);
+    let live = super::read_live();
+    start(args.load.verbose);
+    crate::mcp::own(&served, super::serve::resolve(&args.tuning), live, &mut say_ready, Arc::new(warn))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the flags ask for.
+fn config(args: &Args) -> Result<Config> {
+    let mut config = Config {
+        model: args.hub.any(args.model.as_deref())?,
+        name: args.name.clone(),
+        chat_template: args.chat_template.clone(),
+        slots: args.slots,
+        max_tokens: args.max_tokens,
+        // Taken out again: without one the default is looked for, and there need not be a place for it.
+        socket: Some(PathBuf::new()),
+        ..Config::default()
+    };
+    args.sampling.ask(&mut config.engine);
+    args.context.ask(&mut config.engine);
+    args.threads.ask(&mut config.engine);
+    args.load.ask(&mut config.engine);
+    args.offload.ask(&mut config.engine);
+    args.variant.ask(&mut config.engine);
+    Ok(config)
+}
+
+/// A closed stderr is nobody's concern.
+fn say_ready(ready: &Ready) {
+    let (name, n_ctx) = (ready.names.join(", "), ready.n_ctx.unwrap_or(0));
+    let _ = writeln!(io::stderr(), "{} is loaded, context {n_ctx}", printable(&name));
+}
+
+fn warn(words: &str) {
+    let _ = writeln!(io::stderr(), "warning: {}", printable(words));
+}

@@ -1,0 +1,105 @@
+//! One file per command: `Args`, whose doc comment is the help, and `run`.
+
+pub mod bench;
+pub mod chat;
+pub mod eval;
+pub mod imatrix;
+pub mod info;
+pub mod logits;
+pub mod mcp;
+pub mod pages;
+pub mod quantize;
+pub mod run;
+pub mod serve;
+pub mod top;
+pub mod tune;
+pub mod tune_worker;
+pub mod worker;
+
+mod bar;
+mod cache;
+mod device;
+mod flags;
+mod hub;
+mod offload;
+mod outlet;
+mod sampling;
+mod speculative;
+mod sql;
+mod table;
+mod variant;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context as _;
+use build_info::words;
+use engine_core::live::Live;
+use engine_core::settings::Settings;
+use engine_core::split::Layouts;
+
+/// llama.cpp's short flags of several letters, which clap would take for several flags.
+const LLAMA_FLAGS: [&str; 16] = [
+    "-tb", "-ub", "-ctk", "-ctv", "-fa", "-pg", "-lm", "-ngl", "-ncmoe", "-fitt", "-dev", "-sm", "-ts",
+    "-mg", "-kvo", "-nkvo",
+];
+
+/// Said at the end of the help of the commands that take them.
+const LLAMA_FLAGS_HELP: &str = "llama.cpp's spellings -tb, -ub, -ctk, -ctv, -fa, -lm, -pg, -ngl, -ncmoe, -fitt, -dev, -sm, -ts, -mg, -kvo and -nkvo are taken too.";
+
+/// `-ub` as `--ub`, an alias of the flag.
+pub fn long_form(argument: OsString) -> OsString {
+    match argument.to_str() {
+        Some(text) if LLAMA_FLAGS.contains(&text) => format!("-{text}").into(),
+        _ => argument,
+    }
+}
+
+/// Says what the user should know before `settings` run.
+fn warn_of(settings: &Settings) {
+    settings.warnings.iter().for_each(|warning| llama::notice::warn(warning));
+}
+
+/// Says why weights are not there in two layouts, where that was asked for.
+fn warn_of_one_layout(layouts: &Layouts) {
+    if let Some(why) = layouts.why_not() {
+        let why = words::printable(why);
+        let _ = writeln!(std::io::stderr(), "warning: the split layout is not used: {why}");
+    }
+}
+
+/// What every command looks at first; warnings go to stderr once.
+fn read_live() -> Live {
+    let live = Live::read();
+    live.switch_cuda();
+    tell(live)
+}
+
+/// The same with the NVIDIA GPUs that the driver shows, for a command that shows the machine.
+fn read_live_with_gpus() -> Live {
+    let mut live = Live::read();
+    // Before the driver is asked: that is a thread's work, which may outlast its time.
+    live.switch_cuda();
+    live.ask_for_gpus();
+    tell(live)
+}
+
+fn tell(live: Live) -> Live {
+    live.warnings.iter().for_each(|warning| llama::notice::warn(warning));
+    live
+}
+
+/// The text in `path`.
+fn read_text(path: &Path) -> anyhow::Result<String> {
+    const LARGEST: u64 = 1 << 30;
+    let read = std::fs::File::open(path).and_then(|file| base::to_end(file, LARGEST));
+    let bytes = read.with_context(|| format!("cannot read the text {}", path.display()))?;
+    String::from_utf8(bytes).map_err(|error| {
+        anyhow::anyhow!(
+            "the text in {} is not UTF-8: byte {} is wrong; convert it, for example with iconv -t UTF-8",
+            path.display(),
+            error.utf8_error().valid_up_to()
+        )
+    })
+}

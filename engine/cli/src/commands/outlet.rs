@@ -1,0 +1,194 @@
+//! Text on its way out: written by a thread of its own, so that the one that generates does not wait for whoever reads.
+//!
+//! A write to a pipe, a terminal or a file waits as long as its reader likes, and each costs some microseconds in which a device
+//! has nothing to do. Here it costs the generating thread a place in a channel; when that is full it waits, as it did before.
+
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+/// Pieces of text that may wait, most of them a token's.
+const PIECES: usize = 1024;
+
+/// The generating thread's end.
+pub struct Outlet(Way);
+
+enum Way {
+    /// The usual one.
+    Thread {
+        pieces: SyncSender<String>,
+        writer: JoinHandle<io::Result<()>>,
+    },
+    /// Without memory for a thread there is still enough to write with.
+    Here {
+        out: Box<dyn Write + Send>,
+        written: io::Result<()>,
+    },
+    Ended,
+}
+
+impl Outlet {
+    /// Writes to stdout, with what steers a terminal escaped if it is one. Nobody may hold its lock meanwhile.
+    pub fn stdout() -> Self {
+        Self::to(engine_core::terminal::stdout)
+    }
+
+    fn to<W: Write + Send + 'static>(out: impl Fn() -> W) -> Self {
+        let (pieces, waiting) = sync_channel(PIECES);
+        let own = out();
+        // Of the usual stack: a program that BOLT counts in takes 20 KiB of it at its first call through a pointer, and
+        // what is not used is no memory.
+        let thread = Builder::new().name("output".to_string());
+        Outlet(match thread.spawn(move || write_all(&waiting, own)) {
+            Ok(writer) => Way::Thread { pieces, writer },
+            Err(_) => Way::Here { out: Box::new(out()), written: Ok(()) },
+        })
+    }
+
+    /// Hands `piece` over. Breaks off where nothing can be written any more; [`finish`](Self::finish) says why.
+    pub fn send(&mut self, piece: String) -> ControlFlow<()> {
+        let sent = match &mut self.0 {
+            Way::Thread { pieces, .. } => pieces.send(piece).is_ok(),
+            Way::Here { out, written: written @ Ok(()) } => {
+                *written = out.write_all(piece.as_bytes()).and_then(|()| out.flush());
+                written.is_ok()
+            }
+            Way::Here { .. } | Way::Ended => false,
+        };
+        if sent { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    /// Waits until all of it is written.
+    ///
+    /// # Errors
+    /// Those of the first write that failed; what came after it was not written.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        match std::mem::replace(&mut self.0, Way::Ended) {
+            Way::Thread { pieces, writer } => {
+                drop(pieces);
+                writer.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes panicked")))
+            }
+            Way::Here { written, .. } => written,
+            Way::Ended => Ok(()),
+        }
+    }
+}
+
+impl Drop for Outlet {
+    /// What was generated before an error is read all the same.
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+/// Writes what comes, all that waits at once but for what comes meanwhile.
+fn write_all(waiting: &Receiver<String>, mut out: impl Write) -> io::Result<()> {
+    while let Ok(mut text) = waiting.recv() {
+        text.extend(waiting.try_iter().take(PIECES));
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex, mpsc};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A reader that takes a write only when it is let; without leave any more it is gone.
+    struct Slow {
+        leave: mpsc::Receiver<()>,
+        read: Arc<Mutex<String>>,
+    }
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.leave.recv().map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+            let text = std::str::from_utf8(bytes).expect("whole pieces");
+            self.read.lock().expect("no panic").push_str(text);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn slow() -> (mpsc::Sender<()>, Arc<Mutex<String>>, Outlet) {
+        let (let_it, leave) = mpsc::channel();
+        let read = Arc::new(Mutex::new(String::new()));
+        let leave = Mutex::new(Some(leave));
+        let out = || {
+            let leave = leave.lock().expect("no panic").take().expect("one thread");
+            Slow { leave, read: Arc::clone(&read) }
+        };
+        let outlet = Outlet::to(out);
+        (let_it, read, outlet)
+    }
+
+    #[test]
+    fn a_slow_reader_holds_up_whoever_sends_only_when_the_channel_is_full() {
+        let (let_it, read, mut outlet) = slow();
+        // The writer takes the first to write it, with what is there by then.
+        assert_eq!(outlet.send("0 ".to_string()), ControlFlow::Continue(()));
+        let mut expected = "0 ".to_string();
+        let (told, sent) = mpsc::channel();
+        let sender = std::thread::spawn(move || {
+            for number in 1.. {
+                if outlet.send(format!("{number} ")).is_break() || told.send(number).is_err() {
+                    break;
+                }
+                if number == 3 * PIECES {
+                    break;
+                }
+            }
+            outlet.finish()
+        });
+        // Nothing is read, and as many go as there is room for.
+        for number in 1..=PIECES {
+            assert_eq!(sent.recv_timeout(Duration::from_secs(60)), Ok(number));
+        }
+        // The writer holds what it took beside them, at most all that waited at the time. Then the sender waits.
+        let mut last = PIECES;
+        while let Ok(number) = sent.recv_timeout(Duration::from_secs(1)) {
+            last = number;
+        }
+        assert!(last < 3 * PIECES, "it never waited");
+        assert_eq!(*read.lock().expect("no panic"), "");
+        for _ in 0..3 * PIECES {
+            let _ = let_it.send(());
+        }
+        sender.join().expect("no panic").expect("written");
+        for number in 1..=3 * PIECES {
+            expected.push_str(&format!("{number} "));
+        }
+        assert_eq!(*read.lock().expect("no panic"), expected);
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_ends_it_and_is_told() {
+        let (let_it, read, mut outlet) = slow();
+        let_it.send(()).expect("it waits");
+        assert_eq!(outlet.send("read".to_string()), ControlFlow::Continue(()));
+        while read.lock().expect("no panic").is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(let_it);
+        while outlet.send("lost".to_string()).is_continue() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let why = outlet.finish().expect_err("nobody reads");
+        assert_eq!(
+            (why.kind(), read.lock().expect("no panic").as_str()),
+            (io::ErrorKind::BrokenPipe, "read")
+        );
+    }
+}

@@ -1,0 +1,198 @@
+//! `anneal quantize`
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use build_info::Bytes;
+use build_info::words::printable;
+use engine_core::settings::{Requested, Settings};
+use gguf::GgmlType;
+use gguf::partial::{PartialFile, refuse_foreign};
+use llama::error::Error;
+use llama::quantize::{Options, Type};
+use llama::{exit_now, interrupted, start};
+use tools::quantize::{Plan, Planned, idle_overrides, plan, quantize};
+
+use super::bar::Bar;
+use super::flags::{THREADS, whole};
+use crate::interrupt;
+
+/// Quantize a model
+///
+/// The output appears only when it is complete; ctrl-C leaves nothing behind. What cannot work is told before the long
+/// part.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Model to read
+    input: PathBuf,
+    /// Model to write
+    output: PathBuf,
+    /// Type, by llama-quantize's names: Q4_K_M, Q8_0, F16, … (a wrong one prints them all)
+    #[arg(value_name = "TYPE")]
+    kind: Type,
+    /// Threads [default: every core]
+    #[arg(short = 't', long, value_name = "N", value_parser = whole(THREADS))]
+    threads: Option<u32>,
+    /// Quantize even what is quantised already, though that loses twice
+    #[arg(long)]
+    allow_requantize: bool,
+    /// Importance matrix of this model, from anneal imatrix or llama-imatrix: better small types, and needed for the
+    /// smallest (IQ1, IQ2, IQ3_XXS, Q2_K_S)
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+    /// Leave the output's matrix as it is
+    #[arg(long)]
+    leave_output_tensor: bool,
+    /// Give every matrix the same type rather than a mixture
+    #[arg(long)]
+    pure: bool,
+    /// Type of the output's matrix, by ggml's names: q6_K, q8_0, f16, …
+    #[arg(long, value_name = "TYPE", value_parser = tensor_type)]
+    output_tensor_type: Option<GgmlType>,
+    /// Type of the token embeddings
+    #[arg(long, value_name = "TYPE", value_parser = tensor_type)]
+    token_embedding_type: Option<GgmlType>,
+    /// Type of the tensors whose names match a regular expression, as in attn_v=q8_0 or 'blk\.[0-3]\.ffn_down=q6_K'; may be
+    /// repeated, the first that matches counts
+    #[arg(long, value_name = "REGEX=TYPE", value_parser = tensor_override)]
+    tensor_type: Vec<(String, GgmlType)>,
+    /// Tell what would become of each tensor, and how large it all is; write nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// With --dry-run: as JSON
+    #[arg(long, requires = "dry_run")]
+    json: bool,
+    /// Let llama.cpp's log through to stderr
+    #[arg(short, long)]
+    verbose: bool,
+    /// Say nothing
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let live = super::read_live();
+    if !args.dry_run {
+        let place = PartialFile::beside(&args.output, Bytes(0));
+        let place = place.and_then(|_| refuse_foreign(&args.output));
+        place.map_err(|error| Error::Place(Box::new(error)))?;
+    }
+    let requested = Requested { prefill_threads: args.threads, ..Requested::default() };
+    let threads = Settings::resolve(&requested, &live)?.prefill_threads.value;
+    start(args.verbose);
+    let options = Options {
+        kind: args.kind,
+        threads,
+        allow_requantize: args.allow_requantize,
+        leave_output: args.leave_output_tensor,
+        pure: args.pure,
+        output_type: args.output_tensor_type,
+        embedding_type: args.token_embedding_type,
+        tensor_types: args.tensor_type.clone(),
+        imatrix: args.imatrix.as_deref().map(tools::imatrix::read).transpose()?,
+    };
+    if args.dry_run || options.imatrix.is_some() || !options.tensor_types.is_empty() {
+        let plan = plan(&args.input, &options)?;
+        warn(&args.input, &options, &plan)?;
+        if args.dry_run {
+            print(args, &plan).context("cannot write the plan to stdout")?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    interrupt::stop_in_order();
+    let mut bar = Bar::new("quantize", "tensors", args.quiet || args.verbose);
+    let result = run_with_bar(&args.input, &args.output, &options, &mut bar);
+    bar.end();
+    match result {
+        Err(Error::Interrupted) => {
+            let output = args.output.to_string_lossy();
+            let _ = writeln!(std::io::stderr(), "interrupted: nothing was written to {}", printable(&output));
+            // llama.cpp is still at work in another thread.
+            exit_now(i32::from(interrupt::CODE))
+        }
+        other => other?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Quantises with a bar. After [`Error::Interrupted`] the process must end with [`exit_now`].
+pub fn run_with_bar(
+    input: &Path,
+    output: &Path,
+    options: &Options,
+    bar: &mut Bar,
+) -> llama::error::Result<()> {
+    let mut on_progress = |done: u32, total: u32| {
+        bar.show(done.into(), total.into());
+        !interrupted()
+    };
+    quantize(input, output, options, &mut on_progress)
+}
+
+/// Says what is probably not meant.
+fn warn(input: &Path, options: &Options, plan: &Plan) -> llama::error::Result<()> {
+    let mut stderr = std::io::stderr().lock();
+    for idle in idle_overrides(input, options, plan)? {
+        let _ = writeln!(
+            stderr,
+            "warning: --tensor-type {} changes nothing: no tensor's name matches it, another one matches first, or \
+             they have this type anyway",
+            printable(&idle)
+        );
+    }
+    let missing =
+        options.imatrix.as_ref().map_or(Vec::new(), |imatrix| tools::imatrix::missing(imatrix, plan));
+    if let Some(first) = missing.first() {
+        let _ = writeln!(
+            stderr,
+            "warning: the importance matrix says nothing of {} tensors ({}, …), which are quantised without it",
+            missing.len(),
+            printable(first)
+        );
+    }
+    Ok(())
+}
+
+/// The plan, for people or as JSON.
+fn print(args: &Args, plan: &Plan) -> std::io::Result<()> {
+    let mut out = engine_core::terminal::stdout();
+    if args.json {
+        let json = serde_json::json!({
+            "input": args.input,
+            "type": args.kind.name(),
+            "tensors": plan.tensors,
+            "tensor_bytes": plan.tensor_bytes(),
+            "bits_per_weight": plan.bits_per_weight(),
+        });
+        serde_json::to_writer_pretty(&mut out, &json)?;
+        return writeln!(out);
+    }
+    let names: Vec<_> = plan.tensors.iter().map(|tensor| printable(&tensor.name)).collect();
+    let width = names.iter().map(|name| name.len()).max().unwrap_or(0);
+    for (name, tensor) in names.iter().zip(&plan.tensors) {
+        let Planned { from, to, bytes, .. } = tensor;
+        let to = if from == to { "stays".to_string() } else { to.to_string() };
+        writeln!(out, "{name:width$}  {from:>8}  {to:>8}  {:>10}", bytes.to_string())?;
+    }
+    writeln!(out, "{}, {:.2} bits a weight", plan.tensor_bytes(), plan.bits_per_weight())
+}
+
+/// Types of tensors that quantising makes.
+fn tensor_type(text: &str) -> Result<GgmlType, String> {
+    const NONE: [&str; 7] = ["i8", "i16", "i32", "i64", "f64", "q8_1", "q8_K"];
+    let kind = GgmlType::from_name(text).filter(|kind| !NONE.contains(&kind.name()));
+    kind.ok_or_else(|| {
+        format!("unknown type of a tensor {text:?}: use one of ggml's, like q4_K, q6_K, q8_0, iq4_xs, f16")
+    })
+}
+
+fn tensor_override(text: &str) -> Result<(String, GgmlType), String> {
+    let (pattern, kind) = text.rsplit_once('=').ok_or("write it as REGEX=TYPE, like attn_v=q8_0")?;
+    // It would match everything.
+    if pattern.is_empty() {
+        return Err("there is nothing before the =: write it as REGEX=TYPE, like attn_v=q8_0".to_string());
+    }
+    Ok((pattern.to_string(), tensor_type(kind)?))
+}

@@ -1,0 +1,262 @@
+//! `anneal run`
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use engine_core::cache::Report;
+use engine_core::generate::{Generation, Request, Stop, generate};
+use engine_core::settings::{Requested, Settings};
+use engine_core::split::{Layouts, Session};
+use llama::options::SplitLayout;
+use llama::{cuda_graphs, start};
+use sampling::Chain;
+use serde_json::json;
+
+use super::cache::{self, CacheFlags};
+use super::device;
+use super::flags::{ContextFlags, LoadFlags, SplitFlags, ThreadFlags, TuningFlags, whole};
+use super::hub::HubFlags;
+use super::offload::OffloadFlags;
+use super::outlet::Outlet;
+use super::sampling::ChainFlags;
+use super::speculative::{self, SpeculativeFlags};
+use super::variant::{VariantFlags, warn_of_context};
+use crate::interrupt;
+
+/// Generate text from a prompt
+///
+/// The text goes to stdout as it comes, the speeds to stderr. Ctrl-C stops the generation and still prints
+/// them; exit code 130.
+#[derive(clap::Args, Debug)]
+#[command(after_help = super::LLAMA_FLAGS_HELP)]
+pub struct Args {
+    /// GGUF model
+    #[arg(short, long, value_name = "FILE", required_unless_present = "hf")]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
+    /// Text to go on from
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// File with the text to go on from; - is stdin
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Most tokens to generate; -1 goes on until the text ends or the context is full
+    #[arg(short = 'n', long, value_name = "N", default_value = "128", value_parser = predict)]
+    predict: u32,
+    /// Go on when the model ends the text
+    #[arg(long, visible_alias = "ignore-eog")]
+    ignore_eos: bool,
+    /// Print one JSON object at the end in place of the text
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    sampling: ChainFlags,
+    #[command(flatten)]
+    context: ContextFlags,
+    #[command(flatten)]
+    threads: ThreadFlags,
+    #[command(flatten)]
+    variant: VariantFlags,
+    #[command(flatten)]
+    load: LoadFlags,
+    #[command(flatten)]
+    offload: OffloadFlags,
+    #[command(flatten)]
+    cache: CacheFlags,
+    #[command(flatten)]
+    split: SplitFlags,
+    #[command(flatten)]
+    speculative: SpeculativeFlags,
+    #[command(flatten)]
+    tuning: TuningFlags,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mut requested = Requested::default();
+    args.sampling.basic.ask(&mut requested);
+    args.context.ask(&mut requested);
+    args.threads.ask(&mut requested);
+    args.load.ask(&mut requested);
+    args.offload.ask(&mut requested);
+    args.variant.ask(&mut requested);
+    args.split.ask(&mut requested);
+    let live = super::read_live();
+    let model = args.hub.one(args.model.as_deref())?;
+    let tuned = args.tuning.look_up(&model, &requested.variant, &live);
+    let settings = Settings::resolve_tuned(&requested, tuned.as_ref(), &live)?;
+    super::warn_of(&settings);
+    warn_of_context(&model, &settings);
+    let sampling = args.sampling.options(&settings)?;
+    let speculation = args.speculative.options()?;
+    device::check(&settings, &speculation, args.cache.prompt_cache.is_some())?;
+    let prompt = prompt(args)?;
+
+    start(args.load.verbose);
+    interrupt::stop_in_order();
+    let loading = Instant::now();
+    let cache = args.cache.want(&model)?;
+    let layouts = Layouts::open(&model, &settings, &live)?;
+    let mut session = layouts.session(&settings, &live, true)?;
+    session.speculate(&speculation, &settings, &live)?;
+    session.sample_on_device(settings.device_sampling.value);
+    let mut chain = Chain::new(&sampling, layouts.model())?;
+    let cache = cache.and_then(|wanted| cache::open(wanted, &layouts, &session, &settings, &live));
+    let load = loading.elapsed();
+
+    let request = Request { prompt: &prompt, n_predict: args.predict, ignore_end: args.ignore_eos };
+    let mut text = String::new();
+    let mut outlet = Outlet::stdout();
+    let mut on_text = |piece: &str| {
+        if args.json {
+            text.push_str(piece);
+            return ControlFlow::Continue(());
+        }
+        outlet.send(piece.to_string())
+    };
+    let (generation, report) = match &cache {
+        Some(cache) => engine_core::cache::generate(&mut session, &mut chain, &request, cache, &mut on_text)?,
+        None => (generate(&mut session, &mut chain, &request, &mut on_text)?, Report::default()),
+    };
+    match outlet.finish() {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+        written => written.context("cannot write the text to stdout")?,
+    }
+    let mut stdout = engine_core::terminal::stdout();
+    if args.json {
+        let mut result = json!({
+            "text": text,
+            "tokens": generation.tokens,
+            "prompt_tokens": generation.prompt_tokens,
+            "cached_tokens": generation.cached_tokens,
+            "context": session.n_ctx(),
+            "stop": generation.stop,
+            "seed": chain.seed(),
+            "split_layout": session.is_split(),
+            "device_sampling": device::to_json(chain.device_report()),
+            "graphs": generation.graphs,
+            "timings": timings(&generation, load),
+        });
+        if let Some(report) = &generation.speculation {
+            result["speculative"] = report.to_json();
+        }
+        if let Some(graphs) = cuda_graphs() {
+            result["cuda_graphs"] = json!(graphs);
+        }
+        if cache.is_some() {
+            result["prompt_cache"] = cache::to_json(&report);
+        }
+        writeln!(stdout, "{result}").context("cannot write the result to stdout")?;
+    } else {
+        writeln!(stdout).context("cannot write to stdout")?;
+    }
+    say_speed(&generation, load, session.threads());
+    cache::say(&report, &generation);
+    say_split(&generation, &session, &settings);
+    speculative::say(&generation);
+    device::say(&settings, chain.device_report());
+    Ok(match generation.stop {
+        Stop::Interrupted => ExitCode::from(interrupt::CODE),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+/// A number of tokens; as in llama.cpp, -1 is no limit.
+pub(super) fn predict(text: &str) -> Result<u32, String> {
+    match text {
+        "-1" => Ok(u32::MAX),
+        _ => whole("a number of tokens, or -1 for no limit but the context")(text),
+    }
+}
+
+/// The text of `-p`, or of the file or stdin of `-f`.
+fn prompt(args: &Args) -> Result<String> {
+    const LARGEST: u64 = 256 << 20;
+    let (bytes, name) = match (&args.prompt, &args.file) {
+        (Some(prompt), _) => return Ok(prompt.clone()),
+        (None, Some(path)) if path == Path::new("-") => {
+            let read = base::to_end(io::stdin().lock(), LARGEST);
+            (read.context("cannot read the prompt from stdin")?, "stdin".to_string())
+        }
+        (None, Some(path)) => {
+            let read = File::open(path).and_then(|file| base::to_end(file, LARGEST));
+            let bytes = read.with_context(|| format!("cannot read the prompt {}", path.display()))?;
+            (bytes, path.display().to_string())
+        }
+        (None, None) => return Ok(String::new()),
+    };
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(text),
+        Err(error) => {
+            let at = error.utf8_error().valid_up_to();
+            bail!(
+                "the prompt in {name} is not UTF-8: byte {at} is wrong; convert it, for example with iconv -t UTF-8"
+            )
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn timings(generation: &Generation, load: Duration) -> serde_json::Value {
+    json!({
+        "load_ms": milliseconds(load),
+        "time_to_first_token_ms": generation.time_to_first_token.map(milliseconds),
+        "prefill_ms": milliseconds(generation.prefill),
+        "prefill_tokens_per_second": generation.prefill_tokens_per_second(),
+        "hand_over_ms": generation.hand_over.map(|handed| milliseconds(handed.time)),
+        "decode_ms": milliseconds(generation.decode),
+        "decode_tokens_per_second": generation.decode_tokens_per_second(),
+    })
+}
+
+/// Two lines on stderr. A closed stderr is nobody's concern.
+fn say_speed(generation: &Generation, load: Duration, (decode, prefill): (u32, u32)) {
+    let speed = |speed: Option<f64>| speed.map_or("-".to_string(), |speed| format!("{speed:.2} t/s"));
+    let first = generation
+        .time_to_first_token
+        .map_or("-".to_string(), |time| format!("{:.0} ms", milliseconds(time)));
+    let why = match generation.stop {
+        Stop::End => "end of text",
+        Stop::Length => "length",
+        Stop::ContextFull => "context full: raise -c",
+        Stop::Interrupted => "interrupted",
+        Stop::OutputClosed => "output closed",
+    };
+    let _ = write!(
+        io::stderr().lock(),
+        "load {:.0} ms, first token {first}\n\
+         prefill {} tokens {} ({prefill} threads), decode {} tokens {} ({decode} threads), stopped: {why}\n",
+        milliseconds(load),
+        generation.prompt_tokens - generation.cached_tokens,
+        speed(generation.prefill_tokens_per_second()),
+        generation.tokens.len(),
+        speed(generation.decode_tokens_per_second()),
+    );
+}
+
+/// A line on stderr on the split layout, where there is one or should be.
+fn say_split(generation: &Generation, session: &Session, settings: &Settings) {
+    let asked = settings.split_layout.value == SplitLayout::On;
+    let line = match (session.is_split(), generation.hand_over) {
+        (true, Some(handed)) => format!(
+            "prefill with the weights as in the file, {} handed over to the repacked ones in {:.1} ms",
+            handed.size,
+            milliseconds(handed.time)
+        ),
+        (true, None) => "prefill with the weights as in the file, nothing handed over".to_string(),
+        (false, _) if asked => match session.why_not(generation.prompt_tokens - generation.cached_tokens) {
+            Some(why) => format!("not used: {why}"),
+            None => return,
+        },
+        (false, _) => return,
+    };
+    let _ = writeln!(io::stderr(), "split layout: {line}");
+}

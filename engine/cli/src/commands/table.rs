@@ -1,0 +1,300 @@
+//! Benchmark results as llama-bench prints them: a Markdown table, JSON, JSON lines, CSV, SQL.
+
+use std::io::{self, Write};
+use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use serde_json::Value;
+use tune::bench::{PartRecord, Path, Record};
+
+use super::sql;
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Markdown,
+    Json,
+    JsonLines,
+    Csv,
+    Sql,
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "md" => Format::Markdown,
+            "json" => Format::Json,
+            "jsonl" => Format::JsonLines,
+            "csv" => Format::Csv,
+            "sql" => Format::Sql,
+            _ => return Err(format!("unknown format {text:?}: use md, json, jsonl, csv or sql")),
+        })
+    }
+}
+
+/// One result.
+pub trait Row: Serialize {
+    /// The table that it belongs to, in SQL.
+    fn table(&self) -> &'static str;
+    /// Every field with its value, in order.
+    fn fields(&self) -> Vec<(&'static str, Value)>;
+    /// The two lines above the first row of a Markdown table.
+    fn head(&self) -> String;
+    /// A row of a Markdown table.
+    fn line(&self) -> String;
+}
+
+/// A column beside those of a [`Row`]: title, width, and its cell.
+pub type Extra = (&'static str, usize, String);
+
+/// How far a table is, for ctrl-C. Held while a row is written, so that no half of one stays behind.
+static STATE: Mutex<State> = Mutex::new(State { open: None, rows: 0, expected: None });
+
+struct State {
+    /// The format, from [`Table::begin`] to [`Table::end`].
+    open: Option<Format>,
+    rows: usize,
+    expected: Option<usize>,
+}
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the table on stdout as it is, and says on stderr what is missing. For ctrl-C; nothing can be added afterwards.
+pub fn interrupt() {
+    let mut state = state();
+    let rows = state.rows;
+    if state.open.take() == Some(Format::Json) {
+        let mut out = io::stdout();
+        // The process ends in any case.
+        let _ = writeln!(out, "\n]").and_then(|()| out.flush());
+    }
+    let _ = match state.expected {
+        Some(all) => writeln!(io::stderr(), "interrupted: {rows} of {all} tests were measured"),
+        None if rows > 0 => writeln!(io::stderr(), "interrupted: the results are not complete"),
+        None => writeln!(io::stderr(), "interrupted: nothing was measured"),
+    };
+    // A row that is ready now finds no table: its thread waits here for the end of the process.
+    std::mem::forget(state);
+}
+
+/// Prints each result as it comes.
+pub struct Table<W> {
+    format: Format,
+    out: W,
+    rows: usize,
+}
+
+impl<W: Write> Table<W> {
+    pub fn new(format: Format, out: W) -> Self {
+        Self { format, out, rows: 0 }
+    }
+
+    pub fn begin(&mut self) -> io::Result<()> {
+        let mut state = state();
+        state.open = Some(self.format);
+        match self.format {
+            Format::Json => writeln!(self.out, "["),
+            _ => Ok(()),
+        }
+    }
+
+    /// Says how many results there will be.
+    pub fn expect(&self, results: usize) {
+        state().expected = Some(results);
+    }
+
+    pub fn add(&mut self, record: &impl Row) -> io::Result<()> {
+        self.add_with(record, &[])
+    }
+
+    /// With `extra` columns where the table is for people; the other formats have every field in any case.
+    pub fn add_with(&mut self, record: &impl Row, extra: &[Extra]) -> io::Result<()> {
+        let mut state = state();
+        match self.format {
+            Format::Json => {
+                let separator = if self.rows > 0 { ",\n" } else { "" };
+                let text = serde_json::to_string_pretty(record)?;
+                write!(self.out, "{separator}{text}")?;
+            }
+            Format::JsonLines => writeln!(self.out, "{}", serde_json::to_string(record)?)?,
+            Format::Csv => self.csv(record)?,
+            Format::Sql => self.sql(record)?,
+            Format::Markdown => self.markdown(record, extra)?,
+        }
+        self.rows += 1;
+        state.rows += 1;
+        self.out.flush()
+    }
+
+    pub fn end(&mut self) -> io::Result<()> {
+        let mut state = state();
+        state.open = None;
+        match self.format {
+            Format::Json => writeln!(self.out, "\n]"),
+            _ => Ok(()),
+        }
+    }
+
+    fn sql(&mut self, record: &impl Row) -> io::Result<()> {
+        let fields = plain(record);
+        if self.rows == 0 {
+            writeln!(self.out, "{}", sql::create(record.table(), &fields))?;
+        }
+        writeln!(self.out, "{}", sql::insert(record.table(), &fields))
+    }
+
+    fn csv(&mut self, record: &impl Row) -> io::Result<()> {
+        let fields = plain(record);
+        if self.rows == 0 {
+            let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+            writeln!(self.out, "{}", names.join(","))?;
+        }
+        let quoted = |(_, value): &(_, Value)| {
+            let text = match value {
+                Value::String(text) => text.clone(),
+                Value::Bool(on) => u8::from(*on).to_string(),
+                Value::Null => String::new(),
+                other => other.to_string(),
+            };
+            format!("\"{}\"", text.replace('"', "\"\""))
+        };
+        writeln!(self.out, "{}", fields.iter().map(quoted).collect::<Vec<_>>().join(","))
+    }
+
+    fn markdown(&mut self, record: &impl Row, extra: &[Extra]) -> io::Result<()> {
+        if self.rows == 0 {
+            let head = record.head();
+            let (titles, rules) = head.split_once('\n').unwrap_or((&head, ""));
+            let more = |cell: fn(&Extra) -> String| extra.iter().map(cell).collect::<String>();
+            let titles_more = more(|(title, width, _)| format!(" {title:>width$} |"));
+            let rules_more = more(|(_, width, _)| format!(" {:->rest$}: |", "", rest = width - 1));
+            writeln!(self.out, "{titles}{titles_more}\n{rules}{rules_more}")?;
+        }
+        let cells: String = extra.iter().map(|(_, width, cell)| format!(" {cell:>width$} |")).collect();
+        writeln!(self.out, "{}{cells}", record.line())
+    }
+}
+
+/// The fields but for the samples, which llama-bench leaves out of CSV and SQL too: they are lists.
+fn plain(record: &impl Row) -> Vec<(&'static str, Value)> {
+    record.fields().into_iter().filter(|(_, value)| !value.is_array()).collect()
+}
+
+impl Row for Record {
+    fn table(&self) -> &'static str {
+        // llama-bench's name, whose fields these are.
+        "llama_bench"
+    }
+
+    fn fields(&self) -> Vec<(&'static str, Value)> {
+        Record::fields(self)
+    }
+
+    fn head(&self) -> String {
+        let more = more(self);
+        let titles: String = more.iter().map(|(title, width, _)| format!(" {title:>width$} |")).collect();
+        let rules: String =
+            more.iter().map(|(_, width, _)| format!(" {:->rest$}: |", "", rest = width - 1)).collect();
+        format!(
+            "| {:<30} | {:>10} | {:>10} | {:>7} | {:>15} | {:>20} |{titles}\n| {:-<30} | {:->9}: | {:->9}: | {:->6}: | \
+             {:->14}: | {:->19}: |{rules}",
+            "model", "size", "params", "threads", "test", "t/s", "", "", "", "", "", ""
+        )
+    }
+
+    fn line(&self) -> String {
+        let (mean, deviation) = self.speed();
+        let more: String = more(self).iter().map(|(_, width, cell)| format!(" {cell:>width$} |")).collect();
+        format!(
+            "| {:<30} | {:>10} | {:>10} | {:>7} | {:>15} | {:>20} |{more}",
+            self.model_type,
+            size(self.model_size),
+            parameters(self.model_n_params),
+            self.n_threads,
+            self.test(),
+            format!("{mean:.2} ± {deviation:.2}"),
+        )
+    }
+}
+
+/// A column after llama-bench's: title, width, and its cell in a row.
+type Column = (&'static str, usize, String);
+
+/// What `record` has besides llama-bench's columns.
+fn more(record: &Record) -> Vec<Column> {
+    let mut columns: Vec<Column> = Vec::new();
+    if record.path == Path::EndToEnd {
+        columns.push(("first token ms", 14, format!("{:.1}", record.first_token_ms())));
+    }
+    if record.columns.latency {
+        let times = record.token_times();
+        let ms = |ns: Option<u64>| ns.map_or(String::new(), |ns| format!("{:.2}", ns as f64 / 1e6));
+        columns.push(("ms/token p50", 12, ms(times.map(|times| times.p50))));
+        columns.push(("p95", 8, ms(times.map(|times| times.p95))));
+        columns.push(("p99", 8, ms(times.map(|times| times.p99))));
+        columns.push(("jitter", 8, ms(times.map(|times| times.jitter))));
+        columns.push((
+            "load ms",
+            10,
+            record.load_ns.map_or(String::new(), |ns| format!("{:.1}", ns as f64 / 1e6)),
+        ));
+    }
+    if record.columns.roof {
+        let share = record
+            .share
+            .map_or(String::new(), |share| format!("{:.1} ({})", share.of_roof * 100.0, share.bound.name()));
+        columns.push(("% of roof", 16, share));
+    }
+    if let Some(gpu) = record.gpu() {
+        let cell = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.0}"));
+        columns.push(("GPU %", 5, cell(gpu.utilisation.map(|share| 100.0 * share))));
+        columns.push(("GPU W", 5, cell(gpu.watts)));
+    }
+    columns
+}
+
+impl Row for PartRecord {
+    fn table(&self) -> &'static str {
+        "anneal_parts"
+    }
+
+    fn fields(&self) -> Vec<(&'static str, Value)> {
+        PartRecord::fields(self)
+    }
+
+    fn head(&self) -> String {
+        format!(
+            "| {:<30} | {:>10} | {:>7} | {:>15} | {:>24} | {:<8} |\n| {:-<30} | {:->9}: | {:->6}: | {:->14}: | \
+             {:->23}: | {:-<8} |",
+            "model", "size", "threads", "part", "per second", "unit", "", "", "", "", "", ""
+        )
+    }
+
+    fn line(&self) -> String {
+        let (mean, deviation) = self.per_second();
+        format!(
+            "| {:<30} | {:>10} | {:>7} | {:>15} | {:>24} | {:<8} |",
+            self.subject.model_type,
+            size(self.subject.model_size),
+            self.n_threads,
+            self.test(),
+            format!("{mean:.2} ± {deviation:.2}"),
+            self.part.unit(),
+        )
+    }
+}
+
+pub fn size(bytes: u64) -> String {
+    let mib = bytes as f64 / f64::from(1 << 20);
+    if mib < 1024.0 { format!("{mib:.2} MiB") } else { format!("{:.2} GiB", mib / 1024.0) }
+}
+
+fn parameters(count: u64) -> String {
+    let millions = count as f64 / 1e6;
+    if millions < 1000.0 { format!("{millions:.2} M") } else { format!("{:.2} B", millions / 1e3) }
+}

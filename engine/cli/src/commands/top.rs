@@ -1,0 +1,140 @@
+//! `anneal top`
+
+mod look;
+mod screen;
+mod view;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use build_info::words::printable;
+use llama::error::Error;
+use look::{Looker, Seen};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use serde_json::json;
+use server::keys;
+use view::View;
+
+use crate::remote::{Failure, Place};
+
+/// Look at a running server: slots, speed, queue, cache, threads, memory
+///
+/// Goes on until q or ctrl-C. From a pipe, or with --once, it prints what it sees and ends; with --json a line for each
+/// look. What was asked and answered is nowhere in it.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Socket of the server, or its address as http://127.0.0.1:8080 [default: $XDG_RUNTIME_DIR/anneal/anneal.sock]
+    #[arg(value_name = "SOCKET|URL")]
+    server: Option<String>,
+    /// Print what there is to see, and end; exit code 75 when nobody answers
+    #[arg(long)]
+    once: bool,
+    /// Print a JSON object for each look; with --once, one
+    #[arg(long)]
+    json: bool,
+    /// Seconds between two looks
+    #[arg(long, value_name = "S", default_value = "1", value_parser = interval)]
+    interval: Duration,
+    /// File with the key that a server at an address wants: the first one in it
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+}
+
+/// Nobody answers; perhaps later.
+const TRY_AGAIN: u8 = 75;
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let key =
+        args.api_key_file.as_deref().map(keys::read).transpose()?.and_then(|keys| keys.into_iter().next());
+    let place = Place::read(args.server.as_deref(), key).map_err(Error::Usage)?;
+    let mut looker = Looker::new(place.clone(), args.interval)?;
+    match (args.json, args.once || !io::stdout().is_terminal()) {
+        (true, _) => lines(&mut looker, args.once),
+        (false, true) => once(&place, &mut looker),
+        (false, false) => {
+            screen::run(&place, looker)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Two looks, since a speed needs both.
+fn once(place: &Place, looker: &mut Looker) -> Result<ExitCode> {
+    let seen = looker.look().and_then(|_| {
+        looker.rest();
+        looker.look()
+    });
+    let seen = match seen {
+        Ok(seen) => seen,
+        Err(failure) => return fail(&failure),
+    };
+    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let mut view = View::new(place.to_string(), false);
+    view.see(Ok(seen));
+    let width = columns.unwrap_or(80_u16).clamp(20, 500);
+    let mut buffer = Buffer::empty(Rect::new(0, 0, width, view.height(width)));
+    view.draw(buffer.area, &mut buffer);
+    let text: Vec<String> = rows(&buffer);
+    let mut stdout = engine_core::terminal::stdout();
+    writeln!(stdout, "{}", text.join("\n").trim_end()).context("cannot write to stdout")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The text in `buffer`, line by line.
+fn rows(buffer: &Buffer) -> Vec<String> {
+    let row = |y| {
+        let text: String = (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect();
+        text.trim_end().to_string()
+    };
+    (0..buffer.area.height).map(row).collect()
+}
+
+/// A line for each look, whether there is an answer or not.
+fn lines(looker: &mut Looker, once: bool) -> Result<ExitCode> {
+    if once {
+        let seen = looker.look().and_then(|_| {
+            looker.rest();
+            looker.look()
+        });
+        return match seen {
+            Ok(seen) => line(&to_json(&seen)).map(|()| ExitCode::SUCCESS),
+            Err(failure) => fail(&failure),
+        };
+    }
+    loop {
+        match looker.look() {
+            Ok(seen) => line(&to_json(&seen))?,
+            Err(failure) => line(&json!({ "error": failure.to_string() }))?,
+        }
+        looker.rest();
+    }
+}
+
+fn line(value: &serde_json::Value) -> Result<()> {
+    let mut stdout = engine_core::terminal::stdout();
+    writeln!(stdout, "{value}").and_then(|()| stdout.flush()).context("cannot write to stdout")
+}
+
+/// What the server tells, and what two looks tell together.
+fn to_json(seen: &Seen) -> serde_json::Value {
+    let mut value = json!(seen.status);
+    value["rates"] = json!(seen.rates);
+    value
+}
+
+fn fail(failure: &Failure) -> Result<ExitCode> {
+    let _ = writeln!(io::stderr(), "error: {}", printable(&failure.to_string()));
+    Ok(match failure {
+        Failure::Gone { .. } => ExitCode::from(TRY_AGAIN),
+        _ => ExitCode::FAILURE,
+    })
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "use seconds from 0.1 to 3600".to_string())
+}

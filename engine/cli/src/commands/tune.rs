@@ -1,0 +1,452 @@
+//! `anneal tune`
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use build_info::words::{printable, printable_lines};
+use build_info::{Bytes, Policy, threads};
+use engine_core::live::Live;
+use engine_core::settings::{Explained, Requested, Settings};
+use engine_core::tuning;
+use llama::error::Error;
+use llama::options::RequireGpu;
+use measure::conditions::{self, Condition};
+use measure::throttling::Throttling;
+use tune::tuner::process::{Processes, own_command};
+use tune::tuner::space::{Surroundings, stages};
+use tune::tuner::{Event, Objective, Progress, Stop, Task, may_replace, report, tune};
+
+use super::flags::RequireFlag;
+use super::hub::HubFlags;
+use crate::interrupt;
+
+mod manage;
+mod place;
+
+use place::{BESIDE, Place};
+
+/// Find the fastest settings for a model on this machine, and remember them
+///
+/// Tries threads, weight layouts, graph sizes and more against the defaults, in turns, and keeps what is faster by a 95 %
+/// interval and gives the same output. `run` uses the result from its next start. A tuning that is stopped goes on where
+/// it was; the old result stays until there is a new one.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// GGUF model
+    #[arg(short, long, value_name = "FILE", required_unless_present_any = ["hf", "show", "reset", "export"])]
+    model: Option<PathBuf>,
+    #[command(flatten)]
+    hub: HubFlags,
+    /// What it is for: chat (1:4), rag (8:1), batch (1:1), latency (32:1), or tokens of prompt and answer as P:G
+    /// [default: chat; --show, --reset and --export: any]
+    #[arg(long = "for", value_name = "PURPOSE")]
+    objective: Option<Objective>,
+    /// Time for all of it: 90s, 3m, 1h
+    #[arg(long, value_name = "TIME", default_value = "3m", value_parser = duration, conflicts_with_all = ["show", "reset", "export"])]
+    budget: Duration,
+    /// Memory that a run may take, as in 8GiB [default: no ceiling]
+    #[arg(long, value_name = "SIZE", value_parser = engine_core::size::parse)]
+    memory: Option<Bytes>,
+    /// Also try settings that lose accuracy: quantised KV caches
+    #[arg(long, conflicts_with_all = ["show", "reset", "export"])]
+    allow_lossy: bool,
+    /// Start over, where an earlier tuning was stopped
+    #[arg(long, conflicts_with_all = ["show", "reset", "export"])]
+    fresh: bool,
+    /// Print what would be tried
+    #[arg(long)]
+    dry_run: bool,
+    /// Print what was found, for -m and --for or for everything
+    #[arg(long, conflicts_with_all = ["reset", "export", "dry_run"])]
+    show: bool,
+    /// Forget what was found, for -m and --for or for everything
+    #[arg(long, conflicts_with_all = ["export", "dry_run"])]
+    reset: bool,
+    /// Write what was found, for -m and --for or for everything, to a file that --tuning takes; - is stdout
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    export: Option<PathBuf>,
+    /// Tuning record [default: $ANNEAL_TUNING, else tuning.json in the state folder]
+    #[arg(long, value_name = "FILE")]
+    tuning: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    require: RequireFlag,
+}
+
+/// What was decided is gone on with as long as this.
+const RESUMED: Duration = Duration::from_secs(24 * 3600);
+
+/// A tuning that may succeed later: another one runs, or the machine changed.
+const TRY_AGAIN: u8 = 75;
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let Some(path) = tuning::path(args.tuning.as_deref()) else {
+        return Err(Error::Usage(
+            "there is no place for a tuning record: set HOME, or name a file with --tuning".to_string(),
+        )
+        .into());
+    };
+    let model = args.hub.any(args.model.as_deref())?;
+    if args.show || args.reset || args.export.is_some() {
+        return manage::run(args, model.as_deref(), &path);
+    }
+    // One of the flags is required then.
+    let Some(model) = model.as_deref() else { bail!("no model is given: name one with -m or --hf") };
+    if !args.dry_run {
+        // Before minutes are spent on what could not be kept.
+        tuning::check_changeable(&path)?;
+        tuning::check_room(&path)?;
+        if let Some(aside) = tuning::will_be_put_aside(&path) {
+            let (path, aside) = (path.display(), aside.display());
+            llama::notice::warn(&format!("{path} is damaged: it will be kept as {aside}"));
+        }
+    }
+    let live = super::read_live();
+    let required = required(args, model, &live)?;
+    let task = task(args, model, &live)?;
+    if args.dry_run {
+        let text = match args.json {
+            true => serde_json::to_string_pretty(&plan(&task))? + "\n",
+            false => report::dry_run(&task.objective, &task.stages, task.budget.as_secs_f64()),
+        };
+        return print(&text);
+    }
+    let _lock = match lock(&path)? {
+        Some(lock) => lock,
+        None => {
+            let _ = writeln!(
+                io::stderr(),
+                "error: another tuning runs: two at once would measure each other; try again"
+            );
+            return Ok(ExitCode::from(TRY_AGAIN));
+        }
+    };
+    interrupt::stop_in_order();
+    carry_out(args, model, &path, &live, &task, required)
+}
+
+/// What workers are to require. Where a GPU is required, the model is loaded here once, so that whoever waits is told at once
+/// where it cannot be.
+fn required(args: &Args, model: &Path, live: &Live) -> Result<RequireGpu> {
+    let mut requested = Requested::default();
+    args.require.ask(&mut requested);
+    let settings = Settings::resolve(&requested, live)?;
+    let required = settings.require_gpu.value;
+    if required != RequireGpu::No && !args.dry_run {
+        llama::start(false);
+        engine_core::model::open(model, &settings, live)?;
+    }
+    Ok(match required {
+        // Candidates are loaded again and again.
+        RequireGpu::Full => RequireGpu::Yes,
+        other => other,
+    })
+}
+
+fn task(args: &Args, model: &Path, live: &Live) -> Result<Task> {
+    let objective = args.objective.clone().unwrap_or_default();
+    let key = tuning::key_of(model, &objective.to_string(), live)?;
+    let Some(host) = &live.host else { bail!("nothing could be read of this machine") };
+    let around = Surroundings {
+        host,
+        objective: &objective,
+        own_threads: crate::openmp::runtime().is_none(),
+        huge_pages: llama::huge_pages(),
+        kernels: &llama::kernels::alternatives(),
+        allow_lossy: args.allow_lossy,
+    };
+    let stages = stages(&around);
+    let cores = threads::budget(host, Policy::Max).cores;
+    Ok(Task {
+        key,
+        objective,
+        budget: args.budget,
+        ceiling: args.memory,
+        lossy: args.allow_lossy,
+        stages,
+        cores,
+    })
+}
+
+fn carry_out(
+    args: &Args,
+    model: &Path,
+    path: &Path,
+    live: &Live,
+    task: &Task,
+    required: RequireGpu,
+) -> Result<ExitCode> {
+    let partial = partial(path);
+    let mut progress = resume(args, &partial, task);
+    let mut conditions = conditions::look();
+    say(&conditions);
+    let place = Place::take();
+    if place.is_taken() {
+        let _ = writeln!(io::stderr(), "warning: {BESIDE}");
+    }
+    let throttling = Throttling::read(Path::new("/"), "self");
+    let mut on_event = printer();
+    // A run takes a hundredth of the budget; whoever takes half of it hangs.
+    let patience = (task.budget / 2).max(Duration::from_secs(30));
+    let shape = task.key.model.clone();
+    let mut command = own_command(model)?;
+    command.push(format!("--require-gpu={required}").into());
+    let mut runner = Processes::new(command, shape, task.ceiling, patience, path, &mut on_event)
+        .with_context(|| {
+            format!("cannot make a folder beside {}: name another record with --tuning", path.display())
+        })?;
+    let mut save = |progress: &Progress| -> std::result::Result<(), String> {
+        let text = serde_json::to_string(progress).map_err(|error| error.to_string())?;
+        tuning::write_atomically(&partial, text.as_bytes())
+            .map_err(|error| format!("cannot write {}: {error}", partial.display()))
+    };
+    let result = tune(task, &mut runner, &mut progress, &mut save);
+    drop(runner);
+    let mut entry = match result {
+        Ok(entry) => entry,
+        Err(stop) => return stopped(stop, &progress),
+    };
+    // It would only take the place of what was found with more time.
+    if entry.stages.iter().flat_map(|stage| &stage.candidates).all(|candidate| candidate.samples.is_empty()) {
+        let _ = fs::remove_file(&partial);
+        let _ = writeln!(
+            io::stderr(),
+            "error: there was no time for a single stage: raise --budget, or tune when the machine is less busy\n  the \
+             tuning record is as it was"
+        );
+        return Ok(ExitCode::from(TRY_AGAIN));
+    }
+    if let Some(throttled) = conditions::throttled(&throttling) {
+        say(std::slice::from_ref(&throttled));
+        conditions.push(throttled);
+    }
+    entry.notes.extend(conditions.iter().map(|condition| format!("while it was measured: {condition}")));
+    if place.was_shared() {
+        entry.notes.push(format!("while it was measured: {BESIDE}"));
+    }
+    let mut kept = None;
+    tuning::change(path, |record| {
+        let old = record.entries.iter().find(|old| old.key == entry.key);
+        kept = old.filter(|old| !may_replace(old, &entry, &progress.chosen)).cloned();
+        if kept.is_none() {
+            record.put(entry.clone());
+        }
+    })?;
+    if kept.is_none() {
+        let _ = fs::remove_file(&partial);
+    }
+    let out = match args.json {
+        true => serde_json::to_string_pretty(&entry)? + "\n",
+        false => printable_lines(&report::entry(&entry, &defaults(live)?)).into_owned(),
+    };
+    print(&out)?;
+    if let Some(old) = kept {
+        let _ = writeln!(
+            io::stderr(),
+            "error: this was too short to choose anything, so what was found {} stays: raise --budget, the same command \
+             goes on with what is undecided; or forget it with --reset\n  the tuning record is as it was",
+            old.date
+        );
+        return Ok(ExitCode::from(TRY_AGAIN));
+    }
+    let _ = writeln!(io::stderr(), "written to {}", printable(&path.to_string_lossy()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what makes this a bad moment to measure.
+fn say(conditions: &[Condition]) {
+    for condition in conditions {
+        let _ = writeln!(io::stderr(), "warning: {}", printable(&condition.to_string()));
+    }
+}
+
+/// What an earlier tuning of the same left behind.
+fn resume(args: &Args, partial: &Path, task: &Task) -> Progress {
+    let new = Progress::new(task);
+    if args.fresh {
+        return new;
+    }
+    let Ok(text) = fs::read(partial) else { return new };
+    let stderr = &mut io::stderr();
+    match serde_json::from_slice::<Progress>(&text) {
+        Ok(progress) if progress.is_of(task) && progress.is_sound() => {
+            let decided = progress.done.iter().filter(|stage| stage.is_decided());
+            let decided: Vec<&str> = decided.map(|stage| stage.name.as_str()).collect();
+            if !decided.is_empty() && is_old(partial) {
+                let _ = writeln!(stderr, "what was decided more than a day ago is measured again");
+                return new;
+            }
+            if !decided.is_empty() {
+                let decided = decided.join(", ");
+                let _ = writeln!(stderr, "going on after {}; --fresh starts over", printable(&decided));
+            }
+            progress
+        }
+        Ok(_) => {
+            let _ = writeln!(stderr, "a tuning of something else was stopped and is given up");
+            new
+        }
+        Err(error) => {
+            let said = format!("{} is damaged ({error}); starting over", partial.display());
+            let _ = writeln!(stderr, "warning: {}", printable(&said));
+            new
+        }
+    }
+}
+
+/// Whether the file at `path` is more than a day old: updates of the system come in, and the machine may be another.
+fn is_old(path: &Path) -> bool {
+    let written = fs::metadata(path).and_then(|found| found.modified()).ok();
+    // A clock that was set back says nothing.
+    written.and_then(|written| written.elapsed().ok()).is_some_and(|age| age > RESUMED)
+}
+
+fn stopped(stop: Stop, progress: &Progress) -> Result<ExitCode> {
+    let kept = match progress.done.iter().any(|stage| stage.is_decided()) {
+        false => "nothing was decided yet; the tuning record is as it was",
+        true => "what was decided is kept, the tuning record is as it was: the same command goes on",
+    };
+    match stop {
+        Stop::Interrupted => {
+            let _ = writeln!(io::stderr(), "interrupted: {kept}");
+            Ok(ExitCode::from(interrupt::CODE))
+        }
+        Stop::Changed(why) => {
+            let _ = writeln!(io::stderr(), "error: {}\n  the tuning record is as it was", printable(&why));
+            Ok(ExitCode::from(TRY_AGAIN))
+        }
+        Stop::Failed(why) => Err(Error::Tune(format!("cannot tune: {why}")).into()),
+        Stop::Unwritable(why) => Err(Error::Tune(why).into()),
+    }
+}
+
+/// Prints what happens to stderr: every line on its own, but for a line of the state on a terminal.
+fn printer() -> impl FnMut(Event<'_>) {
+    let live = io::stderr().is_terminal();
+    let clear = if live { "\r\x1b[K" } else { "" };
+    move |event| {
+        let mut stderr = io::stderr().lock();
+        // What a worker said before it died may hold anything.
+        let _ = match event {
+            Event::Stage { name, candidates, left } if left > 0.0 => {
+                writeln!(stderr, "{clear}{name}: {candidates} candidates, {left:.0} s left for tuning")
+            }
+            Event::Stage { name, candidates, .. } => {
+                writeln!(stderr, "{clear}{name}: {candidates} candidates")
+            }
+            Event::Rung { round, left, best } if live => {
+                let best = best.map_or(String::new(), |(name, ratio)| format!(", {name} {ratio:.3}"));
+                write!(stderr, "{clear}  round {round}, {left} against what there is{best}")
+                    .and_then(|()| stderr.flush())
+            }
+            Event::Rung { .. } => Ok(()),
+            Event::Dropped { name, why } => {
+                writeln!(stderr, "{clear}  {name}: dropped, {}", printable(why))
+            }
+            Event::Decided(stage) => writeln!(stderr, "{clear}{}", printable(&report::stage(stage))),
+            Event::Warning(text) => writeln!(stderr, "{clear}warning: {}", printable(text)),
+        };
+    }
+}
+
+/// The settings without tuning.
+fn defaults(live: &Live) -> Result<Vec<Explained>> {
+    Ok(Settings::resolve(&Requested::default(), live)?.explain())
+}
+
+fn plan(task: &Task) -> serde_json::Value {
+    let stages: Vec<_> = task
+        .stages
+        .iter()
+        .map(|stage| {
+            let changes: Vec<_> = stage
+                .changes
+                .iter()
+                .map(|change| serde_json::json!({ "name": change.name, "settings": change.set }))
+                .collect();
+            serde_json::json!({ "name": stage.name, "candidates": changes })
+        })
+        .collect();
+    serde_json::json!({ "key": task.key, "budget_seconds": task.budget.as_secs_f64(), "stages": stages })
+}
+
+fn print(text: &str) -> Result<ExitCode> {
+    let mut stdout = engine_core::terminal::stdout();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to stdout")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the progress of a tuning is kept: beside the record.
+fn partial(path: &Path) -> PathBuf {
+    path.with_extension("partial.json")
+}
+
+/// One tuning at a time; `None` where another runs. The lock ends with the process.
+fn lock(path: &Path) -> Result<Option<File>> {
+    let file = path.with_extension("lock");
+    let open = || -> io::Result<File> {
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            fs::create_dir_all(folder)?;
+        }
+        base::open_or_create(&file)
+    };
+    let lock = open()
+        .with_context(|| format!("cannot write {}: name another place with --tuning", file.display()))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(fs::TryLockError::WouldBlock) => Ok(None),
+        // A file system without locks.
+        Err(fs::TryLockError::Error(_)) => Ok(Some(lock)),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no time: write it as 90s, 3m or 1h (10 s to 24 h)");
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor = match unit {
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(wrong()),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| wrong())? * factor;
+    if !(10.0..=86_400.0).contains(&seconds) {
+        return Err(wrong());
+    }
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_decided_is_trusted_for_a_day() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("tuning.partial.json");
+        let file = File::create(&path).expect("a file");
+        for (hours, old) in [(0, false), (23, false), (25, true)] {
+            let written = std::time::SystemTime::now() - Duration::from_secs(hours * 3600);
+            file.set_modified(written).expect("a time");
+            assert_eq!(is_old(&path), old, "{hours} h");
+        }
+        assert!(!is_old(&folder.path().join("none")));
+    }
+
+    #[test]
+    fn times_have_units() {
+        for (text, expected) in [("90s", 90), ("3m", 180), ("1.5m", 90), ("1h", 3600)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(expected)), "{text}");
+        }
+        for text in ["", "3", "m", "3d", "-3m", "1s", "99h", "1e9s", "..m", "NaNs"] {
+            assert!(duration(text).is_err(), "{text:?} was taken");
+        }
+    }
+}

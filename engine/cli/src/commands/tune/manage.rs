@@ -1,0 +1,144 @@
+//! `anneal tune --show`, `--reset` and `--export`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use build_info::tuning::{CpuKey, Entry, Miss};
+use build_info::words::{printable, printable_lines};
+use build_info::{Bytes, TuningRecord};
+use engine_core::live::Live;
+use engine_core::tuning;
+use gguf::partial::PartialFile;
+use llama::error::Error;
+use tune::tuner::{Progress, report};
+
+use super::{Args, TRY_AGAIN, defaults, lock, partial, print};
+
+pub fn run(args: &Args, model: Option<&Path>, path: &Path) -> Result<ExitCode> {
+    let _lock = match args.reset.then(|| lock(path)).transpose()? {
+        // A tuning would bring back what is forgotten here.
+        Some(None) => {
+            let _ = writeln!(
+                io::stderr(),
+                "error: a tuning runs: end it with ctrl-C, or try again when it is done"
+            );
+            return Ok(ExitCode::from(TRY_AGAIN));
+        }
+        lock => lock,
+    };
+    let damaged = if args.reset { tuning::put_aside_if_damaged(path)? } else { None };
+    if let Some(aside) = damaged {
+        let _ = fs::remove_file(partial(path));
+        let (path, aside) = (path.to_string_lossy(), aside.to_string_lossy());
+        let _ = writeln!(io::stderr(), "{} was damaged, and is {} now", printable(&path), printable(&aside));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let record = tuning::read(path)
+        .map_err(|why| Error::Tune(format!("the tuning record {} cannot be used: {why}", path.display())))?;
+    let mut entries = tuning::entries_of(record.unwrap_or_default(), model)?;
+    let purpose = args.objective.as_ref().map(ToString::to_string);
+    entries.retain(|entry| purpose.as_ref().is_none_or(|purpose| entry.key.objective == *purpose));
+    if args.reset {
+        return reset(model, path, purpose.as_deref(), &entries);
+    }
+    let record = TuningRecord { entries, ..TuningRecord::default() };
+    let json = serde_json::to_string_pretty(&record)? + "\n";
+    if let Some(out) = &args.export {
+        if record.entries.is_empty() {
+            bail!("{} has nothing to export for this: tune first", path.display());
+        }
+        return export(out, path, &json, record.entries.len());
+    }
+    if args.json {
+        return print(&json);
+    }
+    if record.entries.is_empty() {
+        let what = match model.is_some() || purpose.is_some() {
+            true => "nothing was tuned for this yet",
+            false => "nothing was tuned yet",
+        };
+        let _ = writeln!(io::stderr(), "{what}, says {}", printable(&path.to_string_lossy()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let live = crate::commands::read_live();
+    let defaults = defaults(&live)?;
+    let texts = record.entries.iter().map(|entry| {
+        let unused = not_used(entry, &live).map(|why| format!("not used here: {why}\n"));
+        report::entry(entry, &defaults) + &unused.unwrap_or_default()
+    });
+    let texts: Vec<String> = texts.collect();
+    // Somebody else may have written the record.
+    print(&printable_lines(&texts.join("\n")))
+}
+
+/// Why the engine's next start here takes nothing from `entry`, whatever the model.
+fn not_used(entry: &Entry, live: &Live) -> Option<Miss> {
+    let cpu = CpuKey::of(live.host.as_ref()?);
+    let record = TuningRecord { entries: vec![entry.clone()], ..TuningRecord::default() };
+    let defaults = live.defaults().cloned().unwrap_or_default();
+    record.lookup(&tuning::build_of(live), &defaults, &cpu, &entry.key.model, None).err()
+}
+
+/// Forgets `entries`, and the progress of a tuning of the same.
+fn reset(model: Option<&Path>, path: &Path, purpose: Option<&str>, entries: &[Entry]) -> Result<ExitCode> {
+    let gone = |entry: &Entry| entries.iter().any(|other| other.key == entry.key);
+    if !entries.is_empty() {
+        tuning::change(path, |record| record.entries.retain(|entry| !gone(entry)))?;
+    }
+    let shape = model.map(tuning::shape_of).transpose()?;
+    let progress =
+        fs::read(partial(path)).ok().and_then(|text| serde_json::from_slice::<Progress>(&text).ok());
+    let another = progress.is_some_and(|progress| {
+        shape.is_some_and(|shape| progress.key.model != shape)
+            || purpose.is_some_and(|purpose| progress.key.objective != purpose)
+    });
+    if !another {
+        let _ = fs::remove_file(partial(path));
+    }
+    let path = path.to_string_lossy();
+    let _ = writeln!(io::stderr(), "{} forgotten in {}", count(entries.len()), printable(&path));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes `json` to `out`, which may be stdout; in place of an older export, and of nothing else.
+fn export(out: &Path, record: &Path, json: &str, entries: usize) -> Result<ExitCode> {
+    if ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|stdout| out == Path::new(stdout)) {
+        return print(json);
+    }
+    let place = |error| Error::Place(Box::new(error));
+    let partial = PartialFile::beside(out, Bytes(json.len() as u64)).map_err(place)?;
+    let same = out.canonicalize().ok().zip(record.canonicalize().ok()).is_some_and(|(a, b)| a == b);
+    if same {
+        bail!("{} is the tuning record itself: export to another file", out.display());
+    }
+    if !may_be_replaced(out) {
+        bail!("cannot write {}: it is there and is no tuning record; name another place", out.display());
+    }
+    partial
+        .open()
+        .map_err(place)?
+        .write_all(json.as_bytes())
+        .with_context(|| format!("cannot write {}", out.display()))?;
+    partial.commit().map_err(place)?;
+    let out = out.to_string_lossy();
+    let _ = writeln!(io::stderr(), "{} written to {}", count(entries), printable(&out));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether nothing is lost but an older export: there is no file, an empty one (`mktemp` makes them), or a record.
+fn may_be_replaced(path: &Path) -> bool {
+    let Ok(metadata) = fs::metadata(path) else { return true };
+    // Models and records are told apart by their first byte, so that no model is read.
+    let mut first = [0];
+    let begins = |mut file: fs::File| io::Read::read_exact(&mut file, &mut first).is_ok() && first == *b"{";
+    metadata.len() == 0
+        || (fs::File::open(path).is_ok_and(begins)
+            && fs::read(path).is_ok_and(|text| TuningRecord::parse(&text).is_ok()))
+}
+
+fn count(entries: usize) -> String {
+    if entries == 1 { "1 entry".to_string() } else { format!("{entries} entries") }
+}

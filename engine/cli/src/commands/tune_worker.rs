@@ -1,0 +1,49 @@
+//! `anneal tune-worker`
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, channel};
+
+use anyhow::{Context as _, Result};
+use engine_core::settings::Requested;
+
+use super::flags::RequireFlag;
+
+/// Run candidates for `anneal tune`: requests in JSON, one a line, on stdin; answers on stdout
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// GGUF model
+    #[arg(short, long, value_name = "FILE")]
+    model: PathBuf,
+    #[command(flatten)]
+    require: RequireFlag,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    // Ctrl-C on a terminal reaches every process; the driver decides what becomes of it, and this one ends with its
+    // stdin.
+    crate::interrupt::leave_to_the_driver();
+    let live = super::read_live();
+    llama::start(false);
+    let mut given = Requested::default();
+    args.require.ask(&mut given);
+    tune::tuner::worker::serve(&args.model, &given, &live, requests().into_iter(), io::stdout().lock())
+        .context("cannot answer the driver")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The lines of stdin. Its end ends the process, even in the middle of a measurement: a driver that was killed could not
+/// do that, and nobody waits for the answer.
+fn requests() -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in io::stdin().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+        llama::exit_now(0);
+    });
+    receiver
+}

@@ -1,0 +1,289 @@
+//! `anneal worker`
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use build_info::words::printable;
+use engine_core::gpu;
+use engine_core::live::Live;
+use engine_core::settings::{Requested, Settings};
+use llama::error::Error;
+use llama::offload::{DEFAULT_PORT, Devices, without_faulty};
+use llama::{Device, DeviceKind};
+
+use super::flags::{RequireFlag, THREADS, whole};
+use crate::interrupt;
+
+/// Let other machines compute on this one: layers of the models that they run with --rpc
+///
+/// The worker serves llama.cpp's RPC to one client at a time. RPC has no passwords and no encryption, and trusts its clients:
+/// everyone who can connect to the port can take over this process. By default, the worker therefore listens on loopback only
+/// and serves only processes of its own user and of root. Reach it from other machines through a tunnel (ssh -L), or, in a
+/// private network, use --trust-network.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Where to listen: an IPv4 address and a port
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddrV4::new(Ipv4Addr::LOCALHOST, DEFAULT_PORT), value_parser = address)]
+    listen: SocketAddrV4,
+    /// Listen at an address that other machines can reach: everyone in that network can then read the computed data, and run
+    /// programs as this user
+    #[arg(long)]
+    trust_network: bool,
+    /// Serve every user of this machine: each of them can then read the computed data, and run programs as this user
+    #[arg(long)]
+    trust_users: bool,
+    /// Threads that compute, where that is the CPU [default: every core]
+    #[arg(short = 't', long, value_name = "N", value_parser = whole(THREADS))]
+    threads: Option<u32>,
+    /// Devices to compute on, as `anneal info` names them [default: every GPU, or the CPU where there is none]
+    #[arg(long, visible_aliases = ["device", "dev"], value_name = "LIST")]
+    devices: Option<Devices>,
+    /// Let llama.cpp's log and the coming and going of clients through to stderr
+    #[arg(short, long)]
+    verbose: bool,
+    #[command(flatten)]
+    require: RequireFlag,
+}
+
+pub fn run(args: &Args) -> Result<ExitCode> {
+    check(args)?;
+    let live = super::read_live();
+    let mut requested = Requested { decode_threads: args.threads, ..Requested::default() };
+    args.require.ask(&mut requested);
+    let settings = Settings::resolve(&requested, &live)?;
+    super::warn_of(&settings);
+    llama::start(args.verbose);
+    if llama::rpc_version().is_none() {
+        return Err(Error::Usage(format!("anneal worker: {}", llama::offload::NO_RPC)).into());
+    }
+    // A client cannot see what computes here. Who names devices has chosen.
+    if matches!(args.devices, None | Some(Devices::Auto)) {
+        gpu::require_device_for("work for others on a GPU", &settings, &live)?;
+    }
+    let devices = chosen(args.devices.as_ref(), llama::devices()).map_err(Error::Usage)?;
+    let threads = settings.prefill_threads.value;
+    // ggml says no more than that it could not.
+    drop(TcpListener::bind(args.listen).map_err(|why| cannot_listen(args.listen, &why))?);
+    if !args.listen.ip().is_loopback() {
+        llama::notice::warn(&format!(
+            "everyone who reaches {} can read what is computed here, and take over this process (--trust-network): let a \
+             firewall keep out all but the machines that use it",
+            args.listen
+        ));
+    }
+    guard(args)?;
+    interrupt::end_at_once();
+    let told = told(args.listen, &devices, threads, &live);
+    listen_to_ggml(args.listen, told, args.verbose).context("cannot take what ggml prints")?;
+    Err(llama::serve_devices(&args.listen.to_string(), threads, &devices)
+        .err()
+        .map_or_else(|| Error::Serve("ggml's server ended".to_string()).into(), anyhow::Error::from))
+}
+
+/// Keeps other users of this machine out, unless they are trusted. Who comes from elsewhere nobody knows.
+fn guard(args: &Args) -> llama::error::Result<()> {
+    let (at, own) = (args.listen, args.listen.ip().is_loopback());
+    if own && args.trust_users {
+        llama::notice::warn(&format!(
+            "every user of this machine can reach {at}, read what is computed here, and take over this process (--trust-users)"
+        ));
+    }
+    match !own || args.trust_users || llama::refuse_other_users(at.port()) {
+        true => Ok(()),
+        false => Err(Error::Listen {
+            at: at.to_string(),
+            why: "the system does not tell whose clients come, since /proc/net/tcp or /proc/self/fd cannot be read, and other users \
+                  of this machine could take over a worker; mount /proc, or say with --trust-users that all of them may come"
+                .to_string(),
+        }),
+    }
+}
+
+fn check(args: &Args) -> llama::error::Result<()> {
+    match args.trust_network || args.listen.ip().is_loopback() {
+        true => Ok(()),
+        false => Err(Error::Usage(format!(
+            "--listen {}: others can reach this address, and whoever does can take over a worker: llama.cpp's RPC knows no \
+             password. Listen on 127.0.0.1 and let the other machine come through a tunnel (ssh -L {}:127.0.0.1:{} here), or \
+             say with --trust-network that nobody else is in this network",
+            args.listen,
+            args.listen.port(),
+            args.listen.port(),
+        ))),
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddrV4, String> {
+    let how = format!("write an IPv4 address and a port, as 127.0.0.1:{DEFAULT_PORT}");
+    let named = text.strip_prefix("localhost").map(|rest| format!("{}{rest}", Ipv4Addr::LOCALHOST));
+    let address: SocketAddrV4 = named.as_deref().unwrap_or(text).parse().map_err(|_| how)?;
+    match address.port() {
+        0 => Err("clients must know the port: name one".to_string()),
+        _ => Ok(address),
+    }
+}
+
+/// The devices that clients compute on.
+fn chosen(asked: Option<&Devices>, all: Vec<Device>) -> std::result::Result<Vec<Device>, String> {
+    let cpu = |device: &Device| device.kind == DeviceKind::Cpu && device.backend == "CPU";
+    let of = |wanted: &dyn Fn(&Device) -> bool| -> Vec<Device> {
+        all.iter().filter(|device| wanted(device)).cloned().collect()
+    };
+    match asked {
+        None | Some(Devices::Auto) => {
+            let gpus = without_faulty(of(&|device| device.kind == DeviceKind::Gpu));
+            Ok(if gpus.is_empty() { of(&cpu) } else { gpus })
+        }
+        Some(Devices::None) => Ok(of(&cpu)),
+        Some(Devices::Named(names)) => names
+            .iter()
+            .map(|name| {
+                let found = all.iter().find(|device| device.name.eq_ignore_ascii_case(name));
+                if let Some(why) = found.and_then(Device::fault) {
+                    return Err(format!("--devices {name}: it cannot be used: {why}"));
+                }
+                found.cloned().ok_or_else(|| {
+                    let there: Vec<&str> = all.iter().map(|device| device.name.as_str()).collect();
+                    format!("--devices {name}: there is no such device; there are {}", there.join(", "))
+                })
+            })
+            .collect(),
+    }
+}
+
+fn cannot_listen(at: SocketAddrV4, why: &io::Error) -> Error {
+    let why = match why.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another program listens there; stop it, or choose another port with --listen".to_string()
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "this machine has no such address; `ip address` shows those it has".to_string()
+        }
+        _ => why.to_string(),
+    };
+    Error::Listen { at: at.to_string(), why }
+}
+
+/// What is said when clients can come.
+fn told(at: SocketAddrV4, devices: &[Device], threads: u32, live: &Live) -> String {
+    let one = |device: &Device| {
+        let threads = match (device.kind, threads) {
+            (DeviceKind::Gpu, _) => String::new(),
+            (DeviceKind::Cpu, 1) => ", 1 thread".to_string(),
+            (DeviceKind::Cpu, threads) => format!(", {threads} threads"),
+        };
+        // ggml takes all of this machine's memory for free.
+        let free = match device.kind {
+            DeviceKind::Cpu => live.memory(),
+            DeviceKind::Gpu => device.memory().map(|(_, free)| free),
+        };
+        let memory = free.map_or(String::new(), |free| format!(", {free} free"));
+        format!("{} ({}{threads}{memory})", device.name, printable(&device.description))
+    };
+    let devices: Vec<String> = devices.iter().map(one).collect();
+    format!("worker listens at {at} with {}", devices.join(", "))
+}
+
+/// How long ggml may take from its last line to listening.
+const SOON: Duration = Duration::from_secs(5);
+
+/// Standard output is ggml's from now on: its lines become one of ours, when it listens, and with `verbose` they are shown.
+fn listen_to_ggml(at: SocketAddrV4, told: String, verbose: bool) -> io::Result<()> {
+    let (reader, writer) = io::pipe()?;
+    rustix::stdio::dup2_stdout(&writer)?;
+    let listen = move || {
+        for line in BufReader::new(reader).lines().map_while(std::result::Result::ok) {
+            if verbose {
+                let _ = writeln!(io::stderr(), "{}", printable(line.trim_end()));
+            }
+            if line.starts_with("Accepted ") {
+                llama::watch_clients(at.port());
+            }
+            // The last line before it makes its socket.
+            if line.trim_start().starts_with("transport ") {
+                let begin = Instant::now();
+                while !is_listened_at(at) && begin.elapsed() < SOON {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                let _ = writeln!(io::stderr(), "{told}");
+            }
+        }
+    };
+    std::thread::Builder::new().name("output".to_string()).spawn(listen).map(drop)
+}
+
+/// Whether a program listens at `at`, as far as the system tells. Not asked by a connection: that would be a client.
+fn is_listened_at(at: SocketAddrV4) -> bool {
+    let Ok(sockets) = fs::read_to_string("/proc/net/tcp") else { return true };
+    has_listener(&sockets, at)
+}
+
+fn has_listener(sockets: &str, at: SocketAddrV4) -> bool {
+    // As the kernel prints it: the bytes of the address as a number of this machine, and the state TCP_LISTEN.
+    let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(at.ip().octets()), at.port());
+    sockets.lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields.get(1) == Some(&local.as_str()) && fields.get(3) == Some(&"0A")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_ipv4_with_a_port() {
+        for (text, expected) in
+            [("127.0.0.1:1", "127.0.0.1:1"), ("localhost:50", "127.0.0.1:50"), ("0.0.0.0:9", "0.0.0.0:9")]
+        {
+            assert_eq!(address(text).map(|address| address.to_string()), Ok(expected.to_string()));
+        }
+        for text in ["", "127.0.0.1", "[::1]:50052", "box:1", "127.0.0.1:0"] {
+            assert!(address(text).is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn a_listener_is_found_among_the_sockets() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let std::net::SocketAddr::V4(at) = listener.local_addr().expect("an address") else { unreachable!() };
+        assert!(is_listened_at(at));
+        drop(listener);
+        let begin = Instant::now();
+        while is_listened_at(at) {
+            assert!(begin.elapsed() < SOON, "it stays");
+        }
+        let line = "   0: 0100007F:C384 00000000:0000 01 00000000:00000000";
+        assert!(
+            !has_listener(line, "127.0.0.1:50052".parse().expect("an address")),
+            "connected, not listening"
+        );
+    }
+
+    #[test]
+    fn the_cpu_computes_where_there_is_no_gpu() {
+        let device = |name: &str, backend: &str, kind| Device {
+            index: 0,
+            name: name.to_string(),
+            description: String::new(),
+            backend: backend.to_string(),
+            kind,
+            shares_memory: false,
+        };
+        let blas = device("BLAS", "BLAS", DeviceKind::Cpu);
+        let cpu = device("CPU", "CPU", DeviceKind::Cpu);
+        let gpu = device("CUDA0", "CUDA", DeviceKind::Gpu);
+        let here = vec![blas.clone(), cpu.clone()];
+        let both = vec![gpu.clone(), blas, cpu.clone()];
+        assert_eq!(chosen(None, here), Ok(vec![cpu.clone()]));
+        assert_eq!(chosen(None, both.clone()), Ok(vec![gpu.clone()]));
+        assert_eq!(chosen(Some(&Devices::None), both.clone()), Ok(vec![cpu.clone()]));
+        let named = |text: &str| chosen(text.parse().ok().as_ref(), both.clone());
+        assert_eq!(named("cpu,CUDA0"), Ok(vec![cpu, gpu]));
+        assert!(named("CUDA1").is_err_and(|why| why.contains("there are CUDA0, BLAS, CPU")));
+    }
+}

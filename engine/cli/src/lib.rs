@@ -1,0 +1,187 @@
+//! `anneal`: parse, dispatch, print the error chain, exit with the design's code.
+#![forbid(unsafe_code)]
+// They panic when stderr is full or its reader gone; `writeln!` lets that be nobody's concern.
+#![deny(clippy::print_stderr)]
+
+mod commands;
+mod interrupt;
+mod mcp;
+mod openmp;
+mod remote;
+mod version;
+
+use std::io::Write;
+use std::iter;
+use std::process::ExitCode;
+
+use build_info::words;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use engine_core::trial;
+
+/// Runs GGUF models with the llama.cpp that was built for this machine.
+#[derive(Parser)]
+#[command(name = "anneal", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one, and it is made once")]
+enum Command {
+    Run(commands::run::Args),
+    Chat(commands::chat::Args),
+    // By far the largest.
+    Bench(Box<commands::bench::Args>),
+    Serve(Box<commands::serve::Args>),
+    Mcp(Box<commands::mcp::Args>),
+    Top(commands::top::Args),
+    Worker(commands::worker::Args),
+    Info(commands::info::Args),
+    Quantize(commands::quantize::Args),
+    Tune(commands::tune::Args),
+    Eval(commands::eval::Args),
+    Imatrix(commands::imatrix::Args),
+    // For those who compare builds.
+    #[command(hide = true)]
+    Logits(commands::logits::Args),
+    // For `tune`.
+    #[command(hide = true)]
+    TuneWorker(commands::tune_worker::Args),
+    // For `cargo xtask dist`.
+    #[command(hide = true)]
+    Completions(commands::pages::CompletionsArgs),
+    #[command(hide = true)]
+    Man(commands::pages::ManArgs),
+}
+
+/// Wrong usage.
+const USAGE: u8 = 2;
+
+/// The machine lacks something.
+const UNAVAILABLE: u8 = 69;
+
+/// The same may do at another time.
+const AGAIN: u8 = 75;
+
+/// The program. `required` tells the instruction sets without which its CPU guard refuses to start it, as
+/// `build_info::host::Cpu::features` names them.
+pub fn main(required: fn() -> Vec<&'static str>) -> ExitCode {
+    std::panic::set_hook(Box::new(|panic| {
+        // Not `eprintln!`: a panic in the hook aborts.
+        let _ = writeln!(
+            std::io::stderr(),
+            "error: anneal made a mistake: {panic}\n  Please report it with the command that you ran."
+        );
+    }));
+    // 1 rather than 101: a failure like any other to a script.
+    std::panic::catch_unwind(|| run(required)).unwrap_or(ExitCode::FAILURE)
+}
+
+fn run(required: fn() -> Vec<&'static str>) -> ExitCode {
+    // Before the command line is read: a trial's child is started often, and takes no options.
+    if std::env::args_os().nth(1).is_some_and(|command| command == trial::COMMAND) {
+        return trial::worker::serve();
+    }
+    let cli = match parse() {
+        Ok(cli) => cli,
+        Err(error) => return say_usage(&error),
+    };
+    interrupt::survive_too_large_files();
+    trial::use_this_program(match &cli.command {
+        Command::Serve(_) | Command::Mcp(_) => trial::Fallback::Refuse,
+        _ => trial::Fallback::Warn,
+    });
+    let result = match cli.command {
+        Command::Run(args) => commands::run::run(&args),
+        Command::Chat(args) => commands::chat::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::Serve(args) => commands::serve::run(&args),
+        Command::Mcp(args) => commands::mcp::run(&args),
+        Command::Top(args) => commands::top::run(&args),
+        Command::Worker(args) => commands::worker::run(&args),
+        Command::Info(args) => commands::info::run(&args, &required()),
+        Command::Quantize(args) => commands::quantize::run(&args),
+        Command::Eval(args) => commands::eval::run(&args),
+        Command::Imatrix(args) => commands::imatrix::run(&args),
+        Command::Logits(args) => commands::logits::run(&args),
+        Command::Tune(args) => commands::tune::run(&args),
+        Command::TuneWorker(args) => commands::tune_worker::run(&args),
+        Command::Completions(args) => commands::pages::completions(&args, &Cli::command()),
+        Command::Man(args) => commands::pages::man(&args, &Cli::command()),
+    };
+    match result {
+        Ok(code) => code,
+        // Whoever read the output has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let mut stderr = std::io::stderr().lock();
+            let said = words::chain(error.as_ref());
+            for (text, before) in said.iter().zip(iter::once("error:").chain(iter::repeat("  caused by:"))) {
+                let _ = writeln!(stderr, "{before} {}", words::printable(text));
+            }
+            if let Some(hint) =
+                error.downcast_ref::<llama::error::Error>().and_then(llama::error::Error::hint)
+            {
+                let _ = writeln!(stderr, "hint: {hint}");
+            }
+            match error.downcast_ref::<llama::error::Error>() {
+                Some(llama::error::Error::Usage(_) | llama::error::Error::Grammar { .. }) => {
+                    ExitCode::from(USAGE)
+                }
+                Some(llama::error::Error::Kernels { .. } | llama::error::Error::NoGpu { .. }) => {
+                    ExitCode::from(UNAVAILABLE)
+                }
+                Some(llama::error::Error::Hub(error))
+                    if error.downcast_ref::<hub::Error>().is_some_and(hub::Error::is_temporary) =>
+                {
+                    ExitCode::from(AGAIN)
+                }
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+fn parse() -> Result<Cli, clap::Error> {
+    // A value like -1 is the flag's to refuse, with its range, rather than an unknown flag.
+    let allow = |argument: clap::Arg| {
+        let takes_values = argument.get_action().takes_values();
+        argument.allow_negative_numbers(takes_values)
+    };
+    let mut command = Cli::command().mut_subcommands(|command| command.mut_args(allow));
+    let matches = command.try_get_matches_from_mut(std::env::args_os().map(commands::long_form))?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
+fn say_usage(error: &clap::Error) -> ExitCode {
+    let written = match error.kind() {
+        ErrorKind::DisplayVersion => writeln!(std::io::stdout(), "anneal {}", version::text()),
+        ErrorKind::DisplayHelp => error.print(),
+        // It repeats what was given.
+        _ if std::env::args_os().any(|argument| argument.to_string_lossy().contains(words::steers)) => {
+            let text = error.render().to_string();
+            let _ = write!(std::io::stderr(), "{}", words::printable_lines(&text));
+            return ExitCode::from(USAGE);
+        }
+        _ => {
+            let _ = error.print();
+            return ExitCode::from(USAGE);
+        }
+    };
+    match written {
+        // A reader that has gone away is no error.
+        Err(why) if why.kind() != std::io::ErrorKind::BrokenPipe => {
+            let _ = writeln!(std::io::stderr(), "error: cannot write to stdout\n  caused by: {why}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}

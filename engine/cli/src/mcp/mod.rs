@@ -1,0 +1,171 @@
+//! `anneal mcp`: a model as a server of the Model Context Protocol, on stdin and stdout.
+//!
+//! [`stdio`] reads and writes the messages, [`handler`] answers them, [`tools`] says what can be called. The calls
+//! themselves go to a server as any client's do ([`remote`](crate::remote)): to one that runs elsewhere, or to one in
+//! this process that listens nowhere.
+
+mod handler;
+mod stdio;
+mod tools;
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use engine_core::live::Live;
+use llama::error::{Error, Result};
+use rmcp::service::{ServerInitializeError, serve_server};
+use server::models::{Resolve, Say, Served};
+use server::run::{Hooks, Ready, run};
+use server::signals::hang_up_is_ignored;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use self::handler::Handler;
+use self::stdio::Stdio;
+use crate::remote::Place;
+
+/// How long a model may still be loaded when stdin has ended.
+const LOADING: Duration = Duration::from_secs(1);
+
+/// Offers the model of `served`, loaded into this process with the settings that `resolve` makes for it, until stdin ends or
+/// a signal comes. `on_ready` is called when it is loaded, `warn` with what the user should know.
+///
+/// # Errors
+/// As [`run`]; and where stdin and stdout cannot be used.
+pub fn own(
+    served: &Served,
+    resolve: Resolve,
+    live: Live,
+    on_ready: &mut dyn FnMut(&Ready),
+    warn: Say,
+) -> Result<()> {
+    let (door, inside) = mpsc::unbounded_channel();
+    let (stop, stopping) = oneshot::channel();
+    let is_ready = Arc::new(AtomicBool::new(false));
+    let offering = offer_beside(Place::Inside(door), stopping, Arc::clone(&is_ready))?;
+    let mut hooks = Hooks {
+        on_ready: &mut |ready| {
+            is_ready.store(true, Ordering::Relaxed);
+            on_ready(ready);
+        },
+        reload: None,
+        warn,
+        resolve,
+        inside: Some(inside),
+    };
+    run(served, live, &mut hooks)?;
+    // The last answers.
+    let _ = stop.send(());
+    offering.join().map_err(|_| Error::Serve("its protocol's thread panicked".to_string()))?
+}
+
+/// Offers what the server at `place` has, until stdin ends or a signal comes.
+///
+/// # Errors
+/// Where stdin and stdout cannot be used.
+pub fn connect(place: Place) -> Result<()> {
+    let (stop, stopping) = oneshot::channel();
+    let protocol = stdout_of_ours()?;
+    let runtime = runtime()?;
+    let ended = runtime.block_on(async {
+        let told = told_to_end().map_err(|why| Error::Serve(why.to_string()))?;
+        tokio::spawn(async move {
+            told.await;
+            let _ = stop.send(());
+        });
+        offer(place, protocol, stopping).await
+    });
+    runtime.shutdown_background();
+    ended
+}
+
+/// Returns with the first signal that asks for the end.
+fn told_to_end() -> std::io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = (!hang_up_is_ignored()).then(|| signal(SignalKind::hangup())).transpose()?;
+    Ok(async move {
+        let hang_up = async {
+            match &mut hang_up {
+                Some(signal) => signal.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hang_up => {}
+        }
+    })
+}
+
+/// [`offer`] on a thread of its own, since the server has this one.
+fn offer_beside(
+    place: Place,
+    stopping: oneshot::Receiver<()>,
+    is_ready: Arc<AtomicBool>,
+) -> Result<JoinHandle<Result<()>>> {
+    let protocol = stdout_of_ours()?;
+    let runtime = runtime()?;
+    let work = move || {
+        let ended = runtime.block_on(offer(place, protocol, stopping));
+        runtime.shutdown_background();
+        // Nobody waits for the model any more, and loading cannot be stopped. But one that cannot be had is told of.
+        if ended.is_ok() && !is_ready.load(Ordering::Relaxed) {
+            std::thread::sleep(LOADING);
+            if !is_ready.load(Ordering::Relaxed) {
+                llama::exit_now(0);
+            }
+        }
+        ended
+    };
+    let thread = Builder::new().name("mcp".to_string()).spawn(work);
+    thread.map_err(|why| Error::Serve(format!("no thread for the protocol: {why}")))
+}
+
+fn runtime() -> Result<Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|why| Error::Serve(format!("no asynchronous runtime: {why}")))
+}
+
+/// Stdout for the protocol alone: whatever else writes there, a library for one, writes to stderr from now on.
+fn stdout_of_ours() -> Result<File> {
+    let ours = rustix::io::dup(std::io::stdout()).and_then(|ours| {
+        rustix::stdio::dup2_stdout(std::io::stderr())?;
+        Ok(File::from(ours))
+    });
+    ours.map_err(|why| Error::Serve(format!("stdout cannot be used: {why}")))
+}
+
+/// Speaks the protocol until stdin ends or `stopping` comes.
+async fn offer(place: Place, protocol: File, mut stopping: oneshot::Receiver<()>) -> Result<()> {
+    let transport = Stdio::start(protocol)?;
+    let mut open = transport.open();
+    let serving = tokio::select! {
+        serving = serve_server(Handler::new(place), transport) => serving,
+        _ = &mut stopping => return Ok(()),
+    };
+    let serving = match serving {
+        Ok(serving) => serving,
+        // Stdin ended before it began.
+        Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+        Err(error) => {
+            return Err(Error::Serve(format!("the client did not begin as the protocol says: {error}")));
+        }
+    };
+    let token = serving.cancellation_token();
+    tokio::spawn(async move {
+        let _ = stopping.await;
+        // What a call was answered with may still be on its way.
+        let _ = timeout(stdio::LAST, open.wait_for(HashSet::is_empty)).await;
+        token.cancel();
+    });
+    serving.waiting().await.map_err(|why| Error::Serve(why.to_string()))?;
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! What can be called, and with which arguments. Ranges come from what checks the requests.
+
+use std::sync::LazyLock;
+
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use sampling::Parameter;
+use serde_json::{Map, Value, json};
+use server::embeddings::TEXTS;
+use server::fields::nearest;
+use server::request::{STOP_CHARACTERS, STOPS};
+
+/// Which tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Generate,
+    Chat,
+    Embed,
+    Tokenize,
+    Info,
+}
+
+/// Every tool, in the order in which they are listed.
+pub static TOOLS: LazyLock<Vec<(Kind, Tool)>> = LazyLock::new(|| {
+    vec![
+        (Kind::Generate, generate()),
+        (Kind::Chat, chat()),
+        (Kind::Embed, embed()),
+        (Kind::Tokenize, tokenize()),
+        (Kind::Info, info()),
+    ]
+});
+
+/// Numbers of the sampler that are offered; a client shows all of a schema to its own model, so there are few.
+const NUMBERS: [&str; 5] = ["temperature", "top_k", "top_p", "min_p", "repeat_penalty"];
+
+/// The tool called `name`.
+pub fn named(name: &str) -> Option<&'static (Kind, Tool)> {
+    TOOLS.iter().find(|(_, tool)| tool.name == name)
+}
+
+/// What is wrong with `arguments` of `tool`: those that it does not know. The others are the server's to check.
+pub fn unknown(tool: &Tool, arguments: &JsonObject) -> Option<String> {
+    let known = tool.input_schema.get("properties").and_then(Value::as_object)?;
+    let names = || known.keys().map(String::as_str);
+    let name = arguments.keys().find(|name| !known.contains_key(*name))?;
+    let shown: String = name.chars().take(60).collect();
+    Some(match nearest(name, names()) {
+        Some(near) => format!("{shown}: unknown argument; did you mean {near}?"),
+        None if known.is_empty() => format!("{shown}: unknown argument; {} takes none", tool.name),
+        None => format!("{shown}: unknown argument; there are {}", names().collect::<Vec<_>>().join(", ")),
+    })
+}
+
+fn tool(
+    name: &'static str,
+    title: &str,
+    description: &'static str,
+    input: Value,
+    output: Option<Value>,
+) -> Tool {
+    let object = |value: Value| std::sync::Arc::new(value.as_object().cloned().unwrap_or_default());
+    // Nothing outside the model's process changes, and nothing outside it is asked.
+    let hints = ToolAnnotations::with_title(title).read_only(true).open_world(false);
+    let tool = Tool::new(name, description, object(input)).with_title(title).with_annotations(hints);
+    match output {
+        Some(output) => tool.with_raw_output_schema(object(output)),
+        None => tool,
+    }
+}
+
+/// An object of `properties`, of which those in `required` are needed.
+fn object(properties: Value, required: &[&str]) -> Value {
+    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}
+
+/// Which model, of a server that has several.
+fn model() -> Value {
+    json!({ "type": "string", "description": "Which model, where there are several: info lists them." })
+}
+
+/// What generating takes besides the text.
+fn generating(own: Value) -> Value {
+    let number = |parameter: &Parameter| {
+        json!({
+            "type": if parameter.whole { "integer" } else { "number" },
+            "minimum": parameter.min,
+            "maximum": parameter.max,
+            "description": format!("{} {}.", parameter.doc, parameter.range),
+        })
+    };
+    let stop = json!({ "type": "string", "minLength": 1, "maxLength": STOP_CHARACTERS });
+    let mut all: Map<String, Value> = own.as_object().cloned().unwrap_or_default();
+    let limits = json!({
+        "max_tokens": { "type": "integer", "minimum": 1, "maximum": u32::MAX, "description": "Most tokens to generate." },
+        "stop": {
+            "anyOf": [stop, { "type": "array", "items": stop, "maxItems": STOPS }],
+            "description": "Texts that end the answer and are not part of it.",
+        },
+        "json_schema": {
+            "type": "object",
+            "description": "A JSON schema that the answer must fit. Not together with grammar.",
+        },
+        "grammar": { "type": "string", "description": "A grammar (GBNF) that the answer must follow." },
+        "seed": {
+            "type": "integer", "minimum": 0, "maximum": u32::MAX - 1,
+            "description": "Of the random numbers: the same seed gives the same text.",
+        },
+        "timeout_s": { "type": "number", "minimum": 0.001, "description": "Seconds that it may take." },
+        "model": model(),
+    });
+    all.extend(limits.as_object().cloned().unwrap_or_default());
+    all.extend(
+        NUMBERS
+            .iter()
+            .filter_map(|name| Parameter::named(name))
+            .map(|parameter| (parameter.name.to_string(), number(parameter))),
+    );
+    Value::Object(all)
+}
+
+/// What comes of generating.
+fn generated() -> Value {
+    let count = json!({ "type": "integer", "minimum": 0 });
+    json!({
+        "type": "object",
+        "properties": {
+            "text": { "type": "string" },
+            "stop": { "type": "string", "description": "Why it ended: end, stop_string, length, context_full, deadline or shutdown." },
+            "stop_string": { "type": ["string", "null"] },
+            "seed": count,
+            "usage": {
+                "type": "object",
+                "properties": { "prompt_tokens": count, "cached_tokens": count, "completion_tokens": count },
+            },
+            "timings": { "type": "object" },
+        },
+        "required": ["text", "stop", "usage"],
+    })
+}
+
+fn generate() -> Tool {
+    let prompt = json!({ "prompt": { "type": "string", "description": "The text to go on from, as it is: no chat template." } });
+    tool(
+        "generate",
+        "Go on with a text",
+        "Goes on with a text with the local language model, and returns what it adds. For questions and instructions use chat.",
+        object(generating(prompt), &["prompt"]),
+        Some(generated()),
+    )
+}
+
+fn chat() -> Tool {
+    let message = json!({
+        "type": "object",
+        "properties": {
+            "role": { "enum": ["system", "user", "assistant"] },
+            "content": { "type": "string" },
+        },
+        "required": ["role", "content"],
+        "additionalProperties": false,
+    });
+    let messages = json!({ "messages": {
+        "type": "array", "items": message, "minItems": 1,
+        "description": "The conversation so far. Nothing is kept between calls.",
+    }});
+    tool(
+        "chat",
+        "Ask the local model",
+        "Answers a conversation with the local language model, through the chat template in its file.",
+        object(generating(messages), &["messages"]),
+        Some(generated()),
+    )
+}
+
+fn embed() -> Tool {
+    let text = json!({ "type": "string", "minLength": 1 });
+    let input = json!({
+        "texts": {
+            "type": "array", "items": text, "minItems": 1, "maxItems": TEXTS,
+            "description": "The texts, each of which gets a vector of length 1.",
+        },
+        "timeout_s": { "type": "number", "minimum": 0.001, "description": "Seconds that it may take." },
+        "model": model(),
+    });
+    let output = json!({
+        "type": "object",
+        "properties": {
+            "embeddings": { "type": "array", "items": { "type": "array", "items": { "type": "number" } } },
+            "usage": { "type": "object" },
+        },
+        "required": ["embeddings"],
+    });
+    tool(
+        "embed",
+        "Make vectors of texts",
+        "Makes a vector of each text with the local model: texts that mean much the same point the same way.",
+        object(input, &["texts"]),
+        Some(output),
+    )
+}
+
+fn tokenize() -> Tool {
+    let input = json!({ "text": { "type": "string" }, "model": model() });
+    let output = json!({
+        "type": "object",
+        "properties": {
+            "tokens": { "type": "array", "items": { "type": "integer" } },
+            "count": { "type": "integer", "minimum": 0 },
+        },
+        "required": ["tokens", "count"],
+    });
+    tool(
+        "tokenize",
+        "Count tokens",
+        "Cuts a text into the local model's tokens, and counts them.",
+        object(input, &["text"]),
+        Some(output),
+    )
+}
+
+fn info() -> Tool {
+    tool(
+        "info",
+        "What model this is",
+        "Tells which local model there is, how long its context is, and how busy it is.",
+        object(json!({}), &[]),
+        None,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_that_a_tool_does_not_know_are_named() {
+        let cases = [
+            ("generate", json!({ "prompt": "a", "top_k": 1 }), None),
+            ("generate", json!({ "prompt": "a", "max_token": 1 }), Some("did you mean max_tokens?")),
+            // Fields of the server that are not offered here.
+            ("generate", json!({ "prompt": "a", "stream": true }), Some("stream: unknown argument")),
+            ("chat", json!({ "messages": [], "tools": [] }), Some("tools: unknown argument")),
+            ("info", json!({ "zzz": 1 }), Some("info takes none")),
+        ];
+        for (name, arguments, expected) in cases {
+            let (_, tool) = named(name).expect("a tool");
+            let found = unknown(tool, arguments.as_object().expect("an object"));
+            match expected {
+                None => assert_eq!(found, None, "{arguments}"),
+                Some(words) => assert!(found.is_some_and(|found| found.contains(words)), "{arguments}"),
+            }
+        }
+        assert!(named("Generate").is_none());
+    }
+
+    #[test]
+    fn every_number_that_is_offered_exists() {
+        assert!(NUMBERS.iter().all(|name| Parameter::named(name).is_some()));
+    }
+}

@@ -1,0 +1,141 @@
+//! The OpenMP runtime, in a build whose threads it runs: which one the loader took, and what it makes of settings.
+//!
+//! ggml then uses of an attached pool the CPUs alone: OpenMP makes the threads, keeps them from graph to graph and
+//! decides how they wait. `poll` and a paused pool mean nothing.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use build_info::switches::OpenMp;
+
+use engine_core::settings::{Explained, Source};
+
+/// Family of a runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    /// LLVM's and Intel's.
+    Llvm,
+    /// GNU's.
+    Gnu,
+}
+
+/// The runtime of this process.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Runtime {
+    #[serde(flatten)]
+    found: OpenMp,
+    #[serde(skip)]
+    family: Family,
+}
+
+/// The runtime that runs ggml's threads; nothing where its own pool does, or where none can be seen.
+pub fn runtime() -> Option<Runtime> {
+    if !llama::system_info().contains("OPENMP = 1") {
+        return None;
+    }
+    in_maps(&std::fs::read_to_string("/proc/self/maps").ok()?)
+}
+
+/// The first runtime among the files that a process has mapped.
+fn in_maps(maps: &str) -> Option<Runtime> {
+    maps.lines().filter_map(|line| Some(Path::new(line.get(line.find('/')?..)?))).find_map(|file| {
+        let name = file.file_name()?.to_str()?;
+        let family = match name.split_once(".so")?.0 {
+            "libomp" | "libomp5" | "libiomp5" => Family::Llvm,
+            "libgomp" => Family::Gnu,
+            _ => return None,
+        };
+        let found = OpenMp { library: name.to_string(), file: Some(PathBuf::from(file)) };
+        Some(Runtime { found, family })
+    })
+}
+
+impl fmt::Display for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.found.file {
+            Some(file) => write!(f, "{}", file.display()),
+            None => f.write_str(&self.found.library),
+        }
+    }
+}
+
+/// `lines` with what `runtime` makes of them: how its threads wait stands in for `poll`.
+pub fn explain(
+    mut lines: Vec<Explained>,
+    runtime: &Runtime,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Vec<Explained> {
+    let from = |name: &'static str, default: &str| {
+        let set = variable(name).filter(|value| !value.is_empty());
+        let source = if set.is_some() { Source::Environment } else { Source::Default };
+        Explained { name, value: set.unwrap_or_else(|| default.to_string()), source }
+    };
+    let waits = match runtime.family {
+        // Milliseconds; ggml sets it where nobody has.
+        Family::Llvm => [from("OMP_WAIT_POLICY", "passive"), from("KMP_BLOCKTIME", "200 (ggml's)")],
+        Family::Gnu => [from("OMP_WAIT_POLICY", "undecided"), from("GOMP_SPINCOUNT", "the runtime's")],
+    };
+    if let Some(at) = lines.iter().position(|line| line.name == "poll") {
+        lines[at].value = "of no effect".to_string();
+        lines.splice(at + 1..at + 1, waits);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use engine_core::live::Live;
+    use engine_core::settings::{Requested, Settings};
+
+    use super::*;
+
+    const MAPS: &str = "7f00-7f01 r--p 00000000 fe:00 1 /usr/lib/x86_64-linux-gnu/libc.so.6\n\
+                        7f02-7f03 rw-p 00000000 00:00 0 \n\
+                        7f04-7f05 r-xp 00000000 fe:00 2 /opt/with space/libomp.so.5\n";
+
+    #[test]
+    fn the_runtime_is_seen_among_the_mapped_files() {
+        let cases = [
+            (MAPS.to_string(), Some((Family::Llvm, "/opt/with space/libomp.so.5"))),
+            (
+                MAPS.replace("omp.so.5", "gomp.so.1.0.0"),
+                Some((Family::Gnu, "/opt/with space/libgomp.so.1.0.0")),
+            ),
+            (MAPS.replace("libomp.so.5", "libompd.so"), None),
+            (String::new(), None),
+        ];
+        for (maps, expected) in cases {
+            let found = in_maps(&maps);
+            let found = found.as_ref().map(|runtime| (runtime.family, runtime.to_string()));
+            assert_eq!(found, expected.map(|(family, file)| (family, file.to_string())), "{maps}");
+        }
+    }
+
+    #[test]
+    fn who_waits_how_is_told_in_place_of_poll() {
+        let settings = Settings::resolve(&Requested::default(), &Live::default()).expect("valid");
+        let told = |maps: &str, set: &[(&str, &str)]| -> Vec<String> {
+            let runtime = in_maps(maps).expect("a runtime");
+            let variable =
+                |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
+            let lines = explain(settings.explain(), &runtime, variable);
+            let at = lines.iter().position(|line| line.name == "poll").expect("a line");
+            lines[at..at + 3]
+                .iter()
+                .map(|line| format!("{}={} {}", line.name, line.value, line.source))
+                .collect()
+        };
+        assert_eq!(
+            told(MAPS, &[]),
+            [
+                "poll=of no effect default",
+                "OMP_WAIT_POLICY=passive default",
+                "KMP_BLOCKTIME=200 (ggml's) default"
+            ]
+        );
+        assert_eq!(
+            told(&MAPS.replace("libomp", "libgomp"), &[("OMP_WAIT_POLICY", "active")])[1..],
+            ["OMP_WAIT_POLICY=active environment", "GOMP_SPINCOUNT=the runtime's default"]
+        );
+    }
+}

@@ -1,0 +1,273 @@
+//! What a prompt cache must have in common with whoever reads it: the model, the build, the settings.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use build_info::{Bytes, Sha256 as Hex};
+use gguf::GgufFile;
+use llama::Model;
+use llama::error::{Error, Result};
+use sha2::{Digest as _, Sha256};
+
+use crate::live::Live;
+use crate::settings::Settings;
+use crate::tuning;
+
+/// A SHA-256 digest.
+pub type Digest = [u8; 32];
+
+/// Bytes that are read at the beginning, in the middle and at the end of each tensor.
+const SAMPLE: u64 = 4096;
+
+/// What the K and V of a prompt depend on, besides its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// The model's file.
+    pub model: Digest,
+    /// The build of this program.
+    pub build: Digest,
+    /// The settings.
+    pub settings: Digest,
+    /// The scope of whoever may read it: [`UNSCOPED`], or a keyed digest.
+    pub scope: Digest,
+}
+
+/// Scope of what `anneal run` keeps, and of requests of the user who runs a server.
+pub const UNSCOPED: Digest = [0; 32];
+
+impl Key {
+    /// The key of what `model` evaluates, in a context of `n_ctx` tokens.
+    pub fn new(
+        digest: &ModelDigest,
+        model: &Model,
+        n_ctx: u32,
+        split: bool,
+        settings: &Settings,
+        live: &Live,
+    ) -> Self {
+        Key {
+            model: digest.digest,
+            build: of(&build(live)),
+            settings: of(&words(model, n_ctx, split, settings)),
+            scope: UNSCOPED,
+        }
+    }
+
+    /// The same key in the scope `scope`.
+    #[must_use]
+    pub fn in_scope(self, scope: Digest) -> Self {
+        Key { scope, ..self }
+    }
+
+    /// As the names of files begin.
+    pub(super) fn short(&self) -> String {
+        let all = [&super::entry::MAGIC[..], &super::entry::VERSION.to_le_bytes(), &self.model, &self.build];
+        let all = [all.concat(), self.settings.to_vec(), self.scope.to_vec()].concat();
+        hex(&Sha256::digest(all).into(), 16)
+    }
+}
+
+/// The first `digits` digits of `digest`.
+pub(super) fn hex(digest: &Digest, digits: usize) -> String {
+    Hex::from_bytes(digest).as_str()[..digits].to_string()
+}
+
+/// The build: the plan it was built by, or else the program itself, since other programs have the same versions.
+fn build(live: &Live) -> String {
+    let build = tuning::build_of(live);
+    match &live.build {
+        Some(_) => build,
+        None => format!("{build}, program {}", super::program::digest()),
+    }
+}
+
+fn of(text: &str) -> Digest {
+    Sha256::digest(text).into()
+}
+
+/// Every setting that K and V depend on, be it only for their last bits. Not the size of the context, but for models
+/// that place tokens in another way where it is larger than what they were first trained for. Threads and batches are
+/// left out: they decide how sums are rounded, as what else runs in a server does.
+fn words(model: &Model, n_ctx: u32, split: bool, settings: &Settings) -> String {
+    let architecture = model.metadata("general.architecture").unwrap_or_default();
+    let trained = model.metadata(&format!("{architecture}.rope.scaling.original_context_length"));
+    let trained = trained.and_then(|text| text.parse().ok()).unwrap_or_else(|| model.n_ctx_train());
+    let variant = match (settings.variant.digest(64), settings.variant.rope.words()) {
+        (None, rope) if rope.is_empty() => String::new(),
+        (digest, rope) => format!(" lora={} rope={rope}", digest.unwrap_or_default()),
+    };
+    // Another device rounds otherwise; which kind a worker computes on is not known here.
+    let placed = match model.placed().is_offloaded() {
+        false => String::new(),
+        true => {
+            let layers = model.placed().layers_of(model.n_layer());
+            let experts = match model.placed().n_cpu_moe.of(model.n_layer()) {
+                0 => String::new(),
+                n_cpu_moe => format!(" n_cpu_moe={n_cpu_moe}"),
+            };
+            let (names, split_mode) = (model.placed().names(), settings.split_mode.value);
+            format!(" layers={layers} on={names} split_mode={split_mode}{experts}")
+        }
+    };
+    format!(
+        "type_k={} type_v={} flash_attention={} repack={} tiled={} kernels={} split={split} \
+         beyond_training={}{variant}{placed}",
+        settings.type_k.value,
+        settings.type_v.value,
+        settings.flash_attention.value,
+        settings.repack.value,
+        settings.tiled.value,
+        llama::kernels::loaded().map_or("own", |loaded| loaded.variant.as_str()),
+        n_ctx > trained,
+    )
+}
+
+/// What tells a model's file from others without reading all of it.
+///
+/// A digest of the size, of the whole header (metadata, vocabulary, names, shapes and types of the tensors), and of 12 KiB
+/// of each tensor. Training, merging and quantising change nearly every number of the tensors that they touch, so that
+/// another file with the same header has another digest. What it does not see is a few numbers changed by hand.
+#[derive(Clone, Debug)]
+pub struct ModelDigest {
+    digest: Digest,
+    /// The files, as they were.
+    stamps: Vec<(PathBuf, Stamp)>,
+}
+
+type Stamp = (u64, u64, u64, i64, i64);
+
+fn stamp(path: &Path) -> std::io::Result<Stamp> {
+    let found = std::fs::metadata(path)?;
+    Ok((found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
+}
+
+impl ModelDigest {
+    /// The digest of the model at `path`, all its parts included. Taken before it is loaded; see
+    /// [`is_unchanged`](Self::is_unchanged).
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    pub fn of(path: &Path) -> Result<Self> {
+        let first = GgufFile::open(path)?;
+        let others = first.other_parts()?;
+        let mut hasher = Sha256::new();
+        let mut stamps = Vec::new();
+        for file in std::iter::once(&first).chain(&others) {
+            let read = || -> std::io::Result<(Stamp, Vec<u8>)> {
+                let before = stamp(file.path())?;
+                Ok((before, sample(file)?))
+            };
+            let (stamp, bytes) = read()
+                .map_err(|why| Error::Cache { path: file.path().to_path_buf(), why: why.to_string() })?;
+            hasher.update(stamp.2.to_le_bytes());
+            hasher.update(&bytes);
+            stamps.push((file.path().to_path_buf(), stamp));
+        }
+        Ok(ModelDigest { digest: hasher.finalize().into(), stamps })
+    }
+
+    /// Whether the files are still those that were looked at.
+    pub fn is_unchanged(&self) -> bool {
+        self.stamps.iter().all(|(path, before)| stamp(path).is_ok_and(|now| now == *before))
+    }
+}
+
+/// The header of `file`, and samples of its tensors.
+fn sample(file: &GgufFile) -> std::io::Result<Vec<u8>> {
+    let content = File::open(file.path())?;
+    let size = content.metadata()?.len();
+    let header = file.tensors().iter().map(|tensor| tensor.offset).min().unwrap_or(size).min(size);
+    let mut bytes = vec![0; usize::try_from(header).unwrap_or(0)];
+    content.read_exact_at(&mut bytes, 0)?;
+    let mut part = vec![0; SAMPLE as usize];
+    for tensor in file.tensors() {
+        let Bytes(len) = tensor.bytes;
+        let last = len.saturating_sub(SAMPLE);
+        for from in [0, last / 2, last] {
+            let part = &mut part[..len.min(SAMPLE) as usize];
+            content.read_exact_at(part, tensor.offset + from)?;
+            bytes.extend_from_slice(part);
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use llama::options::KvType;
+
+    use super::*;
+    use crate::settings::Requested;
+
+    fn tiny(folder: &Path) -> PathBuf {
+        let path = folder.join("tiny.gguf");
+        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        path
+    }
+
+    #[test]
+    fn another_model_has_another_digest() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = tiny(folder.path());
+        let digest = ModelDigest::of(&path).expect("a model");
+        assert!(digest.is_unchanged());
+        let bytes = std::fs::read(&path).expect("a model");
+        let file = GgufFile::open(&path).expect("a model");
+        let copy = folder.path().join("copy.gguf");
+        std::fs::write(&copy, &bytes).expect("written");
+        assert_eq!(ModelDigest::of(&copy).expect("a model").digest, digest.digest, "a copy is the same");
+        // A byte of the beginning, the middle and the end of every tensor; one of a name.
+        let name = b"tiny with random weights";
+        let name = bytes.windows(name.len()).position(|window| window == name).expect("its name");
+        let mut places = vec![name];
+        for tensor in file.tensors() {
+            let (at, len) = (tensor.offset as usize, tensor.bytes.0 as usize);
+            places.extend([at, at + len / 2, at + len - 1]);
+        }
+        for place in places {
+            let mut other = bytes.clone();
+            other[place] ^= 1;
+            std::fs::write(&copy, &other).expect("written");
+            let found = ModelDigest::of(&copy).expect("a model");
+            assert_ne!(found.digest, digest.digest, "byte {place}");
+        }
+        std::fs::write(&path, &bytes).expect("written again");
+        assert!(!digest.is_unchanged());
+    }
+
+    #[test]
+    fn settings_that_the_cache_depends_on_are_in_its_key() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = tiny(folder.path());
+        let live = Live::default();
+        let settings = |requested: &Requested| Settings::resolve(requested, &live).expect("valid");
+        let plain = settings(&Requested::default());
+        let model = crate::model::open(&path, &plain, &live).expect("it loads");
+        let digest = ModelDigest::of(&path).expect("a model");
+        let key =
+            |n_ctx, split, settings: &Settings| Key::new(&digest, &model, n_ctx, split, settings, &live);
+        let first = key(512, false, &plain);
+        let none = Requested::default();
+        let same = [
+            Requested { decode_threads: Some(1), ..none.clone() },
+            Requested { n_ctx: Some(1024), seed: Some(7), ..none.clone() },
+        ];
+        for requested in same {
+            assert_eq!(key(1024, false, &settings(&requested)), first, "{requested:?}");
+        }
+        let other = [
+            Requested { type_k: Some(KvType::Q8_0), ..none.clone() },
+            Requested { type_v: Some(KvType::F32), ..none.clone() },
+            Requested { flash_attention: Some(llama::options::FlashAttention::On), ..none.clone() },
+            Requested { repack: Some(false), ..none.clone() },
+        ];
+        for requested in other {
+            let found = key(512, false, &settings(&requested));
+            assert_ne!(found.short(), first.short(), "{requested:?}");
+            assert_eq!((found.model, found.build), (first.model, first.build), "{requested:?}");
+        }
+        assert_ne!(key(512, true, &plain), first);
+        assert_ne!(key(model.n_ctx_train() + 1, false, &plain), first);
+    }
+}

@@ -1,0 +1,19 @@
+//! The prompt cache on the disk: what a context held of a prompt, for the next start.
+//!
+//! [`Store`] keeps files and finds them again, [`Key`] says what they are of, [`generate`] is what `anneal run` does with
+//! them. See docs/src/guide/prompt-cache.md.
+
+pub mod entry;
+mod key;
+pub mod place;
+mod program;
+mod prompt;
+mod salt;
+mod store;
+mod wanted;
+
+pub use entry::{Content, Unfit};
+pub use key::{Digest, Key, ModelDigest, UNSCOPED};
+pub use prompt::{PromptCache, Report, generate};
+pub use store::{BLOCK, DEFAULT_BOUND, Loaded, Saved, Store};
+pub use wanted::Wanted;

@@ -1,0 +1,183 @@
+//! Generating with a prompt cache: what `anneal run --prompt-cache` does.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use build_info::Bytes;
+use llama::Token;
+use llama::error::Result;
+use llama::options::DeviceSampling;
+use sampling::Chain;
+
+use super::entry::Unfit;
+use super::key::Key;
+use super::store::{Loaded, Saved, Store};
+use crate::generate::{Generation, Request, Stop, check_prompt, go_on, has_nan, prefill};
+use crate::split::{Sequence, Session};
+
+/// A cache for prompts of one model with one set of settings.
+#[derive(Debug)]
+pub struct PromptCache {
+    store: Arc<Store>,
+    key: Key,
+}
+
+/// What the cache did for a generation.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// What was read: size of the file, and the time for finding, reading, checking it and putting it into the context.
+    pub read: Option<(Bytes, Duration)>,
+    /// What was written: tokens, size, and the time that the thread took for it while tokens were generated.
+    pub written: Option<(usize, Bytes, Duration)>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+impl PromptCache {
+    /// The caches in `store` that are of `key`.
+    pub fn new(store: Store, key: Key) -> Self {
+        PromptCache { store: Arc::new(store), key }
+    }
+}
+
+/// A file that is being written.
+type Writing = JoinHandle<(std::result::Result<Saved, String>, Duration)>;
+
+/// Generates as [`generate`](crate::generate::generate) does, but begins with what the cache holds of the prompt, and
+/// writes it there when the prompt is evaluated. Nothing that is wrong with the cache ends the generation.
+pub fn generate(
+    session: &mut Session,
+    chain: &mut Chain,
+    request: &Request<'_>,
+    cache: &PromptCache,
+    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+) -> Result<(Generation, Report)> {
+    let start = Instant::now();
+    let mut report = Report::default();
+    let context = session.current();
+    context.model().check_length(request.prompt.len(), context.n_ctx())?;
+    let prompt = context.model().tokenize(request.prompt)?;
+    // Rows of logits are kept.
+    session.sample_on_device(DeviceSampling::Off);
+    session.place_sampling(chain)?;
+    check_prompt(session.current(), 0, &prompt)?;
+    let Begun { held, row, is_of_use } = begin(session, cache, &prompt, &mut report);
+    let mut generation = match row {
+        Some(_) => Generation::new(0, request, session.n_ctx()),
+        None => prefill(session, &prompt[held..], request)?,
+    };
+    (generation.prompt_tokens, generation.cached_tokens) = (prompt.len(), held);
+    if generation.stop == Stop::Interrupted {
+        return Ok((generation, report));
+    }
+    let writing = match row {
+        Some(_) => None,
+        None if is_of_use && cache.store.holds(&cache.key, &prompt, session.n_ctx()) => None,
+        None => keep(session, cache, &prompt, &mut report),
+    };
+    chain.accept_prompt(&prompt)?;
+    let generated = go_on(session, chain, &prompt, row.as_deref(), &mut generation, request, start, on_text);
+    if let Some(writing) = writing {
+        match writing.join() {
+            Ok((Ok(Saved::Written(size)), time)) => report.written = Some((prompt.len(), size, time)),
+            Ok((Ok(Saved::Known), _)) => {}
+            Ok((Err(why), _)) => report.notes.push(why),
+            Err(_) => report.notes.push("the prompt cache is not written: its thread panicked".to_string()),
+        }
+    }
+    generated?;
+    Ok((generation, report))
+}
+
+/// What a session begins with.
+#[derive(Default)]
+struct Begun {
+    /// Tokens of the prompt that it holds. Less than all of them, since the logits of the last one choose the next; or
+    /// all, and these logits.
+    held: usize,
+    row: Option<Vec<f32>>,
+    /// Whether the file that was found, if one was, is what its head says.
+    is_of_use: bool,
+}
+
+/// Puts what the cache holds of `prompt` into the session.
+fn begin(session: &mut Session, cache: &PromptCache, prompt: &[Token], report: &mut Report) -> Begun {
+    let start = Instant::now();
+    let nothing = |is_of_use| Begun { is_of_use, ..Begun::default() };
+    let notes = &mut report.notes;
+    let Some(found) = cache.store.find(&cache.key, prompt, 0, session.n_ctx(), notes) else {
+        return nothing(true);
+    };
+    let Some(loaded) = cache.store.read(found, notes) else { return nothing(false) };
+    match put(session, &loaded, prompt) {
+        Ok((held, row)) => {
+            report.read = Some((loaded.size, start.elapsed()));
+            Begun { held, row, is_of_use: true }
+        }
+        Err(why) => {
+            session.clear();
+            cache.store.discard(&loaded.path, &why, notes);
+            nothing(false)
+        }
+    }
+}
+
+fn put(
+    session: &mut Session,
+    loaded: &Loaded,
+    prompt: &[Token],
+) -> std::result::Result<(usize, Option<Vec<f32>>), Unfit> {
+    let refused = |why: String| Unfit::Refused(why);
+    session.restore(&loaded.content.state).map_err(|error| refused(error.to_string()))?;
+    let context = session.current();
+    if !context.holds(0, loaded.tokens.len()) {
+        return Err(refused("its tokens are not where they should be".to_string()));
+    }
+    let row = &loaded.content.logits;
+    let whole = loaded.common == prompt.len() && loaded.tokens.len() == prompt.len();
+    if whole && row.len() == context.model().n_vocab() as usize && !has_nan(row) {
+        return Ok((prompt.len(), Some(row.clone())));
+    }
+    let keep = loaded.common.min(prompt.len() - 1);
+    match context.keep(keep) == keep {
+        true => Ok((keep, None)),
+        false => Err(refused("a part of it cannot be forgotten".to_string())),
+    }
+}
+
+/// Begins to write what the session holds, unless it is there already.
+fn keep(
+    session: &mut Session,
+    cache: &PromptCache,
+    prompt: &[Token],
+    report: &mut Report,
+) -> Option<Writing> {
+    if cache.store.is_read_only() {
+        return None;
+    }
+    let context = session.current();
+    let taken = context.logits().map(<[f32]>::to_vec).and_then(|row| Ok((row, context.save()?)));
+    let (row, state) = match taken {
+        // A prompt whose logits are no numbers fails, one way or the other.
+        Ok((row, _)) if has_nan(&row) => return None,
+        Ok(taken) => taken,
+        Err(error) => {
+            report.notes.push(format!("the prompt cache is not written: {error}"));
+            return None;
+        }
+    };
+    let (store, key, prompt) = (Arc::clone(&cache.store), cache.key, prompt.to_vec());
+    let write = move || {
+        let start = Instant::now();
+        (store.save(&key, &prompt, &row, state), start.elapsed())
+    };
+    match Builder::new().name("cache-write".to_string()).spawn(write) {
+        Ok(writing) => Some(writing),
+        Err(why) => {
+            report.notes.push(format!("the prompt cache is not written: no thread for it: {why}"));
+            None
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Texts in, embeddings out: what goes into which batch.
+
+use std::sync::Arc;
+
+use build_info::Bytes;
+use llama::error::{Error, Result};
+use llama::options::ContextOptions;
+use llama::{Batch, Decoded, Embedding, Model, Threads, Token};
+
+use super::pooling::{Pool, Pooling};
+use crate::core_lock::Seat;
+use crate::live::Live;
+use crate::model::{cache_size, context_options};
+use crate::settings::Settings;
+
+/// Most tokens of a batch. llama.cpp keeps a row of logits, as long as the vocabulary, for each of them.
+pub const BATCH: u32 = 64;
+
+/// The same for models in which tokens look at what comes after them: a text must be in one batch.
+const WHOLE: u32 = 512;
+
+/// Texts in a batch.
+const TEXTS: u32 = 16;
+
+/// The smallest context.
+const LEAST: u32 = 512;
+
+/// Whether tokens of `model` look only at what comes before them.
+pub fn is_causal(model: &Model) -> bool {
+    let architecture = model.metadata("general.architecture").unwrap_or_default();
+    let says = model.metadata(&format!("{architecture}.attention.causal"));
+    // Some are what they are without saying so.
+    says.as_deref() != Some("false") && !architecture.contains("bert") && !architecture.contains("embed")
+}
+
+/// Tokens of the longest text that `model` takes in a server whose context holds `n_ctx`.
+pub fn longest(model: &Model, n_ctx: u32) -> usize {
+    let trained = Some(model.n_ctx_train()).filter(|trained| *trained > 0).unwrap_or(n_ctx);
+    let most = if is_causal(model) { n_ctx } else { WHOLE };
+    most.min(trained) as usize
+}
+
+/// The context, as large as the longest text so far needs it.
+pub struct Evaluator {
+    embedding: Embedding,
+    pooling: Pooling,
+    sequences: u32,
+    width: usize,
+    is_causal: bool,
+    batch: Batch,
+    /// Bytes of its keys and values.
+    pub cache: Bytes,
+}
+
+impl Evaluator {
+    /// One for texts of `longest` tokens, with `threads` of another context.
+    pub fn new(
+        model: &Arc<Model>,
+        pooling: Pooling,
+        longest: usize,
+        settings: &Settings,
+        threads: &Threads,
+    ) -> Result<Self> {
+        let is_causal = is_causal(model);
+        let batch = if is_causal { BATCH } else { WHOLE };
+        let n_ctx = u32::try_from(longest).unwrap_or(u32::MAX / 2).next_power_of_two().max(LEAST);
+        let options = ContextOptions {
+            n_ctx,
+            n_batch: batch,
+            n_ubatch: batch,
+            ..context_options(model, settings, true)
+        };
+        let cache = cache_size(model, &options).unwrap_or(Bytes(0));
+        // What is left now, with the model and its first context in memory.
+        if let Some(available) = Live::read().memory().filter(|available| cache > *available) {
+            let mend = "ask for embeddings of shorter texts, or lower -c";
+            let path = model.path().to_path_buf();
+            return Err(Error::TooLarge {
+                path,
+                what: "context for embeddings",
+                needed: cache,
+                available,
+                mend: mend.to_string(),
+            });
+        }
+        // A recurrent state is as large for each text as for one.
+        let sequences = if model.has_plain_cache() { TEXTS } else { 1 };
+        Ok(Evaluator {
+            embedding: Embedding::new(model, &options, sequences, threads)?,
+            pooling,
+            sequences,
+            width: model.embedding_width(),
+            is_causal,
+            batch: Batch::default(),
+            cache,
+        })
+    }
+
+    /// Whether a text of `tokens` tokens fits.
+    pub fn holds(&self, tokens: usize) -> bool {
+        tokens <= self.embedding.n_ctx() as usize
+    }
+
+    /// The embeddings of `texts`, or of the first ones: between two texts `pause` says whether to leave it at that. `limit`
+    /// says before each batch how many tokens it may have, and why not to go on.
+    pub fn embed<E: From<Error>>(
+        &mut self,
+        texts: &[Vec<Token>],
+        turn: &Seat,
+        mut limit: impl FnMut() -> std::result::Result<u32, E>,
+        pause: impl Fn() -> bool,
+    ) -> std::result::Result<Vec<Vec<f32>>, E> {
+        // A request that ended in the middle left its tokens there.
+        self.embedding.clear();
+        let most = self.embedding.n_batch();
+        let mut found = Vec::with_capacity(texts.len());
+        while found.len() < texts.len() && (found.is_empty() || !pause()) {
+            let room = if self.is_causal { limit()?.clamp(1, most) } else { limit().map(|_| most)? };
+            let rest = &texts[found.len()..];
+            let together = together(rest.iter().map(Vec::len), room as usize, self.sequences as usize);
+            match together {
+                0 => found.push(self.alone(&rest[0], turn, room, &mut limit)?),
+                _ => found.extend(self.several(&rest[..together], turn)?),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Short texts in one batch.
+    fn several(&mut self, texts: &[Vec<Token>], turn: &Seat) -> Result<Vec<Vec<f32>>> {
+        self.batch.clear();
+        for (sequence, text) in texts.iter().enumerate() {
+            for (position, token) in text.iter().enumerate() {
+                self.batch.push(*token, position as u32, sequence as u32, true);
+            }
+        }
+        self.evaluate(turn)?;
+        let mut row = 0;
+        let mut found = Vec::with_capacity(texts.len());
+        for text in texts {
+            let mut pool = Pool::new(self.pooling, self.width);
+            for _ in text {
+                pool.add(self.embedding.row(row)?);
+                row += 1;
+            }
+            found.push(pool.finish().ok_or(Error::NotANumber)?);
+        }
+        self.embedding.clear();
+        Ok(found)
+    }
+
+    /// A text that is longer than a batch.
+    fn alone<E: From<Error>>(
+        &mut self,
+        text: &[Token],
+        turn: &Seat,
+        first: u32,
+        limit: &mut impl FnMut() -> std::result::Result<u32, E>,
+    ) -> std::result::Result<Vec<f32>, E> {
+        let mut pool = Pool::new(self.pooling, self.width);
+        let (mut at, mut room) = (0, first);
+        while at < text.len() {
+            if at > 0 {
+                room = limit()?.clamp(1, self.embedding.n_batch());
+            }
+            let end = text.len().min(at + room as usize);
+            self.batch.clear();
+            for (offset, token) in text[at..end].iter().enumerate() {
+                self.batch.push(*token, (at + offset) as u32, 0, true);
+            }
+            self.evaluate(turn)?;
+            for row in 0..end - at {
+                pool.add(self.embedding.row(row as i32)?);
+            }
+            at = end;
+        }
+        self.embedding.clear();
+        Ok(pool.finish().ok_or(Error::NotANumber)?)
+    }
+
+    fn evaluate(&mut self, turn: &Seat) -> Result<()> {
+        let turn = turn.take();
+        let decoded = self.embedding.evaluate(&mut self.batch);
+        drop(turn);
+        let tokens = self.batch.len();
+        match decoded {
+            Ok(Decoded::Done) => Ok(()),
+            Ok(Decoded::NoRoom) => {
+                self.embedding.clear();
+                Err(Error::Decode { tokens, why: "the context for embeddings is full".to_string() })
+            }
+            Err(error) => {
+                self.embedding.clear();
+                Err(error)
+            }
+        }
+    }
+}
+
+/// How many of the first texts, of these `lengths`, go into a batch of `room` tokens whole; 0 where the first does not.
+fn together(lengths: impl Iterator<Item = usize>, room: usize, most: usize) -> usize {
+    let sums = lengths.scan(0, |sum, length| {
+        *sum += length;
+        Some(*sum)
+    });
+    sums.take(most).take_while(|sum| *sum <= room).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_texts_go_together() {
+        let cases: [(&[usize], usize, usize, usize); 6] = [
+            (&[10, 20, 30], 64, 16, 3),
+            (&[10, 20, 35], 64, 16, 2),
+            (&[65, 1], 64, 16, 0),
+            (&[64, 1], 64, 16, 1),
+            (&[1; 40], 64, 16, 16),
+            (&[1, 1], 64, 1, 1),
+        ];
+        for (lengths, room, most, expected) in cases {
+            assert_eq!(together(lengths.iter().copied(), room, most), expected, "{lengths:?} in {room}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! How the embeddings of a text's tokens become one.
+
+use std::str::FromStr;
+
+use llama::Model;
+
+/// Which tokens' embeddings a text's is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// The mean of all.
+    Mean,
+    /// The first one's.
+    First,
+    /// The last one's.
+    Last,
+}
+
+impl FromStr for Pooling {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "mean" => Ok(Pooling::Mean),
+            "first" => Ok(Pooling::First),
+            "last" => Ok(Pooling::Last),
+            _ => Err(format!("{text:?} is no pooling: use mean, first or last")),
+        }
+    }
+}
+
+impl Pooling {
+    /// What `model` was trained for; the mean where its file does not say.
+    pub fn of(model: &Model) -> Result<Self, String> {
+        let architecture = model.metadata("general.architecture").unwrap_or_default();
+        Self::read(model.metadata(&format!("{architecture}.pooling_type")).as_deref())
+    }
+
+    /// By llama.cpp's numbers.
+    fn read(number: Option<&str>) -> Result<Self, String> {
+        match number {
+            None | Some("0" | "1" | "-1") => Ok(Pooling::Mean),
+            Some("2") => Ok(Pooling::First),
+            Some("3") => Ok(Pooling::Last),
+            Some("4") => Err("this model ranks texts (pooling_type 4) and makes no embeddings".to_string()),
+            Some(other) => Err(format!("this model's pooling_type {other} is unknown")),
+        }
+    }
+}
+
+/// The embedding of a text, token by token.
+#[derive(Debug)]
+pub struct Pool {
+    pooling: Pooling,
+    sum: Vec<f64>,
+    tokens: usize,
+}
+
+impl Pool {
+    /// Of no tokens yet.
+    pub fn new(pooling: Pooling, width: usize) -> Self {
+        Pool { pooling, sum: vec![0.0; width], tokens: 0 }
+    }
+
+    /// Adds the next token's.
+    pub fn add(&mut self, row: &[f32]) {
+        let counts = match self.pooling {
+            Pooling::Mean => true,
+            Pooling::First => self.tokens == 0,
+            Pooling::Last => {
+                self.sum.fill(0.0);
+                true
+            }
+        };
+        self.tokens += 1;
+        if counts {
+            self.sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
+        }
+    }
+
+    /// The embedding, of length 1; `None` where it is no number. The mean and the sum point the same way.
+    pub fn finish(self) -> Option<Vec<f32>> {
+        let length = self.sum.iter().map(|value| value * value).sum::<f64>().sqrt();
+        if !length.is_finite() {
+            return None;
+        }
+        let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
+        Some(self.sum.iter().map(|value| (value * scale) as f32).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_takes_its_tokens() {
+        let cases = [(Pooling::Mean, [0.6, 0.8]), (Pooling::First, [1.0, 0.0]), (Pooling::Last, [0.0, 1.0])];
+        for (pooling, expected) in cases {
+            let mut pool = Pool::new(pooling, 2);
+            for row in [[2.0, 0.0], [1.0, 1.0], [0.0, 3.0]] {
+                pool.add(&row);
+            }
+            let found = pool.finish().expect("numbers");
+            let is_near = found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-6);
+            assert!(is_near, "{pooling:?}: {found:?}");
+        }
+        let mut broken = Pool::new(Pooling::Mean, 1);
+        broken.add(&[f32::NAN]);
+        assert_eq!(broken.finish(), None);
+        assert_eq!(Pool::new(Pooling::Mean, 2).finish(), Some(vec![0.0, 0.0]));
+    }
+
+    #[test]
+    fn the_file_says_which() {
+        let cases = [
+            (None, Some(Pooling::Mean)),
+            (Some("0"), Some(Pooling::Mean)),
+            (Some("1"), Some(Pooling::Mean)),
+            (Some("2"), Some(Pooling::First)),
+            (Some("3"), Some(Pooling::Last)),
+            (Some("4"), None),
+            (Some("x"), None),
+        ];
+        for (number, expected) in cases {
+            assert_eq!(Pooling::read(number).ok(), expected, "{number:?}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What a model takes of the memory of each device and of the host, before it is loaded, and how many of its layers find room.
+//!
+//! llama.cpp adds it up itself: a model can be loaded without memory (`no_alloc`), and a context of it made, which then tells
+//! what each kind of buffer would be of: weights as they are laid out there, K and V and recurrent states, and the buffers of
+//! its largest graph. That takes as long as reading the header does, and is exact but for what a device's own library takes
+//! ([`CUDA_RUNTIME`]).
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use build_info::Bytes;
+use gguf::GgufFile;
+use gguf::check::Checked;
+use llama::error::Result;
+use llama::fit::{self as figures, Estimate, Need, Plan};
+use llama::offload::{CpuMoe, Devices, GpuLayers, Offload, Placed, TensorSplit, n_layer};
+use llama::options::{LoadMode, SplitMode};
+use llama::variant::Variant;
+use llama::{Context, Device, Model, ModelOptions};
+
+use crate::live::Live;
+use crate::model;
+use crate::settings::Settings;
+
+/// What of the memory depends on who uses the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seats {
+    /// Contexts.
+    pub contexts: u32,
+    /// Sequences of each.
+    pub sequences: u32,
+    /// Rows of logits that a batch may ask for, where there are several sequences.
+    pub rows: u32,
+}
+
+impl Default for Seats {
+    fn default() -> Self {
+        Self { contexts: 1, sequences: 1, rows: 1 }
+    }
+}
+
+/// A model that is to be estimated.
+pub struct Subject<'a> {
+    checked: &'a Checked,
+    settings: &'a Settings,
+    seats: Seats,
+    /// The devices that may take layers.
+    takers: Vec<Device>,
+    /// Their memory, all and free; `None` where one does not tell.
+    rooms: Vec<Option<(Bytes, Bytes)>>,
+    /// What the host can have.
+    host: Option<Bytes>,
+    /// Size of the adapters, which go with the weights.
+    adapters: u64,
+    /// Repeating layers.
+    n_layer: u32,
+    is_mixture: bool,
+}
+
+impl<'a> Subject<'a> {
+    /// The model whose files begin with `parts`, on the devices of `placed`, whose memory is asked for.
+    pub fn new(
+        parts: &[&GgufFile],
+        checked: &'a Checked,
+        settings: &'a Settings,
+        live: &Live,
+        placed: &Placed,
+        seats: Seats,
+    ) -> Result<Self> {
+        let one = settings.split_mode.value == SplitMode::None;
+        let takers = match placed.takers.get(settings.main_gpu.value as usize) {
+            Some(device) if one => vec![device.clone()],
+            _ => placed.takers.clone(),
+        };
+        let adapters = parts.first().map(|file| model::adapters_size(file, settings)).transpose()?;
+        let mut tensors = parts.iter().flat_map(|part| part.tensors());
+        Ok(Self {
+            checked,
+            settings,
+            seats,
+            rooms: takers.iter().map(Device::memory).collect(),
+            takers,
+            host: live.memory(),
+            adapters: adapters.unwrap_or_default().0,
+            n_layer: parts.first().and_then(|file| n_layer(file)).unwrap_or(0),
+            is_mixture: tensors.any(|tensor| tensor.name.contains("exps.")),
+        })
+    }
+
+    /// What the model takes where it is loaded as `offload` says.
+    ///
+    /// # Errors
+    /// Where llama.cpp refuses the model or the context, or does not tell.
+    pub fn needs(&self, offload: &Offload) -> Result<Vec<Need>> {
+        let options = ModelOptions {
+            offload: offload.clone(),
+            no_alloc: true,
+            load_mode: LoadMode::None,
+            ..self.settings.model_options()
+        };
+        let model = Model::load_as(self.checked, &options, &Variant::default())?;
+        let mut context = context(&model, self.settings, self.seats)?;
+        let taken = context.taken()?;
+        let mut needs = figures::add_up(&taken, &self.takers, self.seats.contexts, self.adapters);
+        for (need, room) in needs.iter_mut().zip(&self.rooms) {
+            (need.total, need.free) = (room.map(|(total, _)| total), room.map(|(_, free)| free));
+        }
+        if let Some(host) = needs.last_mut().filter(|need| need.host) {
+            host.free = self.host;
+        }
+        Ok(needs)
+    }
+
+    /// Whether the number of layers is to be found.
+    fn is_open(&self) -> bool {
+        let by_layer = matches!(self.settings.split_mode.value, SplitMode::Layer | SplitMode::None);
+        self.settings.gpu_layers.value == GpuLayers::Auto && by_layer && !self.takers.is_empty()
+    }
+
+    /// Finds how many layers find room; `None` where that was not asked for.
+    ///
+    /// # Errors
+    /// Those of [`needs`](Self::needs).
+    pub fn plan(&self) -> Result<Option<Plan>> {
+        if !self.is_open() || self.n_layer == 0 {
+            return Ok(None);
+        }
+        let asked = self.settings.offload();
+        let kept = asked.fit_target;
+        let with = |layers: u32, n_cpu_moe: u32| Offload {
+            gpu_layers: GpuLayers::Some(layers),
+            n_cpu_moe: CpuMoe::Some(n_cpu_moe),
+            tensor_split: self.shares(&asked),
+            ..asked.clone()
+        };
+        let mut seen: Vec<((u32, u32), Vec<Need>)> = Vec::new();
+        let mut excess = |layers: u32, n_cpu_moe: u32| -> Result<i64> {
+            let known = seen.iter().find(|(at, _)| *at == (layers, n_cpu_moe));
+            if let Some((_, needs)) = known {
+                return Ok(figures::excess(needs, kept));
+            }
+            let needs = self.needs(&with(layers, n_cpu_moe))?;
+            let excess = figures::excess(&needs, kept);
+            seen.push(((layers, n_cpu_moe), needs));
+            Ok(excess)
+        };
+        let found = figures::choose(self.n_layer, self.is_mixture, asked.n_cpu_moe, &mut excess)?;
+        let (layers, n_cpu_moe) = found.unwrap_or((0, asked.n_cpu_moe.of(self.n_layer)));
+        let missing = match layers {
+            0 => Some(excess(1, if self.is_mixture { self.n_layer } else { n_cpu_moe })?),
+            _ => None,
+        };
+        let missing = missing.map(|missing| Bytes(missing.max(0).unsigned_abs()));
+        let offload = match found {
+            Some(_) => with(layers, n_cpu_moe),
+            // Not even the buffers for the host's layers: the CPU alone.
+            None => Offload {
+                gpu_layers: GpuLayers::Some(0),
+                devices: Devices::None,
+                split_mode: SplitMode::default(),
+                tensor_split: TensorSplit::default(),
+                main_gpu: 0,
+                ..asked.clone()
+            },
+        };
+        let needs = match found {
+            Some(at) => seen.into_iter().find(|(seen, _)| *seen == at).map(|(_, needs)| needs),
+            None => Some(self.needs(&offload)?),
+        };
+        let needs = needs.unwrap_or_default();
+        Ok(Some(Plan { offload, layers, all: self.n_layer + 1, n_cpu_moe, needs, missing, kept }))
+    }
+
+    /// In which proportion several devices share layers: by what is free of each beyond what stays so, so that it is the same
+    /// for the estimate and for the load.
+    fn shares(&self, asked: &Offload) -> TensorSplit {
+        let given = !asked.tensor_split.0.is_empty();
+        if given || self.takers.len() < 2 {
+            return asked.tensor_split.clone();
+        }
+        let room = |(device, room): (&Device, &Option<(Bytes, Bytes)>)| {
+            let free = room.map_or(0, |(_, free)| free.0);
+            let left = free.saturating_sub(asked.fit_target.0).saturating_sub(figures::runtime(device).0);
+            // In MiB, which a float holds exactly.
+            (left >> 20) as f32
+        };
+        TensorSplit::new(self.takers.iter().zip(&self.rooms).map(room).collect()).unwrap_or_default()
+    }
+}
+
+/// A context of `model` as those who use it make theirs.
+fn context(model: &Arc<Model>, settings: &Settings, seats: Seats) -> Result<Context> {
+    let options = model::context_options(model, settings, true);
+    Context::shared_with_rows(model, &options, seats.sequences, seats.rows)
+}
+
+/// What the model at `path` takes as `settings` want it, and what there is of it; and where its layers would go, if that is
+/// found.
+///
+/// # Errors
+/// Those of reading the file and of what is asked for of devices, and where llama.cpp refuses the model.
+pub fn estimate(path: &Path, settings: &Settings, live: &Live) -> Result<Estimate> {
+    let placed = crate::place::place_for(settings)?;
+    let (file, others) = model::read_files(path)?;
+    let parts: Vec<&GgufFile> = std::iter::once(&file).chain(&others).collect();
+    let checked = crate::trial::of_load(&parts, settings)?;
+    let subject = Subject::new(&parts, &checked, settings, live, &placed, Seats::default())?;
+    let plan = subject.plan()?;
+    let needs = match &plan {
+        Some(plan) => plan.needs.clone(),
+        None => subject.needs(&settings.offload())?,
+    };
+    Ok(Estimate { needs, plan, used: Vec::new() })
+}
+
+/// What `model`, which is loaded, and a context of it as `settings` want it really take.
+///
+/// # Errors
+/// Where the context cannot be made, or llama.cpp does not tell.
+pub fn used(model: &Arc<Model>, settings: &Settings, report: &crate::placement::Report) -> Result<Vec<Need>> {
+    let mut taken = context(model, settings, Seats::default())?.taken()?;
+    for one in taken.iter_mut().filter(|one| one.is_host && one.weights > 0) {
+        // Of a mapped file the range in which its tensors lie, and with it others'.
+        let mapped = report
+            .weights
+            .iter()
+            .find(|stored| stored.host && stored.buffer == one.buffer && stored.buffer.contains("Mapped"));
+        one.weights = mapped.map_or(one.weights, |stored| stored.bytes.0);
+    }
+    Ok(figures::add_up(&taken, &model.placed().takers, 1, 0))
+}

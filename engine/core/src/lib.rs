@@ -1,0 +1,32 @@
+//! The engine without its surroundings: models, sessions, settings, placement, prompt cache and speculative decoding.
+//!
+//! Programs build on the crate `engine`, which has the stable interface. This crate is what the engine's own parts share.
+#![forbid(unsafe_code)]
+
+pub mod asked_threads;
+pub mod cache;
+pub mod child_process;
+pub mod conversation;
+pub mod core_lock;
+pub mod embed;
+pub mod fit;
+pub mod generate;
+pub mod gpu;
+pub mod live;
+pub mod logits;
+pub mod model;
+pub mod place;
+pub mod placement;
+pub mod sample_text;
+pub mod settings;
+pub mod size;
+pub mod speculative;
+pub mod split;
+pub mod stream_utf8;
+pub mod terminal;
+pub mod threads;
+pub mod trial;
+pub mod tuning;
+
+#[cfg(test)]
+mod device_sampling_tests;

@@ -1,0 +1,113 @@
+//! What the engine finds at start: the machine it runs on, and the record of the build it is.
+
+use std::path::PathBuf;
+
+use build_info::{BuildInfo, Bytes, Defaults, Host};
+use serde::Serialize;
+
+/// The machine, the record, and what was wrong with either.
+#[derive(Debug, Default)]
+pub struct Live {
+    /// The machine; `None` where not even its cores could be read.
+    pub host: Option<Host>,
+    /// The record beside the executable, and where it lies.
+    pub build: Option<(PathBuf, BuildInfo)>,
+    /// The BLAS library that is linked, if one is.
+    pub blas: Option<Blas>,
+    /// What `ANNEAL_THREADS` says, see [`crate::asked_threads`].
+    pub threads: Option<String>,
+    /// What ggml's own variables say of what the record has defaults for.
+    pub variables: Defaults,
+    /// One sentence for each thing that could not be read.
+    pub warnings: Vec<String>,
+}
+
+/// A linked BLAS library.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Blas {
+    /// What it calls itself.
+    pub library: String,
+    /// Whether its threads can be set; else it uses as many as llama.cpp.
+    pub threads_obeyed: bool,
+}
+
+impl Live {
+    /// Looks at the machine and beside the running executable. Nothing here stops the engine.
+    pub fn read() -> Self {
+        // GPUs are llama.cpp's business, and asking the driver can take seconds: see `ask_for_gpus`.
+        let detected = host::detect(&host::Root::live().without_gpus());
+        let readable = !detected.host.limits.affinity.is_empty() || !detected.host.topology.cores.is_empty();
+        let blas = llama::blas_library()
+            .map(|library| Blas { library, threads_obeyed: llama::blas_threads_obeyed() });
+        let threads = std::env::var_os(crate::asked_threads::VARIABLE);
+        let threads = threads.map(|value| value.to_string_lossy().into_owned());
+        let variables = llama::cuda_variables();
+        let host = readable.then_some(detected.host);
+        let mut live = Live { host, blas, threads, variables, ..Live::default() };
+        if live.host.is_none() {
+            live.warnings.extend(detected.warnings);
+        }
+        if let Some(path) = Live::record_path() {
+            match BuildInfo::read(&path) {
+                Ok(build) => {
+                    if let Some(cuda) = &build.cuda {
+                        llama::made_for(cuda);
+                    }
+                    live.build = Some((path, build));
+                }
+                Err(error) => {
+                    live.warnings.push(format!("{error}; going on with what the live host tells"));
+                }
+            }
+        }
+        live
+    }
+
+    /// Sets ggml's variables for CUDA as the build's profile and the user want them: see [`llama::switch_cuda`], whose
+    /// condition holds here too.
+    pub fn switch_cuda(&self) {
+        llama::switch_cuda(self.defaults().unwrap_or(&Defaults::default()), &self.variables);
+    }
+
+    /// The defaults that the build's profile wants; those of a build for GPUs also where none is there.
+    pub fn defaults(&self) -> Option<&Defaults> {
+        self.build.as_ref().map(|(_, build)| &build.defaults)
+    }
+
+    /// Asks the NVIDIA driver, if one is loaded, for its GPUs, for whoever shows the machine.
+    pub fn ask_for_gpus(&mut self) {
+        let (gpus, warnings) = host::gpus(&host::Root::live());
+        if let Some(host) = &mut self.host {
+            host.gpus = gpus;
+        }
+        self.warnings.extend(warnings);
+    }
+
+    /// Where the record of this build lies, if it has one: in the executable's folder or the one above it
+    /// (`bin/anneal` in a build folder).
+    pub fn record_path() -> Option<PathBuf> {
+        let executable = std::env::current_exe().ok()?;
+        let folder = executable.parent()?;
+        let candidates = [Some(folder), folder.parent()];
+        candidates
+            .into_iter()
+            .flatten()
+            .map(|folder| folder.join("build_info.json"))
+            // Whatever it is: what is no file is told of when it is read.
+            .find(|path| path.exists())
+    }
+
+    /// Memory that this process may use: what the control group allows, at most what is available.
+    pub fn memory(&self) -> Option<Bytes> {
+        self.host.as_ref()?.usable_memory()
+    }
+
+    /// Whether this is the machine, as this process may use it, that the build was made on.
+    pub fn is_build_host(&self) -> bool {
+        let (Some(host), Some((_, build))) = (&self.host, &self.build) else { return false };
+        host.cpu == build.host.cpu
+            && host.topology.cores == build.host.topology.cores
+            && host.limits.affinity == build.host.limits.affinity
+            && host.limits.cpu_quota == build.host.limits.cpu_quota
+    }
+}

@@ -1,0 +1,91 @@
+//! The logits after every token of a text, for whoever compares two builds.
+
+use build_info::Logits;
+use llama::error::{Error, Result};
+use llama::{Context, Token};
+
+use crate::split::Sequence;
+
+/// How a text is fed, and what comes after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Feed {
+    /// One token at a time, through the kernels of decode, rather than in batches through those of prefill.
+    pub step: bool,
+    /// Most likely tokens to go on with after the text, one at a time.
+    pub greedy: u32,
+}
+
+/// Feeds `tokens` to an empty `sequence` and returns what follows each of them, and each greedy token after them.
+///
+/// # Errors
+/// When there are no tokens, they do not fit, one is not in the vocabulary, or the evaluation fails.
+pub fn logits(sequence: &mut impl Sequence, tokens: &[Token], feed: Feed) -> Result<Logits> {
+    check(sequence.current(), tokens, feed)?;
+    let vocabulary = sequence.current().model().n_vocab() as usize;
+    let mut all = Logits::new(vocabulary);
+    if feed.step {
+        for &token in tokens {
+            let context = sequence.context_for(1)?;
+            context.decode(&[token])?;
+            all.push(token.cast_unsigned(), context.logits()?);
+        }
+    } else {
+        let mut fed = tokens.iter();
+        sequence.context_for(tokens.len())?.decode_all(tokens, |row| {
+            let token = fed.next().copied().unwrap_or_default();
+            all.push(token.cast_unsigned(), row);
+            Ok::<(), Error>(())
+        })?;
+    }
+    for _ in 0..feed.greedy {
+        let token = all.rows().last().map_or(0, most_likely);
+        let context = sequence.context_for(1)?;
+        context.decode(&[token])?;
+        all.push(token.cast_unsigned(), context.logits()?);
+    }
+    Ok(all)
+}
+
+fn check(context: &Context, tokens: &[Token], feed: Feed) -> Result<()> {
+    if tokens.is_empty() {
+        return Err(Error::EmptyPrompt);
+    }
+    let vocabulary = context.model().n_vocab();
+    if let Some(wrong) = tokens.iter().find(|token| !(0..i64::from(vocabulary)).contains(&i64::from(**token)))
+    {
+        return Err(Error::Usage(format!("token {wrong} is not in the vocabulary of {vocabulary} tokens")));
+    }
+    let needed = tokens.len().saturating_add(feed.greedy as usize);
+    if needed > context.n_ctx() as usize {
+        return Err(Error::PromptTooLong {
+            prompt: needed,
+            context: context.n_ctx(),
+            needed: needed.next_multiple_of(256),
+            trained: context.model().n_ctx_train(),
+        });
+    }
+    Ok(())
+}
+
+/// The first of the greatest; what is no number is never the greatest.
+fn most_likely(row: &[f32]) -> Token {
+    let mut best = (0, f32::NEG_INFINITY);
+    for (token, &value) in row.iter().enumerate() {
+        if value > best.1 {
+            best = (token, value);
+        }
+    }
+    Token::try_from(best.0).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_first_of_the_greatest_is_the_most_likely() {
+        let cases: [(&[f32], i32); 4] =
+            [(&[1.0, 3.0, 3.0], 1), (&[f32::NAN, -1.0], 1), (&[f32::NAN], 0), (&[], 0)];
+        for (row, expected) in cases {
+            assert_eq!(super::most_likely(row), expected, "{row:?}");
+        }
+    }
+}

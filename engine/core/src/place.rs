@@ -1,0 +1,27 @@
+//! Devices for a model with given settings.
+
+use llama::error::Result;
+use llama::kernels::{self, Wanted, WantedBy};
+use llama::offload::{Placed, place};
+
+use crate::settings::{Settings, Source};
+
+/// Loads the CPU's kernels as `settings` ask, if none are loaded yet, and finds the devices that they mean.
+///
+/// # Errors
+/// Those of [`kernels::load_wanted`] and of [`place`].
+pub fn place_for(settings: &Settings) -> Result<Placed> {
+    llama::start(false);
+    kernels::load_wanted(wanted_kernels(settings))?;
+    place(&settings.offload())
+}
+
+/// Returns the kernels that `settings` name.
+fn wanted_kernels(settings: &Settings) -> Option<Wanted> {
+    let by = match settings.cpu_variant.source {
+        Source::Environment => WantedBy::Environment,
+        Source::TuningRecord => WantedBy::TuningRecord,
+        _ => WantedBy::Flag,
+    };
+    settings.cpu_variant.value.clone().map(|name| Wanted { name, by })
+}

@@ -1,0 +1,104 @@
+//! What cannot be meant is told before anything is loaded.
+
+use llama::MAX_THREADS;
+use llama::error::{Error, Result};
+use llama::offload::Offload;
+use llama::options::{FlashAttention, SplitLayout, SplitMode};
+
+use super::{MAX_CTX, Requested};
+use crate::live::Live;
+
+/// Whether every value can be meant.
+pub fn check(requested: &Requested) -> Result<()> {
+    for (flag, threads) in [("-t", requested.decode_threads), ("-tb", requested.prefill_threads)] {
+        if let Some(threads) = threads.filter(|threads| !(1..=MAX_THREADS).contains(threads)) {
+            return usage(format!(
+                "{flag} {threads}: llama.cpp works with 1 to {MAX_THREADS} threads; leave it out to take what the \
+                 machine offers"
+            ));
+        }
+    }
+    if let Some(threads) = requested.blas_threads.filter(|threads| *threads > MAX_THREADS) {
+        return usage(format!(
+            "--blas-threads {threads}: use 1 to {MAX_THREADS}, or 0 for as many as llama.cpp uses itself"
+        ));
+    }
+    for (flag, tokens) in [("-b", requested.n_batch), ("-ub", requested.n_ubatch)] {
+        if let Some(tokens) = tokens.filter(|tokens| !(1..=1 << 20).contains(tokens)) {
+            return usage(format!("{flag} {tokens}: a batch has 1 to {} tokens", 1 << 20));
+        }
+    }
+    if let Some(n_ctx) = requested.n_ctx.filter(|n_ctx| *n_ctx > MAX_CTX) {
+        return usage(format!("-c {n_ctx}: a context has at most {MAX_CTX} tokens"));
+    }
+    if requested.split_layout == Some(SplitLayout::On) && requested.repack == Some(false) {
+        return usage(
+            "--split-layout on with --no-repack: the split layout generates with repacked weights; leave one of them out"
+                .to_string(),
+        );
+    }
+    if requested.split_from == Some(0) {
+        return usage("--split-from 0: a prompt has 1 token or more".to_string());
+    }
+    let type_v = requested.type_v.unwrap_or_default();
+    if requested.flash_attention == Some(FlashAttention::Off) && type_v.is_quantised() {
+        return usage(format!(
+            "-fa off with -ctv {type_v}: llama.cpp reads a quantised V cache only with flash attention; leave out \
+             -fa off, or use -ctv f16"
+        ));
+    }
+    if requested.flash_attention == Some(FlashAttention::Off)
+        && requested.split_mode == Some(SplitMode::Tensor)
+    {
+        return usage(
+            "-fa off with --split-mode tensor: llama.cpp shares attention among devices with flash attention alone; leave one of \
+             them out"
+                .to_string(),
+        );
+    }
+    if let Some(poll) = requested.poll.filter(|poll| *poll > 100) {
+        return usage(format!("--poll {poll}: use 0 (sleep) to 100 (spin)"));
+    }
+    if let Some(cpu) = requested.cpus.iter().flatten().find(|cpu| **cpu >= MAX_THREADS) {
+        let last = MAX_THREADS - 1;
+        return usage(format!("--cpu-list {cpu}: llama.cpp can bind threads to CPUs 0 to {last}"));
+    }
+    offload(requested).check().map_err(Error::Usage)?;
+    requested.variant.rope.check()?;
+    let fractions = [("--top-p", requested.top_p), ("--min-p", requested.min_p)];
+    for (flag, value) in fractions {
+        if let Some(value) = value.filter(|value| !(0.0..=1.0).contains(value)) {
+            return usage(format!("{flag} {value}: a probability lies between 0 and 1"));
+        }
+    }
+    if let Some(value) = requested.temperature.filter(|value| !(0.0..=100.0).contains(value)) {
+        return usage(format!("--temp {value}: use 0 (most likely token) to 100"));
+    }
+    Ok(())
+}
+
+/// What is asked for of devices.
+fn offload(requested: &Requested) -> Offload {
+    Offload {
+        split_mode: requested.split_mode.unwrap_or_default(),
+        tensor_split: requested.tensor_split.clone().unwrap_or_default(),
+        main_gpu: requested.main_gpu.unwrap_or(0),
+        ..Offload::default()
+    }
+}
+
+/// Only CPUs that this process may use can be bound to; llama.cpp would warn and go on unbound.
+pub(super) fn cpus(requested: &Requested, live: &Live) -> Result<()> {
+    let allowed = live.host.as_ref().map_or(&[][..], |host| &host.limits.affinity);
+    match requested.cpus.iter().flatten().find(|cpu| !allowed.is_empty() && !allowed.contains(cpu)) {
+        None => Ok(()),
+        Some(cpu) => {
+            let allowed: Vec<String> = allowed.iter().map(u32::to_string).collect();
+            usage(format!("--cpu-list {cpu}: this process may use the CPUs {}", allowed.join(",")))
+        }
+    }
+}
+
+fn usage<T>(message: String) -> Result<T> {
+    Err(Error::Usage(message))
+}

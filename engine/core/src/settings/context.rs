@@ -1,0 +1,29 @@
+//! Contexts that are longer than the model's training.
+
+use std::path::Path;
+
+use gguf::GgufFile;
+use llama::rope::trained_context;
+
+use super::{Settings, Source};
+
+/// Returns a warning if `settings` ask for a longer context than the model at `path` was trained for. Returns nothing if the
+/// file cannot be read: its load reports that.
+pub fn context_warning(path: &Path, settings: &Settings) -> Option<String> {
+    let asked = settings.n_ctx.value;
+    if settings.n_ctx.source == Source::Default || asked == 0 {
+        return None;
+    }
+    let trained = trained_context(&GgufFile::open(path).ok()?);
+    let longer = settings.variant.rope.factor().map_or(1.0, |factor| 1.0 / f64::from(factor));
+    let reach = f64::from(trained) * longer.max(1.0);
+    (trained > 0 && f64::from(asked) > reach).then(|| {
+        let by = f64::from(asked) / f64::from(trained);
+        let by = (by * 100.0).ceil() / 100.0;
+        format!(
+            "-c {asked}: the model was trained for {trained} tokens, and what is beyond {} is often nonsense; lower -c, or \
+             stretch it with --rope-scaling yarn --rope-scale {by}",
+            reach as u64
+        )
+    })
+}

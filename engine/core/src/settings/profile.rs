@@ -1,0 +1,52 @@
+//! What the profile of a build wants of its program: before the defaults, and after all else.
+
+use build_info::promised_device;
+use llama::offload::{CpuMoe, Devices, GpuLayers};
+use llama::options::{FlashAttention, RequireGpu};
+
+use super::{Requested, Setting, Source, check};
+use crate::live::Live;
+
+/// What the build's profile wants: see [`build_info::Defaults`].
+pub(super) fn wanted(
+    requested: &Requested,
+    tuned: &Requested,
+    live: &Live,
+    warnings: &mut Vec<String>,
+) -> Requested {
+    let Some(defaults) = live.defaults() else { return Requested::default() };
+    let wanted = Requested {
+        gpu_layers: defaults.gpu_layers.map(GpuLayers::from),
+        n_cpu_moe: defaults.n_cpu_moe.map(CpuMoe::from),
+        kv_offload: defaults.kv_offload,
+        op_offload: defaults.op_offload,
+        flash_attention: defaults.flash_attention.map(FlashAttention::from),
+        ..Requested::default()
+    };
+    // Of all that a profile can want, this alone may go against something else that is asked for.
+    let others = Requested { flash_attention: None, ..wanted.clone() };
+    match check(&requested.or(tuned).or(&wanted)) {
+        Ok(()) => wanted,
+        Err(why) => {
+            let (what, left) = match check(&requested.or(tuned).or(&others)) {
+                Ok(()) => ("flash attention as", others),
+                Err(_) => ("the defaults that", Requested::default()),
+            };
+            warnings.push(format!(
+                "{what} this build's profile wants it does not go with what was asked for and is left out: {why}"
+            ));
+            left
+        }
+    }
+}
+
+/// A build that was made for a GPU requires one, unless it is told not to, or it or its profile leaves it alone.
+pub(super) fn require_gpu(requested: &Requested, wanted: &Requested, live: &Live) -> Setting<RequireGpu> {
+    let promised = live.build.as_ref().is_some_and(|(_, build)| promised_device(build).is_some());
+    let layers = requested.gpu_layers.or(wanted.gpu_layers);
+    let cpu_will_do = layers == Some(GpuLayers::Some(0)) || requested.devices == Some(Devices::None);
+    match (requested.require_gpu, promised && !cpu_will_do) {
+        (None, true) => Setting::new(RequireGpu::Yes, Source::BuildInfo),
+        (flag, _) => Setting::or_default(flag, RequireGpu::default()),
+    }
+}

@@ -1,0 +1,333 @@
+//! Drafts of a smaller model: what it finds likeliest, as long as it is sure.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use llama::error::{Error, Result};
+use llama::variant::Variant;
+use llama::{Batch, Context, Decoded, Model, SequenceId, Token};
+
+use crate::fit::Seats;
+use crate::live::Live;
+use crate::model;
+use crate::settings::{Setting, Settings, Source};
+
+/// How many tokens one vocabulary may have more than the other: some are filled up to a round number.
+const MORE: u32 = 128;
+
+/// A small model with a context of its own, of as many sequences as the large one's. Its threads are those of the large one,
+/// which waits meanwhile.
+pub struct DraftModel {
+    context: Context,
+    batch: Batch,
+    /// The tokens that each sequence of the context holds.
+    held: Vec<Vec<Token>>,
+    /// Tokens that the large model has too.
+    shared: u32,
+    least_p: f32,
+}
+
+impl DraftModel {
+    /// Loads the model at `path` for drafts of what `target` says, whose context is `beside`. It uses at most `threads`
+    /// of its threads, and drafts as long as its best token has at least the probability `least_p`.
+    ///
+    /// # Errors
+    /// Where it cannot be loaded, where its memory cannot take tokens back, or where its tokens are not `target`'s.
+    pub fn open(
+        path: &Path,
+        beside: &Context,
+        threads: Option<u32>,
+        least_p: f32,
+        settings: &Settings,
+        live: &Live,
+    ) -> Result<Self> {
+        let draft = Self::load(path, beside.n_ctx(), 1, beside.sequences(), settings, live)?;
+        Self::beside(&draft, beside, threads, least_p, settings, live)
+    }
+
+    /// Loads the model at `path`, with as many of its layers on devices as find room there beside `contexts` contexts for
+    /// drafts of what is evaluated in such of `n_ctx` cells and `sequences` sequences. Adapters and the scaling of positions
+    /// are the large model's, and no matter here.
+    ///
+    /// # Errors
+    /// Where it cannot be loaded, or its memory cannot take tokens back.
+    pub fn load(
+        path: &Path,
+        n_ctx: u32,
+        contexts: u32,
+        sequences: u32,
+        settings: &Settings,
+        live: &Live,
+    ) -> Result<Arc<Model>> {
+        let seats = Seats { contexts, sequences, rows: sequences };
+        let draft = model::open_for(path, &settings_beside(settings, n_ctx, sequences), live, seats)?;
+        check_memory(&draft)?;
+        model::check_generates(&draft)?;
+        Ok(draft)
+    }
+
+    /// The same as [`open`](Self::open) with a model that is loaded.
+    ///
+    /// # Errors
+    /// Where its tokens are not those of the large model, or its context does not fit into memory.
+    pub fn beside(
+        draft: &Arc<Model>,
+        beside: &Context,
+        threads: Option<u32>,
+        least_p: f32,
+        settings: &Settings,
+        live: &Live,
+    ) -> Result<Self> {
+        let shared = shared_tokens(beside.model(), draft)?;
+        let sequences = beside.sequences();
+        let mut options = model::context_options(draft, settings, true);
+        options.n_ctx = cells(beside.n_ctx(), sequences);
+        let mend = "lower -c, take a smaller draft model, or leave --draft-model out";
+        let mut context = model::context_of(draft, &options, settings, live, mend, sequences, sequences)?;
+        context.share_threads(beside);
+        let (decode, prefill) = beside.threads();
+        if let Some(threads) = threads {
+            if threads == 0 || threads > decode {
+                return Err(Error::Usage(format!(
+                    "--draft-threads {threads}: use 1 to {decode}, the threads of the large model, which waits meanwhile"
+                )));
+            }
+            context.set_threads(threads, threads.min(prefill));
+        }
+        let held = vec![Vec::new(); sequences as usize];
+        Ok(DraftModel { context, batch: Batch::default(), held, shared, least_p })
+    }
+
+    /// Threads for single tokens and for batches from now on.
+    pub fn set_threads(&mut self, decode: u32, prefill: u32) {
+        self.context.set_threads(decode, prefill);
+    }
+
+    /// Forgets what `sequence` holds beyond what it has in common with `tokens`, so that it never holds more than the large
+    /// model's does.
+    pub fn trim(&mut self, sequence: SequenceId, tokens: &[Token]) {
+        self.keep(sequence, tokens);
+    }
+
+    /// Tokens of `tokens`, the text of `sequence`, that it has yet to evaluate.
+    pub fn behind(&self, sequence: SequenceId, tokens: &[Token]) -> usize {
+        tokens.len() - self.common(sequence, tokens)
+    }
+
+    /// Evaluates up to `most` of the tokens that [`behind`](Self::behind) counts, but the last, whose logits are for a
+    /// draft.
+    pub fn catch_up(&mut self, sequence: SequenceId, tokens: &[Token], most: usize) -> Result<()> {
+        let Some((_, before)) = tokens.split_last().filter(|_| self.knows(tokens)) else { return Ok(()) };
+        let from = self.keep(sequence, before);
+        let to = before.len().min(from.saturating_add(most));
+        self.evaluate(sequence, &before[from..to]).map(drop)
+    }
+
+    /// Up to `most` tokens that may follow `tokens`, the text of `sequence`.
+    pub fn draft(&mut self, sequence: SequenceId, tokens: &[Token], most: usize) -> Result<Vec<Token>> {
+        let mut draft = Vec::new();
+        // Beyond its end it is of no use any more.
+        let room = (self.context.n_ctx() as usize).saturating_sub(tokens.len());
+        let most = most.min(room);
+        let Some((_, before)) = tokens.split_last().filter(|_| most > 0 && self.knows(tokens)) else {
+            return Ok(draft);
+        };
+        // The last is evaluated in any case: its logits are wanted.
+        let kept = self.keep(sequence, before);
+        let mut row = self.evaluate(sequence, &tokens[kept..])?;
+        while let Some(last) = row {
+            let (token, p) = best(self.context.logits_at(last)?);
+            if p < self.least_p || token.cast_unsigned() >= self.shared {
+                break;
+            }
+            draft.push(token);
+            if draft.len() == most {
+                break;
+            }
+            row = self.evaluate(sequence, &[token])?;
+        }
+        Ok(draft)
+    }
+
+    /// Whether all of `tokens` are tokens of this model too.
+    fn knows(&self, tokens: &[Token]) -> bool {
+        tokens.iter().all(|token| token.cast_unsigned() < self.shared)
+    }
+
+    fn common(&self, sequence: SequenceId, tokens: &[Token]) -> usize {
+        let held = &self.held[sequence as usize];
+        held.iter().zip(tokens).take_while(|(held, token)| held == token).count()
+    }
+
+    /// Forgets what `sequence` holds and `tokens` do not begin with; says how many of them it holds.
+    fn keep(&mut self, sequence: SequenceId, tokens: &[Token]) -> usize {
+        let common = self.common(sequence, tokens);
+        if common == self.held[sequence as usize].len() {
+            return common;
+        }
+        if common == 0 || !self.context.keep_of(sequence, common) {
+            return self.empty(sequence);
+        }
+        self.held[sequence as usize].truncate(common);
+        common
+    }
+
+    fn empty(&mut self, sequence: SequenceId) -> usize {
+        self.context.forget(sequence, 0);
+        self.held[sequence as usize].clear();
+        0
+    }
+
+    /// Evaluates `tokens` after what `sequence` holds; the row of the last one's logits, or nothing where there is no room
+    /// for them.
+    fn evaluate(&mut self, sequence: SequenceId, tokens: &[Token]) -> Result<Option<i32>> {
+        let mut row = None;
+        for part in tokens.chunks(self.context.n_batch().max(1) as usize) {
+            let held = self.held[sequence as usize].len();
+            self.batch.clear();
+            for (at, token) in part.iter().enumerate() {
+                row = Some(self.batch.push(*token, (held + at) as u32, sequence, at + 1 == part.len()));
+            }
+            match self.context.decode_batch(&mut self.batch) {
+                Ok(Decoded::Done) => self.held[sequence as usize].extend(part),
+                // Only where what it holds lies scattered: there are as many cells as all of them need. Texts are only worth
+                // time.
+                Ok(Decoded::NoRoom) => {
+                    for sequence in 0..self.context.sequences() {
+                        self.empty(sequence);
+                    }
+                    return Ok(None);
+                }
+                Err(error) => {
+                    // What of it was evaluated is not known.
+                    self.empty(sequence);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(row)
+    }
+}
+
+/// Cells of a context for drafts of what is evaluated in one of `n_ctx`: each sequence holds what the large model's does, and a
+/// draft.
+fn cells(n_ctx: u32, sequences: u32) -> u32 {
+    let more = if sequences > 1 { sequences.saturating_mul(super::MOST + 1) } else { 0 };
+    n_ctx.saturating_add(more)
+}
+
+/// The large model's `settings` as they are for the draft model: its context is not of the size that the large one's was asked
+/// for, nor cut to what the small model was trained for.
+fn settings_beside(settings: &Settings, n_ctx: u32, sequences: u32) -> Settings {
+    let n_ctx = Setting { value: cells(n_ctx, sequences), source: Source::LiveHost };
+    Settings { variant: Variant::default(), n_ctx, ..settings.clone() }
+}
+
+/// Refuses a model whose memory cannot take tokens back.
+pub(super) fn check_memory(model: &Model) -> Result<()> {
+    if model.can_take_back() {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "speculative decoding with {}: this model keeps a state that all tokens change (it is recurrent, or in part), and \
+         a draft that turns out wrong could not be taken out of it again; leave --speculative out",
+        model.path().display()
+    )))
+}
+
+/// How many tokens two vocabularies have in common, from the first on; an error where others differ.
+fn shared_tokens(target: &Arc<Model>, draft: &Arc<Model>) -> Result<u32> {
+    let refuse = |why: String| {
+        Err(Error::Usage(format!(
+            "--draft-model {}: its vocabulary is not that of {}: {why}; take a smaller model of the same family",
+            draft.path().display(),
+            target.path().display()
+        )))
+    };
+    if !draft.has_vocabulary() {
+        return refuse("it has none".to_string());
+    }
+    let (large, small) = (target.n_vocab(), draft.n_vocab());
+    if large.abs_diff(small) > MORE {
+        return refuse(format!("it has {small} tokens, not {large}"));
+    }
+    if draft.begin_token() != target.begin_token() {
+        return refuse("texts begin with another token".to_string());
+    }
+    let shared = large.min(small);
+    let (mut one, mut other) = (Vec::new(), Vec::new());
+    for token in 0..shared.cast_signed() {
+        one.clear();
+        other.clear();
+        target.piece_with(token, true, &mut one)?;
+        draft.piece_with(token, true, &mut other)?;
+        if one != other || target.is_end(token) != draft.is_end(token) {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            return refuse(format!("token {token} is {:?}, not {:?}", text(&other), text(&one)));
+        }
+    }
+    Ok(shared)
+}
+
+/// The likeliest token, and how likely it is.
+fn best(logits: &[f32]) -> (Token, f32) {
+    let (mut at, mut greatest) = (0, f32::NEG_INFINITY);
+    for (token, &logit) in logits.iter().enumerate() {
+        if logit > greatest {
+            (at, greatest) = (token, logit);
+        }
+    }
+    let sum: f32 = logits.iter().map(|logit| (logit - greatest).exp()).sum();
+    (at as Token, 1.0 / sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use llama::offload::Placed;
+
+    use super::*;
+    use crate::fit::Subject;
+    use crate::settings::Requested;
+
+    #[test]
+    fn the_best_is_the_first_of_the_greatest_with_its_probability() {
+        let (token, p) = best(&[0.0, 2.0, 2.0, -1.0]);
+        let sum = 1.0 + 2.0 * 2.0_f32.exp() + (-1.0_f32).exp();
+        assert_eq!(token, 1);
+        assert!((p - 2.0_f32.exp() / sum).abs() < 1e-6, "{p}");
+        // What is no number is never sure.
+        assert!(best(&[f32::NAN, 1.0]).1.is_nan());
+    }
+
+    /// What `--gpu-layers auto` leaves room for, on the host here.
+    #[test]
+    fn its_context_takes_what_was_estimated_before_it_was_loaded() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("tiny.gguf");
+        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        let live = Live::default();
+        let requested = Requested { decode_threads: Some(1), repack: Some(false), ..Requested::default() };
+        let settings = Settings::resolve(&requested, &live).expect("valid");
+        let model = model::open(&path, &settings, &live).expect("it loads");
+        let taken = |context: &mut Context| {
+            let taken = context.taken().expect("told");
+            (taken.iter().map(|one| one.cache).sum(), taken.iter().map(|one| one.compute).sum())
+        };
+        for sequences in [1, 4] {
+            let large =
+                model::shared_context(&model, &settings, &live, sequences, sequences).expect("a context");
+            let mut draft =
+                DraftModel::beside(&model, &large, None, 0.5, &settings, &live).expect("a draft model");
+            let seats = Seats { contexts: 1, sequences, rows: sequences };
+            let own = settings_beside(&settings, large.n_ctx(), sequences);
+            let file = gguf::GgufFile::open(&path).expect("a model");
+            let checked = gguf::check::model(&[&file]).expect("a good model");
+            let subject = Subject::new(&[&file], &checked, &own, &live, &Placed::default(), seats);
+            let needs = subject.and_then(|subject| subject.needs(&own.offload())).expect("an estimate");
+            let (cache, compute): (u64, u64) = taken(&mut draft.context);
+            assert_eq!((needs[0].cache_bytes.0, needs[0].compute_bytes.0), (cache, compute), "{sequences}");
+            // More than the large one's, whose model is the same.
+            assert_eq!(draft.context.n_ctx() > large.n_ctx(), sequences > 1);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The second half of a generation, with drafts.
+
+use std::time::Instant;
+
+use llama::error::{Error, Result};
+use llama::{ALONE, Context, Token, interrupted};
+use sampling::Chain;
+
+use super::report::{DIFFERS, MIXTURE};
+use super::sameness::Found;
+use super::{Drafter, Speculator};
+use crate::generate::{Generation, Stop, Teller};
+use crate::split::Sequence;
+
+/// How many of the largest differences that a look found a token must be ahead to be chosen by a batch: the difference
+/// is one logit's, and both of two may be off; and what the context holds was rounded so as well.
+const AHEAD: f32 = 4.0;
+
+/// The same as [`crate::generate::go_on`], with drafts: `token`, the first, is chosen already and not told yet.
+pub fn go_on(
+    sequence: &mut impl Sequence,
+    chain: &mut Chain,
+    speculator: &mut Speculator,
+    prompt: &[Token],
+    first: Token,
+    generation: &mut Generation,
+    teller: &mut Teller<'_>,
+) -> Result<Stop> {
+    let mut tokens = speculator.begin(prompt);
+    let stop = text(sequence, chain, speculator, &mut tokens, first, generation, teller);
+    let report = &mut speculator.report;
+    report.without = speculator.gain.without();
+    report.with = generation.decode_tokens_per_second();
+    report.loss = speculator.gain.loss();
+    report.paused = match (speculator.near, speculator.is_mixture) {
+        (true, _) => None,
+        (false, true) => Some(MIXTURE),
+        (false, false) => speculator.sameness.any_differs().then_some(DIFFERS),
+    };
+    generation.speculation = Some(report.clone());
+    stop
+}
+
+fn text(
+    sequence: &mut impl Sequence,
+    chain: &mut Chain,
+    speculator: &mut Speculator,
+    tokens: &mut Vec<Token>,
+    first: Token,
+    generation: &mut Generation,
+    teller: &mut Teller<'_>,
+) -> Result<Stop> {
+    let begin = tokens.len();
+    if let Some(stop) = teller.take(first, chain, generation)? {
+        return Ok(stop);
+    }
+    tokens.push(first);
+    loop {
+        if interrupted() {
+            return Ok(Stop::Interrupted);
+        }
+        // Always where single tokens go: a draft is no prompt.
+        let context = sequence.context_for(1)?;
+        // The last is still to be evaluated.
+        let made = tokens.len() - 1 - begin;
+        let held = context.held();
+        let room = (context.n_ctx() as usize).saturating_sub(held);
+        let room = room.min(teller.most().saturating_sub(generation.tokens.len()));
+        let step = step(context, chain, speculator, tokens, made, room, generation, teller);
+        generation.hand_over = generation.hand_over.or_else(|| sequence.take_hand_over());
+        match step {
+            Ok(None) => {}
+            Ok(Some(stop)) => return Ok(stop),
+            Err(Error::Interrupted) => {
+                // What no one chose must not stay.
+                let context = sequence.current();
+                if context.held() > held {
+                    context.keep(held);
+                }
+                return Ok(Stop::Interrupted);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Evaluates the last of `tokens`, with a draft if one is to be had, and chooses what follows. `made` of the tokens
+/// before it were generated; `room` is how many can be evaluated.
+#[expect(clippy::too_many_arguments, reason = "a generation is that much")]
+fn step(
+    context: &mut Context,
+    chain: &mut Chain,
+    speculator: &mut Speculator,
+    tokens: &mut Vec<Token>,
+    made: usize,
+    room: usize,
+    generation: &mut Generation,
+    teller: &mut Teller<'_>,
+) -> Result<Option<Stop>> {
+    let (held, last) = (context.held(), tokens.len() - 1);
+    let room = room.min(context.n_batch() as usize);
+    let may = speculator.gain.lets_draft() && (speculator.near || !speculator.is_mixture);
+    let mut width = may.then(|| speculator.width(held, made, room)).flatten();
+    while let Some((unknown, None)) = width {
+        let start = Instant::now();
+        speculator.sameness.look(context, &tokens[last - unknown..last])?;
+        speculator.report.looking += start.elapsed();
+        width = speculator.width(held, made, room);
+    }
+    let found = width.and_then(|(width, found)| Some((width, found?)));
+    if let (Some(_), Drafter::Model(model)) = (found, &mut speculator.drafter)
+        && model.behind(ALONE, tokens) > super::MOST as usize + 1
+    {
+        // A prompt is no step: it would look like a loss.
+        let start = Instant::now();
+        model.catch_up(ALONE, tokens, usize::MAX)?;
+        speculator.report.prompt += start.elapsed();
+    }
+    speculator.gain.begin();
+    let draft = match (found, &mut speculator.drafter) {
+        (None, _) => Vec::new(),
+        (Some((width, _)), Drafter::Lookup(lookup)) => lookup.draft(tokens, width - 1),
+        (Some((width, _)), Drafter::Model(model)) => model.draft(ALONE, tokens, width - 1)?,
+    };
+    let cost_time = found.is_some() && matches!(speculator.drafter, Drafter::Model(_));
+    let (draft, found) = speculator.cut(draft, held, found);
+    if draft.is_empty() {
+        context.decode(&tokens[last..])?;
+        let token = chain.sample(context, -1)?;
+        let stop = tell(token, chain, tokens, generation, teller)?;
+        match cost_time {
+            true => speculator.gain.end_drafted(1),
+            false => speculator.gain.end_plain(),
+        }
+        return Ok(stop);
+    }
+    verify(context, chain, speculator, tokens, &draft, found, generation, teller)
+}
+
+/// Tells `token`, and makes it the last of `tokens` unless that was the end.
+fn tell(
+    token: Token,
+    chain: &Chain,
+    tokens: &mut Vec<Token>,
+    generation: &mut Generation,
+    teller: &mut Teller<'_>,
+) -> Result<Option<Stop>> {
+    let stop = teller.take(token, chain, generation)?;
+    if stop.is_none() {
+        tokens.push(token);
+    }
+    Ok(stop)
+}
+
+/// Evaluates the last of `tokens` and `draft` after it, and takes as much of it as would have been chosen, and one more.
+#[expect(clippy::too_many_arguments, reason = "a generation is that much")]
+fn verify(
+    context: &mut Context,
+    chain: &mut Chain,
+    speculator: &mut Speculator,
+    tokens: &mut Vec<Token>,
+    draft: &[Token],
+    found: Found,
+    generation: &mut Generation,
+    teller: &mut Teller<'_>,
+) -> Result<Option<Stop>> {
+    let held = context.held();
+    let batch: Vec<Token> = [&tokens[tokens.len() - 1..], draft].concat();
+    context.decode_all(&batch, |_| Ok::<(), Error>(()))?;
+    let mut told = 0;
+    let (stop, accepted) = loop {
+        let choice = choose(context, chain, told, found)?;
+        let token = match choice {
+            Some(token) => token,
+            None => {
+                // Too near to tell: by the token alone, as without a draft.
+                speculator.report.near_ties += 1;
+                context.keep(held + told);
+                context.decode(&batch[told..=told])?;
+                chain.choose(context.logits()?)?
+            }
+        };
+        chain.accept_generated(token)?;
+        let stop = tell(token, chain, tokens, generation, teller)?;
+        let is_drafted = draft.get(told) == Some(&token);
+        told += 1;
+        if choice.is_none() || !is_drafted || stop.is_some() {
+            break (stop, told - usize::from(!is_drafted));
+        }
+    };
+    // As without a draft: all but the token that was chosen last.
+    context.keep((held + told).min(context.held()));
+    speculator.gain.end_drafted(told);
+    speculator.learn(draft.len(), accepted);
+    Ok(stop)
+}
+
+/// The token by row `at` of the last batch; `None` where rounding could have another one chosen.
+fn choose(context: &mut Context, chain: &mut Chain, at: usize, found: Found) -> Result<Option<Token>> {
+    let row = context.logits_at(at as i32)?;
+    let token = chain.choose(row)?;
+    match found {
+        // Drawn tokens have no margin that could be looked at.
+        Found::Differs(worst) if chain.takes_best() => {
+            let mut less = row.to_vec();
+            if let Some(logit) = usize::try_from(token).ok().and_then(|token| less.get_mut(token)) {
+                *logit -= AHEAD * worst;
+            }
+            Ok((chain.choose(&less)? == token).then_some(token))
+        }
+        _ => Ok(Some(token)),
+    }
+}
+
+impl Speculator {
+    /// As much of `draft` as makes a batch of a width that was looked at.
+    fn cut(&self, mut draft: Vec<Token>, held: usize, found: Option<(usize, Found)>) -> (Vec<Token>, Found) {
+        let Some((width, found)) = found else { return (Vec::new(), Found::Same) };
+        if draft.len() + 1 == width {
+            return (draft, found);
+        }
+        let (width, found) = self
+            .width(held, 0, draft.len() + 1)
+            .and_then(|(width, found)| Some((width, found?)))
+            .unwrap_or((1, Found::Same));
+        draft.truncate(width - 1);
+        (draft, found)
+    }
+}

@@ -1,0 +1,130 @@
+//! The thread pools of a context: how many threads, and on which CPUs.
+
+use build_info::Host;
+use llama::error::Result;
+use llama::options::Affinity;
+use llama::{Context, Threadpool, Threads};
+
+use crate::settings::Settings;
+
+/// Where the threads of a pool may run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// The CPUs; none leaves the threads where the calling one is.
+    pub cpus: Vec<u32>,
+    /// Whether each thread has one of its own.
+    pub strict: bool,
+}
+
+impl Placement {
+    /// The placement of `threads` threads on `host` under `settings`.
+    pub fn new(settings: &Settings, host: Option<&Host>, threads: u32) -> Self {
+        let cpus = &settings.cpus.value;
+        // All by name: ggml leaves a thread whose pool names no CPU where an earlier pool put it, and the threads that
+        // it starts go there too.
+        let unbound = || {
+            let all = host.map_or(Vec::new(), |host| host.limits.affinity.clone());
+            Placement { cpus: all, strict: false }
+        };
+        match settings.affinity.value {
+            Affinity::Off => unbound(),
+            // With more threads than CPUs, giving each its own would put two on one and none on another.
+            Affinity::On => Placement { cpus: cpus.clone(), strict: threads as usize <= cpus.len() },
+            Affinity::Auto
+                if host.is_some_and(|host| host.topology.is_hybrid()) && threads as usize <= cpus.len() =>
+            {
+                Placement { cpus: cpus.clone(), strict: false }
+            }
+            Affinity::Auto => unbound(),
+        }
+    }
+}
+
+/// Gives `context` pools of its own: without one, ggml makes and joins threads for every graph.
+///
+/// One pool when both phases use as many threads, else two. The decode pool is made first: each pool places
+/// the calling thread too, and the last one made has its way, so this thread stays on the CPU that decode's
+/// smaller pool leaves free.
+pub fn attach(context: &mut Context, settings: &Settings, host: Option<&Host>) -> Result<()> {
+    context.take_threads(&pools(settings, host)?);
+    llama::set_blas_threads(settings.blas_threads.value);
+    Ok(())
+}
+
+/// The pools that [`attach`] gives to a context.
+pub fn pools(settings: &Settings, host: Option<&Host>) -> Result<Threads> {
+    let (decode, prefill) = (settings.decode_threads.value, settings.prefill_threads.value);
+    let pool = |threads| {
+        let placement = Placement::new(settings, host, threads);
+        Threadpool::new(threads, &placement.cpus, placement.strict, settings.poll.value)
+    };
+    let decode_pool = pool(decode)?;
+    let prefill_pool = if decode == prefill { None } else { Some(pool(prefill)?) };
+    Ok(Threads::new(decode_pool, prefill_pool, (decode, prefill)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::Live;
+    use crate::settings::Requested;
+
+    #[test]
+    fn threads_are_bound_only_where_asked_or_known_to_help() {
+        let cpus = Some(vec![0, 2, 4]);
+        let place = |affinity, threads| {
+            let requested = Requested { affinity, cpus: cpus.clone(), ..Requested::default() };
+            let settings = Settings::resolve(&requested, &Live::default()).expect("valid");
+            Placement::new(&settings, None, threads)
+        };
+        let bound = |strict| Placement { cpus: vec![0, 2, 4], strict };
+        let cases = [
+            (Some(Affinity::On), 3, bound(true)),
+            (Some(Affinity::On), 4, bound(false)),
+            (Some(Affinity::Off), 3, Placement::default()),
+            (Some(Affinity::Auto), 3, Placement::default()),
+            // A list alone means `on`.
+            (None, 2, bound(true)),
+        ];
+        for (affinity, threads, expected) in cases {
+            assert_eq!(place(affinity, threads), expected, "{affinity:?}, {threads} threads");
+        }
+    }
+
+    /// CPUs on which this thread may run.
+    fn mask() -> String {
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("proc(5)");
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        line.expect("a line").trim().to_string()
+    }
+
+    #[test]
+    fn an_unbound_run_after_a_bound_one_has_all_cpus_again() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("tiny.gguf");
+        let options = gguf::synth::Options::new(gguf::synth::Preset::Tiny);
+        gguf::synth::write(&path, &options).expect("the tiny model");
+        let live = Live::read();
+        let before = mask();
+        let run = |affinity| {
+            let requested = Requested {
+                affinity: Some(affinity),
+                decode_threads: Some(1),
+                n_ctx: Some(256),
+                ..Requested::default()
+            };
+            let settings = Settings::resolve(&requested, &live).expect("valid");
+            let model = crate::model::open(&path, &settings, &live).expect("the model loads");
+            let mut context = crate::model::context(&model, &settings, &live, false).expect("a context");
+            // Some builds place the threads as late as this.
+            context.decode(&[1]).expect("a token");
+            context.synchronize();
+            mask()
+        };
+        let bound = run(Affinity::On);
+        assert!(!bound.contains(['-', ',']), "one thread on one CPU, not {bound}");
+        for affinity in [Affinity::Off, Affinity::Auto] {
+            assert_eq!(run(affinity), before, "{affinity:?}");
+        }
+    }
+}

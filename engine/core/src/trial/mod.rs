@@ -1,0 +1,269 @@
+//! Trial loads: a file that this machine does not know is loaded first by a child process that may die of it.
+//!
+//! llama.cpp asserts what it does not expect of a model, and an assertion, like a memory fault, ends the process. The
+//! pre-check (crate `gguf`) refuses what is known to lead there. A trial load catches the rest: a short-lived child, the
+//! program itself, loads the file on the CPU and runs a token. Its end is an error of this load and of nothing else.
+//! A verdict is kept ([`verdicts`]), so that a known file costs nothing.
+//!
+//! The order of the checks, and what they cannot catch, is in `docs/src/concepts/containment.md`.
+
+mod child;
+mod key;
+pub mod request;
+mod verdicts;
+pub mod worker;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use gguf::GgufFile;
+use gguf::check::Checked;
+use llama::error::{Error, Result};
+use llama::variant::Variant;
+use request::{Answer, Purpose, Request, Stage};
+
+use crate::settings::Settings;
+
+pub use child::{Child, End};
+use llama::error::TrialCause as Cause;
+
+/// The hidden command that makes a process a trial's child.
+pub const COMMAND: &str = "__trial";
+
+/// Total size of a model's files up to which a trial also repacks the weights and evaluates a prompt and an embedding.
+/// Larger models are mapped, and evaluate a single token: that reads the weights once, which loading does anyway.
+const SMALL: u64 = 256 << 20;
+
+/// Longest trial of an empty file, and the bytes that each further second allows: a slow disk is no reason to refuse.
+const PATIENCE: Duration = Duration::from_secs(60);
+const SLOWEST_READ: u64 = 10 << 20;
+
+/// Most threads of a trial: the stack of each counts against the child's memory.
+const MOST_THREADS: u32 = 16;
+
+/// Treatment of a load if no child can be started, or if the child lacked memory or time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallback {
+    /// The load goes on, after one warning: if it ends the process, nobody else is concerned.
+    Warn,
+    /// The load is refused: the process serves others.
+    Refuse,
+}
+
+/// Program that runs the trials of this process, and what happens if it cannot be started.
+static PROGRAM: OnceLock<(PathBuf, Fallback)> = OnceLock::new();
+
+/// Makes this program the one that runs its own trials. The first call counts.
+pub fn use_this_program(fallback: Fallback) {
+    // The link leads to the program even if its file was replaced or removed since the start. Without /proc the name that
+    // it was started by has to do.
+    let link = PathBuf::from("/proc/self/exe");
+    let named = || std::env::args_os().next().map(PathBuf::from).filter(|name| name.components().count() > 1);
+    let found = || std::env::current_exe().ok().or_else(named);
+    let program = if fs::metadata(&link).is_ok() { Some(link) } else { found() };
+    let _ = PROGRAM.set((program.unwrap_or_default(), fallback));
+}
+
+/// The program for trials of loads with `settings`; `None` if loads are not tried in this process.
+fn program(settings: Option<&Settings>) -> Option<(&Path, Fallback)> {
+    let own = PROGRAM.get().map(|(program, fallback)| (program.as_path(), *fallback));
+    let given = settings.and_then(|settings| settings.trial_program.as_deref());
+    given.map(|program| (program, Fallback::Refuse)).or(own)
+}
+
+/// Checks the model in `parts` before it is loaded with `settings`, and tries it unless its verdict is known.
+///
+/// # Errors
+/// [`Error::BadModel`] if the pre-check refuses it, [`Error::Trial`] if the child ended or took too long, [`Error::Load`] and
+/// [`Error::Adapter`] if llama.cpp refused the files, [`Error::Changed`] if they changed meanwhile.
+pub fn of_load(parts: &[&GgufFile], settings: &Settings) -> Result<Checked> {
+    // No child is needed for what is known to be wrong.
+    let checked = gguf::check::model(parts)?;
+    let Some(program) = program(Some(settings)) else { return Ok(checked) };
+    // The child needs kernels as well: their absence is an error with words of its own.
+    llama::start(false);
+    llama::kernels::load()?;
+    let small = size(parts) <= SMALL;
+    let request = Request {
+        files: paths(parts),
+        adapters: settings.variant.adapters.iter().map(Into::into).collect(),
+        rope: settings.variant.rope,
+        purpose: if small { Purpose::All } else { Purpose::Token },
+        repack: small && settings.repack.value,
+        threads: if small { 1 } else { settings.decode_threads.value.min(MOST_THREADS) },
+        cpu_variant: settings.cpu_variant.value.clone(),
+    };
+    of(parts, &settings.variant, request, program)?;
+    Ok(checked)
+}
+
+/// Tries the model in `parts` before it is quantised.
+///
+/// # Errors
+/// [`Error::Trial`] if the child ended or took too long. A refusal is none: llama.cpp repeats it with the quantiser's words.
+pub fn of_quantising(parts: &[GgufFile]) -> Result<()> {
+    let Some(program) = program(None) else { return Ok(()) };
+    let parts: Vec<&GgufFile> = parts.iter().collect();
+    let request = Request { purpose: Purpose::Quantise, ..Request::new(paths(&parts)) };
+    match of(&parts, &Variant::default(), request, program) {
+        Err(error @ (Error::Trial { .. } | Error::Changed { .. } | Error::Interrupted)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn paths(parts: &[&GgufFile]) -> Vec<PathBuf> {
+    parts.iter().map(|part| part.path().to_path_buf()).collect()
+}
+
+/// Size of the files; one that cannot be seen counts as empty, and whoever opens it says why.
+fn size(parts: &[&GgufFile]) -> u64 {
+    parts.iter().filter_map(|part| fs::metadata(part.path()).ok()).map(|found| found.len()).sum()
+}
+
+fn of(
+    parts: &[&GgufFile],
+    variant: &Variant,
+    request: Request,
+    (program, fallback): (&Path, Fallback),
+) -> Result<()> {
+    let path = parts.first().map(|part| part.path().to_path_buf()).unwrap_or_default();
+    let key = || key::of(parts, variant, &request, program);
+    let before = key();
+    if let Some(answer) = before.as_ref().and_then(verdicts::find) {
+        return judge(&path, &request, answer, true);
+    }
+    let size = size(parts);
+    let patience = PATIENCE + Duration::from_secs(size / SLOWEST_READ);
+    let mut child = match Child::start(program) {
+        Ok(child) => child,
+        Err(why) => {
+            let how = format!("could not be started ({}: {why})", program.display());
+            return without(&path, how, Cause::Program, fallback);
+        }
+    };
+    let answer = match child.ask(&request, patience) {
+        Ok(answer) => answer,
+        Err(End::Interrupted) => return Err(Error::Interrupted),
+        Err(End::Died { how, cause: Cause::File }) => Answer::Died { how },
+        // The load itself would take as long, or never end.
+        Err(End::Died { how, cause: cause @ Cause::CpuTime }) => {
+            return Err(Error::Trial { path, how, is_known: false, cause });
+        }
+        Err(End::Died { how, cause }) => return without(&path, how, cause, fallback),
+    };
+    tracing::debug!(model = %path.display(), ?answer, "tried");
+    // What was tried must be what was seen, and what will be loaded.
+    if key() != before {
+        return Err(Error::Changed { path });
+    }
+    if !answer.is_final() && fallback == Fallback::Warn {
+        return Ok(());
+    }
+    if let Some(key) = before.filter(|_| answer.is_final()) {
+        verdicts::keep(&key, &answer);
+    }
+    judge(&path, &request, answer, false)
+}
+
+/// Turns a verdict into the result of the load.
+fn judge(path: &Path, request: &Request, answer: Answer, is_known: bool) -> Result<()> {
+    let path = path.to_path_buf();
+    match answer {
+        Answer::Ran => Ok(()),
+        Answer::Refused { stage: Stage::Load, why } => Err(Error::Load { path, why }),
+        Answer::Refused { stage: Stage::Adapter(number), why } => {
+            let adapter = request.adapters.get(number).map(|adapter| adapter.path());
+            Err(Error::Adapter { path: adapter.unwrap_or(path), why })
+        }
+        Answer::Refused { stage: Stage::Run, why } => {
+            Err(Error::Trial { path, how: format!("failed: {why}"), is_known, cause: Cause::File })
+        }
+        Answer::Died { how } => Err(Error::Trial { path, how, is_known, cause: Cause::File }),
+    }
+}
+
+/// Handles a trial of `path` without a verdict: it ended as `how` describes, and the file is not the reason. The load
+/// itself says what is wrong, if anything is, and in a command its end concerns nobody else.
+fn without(path: &Path, how: String, cause: Cause, fallback: Fallback) -> Result<()> {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    match fallback {
+        Fallback::Refuse => Err(Error::Trial { path: path.to_path_buf(), how, is_known: false, cause }),
+        Fallback::Warn => {
+            if !WARNED.swap(true, Ordering::Relaxed) {
+                let path = path.display();
+                llama::notice::warn(&format!("{path} is loaded without a verdict: its trial load {how}"));
+                llama::notice::note(&format!("hint: {}", cause.hint()));
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_child_a_server_refuses_and_a_command_goes_on() {
+        let how = "could not be started (anneal: out of memory)";
+        let without = |fallback| without(Path::new("m.gguf"), how.to_string(), Cause::Program, fallback);
+        let refused = without(Fallback::Refuse).expect_err("refused");
+        assert!(
+            refused.hint().is_some_and(|hint| hint.contains("processes are free")),
+            "{:?}",
+            refused.hint()
+        );
+        assert_eq!(
+            refused.to_string(),
+            "cannot load m.gguf: its trial load could not be started (anneal: out of memory)"
+        );
+        assert!(without(Fallback::Warn).is_ok() && without(Fallback::Warn).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_needs_too_much_time_is_refused_in_a_command_too_and_tried_again() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (path, program) = (folder.path().join("m.gguf"), folder.path().join("program"));
+        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        fs::write(&program, "#!/bin/sh\nread request\nkill -XCPU $$\n").expect("a script");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(&program, mode).expect("a program");
+        let file = GgufFile::open(&path).expect("a model");
+        let request = Request::new(vec![path.clone()]);
+        for fallback in [Fallback::Warn, Fallback::Refuse, Fallback::Warn] {
+            match of(&[&file], &Variant::default(), request.clone(), (&program, fallback)) {
+                Err(error @ Error::Trial { is_known: false, cause: Cause::CpuTime, .. }) => {
+                    assert!(error.hint().is_some_and(|hint| hint.contains("source that you trust")));
+                }
+                other => panic!("{fallback:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_verdict_is_the_error_that_the_load_would_have_had() {
+        let adapter = llama::variant::Adapter { path: "lora.gguf".into(), scale: 1.0 };
+        let mut request = Request::new(vec!["m.gguf".into()]);
+        request.adapters.push((&adapter).into());
+        let judge =
+            |answer| judge(Path::new("m.gguf"), &request, answer, true).map_err(|why| why.to_string());
+        let refused = |stage| Answer::Refused { stage, why: "wrong".to_string() };
+        let known = "(found at an earlier load)";
+        let cases = [
+            (Answer::Ran, Ok(())),
+            (refused(Stage::Load), Err("cannot load m.gguf: wrong".to_string())),
+            (refused(Stage::Adapter(0)), Err("cannot use the adapter lora.gguf: wrong".to_string())),
+            (refused(Stage::Run), Err(format!("cannot load m.gguf: its trial load failed: wrong {known}"))),
+            (
+                Answer::Died { how: "crashed".to_string() },
+                Err(format!("cannot load m.gguf: its trial load crashed {known}")),
+            ),
+        ];
+        for (answer, expected) in cases {
+            assert_eq!(judge(answer.clone()), expected, "{answer:?}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Requests to a trial's child and its answers: one line of JSON each.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use llama::rope::Rope;
+use llama::variant::{Adapter, Variant};
+use serde::{Deserialize, Serialize};
+
+/// One trial.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// All parts of the model.
+    #[serde(with = "raw_paths")]
+    pub files: Vec<PathBuf>,
+    /// Adapters that are loaded with it.
+    pub adapters: Vec<RawAdapter>,
+    /// RoPE scaling of its contexts.
+    pub rope: Rope,
+    /// Work that the trial does with the model.
+    pub purpose: Purpose,
+    /// True if weights are repacked.
+    pub repack: bool,
+    /// Threads that compute.
+    pub threads: u32,
+    /// Kernels to load, in a build that has them beside it; the best that run here if none.
+    pub cpu_variant: Option<String>,
+}
+
+impl Request {
+    /// Makes a trial of the model in `files` alone, on one thread, with every step.
+    pub fn new(files: Vec<PathBuf>) -> Self {
+        Request {
+            files,
+            adapters: Vec::new(),
+            rope: Rope::default(),
+            purpose: Purpose::All,
+            repack: false,
+            threads: 1,
+            cpu_variant: None,
+        }
+    }
+
+    /// Returns adapters and RoPE scaling, as a model takes them.
+    pub(super) fn variant(&self) -> Variant {
+        let adapters = self.adapters.iter().map(|raw| Adapter { path: raw.path(), scale: raw.scale });
+        Variant { adapters: adapters.collect(), rope: self.rope }
+    }
+}
+
+/// Work that a trial does with the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// Tokenizes, evaluates a prompt, a token and an embedding.
+    All,
+    /// Evaluates a single token.
+    Token,
+    /// Plans a quantisation.
+    Quantise,
+}
+
+/// An adapter, whose path need not be UTF-8.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RawAdapter {
+    path: Vec<u8>,
+    scale: f32,
+}
+
+impl RawAdapter {
+    /// Path of the file.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(OsString::from_vec(self.path.clone()))
+    }
+}
+
+impl From<&Adapter> for RawAdapter {
+    fn from(adapter: &Adapter) -> Self {
+        RawAdapter { path: adapter.path.as_os_str().as_bytes().to_vec(), scale: adapter.scale }
+    }
+}
+
+/// Verdict of a trial.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The model was loaded and ran.
+    Ran,
+    /// llama.cpp refused it with an error.
+    Refused {
+        /// Step at which llama.cpp refused it.
+        stage: Stage,
+        /// The error.
+        why: String,
+    },
+    /// The child ended; only its parent can tell.
+    Died {
+        /// Description of the end.
+        how: String,
+    },
+}
+
+impl Answer {
+    /// True if another trial of the same file would end the same way: it is not for want of memory.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Answer::Refused { why, .. } => !["memory", "alloc"].iter().any(|word| why.contains(word)),
+            Answer::Ran | Answer::Died { .. } => true,
+        }
+    }
+}
+
+/// Step of a trial at which llama.cpp refused the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Loading the model.
+    Load,
+    /// Loading an adapter, by its place in the list.
+    Adapter(usize),
+    /// Anything after that.
+    Run,
+}
+
+/// Paths as bytes, since names need not be UTF-8.
+mod raw_paths {
+    use serde::{Deserializer, Serializer};
+
+    use super::*;
+
+    pub fn serialize<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(paths.iter().map(|path: &PathBuf| Path::as_os_str(path).as_bytes()))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+        let paths: Vec<Vec<u8>> = Vec::deserialize(deserializer)?;
+        Ok(paths.into_iter().map(|path| PathBuf::from(OsString::from_vec(path))).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_any_bytes_comes_through() {
+        let odd = PathBuf::from(OsString::from_vec(b"m\xff odel.gguf".to_vec()));
+        let mut request = Request::new(vec![odd.clone()]);
+        request.adapters.push((&Adapter { path: odd, scale: -0.5 }).into());
+        request.rope.scaling = Some(llama::options::RopeScaling::Yarn);
+        let line = serde_json::to_string(&request).expect("a line");
+        assert!(!line.contains('\n'));
+        assert_eq!(serde_json::from_str::<Request>(&line).expect("a request"), request);
+    }
+
+    #[test]
+    fn a_lack_of_memory_is_not_final() {
+        let refused = |why: &str| Answer::Refused { stage: Stage::Load, why: why.to_string() };
+        assert!(refused("tensor 'x' is missing").is_final() && Answer::Ran.is_final());
+        assert!(!refused("std::bad_alloc").is_final() && !refused("out of memory").is_final());
+    }
+}

@@ -1,0 +1,68 @@
+//! How a model differs from its file: its adapters, and RoPE scaling of its contexts.
+
+use std::ptr::NonNull;
+
+use llama_sys as sys;
+
+use crate::error::{Error, Result};
+use crate::message::{Message, c_path};
+use crate::model::Model;
+use crate::options::RopeScaling;
+use crate::rope::Rope;
+use crate::variant::Variant;
+
+/// What a model keeps of its [`Variant`].
+#[derive(Default)]
+pub(super) struct Applied {
+    /// Freed with the model, which has them registered.
+    pub(super) adapters: Vec<NonNull<sys::llama_adapter_lora>>,
+    pub(super) scales: Vec<f32>,
+    rope: Rope,
+    /// Of YaRN: to make a context with it changes what llama.cpp says that the model was trained for.
+    orig_ctx: u32,
+}
+
+impl Model {
+    /// Loads the adapters of `variant`, which were checked. Before the model is shared.
+    pub(super) fn apply(&mut self, variant: &Variant) -> Result<()> {
+        for adapter in &variant.adapters {
+            let file = c_path(&adapter.path)?;
+            let mut message = Message::new();
+            let (err, err_size) = message.parts();
+            // SAFETY: the model is live and nobody else's yet; `file` and the buffer outlive the call.
+            let raw = unsafe { sys::anneal_adapter_load(self.raw.as_ptr(), file.as_ptr(), err, err_size) };
+            let failed = || Error::Adapter { path: adapter.path.clone(), why: message.text() };
+            self.variant.adapters.push(NonNull::new(raw).ok_or_else(failed)?);
+            self.variant.scales.push(adapter.scale);
+        }
+        self.variant.rope = variant.rope;
+        let architecture = self.metadata("general.architecture").unwrap_or_default();
+        let original = self.metadata(&format!("{architecture}.rope.scaling.original_context_length"));
+        let original = original.and_then(|text| text.parse().ok()).filter(|tokens| *tokens > 0);
+        self.variant.orig_ctx = original.unwrap_or_else(|| self.n_ctx_train());
+        Ok(())
+    }
+
+    /// Puts RoPE scaling into the parameters of a context.
+    pub(super) fn put_rope(&self, params: &mut sys::llama_context_params) {
+        let rope = &self.variant.rope;
+        if let Some(scaling) = rope.scaling {
+            params.rope_scaling_type = match scaling {
+                RopeScaling::None => sys::LLAMA_ROPE_SCALING_TYPE_NONE,
+                RopeScaling::Linear => sys::LLAMA_ROPE_SCALING_TYPE_LINEAR,
+                RopeScaling::Yarn => sys::LLAMA_ROPE_SCALING_TYPE_YARN,
+            };
+        }
+        let put = |to: &mut f32, value: Option<f32>| *to = value.unwrap_or(*to);
+        put(&mut params.rope_freq_base, rope.freq_base);
+        put(&mut params.rope_freq_scale, rope.factor());
+        put(&mut params.yarn_ext_factor, rope.yarn_ext_factor);
+        put(&mut params.yarn_attn_factor, rope.yarn_attn_factor);
+        put(&mut params.yarn_beta_fast, rope.yarn_beta_fast);
+        put(&mut params.yarn_beta_slow, rope.yarn_beta_slow);
+        // Said even where it is the model's own: llama.cpp's default is what the context before it left behind.
+        if !rope.is_the_models() {
+            params.yarn_orig_ctx = rope.yarn_orig_ctx.unwrap_or(self.variant.orig_ctx);
+        }
+    }
+}

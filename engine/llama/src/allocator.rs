@@ -1,0 +1,61 @@
+//! Who serves this program's memory. The build profile's key `allocator` chooses; jemalloc and mimalloc take the
+//! place of `malloc` in the whole process, so that C++'s memory comes from them as well as Rust's.
+
+use std::fmt;
+
+use build_info::switches::Allocator;
+use serde::Serialize;
+
+#[cfg(all(feature = "jemalloc", feature = "mimalloc"))]
+compile_error!("the features `jemalloc` and `mimalloc` exclude each other: a process has one `malloc`");
+
+#[cfg(all(feature = "jemalloc", not(feature = "mimalloc")))]
+#[global_allocator]
+static GLOBAL: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+#[cfg(all(feature = "mimalloc", not(feature = "jemalloc")))]
+#[global_allocator]
+static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Who serves memory, and whose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// The allocator.
+    pub name: Allocator,
+    /// Whether C and C++ get theirs from it as Rust does: looked up in the running process.
+    pub serves_cpp: bool,
+}
+
+impl Memory {
+    /// As it is in this process.
+    pub fn of_this_program() -> Self {
+        #[cfg(feature = "jemalloc")]
+        return Memory { name: Allocator::Jemalloc, serves_cpp: crate::allocator_serves_cpp() };
+        #[cfg(all(feature = "mimalloc", not(feature = "jemalloc")))]
+        return Memory { name: Allocator::Mimalloc, serves_cpp: crate::allocator_serves_cpp() };
+        #[cfg(not(any(feature = "jemalloc", feature = "mimalloc")))]
+        Memory { name: Allocator::System, serves_cpp: true }
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whose = if self.serves_cpp { "Rust and C++" } else { "Rust alone" };
+        write!(f, "{}, for {whose}", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Says something in a build with `--features mimalloc` or `jemalloc`.
+    #[test]
+    fn cpp_gets_its_memory_from_the_same_allocator() {
+        let memory = Memory::of_this_program();
+        assert!(memory.serves_cpp, "{memory}");
+        let named = [(cfg!(feature = "jemalloc"), "jemalloc"), (cfg!(feature = "mimalloc"), "mimalloc")];
+        let expected = named.iter().find(|(on, _)| *on).map_or("system", |(_, name)| name);
+        assert_eq!(memory.to_string(), format!("{expected}, for Rust and C++"));
+    }
+}

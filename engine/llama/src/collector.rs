@@ -1,0 +1,123 @@
+//! The owner of the shim's collector for importance matrices.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use llama_sys as sys;
+
+use crate::error::{Error, Result};
+use crate::message::{Message, owned};
+use crate::system::start;
+
+/// Sums of squares of a matrix's inputs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// One for each column; of a matrix for each expert, one after the other.
+    pub sums: Vec<f32>,
+    /// How many inputs they are of; one number, or one for each expert.
+    pub counts: Vec<f32>,
+}
+
+impl Entry {
+    /// The mean squares that a quantiser weighs errors by. An expert that no token came to counts evenly.
+    pub fn means(&self) -> Vec<f32> {
+        let row = self.sums.len() / self.counts.len().max(1);
+        let mean = |(index, sum): (usize, &f32)| match self.counts.get(index / row.max(1)) {
+            Some(count) if *count > 0.0 => sum / count,
+            _ => 1.0,
+        };
+        self.sums.iter().enumerate().map(mean).collect()
+    }
+}
+
+/// Sums of squares of what goes into each matrix of a context that it was given to.
+pub struct Collector(NonNull<sys::anneal_collector>);
+
+// SAFETY: plain data. It is written only while the context evaluates, on the thread that evaluates, which holds the
+// context mutably; `Imatrix::collect` reads it between two evaluations on the same thread.
+unsafe impl Send for Collector {}
+// SAFETY: as above.
+unsafe impl Sync for Collector {}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        // SAFETY: owned; every context that writes to it holds an `Arc` of it.
+        unsafe { sys::anneal_collector_free(self.0.as_ptr()) }
+    }
+}
+
+impl Collector {
+    /// One for the matrices of the layers, and `with_output` the output's as well.
+    pub fn new(with_output: bool) -> Result<Arc<Self>> {
+        start(false);
+        let mut message = Message::new();
+        let (err, err_size) = message.parts();
+        // SAFETY: the message outlives the call.
+        let raw = unsafe { sys::anneal_collector_new(with_output, err, err_size) };
+        NonNull::new(raw).map(|raw| Arc::new(Self(raw))).ok_or_else(|| Error::Collect(message.text()))
+    }
+
+    /// For the callback.
+    pub(super) fn data(&self) -> *mut c_void {
+        self.0.as_ptr().cast()
+    }
+
+    /// An error if collecting failed.
+    pub fn check(&self) -> Result<()> {
+        let mut message = Message::new();
+        let (err, err_size) = message.parts();
+        // SAFETY: reads fields; the message outlives the call.
+        match unsafe { sys::anneal_collector_failed(self.0.as_ptr(), err, err_size) } {
+            true => Err(Error::Collect(message.text())),
+            false => Ok(()),
+        }
+    }
+
+    /// What was collected, by the names of the matrices.
+    pub fn entries(&self) -> Vec<(String, Entry)> {
+        // SAFETY: reads a field.
+        let size = unsafe { sys::anneal_collector_size(self.0.as_ptr()) };
+        let entry = |index| {
+            let (mut name, mut sums, mut counts) = (std::ptr::null(), std::ptr::null(), std::ptr::null());
+            let (mut n_sums, mut n_counts) = (0, 0);
+            // SAFETY: writes the five; where it returns true, the pointers are to as many values as it says, which
+            // stay until the next evaluation and are copied at once. An empty vector's may be null.
+            unsafe {
+                let found = sys::anneal_collector_entry(
+                    self.0.as_ptr(),
+                    index,
+                    &mut name,
+                    &mut sums,
+                    &mut n_sums,
+                    &mut counts,
+                    &mut n_counts,
+                );
+                if !found || sums.is_null() || counts.is_null() {
+                    return None;
+                }
+                let sums = std::slice::from_raw_parts(sums, n_sums);
+                let counts = std::slice::from_raw_parts(counts, n_counts);
+                let entry = Entry {
+                    sums: sums.iter().map(|sum| *sum as f32).collect(),
+                    counts: counts.iter().map(|count| *count as f32).collect(),
+                };
+                Some((owned(name), entry))
+            }
+        };
+        (0..size).filter_map(entry).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_of_each_expert() {
+        let entry = |sums: &[f32], counts: &[f32]| Entry { sums: sums.into(), counts: counts.into() }.means();
+        assert_eq!(entry(&[2.0, 4.0], &[2.0]), [1.0, 2.0]);
+        assert_eq!(entry(&[2.0, 4.0, 9.0, 9.0, 6.0, 3.0], &[2.0, 0.0, 3.0]), [1.0, 2.0, 1.0, 1.0, 2.0, 1.0]);
+        assert_eq!(entry(&[], &[]), [0.0f32; 0]);
+    }
+}

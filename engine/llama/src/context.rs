@@ -1,0 +1,329 @@
+//! A context: what was evaluated of a model, and more.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use llama_sys as sys;
+
+use crate::collector::Collector;
+use crate::device_samplers::DeviceSamplers;
+use crate::error::{Error, Result};
+use crate::message::Message;
+use crate::model::Model;
+use crate::options::{ContextOptions, FlashAttention, KvType};
+use crate::threadpool::Threadpool;
+use crate::token::Token;
+
+/// Tokens evaluated so far and what is needed to evaluate more.
+///
+/// `Send`: llama.cpp does not care which thread calls, as long as it is one at a time; hence not `Sync`.
+pub struct Context {
+    pub(super) raw: NonNull<sys::llama_context>,
+    pub(super) model: Arc<Model>,
+    pub(super) decode_pool: Option<Arc<Threadpool>>,
+    pub(super) prefill_pool: Option<Arc<Threadpool>>,
+    _collector: Option<Arc<Collector>>,
+    pub(super) sequences: u32,
+    /// Rows of logits that a batch may ask for.
+    pub(super) rows: u32,
+    pub(super) message: Message,
+    pub(super) stop: Option<Arc<AtomicBool>>,
+    pub(super) device_samplers: DeviceSamplers,
+    /// Graphs that were computed.
+    pub(super) evaluated: u64,
+}
+
+// SAFETY: see above; the model is shared by `Arc` and is `Sync`.
+unsafe impl Send for Context {}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: owned. The pools are fields, so they are freed after this.
+        unsafe { sys::llama_free(self.raw.as_ptr()) }
+    }
+}
+
+impl Context {
+    /// A context of `model` for one sequence.
+    pub fn new(model: &Arc<Model>, options: &ContextOptions) -> Result<Self> {
+        Self::with(model, options, None)
+    }
+
+    /// The same; `collector` sees the inputs of every matrix.
+    pub fn with(
+        model: &Arc<Model>,
+        options: &ContextOptions,
+        collector: Option<Arc<Collector>>,
+    ) -> Result<Self> {
+        Self::for_sequences(model, options, 1, collector, |_| ())
+    }
+
+    /// The same for several sequences, which share its cells; `more` sets what else it is to be.
+    pub(super) fn for_sequences(
+        model: &Arc<Model>,
+        options: &ContextOptions,
+        sequences: u32,
+        collector: Option<Arc<Collector>>,
+        more: impl FnOnce(&mut sys::llama_context_params),
+    ) -> Result<Self> {
+        let mut message = Message::new();
+        let (err, err_size) = message.parts();
+        // SAFETY: `params` is only read; the callbacks are the shim's and cannot unwind. One ignores its data, the
+        // other's is a field of the context, and so outlives it.
+        let raw = unsafe {
+            let mut params = sys::llama_context_default_params();
+            params.n_ctx = options.n_ctx;
+            params.n_batch = options.n_batch;
+            params.n_ubatch = options.n_ubatch;
+            params.type_k = kv_type(options.type_k);
+            params.type_v = kv_type(options.type_v);
+            params.flash_attn_type = flash_attention(options.flash_attention);
+            params.offload_kqv = options.kv_offload;
+            params.op_offload = options.op_offload;
+            model.put_rope(&mut params);
+            if options.interruptible {
+                params.abort_callback = Some(sys::anneal_interrupted);
+            }
+            if sequences > 1 {
+                params.n_seq_max = sequences;
+                params.kv_unified = true;
+                // One row of logits for each; else llama.cpp keeps room for one after every token of a batch.
+                params.n_outputs_max = sequences;
+            }
+            if let Some(collector) = &collector {
+                params.cb_eval = Some(sys::anneal_collect);
+                params.cb_eval_user_data = collector.data();
+            }
+            more(&mut params);
+            sys::anneal_context_new(model.raw.as_ptr(), &params, err, err_size)
+        };
+        let raw =
+            NonNull::new(raw).ok_or_else(|| Error::Context { n_ctx: options.n_ctx, why: message.text() })?;
+        let mut context = Context {
+            raw,
+            model: Arc::clone(model),
+            decode_pool: None,
+            prefill_pool: None,
+            _collector: collector,
+            sequences,
+            rows: sequences,
+            message,
+            stop: None,
+            device_samplers: DeviceSamplers::default(),
+            evaluated: 0,
+        };
+        context.adapt()?;
+        crate::devices::watch_workers();
+        Ok(context)
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Tokens it holds; llama.cpp rounds up.
+    pub fn n_ctx(&self) -> u32 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_n_ctx(self.raw.as_ptr()) }
+    }
+
+    /// Tokens that one call takes.
+    pub fn n_batch(&self) -> u32 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_n_batch(self.raw.as_ptr()) }
+    }
+
+    /// Tokens that one graph takes.
+    pub fn n_ubatch(&self) -> u32 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_n_ubatch(self.raw.as_ptr()) }
+    }
+
+    /// Gives it its threads: `decode` for single tokens, `prefill` for more, or one pool for both.
+    pub fn attach(&mut self, decode: Threadpool, prefill: Option<Threadpool>) {
+        self.attach_shared(Arc::new(decode), prefill.map(Arc::new));
+    }
+
+    /// Gives it the threads of `other`, which must never evaluate at the same time: a graph has its pool for itself.
+    pub fn share_threads(&mut self, other: &Context) {
+        if let Some(decode) = &other.decode_pool {
+            self.attach_shared(Arc::clone(decode), other.prefill_pool.clone());
+        }
+        let (decode, prefill) = other.threads();
+        self.set_threads(decode, prefill);
+    }
+
+    pub(super) fn attach_shared(&mut self, decode: Arc<Threadpool>, prefill: Option<Arc<Threadpool>>) {
+        let batch = prefill.as_ref().map_or(std::ptr::null_mut(), |pool| pool.0.as_ptr());
+        // SAFETY: both pools live in `self` until the context is freed; the old ones are freed after it has
+        // forgotten them.
+        unsafe { sys::llama_attach_threadpool(self.raw.as_ptr(), decode.0.as_ptr(), batch) }
+        self.decode_pool = Some(decode);
+        self.prefill_pool = prefill;
+    }
+
+    /// Lets the threads of prefill sleep, where decode has others: llama.cpp does so when one context changes from
+    /// one pool to the other, but not from one context to another, and they would poll beside decode's.
+    pub fn rest_prefill_threads(&mut self) {
+        if let Some(pool) = &self.prefill_pool {
+            // SAFETY: a live pool, with no graph: evaluation borrows the context mutably.
+            unsafe { sys::anneal_threadpool_pause(pool.0.as_ptr()) }
+        }
+    }
+
+    /// Lets all its threads sleep, where other contexts compute on the same cores: they would poll beside theirs. The next
+    /// graph wakes them.
+    pub fn rest_threads(&mut self) {
+        self.rest_prefill_threads();
+        if let Some(pool) = &self.decode_pool {
+            // SAFETY: as in `rest_prefill_threads`.
+            unsafe { sys::anneal_threadpool_pause(pool.0.as_ptr()) }
+        }
+    }
+
+    /// How many threads of the pools single tokens and batches use.
+    pub fn set_threads(&mut self, decode: u32, prefill: u32) {
+        // SAFETY: stores two numbers; the graph takes no more threads than its pool has.
+        unsafe {
+            sys::llama_set_n_threads(self.raw.as_ptr(), decode.cast_signed(), prefill.cast_signed());
+        }
+    }
+
+    /// The two numbers of [`set_threads`](Self::set_threads).
+    pub fn threads(&self) -> (u32, u32) {
+        // SAFETY: reads two fields.
+        unsafe {
+            (
+                sys::llama_n_threads(self.raw.as_ptr()).cast_unsigned(),
+                sys::llama_n_threads_batch(self.raw.as_ptr()).cast_unsigned(),
+            )
+        }
+    }
+
+    /// Evaluates `tokens` after those it holds, in calls of [`n_batch`](Self::n_batch) tokens, and keeps the
+    /// logits of the last one.
+    pub fn decode(&mut self, tokens: &[Token]) -> Result<()> {
+        for chunk in tokens.chunks(self.n_batch().max(1) as usize) {
+            let (err, err_size) = self.message.parts();
+            // SAFETY: the chunk is only read (the C type has no const), and no longer than n_batch, which
+            // llama.cpp asserts. A chunk's length fits: n_batch is at most i32::MAX in `settings`.
+            let code = unsafe {
+                let tokens = chunk.as_ptr().cast_mut();
+                sys::anneal_decode(self.raw.as_ptr(), tokens, chunk.len() as i32, err, err_size)
+            };
+            match code {
+                0 => self.note_graphs(chunk.len()),
+                2 if self.was_stopped() => return Err(Error::Interrupted),
+                code => return Err(self.decode_error(code, chunk.len())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Evaluates `tokens` after those it holds, as [`decode`](Self::decode) does, and hands the logits after each
+    /// of them to `on_row`, in order.
+    ///
+    /// # Errors
+    /// Those of the evaluation, and those of `on_row`.
+    pub fn decode_all<E: From<Error>>(
+        &mut self,
+        tokens: &[Token],
+        mut on_row: impl FnMut(&[f32]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        for chunk in tokens.chunks(self.n_batch().max(1) as usize) {
+            let (err, err_size) = self.message.parts();
+            // SAFETY: as in `decode`.
+            let code = unsafe {
+                let tokens = chunk.as_ptr().cast_mut();
+                sys::anneal_decode_all(self.raw.as_ptr(), tokens, chunk.len() as i32, err, err_size)
+            };
+            match code {
+                0 => self.note_graphs(chunk.len()),
+                2 if self.was_stopped() => return Err(Error::Interrupted.into()),
+                code => return Err(self.decode_error(code, chunk.len()).into()),
+            }
+            for index in 0..chunk.len() as i32 {
+                let (err, err_size) = self.message.parts();
+                // SAFETY: returns null where there is no such row.
+                let row = unsafe { sys::anneal_logits_at(self.raw.as_ptr(), index, err, err_size) };
+                if row.is_null() {
+                    return Err(Error::Logits(self.message.text()).into());
+                }
+                // SAFETY: as in `logits`; the context is borrowed mutably meanwhile.
+                on_row(unsafe { std::slice::from_raw_parts(row, self.model.n_vocab() as usize) })?;
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    pub(super) fn decode_error(&self, code: i32, tokens: usize) -> Error {
+        let why = match code {
+            1 => format!("the context of {} tokens is full: raise -c", self.n_ctx()),
+            _ => format!("{} (code {code})", self.message.text()),
+        };
+        Error::Decode { tokens, why }
+    }
+
+    /// The logits of the last token evaluated, one for each token of the vocabulary: natural logarithms of
+    /// probabilities, but for a constant. There must have been a [`decode`](Self::decode).
+    pub fn logits(&mut self) -> Result<&[f32]> {
+        let (err, err_size) = self.message.parts();
+        // SAFETY: waits for the results; returns null or the last row, see below.
+        let row = unsafe { sys::anneal_logits(self.raw.as_ptr(), err, err_size) };
+        if row.is_null() {
+            return Err(Error::Logits(self.message.text()));
+        }
+        // SAFETY: a row has as many values as the vocabulary has tokens. It lies in the context's buffer until the
+        // next call that evaluates, restores or clears, all of which borrow the context mutably.
+        Ok(unsafe { std::slice::from_raw_parts(row, self.model.n_vocab() as usize) })
+    }
+
+    /// The same of output row `row` of the last call, counted as llama.cpp counts them; -1 is the last one.
+    pub fn logits_at(&mut self, row: i32) -> Result<&[f32]> {
+        let (err, err_size) = self.message.parts();
+        // SAFETY: as in `logits`; returns null where there is no such row.
+        let row = unsafe { sys::anneal_logits_at(self.raw.as_ptr(), row, err, err_size) };
+        if row.is_null() {
+            return Err(Error::Logits(self.message.text()));
+        }
+        // SAFETY: as in `logits`.
+        Ok(unsafe { std::slice::from_raw_parts(row, self.model.n_vocab() as usize) })
+    }
+
+    /// Waits until everything is computed.
+    pub fn synchronize(&mut self) {
+        // SAFETY: no preconditions.
+        unsafe { sys::llama_synchronize(self.raw.as_ptr()) }
+    }
+
+    /// Forgets every token; the memory's content stays.
+    pub fn clear(&mut self) {
+        // SAFETY: the memory belongs to the context; null for models without one, which the call takes.
+        unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.raw.as_ptr()), false) }
+    }
+}
+
+fn flash_attention(mode: FlashAttention) -> sys::llama_flash_attn_type {
+    match mode {
+        FlashAttention::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
+        FlashAttention::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+        FlashAttention::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    }
+}
+
+fn kv_type(kind: KvType) -> sys::ggml_type {
+    match kind {
+        KvType::F32 => sys::GGML_TYPE_F32,
+        KvType::F16 => sys::GGML_TYPE_F16,
+        KvType::Bf16 => sys::GGML_TYPE_BF16,
+        KvType::Q8_0 => sys::GGML_TYPE_Q8_0,
+        KvType::Q5_0 => sys::GGML_TYPE_Q5_0,
+        KvType::Q5_1 => sys::GGML_TYPE_Q5_1,
+        KvType::Q4_0 => sys::GGML_TYPE_Q4_0,
+        KvType::Q4_1 => sys::GGML_TYPE_Q4_1,
+        KvType::Iq4Nl => sys::GGML_TYPE_IQ4_NL,
+    }
+}

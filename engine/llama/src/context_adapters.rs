@@ -1,0 +1,38 @@
+//! Gives a context the adapters of its model.
+
+use llama_sys as sys;
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+
+impl Context {
+    /// Gives it its model's adapters.
+    pub(super) fn adapt(&mut self) -> Result<()> {
+        let variant = &self.model.variant;
+        if variant.adapters.is_empty() {
+            return Ok(());
+        }
+        let mut adapters: Vec<_> = variant.adapters.iter().map(|adapter| adapter.as_ptr()).collect();
+        let mut scales = variant.scales.clone();
+        let (err, err_size) = self.message.parts();
+        // SAFETY: both arrays are as long as it says and are only read; the adapters live as long as the model, which
+        // the context holds.
+        let taken = unsafe {
+            sys::anneal_adapters_set(
+                self.raw.as_ptr(),
+                adapters.as_mut_ptr(),
+                adapters.len(),
+                scales.as_mut_ptr(),
+                err,
+                err_size,
+            )
+        };
+        match taken {
+            true => Ok(()),
+            false => Err(Error::Context {
+                n_ctx: self.n_ctx(),
+                why: format!("its adapters: {}", self.message.text()),
+            }),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What a context and its model take of memory.
+
+use llama_sys as sys;
+
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::fit::Taken;
+use crate::message::owned;
+
+/// More kinds of buffers than any model has: one or two for each device.
+const KINDS: usize = 64;
+
+impl Context {
+    /// What this context and its model take, or would take if the model was loaded without memory.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where llama.cpp does not tell.
+    pub fn taken(&mut self) -> Result<Vec<Taken>> {
+        let none = sys::anneal_taken {
+            device: std::ptr::null(),
+            buffer: std::ptr::null(),
+            host: false,
+            weights: 0,
+            cache: 0,
+            compute: 0,
+        };
+        let mut all = vec![none; KINDS];
+        let (err, err_size) = self.message.parts();
+        // SAFETY: writes at most as many as there is room for; the context is live.
+        let count =
+            unsafe { sys::anneal_taken_of(self.raw.as_ptr(), all.as_mut_ptr(), all.len(), err, err_size) };
+        if count == 0 {
+            return Err(Error::Memory(self.message.text()));
+        }
+        let taken = all.iter().take(count).map(|one| Taken {
+            // SAFETY: names of devices and kinds of buffers live as long as the program.
+            device: unsafe { owned(one.device) },
+            // SAFETY: as above.
+            buffer: unsafe { owned(one.buffer) },
+            is_host: one.host,
+            weights: one.weights,
+            cache: one.cache,
+            compute: one.compute,
+        });
+        Ok(taken.collect())
+    }
+}

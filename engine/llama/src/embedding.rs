@@ -1,0 +1,115 @@
+//! Contexts that tell what a model makes of each token of a text.
+
+use std::sync::Arc;
+
+use llama_sys as sys;
+
+use crate::batch::{Batch, Decoded};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::options::ContextOptions;
+use crate::threadpool::Threadpool;
+
+/// The threads of a context, for another that never evaluates at the same time.
+#[derive(Clone)]
+pub struct Threads {
+    decode: Option<Arc<Threadpool>>,
+    prefill: Option<Arc<Threadpool>>,
+    counts: (u32, u32),
+}
+
+impl Threads {
+    /// `decode` for single tokens, `prefill` for more, or one pool for both; how many of each take part.
+    pub fn new(decode: Threadpool, prefill: Option<Threadpool>, counts: (u32, u32)) -> Self {
+        Threads { decode: Some(Arc::new(decode)), prefill: prefill.map(Arc::new), counts }
+    }
+}
+
+impl Context {
+    /// Gives it `threads`, which no other context may use at the same time.
+    pub fn take_threads(&mut self, threads: &Threads) {
+        if let Some(decode) = &threads.decode {
+            self.attach_shared(Arc::clone(decode), threads.prefill.clone());
+        }
+        self.set_threads(threads.counts.0, threads.counts.1);
+    }
+
+    /// Its threads.
+    pub fn pools(&self) -> Threads {
+        let (decode, prefill) = (self.decode_pool.clone(), self.prefill_pool.clone());
+        Threads { decode, prefill, counts: self.threads() }
+    }
+}
+
+/// A context whose rows are embeddings, one for each token, before any pooling.
+pub struct Embedding {
+    context: Context,
+    width: usize,
+}
+
+impl Embedding {
+    /// One of `model` for `sequences` texts at a time, with the threads of another context.
+    pub fn new(
+        model: &Arc<Model>,
+        options: &ContextOptions,
+        sequences: u32,
+        threads: &Threads,
+    ) -> Result<Self> {
+        let sequences = sequences.max(1);
+        let mut context = Context::for_sequences(model, options, sequences, None, |params| {
+            params.n_seq_max = sequences;
+            params.kv_unified = true;
+            // A row for each token: a text may be longer than a batch.
+            params.n_outputs_max = 0;
+            params.pooling_type = sys::LLAMA_POOLING_TYPE_NONE;
+            params.embeddings = true;
+        })?;
+        context.take_threads(threads);
+        Ok(Embedding { context, width: model.embedding_width() })
+    }
+
+    /// Tokens it holds.
+    pub fn n_ctx(&self) -> u32 {
+        self.context.n_ctx()
+    }
+
+    /// Tokens of a batch.
+    pub fn n_batch(&self) -> u32 {
+        self.context.n_batch().min(self.context.n_ubatch())
+    }
+
+    /// Evaluates `batch`, of whose tokens every one wants its row; rows are there when it returns.
+    pub fn evaluate(&mut self, batch: &mut Batch) -> Result<Decoded> {
+        let decoded = self.context.evaluate(batch);
+        self.context.synchronize();
+        self.context.rest_prefill_threads();
+        decoded
+    }
+
+    /// What the model makes of the token in row `row` of the last batch.
+    pub fn row(&mut self, row: i32) -> Result<&[f32]> {
+        let (err, err_size) = self.context.message.parts();
+        // SAFETY: returns null where there is no such row.
+        let values = unsafe { sys::anneal_embedding_at(self.context.raw.as_ptr(), row, err, err_size) };
+        if values.is_null() {
+            return Err(Error::Logits(self.context.message.text()));
+        }
+        // SAFETY: without pooling a row has as many values as the model's output is wide. It lies in the context's
+        // buffer until the next call that evaluates, which borrows this mutably.
+        Ok(unsafe { std::slice::from_raw_parts(values, self.width) })
+    }
+
+    /// Forgets every token.
+    pub fn clear(&mut self) {
+        self.context.clear();
+    }
+}
+
+impl Model {
+    /// Numbers of an embedding.
+    pub fn embedding_width(&self) -> usize {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_model_n_embd_out(self.raw.as_ptr()) }.max(0).cast_unsigned() as usize
+    }
+}

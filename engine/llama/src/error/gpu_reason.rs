@@ -1,0 +1,47 @@
+//! Reasons why no GPU does the work, as a chain of causes.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// A fault that keeps a GPU from being used, and its remedy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GpuReason {
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub mend: String,
+    /// The next one, in an error's chain.
+    #[serde(skip)]
+    next: Option<Box<GpuReason>>,
+}
+
+impl GpuReason {
+    /// Returns the fault `what`, which `mend` removes.
+    pub fn new(what: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { what: what.into(), mend: mend.into(), next: None }
+    }
+
+    /// Links `reasons` so that each is the cause of the one before it: all of them are printed with an error.
+    pub fn chain(reasons: Vec<GpuReason>) -> Option<GpuReason> {
+        let link = |next: Option<GpuReason>, reason: GpuReason| {
+            Some(GpuReason { next: next.map(Box::new), ..reason })
+        };
+        reasons.into_iter().rev().fold(None, link)
+    }
+}
+
+impl fmt::Display for GpuReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mend.is_empty() {
+            true => f.write_str(&self.what),
+            false => write!(f, "{}: {}", self.what, self.mend),
+        }
+    }
+}
+
+impl std::error::Error for GpuReason {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.next.as_deref().map(|next| next as _)
+    }
+}

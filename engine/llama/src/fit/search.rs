@@ -1,0 +1,64 @@
+//! How many layers find room: the search, whatever the memory is of.
+
+use crate::offload::CpuMoe;
+
+/// How many of `n_layer` layers and the output go to devices, and of how many layers the experts stay on the host; `None` where
+/// not even the buffers fit with which devices would help the host.
+///
+/// `excess` tells by how many bytes so many layers, with the experts of so many on the host, are too much. All layers come
+/// first, since each that stays on the host has the device wait for the CPU at every token. Of a mixture the experts stay before
+/// anything else does: they are most of the bytes, and a token reads few of them.
+pub fn choose<E>(
+    n_layer: u32,
+    is_mixture: bool,
+    asked: CpuMoe,
+    excess: &mut impl FnMut(u32, u32) -> Result<i64, E>,
+) -> Result<Option<(u32, u32)>, E> {
+    let all = n_layer + 1;
+    let free = is_mixture && asked == CpuMoe::Auto;
+    let mut n_cpu_moe = asked.of(n_layer);
+    let mut too_much = excess(all, n_cpu_moe)?;
+    if too_much <= 0 {
+        return Ok(Some((all, n_cpu_moe)));
+    }
+    if free {
+        let without = excess(all, n_layer)?;
+        if without <= 0 {
+            let ends = ((n_layer, without), (0, too_much));
+            return Ok(Some((all, border(ends, &mut |n_cpu_moe| excess(all, n_cpu_moe))?)));
+        }
+        (n_cpu_moe, too_much) = (n_layer, without);
+    }
+    let none = excess(0, n_cpu_moe)?;
+    if none > 0 {
+        return Ok(None);
+    }
+    let ends = ((0, none), (all, too_much));
+    Ok(Some((border(ends, &mut |layers| excess(layers, n_cpu_moe))?, n_cpu_moe)))
+}
+
+/// The last number that fits on the way from one that does to one that does not, each with its excess. Memory goes nearly in
+/// proportion, so the next one to be looked at lies where a straight line has the border; that takes two or three looks where
+/// halving takes six.
+fn border<E>(
+    ends: ((u32, i64), (u32, i64)),
+    excess: &mut impl FnMut(u32) -> Result<i64, E>,
+) -> Result<u32, E> {
+    let ((mut fits, mut room), (mut fails, mut lack)) = ends;
+    // Where the line errs on one side again and again, halving is at least sure.
+    let mut looks = 0;
+    while fits.abs_diff(fails) > 1 {
+        let between = fits.abs_diff(fails);
+        let part = room.unsigned_abs() as f64 / (room.unsigned_abs() as f64 + lack as f64);
+        let step = if looks < 3 { (f64::from(between) * part) as u32 } else { between / 2 };
+        let step = step.clamp(1, between - 1);
+        let next = if fails > fits { fits + step } else { fits - step };
+        let found = excess(next)?;
+        match found <= 0 {
+            true => (fits, room) = (next, found),
+            false => (fails, lack) = (next, found),
+        }
+        looks += 1;
+    }
+    Ok(fits)
+}

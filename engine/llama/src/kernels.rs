@@ -1,0 +1,252 @@
+//! Which kernels compute, in a build that has them in libraries beside the program: one for each kind of CPU, of which one
+//! is loaded before anything is computed.
+//!
+//! ggml ranks them by what they use, and its rank decides unless a name is given. It asks CPUID alone, so what the
+//! operating system does not save (`XCR0`) is asked here: a library that this CPU lacks something for is not even loaded.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
+
+use build_info::record::CpuVariant;
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::{kernel_library, record};
+
+/// The variable that names the kernels to load.
+const VARIABLE: &str = "ANNEAL_CPU_VARIANT";
+
+/// How the libraries are called; the variant's name stands between.
+const FILE: (&str, &str) = ("libggml-cpu-", ".so");
+
+/// One library of kernels, and whether this CPU can use it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Kernels {
+    /// The variant's name, as in `haswell`.
+    pub name: String,
+    /// The library.
+    pub path: PathBuf,
+    /// What it takes, as far as the record of the build says.
+    pub requires: Vec<String>,
+    /// What of that this machine lacks: nothing where it can be used.
+    pub missing: Vec<String>,
+    /// ggml's rank of it: the higher, the better; 0 where it was not asked, or says that it cannot run.
+    pub score: u32,
+}
+
+impl Kernels {
+    /// Whether they can run here.
+    pub fn is_eligible(&self) -> bool {
+        self.missing.is_empty() && self.score > 0
+    }
+}
+
+/// What there is, the best first, and what was loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Loaded {
+    /// The name of those that compute.
+    pub variant: String,
+    /// Why these.
+    pub because: String,
+    /// All that lie beside the program.
+    pub all: Vec<Kernels>,
+}
+
+static LOADED: OnceLock<Option<Loaded>> = OnceLock::new();
+
+/// Kernels that were asked for by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Name of the variant, as in `haswell`.
+    pub name: String,
+    /// Origin of the request.
+    pub by: WantedBy,
+}
+
+/// Origin of a request for kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WantedBy {
+    /// `--cpu-variant`, or a configuration file.
+    Flag,
+    /// `ANNEAL_CPU_VARIANT`.
+    Environment,
+    /// The tuning record, which may be another machine's.
+    TuningRecord,
+}
+
+/// What the environment asks for.
+pub fn of_environment() -> Option<String> {
+    std::env::var(VARIABLE).ok().filter(|name| !name.is_empty())
+}
+
+/// What `tune` tries in place of what is loaded: the next by ggml's rank, and the best without 512-bit registers.
+pub fn alternatives() -> Vec<String> {
+    let _ = load();
+    let Some(loaded) = loaded() else { return Vec::new() };
+    let others: Vec<&Kernels> =
+        loaded.all.iter().filter(|kernels| kernels.is_eligible() && kernels.name != loaded.variant).collect();
+    let narrow = others.iter().find(|kernels| !kernels.requires.iter().any(|feature| feature == "avx512f"));
+    let mut names: Vec<String> =
+        others.first().into_iter().chain(narrow).map(|kernels| kernels.name.clone()).collect();
+    names.dedup();
+    names
+}
+
+/// What was loaded; `None` where the kernels are part of the program.
+pub fn loaded() -> Option<&'static Loaded> {
+    LOADED.get().and_then(Option::as_ref)
+}
+
+/// Loads the best kernels that run here, or those that the environment names, if none are loaded yet.
+///
+/// # Errors
+/// Those of [`load_wanted`].
+pub fn load() -> Result<Option<&'static Loaded>> {
+    load_wanted(None)
+}
+
+/// Loads kernels for the rest of the process, in a build that has them in libraries; the first call counts. Without `wanted`
+/// the environment is asked, and then ggml's rank decides.
+///
+/// # Errors
+/// [`Error::Kernels`] if none run on this machine, [`Error::Usage`] if the wanted ones do not.
+pub fn load_wanted(wanted: Option<Wanted>) -> Result<Option<&'static Loaded>> {
+    static LOADING: Mutex<()> = Mutex::new(());
+    let _one = LOADING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(done) = LOADED.get() {
+        return Ok(done.as_ref());
+    }
+    let loaded = if kernel_library::has_cpu() { None } else { Some(load_from(&folder()?, wanted)?) };
+    Ok(LOADED.get_or_init(|| loaded).as_ref())
+}
+
+/// Where they lie: `lib` beside the folder of the program. Never the current folder, which may be anybody's.
+fn folder() -> Result<PathBuf> {
+    let program = std::env::current_exe().map_err(|error| Error::Kernels {
+        path: PathBuf::from("lib"),
+        why: format!("cannot find out where this program lies: {error}"),
+    })?;
+    let above = program.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+    Ok(above.join("lib"))
+}
+
+fn load_from(folder: &Path, wanted: Option<Wanted>) -> Result<Loaded> {
+    let features = host::detect(&host::Root::live().without_gpus()).host.cpu.features;
+    let record = record::path().and_then(|path| build_info::BuildInfo::read(&path).ok());
+    let variants = record.map(|record| record.cpu_variants).unwrap_or_default();
+    let all = survey(folder, &variants, &features)?;
+    let wanted = wanted.or_else(|| Some(Wanted { name: of_environment()?, by: WantedBy::Environment }));
+    let (best, because) = choose(&all, wanted.as_ref(), folder)?;
+    kernel_library::load(&best.path)?;
+    let variant = best.name.clone();
+    Ok(Loaded { variant, because, all })
+}
+
+/// The kernels in `folder`, the best first. What each of them takes is in `variants`; one that the record does not know is
+/// left to ggml's judgement.
+fn survey(folder: &Path, variants: &[CpuVariant], features: &BTreeSet<String>) -> Result<Vec<Kernels>> {
+    let failed = |error: std::io::Error| Error::Kernels {
+        path: folder.to_path_buf(),
+        why: format!("cannot list them: {error}"),
+    };
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some(name) = file.strip_prefix(FILE.0).and_then(|rest| rest.strip_suffix(FILE.1)) else {
+            continue;
+        };
+        let requires = variants.iter().find(|variant| variant.name == name).map(|variant| &variant.requires);
+        let requires = requires.cloned().unwrap_or_default();
+        let missing: Vec<String> =
+            requires.iter().filter(|feature| !features.contains(*feature)).cloned().collect();
+        let score = if missing.is_empty() { kernel_library::score(&path)? } else { 0 };
+        all.push(Kernels { name: name.to_string(), path, requires, missing, score });
+    }
+    all.sort_by(|one, other| (other.score, &one.name).cmp(&(one.score, &other.name)));
+    Ok(all)
+}
+
+/// Which of `all` to load, and why: what is `wanted`, else ggml's best. What a tuning record wants may be another machine's.
+fn choose<'a>(all: &'a [Kernels], wanted: Option<&Wanted>, folder: &Path) -> Result<(&'a Kernels, String)> {
+    let eligible = || all.iter().filter(|kernels| kernels.is_eligible());
+    if let Some(Wanted { name, by }) = wanted {
+        let found = all.iter().find(|kernels| kernels.name == *name);
+        let asks = match by {
+            WantedBy::Environment => format!("{VARIABLE}={name}"),
+            WantedBy::TuningRecord => "the tuning record".to_string(),
+            WantedBy::Flag => format!("--cpu-variant {name}"),
+        };
+        let why = match found {
+            Some(kernels) if kernels.is_eligible() => return Ok((kernels, format!("{asks} asks for them"))),
+            Some(kernels) if !kernels.missing.is_empty() => {
+                format!("this machine lacks {}", kernels.missing.join(", "))
+            }
+            Some(_) => "they cannot run here".to_string(),
+            None => "there are no such kernels".to_string(),
+        };
+        if *by != WantedBy::TuningRecord {
+            let names: Vec<&str> = eligible().map(|kernels| kernels.name.as_str()).collect();
+            return Err(Error::Usage(format!("{asks}: {why}; use one of {}", names.join(", "))));
+        }
+    }
+    let best = eligible().next().ok_or_else(|| Error::Kernels {
+        path: folder.to_path_buf(),
+        why: "none of those there can run on this machine: install the archive anew, or make a build for this machine \
+              with `cargo xtask build-native`"
+            .to_string(),
+    })?;
+    let better: Vec<String> = all
+        .iter()
+        .filter(|kernels| !kernels.missing.is_empty())
+        .map(|kernels| format!("{} lacks {}", kernels.name, kernels.missing.join(" ")))
+        .collect();
+    let because = match better.is_empty() {
+        true => "llama.cpp ranks them first, and all can run here".to_string(),
+        false => "llama.cpp ranks them first of those that can run here".to_string(),
+    };
+    Ok((best, because))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernels(name: &str, missing: &[&str], score: u32) -> Kernels {
+        let missing = missing.iter().map(|feature| feature.to_string()).collect();
+        Kernels { name: name.to_string(), path: PathBuf::from(name), requires: Vec::new(), missing, score }
+    }
+
+    #[test]
+    fn the_users_word_is_obeyed_and_the_records_where_it_can_be() {
+        let all = [
+            kernels("haswell", &[], 64),
+            kernels("x64", &[], 1),
+            kernels("zen4", &["avx512f", "avx512cd"], 0),
+        ];
+        let (record, variable) = (WantedBy::TuningRecord, WantedBy::Environment);
+        let cases = [
+            (None, Ok("haswell")),
+            (Some(("x64", record)), Ok("x64")),
+            // Tuned on another machine.
+            (Some(("zen4", record)), Ok("haswell")),
+            (Some(("gone", record)), Ok("haswell")),
+            (Some(("x64", WantedBy::Flag)), Ok("x64")),
+            (Some(("zen4", variable)), Err("lacks avx512f, avx512cd; use one of haswell, x64")),
+            (
+                Some(("pentium", WantedBy::Flag)),
+                Err("--cpu-variant pentium: there are no such kernels; use one of"),
+            ),
+        ];
+        for (wanted, expected) in cases {
+            let wanted = wanted.map(|(name, by): (&str, _)| Wanted { name: name.to_string(), by });
+            match (choose(&all, wanted.as_ref(), Path::new("lib")), expected) {
+                (Ok((found, _)), Ok(name)) => assert_eq!(found.name, name, "{wanted:?}"),
+                (Err(why), Err(part)) => assert!(why.to_string().contains(part), "{why}"),
+                (found, _) => panic!("{wanted:?}: {found:?}"),
+            }
+        }
+        assert!(choose(&all[2..], None, Path::new("lib")).is_err());
+    }
+}

@@ -1,0 +1,72 @@
+//! Safe owners of llama.cpp's objects, and the options that they take.
+//!
+//! This crate holds the engine's only unsafe code. Everything that can throw or abort goes through the shim's `anneal_*`
+//! wrappers; what is called directly only reads fields. Strings from llama.cpp are copied at once.
+
+// What the declarations in llama-sys name.
+#[cfg(feature = "link")]
+extern crate llama_link as _;
+
+mod adapters;
+pub mod allocator;
+mod batch;
+mod clock;
+mod collector;
+mod context;
+mod context_adapters;
+mod context_memory;
+mod device_samplers;
+mod devices;
+mod embedding;
+pub mod error;
+pub mod fit;
+mod graphs;
+mod held;
+mod kernel_library;
+pub mod kernels;
+mod log;
+mod message;
+mod model;
+mod model_options;
+pub mod notice;
+pub mod offload;
+pub mod options;
+mod placement;
+pub mod quantize;
+pub mod record;
+pub mod rope;
+mod sampler;
+pub mod sampling;
+mod state;
+mod stop;
+mod system;
+mod text;
+mod threadpool;
+mod token;
+pub mod variant;
+
+pub use batch::{Batch, Decoded, MAX_SEQUENCES};
+pub use clock::{ThreadClock, strftime_now, thread_time};
+pub use collector::{Collector, Entry};
+pub use context::Context;
+pub use device_samplers::DeviceAsked;
+pub use devices::{
+    Device, DeviceKind, MAX_DEVICES, add_worker, copy_bandwidths, devices, faults, made_for, missing_cublas,
+    refuse_other_users, rpc_version, serve_devices, usable, watch_clients,
+};
+pub use embedding::{Embedding, Threads};
+pub use graphs::{CudaGraphs, Graphs, cuda_graphs};
+pub use log::{LogLevel, log_to};
+pub use model::Model;
+pub use model_options::ModelOptions;
+pub use placement::{Buffer, Kept, Operation, Seen, Watch};
+pub use sampler::{Candidate, RawChain};
+#[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
+pub use system::allocator_serves_cpp;
+pub use system::{
+    TILED, ask_huge_pages, backends, blas_library, blas_threads_obeyed, close_inherited, cuda_variables,
+    device_log, exit_now, fail_assertion, huge_pages, interrupt, interrupted, llama_version,
+    set_blas_threads, start, switch_cuda, system_info, turn_off_tiled,
+};
+pub use threadpool::{MAX_THREADS, Threadpool};
+pub use token::{ALONE, SequenceId, Token};

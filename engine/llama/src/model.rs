@@ -1,0 +1,395 @@
+//! A model.
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
+
+use gguf::check::Checked;
+use llama_sys as sys;
+
+use crate::adapters;
+use crate::devices::{Device, MAX_DEVICES, watch_workers};
+use crate::error::{Error, Result};
+use crate::fit::Plan;
+use crate::message::{Message, c_path, owned};
+use crate::model_options::ModelOptions;
+use crate::offload::{self, Placed};
+use crate::options::{LoadMode, SplitMode};
+use crate::system::start;
+use crate::token::Token;
+use crate::variant::Variant;
+
+/// A loaded model.
+pub struct Model {
+    pub(super) raw: NonNull<sys::llama_model>,
+    pub(super) vocab: *const sys::llama_vocab,
+    path: PathBuf,
+    repacked: u64,
+    on_devices: u64,
+    n_ctx_train: u32,
+    placed: Placed,
+    plan: OnceLock<Plan>,
+    pub(super) longest_token: OnceLock<usize>,
+    pub(super) variant: adapters::Applied,
+}
+
+// SAFETY: llama.cpp never changes a model after loading; its vocabulary is documented as thread-safe, and
+// several contexts on several threads may share a model.
+unsafe impl Send for Model {}
+// SAFETY: as above.
+unsafe impl Sync for Model {}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        // SAFETY: owned, and every context holds an `Arc` of it.
+        unsafe { sys::llama_model_free(self.raw.as_ptr()) }
+    }
+}
+
+impl Model {
+    /// Loads `path` after the checks that keep the file from ending the process; `model::open` of the engine makes more.
+    pub fn load(path: &Path, options: &ModelOptions) -> Result<Arc<Model>> {
+        Self::load_as(&gguf::check::open(path)?, options, &Variant::default())
+    }
+
+    /// Loads `checked` as `variant` wants it. Every load comes through here: models, drafts, vocabularies, and those that
+    /// only measure.
+    pub fn load_as(checked: &Checked, options: &ModelOptions, variant: &Variant) -> Result<Arc<Model>> {
+        let path = checked.path();
+        start(false);
+        crate::kernels::load()?;
+        // A vocabulary takes no device, and what the flags say of devices is checked with the whole model.
+        let placed = match options.vocab_only {
+            true => Placed { list: Some(Vec::new()), ..Placed::default() },
+            false => offload::place(&options.offload)?,
+        };
+        // Both lists end with what stands for nothing, as llama.cpp reads them.
+        let mut devices: Option<Vec<sys::ggml_backend_dev_t>> = placed
+            .list
+            .as_ref()
+            .map(|list| list.iter().map(Device::raw).chain([std::ptr::null_mut()]).collect());
+        let mut shares = options.offload.tensor_split.0.clone();
+        shares.resize(MAX_DEVICES.max(shares.len()), 0.0);
+        // Of the host: patterns of names, and the CPU's kind of buffer, from which llama.cpp goes on to its repacked ones.
+        let on_host = match placed.takers.is_empty() {
+            true => Vec::new(),
+            false => options.offload.n_cpu_moe.patterns(),
+        };
+        let on_host: Vec<CString> = on_host.into_iter().filter_map(|text| CString::new(text).ok()).collect();
+        // SAFETY: looks up a static value.
+        let cpu = unsafe { sys::ggml_backend_cpu_buffer_type() };
+        let end =
+            sys::llama_model_tensor_buft_override { pattern: std::ptr::null(), buft: std::ptr::null_mut() };
+        let overrides: Vec<sys::llama_model_tensor_buft_override> = on_host
+            .iter()
+            .map(|text| sys::llama_model_tensor_buft_override { pattern: text.as_ptr(), buft: cpu })
+            .chain([end])
+            .collect();
+        let file = c_path(path)?;
+        let mut message = Message::new();
+        let (err, err_size) = message.parts();
+        // SAFETY: `file`, `params`, the lists and the message buffer outlive the call, and llama.cpp copies the lists, but for
+        // the overrides, at which it looks no more once the model is loaded.
+        let raw = unsafe {
+            let mut params = sys::llama_model_default_params();
+            params.load_mode = load_mode(options.load_mode);
+            params.use_extra_bufts = options.repack;
+            params.vocab_only = options.vocab_only;
+            if options.no_alloc {
+                // llama.cpp maps nothing then, and asserts that.
+                params.no_alloc = true;
+                params.load_mode = sys::LLAMA_LOAD_MODE_NONE;
+            }
+            if !on_host.is_empty() {
+                params.tensor_buft_overrides = overrides.as_ptr();
+            }
+            params.devices = devices.as_mut().map_or(std::ptr::null_mut(), |list| list.as_mut_ptr());
+            if !placed.takers.is_empty() {
+                params.n_gpu_layers = options.offload.gpu_layers.number();
+                params.split_mode = split_mode(options.offload.split_mode);
+                params.main_gpu = i32::try_from(options.offload.main_gpu).unwrap_or(i32::MAX);
+                params.no_host = !placed.host_buffers;
+                if !options.offload.tensor_split.0.is_empty() {
+                    params.tensor_split = shares.as_ptr();
+                }
+            }
+            sys::anneal_model_load(file.as_ptr(), &params, err, err_size)
+        };
+        let raw =
+            NonNull::new(raw).ok_or_else(|| Error::Load { path: path.to_path_buf(), why: message.text() })?;
+        // SAFETY: a live model has a vocabulary that lives as long.
+        let vocab = unsafe { sys::llama_model_get_vocab(raw.as_ptr()) };
+        // SAFETY: reads a number of this thread.
+        let repacked = unsafe { sys::anneal_repacked_bytes() };
+        // SAFETY: reads a number of this thread.
+        let on_devices = unsafe { sys::anneal_device_bytes() };
+        // SAFETY: reads a field.
+        let n_ctx_train = unsafe { sys::llama_model_n_ctx_train(raw.as_ptr()) }.max(0).cast_unsigned();
+        let (applied, plan) = (adapters::Applied::default(), OnceLock::new());
+        let path = path.to_path_buf();
+        watch_workers();
+        let mut model = Model {
+            raw,
+            vocab,
+            path,
+            repacked,
+            on_devices,
+            n_ctx_train,
+            placed,
+            plan,
+            longest_token: OnceLock::new(),
+            variant: applied,
+        };
+        model.apply(variant)?;
+        Ok(Arc::new(model))
+    }
+
+    /// The file it came from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where its layers are.
+    pub fn placed(&self) -> &Placed {
+        &self.placed
+    }
+
+    /// How it was found where they are; `None` where nothing was to be found.
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.get()
+    }
+
+    /// Keeps in mind how it was found where its layers are; once.
+    pub fn set_plan(&self, plan: Plan) {
+        let _ = self.plan.set(plan);
+    }
+
+    /// Whether a device other than the CPU makes the logits.
+    pub fn makes_logits_on_device(&self) -> bool {
+        let layers = self.n_layer();
+        // The output counts as one more.
+        self.placed.layers_of(layers) > layers
+    }
+
+    /// `qwen2 1.5B Q4_K - Medium`.
+    pub fn description(&self) -> String {
+        let mut buffer = [0u8; 256];
+        // SAFETY: writes at most the given size with a NUL at the end.
+        unsafe {
+            sys::llama_model_desc(self.raw.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len());
+            owned(buffer.as_ptr().cast())
+        }
+    }
+
+    /// Value of a scalar metadata key.
+    pub fn metadata(&self, key: &str) -> Option<String> {
+        let key = CString::new(key).ok()?;
+        let mut buffer = [0u8; 256];
+        // SAFETY: `key` is NUL-terminated; writes at most the given size with a NUL at the end.
+        unsafe {
+            let written = sys::llama_model_meta_val_str(
+                self.raw.as_ptr(),
+                key.as_ptr(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+            );
+            (written >= 0).then(|| owned(buffer.as_ptr().cast()))
+        }
+    }
+
+    /// Total size of its tensors in bytes.
+    pub fn size(&self) -> u64 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_model_size(self.raw.as_ptr()) }
+    }
+
+    /// Bytes of the weights that were copied into another layout for the CPU's kernels, to 0.01 MiB.
+    pub fn repacked(&self) -> u64 {
+        self.repacked
+    }
+
+    /// Bytes of its weights that are in memory of devices, to 0.01 MiB.
+    pub fn on_devices(&self) -> u64 {
+        self.on_devices
+    }
+
+    /// Number of parameters.
+    pub fn n_params(&self) -> u64 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_model_n_params(self.raw.as_ptr()) }
+    }
+
+    /// Context it was trained for.
+    pub fn n_ctx_train(&self) -> u32 {
+        // As it was loaded: contexts with YaRN change it.
+        self.n_ctx_train
+    }
+
+    /// Number of layers.
+    pub fn n_layer(&self) -> u32 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_model_n_layer(self.raw.as_ptr()) }.max(0).cast_unsigned()
+    }
+
+    /// Whether every layer keeps K and V for the whole context: no sliding window, no recurrent state.
+    pub fn has_plain_cache(&self) -> bool {
+        // SAFETY: reads fields.
+        unsafe {
+            sys::llama_model_n_swa(self.raw.as_ptr()) == 0
+                && !sys::llama_model_is_recurrent(self.raw.as_ptr())
+                && !sys::llama_model_is_hybrid(self.raw.as_ptr())
+        }
+    }
+
+    /// Whether it is a decoder only, as text generation here needs it.
+    pub fn is_decoder_only(&self) -> bool {
+        // SAFETY: reads fields.
+        unsafe {
+            sys::llama_model_has_decoder(self.raw.as_ptr())
+                && !sys::llama_model_has_encoder(self.raw.as_ptr())
+        }
+    }
+
+    /// Whether it has a vocabulary; without one llama.cpp's tokenizer aborts.
+    pub fn has_vocabulary(&self) -> bool {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_vocab_type(self.vocab) != sys::LLAMA_VOCAB_TYPE_NONE }
+    }
+
+    fn check_vocabulary(&self) -> Result<()> {
+        match self.has_vocabulary() {
+            true => Ok(()),
+            false => Err(Error::Tokenize("the model has no vocabulary".to_string())),
+        }
+    }
+
+    /// Tokens in the vocabulary.
+    pub fn n_vocab(&self) -> u32 {
+        // SAFETY: reads a field.
+        unsafe { sys::llama_vocab_n_tokens(self.vocab) }.max(0).cast_unsigned()
+    }
+
+    /// The token that begins a text, if the model wants one.
+    pub fn begin_token(&self) -> Option<Token> {
+        // SAFETY: reads fields.
+        unsafe { sys::llama_vocab_get_add_bos(self.vocab).then(|| sys::llama_vocab_bos(self.vocab)) }
+    }
+
+    /// Whether `token` ends a generation.
+    pub fn is_end(&self, token: Token) -> bool {
+        // SAFETY: looks it up in a set; any number is fine.
+        unsafe { sys::llama_vocab_is_eog(self.vocab, token) }
+    }
+
+    /// `text` as tokens, with the special tokens that the model wants around it.
+    pub fn tokenize(&self, text: &str) -> Result<Vec<Token>> {
+        self.tokenize_with(text, true)
+    }
+
+    /// The same, with or without (`add_special`) those around it. Special tokens that are written in `text` are what
+    /// they say.
+    pub fn tokenize_with(&self, text: &str, add_special: bool) -> Result<Vec<Token>> {
+        self.check_vocabulary()?;
+        let too_long = || Error::Tokenize(format!("{} bytes are more than llama.cpp takes", text.len()));
+        let text_len = i32::try_from(text.len()).map_err(|_| too_long())?;
+        // A token is at least a byte, and there are a few specials; a second pass if that is not enough.
+        let mut tokens: Vec<Token> = vec![0; text.len() + 8];
+        for _ in 0..2 {
+            let capacity = i32::try_from(tokens.len()).map_err(|_| too_long())?;
+            let mut message = Message::new();
+            let (err, err_size) = message.parts();
+            let mut threw = false;
+            // SAFETY: pointers and lengths belong together and outlive the call.
+            let count = unsafe {
+                sys::anneal_tokenize(
+                    self.vocab,
+                    text.as_ptr().cast(),
+                    text_len,
+                    tokens.as_mut_ptr(),
+                    capacity,
+                    add_special,
+                    true,
+                    &mut threw,
+                    err,
+                    err_size,
+                )
+            };
+            if threw {
+                return Err(Error::Tokenize(message.text()));
+            }
+            match usize::try_from(count) {
+                Ok(count) => {
+                    tokens.truncate(count);
+                    return Ok(tokens);
+                }
+                Err(_) if count == i32::MIN => return Err(too_long()),
+                Err(_) => tokens.resize(count.unsigned_abs() as usize, 0),
+            }
+        }
+        Err(Error::Tokenize("llama.cpp changed its mind about the number of tokens".to_string()))
+    }
+
+    /// Appends the bytes of `token` to `bytes`: often less than a whole character, nothing for control tokens.
+    pub fn piece(&self, token: Token, bytes: &mut Vec<u8>) -> Result<()> {
+        self.piece_with(token, false, bytes)
+    }
+
+    /// The same; with `special` a control token is its name.
+    pub fn piece_with(&self, token: Token, special: bool, bytes: &mut Vec<u8>) -> Result<()> {
+        self.check_vocabulary()?;
+        let start = bytes.len();
+        // Longer than nearly every piece; the second pass takes the length from the first.
+        let mut room = 64;
+        for _ in 0..2 {
+            bytes.resize(start + room, 0);
+            let mut message = Message::new();
+            let (err, err_size) = message.parts();
+            let mut threw = false;
+            // SAFETY: writes at most `room` bytes into the part just made.
+            let count = unsafe {
+                sys::anneal_token_to_piece(
+                    self.vocab,
+                    token,
+                    bytes.as_mut_ptr().add(start).cast(),
+                    room as i32,
+                    special,
+                    &mut threw,
+                    err,
+                    err_size,
+                )
+            };
+            if threw {
+                bytes.truncate(start);
+                return Err(Error::Tokenize(message.text()));
+            }
+            if let Ok(count) = usize::try_from(count) {
+                bytes.truncate(start + count);
+                return Ok(());
+            }
+            room = count.unsigned_abs() as usize;
+        }
+        bytes.truncate(start);
+        Ok(())
+    }
+}
+
+fn split_mode(mode: SplitMode) -> sys::llama_split_mode {
+    match mode {
+        SplitMode::None => sys::LLAMA_SPLIT_MODE_NONE,
+        SplitMode::Layer => sys::LLAMA_SPLIT_MODE_LAYER,
+        SplitMode::Row => sys::LLAMA_SPLIT_MODE_ROW,
+        SplitMode::Tensor => sys::LLAMA_SPLIT_MODE_TENSOR,
+    }
+}
+
+fn load_mode(mode: LoadMode) -> sys::llama_load_mode {
+    match mode {
+        LoadMode::Auto => sys::LLAMA_LOAD_MODE_AUTO,
+        LoadMode::None => sys::LLAMA_LOAD_MODE_NONE,
+        LoadMode::Mmap => sys::LLAMA_LOAD_MODE_MMAP,
+        LoadMode::Mlock => sys::LLAMA_LOAD_MODE_MLOCK,
+        LoadMode::MmapMlock => sys::LLAMA_LOAD_MODE_MMAP_MLOCK,
+        LoadMode::DirectIo => sys::LLAMA_LOAD_MODE_DIRECT_IO,
+    }
+}

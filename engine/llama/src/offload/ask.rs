@@ -1,0 +1,308 @@
+//! What can be asked for, by the words of flags and configurations.
+
+use std::fmt;
+use std::str::FromStr;
+
+use build_info::defaults::Layers;
+
+/// How many layers of a model go to devices, counted from the last one; the output counts as one more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GpuLayers {
+    /// As many as find room on the devices that there are: see `fit` of the engine.
+    #[default]
+    Auto,
+    /// All; an error where there is no device.
+    All,
+    /// So many; an error where there is no device and it is not 0.
+    Some(u32),
+}
+
+impl GpuLayers {
+    /// The number as llama.cpp takes it: a negative one is all.
+    pub fn number(self) -> i32 {
+        match self {
+            GpuLayers::Auto | GpuLayers::All => -1,
+            GpuLayers::Some(layers) => i32::try_from(layers).unwrap_or(i32::MAX),
+        }
+    }
+
+    /// How many of a model with `layers` layers and an output.
+    pub fn of(self, layers: u32) -> u32 {
+        match self {
+            GpuLayers::Auto | GpuLayers::All => layers.saturating_add(1),
+            GpuLayers::Some(some) => some.min(layers.saturating_add(1)),
+        }
+    }
+}
+
+impl fmt::Display for GpuLayers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GpuLayers::Auto => f.pad("auto"),
+            GpuLayers::All => f.pad("all"),
+            GpuLayers::Some(layers) => fmt::Display::fmt(layers, f),
+        }
+    }
+}
+
+impl From<Layers> for GpuLayers {
+    fn from(layers: Layers) -> Self {
+        match layers {
+            Layers::Auto => GpuLayers::Auto,
+            Layers::All => GpuLayers::All,
+            Layers::Some(layers) => GpuLayers::Some(layers),
+        }
+    }
+}
+
+impl FromStr for GpuLayers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(GpuLayers::Auto),
+            // As llama.cpp's tools spell it.
+            "all" | "-1" => Ok(GpuLayers::All),
+            _ => match text.parse::<u32>() {
+                Ok(layers) if layers <= i32::MAX.cast_unsigned() => Ok(GpuLayers::Some(layers)),
+                _ => Err(format!("{text:?} is no number of layers: use 0 or more, all or auto")),
+            },
+        }
+    }
+}
+
+/// Of how many layers of a mixture, counted from the first one, the experts stay in the host's memory, while the rest of the
+/// layer is where layers go: of the experts a token reads a few, and of all else everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CpuMoe {
+    /// As many as must, so that all layers find room, where the number of layers is `auto`; else none.
+    #[default]
+    Auto,
+    /// All.
+    All,
+    /// So many.
+    Some(u32),
+}
+
+/// The experts' matrices, as llama.cpp's own tools match them (`LLM_FFN_EXPS_REGEX` of common/common.h).
+const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
+
+impl CpuMoe {
+    /// How many of a model with `layers` layers; none where that is still to be found.
+    pub fn of(self, layers: u32) -> u32 {
+        match self {
+            CpuMoe::Auto => 0,
+            CpuMoe::All => layers,
+            CpuMoe::Some(some) => some.min(layers),
+        }
+    }
+
+    /// Patterns of the names of tensors that stay.
+    pub fn patterns(self) -> Vec<String> {
+        match self {
+            CpuMoe::Auto => Vec::new(),
+            CpuMoe::All => vec![EXPERTS.to_string()],
+            // llama.cpp compiles each for every tensor: one pattern for all layers.
+            CpuMoe::Some(0) => Vec::new(),
+            CpuMoe::Some(some) => {
+                let layers: Vec<String> = (0..some.min(MOST_LAYERS)).map(|layer| layer.to_string()).collect();
+                vec![format!(r"blk\.({}){EXPERTS}", layers.join("|"))]
+            }
+        }
+    }
+}
+
+/// More than any model has (llama.cpp's `LLAMA_MAX_LAYERS` is 512).
+const MOST_LAYERS: u32 = 512;
+
+impl fmt::Display for CpuMoe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CpuMoe::Auto => f.pad("auto"),
+            CpuMoe::All => f.pad("all"),
+            CpuMoe::Some(layers) => fmt::Display::fmt(layers, f),
+        }
+    }
+}
+
+impl From<Layers> for CpuMoe {
+    fn from(layers: Layers) -> Self {
+        match layers {
+            Layers::Auto => CpuMoe::Auto,
+            Layers::All => CpuMoe::All,
+            Layers::Some(layers) => CpuMoe::Some(layers),
+        }
+    }
+}
+
+impl FromStr for CpuMoe {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(CpuMoe::Auto),
+            "all" => Ok(CpuMoe::All),
+            _ => match text.parse::<u32>() {
+                Ok(layers) if layers <= i32::MAX.cast_unsigned() => Ok(CpuMoe::Some(layers)),
+                _ => Err(format!("{text:?} is no number of layers: use 0 or more, all or auto")),
+            },
+        }
+    }
+}
+
+/// Which devices may take layers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Devices {
+    /// The GPUs that there are, and those of workers.
+    #[default]
+    Auto,
+    /// None: the CPU computes alone.
+    None,
+    /// These, by name, in this order.
+    Named(Vec<String>),
+}
+
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Devices::Auto => f.pad("auto"),
+            Devices::None => f.pad("none"),
+            Devices::Named(names) => f.pad(&names.join(",")),
+        }
+    }
+}
+
+impl FromStr for Devices {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => return Ok(Devices::Auto),
+            "none" => return Ok(Devices::None),
+            _ => {}
+        }
+        let names: Vec<String> = text.split(',').map(|name| name.trim().to_string()).collect();
+        if names.iter().any(String::is_empty) {
+            return Err(format!(
+                "{text:?} is no list of devices: write their names as CUDA0,CUDA1, or none, or auto; `anneal info` \
+                 lists them"
+            ));
+        }
+        match names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
+            Some((_, twice)) => Err(format!("{twice} is named twice: name each device once")),
+            None => Ok(Devices::Named(names)),
+        }
+    }
+}
+
+/// The proportion in which devices share layers; empty where nothing is asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TensorSplit(pub Vec<f32>);
+
+impl TensorSplit {
+    /// A proportion.
+    ///
+    /// # Errors
+    /// In words, where a share is no positive number or zero, or all are zero.
+    pub fn new(shares: Vec<f32>) -> Result<Self, String> {
+        let possible = |share: &f32| share.is_finite() && *share >= 0.0;
+        match shares.iter().all(possible) && shares.iter().any(|share| *share > 0.0) {
+            true => Ok(TensorSplit(shares)),
+            false => Err("use a number for each device, 0 or more and not all 0, as 3,1".to_string()),
+        }
+    }
+}
+
+impl fmt::Display for TensorSplit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shares: Vec<String> = self.0.iter().map(f32::to_string).collect();
+        match shares.is_empty() {
+            true => f.pad("by free memory"),
+            false => f.pad(&shares.join(",")),
+        }
+    }
+}
+
+impl FromStr for TensorSplit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // llama.cpp's tools take a slash too.
+        let shares = text.split([',', '/']).map(|share| share.trim().parse::<f32>());
+        let shares: Result<Vec<f32>, _> = shares.collect();
+        match shares {
+            Ok(shares) => TensorSplit::new(shares).map_err(|why| format!("{text:?}: {why}")),
+            Err(_) => Err(format!("{text:?} is no proportion: write a number for each device, as 3,1")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_a_number_all_or_auto() {
+        let cases = [
+            ("auto", GpuLayers::Auto, -1, 33),
+            ("all", GpuLayers::All, -1, 33),
+            ("-1", GpuLayers::All, -1, 33),
+            ("0", GpuLayers::Some(0), 0, 0),
+            ("20", GpuLayers::Some(20), 20, 20),
+            ("99", GpuLayers::Some(99), 99, 33),
+        ];
+        for (text, expected, number, of_32) in cases {
+            let found: GpuLayers = text.parse().expect(text);
+            assert_eq!((found, found.number(), found.of(32)), (expected, number, of_32), "{text}");
+        }
+        for text in ["", "x", "-2", "1.5", "4294967295"] {
+            assert!(text.parse::<GpuLayers>().is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn experts_that_stay_are_named_by_layer() {
+        let experts = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
+        let cases = [
+            ("auto", CpuMoe::Auto, 0, vec![]),
+            ("0", CpuMoe::Some(0), 0, vec![]),
+            ("all", CpuMoe::All, 32, vec![experts.to_string()]),
+            ("2", CpuMoe::Some(2), 2, vec![format!(r"blk\.(0|1){experts}")]),
+            ("99", CpuMoe::Some(99), 32, vec![]),
+        ];
+        for (text, expected, of_32, patterns) in cases {
+            let found: CpuMoe = text.parse().expect(text);
+            assert_eq!(
+                (found, found.of(32), found.to_string()),
+                (expected, of_32, text.to_string()),
+                "{text}"
+            );
+            assert!(text == "99" || found.patterns() == patterns, "{text}: {:?}", found.patterns());
+        }
+        for text in ["", "x", "-1", "1.5"] {
+            assert!(text.parse::<CpuMoe>().is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn devices_are_names_none_or_auto() {
+        assert_eq!("auto".parse(), Ok(Devices::Auto));
+        assert_eq!("none".parse(), Ok(Devices::None));
+        let named = Devices::Named(vec!["CUDA1".to_string(), "RPC0".to_string()]);
+        assert_eq!("CUDA1, RPC0".parse(), Ok(named.clone()));
+        assert_eq!(named.to_string(), "CUDA1,RPC0");
+        for (text, words) in [("", "no list"), ("a,,b", "no list"), ("a,a", "named twice")] {
+            let found = text.parse::<Devices>().expect_err(text);
+            assert!(found.contains(words), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_split_is_positive_numbers() {
+        assert_eq!("3,1".parse(), Ok(TensorSplit(vec![3.0, 1.0])));
+        assert_eq!("0/0.5".parse(), Ok(TensorSplit(vec![0.0, 0.5])));
+        for text in ["", "a", "1,-1", "0,0", "nan", "inf,1", "1,"] {
+            assert!(text.parse::<TensorSplit>().is_err(), "{text:?} was taken");
+        }
+    }
+}

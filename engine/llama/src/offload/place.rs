@@ -1,0 +1,500 @@
+//! What becomes of what is asked for: the devices that take layers.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use build_info::Bytes;
+use gguf::{GgufFile, Scalar, Value};
+
+use super::placed::Placed;
+use super::{Devices, GpuLayers, Offload, worker};
+use crate::devices::{Device, DeviceKind, MAX_DEVICES, devices, usable};
+use crate::error::{Error, Result};
+use crate::notice;
+use crate::options::SplitMode;
+
+/// Connects with the workers that `offload` names, and finds the devices that it means.
+///
+/// # Errors
+/// [`Error::Worker`] where a worker cannot be used, [`Error::Usage`] where a device is not there or what is asked for needs
+/// one and there is none.
+pub fn place(offload: &Offload) -> Result<Placed> {
+    offload.check().map_err(Error::Usage)?;
+    let own_workers = worker::connect(&offload.workers)?;
+    let all = devices();
+    let is_mine = |device: &&Device| !device.is_remote() || own_workers.contains(&device.description);
+    let all: Vec<Device> = all.iter().filter(is_mine).cloned().collect();
+    let Tried { usable, faulty } = tried(offload, all, Device::fault).map_err(Error::Usage)?;
+    tell(&faulty);
+    choose(offload, &usable, worker::any() || !faulty.is_empty()).map_err(Error::Usage)
+}
+
+/// Says which devices are left out, and why; once, since a place is asked for again and again.
+fn tell(faulty: &[(Device, String)]) {
+    static TOLD: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    for (device, why) in faulty {
+        if told.insert(device.index) {
+            notice::warn(&format!("{} is left out: {why}", device.name));
+        }
+    }
+}
+
+/// Those of `devices` that can be used; which are left out, and why, is said.
+pub fn without_faulty(devices: Vec<Device>) -> Vec<Device> {
+    let faulty = devices.iter().filter_map(|device| Some((device.clone(), device.fault()?)));
+    tell(&faulty.collect::<Vec<_>>());
+    usable(devices)
+}
+
+/// Devices by whether they can be used.
+#[derive(Debug, Default)]
+struct Tried {
+    usable: Vec<Device>,
+    /// Each with the reason.
+    faulty: Vec<(Device, String)>,
+}
+
+/// Those of `all` that can be used, and those that cannot, each with its `fault`. Only those that `offload` may use are tried:
+/// CUDA makes a context on each.
+fn tried(
+    offload: &Offload,
+    all: Vec<Device>,
+    fault: impl Fn(&Device) -> Option<String>,
+) -> std::result::Result<Tried, String> {
+    let by_number = match (offload.tensor_split.0.is_empty(), offload.main_gpu) {
+        (false, _) => Some(format!("--tensor-split {}", offload.tensor_split)),
+        (true, 0) => None,
+        (true, number) => Some(format!("--main-gpu {number}")),
+    };
+    let mut tried = Tried::default();
+    for device in all {
+        let is_wanted = !is_idle(offload) && may_use(&offload.devices, &device);
+        match is_wanted.then(|| fault(&device)).flatten() {
+            None => tried.usable.push(device),
+            // What is asked for by its name is not left out unasked.
+            Some(why) if matches!(offload.devices, Devices::Named(_)) => {
+                return Err(format!("--devices {}: it cannot be used: {why}", device.name));
+            }
+            // It would be the next one's.
+            Some(why) if by_number.is_some() => {
+                return Err(format!(
+                    "{} counts devices, and {} cannot be used: {why}; name those that can with --devices",
+                    by_number.unwrap_or_default(),
+                    device.name
+                ));
+            }
+            Some(why) => tried.faulty.push((device, why)),
+        }
+    }
+    Ok(tried)
+}
+
+/// Whether a model may lie on `device` where `devices` are asked for.
+pub fn may_use(devices: &Devices, device: &Device) -> bool {
+    let is_called = |name: &String| {
+        device.name.eq_ignore_ascii_case(name)
+            || (device.is_remote() && worker::is_called(&device.description, name))
+    };
+    device.kind == DeviceKind::Gpu
+        && match devices {
+            Devices::None => false,
+            Devices::Auto => true,
+            Devices::Named(names) => names.iter().any(is_called),
+        }
+}
+
+/// Whether devices neither take a layer nor compute on the host's weights.
+fn is_idle(offload: &Offload) -> bool {
+    offload.gpu_layers.number() == 0 && !offload.op_offload
+}
+
+/// The same among `all`, which are those that this model may use; `exact` where there are others that it may not.
+fn choose(offload: &Offload, all: &[Device], exact: bool) -> std::result::Result<Placed, String> {
+    let gpus: Vec<Device> = all.iter().filter(|device| device.kind == DeviceKind::Gpu).cloned().collect();
+    let takers = match &offload.devices {
+        Devices::None => Vec::new(),
+        Devices::Auto => usual(gpus.clone()),
+        Devices::Named(names) => {
+            names.iter().map(|name| find(name, &gpus, all)).collect::<std::result::Result<_, _>>()?
+        }
+    };
+    let wanted = needs_a_device(offload);
+    if let Some(flag) = wanted.filter(|_| takers.is_empty()) {
+        return Err(match (&offload.devices, gpus.is_empty()) {
+            (Devices::None, _) => format!("{flag} with --devices none: leave one of them out"),
+            (_, true) if has_cuda() => format!(
+                "{flag}: no GPU came up, and `anneal info` says why; leave it out, or name workers on other machines with --rpc"
+            ),
+            (_, true) => format!(
+                "{flag}: there is no device beside the CPU in this build on this machine; leave it out, build with \
+                 `cargo xtask build-cuda` for an NVIDIA GPU, or name workers on other machines with --rpc"
+            ),
+            (_, false) => format!("{flag}: no device was chosen; `anneal info` lists those there are"),
+        });
+    }
+    if let Some(device) =
+        takers.iter().find(|taker| offload.split_mode == SplitMode::Row && taker.is_remote())
+    {
+        return Err(format!(
+            "--split-mode row: {} is a worker's, and llama.cpp cannot give rows of a matrix to one; --split-mode layer and tensor \
+             share with workers, and --devices leaves them out",
+            device.name
+        ));
+    }
+    let shares = offload.tensor_split.0.len();
+    let taking = takers.len();
+    if shares > taking && shares > 0 {
+        return Err(format!(
+            "--tensor-split {} has {shares} shares, and layers go to {taking} {}: {}",
+            offload.tensor_split,
+            if taking == 1 { "device" } else { "devices" },
+            listed(&takers)
+        ));
+    }
+    if offload.split_mode == SplitMode::None && offload.main_gpu as usize >= taking.max(1) {
+        return Err(format!(
+            "--main-gpu {}: layers can go to {taking} {}, counted from 0: {}",
+            offload.main_gpu,
+            if taking == 1 { "device" } else { "devices" },
+            listed(&takers)
+        ));
+    }
+    if taking > MAX_DEVICES {
+        return Err(format!(
+            "{taking} devices: llama.cpp takes {MAX_DEVICES} at most; choose some with --devices"
+        ));
+    }
+    let idle = is_idle(offload);
+    let takers = if idle { Vec::new() } else { takers };
+    let as_llama = offload.devices == Devices::Auto && !exact && !idle;
+    Ok(Placed {
+        list: (!as_llama).then(|| takers.clone()),
+        takers,
+        layers: offload.gpu_layers,
+        n_cpu_moe: offload.n_cpu_moe,
+        host_buffers: offload.op_offload,
+    })
+}
+
+/// Whether the program was made for NVIDIA's GPUs.
+fn has_cuda() -> bool {
+    crate::system::backends().iter().any(|name| name == "CUDA")
+}
+
+/// What asks for a device, if anything does.
+fn needs_a_device(offload: &Offload) -> Option<String> {
+    match offload.gpu_layers {
+        _ if offload.is_default => {}
+        GpuLayers::All => return Some("--gpu-layers all".to_string()),
+        GpuLayers::Some(layers) if layers > 0 => return Some(format!("--gpu-layers {layers}")),
+        _ => {}
+    }
+    if !offload.tensor_split.0.is_empty() {
+        return Some(format!("--tensor-split {}", offload.tensor_split));
+    }
+    if offload.main_gpu != 0 {
+        return Some(format!("--main-gpu {}", offload.main_gpu));
+    }
+    match offload.split_mode {
+        SplitMode::None | SplitMode::Layer => None,
+        mode => Some(format!("--split-mode {mode}")),
+    }
+}
+
+/// The order in which llama.cpp takes devices by itself: those of workers first, then this machine's; GPUs that share the
+/// CPU's memory only where there are no others.
+fn usual(gpus: Vec<Device>) -> Vec<Device> {
+    let (remote, here): (Vec<Device>, Vec<Device>) = gpus.into_iter().partition(Device::is_remote);
+    let apart = here.iter().any(|device| !device.shares_memory);
+    let here = here.into_iter().filter(|device| !apart || !device.shares_memory);
+    remote.into_iter().chain(here).collect()
+}
+
+/// The device called `name`; a worker's also by the address of the worker, where it has one device.
+fn find(name: &str, gpus: &[Device], all: &[Device]) -> std::result::Result<Device, String> {
+    if let Some(device) = gpus.iter().find(|device| device.name.eq_ignore_ascii_case(name)) {
+        return Ok(device.clone());
+    }
+    let of_worker: Vec<&Device> = gpus
+        .iter()
+        .filter(|device| device.is_remote() && worker::is_called(&device.description, name))
+        .collect();
+    if let [device] = of_worker[..] {
+        return Ok(device.clone());
+    }
+    if all.iter().any(|device| device.name.eq_ignore_ascii_case(name)) {
+        return Err(format!(
+            "--devices {name}: layers that go to no other device are on the CPU anyway; --devices none is the CPU alone"
+        ));
+    }
+    Err(match gpus.is_empty() {
+        true => format!(
+            "--devices {name}: there is no device beside the CPU in this build on this machine; `anneal info` shows what \
+             it found"
+        ),
+        false => format!("--devices {name}: there is no such device; there are {}", listed(gpus)),
+    })
+}
+
+fn listed(devices: &[Device]) -> String {
+    match devices.is_empty() {
+        true => "none".to_string(),
+        false => devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Bytes of the weights in `parts`, the files of one model, that stay in the host's memory.
+pub fn local_weights(parts: &[&GgufFile], placed: &Placed) -> Bytes {
+    let n_layer = parts.first().and_then(|first| n_layer(first));
+    let Some(n_layer) = n_layer.filter(|_| placed.is_offloaded()) else {
+        let sizes = parts.iter().map(|part| part.total_tensor_bytes().0);
+        return Bytes(sizes.fold(0, u64::saturating_add));
+    };
+    let first = (n_layer + 1).saturating_sub(placed.layers_of(n_layer));
+    // The embeddings of tokens are looked up on the host; the output is beyond the last layer.
+    let stays = |name: &str| match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+        Some((layer, own)) => layer.parse::<u32>().is_ok_and(|layer| {
+            layer < first || (layer < placed.n_cpu_moe.of(n_layer) && own.contains("exps."))
+        }),
+        None => name.starts_with("token_embd") || first > n_layer,
+    };
+    let tensors = parts.iter().flat_map(|part| part.tensors());
+    let sizes = tensors.filter(|tensor| stays(&tensor.name)).map(|tensor| tensor.bytes.0);
+    Bytes(sizes.fold(0, u64::saturating_add))
+}
+
+/// How many layers the model that begins with `file` has.
+pub fn n_layer(file: &GgufFile) -> Option<u32> {
+    match file.get("general.architecture") {
+        Some(Value::Scalar(Scalar::String(name))) => file.u32(&format!("{name}.block_count")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offload::{CpuMoe, GpuLayers, TensorSplit};
+
+    fn device(name: &str, backend: &str, kind: DeviceKind) -> Device {
+        Device {
+            index: 0,
+            name: name.to_string(),
+            description: format!("a {name}"),
+            backend: backend.to_string(),
+            kind,
+            shares_memory: false,
+        }
+    }
+
+    fn cpu() -> Device {
+        device("CPU", "CPU", DeviceKind::Cpu)
+    }
+
+    fn machine() -> Vec<Device> {
+        let gpu = |name| device(name, "CUDA", DeviceKind::Gpu);
+        vec![gpu("CUDA0"), gpu("CUDA1"), cpu(), device("RPC0", "RPC", DeviceKind::Gpu)]
+    }
+
+    fn names(placed: &Placed) -> Vec<&str> {
+        placed.takers.iter().map(|device| device.name.as_str()).collect()
+    }
+
+    fn named(names: &[&str]) -> Devices {
+        Devices::Named(names.iter().map(|name| name.to_string()).collect())
+    }
+
+    #[test]
+    fn without_a_device_nothing_is_said_to_llama_cpp() {
+        let placed = choose(&Offload::default(), &[cpu()], false).expect("valid");
+        assert_eq!((placed.list.as_ref(), placed.is_offloaded(), placed.layers_of(32)), (None, false, 0));
+        assert!(placed.host_buffers);
+    }
+
+    #[test]
+    fn what_a_profile_wants_is_no_error_where_there_is_no_device() {
+        let wanted = Offload { gpu_layers: GpuLayers::All, is_default: true, ..Offload::default() };
+        let asked = Offload { is_default: false, ..wanted.clone() };
+        for devices in [Devices::Auto, Devices::None] {
+            let on = |offload: &Offload, all: &[Device]| {
+                choose(&Offload { devices: devices.clone(), ..offload.clone() }, all, false)
+            };
+            let placed = on(&wanted, &[cpu()]).expect("the CPU alone");
+            assert_eq!((placed.is_offloaded(), placed.layers_of(32)), (false, 0));
+            assert!(on(&asked, &[cpu()]).is_err_and(|why| why.contains("--gpu-layers all")));
+        }
+        assert_eq!(choose(&wanted, &machine(), false).expect("devices").layers_of(32), 33);
+    }
+
+    #[test]
+    fn layers_go_to_workers_first_and_to_what_was_chosen() {
+        let placed = choose(&Offload::default(), &machine(), false).expect("valid");
+        assert_eq!((names(&placed), placed.list.as_ref()), (vec!["RPC0", "CUDA0", "CUDA1"], None));
+        // Another model of the process has a worker that is not this one's.
+        let placed = choose(&Offload::default(), &machine()[..3], true).expect("valid");
+        assert_eq!(names(&placed), ["CUDA0", "CUDA1"]);
+        assert_eq!(placed.list.as_ref().map(Vec::len), Some(2));
+        let some = Offload { devices: named(&["cuda1", "RPC0"]), ..Offload::default() };
+        let placed = choose(&some, &machine(), false).expect("valid");
+        assert_eq!((names(&placed), placed.list.is_some()), (vec!["CUDA1", "RPC0"], true));
+        let none = Offload { devices: Devices::None, ..Offload::default() };
+        let placed = choose(&none, &machine(), false).expect("valid");
+        assert_eq!((placed.list.as_ref().map(Vec::len), placed.is_offloaded()), (Some(0), false));
+        // Neither a layer nor an operation: the weights may be repacked.
+        let idle = Offload { gpu_layers: GpuLayers::Some(0), op_offload: false, ..Offload::default() };
+        assert_eq!(choose(&idle, &machine(), false).expect("valid").list.as_ref().map(Vec::len), Some(0));
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_used_is_left_out_and_one_that_was_named_is_refused() {
+        let busy = |device: &Device| (device.name == "CUDA0").then(|| "busy or unavailable".to_string());
+        let Tried { usable, faulty } = tried(&Offload::default(), machine(), busy).expect("others");
+        let left: Vec<&str> = usable.iter().map(|device| device.name.as_str()).collect();
+        assert_eq!(left, ["CUDA1", "CPU", "RPC0"]);
+        assert_eq!(faulty.len(), 1);
+        let named = |name: &str| Offload { devices: named(&[name]), ..Offload::default() };
+        let refused = tried(&named("cuda0"), machine(), busy).expect_err("a fault");
+        assert_eq!(refused, "--devices CUDA0: it cannot be used: busy or unavailable");
+        let second = Offload { main_gpu: 1, split_mode: SplitMode::None, ..Offload::default() };
+        let refused = tried(&second, machine(), busy).expect_err("another card would be the second");
+        assert!(refused.starts_with("--main-gpu 1 counts devices, and CUDA0 cannot be used"), "{refused}");
+        // Nobody makes a context on a card that is not asked for.
+        let idle = Offload { gpu_layers: GpuLayers::Some(0), op_offload: false, ..Offload::default() };
+        let none = Offload { devices: Devices::None, ..Offload::default() };
+        for (offload, asked) in [(named("CUDA1"), vec!["CUDA1"]), (idle, vec![]), (none, vec![])] {
+            let tries = std::cell::RefCell::new(Vec::new());
+            let all = tried(&offload, machine(), |device| {
+                tries.borrow_mut().push(device.name.clone());
+                None
+            });
+            assert_eq!(
+                (all.expect("all").usable.len(), tries.into_inner()),
+                (4, asked.iter().map(ToString::to_string).collect())
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_with_what_there_is() {
+        let split = |text: &str| text.parse::<TensorSplit>().expect("a split");
+        let cases = [
+            (
+                Offload { gpu_layers: GpuLayers::All, ..Offload::default() },
+                vec![cpu()],
+                "--gpu-layers all: there is no device",
+            ),
+            (
+                Offload { gpu_layers: GpuLayers::Some(3), ..Offload::default() },
+                vec![cpu()],
+                "or name workers",
+            ),
+            (
+                Offload { split_mode: SplitMode::Row, ..Offload::default() },
+                vec![cpu()],
+                "--split-mode row: there is no device",
+            ),
+            (
+                Offload { devices: named(&["CUDA0"]), ..Offload::default() },
+                vec![cpu()],
+                "--devices CUDA0: there is no device beside",
+            ),
+            (
+                Offload { devices: named(&["CPU"]), ..Offload::default() },
+                machine(),
+                "--devices none is the CPU alone",
+            ),
+            (
+                Offload { devices: named(&["CUDA7"]), ..Offload::default() },
+                machine(),
+                "there are CUDA0, CUDA1, RPC0",
+            ),
+            (
+                Offload { tensor_split: split("1,1,1,1"), ..Offload::default() },
+                machine(),
+                "has 4 shares, and layers go to 3 devices",
+            ),
+            (
+                Offload { main_gpu: 3, split_mode: SplitMode::None, ..Offload::default() },
+                machine(),
+                "--main-gpu 3: layers can go to 3 devices, counted from 0: RPC0, CUDA0, CUDA1",
+            ),
+            (
+                Offload { split_mode: SplitMode::Row, ..Offload::default() },
+                machine(),
+                "--split-mode row: RPC0 is a worker's",
+            ),
+            (
+                Offload { devices: Devices::None, gpu_layers: GpuLayers::All, ..Offload::default() },
+                machine(),
+                "--gpu-layers all with --devices none",
+            ),
+        ];
+        for (offload, all, words) in cases {
+            let found = choose(&offload, &all, false).expect_err(words);
+            assert!(found.contains(words), "{found}");
+        }
+    }
+
+    #[test]
+    fn weights_that_stay_are_those_of_the_first_layers_and_the_embeddings() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("tiny.gguf");
+        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::Tiny)).expect("a model");
+        let file = GgufFile::open(&path).expect("a model");
+        let local = |layers| {
+            let offload = Offload { gpu_layers: layers, ..Offload::default() };
+            let placed = choose(&offload, &machine(), false).expect("valid");
+            local_weights(&[&file], &placed).0
+        };
+        let all = file.weights().expect("a size").0;
+        let embeddings: u64 = file
+            .tensors()
+            .iter()
+            .filter(|tensor| tensor.name == "token_embd.weight")
+            .map(|tensor| tensor.bytes.0)
+            .sum();
+        assert_eq!(local(GpuLayers::Some(0)), all);
+        assert_eq!(local(GpuLayers::Auto), embeddings);
+        // The output alone, then layer by layer.
+        let steps: Vec<u64> = (0..=5).map(|layers| local(GpuLayers::Some(layers))).collect();
+        assert!(steps.windows(2).all(|pair| pair[0] > pair[1]), "{steps:?}");
+        assert_eq!((steps[5], n_layer(&file)), (embeddings, Some(4)));
+    }
+
+    #[test]
+    fn experts_that_stay_are_weights_of_the_host() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("moe.gguf");
+        gguf::synth::write(&path, &gguf::synth::Options::new(gguf::synth::Preset::MoeTiny)).expect("a model");
+        let file = GgufFile::open(&path).expect("a model");
+        let local = |n_cpu_moe| {
+            let offload = Offload { gpu_layers: GpuLayers::All, n_cpu_moe, ..Offload::default() };
+            local_weights(&[&file], &choose(&offload, &machine(), false).expect("valid")).0
+        };
+        let experts = file.tensors().iter().filter(|tensor| tensor.name.contains("_exps."));
+        let experts: u64 = experts.map(|tensor| tensor.bytes.0).sum();
+        let embeddings = local(CpuMoe::Auto);
+        assert_eq!(local(CpuMoe::All), embeddings + experts);
+        assert_eq!(local(CpuMoe::Some(1)), embeddings + experts / 3);
+        assert_eq!(local(CpuMoe::Some(99)), local(CpuMoe::All));
+    }
+
+    #[test]
+    fn what_layers_share_is_here_as_far_as_they_are() {
+        let here = |layers| {
+            let offload = Offload { gpu_layers: layers, ..Offload::default() };
+            choose(&offload, &machine(), false).expect("valid").here(3200, 32)
+        };
+        let cases = [
+            (GpuLayers::Auto, 0),
+            (GpuLayers::Some(0), 3200),
+            (GpuLayers::Some(8), 2400),
+            (GpuLayers::Some(99), 0),
+        ];
+        for (layers, expected) in cases {
+            assert_eq!(here(layers), expected, "{layers}");
+        }
+        assert_eq!((Placed::default().here(3200, 32), Placed::default().here(3200, 0)), (3200, 3200));
+    }
+}

@@ -1,0 +1,351 @@
+//! Workers on other machines: their addresses, and whether what answers there can be used.
+//!
+//! ggml's client ends the process where a worker is not there, and waits for ever where it serves somebody else; so each is
+//! asked first, in its own protocol, with a limit of time.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, ToSocketAddrs};
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::{devices, kernels, system};
+
+/// Where `anneal worker` listens unless told otherwise, as llama.cpp's own server does.
+pub const DEFAULT_PORT: u16 = 50052;
+
+/// Why nothing can be done with workers in a build without.
+pub const NO_RPC: &str = "this build of llama.cpp has no RPC in it; `native` and `portable` have it, and `rpc = true` in a profile";
+
+/// How long a machine may take to answer: the other side of the earth is a third of a second away.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The command by which a client of ggml's RPC begins, `RPC_CMD_HELLO`; it is the same in every version.
+const HELLO: u8 = 14;
+
+/// Bytes of the client's capabilities in it; none are claimed.
+const HELLO_SIZE: usize = 24;
+
+/// Bytes of the answer: the version, a byte to fill up, and the worker's capabilities.
+const ANSWER_SIZE: usize = 28;
+
+/// The address of a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worker {
+    host: String,
+    port: u16,
+}
+
+impl Worker {
+    /// Whether what is said to it stays on this machine, as far as its name tells.
+    pub fn is_on_this_machine(&self) -> bool {
+        self.host == "localhost" || self.host.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback())
+    }
+
+    /// Where it is.
+    fn address(&self) -> std::result::Result<SocketAddrV4, String> {
+        let found = (self.host.as_str(), self.port).to_socket_addrs().map_err(|why| {
+            format!(
+                "no address is known for {}: {why}; check the name, or give the address itself",
+                self.host
+            )
+        })?;
+        let v4 = found.filter_map(|address| match address {
+            SocketAddr::V4(address) => Some(address),
+            SocketAddr::V6(_) => None,
+        });
+        v4.into_iter().next().ok_or_else(|| {
+            format!("{} has no IPv4 address, and llama.cpp reaches workers by IPv4 alone", self.host)
+        })
+    }
+}
+
+impl fmt::Display for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+impl FromStr for Worker {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let how = || format!("{text:?} is no address of a worker: write it as 10.0.0.2:{DEFAULT_PORT}");
+        if text.starts_with('[') || text.matches(':').count() > 1 {
+            return Err(format!(
+                "{text:?}: llama.cpp reaches workers by IPv4 alone; give an IPv4 address or a name"
+            ));
+        }
+        let (host, port) = match text.split_once(':') {
+            Some((host, port)) => (host, port.parse().ok().filter(|port| *port > 0).ok_or_else(how)?),
+            None => (text, DEFAULT_PORT),
+        };
+        let possible = |c: char| c.is_ascii_alphanumeric() || ['.', '-', '_'].contains(&c);
+        if host.is_empty() || !host.chars().all(possible) {
+            return Err(how());
+        }
+        Ok(Worker { host: host.to_string(), port })
+    }
+}
+
+/// Workers, in the order in which they take layers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workers(pub Vec<Worker>);
+
+impl fmt::Display for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(Worker::to_string).collect();
+        f.pad(if all.is_empty() { "none".to_string() } else { all.join(",") }.as_str())
+    }
+}
+
+impl FromStr for Workers {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        Workers::new(text.split(',').map(|one| one.trim().parse()).collect::<std::result::Result<_, _>>()?)
+    }
+}
+
+impl Workers {
+    /// The workers `all`.
+    ///
+    /// # Errors
+    /// In words, where one is named twice or there are more than llama.cpp takes.
+    pub fn new(all: Vec<Worker>) -> std::result::Result<Self, String> {
+        if let Some((_, twice)) = all.iter().enumerate().find(|(at, one)| all[..*at].contains(one)) {
+            return Err(format!("{twice} is named twice: name each worker once"));
+        }
+        match all.len() > devices::MAX_DEVICES {
+            true => Err(format!("{} workers: llama.cpp takes {} at most", all.len(), devices::MAX_DEVICES)),
+            false => Ok(Workers(all)),
+        }
+    }
+
+    /// What the user should know before prompts go to them.
+    pub fn warning(&self) -> Option<String> {
+        let far: Vec<String> =
+            self.0.iter().filter(|one| !one.is_on_this_machine()).map(Worker::to_string).collect();
+        let (are, them) = if far.len() == 1 { ("is", "it") } else { ("are", "them") };
+        (!far.is_empty()).then(|| {
+            format!(
+                "{} {are} not on this machine: weights and what is computed of prompts and answers go to {them} unencrypted, \
+                 and nobody proves who they are; use workers in a network of your own alone",
+                far.join(", ")
+            )
+        })
+    }
+}
+
+/// A worker whose devices llama.cpp has.
+struct Known {
+    worker: Worker,
+    /// As ggml was told of it.
+    endpoint: String,
+}
+
+static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+
+fn known() -> std::sync::MutexGuard<'static, Vec<Known>> {
+    KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Whether any worker's devices are known to llama.cpp.
+pub fn any() -> bool {
+    !known().is_empty()
+}
+
+/// The worker behind ggml's name of it, as it was given.
+pub fn spoken(endpoint: &str) -> String {
+    let known = known();
+    let found = known.iter().find(|known| known.endpoint == endpoint);
+    found.map_or_else(|| endpoint.to_string(), |known| known.worker.to_string())
+}
+
+/// Whether the worker behind ggml's name of it is called `name`.
+pub fn is_called(endpoint: &str, name: &str) -> bool {
+    name.parse::<Worker>()
+        .is_ok_and(|asked| endpoint == asked.to_string() || spoken(endpoint) == asked.to_string())
+}
+
+/// Makes the devices of `workers` known to llama.cpp; those of workers that are known already stay as they are. Returns
+/// ggml's names of them.
+///
+/// # Errors
+/// [`Error::Usage`] in a build without RPC, [`Error::Worker`] where one cannot be used.
+pub fn connect(workers: &Workers) -> Result<Vec<String>> {
+    if workers.0.is_empty() {
+        return Ok(Vec::new());
+    }
+    // The CPU's kernels have their place in llama.cpp's list before them.
+    system::start(false);
+    kernels::load()?;
+    let Some(version) = devices::rpc_version() else {
+        return Err(Error::Usage(format!("--rpc {workers}: {NO_RPC}")));
+    };
+    let mut known = known();
+    let mut endpoints = Vec::new();
+    for worker in &workers.0 {
+        if let Some(there) = known.iter().find(|known| known.worker == *worker) {
+            endpoints.push(there.endpoint.clone());
+            continue;
+        }
+        let failed = |why| Error::Worker { worker: worker.to_string(), why };
+        let address = worker.address().map_err(failed)?;
+        ask(address, version).map_err(failed)?;
+        let endpoint = address.to_string();
+        if known.iter().any(|known| known.endpoint == endpoint) {
+            return Err(Error::Usage(format!(
+                "--rpc {workers}: {worker} is the same as another: name each worker once"
+            )));
+        }
+        devices::add_worker(&endpoint, &worker.to_string()).map_err(failed)?;
+        endpoints.push(endpoint.clone());
+        known.push(Known { worker: worker.clone(), endpoint });
+    }
+    Ok(endpoints)
+}
+
+/// Whether a worker answers at `address` and speaks the protocol of `version` (major, minor); else why not, and what to do.
+///
+/// The connection is closed before ggml opens its own, since ggml takes none that is open: a client that comes between the two
+/// is served first, and ggml waits for its end without a limit.
+fn ask(address: SocketAddrV4, version: (u8, u8)) -> std::result::Result<(), String> {
+    let mut stream = TcpStream::connect_timeout(&address.into(), PATIENCE).map_err(|why| match why.kind() {
+        io::ErrorKind::ConnectionRefused => format!(
+            "nothing listens there; start `anneal worker --listen {address}` on that machine"
+        ),
+        io::ErrorKind::TimedOut => format!(
+            "the machine did not answer within {} s: check the address, that it runs, and what its firewall lets in",
+            PATIENCE.as_secs()
+        ),
+        _ => format!("cannot connect: {why}"),
+    })?;
+    let answer = hello(&mut stream).map_err(|why| match why.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!(
+            "it took the connection and said nothing for {} s: a worker serves one client at a time, and has another; or \
+             what listens there is no worker",
+            PATIENCE.as_secs()
+        ),
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            "what listens there is no worker, or one of a llama.cpp that is much older or newer, or a worker of another user of \
+             that machine; start `anneal worker` of this version there, as the user who connects"
+                .to_string()
+        }
+        _ => format!("it does not speak: {why}"),
+    })?;
+    // As ggml's client compares them.
+    let (major, minor) = answer;
+    match major == version.0 && minor <= version.1 {
+        true => Ok(()),
+        false => Err(format!(
+            "it speaks version {major}.{minor} of the protocol, and this program {}.{}: use builds of the same llama.cpp on \
+             both sides",
+            version.0, version.1
+        )),
+    }
+}
+
+/// The version that the worker at the other end of `stream` says.
+fn hello(stream: &mut TcpStream) -> io::Result<(u8, u8)> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut request = vec![HELLO];
+    request.extend((HELLO_SIZE as u64).to_le_bytes());
+    request.extend([0; HELLO_SIZE]);
+    stream.write_all(&request)?;
+    let mut size = [0; 8];
+    stream.read_exact(&mut size)?;
+    if u64::from_le_bytes(size) != ANSWER_SIZE as u64 {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut answer = [0; ANSWER_SIZE];
+    stream.read_exact(&mut answer)?;
+    Ok((answer[0], answer[1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_host_and_a_port() {
+        let cases = [
+            ("10.0.0.2:50052", Some(("10.0.0.2:50052", false))),
+            ("box", Some(("box:50052", false))),
+            ("localhost:1", Some(("localhost:1", true))),
+            ("127.3.4.5", Some(("127.3.4.5:50052", true))),
+            ("", None),
+            (":1", None),
+            ("a:0", None),
+            ("a:x", None),
+            ("a:70000", None),
+            ("[::1]:50052", None),
+            ("::1", None),
+            ("http://a", None),
+            ("a b", None),
+        ];
+        for (text, expected) in cases {
+            let found = text.parse::<Worker>().ok();
+            let found = found.map(|worker| (worker.to_string(), worker.is_on_this_machine()));
+            let expected = expected.map(|(text, here)| (text.to_string(), here));
+            assert_eq!(found, expected, "{text:?}");
+        }
+        assert_eq!("a,b:1".parse::<Workers>().map(|all| all.to_string()), Ok("a:50052,b:1".to_string()));
+        assert!("a,a:50052".parse::<Workers>().is_err_and(|why| why.contains("twice")));
+        assert!("a,".parse::<Workers>().is_err());
+    }
+
+    #[test]
+    fn workers_elsewhere_are_warned_of() {
+        let warning = |text: &str| text.parse::<Workers>().expect("workers").warning();
+        assert_eq!(warning("127.0.0.1,localhost:7"), None);
+        let words = warning("127.0.0.1,box,10.0.0.2:9").expect("a warning");
+        assert!(words.starts_with("box:50052, 10.0.0.2:9 are not on this machine"), "{words}");
+    }
+
+    /// What `ask` says of a listener that answers with `answer` and closes; of one that is gone without.
+    fn asked(answer: Option<&[u8]>) -> std::result::Result<(), String> {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let SocketAddr::V4(address) = listener.local_addr().expect("an address") else { unreachable!() };
+        let Some(answer) = answer.map(<[u8]>::to_vec) else {
+            drop(listener);
+            return ask(address, (7, 0));
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let (mut stream, _) = listener.accept().expect("a client");
+                let mut request = [0; 1 + 8 + HELLO_SIZE];
+                stream.read_exact(&mut request).expect("a hello");
+                stream.write_all(&answer).expect("answered");
+            });
+            ask(address, (7, 0))
+        })
+    }
+
+    #[test]
+    fn what_listens_must_be_a_worker_of_this_version() {
+        let version = |major: u8, minor: u8| {
+            let mut answer = (ANSWER_SIZE as u64).to_le_bytes().to_vec();
+            answer.extend([major, minor]);
+            answer.resize(8 + ANSWER_SIZE, 0);
+            answer
+        };
+        assert_eq!(asked(Some(&version(7, 0))), Ok(()));
+        let cases = [
+            (Some(version(6, 9)), "version 6.9 of the protocol, and this program 7.0"),
+            (Some(version(7, 1)), "version 7.1"),
+            (Some(b"HTTP/1.1 400 Bad Request".to_vec()), "no worker"),
+            (Some(Vec::new()), "no worker"),
+            (None, "nothing listens there; start `anneal worker --listen 127.0.0.1:"),
+        ];
+        for (answer, words) in cases {
+            let found = asked(answer.as_deref()).expect_err(words);
+            assert!(found.contains(words), "{found}");
+        }
+    }
+}

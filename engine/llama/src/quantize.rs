@@ -1,0 +1,340 @@
+//! llama.cpp's quantiser.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+
+use gguf::GgmlType;
+use llama_sys as sys;
+
+use crate::collector::Entry;
+use crate::error::{Error, Result};
+use crate::message::{Message, c_path};
+use crate::system::start;
+
+/// Every type by the name that llama-quantize takes, with its `llama_ftype`. `Q3_K`, `Q4_K` and `Q5_K` are the
+/// medium mixtures.
+pub const TYPES: &[(&str, i32)] = &[
+    ("F32", 0),
+    ("F16", 1),
+    ("BF16", 32),
+    ("Q8_0", 7),
+    ("Q6_K", 18),
+    ("Q5_0", 8),
+    ("Q5_1", 9),
+    ("Q5_K", 17),
+    ("Q5_K_S", 16),
+    ("Q5_K_M", 17),
+    ("Q4_0", 2),
+    ("Q4_1", 3),
+    ("Q4_K", 15),
+    ("Q4_K_S", 14),
+    ("Q4_K_M", 15),
+    ("Q3_K", 12),
+    ("Q3_K_S", 11),
+    ("Q3_K_M", 12),
+    ("Q3_K_L", 13),
+    ("Q2_0", 41),
+    ("Q2_K", 10),
+    ("Q2_K_S", 21),
+    ("Q1_0", 40),
+    ("IQ4_NL", 25),
+    ("IQ4_XS", 30),
+    ("IQ3_XXS", 23),
+    ("IQ3_XS", 22),
+    ("IQ3_S", 26),
+    ("IQ3_M", 27),
+    ("IQ2_XXS", 19),
+    ("IQ2_XS", 20),
+    ("IQ2_S", 28),
+    ("IQ2_M", 29),
+    ("IQ1_S", 24),
+    ("IQ1_M", 31),
+    ("TQ1_0", 36),
+    ("TQ2_0", 37),
+    ("MXFP4_MOE", 38),
+    ("COPY", 0),
+];
+
+/// A type to quantise to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Type {
+    name: &'static str,
+    ftype: i32,
+}
+
+impl Type {
+    /// The one that leaves every tensor as it is.
+    pub fn copy() -> Self {
+        Type { name: "COPY", ftype: 0 }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// Its `llama_ftype`.
+    pub fn ftype(self) -> i32 {
+        self.ftype
+    }
+
+    /// Whether tensors keep the types they have.
+    pub fn is_copy(self) -> bool {
+        self.name == "COPY"
+    }
+}
+
+impl std::str::FromStr for Type {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match TYPES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)) {
+            Some(&(name, ftype)) => Ok(Type { name, ftype }),
+            None => {
+                let names: Vec<&str> = TYPES.iter().map(|(name, _)| *name).collect();
+                Err(format!("unknown type {text:?}: use one of {}", names.join(", ")))
+            }
+        }
+    }
+}
+
+/// How a model is quantised.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The mixture.
+    pub kind: Type,
+    /// Threads.
+    pub threads: u32,
+    /// Whether what is quantised already may be quantised again.
+    pub allow_requantize: bool,
+    /// Whether the output matrix stays as it is.
+    pub leave_output: bool,
+    /// Whether every matrix gets the mixture's first type.
+    pub pure: bool,
+    /// Type of the output matrix.
+    pub output_type: Option<GgmlType>,
+    /// Type of the token embeddings.
+    pub embedding_type: Option<GgmlType>,
+    /// Types of the tensors whose names match: an ECMAScript expression each, the first that matches counts.
+    pub tensor_types: Vec<(String, GgmlType)>,
+    /// How much each column of each matrix matters.
+    pub imatrix: Option<Imatrix>,
+}
+
+impl Options {
+    /// The mixture `kind` on `threads` threads, and nothing else.
+    pub fn new(kind: Type, threads: u32) -> Self {
+        Self {
+            kind,
+            threads,
+            allow_requantize: false,
+            leave_output: false,
+            pure: false,
+            output_type: None,
+            embedding_type: None,
+            tensor_types: Vec::new(),
+            imatrix: None,
+        }
+    }
+}
+
+/// An importance matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Imatrix {
+    /// The file's name.
+    pub file: String,
+    /// Where it lies.
+    pub path: PathBuf,
+    /// By the names of the matrices.
+    pub entries: BTreeMap<String, Entry>,
+    /// What it was collected from.
+    pub datasets: Vec<String>,
+    /// Chunks of that.
+    pub chunks: u32,
+}
+
+/// Writes `input`, quantised as `options` say, to `output`. Blocks; see [`progress`].
+pub fn run(input: &Path, output: &Path, options: &Options) -> Result<()> {
+    call(input, output, options, false)
+}
+
+/// What [`run`] would do, in llama.cpp's words: a line for each tensor among others. Writes nothing.
+pub fn plan(input: &Path, output: &Path, options: &Options) -> Result<String> {
+    call(input, output, options, true)?;
+    // SAFETY: a size of 0 copies nothing.
+    let size = unsafe { sys::anneal_quantize_plan(std::ptr::NonNull::dangling().as_ptr(), 0) };
+    let mut text = vec![0; size];
+    // SAFETY: copies at most as many bytes as there is room for.
+    let there = unsafe { sys::anneal_quantize_plan(text.as_mut_ptr().cast(), text.len()) };
+    text.truncate(there);
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// How many tensors the running [`run`] has begun, of how many.
+pub fn progress() -> (u32, u32) {
+    let (mut done, mut total) = (0, 0);
+    // SAFETY: writes two numbers.
+    unsafe { sys::anneal_quantize_progress(&mut done, &mut total) };
+    (done.max(0).cast_unsigned(), total.max(0).cast_unsigned())
+}
+
+fn call(input: &Path, output: &Path, options: &Options, dry_run: bool) -> Result<()> {
+    start(false);
+    let (c_input, c_output) = (c_path(input)?, c_path(output)?);
+    let matrix = Matrix::new(options)?;
+    let overrides = overrides(&options.tensor_types)?;
+    let metadata = metadata(options);
+    let mut message = Message::new();
+    let (err, err_size) = message.parts();
+    // SAFETY: paths, `params`, what it points to and the message outlive the call. Each list ends with an element
+    // without a name.
+    let code = unsafe {
+        let mut params = sys::llama_model_quantize_default_params();
+        params.ftype = options.kind.ftype() as sys::llama_ftype;
+        params.only_copy = options.kind.is_copy();
+        params.allow_requantize = options.allow_requantize;
+        params.quantize_output_tensor = !options.leave_output;
+        params.pure_ = options.pure;
+        params.dry_run = dry_run;
+        if let Some(kind) = options.output_type {
+            params.output_tensor_type = raw(kind);
+        }
+        if let Some(kind) = options.embedding_type {
+            params.token_embedding_type = raw(kind);
+        }
+        if let Some(matrix) = &matrix {
+            params.imatrix = matrix.list.as_ptr();
+            params.kv_overrides = metadata.as_ptr();
+        }
+        if !options.tensor_types.is_empty() {
+            params.tt_overrides = overrides.list.as_ptr();
+        }
+        params.nthread = options.threads.cast_signed();
+        // Rows of large tensors in parts: the embedding of a 150,000-token vocabulary takes 0.9 GB as f32.
+        // Rows are quantised one by one, so the result is the same.
+        params.max_buf_size = 256 << 20;
+        sys::anneal_quantize(c_input.as_ptr(), c_output.as_ptr(), &params, err, err_size)
+    };
+    match code {
+        0 => Ok(()),
+        _ => Err(Error::Quantize { input: input.into(), output: output.into(), why: message.text() }),
+    }
+}
+
+fn raw(kind: GgmlType) -> sys::ggml_type {
+    kind.id() as sys::ggml_type
+}
+
+fn c_text(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::Usage(format!("{text:?} holds a NUL byte")))
+}
+
+/// The importance matrix as llama.cpp takes it.
+struct Matrix {
+    list: Vec<sys::llama_model_imatrix_data>,
+    /// What the list points to.
+    _kept: Vec<(CString, Vec<f32>)>,
+}
+
+impl Matrix {
+    fn new(options: &Options) -> Result<Option<Self>> {
+        let Some(imatrix) = &options.imatrix else { return Ok(None) };
+        let mut kept = Vec::new();
+        for (name, entry) in &imatrix.entries {
+            kept.push((c_text(name)?, entry.means()));
+        }
+        // Moving a CString or a Vec leaves what it points to where it is.
+        let entry = |(name, values): &(CString, Vec<f32>)| sys::llama_model_imatrix_data {
+            name: name.as_ptr(),
+            data: values.as_ptr(),
+            size: values.len(),
+        };
+        let end = sys::llama_model_imatrix_data { name: std::ptr::null(), data: std::ptr::null(), size: 0 };
+        let list = kept.iter().map(entry).chain([end]).collect();
+        Ok(Some(Self { list, _kept: kept }))
+    }
+}
+
+/// Patterns with their types as llama.cpp takes them.
+struct Overrides {
+    list: Vec<sys::llama_model_tensor_override>,
+    _kept: Vec<CString>,
+}
+
+fn overrides(types: &[(String, GgmlType)]) -> Result<Overrides> {
+    let kept = types.iter().map(|(pattern, _)| c_text(pattern)).collect::<Result<Vec<_>>>()?;
+    let one = |(pattern, (_, kind)): (&CString, &(String, GgmlType))| sys::llama_model_tensor_override {
+        pattern: pattern.as_ptr(),
+        type_: raw(*kind),
+    };
+    let end = sys::llama_model_tensor_override { pattern: std::ptr::null(), type_: sys::GGML_TYPE_COUNT };
+    let list = kept.iter().zip(types).map(one).chain([end]).collect();
+    Ok(Overrides { list, _kept: kept })
+}
+
+/// What llama-quantize notes in the model of the matrix that it used.
+fn metadata(options: &Options) -> Vec<sys::llama_model_kv_override> {
+    let mut list = Vec::new();
+    if let Some(imatrix) = &options.imatrix {
+        list.push(text_key("quantize.imatrix.file", &imatrix.file));
+        if let Some(dataset) = imatrix.datasets.first() {
+            list.push(text_key("quantize.imatrix.dataset", dataset));
+        }
+        list.push(number_key("quantize.imatrix.entries_count", imatrix.entries.len() as u64));
+        list.push(number_key("quantize.imatrix.chunks_count", imatrix.chunks.into()));
+    }
+    // Without a key: the end.
+    list.push(number_key("", 0));
+    list
+}
+
+fn text_key(key: &str, text: &str) -> sys::llama_model_kv_override {
+    let value = sys::llama_model_kv_override__bindgen_ty_1 { val_str: fixed(text) };
+    sys::llama_model_kv_override {
+        tag: sys::LLAMA_KV_OVERRIDE_TYPE_STR,
+        key: fixed(key),
+        __bindgen_anon_1: value,
+    }
+}
+
+fn number_key(key: &str, number: u64) -> sys::llama_model_kv_override {
+    let number = i64::try_from(number).unwrap_or(i64::MAX);
+    let value = sys::llama_model_kv_override__bindgen_ty_1 { val_i64: number };
+    sys::llama_model_kv_override {
+        tag: sys::LLAMA_KV_OVERRIDE_TYPE_INT,
+        key: fixed(key),
+        __bindgen_anon_1: value,
+    }
+}
+
+/// `text` in a buffer of a fixed size, cut to fit, with a NUL at its end.
+fn fixed(text: &str) -> [std::ffi::c_char; 128] {
+    let mut buffer = [0; 128];
+    let mut end = text.len().min(127);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    for (slot, byte) in buffer.iter_mut().zip(text[..end].bytes()) {
+        // Signed on x86-64, unsigned on aarch64.
+        *slot = std::ffi::c_char::from_ne_bytes([byte]);
+    }
+    buffer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_those_that_the_file_format_names() {
+        for (name, ftype) in TYPES {
+            let aliases = ["Q3_K", "Q4_K", "Q5_K", "COPY"];
+            if !aliases.contains(name) {
+                assert_eq!(gguf::file_type_name(ftype.cast_unsigned()), Some(*name));
+            }
+        }
+        assert_eq!("q4_k_m".parse::<Type>().map(|kind| kind.ftype), Ok(15));
+        assert!("Q9".parse::<Type>().is_err_and(|error| error.contains("Q4_K_M")));
+    }
+}

@@ -1,0 +1,174 @@
+//! Samplers: llama.cpp's, over a row of logits.
+
+use std::ffi::{CString, c_char};
+use std::ptr::NonNull;
+
+use llama_sys as sys;
+
+use crate::error::{Error, Result};
+use crate::message::Message;
+use crate::model::Model;
+use crate::sampling::SamplingOptions;
+use crate::token::Token;
+
+/// A token that could have been chosen.
+pub type Candidate = sys::llama_token_data;
+
+/// The samplers of [`SamplingOptions`] without what `Chain` of the crate `sampling` adds to them: it sees rows of logits and
+/// bits of tokens that are allowed.
+pub struct RawChain {
+    raw: NonNull<sys::anneal_chain>,
+    n_vocab: usize,
+    message: Message,
+}
+
+// SAFETY: plain data without ties to a thread; it reads the model's vocabulary, which is thread-safe.
+unsafe impl Send for RawChain {}
+
+impl Drop for RawChain {
+    fn drop(&mut self) {
+        // SAFETY: owned.
+        unsafe { sys::anneal_chain_free(self.raw.as_ptr()) }
+    }
+}
+
+/// What [`SamplingOptions`] are to the shim, with all that it points to.
+pub(super) struct ChainParams {
+    raw: sys::anneal_chain_params,
+    _breakers: Vec<CString>,
+    _pointers: Vec<*const c_char>,
+    _biases: Vec<sys::llama_logit_bias>,
+}
+
+impl ChainParams {
+    /// Those of `options`, which are checked.
+    pub(super) fn new(options: &SamplingOptions, seed: u32) -> Result<Self> {
+        let c_text = |text: &str| {
+            CString::new(text).map_err(|_| Error::Usage(format!("{text:?} holds a NUL byte: leave it out")))
+        };
+        let breakers =
+            options.dry_sequence_breakers.iter().map(|text| c_text(text)).collect::<Result<Vec<_>>>()?;
+        let pointers: Vec<*const c_char> = breakers.iter().map(|text| text.as_ptr()).collect();
+        let biases: Vec<sys::llama_logit_bias> = options
+            .logit_bias
+            .iter()
+            .map(|bias| sys::llama_logit_bias { token: bias.token, bias: bias.bias })
+            .collect();
+        let whole = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+        let raw = sys::anneal_chain_params {
+            temperature: options.temperature,
+            top_k: whole(options.top_k),
+            top_p: options.top_p,
+            min_p: options.min_p,
+            typical_p: options.typical_p,
+            top_n_sigma: options.top_n_sigma,
+            xtc_probability: options.xtc_probability,
+            xtc_threshold: options.xtc_threshold,
+            dry_multiplier: options.dry_multiplier,
+            dry_base: options.dry_base,
+            dry_allowed_length: whole(options.dry_allowed_length),
+            dry_penalty_last_n: whole(options.dry_penalty_last_n),
+            repeat_penalty: options.repeat_penalty,
+            repeat_last_n: whole(options.repeat_last_n),
+            frequency_penalty: options.frequency_penalty,
+            presence_penalty: options.presence_penalty,
+            mirostat: whole(options.mirostat),
+            mirostat_tau: options.mirostat_tau,
+            mirostat_eta: options.mirostat_eta,
+            seed,
+            dry_breakers: pointers.as_ptr(),
+            n_dry_breakers: pointers.len(),
+            biases: biases.as_ptr(),
+            n_biases: biases.len(),
+        };
+        Ok(ChainParams { raw, _breakers: breakers, _pointers: pointers, _biases: biases })
+    }
+
+    /// For a call of the shim, which copies what it keeps.
+    pub(super) fn raw(&self) -> &sys::anneal_chain_params {
+        &self.raw
+    }
+}
+
+impl RawChain {
+    /// A chain for `options`, which are checked and whose tokens are in the vocabulary. `model` must outlive it:
+    /// `Chain` of the crate `sampling` holds both.
+    pub fn new(options: &SamplingOptions, seed: u32, model: &Model) -> Result<Self> {
+        let params = ChainParams::new(options, seed)?;
+        let mut message = Message::new();
+        let (err, err_size) = message.parts();
+        // SAFETY: `params` and all that it points to outlive the call, which copies what it keeps.
+        let raw = unsafe { sys::anneal_chain_new(model.vocab, params.raw(), err, err_size) };
+        match NonNull::new(raw) {
+            Some(raw) => Ok(RawChain { raw, n_vocab: model.n_vocab() as usize, message }),
+            None => Err(Error::Sampler(message.text())),
+        }
+    }
+
+    /// Chooses a token by `logits`, one for each token of the vocabulary; with `mask`, a bit for each token, among those
+    /// whose bit is set.
+    pub fn sample(&mut self, logits: &[f32], mask: Option<&[u32]>) -> Result<Token> {
+        let words = self.n_vocab.div_ceil(32);
+        if logits.len() != self.n_vocab || mask.is_some_and(|mask| mask.len() < words) {
+            return Err(Error::Sampler(format!("{} logits for {} tokens", logits.len(), self.n_vocab)));
+        }
+        let mask = mask.map_or(std::ptr::null(), <[u32]>::as_ptr);
+        let mut token = 0;
+        let (err, err_size) = self.message.parts();
+        // SAFETY: reads as many logits and bits as there are, see above; `token` outlives the call.
+        let sampled = unsafe {
+            sys::anneal_chain_sample(
+                self.raw.as_ptr(),
+                logits.as_ptr(),
+                logits.len(),
+                mask,
+                &mut token,
+                err,
+                err_size,
+            )
+        };
+        match sampled {
+            true => Ok(token),
+            false => Err(Error::Sampler(self.message.text())),
+        }
+    }
+
+    /// Tells the samplers that `token` is now a part of the text; `generated`, or of the prompt.
+    pub fn accept(&mut self, token: Token, generated: bool) -> Result<()> {
+        let (err, err_size) = self.message.parts();
+        // SAFETY: live; any token is fine.
+        let accepted =
+            unsafe { sys::anneal_chain_accept(self.raw.as_ptr(), token, generated, err, err_size) };
+        match accepted {
+            true => Ok(()),
+            false => Err(Error::Sampler(self.message.text())),
+        }
+    }
+
+    /// For the shim, which one thread at a time may call.
+    pub(super) fn as_ptr(&mut self) -> *mut sys::anneal_chain {
+        self.raw.as_ptr()
+    }
+
+    /// How many tokens of the text the penalties look at.
+    pub fn window(&self) -> usize {
+        // SAFETY: reads a field.
+        unsafe { sys::anneal_chain_window(self.raw.as_ptr()) }
+    }
+
+    /// Whether the greatest logit of all is taken, whatever the text.
+    pub fn is_argmax(&self) -> bool {
+        // SAFETY: reads fields.
+        unsafe { sys::anneal_chain_is_argmax(self.raw.as_ptr()) }
+    }
+
+    /// What the last token was chosen from.
+    pub fn candidates(&self) -> &[Candidate] {
+        let mut len = 0;
+        // SAFETY: null, or as many as it says, until the next call that changes the chain, which borrows it mutably.
+        unsafe {
+            let data = sys::anneal_chain_candidates(self.raw.as_ptr(), &mut len);
+            if data.is_null() { &[] } else { std::slice::from_raw_parts(data, len) }
+        }
+    }
+}

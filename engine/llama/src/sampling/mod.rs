@@ -1,0 +1,9 @@
+//! Options of the sampler, and the part of them that a device can do.
+
+mod bias;
+mod device;
+mod options;
+
+pub use bias::Bias;
+pub use device::{DeviceReport, Plan, Step};
+pub use options::{Constraint, PARAMETERS, Parameter, SamplingOptions, whole};

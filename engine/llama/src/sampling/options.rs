@@ -1,0 +1,478 @@
+//! What can be asked of the sampler: by flags, and by the JSON of a request. One table holds names, ranges and defaults
+//! for both.
+
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+use super::bias::{self, Bias};
+use crate::error::{Error, Result};
+
+/// How the next token is chosen. Defaults and names are llama.cpp's.
+///
+/// Read from JSON, every field may be missing or null, fields of other names are left alone, and one that cannot be meant
+/// is refused with the values that can.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "named and documented in `PARAMETERS`")]
+pub struct SamplingOptions {
+    pub temperature: f32,
+    pub top_k: u32,
+    pub top_p: f32,
+    pub min_p: f32,
+    pub typical_p: f32,
+    pub top_n_sigma: f32,
+    pub xtc_probability: f32,
+    pub xtc_threshold: f32,
+    pub dry_multiplier: f32,
+    pub dry_base: f32,
+    pub dry_allowed_length: u32,
+    pub dry_penalty_last_n: u32,
+    /// Texts that end a repetition for DRY.
+    pub dry_sequence_breakers: Vec<String>,
+    pub repeat_penalty: f32,
+    pub repeat_last_n: u32,
+    pub presence_penalty: f32,
+    pub frequency_penalty: f32,
+    pub mirostat: u32,
+    pub mirostat_tau: f32,
+    pub mirostat_eta: f32,
+    /// What is added to the logits of single tokens.
+    pub logit_bias: Vec<Bias>,
+    /// The same seed gives the same tokens for the same logits; `None` draws one.
+    pub seed: Option<u32>,
+    /// What the text must be like.
+    pub constraint: Option<Constraint>,
+}
+
+/// What a text must be like.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Constraint {
+    /// A grammar: GBNF, or Lark where it begins with `%llguidance`.
+    Grammar(String),
+    /// A JSON schema.
+    JsonSchema(Value),
+}
+
+impl Constraint {
+    /// The schema that `text` is.
+    ///
+    /// # Errors
+    /// [`Error::Grammar`] where it is no JSON.
+    pub fn json_schema(text: &str) -> Result<Self> {
+        let what = "JSON schema";
+        let schema = serde_json::from_str(text)
+            .map_err(|error| Error::Grammar { what, why: format!("it is no JSON: {error}") })?;
+        Ok(Constraint::JsonSchema(schema))
+    }
+}
+
+impl Default for SamplingOptions {
+    fn default() -> Self {
+        Self {
+            temperature: 0.8,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            typical_p: 1.0,
+            top_n_sigma: 0.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
+            dry_multiplier: 0.0,
+            dry_base: 1.75,
+            dry_allowed_length: 2,
+            dry_penalty_last_n: 64,
+            dry_sequence_breakers: ["\n", ":", "\"", "*"].map(String::from).to_vec(),
+            repeat_penalty: 1.0,
+            repeat_last_n: 64,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            mirostat: 0,
+            mirostat_tau: 5.0,
+            mirostat_eta: 0.1,
+            logit_bias: Vec::new(),
+            seed: None,
+            constraint: None,
+        }
+    }
+}
+
+/// A number that can be asked for.
+pub struct Parameter {
+    /// Its name in JSON.
+    pub name: &'static str,
+    /// Its flag.
+    pub flag: &'static str,
+    /// Least value.
+    pub min: f64,
+    /// Greatest value.
+    pub max: f64,
+    /// Whether it is a whole number.
+    pub whole: bool,
+    /// What can be given, in words.
+    pub range: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+    get: fn(&SamplingOptions) -> f64,
+    set: fn(&mut SamplingOptions, f64),
+}
+
+macro_rules! parameters {
+    ($($name:ident $flag:literal $kind:ident $min:literal..=$max:literal $range:literal $doc:literal;)*) => {
+        /// Every number that can be asked for, but for the seed.
+        pub static PARAMETERS: &[Parameter] = &[$(Parameter {
+            name: stringify!($name),
+            flag: $flag,
+            min: $min as f64,
+            max: $max as f64,
+            whole: parameters!(@whole $kind),
+            range: $range,
+            doc: $doc,
+            get: |options| f64::from(options.$name),
+            set: |options, value| options.$name = value as $kind,
+        },)*];
+    };
+    (@whole u32) => { true };
+    (@whole f32) => { false };
+}
+
+// The largest window of tokens: longer than any context that is likely, and four megabytes.
+parameters! {
+    temperature "--temp" f32 0.0..=100.0 "0 (most likely token) to 100"
+        "Flattens (above 1) or sharpens (below 1) the probabilities; at 0 the most likely token is taken.";
+    top_k "--top-k" u32 0..=2147483647 "0 (all) to 2147483647"
+        "Keeps this many of the most likely tokens.";
+    top_p "--top-p" f32 0.0..=1.0 "0 to 1 (all)"
+        "Keeps the most likely tokens until their probabilities add up to this.";
+    min_p "--min-p" f32 0.0..=1.0 "0 (all) to 1"
+        "Keeps tokens at least this many times as likely as the best.";
+    typical_p "--typical" f32 0.0..=1.0 "0 to 1 (all)"
+        "Keeps the tokens that surprise about as much as is to be expected here, until their probabilities add up to this.";
+    top_n_sigma "--top-n-sigma" f32 0.0..=100.0 "0 (all) to 100"
+        "Keeps tokens whose logit is at most this many standard deviations below the best.";
+    xtc_probability "--xtc-probability" f32 0.0..=1.0 "0 (never) to 1 (always)"
+        "How often XTC takes all likely tokens but the least likely of them away.";
+    xtc_threshold "--xtc-threshold" f32 0.0..=1.0 "0 to 1; above 0.5 it does nothing"
+        "From which probability on XTC calls a token likely.";
+    dry_multiplier "--dry-multiplier" f32 0.0..=100.0 "0 (off) to 100"
+        "How hard DRY is on a token that goes on with a repetition.";
+    dry_base "--dry-base" f32 1.0..=100.0 "1 to 100"
+        "How much harder with each token of the repetition.";
+    dry_allowed_length "--dry-allowed-length" u32 0..=1048576 "0 to 1048576 tokens"
+        "Length of repetition that DRY lets pass.";
+    dry_penalty_last_n "--dry-penalty-last-n" u32 0..=1048576 "0 (off) to 1048576 tokens"
+        "How many of the last tokens DRY looks at.";
+    repeat_penalty "--repeat-penalty" f32 0.01..=100.0 "0.01 to 100; 1 is off"
+        "Divides the logits of tokens that were seen; multiplies negative ones.";
+    repeat_last_n "--repeat-last-n" u32 0..=1048576 "0 (off) to 1048576 tokens"
+        "How many of the last tokens the three penalties look at.";
+    presence_penalty "--presence-penalty" f32 -100.0..=100.0 "-100 to 100; 0 is off"
+        "Taken from the logits of tokens that were seen.";
+    frequency_penalty "--frequency-penalty" f32 -100.0..=100.0 "-100 to 100; 0 is off"
+        "Taken from the logits of tokens that were seen, for each time.";
+    mirostat "--mirostat" u32 0..=2 "0 (off), 1 or 2"
+        "Keeps the surprise of each token near a target in place of all that cuts: version 1 or 2.";
+    mirostat_tau "--mirostat-ent" f32 0.0..=100.0 "0 to 100 bits"
+        "The surprise that mirostat aims at.";
+    mirostat_eta "--mirostat-lr" f32 0.0..=1.0 "0 to 1"
+        "How fast mirostat corrects itself.";
+}
+
+impl Parameter {
+    /// The one whose name in JSON is `name`.
+    pub fn named(name: &str) -> Option<&'static Parameter> {
+        PARAMETERS.iter().find(|parameter| parameter.name == name)
+    }
+
+    /// Makes it `value` in `options`.
+    pub fn set(&self, options: &mut SamplingOptions, value: f64) {
+        (self.set)(options, value);
+    }
+
+    /// Whether `value` can be given.
+    pub fn takes(&self, value: f64) -> bool {
+        // In single precision, as it will be used: 0.01 of a flag is as good as the 0.01 here.
+        let (value, min, max) = match self.whole {
+            true => (value, self.min, self.max),
+            false => (f64::from(value as f32), f64::from(self.min as f32), f64::from(self.max as f32)),
+        };
+        // False for what is no number.
+        (min..=max).contains(&value) && (!self.whole || value.fract() == 0.0)
+    }
+
+    /// Its value where none is given.
+    pub fn default_value(&self) -> f64 {
+        (self.get)(&SamplingOptions::default())
+    }
+
+    /// The same in words, without the digits that single precision adds.
+    pub fn default_text(&self) -> String {
+        self.text(&SamplingOptions::default())
+    }
+
+    /// Its value in `options`, in words.
+    pub fn text(&self, options: &SamplingOptions) -> String {
+        ((self.get)(options) as f32).to_string()
+    }
+}
+
+/// Greatest number of texts that end a repetition, and of bytes in one: each is looked for in every token.
+const MAX_BREAKERS: usize = 64;
+const MAX_BREAKER_BYTES: usize = 40;
+
+impl SamplingOptions {
+    /// Whether the most likely token is taken.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature <= 0.0
+    }
+
+    /// The same with `seed` where none is asked for.
+    #[must_use]
+    pub fn with_seed(mut self, seed: u32) -> Self {
+        self.seed.get_or_insert(seed);
+        self
+    }
+
+    /// The most likely token, of those that penalties, biases and a grammar leave.
+    pub fn make_greedy(&mut self) {
+        (self.temperature, self.typical_p, self.xtc_probability) = (0.0, 1.0, 0.0);
+    }
+
+    /// Whether every value can be meant.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the name of the value and what there is to choose from.
+    pub fn check(&self) -> Result<()> {
+        for parameter in PARAMETERS {
+            let value = (parameter.get)(self);
+            if !parameter.takes(value) {
+                return refuse(parameter.name, &value, parameter.range);
+            }
+        }
+        if self.seed == Some(u32::MAX) {
+            return refuse("seed", &u32::MAX, SEEDS);
+        }
+        if self.dry_sequence_breakers.len() > MAX_BREAKERS {
+            let n = self.dry_sequence_breakers.len();
+            return refuse(
+                "dry_sequence_breakers",
+                &format!("{n} texts"),
+                &format!("at most {MAX_BREAKERS}"),
+            );
+        }
+        for text in &self.dry_sequence_breakers {
+            if text.is_empty() || text.len() > MAX_BREAKER_BYTES || text.contains('\0') {
+                let range = format!("1 to {MAX_BREAKER_BYTES} bytes without a NUL");
+                return refuse("dry_sequence_breakers", &format!("{text:?}"), &range);
+            }
+        }
+        self.logit_bias.iter().try_for_each(Bias::check)
+    }
+
+    /// Reads the fields of a request; those of other names are left alone.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the name of the field and what there is to choose from.
+    pub fn from_json(fields: &Map<String, Value>) -> Result<Self> {
+        let mut options = Self::default();
+        let given = |name: &str| fields.get(name).filter(|value| !value.is_null());
+        for parameter in PARAMETERS {
+            let Some(value) = given(parameter.name) else { continue };
+            match value.as_f64().filter(|value| parameter.takes(*value)) {
+                Some(number) => (parameter.set)(&mut options, number),
+                None => return refuse(parameter.name, &shortened(value), parameter.range),
+            }
+        }
+        if let Some(value) = given("seed") {
+            options.seed = seed(value)?;
+        }
+        if let Some(value) = given("dry_sequence_breakers") {
+            options.dry_sequence_breakers = texts(value)?;
+        }
+        if let Some(value) = given("logit_bias") {
+            options.logit_bias = bias::from_json(value)?;
+        }
+        options.constraint = match (given("grammar"), given("json_schema")) {
+            (Some(_), Some(_)) => {
+                return Err(Error::Usage("grammar and json_schema: give one of them".to_string()));
+            }
+            (Some(Value::String(text)), None) => Some(Constraint::Grammar(text.clone())),
+            (Some(other), None) => return refuse("grammar", &shortened(other), "a text"),
+            (None, Some(schema)) => Some(Constraint::JsonSchema(schema.clone())),
+            (None, None) => None,
+        };
+        options.check()?;
+        Ok(options)
+    }
+}
+
+impl<'de> Deserialize<'de> for SamplingOptions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let fields = Map::deserialize(deserializer)?;
+        SamplingOptions::from_json(&fields).map_err(serde::de::Error::custom)
+    }
+}
+
+/// `value` where it is a whole number, written `7` or `7.0`: JSON schemas and JavaScript make no difference.
+pub fn whole(value: &Value) -> Option<i64> {
+    // Up to here every whole number is one of the floating-point ones.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let float = || value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() <= EXACT);
+    value.as_i64().or_else(|| float().map(|number| number as i64))
+}
+
+/// To llama.cpp the greatest number is none.
+const SEEDS: &str = "0 to 4294967294, or -1 in JSON for a random one";
+
+/// A seed; -1 is none.
+fn seed(value: &Value) -> Result<Option<u32>> {
+    match whole(value) {
+        Some(-1) => Ok(None),
+        Some(number) if u32::try_from(number).is_ok() => Ok(u32::try_from(number).ok()),
+        _ => refuse("seed", &shortened(value), SEEDS),
+    }
+}
+
+fn texts(value: &Value) -> Result<Vec<String>> {
+    let texts = value.as_array().and_then(|texts| {
+        texts.iter().map(|text| text.as_str().map(str::to_string)).collect::<Option<Vec<String>>>()
+    });
+    match texts {
+        Some(texts) => Ok(texts),
+        None => refuse("dry_sequence_breakers", &shortened(value), "a list of texts"),
+    }
+}
+
+/// `value` as JSON, cut to what fits into a message.
+pub(super) fn shortened(value: &Value) -> String {
+    const MOST: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+pub(super) fn refuse<T>(name: &str, value: &dyn std::fmt::Display, range: &str) -> Result<T> {
+    Err(Error::Usage(format!("{name} {value}: use {range}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> std::result::Result<SamplingOptions, String> {
+        serde_json::from_str(json).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_not_given_is_the_default() {
+        for json in ["{}", r#"{"prompt": "x", "stream": true}"#, r#"{"temperature": null, "seed": null}"#] {
+            assert_eq!(read(json), Ok(SamplingOptions::default()), "{json}");
+        }
+        SamplingOptions::default().check().expect("the defaults can be meant");
+    }
+
+    #[test]
+    fn every_number_is_read_to_its_limits_and_not_beyond() {
+        for parameter in PARAMETERS {
+            let step = if parameter.whole { 1.0 } else { 0.01 };
+            for (value, taken) in [
+                (parameter.min, true),
+                (parameter.max, true),
+                (parameter.default_value(), true),
+                (parameter.min - step, false),
+                (parameter.max + parameter.max.abs().max(1.0) * step, false),
+            ] {
+                let read = read(&format!("{{\"{}\": {value}}}", parameter.name));
+                assert_eq!(read.is_ok(), taken, "{} {value}: {read:?}", parameter.name);
+                match read {
+                    Ok(options) => {
+                        assert_eq!((parameter.get)(&options) as f32, value as f32, "{}", parameter.name);
+                    }
+                    Err(why) => {
+                        assert!(why.contains(parameter.name) && why.contains(parameter.range), "{why}");
+                    }
+                }
+            }
+            for json in ["\"a\"", "[]", "{}", "true", "1e400", "99999999999999999999"] {
+                let read = read(&format!("{{\"{}\": {json}}}", parameter.name));
+                assert!(read.is_err(), "{} {json}: {read:?}", parameter.name);
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_name() {
+        let cases = [
+            (r#"{"top_k": 1.5}"#, "top_k 1.5: use 0 (all)"),
+            (r#"{"mirostat": 3}"#, "mirostat 3: use 0 (off), 1 or 2"),
+            (r#"{"seed": -2}"#, "seed -2: use 0 to 4294967294"),
+            (r#"{"seed": 4294967295}"#, "seed 4294967295: use 0 to 4294967294"),
+            (r#"{"seed": 1.5}"#, "seed 1.5"),
+            (r#"{"seed": 4294967296}"#, "seed 4294967296"),
+            (r#"{"dry_sequence_breakers": "x"}"#, "a list of texts"),
+            (r#"{"dry_sequence_breakers": [""]}"#, "1 to 40 bytes"),
+            (r#"{"dry_sequence_breakers": [1]}"#, "a list of texts"),
+            (r#"{"grammar": 1}"#, "grammar 1: use a text"),
+            (r#"{"grammar": "root ::= \"a\"", "json_schema": {}}"#, "give one of them"),
+            (r#"{"logit_bias": 1}"#, "logit_bias"),
+            (r#"{"logit_bias": {"x": 1}}"#, "logit_bias"),
+            (r#"{"logit_bias": {"1": "y"}}"#, "logit_bias"),
+            (r#"{"logit_bias": [[1]]}"#, "logit_bias"),
+        ];
+        for (json, words) in cases {
+            let why = read(json).expect_err(json);
+            assert!(why.contains(words), "{json}: {why}");
+        }
+        for bad in [f32::NAN, f32::INFINITY, -f32::INFINITY] {
+            for set in [
+                (|options, bad| options.temperature = bad) as fn(&mut SamplingOptions, f32),
+                |options, bad| options.presence_penalty = bad,
+                |options, bad| options.dry_base = bad,
+                |options, bad| options.mirostat_tau = bad,
+            ] {
+                let mut options = SamplingOptions::default();
+                set(&mut options, bad);
+                assert!(matches!(options.check(), Err(Error::Usage(_))), "{options:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_guide_says_of_each_what_the_table_says() {
+        let guide = include_str!("../../../../docs/src/guide/sampling.md");
+        for Parameter { name, flag, range, doc, .. } in PARAMETERS {
+            let default = Parameter::named(name).expect("itself").default_text();
+            let line = format!("| `{flag}` | `{name}` | {default} | {range} | {doc} |");
+            assert!(guide.contains(&line), "docs/src/guide/sampling.md lacks: {line}");
+        }
+    }
+
+    #[test]
+    fn seeds_that_name_none_draw_one() {
+        let cases = [
+            ("-1", None),
+            ("4294967294", Some(4_294_967_294)),
+            ("0", Some(0)),
+            ("7", Some(7)),
+            ("7.0", Some(7)),
+        ];
+        for (json, seed) in cases {
+            assert_eq!(read(&format!("{{\"seed\": {json}}}")).map(|options| options.seed), Ok(seed));
+        }
+    }
+
+    #[test]
+    fn it_is_read_from_among_the_fields_of_a_request() {
+        #[derive(serde::Deserialize)]
+        struct Request {
+            prompt: String,
+            #[serde(flatten)]
+            sampling: SamplingOptions,
+        }
+        let json = r#"{"prompt": "x", "top_k": 3, "temperature": 1, "json_schema": {"type": "object"}}"#;
+        let request: Request = serde_json::from_str(json).expect("a request");
+        assert_eq!((request.prompt.as_str(), request.sampling.top_k), ("x", 3));
+        assert_eq!(request.sampling.temperature, 1.0);
+        assert!(matches!(request.sampling.constraint, Some(Constraint::JsonSchema(_))));
+    }
+}

@@ -1,0 +1,211 @@
+//! The library as a whole: its start, its version, what devices and libraries it has.
+
+use std::ffi::CStr;
+use std::sync::OnceLock;
+
+use build_info::Defaults;
+use llama_sys as sys;
+
+use crate::message::owned;
+
+/// Installs the handlers and initialises the backends. The first call counts; `verbose` lets llama.cpp's log
+/// through to stderr.
+pub fn start(verbose: bool) {
+    // SAFETY: no preconditions; once only by itself.
+    unsafe { sys::anneal_start(verbose) }
+}
+
+/// The same for what only shows what there is: the kernels are loaded, and whoever loads a model is told why they were not.
+pub(super) fn start_all() {
+    start(false);
+    let _ = crate::kernels::load();
+}
+
+/// Sets or clears the flag that stops interruptible contexts.
+pub fn interrupt(on: bool) {
+    // SAFETY: stores an atomic.
+    unsafe { sys::anneal_interrupt(on) }
+}
+
+/// Whether the flag is set.
+pub fn interrupted() -> bool {
+    // SAFETY: reads an atomic, ignores its argument.
+    unsafe { sys::anneal_interrupted(std::ptr::null_mut()) }
+}
+
+/// Ends the process without destructors, for when other threads are inside llama.cpp.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit has no preconditions.
+    unsafe { sys::anneal_exit_now(code) };
+    std::process::abort()
+}
+
+/// Closes every file that this process inherited beside its standard streams. For a process at its start: nothing may have
+/// opened a file yet.
+pub fn close_inherited() {
+    // SAFETY: closes descriptors that nothing in this process owns. A kernel before 5.9 does not know the call and leaves
+    // them open.
+    unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
+}
+
+/// Fails as an assertion of ggml does. For tests of what becomes of a process then.
+pub fn fail_assertion() -> ! {
+    // SAFETY: texts that end with a zero, and no values.
+    unsafe { sys::ggml_abort(c"llama.cpp/src/test.cpp".as_ptr(), 1, c"GGML_ASSERT(false) failed".as_ptr()) };
+    std::process::abort()
+}
+
+/// Version of the linked llama.cpp.
+pub fn llama_version() -> String {
+    // SAFETY: takes nothing, returns a string literal.
+    unsafe { owned(sys::llama_version()) }
+}
+
+/// What the linked backends were compiled for and can do, as llama.cpp words it.
+pub fn system_info() -> String {
+    start_all();
+    // SAFETY: the backends are initialised; returns a static buffer that is copied at once.
+    unsafe { owned(sys::llama_print_system_info()) }
+}
+
+/// Whether a large buffer of the CPU backend asks the kernel for huge pages.
+pub fn huge_pages() -> bool {
+    start_all();
+    // SAFETY: makes a buffer of its own and frees it.
+    unsafe { sys::anneal_huge_pages() }
+}
+
+/// Whether large buffers made from now on ask for huge pages, in a build that can.
+pub fn ask_huge_pages(on: bool) {
+    // SAFETY: stores an atomic.
+    unsafe { sys::anneal_ask_huge_pages(on) }
+}
+
+/// Turns ggml's tiled kernels off for the rest of the process. They look at the environment once, at the first matrix
+/// product, so this must come before a model is loaded.
+pub fn turn_off_tiled() {
+    // Not again with a later model, when other threads may read the environment.
+    if std::env::var(TILED).as_deref() == Ok("0") {
+        return;
+    }
+    // SAFETY: at this time nothing but the thread that waits for signals runs beside this one, and it reads no
+    // environment; llama.cpp's threads are made later.
+    unsafe { std::env::set_var(TILED, "0") }
+}
+
+/// ggml's variables for CUDA, as it reads them: graphs are off where the first is there, operations stay apart where the second
+/// is another number than 0.
+const CUDA: [&str; 2] = ["GGML_CUDA_DISABLE_GRAPHS", "GGML_CUDA_DISABLE_FUSION"];
+
+/// What they say as the process began; a later call tells the same, whatever [`switch_cuda`] made of them. A 0 turns on: ggml
+/// has no word for that with graphs.
+pub fn cuda_variables() -> Defaults {
+    static AT_START: OnceLock<Defaults> = OnceLock::new();
+    let read = || {
+        let [graphs, fusion] = CUDA.map(|name| std::env::var(name).ok());
+        let is_zero = |value: &str| value.trim().parse() == Ok(0_i64);
+        let is_number = |value: &str| value.trim().parse::<i64>().is_ok_and(|number| number != 0);
+        Defaults {
+            cuda_graphs: graphs.map(|value| is_zero(&value)),
+            cuda_fusion: fusion.map(|value| !is_number(&value)),
+            ..Defaults::default()
+        }
+    };
+    AT_START.get_or_init(read).clone()
+}
+
+/// Sets those that `wanted` turns off and `said`, the user's, says nothing of, and takes away a first one that says 0. ggml looks
+/// at them once, at the first graph. For a command at its start: nothing but the thread that waits for signals may run beside
+/// it, so programs that use the engine as a library set these variables themselves.
+pub fn switch_cuda(wanted: &Defaults, said: &Defaults) {
+    let [graphs, fusion] = CUDA;
+    let turn_off = |name: &str| {
+        // SAFETY: nothing else reads the environment at the same time, as the caller has to see to.
+        unsafe { std::env::set_var(name, "1") }
+    };
+    match (said.cuda_graphs, wanted.cuda_graphs) {
+        // SAFETY: the same.
+        (Some(true), _) => unsafe { std::env::remove_var(graphs) },
+        (None, Some(false)) => turn_off(graphs),
+        _ => {}
+    }
+    if said.cuda_fusion.is_none() && wanted.cuda_fusion == Some(false) {
+        turn_off(fusion);
+    }
+}
+
+/// The variable that ggml's tiled kernels look at.
+pub const TILED: &str = "GGML_CPU_TILED_MM";
+
+/// Whether C and C++ get their memory, as Rust does, from the allocator that was linked in.
+#[cfg(any(feature = "jemalloc", feature = "mimalloc"))]
+pub fn allocator_serves_cpp() -> bool {
+    // SAFETY: `owns` is called with memory that is alive, and only looks it up.
+    unsafe { sys::anneal_memory_is(Some(owns)) }
+}
+
+#[cfg(all(feature = "mimalloc", not(feature = "jemalloc")))]
+unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
+    // SAFETY: compares the address with those of its arenas.
+    unsafe { libmimalloc_sys::mi_is_in_heap_region(memory) }
+}
+
+#[cfg(feature = "jemalloc")]
+unsafe extern "C" fn owns(memory: *const std::ffi::c_void) -> bool {
+    let mut memory = memory;
+    let (mut arena, mut size) = (0u32, size_of::<u32>());
+    // SAFETY: the shim has seen that `malloc` is this program's, so jemalloc knows the address; reads one pointer,
+    // writes one number.
+    unsafe {
+        tikv_jemalloc_sys::mallctl(
+            c"arenas.lookup".as_ptr(),
+            (&raw mut arena).cast(),
+            &mut size,
+            (&raw mut memory).cast(),
+            size_of_val(&memory),
+        ) == 0
+    }
+}
+
+/// What backends said when their devices did not come up, a line each.
+pub fn device_log() -> Vec<String> {
+    start_all();
+    let mut text = vec![0_u8; 1 << 14];
+    // SAFETY: writes at most the given size.
+    let size = unsafe { sys::anneal_device_log(text.as_mut_ptr().cast(), text.len()) };
+    text.truncate(size);
+    let text = String::from_utf8_lossy(&text);
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect()
+}
+
+/// Names of the linked backends.
+pub fn backends() -> Vec<String> {
+    start_all();
+    // SAFETY: the backends are initialised, every index is below the count, names are copied at once.
+    unsafe {
+        (0..sys::ggml_backend_reg_count())
+            .map(|index| owned(sys::ggml_backend_reg_name(sys::ggml_backend_reg_get(index))))
+            .collect()
+    }
+}
+
+/// What the linked BLAS library calls itself; `None` where there is none.
+pub fn blas_library() -> Option<String> {
+    let mut text = [0_u8; 256];
+    // SAFETY: writes at most the given size, NUL-terminated; needs no initialised backends.
+    let found = unsafe { sys::anneal_blas_library(text.as_mut_ptr().cast(), text.len()) };
+    let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+    found.then(|| text.to_string_lossy().trim().to_string())
+}
+
+/// Whether [`set_blas_threads`] has a say in how many threads the BLAS library uses.
+pub fn blas_threads_obeyed() -> bool {
+    // SAFETY: compares addresses of functions.
+    unsafe { sys::anneal_blas_threads_obeyed() }
+}
+
+/// Threads that the BLAS library may use from its next call on; 0 for as many as llama.cpp uses itself.
+pub fn set_blas_threads(threads: u32) {
+    // SAFETY: stores an atomic.
+    unsafe { sys::anneal_blas_set_threads(i32::try_from(threads).unwrap_or(i32::MAX)) }
+}

@@ -1,0 +1,54 @@
+//! Threads that evaluate graphs.
+
+use std::ptr::NonNull;
+
+use llama_sys as sys;
+
+use crate::error::{Error, Result};
+use crate::message::Message;
+use crate::system::start;
+
+/// Greatest number of threads of a pool.
+pub const MAX_THREADS: u32 = sys::GGML_MAX_N_THREADS;
+
+/// A pool of threads that evaluate graphs. The thread that makes it is one of its threads.
+pub struct Threadpool(pub(super) NonNull<sys::ggml_threadpool>);
+
+// SAFETY: ggml locks the pool's state itself; it may be freed from another thread than the one that made it.
+unsafe impl Send for Threadpool {}
+// SAFETY: nothing is done with it through a shared reference but to name it to a context, see `share_threads`.
+unsafe impl Sync for Threadpool {}
+
+impl Drop for Threadpool {
+    fn drop(&mut self) {
+        // SAFETY: owned; a context that uses it is freed first (see `Context::drop`).
+        unsafe { sys::anneal_threadpool_free(self.0.as_ptr()) }
+    }
+}
+
+impl Threadpool {
+    /// A pool of `threads` threads. With `cpus` they may run only on those; with `strict` each has one of its
+    /// own. `poll` is how eagerly they wait for work, 0 to 100.
+    pub fn new(threads: u32, cpus: &[u32], strict: bool, poll: u32) -> Result<Self> {
+        let failed = |why: String| Error::Threadpool { threads, why };
+        if threads == 0 || threads > MAX_THREADS {
+            return Err(failed(format!("a pool has 1 to {MAX_THREADS} threads")));
+        }
+        start(false);
+        let mut message = Message::new();
+        let (err, err_size) = message.parts();
+        // SAFETY: `params` is initialised by the call before, and only read by the next.
+        let raw = unsafe {
+            let mut params = sys::ggml_threadpool_params_default(threads.cast_signed());
+            for &cpu in cpus {
+                if let Some(bit) = params.cpumask.get_mut(cpu as usize) {
+                    *bit = true;
+                }
+            }
+            params.strict_cpu = strict;
+            params.poll = poll;
+            sys::anneal_threadpool_new(&mut params, err, err_size)
+        };
+        NonNull::new(raw).map(Threadpool).ok_or_else(|| failed(message.text()))
+    }
+}

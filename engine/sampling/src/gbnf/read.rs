@@ -1,0 +1,500 @@
+//! Reads GBNF as llama.cpp's src/llama-grammar.cpp does, and tells what is wrong and where.
+
+use std::collections::HashMap;
+
+use super::grammar::{Gbnf, Id, Node};
+
+/// Brackets within brackets.
+const MAX_DEPTH: usize = 200;
+
+/// Repetitions of one thing, and rules that they become, with those of what is repeated: llama.cpp's own bound.
+const MAX_TIMES: u64 = 2000;
+
+/// Elements that repetitions may be written out to.
+const MAX_ELEMENTS: u64 = 1 << 20;
+
+/// Reads `text`. `token` finds the token that a text like `<think>` is.
+///
+/// # Errors
+/// What is wrong, and where.
+pub(crate) fn read(text: &str, token: &dyn Fn(&str) -> Option<u32>) -> Result<Gbnf, String> {
+    let mut reader = Reader {
+        text,
+        at: 0,
+        depth: 0,
+        elements: 0,
+        made: 0,
+        symbols: HashMap::new(),
+        named: HashMap::new(),
+        token,
+        grammar: Gbnf { nodes: Vec::new(), rules: Vec::new(), root: 0 },
+    };
+    let mut bodies = HashMap::new();
+    reader.space(true);
+    while !reader.rest().is_empty() {
+        let (name, body) = reader.rule()?;
+        // The last one counts, as in llama.cpp.
+        bodies.insert(name, body);
+    }
+    let Some(root) = reader.symbols.get("root").copied().filter(|_| bodies.contains_key("root")) else {
+        return Err("there is no rule 'root', which it begins with".to_string());
+    };
+    let missing =
+        reader.named.iter().filter(|(name, _)| !bodies.contains_key(*name)).min_by_key(|(_, at)| **at);
+    if let Some((name, at)) = missing {
+        return Err(reader.wrong_at(*at, &format!("there is no rule '{name}'")));
+    }
+    let mut rules = vec![0; reader.symbols.len()];
+    for (name, number) in &reader.symbols {
+        rules[*number] = bodies[name];
+    }
+    Ok(Gbnf { rules, root, ..reader.grammar })
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+    /// What it is written out to so far.
+    elements: u64,
+    /// Rules that groups and repetitions become.
+    made: u64,
+    /// Names of rules so far, where they are made and where they are named, with their numbers.
+    symbols: HashMap<&'a str, usize>,
+    /// Rules that are named, and where first.
+    named: HashMap<&'a str, usize>,
+    token: &'a dyn Fn(&str) -> Option<u32>,
+    grammar: Gbnf,
+}
+
+impl<'a> Reader<'a> {
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    fn wrong(&self, what: &str) -> String {
+        self.wrong_at(self.at, what)
+    }
+
+    fn wrong_at(&self, at: usize, what: &str) -> String {
+        let before = &self.text[..at];
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        format!("line {line}, column {column}: {what}")
+    }
+
+    fn take(&mut self, token: &str) -> bool {
+        let found = self.rest().starts_with(token);
+        self.at += if found { token.len() } else { 0 };
+        found
+    }
+
+    fn take_while(&mut self, is: impl Fn(char) -> bool) -> &'a str {
+        let rest = self.rest();
+        let len = rest.find(|character| !is(character)).unwrap_or(rest.len());
+        self.at += len;
+        &rest[..len]
+    }
+
+    /// Blanks and comments, and line ends where a rule may go on behind them.
+    fn space(&mut self, lines: bool) {
+        loop {
+            let is_end = |character| matches!(character, '\r' | '\n');
+            self.take_while(|character| matches!(character, ' ' | '\t') || lines && is_end(character));
+            if !self.take("#") {
+                return;
+            }
+            self.take_while(|character| !is_end(character));
+        }
+    }
+
+    fn name(&mut self) -> Result<&'a str, String> {
+        match self.take_while(|character| character.is_ascii_alphanumeric() || character == '-') {
+            "" => Err(self.wrong("a rule's name is expected: letters, digits and -")),
+            name => Ok(name),
+        }
+    }
+
+    fn symbol(&mut self, name: &'a str) -> usize {
+        let next = self.symbols.len();
+        *self.symbols.entry(name).or_insert(next)
+    }
+
+    fn rule(&mut self) -> Result<(&'a str, Id), String> {
+        let name = self.name()?;
+        self.symbol(name);
+        self.space(false);
+        if !self.take("::=") {
+            return Err(self.wrong("::= is expected"));
+        }
+        self.space(true);
+        let body = self.alternatives(false)?;
+        if !self.rest().is_empty() && !self.rest().starts_with(['\r', '\n']) {
+            return Err(self.wrong("the end of the rule is expected"));
+        }
+        self.space(true);
+        Ok((name, body))
+    }
+
+    fn alternatives(&mut self, nested: bool) -> Result<Id, String> {
+        let mut all = Vec::new();
+        loop {
+            all.push(self.sequence(nested)?);
+            if !self.take("|") {
+                break;
+            }
+            self.space(true);
+        }
+        Ok(if let [one] = all[..] { one } else { self.grammar.add(Node::Any(all)) })
+    }
+
+    fn sequence(&mut self, nested: bool) -> Result<Id, String> {
+        let mut items = Vec::new();
+        // Elements of the last item, each time they are written out; an empty literal is none.
+        let mut last: Option<u64> = None;
+        // As llama.cpp counts the rules of the last item.
+        let mut rules = 1;
+        loop {
+            let before = self.elements;
+            let rules_before = self.rules();
+            let start = self.at;
+            match self.rest().chars().next() {
+                Some(quote @ ('"' | '[')) => {
+                    let (len, item) = if quote == '"' { self.literal()? } else { self.class()? };
+                    (last, rules) = (Some(len).filter(|len| *len > 0), 1);
+                    items.push(item);
+                }
+                Some('<' | '!') => {
+                    items.push(self.token()?);
+                    (last, rules) = (Some(1), 1);
+                }
+                Some('(') => {
+                    items.push(self.group()?);
+                    rules = (self.rules() - rules_before).max(1);
+                    // Its content is a rule of its own, and what repeats is a reference to it.
+                    last = Some(1);
+                }
+                Some('.') => {
+                    self.at += 1;
+                    items.push(self.grammar.add(Node::Class(except(&[]))));
+                    (last, rules) = (Some(1), 1);
+                }
+                Some('*' | '+' | '?' | '{') => {
+                    let (least, most) = self.times()?;
+                    let Some(len) = last else {
+                        return Err(self.wrong_at(start, "there is nothing to repeat before it"));
+                    };
+                    let times = most.unwrap_or(least).max(1);
+                    rules = rules.saturating_mul(times);
+                    if rules > MAX_TIMES {
+                        let what = format!("it becomes more than {MAX_TIMES} rules; repeat less");
+                        return Err(self.wrong_at(start, &what));
+                    }
+                    self.made += most.map_or(1, |most| most - least);
+                    let grown = len.saturating_mul(times);
+                    self.elements = self.elements.saturating_add(grown);
+                    last = Some(grown.max(1));
+                    if let Some(item) = items.pop() {
+                        let most = most.map(|most| most as u32);
+                        items.push(self.grammar.add(Node::Repeat(item, least as u32, most)));
+                    }
+                }
+                Some(character) if character.is_ascii_alphanumeric() || character == '-' => {
+                    let name = self.name()?;
+                    self.named.entry(name).or_insert(start);
+                    let rule = self.symbol(name);
+                    items.push(self.grammar.add(Node::Rule(rule)));
+                    (last, rules) = (Some(1), 1);
+                }
+                _ => return Ok(if let [one] = items[..] { one } else { self.grammar.add(Node::Seq(items)) }),
+            }
+            if self.elements == before {
+                self.elements += last.unwrap_or(0);
+            }
+            if self.elements > MAX_ELEMENTS {
+                return Err(self.wrong_at(start, "with this repetition it is too large; repeat less"));
+            }
+            self.space(nested);
+        }
+    }
+
+    fn rules(&self) -> u64 {
+        self.symbols.len() as u64 + self.made
+    }
+
+    fn group(&mut self) -> Result<Id, String> {
+        if self.depth == MAX_DEPTH {
+            return Err(self.wrong(&format!(
+                "more than {MAX_DEPTH} brackets are open at once; give the inner ones rules of their own"
+            )));
+        }
+        self.at += 1;
+        self.depth += 1;
+        self.made += 1;
+        self.space(true);
+        let inner = self.alternatives(true)?;
+        self.depth -= 1;
+        match self.take(")") {
+            true => Ok(inner),
+            false => Err(self.wrong("a ) is expected")),
+        }
+    }
+
+    /// How many characters it has, and what it is.
+    fn literal(&mut self) -> Result<(u64, Id), String> {
+        self.at += 1;
+        let (mut len, mut text, mut possible) = (0, String::new(), true);
+        while !self.take("\"") {
+            let character = self.character()?;
+            len += 1;
+            match possible_character(character) {
+                Some(character) => text.push(character),
+                None => possible = false,
+            }
+        }
+        let node = match possible {
+            true if text.is_empty() => Node::Seq(Vec::new()),
+            true => Node::Text(text),
+            false => Node::Any(Vec::new()),
+        };
+        Ok((len, self.grammar.add(node)))
+    }
+
+    /// How many elements it has, and what it is: without any, it is the empty text.
+    fn class(&mut self) -> Result<(u64, Id), String> {
+        self.at += 1;
+        let not = self.take("^");
+        let (mut len, mut ranges) = (0, Vec::new());
+        while !self.take("]") {
+            let first = self.character()?;
+            let mut last = first;
+            len += 1;
+            if self.rest().starts_with('-') && !self.rest().starts_with("-]") {
+                self.at += 1;
+                last = self.character()?;
+                len += 1;
+            }
+            ranges.push((first, last));
+        }
+        let node = match (len, not) {
+            (0, _) => Node::Seq(Vec::new()),
+            (_, true) => Node::Class(except(&ranges)),
+            // All but all others.
+            (_, false) => {
+                let others: Vec<_> = except(&ranges).iter().map(|(a, b)| (*a as u32, *b as u32)).collect();
+                Node::Class(except(&others))
+            }
+        };
+        Ok((len, self.grammar.add(node)))
+    }
+
+    /// A character, by its number: those of escapes need not be one.
+    fn character(&mut self) -> Result<u32, String> {
+        let start = self.at;
+        let mut characters = self.rest().chars();
+        let Some(first) = characters.next() else {
+            return Err(self.wrong("it ends within a text or a class of characters"));
+        };
+        self.at += first.len_utf8();
+        if first != '\\' {
+            return Ok(first as u32);
+        }
+        let (digits, character) = match characters.next() {
+            Some('x') => (2, '\0'),
+            Some('u') => (4, '\0'),
+            Some('U') => (8, '\0'),
+            Some('t') => (0, '\t'),
+            Some('r') => (0, '\r'),
+            Some('n') => (0, '\n'),
+            Some(itself @ ('\\' | '"' | '[' | ']' | '-')) => (0, itself),
+            _ => {
+                let known = r#"an escape is one of \x \u \U \t \r \n \\ \" \[ \] \-"#;
+                return Err(self.wrong_at(start, known));
+            }
+        };
+        self.at += 1;
+        let hex = self.rest().bytes().take(digits).filter(u8::is_ascii_hexdigit).count();
+        if hex < digits {
+            return Err(self.wrong_at(start, &format!("{digits} hexadecimal digits are expected")));
+        }
+        let number = u32::from_str_radix(&self.rest()[..digits], 16).unwrap_or(character as u32);
+        self.at += digits;
+        Ok(number)
+    }
+
+    fn token(&mut self) -> Result<Id, String> {
+        let not = self.take("!");
+        let start = self.at;
+        let wrong = "a token is expected, as <[1000]> or <think>";
+        if self.take("<[") {
+            let number = self.take_while(|character| character.is_ascii_digit());
+            return match number.parse::<u32>().ok().filter(|_| self.take("]>")) {
+                Some(id) => Ok(self.grammar.add(Node::Token { id, not })),
+                None => Err(self.wrong_at(start, wrong)),
+            };
+        }
+        let end = self.rest().find('>').filter(|_| self.rest().starts_with('<'));
+        let Some(end) = end else { return Err(self.wrong_at(start, wrong)) };
+        let name = &self.rest()[..=end];
+        let Some(id) = (self.token)(name) else {
+            return Err(self.wrong_at(start, &format!("the model has no token {name}")));
+        };
+        self.at += name.len();
+        Ok(self.grammar.add(Node::Token { id, not }))
+    }
+
+    /// How often at least, and at most where there is a bound.
+    fn times(&mut self) -> Result<(u64, Option<u64>), String> {
+        let start = self.at;
+        for (sign, times) in [("*", (0, None)), ("+", (1, None)), ("?", (0, Some(1)))] {
+            if self.take(sign) {
+                return Ok(times);
+            }
+        }
+        self.take("{");
+        let number = |reader: &mut Self| {
+            reader.space(true);
+            let digits = reader.take_while(|character| character.is_ascii_digit());
+            reader.space(true);
+            (!digits.is_empty()).then(|| digits.parse().unwrap_or(u64::MAX))
+        };
+        let least = number(self);
+        let (most, closed) = match self.take(",") {
+            true => (number(self), self.take("}")),
+            false => (least, self.take("}")),
+        };
+        let Some(least) = least.filter(|_| closed) else {
+            return Err(self.wrong_at(start, "a repetition is written {3}, {3,} or {3,5}"));
+        };
+        if least > MAX_TIMES || most == Some(u64::MAX) {
+            return Err(self.wrong_at(start, &format!("{MAX_TIMES} repetitions are the most")));
+        }
+        if most.is_some_and(|most| most < least) {
+            return Err(self.wrong_at(start, "the second number is less than the first"));
+        }
+        // To llama.cpp so many are any number.
+        Ok((least, most.filter(|most| *most <= MAX_TIMES)))
+    }
+}
+
+/// The character of this number. The end of a text in C is none that a grammar of llama.cpp can match.
+fn possible_character(number: u32) -> Option<char> {
+    char::from_u32(number).filter(|character| *character != '\0')
+}
+
+/// All characters that are not in `ranges`, sorted.
+fn except(ranges: &[(u32, u32)]) -> Vec<(char, char)> {
+    let mut taken: Vec<(u32, u32)> = ranges.iter().copied().filter(|(first, last)| first <= last).collect();
+    // What is between them is no character.
+    taken.extend([(0, 0), (0xD800, 0xDFFF), (0x11_0000, u32::MAX)]);
+    taken.sort_unstable();
+    let (mut left, mut next) = (Vec::new(), 0);
+    for (first, last) in taken {
+        if first > next
+            && let (Some(from), Some(to)) = (char::from_u32(next), char::from_u32(first - 1))
+        {
+            left.push((from, to));
+        }
+        next = next.max(last.saturating_add(1));
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<(), String> {
+        super::read(text, &|token| (token == "<think>").then_some(7)).map(|_| ())
+    }
+
+    #[test]
+    fn classes_are_ranges_of_characters() {
+        let all = |ranges: &[(char, char)]| Node::Class(ranges.to_vec());
+        let cases = [
+            ("[a-z]", all(&[('a', 'z')])),
+            ("[zb-ca]", all(&[('a', 'c'), ('z', 'z')])),
+            ("[a-cb-e]", all(&[('a', 'e')])),
+            ("[z-a]", all(&[])),
+            ("[a-]", all(&[('-', '-'), ('a', 'a')])),
+            ("[\\x41\\u00e4\\U0001F600]", all(&[('A', 'A'), ('ä', 'ä'), ('😀', '😀')])),
+            ("[^\\x01-\\U0010FFFE]", all(&[('\u{10FFFF}', '\u{10FFFF}')])),
+            ("[\\x00-\\x02]", all(&[('\u{1}', '\u{2}')])),
+            (".", all(&[('\u{1}', '\u{D7FF}'), ('\u{E000}', '\u{10FFFF}')])),
+            ("[]", Node::Seq(Vec::new())),
+            ("\"a\\n\\u00e4\"", Node::Text("a\nä".to_string())),
+            ("\"\\ud800\"", Node::Any(Vec::new())),
+            ("!<think>", Node::Token { id: 7, not: true }),
+        ];
+        for (text, node) in cases {
+            let grammar = super::read(&format!("root ::= {text}"), &|_| Some(7)).expect(text);
+            assert_eq!(grammar.nodes[grammar.rules[grammar.root]], node, "{text}");
+        }
+    }
+
+    #[test]
+    fn grammars_that_llama_cpp_takes() {
+        let cases = [
+            "root ::= \"a\"",
+            "# a comment\n\nroot ::= a | b # and another\na ::= \"x\"\nb ::= [^a-z\\n\\]-]+",
+            "root ::= (\n  \"a\" |\n  \"b\"\n)* \".\"\r\n",
+            "root ::= \"\\x41\\u00e4\\U0001F600\\t\\\"\" .? [0-9]{3} [a-z]{2,} [a-z]{ 0 , 5 }",
+            "root ::= !<[12]> <think> <[0]>",
+            "root ::= \"a\"{1,100000}",
+            "root ::= [0-9]{0,2000}",
+            "root ::= a-1 A2\na-1 ::= \"ä\"\nA2 ::= [à-ü]",
+            "root ::= \"\"",
+        ];
+        for text in cases {
+            assert_eq!(read(text), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        let cases = [
+            ("", "no rule 'root'"),
+            ("start ::= \"a\"", "no rule 'root'"),
+            ("root = \"a\"", "line 1, column 6: ::= is expected"),
+            ("root ::= \"a\"\nroot ::= x\n", "line 2, column 10: there is no rule 'x'"),
+            ("root ::= \"a", "it ends within"),
+            ("root ::= [a-", "it ends within"),
+            ("root ::= \"\\q\"", "line 1, column 11: an escape is one of"),
+            ("root ::= \"\\x4\"", "2 hexadecimal digits"),
+            ("root ::= (\"a\"", "a ) is expected"),
+            ("root ::= \"a\")", "line 1, column 13: the end of the rule is expected"),
+            ("root ::= *", "nothing to repeat"),
+            ("root ::= \"\"*", "nothing to repeat"),
+            ("root ::= \"a\"{5,2}", "the second number is less than the first"),
+            ("root ::= \"a\"{5", "a repetition is written"),
+            ("root ::= \"a\"{,5}", "a repetition is written"),
+            ("root ::= \"a\"{2001}", "2000 repetitions are the most"),
+            ("root ::= \"a\"{1,99999999999999999999999}", "2000 repetitions are the most"),
+            ("root ::= (\"a\"? \"b\"?){1000}", "more than 2000 rules"),
+            ("root ::=\nother ::= root", "line 2, column 7: the end of the rule is expected"),
+            ("root ::= <nothing>", "the model has no token <nothing>"),
+            ("root ::= <[99999999999]>", "a token is expected"),
+            ("root ::= <", "a token is expected"),
+            ("root ::= !", "a token is expected"),
+            ("root ::= ä", "the end of the rule is expected"),
+            ("ä ::= \"a\"", "a rule's name is expected"),
+        ];
+        for (text, words) in cases {
+            let why = read(text).expect_err(text);
+            assert!(why.contains(words), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn what_would_take_all_memory_is_refused() {
+        let literal = "a".repeat(100_000);
+        let text = format!("root ::= \"{literal}\"{{2000}}");
+        assert!(read(&text).is_err_and(|why| why.contains("too large")));
+        let nested = format!("root ::= {}\"a\"{}", "(".repeat(5), "){100}".repeat(5));
+        assert_eq!(read(&nested), Ok(()), "a group that repeats is a reference");
+        let nested = format!("root ::= {}\"a\"{}", "(".repeat(5), "){0,100}".repeat(5));
+        assert!(read(&nested).is_err_and(|why| why.contains("more than 2000 rules")));
+        let deep = format!("root ::= {}\"a\"{}", "(".repeat(201), ")".repeat(201));
+        assert!(read(&deep).is_err_and(|why| why.contains("more than 200 brackets")));
+    }
+}

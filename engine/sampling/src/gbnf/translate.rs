@@ -1,0 +1,446 @@
+//! Makes a grammar for llguidance of GBNF: what is regular becomes lexemes, as large ones as can be told apart, and the
+//! rest rules.
+
+use llguidance::api::{GrammarInit, ParserLimits};
+use llguidance::derivre::{ExprRef, HashMap, HashSet, Regex, RegexAst, RegexBuilder};
+use llguidance::earley::lexerspec::LexerSpec;
+use llguidance::earley::{Grammar, SymIdx, SymbolProps};
+
+use super::grammar::{Gbnf, Id, Node};
+use super::lexemes::{Budget, to_be_cut};
+use super::regular::Regexes;
+
+/// llguidance numbers symbols with 16 bits.
+const MAX_SYMBOLS: usize = 60_000;
+
+/// Lexemes are cut so often at most; then all that is left is cut to characters.
+const MAX_ROUNDS: usize = 20;
+
+const TOO_LARGE: &str = "it becomes too large; make it simpler, or repeat less";
+
+/// Where a lexeme comes from: a part, or some of its items from the second number on (counted from one), or, with
+/// [`ALTERNATIVES`], those of its alternatives that are regular.
+type Origin = (Id, usize);
+
+const ALTERNATIVES: usize = usize::MAX;
+
+/// A lexeme, and where it comes from.
+pub(super) struct Lexeme {
+    expr: ExprRef,
+    /// Whether it is one character.
+    pub(super) is_character: bool,
+    made_of: Made,
+    /// Whether the empty text, which it would be else, is left out.
+    not_empty: bool,
+}
+
+/// What a lexeme is made of.
+#[derive(Clone, Debug)]
+enum Made {
+    Part(Id),
+    Character(char),
+    AllOf(Vec<Id>),
+    OneOf(Vec<Id>),
+}
+
+impl Lexeme {
+    /// An automaton of it, of no more than `fuel`. With a builder of its own: that of all lexemes would have to be copied
+    /// for each of them.
+    pub(super) fn automaton(&self, grammar: &Gbnf, fuel: u64) -> Result<Regex, String> {
+        let mut builder = RegexBuilder::new();
+        let mut regexes = Regexes { grammar, builder: &mut builder, rules: HashMap::default() };
+        let expr = self.made_of.expr(&mut regexes)?;
+        let expr = if self.not_empty { not_empty(&mut regexes, expr)? } else { expr };
+        builder.into_regex_limited(expr, fuel).map_err(|error| error.to_string())
+    }
+}
+
+impl Made {
+    fn expr(&self, regexes: &mut Regexes<'_>) -> Result<ExprRef, String> {
+        match self {
+            Made::Part(id) => regexes.of(*id),
+            Made::Character(character) => regexes.make(&RegexAst::Literal(character.to_string())),
+            Made::AllOf(items) => regexes.all_of(items),
+            Made::OneOf(items) => regexes.one_of(items),
+        }
+    }
+}
+
+/// `expr` without the empty text.
+fn not_empty(regexes: &mut Regexes<'_>, expr: ExprRef) -> Result<ExprRef, String> {
+    let not_empty = RegexAst::Not(Box::new(RegexAst::EmptyString));
+    regexes.make(&RegexAst::And(vec![RegexAst::ExprRef(expr), not_empty]))
+}
+
+/// What a rule is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Sym {
+    Rule(usize),
+    Lexeme(usize),
+    Token(usize),
+}
+
+/// Lexemes, and rules that are made of them.
+pub(super) struct Plan<'a> {
+    regexes: Regexes<'a>,
+    sizes: &'a [Option<u64>],
+    /// What may not be one lexeme.
+    cut: &'a Cut,
+    lexemes: Vec<Lexeme>,
+    known_lexemes: HashMap<ExprRef, usize>,
+    origins: Vec<Vec<Origin>>,
+    tokens: Vec<(u32, bool)>,
+    known_tokens: HashMap<(u32, bool), usize>,
+    /// The ways of each rule; the first one is where all begins.
+    rules: Vec<Vec<Vec<Sym>>>,
+    named: HashMap<usize, Sym>,
+    /// Rules of the grammar that have no ways yet, with the ones here that are to have them.
+    todo: Vec<(usize, usize)>,
+    pub(super) repeats: HashMap<(Sym, u32, bool), Sym>,
+}
+
+#[derive(Default)]
+struct Cut {
+    origins: HashSet<Origin>,
+    all: bool,
+}
+
+/// Makes a grammar for llguidance of one in GBNF, for a model with `n_vocab` tokens, of which none of `others` is meant by
+/// `!<…>`: those that end a text, which is left to the end of the grammar, and those that are no text.
+///
+/// # Errors
+/// When it is too large.
+pub(crate) fn translate(
+    mut grammar: Gbnf,
+    n_vocab: u32,
+    others: &[u32],
+    limits: &ParserLimits,
+) -> Result<GrammarInit, String> {
+    grammar.without_plain_recursion();
+    let sizes = grammar.sizes();
+    let mut cut = Cut::default();
+    let mut budget = Budget::new();
+    for round in 0.. {
+        let mut builder = RegexBuilder::new();
+        let plan = Plan::new(&grammar, &sizes, &cut, &mut builder)?;
+        if cut.all {
+            break;
+        }
+        let (lexemes, rules, origins) = (plan.lexemes, plan.rules, plan.origins);
+        let found = match builder.exprset().cost() <= limits.initial_lexer_fuel {
+            true => to_be_cut(&grammar, &lexemes, &rules, &mut budget)?,
+            false => return Err(TOO_LARGE.to_string()),
+        };
+        cut.all = round == MAX_ROUNDS || budget.is_spent();
+        if found.is_empty() && !cut.all {
+            break;
+        }
+        for origin in found.iter().flat_map(|lexeme| &origins[*lexeme]) {
+            let mut origin = *origin;
+            // A name is no smaller than what it names.
+            while cut.origins.insert(origin) && origin.1 == 0 {
+                let Node::Rule(rule) = &grammar.nodes[origin.0] else { break };
+                origin = (grammar.rules[*rule], 0);
+            }
+        }
+    }
+    let mut spec = LexerSpec::new().map_err(|error| error.to_string())?;
+    spec.setup_lexeme_class(RegexAst::NoMatch).map_err(|error| error.to_string())?;
+    let plan = Plan::new(&grammar, &sizes, &cut, &mut spec.regex_builder)?;
+    let (lexemes, rules, tokens) = (plan.lexemes, plan.rules, plan.tokens);
+    written(spec, &lexemes, &rules, &token_ranges(&tokens, n_vocab, others))
+        .map_err(|error| error.to_string())
+}
+
+impl<'a> Plan<'a> {
+    fn new(
+        grammar: &'a Gbnf,
+        sizes: &'a [Option<u64>],
+        cut: &'a Cut,
+        builder: &'a mut RegexBuilder,
+    ) -> Result<Self, String> {
+        let mut plan = Plan {
+            regexes: Regexes { grammar, builder, rules: HashMap::default() },
+            sizes,
+            cut,
+            lexemes: Vec::new(),
+            known_lexemes: HashMap::default(),
+            origins: Vec::new(),
+            tokens: Vec::new(),
+            known_tokens: HashMap::default(),
+            rules: Vec::new(),
+            named: HashMap::default(),
+            todo: Vec::new(),
+            repeats: HashMap::default(),
+        };
+        // A rule of its own: to llguidance every end of the first one is an end of the text.
+        let start = plan.new_rule();
+        let root = plan.rule(grammar.root);
+        plan.add(start, vec![root]);
+        while let Some((rule, itself)) = plan.todo.pop() {
+            let body = plan.part(grammar.rules[rule])?;
+            plan.add(Sym::Rule(itself), vec![body]);
+            if plan.rules.len() + plan.lexemes.len() > MAX_SYMBOLS {
+                return Err(TOO_LARGE.to_string());
+            }
+        }
+        Ok(plan)
+    }
+
+    pub(super) fn new_rule(&mut self) -> Sym {
+        self.rules.push(Vec::new());
+        Sym::Rule(self.rules.len() - 1)
+    }
+
+    pub(super) fn add(&mut self, rule: Sym, way: Vec<Sym>) {
+        if let Sym::Rule(rule) = rule {
+            self.rules[rule].push(way);
+        }
+    }
+
+    pub(super) fn in_sequence(&mut self, items: &[Sym]) -> Sym {
+        if let [one] = items {
+            return *one;
+        }
+        let rule = self.new_rule();
+        self.add(rule, items.to_vec());
+        rule
+    }
+
+    /// The rule of the grammar, which gets its ways later.
+    fn rule(&mut self, rule: usize) -> Sym {
+        if let Some(known) = self.named.get(&rule) {
+            return *known;
+        }
+        let made = self.new_rule();
+        self.named.insert(rule, made);
+        self.todo.push((rule, self.rules.len() - 1));
+        made
+    }
+
+    /// Whether this can be one lexeme.
+    fn is_whole(&self, id: Id) -> bool {
+        let is_class = matches!(self.regexes.grammar.nodes[id], Node::Class(_));
+        is_class || self.sizes[id].is_some() && !self.is_cut((id, 0))
+    }
+
+    fn is_cut(&self, origin: Origin) -> bool {
+        self.cut.all || self.cut.origins.contains(&origin)
+    }
+
+    fn part(&mut self, id: Id) -> Result<Sym, String> {
+        let grammar = self.regexes.grammar;
+        let node = &grammar.nodes[id];
+        if self.is_whole(id) {
+            let is_character = match node {
+                Node::Class(_) => true,
+                Node::Text(text) => text.chars().count() == 1,
+                _ => false,
+            };
+            return self.lexeme(Made::Part(id), (id, 0), is_character);
+        }
+        match node {
+            Node::Class(_) => Err("a class of characters is no lexeme".to_string()),
+            Node::Text(text) => {
+                let mut all = Vec::new();
+                for character in text.chars() {
+                    all.push(self.lexeme(Made::Character(character), (id, 0), true)?);
+                }
+                Ok(self.in_sequence(&all))
+            }
+            Node::Token { id, not } => {
+                let token = (*id, *not);
+                Ok(Sym::Token(*self.known_tokens.entry(token).or_insert_with(|| {
+                    self.tokens.push(token);
+                    self.tokens.len() - 1
+                })))
+            }
+            Node::Rule(rule) => Ok(self.rule(*rule)),
+            Node::Seq(items) => self.sequence(id, items),
+            Node::Any(items) => self.alternatives(id, items),
+            Node::Repeat(item, least, most) => {
+                let item = self.part(*item)?;
+                Ok(self.repeated(item, *least, *most))
+            }
+        }
+    }
+
+    /// What is regular and stands together is one lexeme.
+    fn sequence(&mut self, id: Id, items: &[Id]) -> Result<Sym, String> {
+        let mut all = Vec::new();
+        let mut at = 0;
+        while at < items.len() {
+            let len = items[at..].iter().take_while(|item| self.sizes[**item].is_some()).count();
+            let size: u64 = items[at..at + len].iter().filter_map(|item| self.sizes[*item]).sum();
+            let origin = (id, at + 1);
+            if len > 1 && size <= super::regular::MAX_SIZE && !self.is_cut(origin) {
+                let made_of = Made::AllOf(items[at..at + len].to_vec());
+                all.push(self.lexeme(made_of, origin, false)?);
+                at += len;
+            } else {
+                // All of a run that is cut, so that no shorter run begins within it.
+                for item in &items[at..at + len.max(1)] {
+                    all.push(self.part(*item)?);
+                }
+                at += len.max(1);
+            }
+        }
+        Ok(self.in_sequence(&all))
+    }
+
+    fn alternatives(&mut self, id: Id, items: &[Id]) -> Result<Sym, String> {
+        let (regular, others): (Vec<Id>, Vec<Id>) =
+            items.iter().copied().partition(|item| self.sizes[*item].is_some());
+        let size: u64 = regular.iter().filter_map(|item| self.sizes[*item]).sum();
+        let made = self.new_rule();
+        if regular.len() > 1 && size <= super::regular::MAX_SIZE && !self.is_cut((id, ALTERNATIVES)) {
+            let one = self.lexeme(Made::OneOf(regular), (id, ALTERNATIVES), false)?;
+            self.add(made, vec![one]);
+        } else {
+            for item in regular {
+                let one = self.part(item)?;
+                self.add(made, vec![one]);
+            }
+        }
+        for item in others {
+            let one = self.part(item)?;
+            self.add(made, vec![one]);
+        }
+        if items.is_empty() {
+            self.add(made, vec![made, made]);
+        }
+        Ok(made)
+    }
+
+    /// A lexeme is never empty: where it could be, it may be left out.
+    fn lexeme(&mut self, made_of: Made, origin: Origin, is_character: bool) -> Result<Sym, String> {
+        let expr = made_of.expr(&mut self.regexes)?;
+        if expr == ExprRef::EMPTY_STRING {
+            return Ok(self.in_sequence(&[]));
+        }
+        if expr == ExprRef::NO_MATCH {
+            // It leads to itself, and to nothing else.
+            let made = self.new_rule();
+            self.add(made, vec![made, made]);
+            return Ok(made);
+        }
+        if !self.regexes.builder.is_nullable(expr) {
+            let lexeme = Lexeme { expr, is_character, made_of, not_empty: false };
+            return Ok(self.known(lexeme, origin));
+        }
+        let expr = not_empty(&mut self.regexes, expr)?;
+        let one = self.known(Lexeme { expr, is_character, made_of, not_empty: true }, origin);
+        let made = self.new_rule();
+        self.add(made, vec![]);
+        self.add(made, vec![one]);
+        Ok(made)
+    }
+
+    fn known(&mut self, lexeme: Lexeme, origin: Origin) -> Sym {
+        let is_character = lexeme.is_character;
+        let at = *self.known_lexemes.entry(lexeme.expr).or_insert_with(|| {
+            self.lexemes.push(lexeme);
+            self.origins.push(Vec::new());
+            self.lexemes.len() - 1
+        });
+        // `("a" | "b")` is one too.
+        self.lexemes[at].is_character |= is_character;
+        self.origins[at].push(origin);
+        Sym::Lexeme(at)
+    }
+}
+
+type Ranges = Vec<std::ops::RangeInclusive<u32>>;
+
+/// The tokens that are meant, as llama.cpp has it. `others` are in order.
+fn token_ranges(tokens: &[(u32, bool)], n_vocab: u32, others: &[u32]) -> Vec<Ranges> {
+    // All that can be meant, which is looked at once: there may be as many names as a grammar has room for.
+    let mut all: Ranges = Vec::new();
+    let mut from = 0;
+    for other in others.iter().copied().filter(|other| *other < n_vocab).chain([n_vocab]) {
+        if from < other {
+            all.push(from..=other - 1);
+        }
+        from = other + 1;
+    }
+    let ranges = |&(id, not): &(u32, bool)| match (not, all.iter().position(|range| range.contains(&id))) {
+        (false, None) => Vec::new(),
+        (false, Some(_)) => vec![id..=id],
+        (true, None) => all.clone(),
+        (true, Some(at)) => {
+            let (first, last) = (*all[at].start(), *all[at].end());
+            let mut ranges = all.clone();
+            let around = (first < id).then(|| first..=id - 1).into_iter();
+            ranges.splice(at..=at, around.chain((id < last).then(|| id + 1..=last)));
+            ranges
+        }
+    };
+    tokens.iter().map(ranges).collect()
+}
+
+/// The same in llguidance's own form.
+fn written(
+    mut spec: LexerSpec,
+    lexemes: &[Lexeme],
+    rules: &[Vec<Vec<Sym>>],
+    tokens: &[Ranges],
+) -> anyhow::Result<GrammarInit> {
+    let mut grammar = Grammar::new(None);
+    let new = |grammar: &mut Grammar, name: &str| grammar.fresh_symbol_ext(name, SymbolProps::default());
+    let rule_symbols: Vec<SymIdx> = rules.iter().map(|_| new(&mut grammar, "rule")).collect();
+    grammar.sym_props_mut(rule_symbols[0]).is_start = true;
+    let mut lexeme_symbols = Vec::new();
+    for Lexeme { expr, .. } in lexemes {
+        let symbol = new(&mut grammar, "lexeme");
+        let lexeme =
+            spec.add_greedy_lexeme(String::new(), RegexAst::ExprRef(*expr), false, None, usize::MAX)?;
+        grammar.make_terminal(symbol, lexeme, &spec)?;
+        lexeme_symbols.push(symbol);
+    }
+    let mut token_symbols = Vec::new();
+    for ranges in tokens {
+        let symbol = new(&mut grammar, "token");
+        if ranges.is_empty() {
+            grammar.add_rule(symbol, vec![symbol, symbol])?;
+        } else {
+            let lexeme = spec.add_special_token(String::new(), ranges.clone())?;
+            grammar.make_terminal(symbol, lexeme, &spec)?;
+        }
+        token_symbols.push(symbol);
+    }
+    for (rule, ways) in rules.iter().enumerate() {
+        for way in ways {
+            let way = way.iter().map(|sym| match sym {
+                Sym::Rule(rule) => rule_symbols[*rule],
+                Sym::Lexeme(lexeme) => lexeme_symbols[*lexeme],
+                Sym::Token(token) => token_symbols[*token],
+            });
+            grammar.add_rule(rule_symbols[rule], way.collect())?;
+        }
+    }
+    Ok(GrammarInit::Internal(grammar, spec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As it is said, token by token.
+    fn plainly(id: u32, not: bool, n_vocab: u32, others: &[u32]) -> Vec<u32> {
+        (0..n_vocab).filter(|token| (*token == id) != not && !others.contains(token)).collect()
+    }
+
+    #[test]
+    fn tokens_are_meant_as_llama_cpp_has_it() {
+        let others: [&[u32]; 6] = [&[], &[0], &[9], &[0, 1, 9], &[3, 4, 6], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]];
+        for others in others {
+            for (id, not) in (0..12).flat_map(|id| [(id, false), (id, true)]) {
+                let found = token_ranges(&[(id, not)], 10, others);
+                let tokens: Vec<u32> = found[0].iter().cloned().flatten().collect();
+                assert_eq!(tokens, plainly(id, not, 10, others), "{id} {not} without {others:?}: {found:?}");
+                assert!(found[0].iter().all(|range| !range.is_empty()));
+                assert!(found[0].is_sorted_by(|one, other| *one.end() + 1 < *other.start()), "{found:?}");
+            }
+        }
+    }
+}

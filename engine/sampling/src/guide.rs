@@ -1,0 +1,368 @@
+//! Texts that a JSON schema or a grammar allows, by llguidance: for each token to come, which ones are allowed.
+
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use llama::error::{Error, Result};
+use llama::sampling::Constraint;
+use llama::{Model, Token};
+use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Logger, Matcher, ParserFactory};
+use serde_json::{Map, Value, json};
+
+use crate::watch::{self, watched};
+use crate::{gbnf, multiples};
+
+/// What of llguidance is kept for a model: its vocabulary as a tree of bytes.
+type Vocabularies = Mutex<Vec<(Weak<Model>, Arc<ParserFactory>)>>;
+
+/// Largest grammar and schema; llguidance's own limits are on what they become. Its Lark compiler and
+/// [`gbnf::translate`] call themselves for each rule that leads to another, so [`STACK`] has to do for as many rules as that.
+const MAX_GRAMMAR_BYTES: usize = 128 << 10;
+const MAX_SCHEMA_BYTES: usize = 1 << 20;
+const MAX_SCHEMA_REFS: usize = 4000;
+
+/// Characters of llguidance's message that are passed on: it repeats what was given.
+const MAX_WORDS: usize = 300;
+
+const NO_TEXT: &str = "no text matches it";
+
+/// Longer tokens do not fit into the tree of tokens, and none that anyone made is longer than 1,024 bytes.
+const MAX_TOKEN_BYTES: usize = 1024;
+
+/// Brackets within brackets. Parsers call themselves for each, and a stack has an end.
+const MAX_DEPTH: usize = 200;
+
+/// Stack of the thread that reads a grammar: rules that lead to rules go deep too.
+const STACK: usize = 256 << 20;
+
+/// A text in the making and what may follow.
+pub(super) struct Guide {
+    matcher: Matcher,
+    /// The first mask, until it is asked for.
+    first: Option<Vec<u32>>,
+    what: &'static str,
+}
+
+impl Guide {
+    /// A guide through what `constraint` allows.
+    pub(super) fn new(constraint: &Constraint, model: &Arc<Model>) -> Result<Self> {
+        let what = what(constraint);
+        check(constraint, what)?;
+        let refused = |why: String| Error::Grammar { what, why };
+        let serialized = |grammar| Ok(GrammarInit::Serialized(grammar));
+        let read: Box<dyn FnOnce(&ParserLimits) -> _ + Send> = match constraint {
+            Constraint::Grammar(text) if is_lark(text) => {
+                let grammar = TopLevelGrammar::from_lark(text.clone());
+                Box::new(move |_| serialized(grammar))
+            }
+            Constraint::Grammar(text) => {
+                // The whole vocabulary is looked at, once and where a name is asked for.
+                let named: OnceCell<HashMap<Vec<u8>, u32>> = OnceCell::new();
+                let token = |name: &str| named.get_or_init(|| names(model)).get(name.as_bytes()).copied();
+                let grammar = gbnf::read(text, &token).map_err(refused)?;
+                let (n_vocab, others) = (model.n_vocab(), never_named(model));
+                Box::new(move |limits| gbnf::translate(grammar, n_vocab, &others, limits))
+            }
+            Constraint::JsonSchema(schema) => {
+                let grammar = TopLevelGrammar::from_json_schema(with_bounds(schema));
+                Box::new(move |_| serialized(grammar))
+            }
+        };
+        let factory = factory(model)?;
+        let made = with_stack(move || {
+            let limits = factory.limits().clone();
+            let grammar = read(&limits)?;
+            let caps = InferenceCapabilities::default();
+            let parser = factory.create_parser_from_init_ext(grammar, Logger::new(0, 0), caps, limits);
+            let mut matcher = Matcher::new(parser).into_cancellable();
+            let first = watched(matcher.cancellation_handle(), || matcher.compute_mask_or_eos());
+            Ok((matcher, first))
+        })?;
+        let (matcher, first) = made.map_err(refused)?;
+        match first {
+            // Rules that lead to themselves alone are found out only here.
+            Err(error) => Err(refused(match words(&error.to_string()) {
+                name if name == "NoExtensionBias" => NO_TEXT.to_string(),
+                other => other,
+            })),
+            Ok(mask) if mask.is_zero() => Err(refused(NO_TEXT.to_string())),
+            Ok(mask) => Ok(Guide { matcher, first: Some(mask.into()), what }),
+        }
+    }
+
+    /// Which tokens are allowed, a bit for each; the end of the text alone where it is complete.
+    pub(super) fn mask(&mut self) -> Result<Vec<u32>> {
+        if let Some(first) = self.first.take() {
+            return Ok(first);
+        }
+        let mask = self.step(Matcher::compute_mask_or_eos)?;
+        Ok(mask.into())
+    }
+
+    /// Whether `token` is allowed, without looking at all others.
+    pub(super) fn allows(&mut self, token: Token, is_end: bool) -> Result<bool> {
+        if self.matcher.is_stopped() {
+            return Ok(is_end);
+        }
+        self.step(|matcher| match is_end {
+            true => matcher.is_accepting(),
+            false => matcher.validate_tokens(&[token.cast_unsigned()]).map(|tokens| tokens == 1),
+        })
+    }
+
+    /// Goes on with `token`.
+    pub(super) fn accept(&mut self, token: Token) -> Result<()> {
+        self.first = None;
+        match self.matcher.is_stopped() && !self.matcher.is_error() {
+            true => Ok(()),
+            false => self.step(|matcher| matcher.consume_token(token.cast_unsigned())),
+        }
+    }
+
+    /// Whether the text is complete, and nothing can follow.
+    pub(super) fn is_complete(&self) -> bool {
+        self.matcher.is_stopped() && !self.matcher.is_error()
+    }
+
+    /// Does something that takes time, but not too much.
+    fn step<T, E: std::fmt::Display>(
+        &mut self,
+        work: impl FnOnce(&mut Matcher) -> std::result::Result<T, E>,
+    ) -> Result<T> {
+        let matcher = &mut self.matcher;
+        let done = watched(matcher.cancellation_handle(), || work(matcher));
+        done.map_err(|error| {
+            let why = match self.matcher.is_cancelled() {
+                true => {
+                    format!(
+                        "a token took more than {} ms of computing; make it less ambiguous",
+                        watch::STEP.as_millis()
+                    )
+                }
+                false => words(&error.to_string()),
+            };
+            Error::Sampler(format!("the {} cannot be followed: {why}", self.what))
+        })
+    }
+}
+
+/// What it is called in messages.
+pub(super) fn what(constraint: &Constraint) -> &'static str {
+    match constraint {
+        Constraint::Grammar(text) if is_lark(text) => "Lark grammar",
+        Constraint::Grammar(_) => "GBNF grammar",
+        Constraint::JsonSchema(_) => "JSON schema",
+    }
+}
+
+/// `schema` with a bound on the white space between its parts, about as in llama.cpp's own: a model that is not sure would
+/// go on with it to the end of the context.
+fn with_bounds(schema: &Value) -> Value {
+    let mut fields = match schema {
+        Value::Bool(true) => Map::new(),
+        Value::Object(fields) => fields.clone(),
+        other => return other.clone(),
+    };
+    let bound = || json!({"whitespace_pattern": r"[ \t]{1,2}|(\r?\n){1,2}[ \t]{0,40}"});
+    fields.entry("x-guidance").or_insert_with(bound);
+    Value::Object(fields)
+}
+
+/// The tokens by what they are written as; of several the first.
+fn names(model: &Model) -> HashMap<Vec<u8>, u32> {
+    let mut names = HashMap::new();
+    for token in 0..model.n_vocab() {
+        let mut piece = Vec::new();
+        if model.piece_with(token.cast_signed(), true, &mut piece).is_ok() {
+            names.entry(piece).or_insert(token);
+        }
+    }
+    names
+}
+
+/// The tokens that a grammar cannot name: those that end a text, and those that are none.
+fn never_named(model: &Model) -> Vec<u32> {
+    let mut piece = Vec::new();
+    let mut is_text = |token: u32| {
+        piece.clear();
+        model.piece_with(token.cast_signed(), true, &mut piece).is_ok()
+            && piece.first().is_some_and(|byte| *byte != 0)
+            && !model.is_end(token.cast_signed())
+    };
+    (0..model.n_vocab()).filter(|token| !is_text(*token)).collect()
+}
+
+/// The tokens that end a text.
+fn ends_of(model: &Model) -> Vec<u32> {
+    (0..model.n_vocab()).filter(|token| model.is_end(token.cast_signed())).collect()
+}
+
+/// As llama.cpp tells its two kinds of grammars apart.
+fn is_lark(text: &str) -> bool {
+    text.trim_start().starts_with("%llguidance")
+}
+
+/// Runs `work` where there is much stack.
+pub(super) fn with_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+    let failed = |why: &dyn std::fmt::Display| Error::Sampler(format!("cannot read the grammar: {why}"));
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("grammar".to_string()).stack_size(STACK);
+        let thread = thread.spawn_scoped(scope, work).map_err(|error| failed(&error))?;
+        thread.join().map_err(|_| failed(&"its parser gave up; make it simpler"))
+    })
+}
+
+fn check(constraint: &Constraint, what: &'static str) -> Result<()> {
+    let refuse = |why: String| Err(Error::Grammar { what, why });
+    let (len, most) = match constraint {
+        Constraint::Grammar(text) => (text.len(), MAX_GRAMMAR_BYTES),
+        Constraint::JsonSchema(schema) => {
+            let text = schema.to_string();
+            let refs = text.matches("\"$ref\"").count();
+            if refs > MAX_SCHEMA_REFS {
+                return refuse(format!(
+                    "it has {refs} $refs, and {MAX_SCHEMA_REFS} are the most: make it simpler"
+                ));
+            }
+            if let Some(why) = multiples::refusal(schema) {
+                return refuse(why);
+            }
+            (text.len(), MAX_SCHEMA_BYTES)
+        }
+    };
+    if len > most {
+        return refuse(format!("it has {len} bytes, and {most} are the most: make it simpler"));
+    }
+    // The depth of JSON is bounded by its parser.
+    let Constraint::Grammar(text) = constraint else { return Ok(()) };
+    if text.trim().is_empty() {
+        return refuse("it is empty".to_string());
+    }
+    if let Some(why) = multiples::refusal_in_lark(text).filter(|_| is_lark(text)) {
+        return refuse(why);
+    }
+    let mut depth = 0_usize;
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return refuse(format!(
+                "more than {MAX_DEPTH} brackets are open at once; give the inner ones rules of their own"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The vocabulary of `model`, made once for each model: it takes a while.
+fn factory(model: &Arc<Model>) -> Result<Arc<ParserFactory>> {
+    static KNOWN: Vocabularies = Mutex::new(Vec::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.retain(|(model, _)| model.strong_count() > 0);
+    let found = known.iter().find(|(other, _)| std::ptr::eq(other.as_ptr(), Arc::as_ptr(model)));
+    if let Some((_, factory)) = found {
+        return Ok(Arc::clone(factory));
+    }
+    let factory = Arc::new(build(model)?);
+    known.push((Arc::downgrade(model), Arc::clone(&factory)));
+    Ok(factory)
+}
+
+fn build(model: &Model) -> Result<ParserFactory> {
+    let n_vocab = model.n_vocab();
+    let ends = ends_of(model);
+    let Some(&end) = ends.first() else {
+        return Err(Error::Sampler(
+            "the model has no token that ends a text, so a grammar could never end; leave the grammar out"
+                .to_string(),
+        ));
+    };
+    let words = (0..n_vocab).map(|token| bytes(model, token.cast_signed())).collect::<Result<Vec<_>>>()?;
+    let trie = TokTrie::from(&TokRxInfo::new(n_vocab, end), &words).with_eos_tokens(&ends);
+    // Not canonical: no tokens are forced, the model chooses every one.
+    let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+    let slices = llguidance::earley::SlicedBiasComputer::general_slices();
+    let mut factory =
+        ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map_err(|error| {
+            Error::Sampler(format!("the vocabulary cannot be used with a grammar: {error:#}"))
+        })?;
+    factory.quiet();
+    factory.limits_mut().verbose_errors = false;
+    Ok(factory)
+}
+
+/// What `token` adds to the text; control tokens add nothing and are known by their names. A token without bytes is never
+/// allowed.
+fn bytes(model: &Model, token: Token) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    model.piece(token, &mut bytes)?;
+    if bytes.is_empty() {
+        model.piece_with(token, true, &mut bytes)?;
+        if !bytes.is_empty() {
+            bytes.insert(0, TokTrie::SPECIAL_TOKEN_MARKER);
+        }
+    }
+    if bytes.len() > MAX_TOKEN_BYTES {
+        bytes.clear();
+    }
+    Ok(bytes)
+}
+
+/// llguidance's message in one line, without the grammar that it repeats and what it adds for its authors.
+fn words(error: &str) -> String {
+    let end = ["<non-verbose/>", "<state>", "<backtrace>"].iter().filter_map(|mark| error.find(mark)).min();
+    let is_source = |line: &str| {
+        let line = line.trim_start();
+        line.trim_start_matches('^').is_empty()
+            || line
+                .split_once(" |")
+                .is_some_and(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let lines: Vec<&str> =
+        error[..end.unwrap_or(error.len())].lines().filter(|line| !is_source(line)).collect();
+    let mut text = lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join("; ");
+    if let Some((end, _)) = text.char_indices().nth(MAX_WORDS) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_becomes_a_line() {
+        let cases = [
+            ("Invalid type: foo\n<non-verbose/>", "Invalid type: foo"),
+            (
+                "at 2(8): unknown name: \"foo\"\n   1 | %llguidance {}\n   2 | start: foo\n              ^\n",
+                "at 2(8): unknown name: \"foo\"",
+            ),
+            (
+                "regex parse error:\n    (?=a)b\n    ^^^\nerror: look-around",
+                "regex parse error:; (?=a)b; error: look-around",
+            ),
+        ];
+        for (error, expected) in cases {
+            assert_eq!(words(error), expected);
+        }
+        assert_eq!(words(&"x".repeat(1000)).chars().count(), MAX_WORDS + 1);
+    }
+
+    #[test]
+    fn kinds_of_grammars_are_told_apart_as_in_llama_cpp() {
+        let cases =
+            [("root ::= \"a\"", false), ("%llguidance {}\nstart: \"a\"", true), ("  \n%llguidance {}", true)];
+        for (text, lark) in cases {
+            assert_eq!(is_lark(text), lark, "{text:?}");
+        }
+    }
+}

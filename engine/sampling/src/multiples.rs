@@ -1,0 +1,142 @@
+//! `multipleOf` of JSON schemas: llguidance looks at every remainder that there can be, and no limit of its own holds for
+//! that. A schema of 40 bytes takes minutes and gigabytes.
+
+use serde_json::Value;
+
+/// Most remainders of a schema, those of every `multipleOf` added up: 100,000 take about a second and 50 MiB
+/// more.
+const MAX_REMAINDERS: u64 = 100_000;
+
+/// Most digits after the point: llguidance counts in 32 bits.
+const MAX_DIGITS: u32 = 9;
+
+/// What joins schemas: a number must then be a multiple of both.
+const JOINS: [&str; 5] = ["allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"];
+
+/// What a schema has of them.
+struct Found {
+    /// Added up.
+    remainders: u64,
+    /// Of what is a multiple of all, but for the point.
+    together: u64,
+    /// Fewest and most digits after the point.
+    digits: (u32, u32),
+    joins: bool,
+}
+
+impl Found {
+    /// Those of the worst number that can become of it.
+    fn most(&self) -> u64 {
+        if !self.joins {
+            return self.remainders;
+        }
+        // In the units of the one with the most digits.
+        let units = 10_u64.pow(self.digits.1.saturating_sub(self.digits.0));
+        self.remainders.max(self.together.saturating_mul(units))
+    }
+}
+
+/// Why `schema` is too hard, if it is.
+pub(super) fn refusal(schema: &Value) -> Option<String> {
+    let mut found = Found { remainders: 0, together: 1, digits: (MAX_DIGITS, 0), joins: false };
+    if let Some(value) = look(schema, &mut found) {
+        return Some(format!(
+            "multipleOf {value}: at most {MAX_DIGITS} digits after the point are looked at"
+        ));
+    }
+    let most = found.most();
+    (most > MAX_REMAINDERS).then(|| {
+        format!(
+            "its values of multipleOf have {most} remainders together, and {MAX_REMAINDERS} are the most: use smaller ones, \
+             or leave it out and check the answer"
+        )
+    })
+}
+
+/// The same for the schemas within a Lark grammar.
+pub(super) fn refusal_in_lark(text: &str) -> Option<String> {
+    text.match_indices("%json").find_map(|(at, mark)| {
+        let schema = serde_json::Deserializer::from_str(&text[at + mark.len()..]).into_iter::<Value>().next();
+        // What is no JSON is refused with its place later.
+        refusal(&schema?.ok()?)
+    })
+}
+
+/// Adds up what is in `value`; returns one that has too many digits. The depth of JSON is bounded by its parser.
+fn look(value: &Value, found: &mut Found) -> Option<f64> {
+    match value {
+        Value::Array(list) => list.iter().find_map(|value| look(value, found)),
+        Value::Object(map) => map.iter().find_map(|(name, value)| {
+            found.joins |= JOINS.contains(&name.as_str());
+            match value.as_f64().filter(|_| name == "multipleOf") {
+                Some(number) => add(number.abs(), found),
+                None => look(value, found),
+            }
+        }),
+        _ => None,
+    }
+}
+
+/// As llguidance reads it: digits without the point, of which so many are after it.
+fn add(number: f64, found: &mut Found) -> Option<f64> {
+    let (mut value, mut digits) = (number, 0);
+    while value.fract() != 0.0 {
+        (value, digits) = (value * 10.0, digits + 1);
+        if digits > MAX_DIGITS {
+            return Some(number);
+        }
+    }
+    // Greater ones than 2⁶⁴ are that.
+    let value = (value as u64).max(1);
+    found.remainders = found.remainders.saturating_add(value);
+    found.digits = (found.digits.0.min(digits), found.digits.1.max(digits));
+    found.together = found.together.saturating_mul(value / gcd(found.together, value));
+    None
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_would_take_for_ever_is_refused() {
+        let of = |value: Value| json!({ "type": "integer", "multipleOf": value });
+        let many = |count: usize, value: u64| {
+            let properties = (0..count).map(|at| (at.to_string(), of(value.into())));
+            json!({ "properties": Value::Object(properties.collect()) })
+        };
+        let cases = [
+            (of(json!(5)), ""),
+            (of(json!(0.01)), ""),
+            (of(json!(86_400)), ""),
+            (json!({ "properties": { "multipleOf": of(json!(7)) } }), ""),
+            (of(json!(99_999_989)), "99999989 remainders"),
+            (of(json!(4e19)), "remainders"),
+            (of(json!(1e-12)), "9 digits after the point"),
+            (of(json!(1.000_000_000_1)), "9 digits after the point"),
+            (many(500, 100), ""),
+            (many(11, 9973), "109703 remainders"),
+            (json!({ "items": [{ "a": [of(json!(9_999_991))] }] }), "remainders"),
+            // Together they are one of their product.
+            (json!({ "allOf": [of(json!(9973)), of(json!(9967))] }), "99400891 remainders"),
+            (json!({ "a": of(json!(9973)), "b": of(json!(9967)) }), ""),
+            (json!({ "allOf": [of(json!(0.000_000_1)), of(json!(7))] }), "70000000 remainders"),
+            (json!({ "allOf": [of(json!(10)), of(json!(100)), of(json!(1000))] }), ""),
+        ];
+        for (schema, expected) in cases {
+            let found = refusal(&schema).unwrap_or_default();
+            assert!(
+                found.contains(expected) && found.is_empty() == expected.is_empty(),
+                "{schema}: {found:?}"
+            );
+            let lark = format!("%llguidance {{}}\nstart: \"a\" %json {schema} \"b\"\n");
+            assert_eq!(refusal_in_lark(&lark).unwrap_or_default(), found, "{lark}");
+        }
+    }
+}

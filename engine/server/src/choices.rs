@@ -1,0 +1,120 @@
+//! Several answers to one request, as they come.
+
+use std::task::{Context, Poll};
+
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::error::TryRecvError;
+
+use super::job::Event;
+
+/// The events of each. All are read, whichever has one: a reader that leaves one alone would lose it. Dropped, they end.
+#[derive(Debug)]
+pub struct Choices {
+    /// None for those that are over.
+    receivers: Vec<Option<Receiver<Event>>>,
+    /// The one that is looked at first.
+    next: usize,
+}
+
+/// An event of the choice with this number; without one it was ended because nobody read it.
+pub type Told = (usize, Option<Event>);
+
+impl Choices {
+    /// Those whose events come out of `receivers`.
+    pub fn new(receivers: Vec<Receiver<Event>>) -> Self {
+        Choices { receivers: receivers.into_iter().map(Some).collect(), next: 0 }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.receivers.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.receivers.is_empty()
+    }
+
+    /// The next event of any; `None` where all are over.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Told>> {
+        let mut is_over = true;
+        for index in self.order() {
+            let Some(receiver) = &mut self.receivers[index] else { continue };
+            is_over = false;
+            if let Poll::Ready(event) = receiver.poll_recv(cx) {
+                return Poll::Ready(Some(self.told(index, event)));
+            }
+        }
+        if is_over { Poll::Ready(None) } else { Poll::Pending }
+    }
+
+    /// The same, of those that are there already.
+    pub fn try_next(&mut self) -> Option<Told> {
+        for index in self.order() {
+            let Some(receiver) = &mut self.receivers[index] else { continue };
+            match receiver.try_recv() {
+                Ok(event) => return Some(self.told(index, Some(event))),
+                Err(TryRecvError::Disconnected) => return Some(self.told(index, None)),
+                Err(TryRecvError::Empty) => {}
+            }
+        }
+        None
+    }
+
+    /// Waits for the next event of any; `None` where all are over.
+    pub async fn next(&mut self) -> Option<Told> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    fn order(&self) -> impl Iterator<Item = usize> + use<> {
+        let (next, len) = (self.next, self.receivers.len());
+        (0..len).map(move |step| (next + step) % len)
+    }
+
+    fn told(&mut self, index: usize, event: Option<Event>) -> Told {
+        if !matches!(event, Some(Event::Token(_))) {
+            self.receivers[index] = None;
+        }
+        self.next = index + 1;
+        (index, event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::job::Piece;
+
+    fn token(token: i32) -> Event {
+        Event::Token(Piece { token, text: String::new(), likelihood: None })
+    }
+
+    #[test]
+    fn each_has_its_turn_and_its_end() {
+        let ((one, first), (other, second)) = (mpsc::channel(8), mpsc::channel(8));
+        let mut choices = Choices::new(vec![first, second]);
+        assert!(choices.try_next().is_none());
+        for number in 0..2 {
+            one.try_send(token(number)).expect("room");
+            other.try_send(token(10 + number)).expect("room");
+        }
+        one.try_send(Event::Failed("it broke".to_string())).expect("room");
+        drop(other);
+        let mut told = Vec::new();
+        while let Some((index, event)) = choices.try_next() {
+            told.push((
+                index,
+                match event {
+                    Some(Event::Token(piece)) => piece.token,
+                    Some(Event::Failed(_)) => -1,
+                    _ => -2,
+                },
+            ));
+        }
+        assert_eq!(told, [(0, 0), (1, 10), (0, 1), (1, 11), (0, -1), (1, -2)]);
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert!(matches!(choices.poll_next(&mut cx), Poll::Ready(None)));
+    }
+}

@@ -1,0 +1,533 @@
+//! `server_config.toml`, and what becomes of it together with the flags.
+
+mod known;
+mod models;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use build_info::Bytes;
+use chat::BUILTIN_NAMES;
+use engine_core::cache::DEFAULT_BOUND;
+use engine_core::embed::Pooling;
+use engine_core::settings::Requested;
+use engine_core::speculative::MOST;
+use hub::Name;
+use llama::MAX_SEQUENCES;
+use llama::error::{Error, Result};
+use llama::options::DeviceSampling;
+use toml::Table;
+
+use super::drafts::{Drafting, Source, Who};
+use super::fields::nearest;
+use super::run::{DraftModelOptions, Options, PromptCache};
+use super::scheduler::Rules;
+use super::server::Limits;
+use super::workloads::Workloads;
+use super::{keys, listen};
+use crate::log;
+#[cfg(test)]
+use llama::variant::Variant;
+
+pub use known::{KEYS, Key, printed, rows};
+pub use models::variables;
+
+use known::MAX_POOLS;
+
+/// What is asked for, in the file or by flags; `None` where nothing is.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(missing_docs, reason = "each is explained in `KEYS`")]
+pub struct Config {
+    pub model: Option<PathBuf>,
+    pub hf: Option<Name>,
+    pub name: Option<String>,
+    pub chat_template: Option<String>,
+    pub socket: Option<PathBuf>,
+    pub socket_group: Option<String>,
+    pub listen: Option<SocketAddr>,
+    pub health_listen: Option<SocketAddr>,
+    pub metrics_without_key: Option<bool>,
+    pub api_key_file: Option<PathBuf>,
+    pub slots: Option<u32>,
+    pub queue: Option<u32>,
+    pub max_tokens: Option<u32>,
+    pub timeout_s: Option<f64>,
+    pub drain_s: Option<f64>,
+    pub idle_s: Option<f64>,
+    pub idle_unauthenticated_s: Option<f64>,
+    pub stall_s: Option<f64>,
+    pub step_ms: Option<u32>,
+    pub prompt_reuse: Option<bool>,
+    pub prompt_sharing: Option<bool>,
+    pub embedding_pooling: Option<Pooling>,
+    pub prompt_cache: Option<PathBuf>,
+    pub prompt_cache_size: Option<Bytes>,
+    pub prompt_cache_ro: Option<bool>,
+    pub speculative: Option<Who>,
+    pub draft_model: Option<PathBuf>,
+    pub draft_p_min: Option<f32>,
+    pub draft_max: Option<u32>,
+    pub draft_near: Option<bool>,
+    pub max_request_bytes: Option<u32>,
+    pub max_waiting_bytes: Option<u32>,
+    pub max_connections: Option<u32>,
+    pub max_connections_per_address: Option<u32>,
+    pub default_model: Option<String>,
+    pub memory_limit: Option<Bytes>,
+    pub pools: Option<u32>,
+    /// Whether a model of `models` is loaded at the start.
+    pub preload: Option<bool>,
+    /// Models by name.
+    pub models: BTreeMap<String, Config>,
+    /// Threads by name.
+    pub workloads: Workloads,
+    pub log_format: Option<log::Format>,
+    pub log_level: Option<log::Level>,
+    pub log_prompts: Option<bool>,
+    /// Settings of the engine.
+    pub engine: Requested,
+}
+
+/// Bytes of the largest configuration.
+const LARGEST: u64 = 1 << 20;
+
+impl Config {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// Where it cannot be read, is no TOML, or a key is unknown or its value cannot be meant.
+    pub fn read(path: &Path) -> Result<Self> {
+        Config::from_table(&Config::table(path)?, path)
+    }
+
+    /// The keys and values in the file at `path`.
+    pub(super) fn table(path: &Path) -> Result<Table> {
+        let wrong = |why: String| Error::Usage(format!("{}: {why}", path.display()));
+        let text = base::read_text(path, LARGEST).map_err(|why| wrong(why.to_string()))?;
+        text.parse().map_err(|why| wrong(no_toml(&text, &why)))
+    }
+
+    /// What `table`, of the file at `path`, asks for.
+    pub(super) fn from_table(table: &Table, path: &Path) -> Result<Self> {
+        let mut config =
+            Config::of(table).map_err(|why| Error::Usage(format!("{}: {why}", path.display())))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        config.models.values_mut().for_each(|model| model.look_in(folder));
+        config.look_in(folder);
+        config.under_environment(variables())
+    }
+
+    /// Looks for files in `folder`.
+    fn look_in(&mut self, folder: &Path) {
+        let config = self;
+        let files = [
+            &mut config.model,
+            &mut config.socket,
+            &mut config.api_key_file,
+            &mut config.prompt_cache,
+            &mut config.draft_model,
+        ];
+        let adapters = config.engine.variant.adapters.iter_mut().map(|adapter| &mut adapter.path);
+        for file in files.into_iter().flatten().chain(adapters) {
+            *file = folder.join(&file);
+        }
+        let template = config.chat_template.as_mut();
+        if let Some(file) = template.filter(|name| !BUILTIN_NAMES.contains(&name.as_str())) {
+            *file = folder.join(&file).to_string_lossy().into_owned();
+        }
+    }
+
+    fn of(table: &Table) -> std::result::Result<Self, String> {
+        let mut config = Config::default();
+        for (name, value) in table {
+            let tables = match name.as_str() {
+                "models" => Some(models::read(value).map(|read| config.models = read)),
+                "workloads" => Some(models::workloads(value).map(|read| config.workloads = read)),
+                _ => None,
+            };
+            if let Some(read) = tables {
+                read.map_err(|why| format!("{name}: {why}"))?;
+                continue;
+            }
+            let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+                let mend = match nearest(name, KEYS.iter().map(|key| key.name).chain(["models", "workloads"]))
+                {
+                    Some(near) => format!("did you mean {near}?"),
+                    None => "see --print-config for those there are".to_string(),
+                };
+                return Err(format!("{name}: unknown key; {mend}"));
+            };
+            (key.set)(&mut config, value).map_err(|why| format!("{name}: {why}"))?;
+        }
+        Ok(config)
+    }
+
+    /// What is asked for here, with `other` where nothing is.
+    #[must_use]
+    pub fn or(mut self, other: Config) -> Self {
+        macro_rules! or {
+            ($one:expr, $other:expr, $($field:ident)*) => {
+                $($one.$field = $one.$field.or($other.$field);)*
+            };
+        }
+        self.models = if self.models.is_empty() { self.before(other.models) } else { self.models };
+        if self.model.is_none() && self.hf.is_none() {
+            (self.model, self.hf) = (other.model, other.hf);
+        }
+        self.workloads = if self.workloads.is_empty() { other.workloads } else { self.workloads };
+        or!(self, other, default_model memory_limit pools preload);
+        or!(self, other, name chat_template socket socket_group listen health_listen metrics_without_key api_key_file slots queue max_tokens
+            timeout_s drain_s idle_s idle_unauthenticated_s stall_s step_ms prompt_reuse prompt_sharing embedding_pooling prompt_cache prompt_cache_size prompt_cache_ro
+            speculative draft_model draft_p_min draft_max draft_near max_request_bytes max_waiting_bytes
+            max_connections max_connections_per_address log_format log_level log_prompts);
+        or!(self.engine, other.engine, policy decode_threads prefill_threads affinity cpus poll blas_threads n_ctx
+            n_batch n_ubatch load_mode repack tiled huge_pages split_layout split_from type_k type_v flash_attention
+            gpu_layers n_cpu_moe fit_target devices split_mode tensor_split main_gpu kv_offload op_offload workers require_gpu
+            greedy temperature top_k top_p min_p seed device_sampling);
+        self.engine.variant = self.engine.variant.or(other.engine.variant);
+        self
+    }
+
+    /// With the files that `fetch` says for the models that are named by `hf`.
+    ///
+    /// # Errors
+    /// Where a model has both names, before anything is fetched, and those of `fetch`.
+    pub fn fetched(mut self, fetch: &mut dyn FnMut(&Name) -> Result<PathBuf>) -> Result<Self> {
+        let own = self.models.iter().map(|(name, own)| (format!("models.{name}: "), "path", own));
+        for (place, key, config) in [(String::new(), "model", &self)].into_iter().chain(own) {
+            if let (Some(model), Some(hf)) = (&config.model, &config.hf) {
+                let model = model.display();
+                return Err(Error::Usage(format!(
+                    "{place}hf = \"{hf}\" and {key} = \"{model}\": a model has one of them"
+                )));
+            }
+        }
+        let own = self.models.values_mut().map(|config| (&mut config.model, &mut config.hf));
+        for (model, hf) in [(&mut self.model, &mut self.hf)].into_iter().chain(own) {
+            if let Some(name) = hf.take() {
+                *model = Some(fetch(&name)?);
+            }
+        }
+        Ok(self)
+    }
+
+    /// The keys for requests over TCP.
+    ///
+    /// # Errors
+    /// As [`keys::read`].
+    pub fn keys(&self) -> Result<Vec<String>> {
+        Ok(self.api_key_file.as_deref().map(keys::read).transpose()?.unwrap_or_default())
+    }
+
+    /// The log that is asked for, if any is.
+    pub fn log(&self) -> Option<log::Wanted> {
+        let asked = self.log_format.is_some() || self.log_level.is_some() || self.log_prompts == Some(true);
+        asked.then(|| log::Wanted {
+            format: self.log_format.unwrap_or_default(),
+            level: self.log_level.unwrap_or_default(),
+            prompts: self.log_prompts.unwrap_or(false),
+        })
+    }
+
+    /// The server that is asked for.
+    ///
+    /// # Errors
+    /// What is missing or does not go together.
+    pub fn options(&self) -> Result<Options> {
+        let usage = |message: &str| Error::Usage(message.to_string());
+        let model = self
+            .model
+            .clone()
+            .ok_or_else(|| usage("no model: name one with -m FILE or --hf OWNER/REPO, or by `model` or `hf` in the file of --config"))?;
+        let socket = match (&self.socket, self.listen) {
+            (Some(path), _) => Some(path.clone()),
+            (None, Some(_)) => None,
+            (None, None) => Some(listen::default_path()?),
+        };
+        if self.socket_group.is_some() && self.socket.is_none() {
+            return Err(usage(
+                "--socket-group: others cannot enter the folder of the default socket; name a place that they can reach \
+                 with --socket PATH",
+            ));
+        }
+        let keys = self.keys()?;
+        if let Some(address) = self.listen.filter(|address| !address.ip().is_loopback() && keys.is_empty()) {
+            return Err(Error::Usage(format!(
+                "--listen {address}: others can reach this address, so a key is needed: name a file with one in each line \
+                 by --api-key-file, or listen on 127.0.0.1"
+            )));
+        }
+        let metrics_without_key = self.metrics_without_key.unwrap_or(false);
+        if let Some(address) = self.health_listen
+            && !(address.ip().is_loopback() || metrics_without_key)
+            && keys.is_empty()
+        {
+            return Err(Error::Usage(format!(
+                "--health-listen {address}: others can reach this address, and without keys everybody could read /metrics: name a \
+                 file of keys by --api-key-file, or allow it by metrics_without_key = true"
+            )));
+        }
+        if self.prompt_cache.is_some() && self.prompt_reuse == Some(false) {
+            return Err(usage(
+                "prompt_cache with prompt_reuse = false: nothing would be read; leave one of them out",
+            ));
+        }
+        // A smaller model that is named is there to be used.
+        let implied = if self.draft_model.is_some() { Who::All(Source::Model) } else { Who::Off };
+        let who = self.speculative.unwrap_or(implied);
+        match (who, &self.draft_model) {
+            (Who::All(Source::Model), None) => {
+                return Err(usage(
+                    "speculative = model: name the smaller model with draft_model (--draft-model FILE)",
+                ));
+            }
+            (Who::Off | Who::All(Source::Lookup), Some(model)) => {
+                return Err(Error::Usage(format!(
+                    "draft_model {} with speculative = off or lookup: it would not be used; leave one of them out, or use asked",
+                    model.display()
+                )));
+            }
+            _ => {}
+        }
+        let on_device = match (self.engine.device_sampling.unwrap_or_default(), who) {
+            (DeviceSampling::On, who) if who != Who::Off => {
+                let why = "device_sampling with drafts: they are held against logits, and a device that chooses sends none; \
+                           leave one of them out";
+                return Err(usage(why));
+            }
+            (mode, Who::Off) => mode,
+            _ => DeviceSampling::Off,
+        };
+        let least_p = self.draft_p_min.unwrap_or(engine_core::speculative::Options::default().least_p);
+        if !(0.0..=1.0).contains(&least_p) {
+            return Err(Error::Usage(format!("draft_p_min = {least_p}: use 0 to 1")));
+        }
+        let stem = model.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let seconds = |given: Option<f64>, default: f64| Duration::from_secs_f64(given.unwrap_or(default));
+        let stall = seconds(self.stall_s, 30.0);
+        Ok(Options {
+            name: self.name.clone().or(stem).unwrap_or_default(),
+            model,
+            chat_template: self.chat_template.clone(),
+            socket,
+            group: self.socket_group.as_deref().map(listen::group).transpose()?,
+            listen: self.listen,
+            health_listen: self.health_listen,
+            metrics_without_key,
+            keys,
+            slots: checked("--slots", self.slots.unwrap_or(4), 1, MAX_SEQUENCES)?,
+            pools: checked("pools", self.pools.unwrap_or(1), 1, MAX_POOLS)?,
+            workloads: self.workloads.clone(),
+            queue: self.queue.unwrap_or(64) as usize,
+            max_tokens: checked("max_tokens", self.max_tokens.unwrap_or(512), 1, u32::MAX)?,
+            deadline: seconds(self.timeout_s, 600.0),
+            limits: Limits {
+                request: self.max_request_bytes.unwrap_or(8 << 20) as usize,
+                waiting: self.max_waiting_bytes.unwrap_or(64 << 20) as usize,
+                connections: self.max_connections.unwrap_or(512) as usize,
+                connections_per_address: self.max_connections_per_address.unwrap_or(256) as usize,
+                idle: seconds(self.idle_s, 300.0),
+                idle_unauthenticated: seconds(self.idle_unauthenticated_s, 5.0),
+                stall,
+                drain: seconds(self.drain_s, 30.0),
+            },
+            rules: Rules {
+                reuse: self.prompt_reuse.unwrap_or(true),
+                step: Duration::from_millis(u64::from(self.step_ms.unwrap_or(250))),
+                stall,
+                on_device,
+                drafts: Drafting {
+                    who,
+                    has_model: self.draft_model.is_some(),
+                    most: checked(
+                        "--draft-max",
+                        self.draft_max.unwrap_or(Drafting::default().most),
+                        1,
+                        MOST,
+                    )?,
+                    near: self.draft_near.unwrap_or(false),
+                },
+            },
+            draft_model: self.draft_model.clone().map(|path| DraftModelOptions { path, least_p }),
+            embedding_pooling: self.embedding_pooling,
+            prompt_sharing: self.prompt_sharing.unwrap_or(false),
+            prompt_cache: self.prompt_cache.clone().map(|folder| PromptCache {
+                folder,
+                bound: self.prompt_cache_size.unwrap_or(DEFAULT_BOUND),
+                read_only: self.prompt_cache_ro.unwrap_or(false),
+            }),
+        })
+    }
+}
+
+fn checked(flag: &str, value: u32, least: u32, most: u32) -> Result<u32> {
+    match (least..=most).contains(&value) {
+        true => Ok(value),
+        false => Err(Error::Usage(format!("{flag} {value}: use {least} to {most}"))),
+    }
+}
+
+/// Why `text` is no TOML, in one line: the library's own words draw a picture of several.
+fn no_toml(text: &str, why: &toml::de::Error) -> String {
+    let before = why.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.split('\n').count();
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    format!("no TOML: line {line}, column {column}: {}", why.message())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    impl Config {
+        fn parse(text: &str) -> std::result::Result<Self, String> {
+            let table: Table = text.parse().map_err(|why| no_toml(text, &why))?;
+            Config::of(&table)
+        }
+    }
+
+    /// The printed file with its keys no longer commented out.
+    fn uncommented() -> String {
+        let is_key = |line: &str| KEYS.iter().any(|key| line.starts_with(&format!("# {} = ", key.name)));
+        printed().lines().map(|line| format!("{}\n", if is_key(line) { &line[2..] } else { line })).collect()
+    }
+
+    #[test]
+    fn what_is_printed_is_read_and_is_the_default() {
+        assert_eq!(Config::parse(&printed()), Ok(Config::default()), "all of it is commented out");
+        let read = Config::parse(&uncommented()).expect("every value can be meant");
+        assert_eq!(
+            KEYS.len(),
+            uncommented().lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count()
+        );
+        // Those that are examples rather than defaults are taken out.
+        let examples = Config {
+            name: None,
+            chat_template: None,
+            socket: None,
+            socket_group: None,
+            health_listen: None,
+            api_key_file: None,
+            embedding_pooling: None,
+            prompt_cache: None,
+            draft_model: None,
+            memory_limit: None,
+            engine: Requested {
+                variant: Variant::default(),
+                tensor_split: None,
+                workers: None,
+                ..read.engine.clone()
+            },
+            ..read.clone()
+        };
+        let none = Config { model: read.model.clone(), listen: read.listen, ..Config::default() };
+        let (found, expected) = (examples.options().expect("valid"), none.options().expect("valid"));
+        assert_eq!(format!("{found:?}"), format!("{expected:?}"));
+        let engine =
+            engine_core::settings::Settings::resolve(&examples.engine, &engine_core::live::Live::default())
+                .expect("valid");
+        let default = engine_core::settings::Settings::resolve(
+            &Requested::default(),
+            &engine_core::live::Live::default(),
+        )
+        .expect("valid");
+        for (found, expected) in engine.explain().iter().zip(default.explain()) {
+            let of_the_machine = ["threads", "threads-batch", "seed"].contains(&found.name);
+            assert!(of_the_machine || found.value == expected.value, "{found:?}: {expected:?}");
+        }
+    }
+
+    #[test]
+    fn the_reference_has_every_key() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/reference/server.md");
+        let text = fs::read_to_string(path).expect("the reference");
+        for row in rows() {
+            assert!(text.contains(&format!("{row}\n")), "{path} lacks {row}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let cases = [
+            ("slot = 4", "slot: unknown key; did you mean slots?"),
+            ("zzz = 4", "zzz: unknown key; see --print-config"),
+            ("slots = 0", "slots: use a whole number from 1 to 256, not 0"),
+            ("slots = -1", "slots: use a whole number from 1 to 256, not -1"),
+            ("slots = \"4\"", "slots: use a whole number from 1 to 256, not \"4\""),
+            ("queue = 99999999999999999", "queue: use a whole number"),
+            ("timeout_s = -1.0", "timeout_s: use seconds"),
+            ("timeout_s = nan", "timeout_s: use seconds"),
+            (
+                "embedding_pooling = \"cls\"",
+                "embedding_pooling: \"cls\" is no pooling: use mean, first or last",
+            ),
+            ("prompt_cache_size = 2", "prompt_cache_size: use a text, not 2"),
+            ("prompt_cache_size = \"2\"", "prompt_cache_size: \"2\" is no size"),
+            ("repack = 1", "repack: use true or false, not 1"),
+            ("listen = \"localhost\"", "listen: invalid socket address"),
+            ("cache_type_k = \"q3\"", "cache_type_k: unknown cache type"),
+            ("gpu_layers = -2", "gpu_layers: \"-2\" is no number of layers"),
+            ("gpu_layers = 1.5", "gpu_layers: use a number of layers, \"all\" or \"auto\", not 1.5"),
+            ("devices = []", "devices: use a list of devices"),
+            ("tensor_split = [0, 0]", "tensor_split: use a number for each device"),
+            ("tensor_split = [\"a\"]", "tensor_split: use a number, not"),
+            ("rpc = [\"[::1]:1\"]", "rpc: \"[::1]:1\": llama.cpp reaches workers by IPv4 alone"),
+            ("slots = 4\nslots = 5", "no TOML: line 2, column 1: duplicate key"),
+            ("[slots]\na = 1", "slots: use a whole number"),
+        ];
+        for (text, expected) in cases {
+            let found = Config::parse(text).err().unwrap_or_default();
+            assert!(found.starts_with(expected), "{text:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        let base = || Config { model: Some("m.gguf".into()), ..Config::default() };
+        let open = Some("0.0.0.0:80".parse().expect("an address"));
+        let group = Some("root".to_string());
+        let local = Some("127.0.0.1:80".parse().expect("an address"));
+        let cases = [
+            (Config { listen: local, ..Config::default() }, "no model"),
+            (Config { listen: open, ..base() }, "a key is needed"),
+            (Config { listen: local, health_listen: open, ..base() }, "everybody could read /metrics"),
+            (Config { listen: local, socket_group: group, ..base() }, "--socket-group"),
+            (Config { listen: local, slots: Some(0), ..base() }, "--slots 0"),
+            (
+                Config { listen: local, prompt_cache: Some("c".into()), prompt_reuse: Some(false), ..base() },
+                "prompt_reuse = false",
+            ),
+        ];
+        for (config, expected) in cases {
+            let found = config.options().err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(found.contains(expected), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_template_is_a_name_or_a_file_beside_the_configuration() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("server_config.toml");
+        let beside = folder.path().join("own.jinja").display().to_string();
+        for (value, expected) in
+            [("chatml", "chatml"), ("own.jinja", beside.as_str()), ("/a/b.jinja", "/a/b.jinja")]
+        {
+            fs::write(&path, format!("chat_template = \"{value}\"\n")).expect("written");
+            let read = Config::read(&path).expect("a configuration");
+            assert_eq!(read.chat_template.as_deref(), Some(expected), "{value}");
+        }
+    }
+
+    #[test]
+    fn flags_go_before_the_file() {
+        let flags = Config { slots: Some(2), ..Config::default() };
+        let mut file = Config { slots: Some(3), queue: Some(5), ..Config::default() };
+        file.engine.n_ctx = Some(512);
+        let both = flags.or(file);
+        assert_eq!((both.slots, both.queue, both.engine.n_ctx), (Some(2), Some(5), Some(512)));
+    }
+}

@@ -1,0 +1,445 @@
+//! `[models.NAME]`, `[workloads.NAME]` and the environment: what becomes of them together with the rest of the file.
+
+use std::collections::BTreeMap;
+
+use engine_core::asked_threads::VARIABLE;
+use engine_core::settings::Requested;
+use llama::error::{Error, Result};
+use llama::options::DeviceSampling;
+use llama::variant::Variant;
+use toml::Value;
+
+use super::Config;
+use super::known::{KEYS, put, truth};
+use crate::drafts::{Source, Who};
+use crate::fields::nearest;
+use crate::models::{Named, Served};
+use crate::workloads::Workloads;
+
+/// Keys of the file that a model may have for itself; `path` is its `model`.
+pub const OWN: [&str; 59] = [
+    "hf",
+    "chat_template",
+    "load_mode",
+    "repack",
+    "lora",
+    "rope_scaling",
+    "rope_scale",
+    "rope_freq_base",
+    "rope_freq_scale",
+    "yarn_orig_ctx",
+    "yarn_ext_factor",
+    "yarn_attn_factor",
+    "yarn_beta_fast",
+    "yarn_beta_slow",
+    "slots",
+    "pools",
+    "queue",
+    "max_tokens",
+    "timeout_s",
+    "step_ms",
+    "prompt_reuse",
+    "embedding_pooling",
+    "prompt_cache",
+    "prompt_cache_size",
+    "prompt_cache_ro",
+    "device_sampling",
+    "speculative",
+    "draft_model",
+    "draft_p_min",
+    "draft_max",
+    "draft_near",
+    "ctx_size",
+    "batch_size",
+    "ubatch_size",
+    "cache_type_k",
+    "cache_type_v",
+    "flash_attn",
+    "gpu_layers",
+    "n_cpu_moe",
+    "fit_target",
+    "devices",
+    "split_mode",
+    "tensor_split",
+    "main_gpu",
+    "kv_offload",
+    "op_offload",
+    "rpc",
+    "threads",
+    "threads_batch",
+    "policy",
+    "affinity",
+    "poll",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    // Of a model alone.
+    "path",
+    "preload",
+];
+
+/// The end of the printed file.
+pub(super) const PRINTED: &str = "
+# Several models, each by its name
+
+# A request names its model. Each is loaded when it is first asked for, and unloaded when another one needs the memory
+# and nobody uses it. A table has path or hf, and may have any key of a model above; what it does not say is as above, but for
+# chat_template, draft_model, embedding_pooling, lora, rope_… and yarn_…. Remove the # of every line.
+
+#[models.small]
+#path = \"small.gguf\"
+#preload = false    # true: loaded at the start
+#ctx_size = 8192
+
+# Workloads: threads that a request chooses by \"workload\": \"coding\"
+
+# The environment goes before it: ANNEAL_WORKLOADS_CODING_DECODE_THREADS=16. What is not said is as above.
+
+#[workloads.coding]
+#decode_threads = 16
+#prefill_threads = 16
+";
+
+/// The models in the table `models`.
+pub(super) fn read(value: &Value) -> std::result::Result<BTreeMap<String, Config>, String> {
+    let table = value.as_table().ok_or_else(|| format!("use tables [models.NAME], not {value}"))?;
+    let one = |(name, value): (&String, &Value)| {
+        if name.is_empty() || name.len() > 200 || name.chars().any(char::is_control) {
+            return Err(format!("{name:?}: a model's name has 1 to 200 bytes that can be read"));
+        }
+        let config = model(value).map_err(|why| format!("{name}{why}"))?;
+        Ok((name.clone(), config))
+    };
+    table.iter().map(one).collect()
+}
+
+/// One of them; what is wrong begins with what follows its name.
+fn model(value: &Value) -> std::result::Result<Config, String> {
+    let table = value.as_table().ok_or_else(|| format!(": use a table [models.NAME], not {value}"))?;
+    let mut config = Config::default();
+    for (name, value) in table {
+        let set = match name.as_str() {
+            "path" => KEYS.iter().find(|key| key.name == "model").map(|key| (key.set)(&mut config, value)),
+            "preload" => Some(put(&mut config.preload, truth(value))),
+            name if OWN.contains(&name) => {
+                KEYS.iter().find(|key| key.name == name).map(|key| (key.set)(&mut config, value))
+            }
+            _ => None,
+        };
+        match set {
+            Some(set) => set.map_err(|why| format!(".{name}: {why}"))?,
+            None => return Err(format!(".{name}: {}", mend(name))),
+        }
+    }
+    match config.model.is_some() || config.hf.is_some() {
+        true => Ok(config),
+        false => Err(": path is missing: the GGUF file, or hf for one on the hub".to_string()),
+    }
+}
+
+fn mend(name: &str) -> String {
+    match name {
+        "model" => "unknown key; a model's file is its path".to_string(),
+        "name" => "unknown key; a model's name is its table's, [models.NAME]".to_string(),
+        name if KEYS.iter().any(|key| key.name == name) => {
+            "this key is the server's and not a model's: put it above all tables".to_string()
+        }
+        name => match nearest(name, OWN.iter().copied()) {
+            Some(near) => format!("unknown key; did you mean {near}?"),
+            None => "unknown key; see --print-config for those there are".to_string(),
+        },
+    }
+}
+
+/// The variables of the environment that can be read.
+pub fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+impl Config {
+    /// What the file says here, under the environment, which goes before it.
+    ///
+    /// # Errors
+    /// A variable that cannot be meant.
+    pub fn under_environment(mut self, variables: impl Iterator<Item = (String, String)>) -> Result<Self> {
+        let variables: Vec<_> = variables.collect();
+        if variables.iter().any(|(name, value)| name == VARIABLE && !value.is_empty()) {
+            for config in self.models.values_mut() {
+                config.forget_threads();
+            }
+            self.forget_threads();
+        }
+        let all = self.workloads.with_environment(variables.into_iter()).map_err(Error::Usage)?;
+        self.workloads = all.0;
+        Ok(self)
+    }
+
+    fn forget_threads(&mut self) {
+        self.engine.decode_threads = None;
+        self.engine.prefill_threads = None;
+        self.engine.policy = None;
+    }
+
+    /// What is asked of the engine for every model: adapters and the scaling of positions are of one.
+    fn engine_of_all(&self) -> Requested {
+        Requested { variant: Variant::default(), ..self.engine.clone() }
+    }
+
+    /// These models, of which each is asked first for what `self` says.
+    pub(super) fn before(&self, models: BTreeMap<String, Config>) -> BTreeMap<String, Config> {
+        let engine = self.engine_of_all();
+        let first =
+            Config { model: None, hf: None, name: None, models: BTreeMap::new(), engine, ..self.clone() };
+        models.into_iter().map(|(name, model)| (name, first.clone().or(model))).collect()
+    }
+
+    /// What stands above the tables, for the model `own`: a smaller model is of one, and so what it says of drafts is all that
+    /// counts where it names one.
+    fn for_drafts_of(&self, own: &Config) -> Config {
+        let mut above = self.clone();
+        let drafts = own.draft_model.is_some() || own.speculative.is_some_and(|who| who != Who::Off);
+        match (above.speculative, own.draft_model.is_some()) {
+            (Some(Who::All(Source::Model)), false) | (Some(Who::All(Source::Lookup) | Who::Off), true) => {
+                above.speculative = None;
+            }
+            _ => {}
+        }
+        above.engine.device_sampling = above.engine.device_sampling.filter(|_| !drafts);
+        if own.engine.device_sampling == Some(DeviceSampling::On) && !drafts {
+            above.speculative = None;
+        }
+        above
+    }
+
+    /// All that is to be served.
+    ///
+    /// # Errors
+    /// What is missing or does not go together.
+    pub fn served(&self) -> Result<Served> {
+        let mut models = Vec::new();
+        // Without any this says what is missing.
+        if self.model.is_some() || self.models.is_empty() {
+            models.push(Named { options: self.options()?, engine: self.engine.clone(), preload: true });
+        } else if self.engine.variant != Variant::default() {
+            return Err(Error::Usage(
+                "lora, rope_… and yarn_… (--lora, --rope-…, --yarn-…) are of one model: put them below its [models.NAME], or \
+                 name the model that they are for by `model`"
+                    .to_string(),
+            ));
+        }
+        let above = Config {
+            model: None,
+            hf: None,
+            chat_template: None,
+            draft_model: None,
+            embedding_pooling: None,
+            models: BTreeMap::new(),
+            engine: self.engine_of_all(),
+            ..self.clone()
+        };
+        for (name, own) in &self.models {
+            if models.iter().any(|named: &Named| named.options.name == *name) {
+                return Err(Error::Usage(format!(
+                    "two models are called {name:?}: the one of `model` and the one of [models.{name}]; give the first \
+                     another with `name`"
+                )));
+            }
+            let config = own.clone().or(above.for_drafts_of(own));
+            let config = Config { name: Some(name.clone()), ..config };
+            let options = config.options().map_err(|why| Error::Usage(format!("models.{name}: {why}")))?;
+            let preload = config.preload.unwrap_or(false);
+            models.push(Named { options, engine: config.engine, preload });
+        }
+        let default = self.default_model.clone().or_else(|| {
+            let first = models.first().filter(|_| self.model.is_some());
+            first.map(|first| first.options.name.clone())
+        });
+        if let Some(default) = &default
+            && !models.iter().any(|named| named.options.name == *default)
+        {
+            let names = || models.iter().map(|named| named.options.name.as_str());
+            let mend = match nearest(default, names()) {
+                Some(near) => format!("did you mean {near}?"),
+                None => format!("there are {}", names().collect::<Vec<_>>().join(", ")),
+            };
+            return Err(Error::Usage(format!("default_model = {default:?}: there is no such model; {mend}")));
+        }
+        let several = !self.models.is_empty();
+        Ok(Served { models, default, memory_limit: self.memory_limit, several })
+    }
+}
+
+/// The workloads in the table `workloads`.
+pub(super) fn workloads(value: &Value) -> std::result::Result<Workloads, String> {
+    Workloads::read(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> std::result::Result<Config, String> {
+        let table: toml::Table = text.parse().map_err(|why: toml::de::Error| why.to_string())?;
+        Config::of(&table)
+    }
+
+    const LISTEN: &str = "listen = \"127.0.0.1:0\"\n";
+
+    fn served(text: &str) -> std::result::Result<Served, String> {
+        parse(&format!("{LISTEN}{text}"))?.served().map_err(|why| why.to_string())
+    }
+
+    #[test]
+    fn every_own_key_is_one() {
+        let own = OWN.iter().filter(|name| !["path", "preload"].contains(name));
+        own.for_each(|name| assert!(KEYS.iter().any(|key| key.name == *name), "{name}"));
+    }
+
+    #[test]
+    fn what_is_printed_of_models_is_read() {
+        let text: String = PRINTED
+            .lines()
+            .map(|line| {
+                format!("{}\n", line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line))
+            })
+            .collect();
+        let found = served(&text).expect("valid");
+        let names: Vec<&str> = found.models.iter().map(|named| named.options.name.as_str()).collect();
+        assert_eq!((names, found.models[0].preload, found.several), (vec!["small"], false, true));
+        assert_eq!(found.models[0].engine.n_ctx, Some(8192));
+        assert_eq!(found.models[0].options.workloads.names().collect::<Vec<_>>(), ["coding"]);
+    }
+
+    #[test]
+    fn drafts_are_of_the_model_that_names_a_smaller_one() {
+        let lookup = Who::All(Source::Lookup);
+        let model = Who::All(Source::Model);
+        // What stands above, what [models.a] says, and who drafts there.
+        let cases = [
+            ("", "draft_model = \"s\"", Ok(model)),
+            ("draft_model = \"s\"\nmodel = \"m\"", "", Ok(Who::Off)),
+            ("speculative = \"lookup\"", "", Ok(lookup)),
+            ("speculative = \"lookup\"", "draft_model = \"s\"", Ok(model)),
+            ("speculative = \"off\"", "draft_model = \"s\"", Ok(model)),
+            ("speculative = \"asked\"", "draft_model = \"s\"", Ok(Who::Asked)),
+            ("speculative = \"model\"", "draft_model = \"s\"", Ok(model)),
+            ("speculative = \"model\"", "", Ok(Who::Off)),
+            ("device_sampling = true", "draft_model = \"s\"", Ok(model)),
+            ("speculative = \"lookup\"", "device_sampling = true", Ok(Who::Off)),
+            ("", "speculative = \"model\"", Err("models.a: speculative = model: name the smaller model")),
+            ("", "speculative = \"lookup\"\ndraft_model = \"s\"", Err("models.a: draft_model s with")),
+            (
+                "",
+                "speculative = \"lookup\"\ndevice_sampling = true",
+                Err("models.a: device_sampling with drafts"),
+            ),
+            ("", "draft_model = \"s\"\ndraft_p_min = 1.5", Err("models.a: draft_p_min = 1.5: use 0 to 1")),
+        ];
+        for (above, own, expected) in cases {
+            let text = format!("{above}\n[models.a]\npath = \"a.gguf\"\n{own}\n");
+            match (served(&text), expected) {
+                (Ok(found), Ok(who)) => {
+                    let last = &found.models[found.models.len() - 1].options;
+                    assert_eq!(last.rules.drafts.who, who, "{text}");
+                    assert_eq!(last.draft_model.is_some(), own.contains("draft_model"), "{text}");
+                }
+                (Err(why), Err(words)) => assert!(why.contains(words), "{text}: {why}"),
+                (found, _) => panic!("{text}: {:?}", found.map(|_| ())),
+            }
+        }
+    }
+
+    #[test]
+    fn a_model_has_its_own_and_else_what_is_above_and_flags_go_before_both() {
+        let text = format!(
+            "{LISTEN}model = \"big.gguf\"\nctx_size = 4096\nslots = 3\nchat_template = \"gemma\"\n\
+             [models.small]\npath = \"s.gguf\"\nslots = 5\npreload = true\n[models.other]\npath = \"o.gguf\"\n"
+        );
+        let file = parse(&text).expect("valid");
+        let mut flags = Config { queue: Some(7), ..Config::default() };
+        flags.engine.n_ctx = Some(512);
+        let found = flags.or(file).served().expect("valid");
+        let told: Vec<_> = found
+            .models
+            .iter()
+            .map(|named| {
+                let options = &named.options;
+                (options.name.as_str(), options.slots, options.queue, named.engine.n_ctx, named.preload)
+            })
+            .collect();
+        let ctx = Some(512);
+        let expected = [("big", 3, 7, ctx, true), ("other", 3, 7, ctx, false), ("small", 5, 7, ctx, true)];
+        assert_eq!(told, expected);
+        let templates: Vec<_> =
+            found.models.iter().map(|named| named.options.chat_template.as_deref()).collect();
+        assert_eq!((templates, found.default.as_deref()), (vec![Some("gemma"), None, None], Some("big")));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let cases = [
+            ("models = 3", "models: use tables"),
+            ("[models]\na = 3", "models: a: use a table"),
+            ("[models.a]\nslots = 1", "models: a: path is missing"),
+            ("[models.a]\npath = 3", "models: a.path: use a text"),
+            ("[models.a]\nhf = \"b\"", "models: a.hf: write OWNER/REPO"),
+            ("[models.a]\npath = \"p\"\nslots = 0", "models: a.slots: use a whole number from 1 to 256"),
+            ("[models.a]\npath = \"p\"\nslot = 1", "models: a.slot: unknown key; did you mean slots?"),
+            ("[models.a]\nmodel = \"p\"", "models: a.model: unknown key; a model's file is its path"),
+            ("[models.a]\npath = \"p\"\nsocket = \"p\"", "models: a.socket: this key is the server's"),
+            ("[models.a]\npath = \"p\"\npreload = 1", "models: a.preload: use true or false"),
+            ("model = \"a.gguf\"\n[models.a]\npath = \"p\"", "two models are called \"a\""),
+            (
+                "default_model = \"b\"\n[models.a]\npath = \"p\"",
+                "default_model = \"b\": there is no such model; there are a",
+            ),
+            (
+                "default_model = \"smal\"\n[models.small]\npath = \"p\"",
+                "default_model = \"smal\": there is no such model; did you mean small?",
+            ),
+            (
+                "[models.a]\npath = \"p\"\nprompt_cache = \"c\"\nprompt_reuse = false",
+                "models.a: prompt_cache with",
+            ),
+            ("memory_limit = 3", "memory_limit: use a text"),
+            ("pools = 0", "pools: use a whole number from 1"),
+            ("[workloads.a]\nx = 1", "workloads: a.x: unknown key"),
+        ];
+        for (text, expected) in cases {
+            let found = served(text).err().unwrap_or_default();
+            assert!(found.starts_with(expected), "{text:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn adapters_are_of_one_model() {
+        let read = |text: &str| {
+            let found = served(text)?;
+            let counts = found.models.iter().map(|named| named.engine.variant.adapters.len());
+            Ok::<Vec<usize>, String>(counts.collect())
+        };
+        let both = "model = \"m.gguf\"\nlora = [\"a.gguf\"]\nspeculative = \"asked\"\n[models.b]\npath = \"b.gguf\"\n";
+        assert_eq!(read(both), Ok(vec![1, 0]));
+        assert_eq!(read(&format!("{both}lora = [\"c.gguf\", \"d.gguf:0.5\"]\n")), Ok(vec![1, 2]));
+        assert_eq!(read("[models.b]\npath = \"b.gguf\"\nlora = [\"c.gguf\"]\n"), Ok(vec![1]));
+        let none = read("lora = [\"a.gguf\"]\n[models.b]\npath = \"b.gguf\"\n");
+        assert!(none.is_err_and(|why| why.starts_with("lora, ")));
+    }
+
+    #[test]
+    fn threads_of_the_environment_go_before_those_of_the_file() {
+        let text = "threads = 3\npolicy = \"max\"\n[models.a]\npath = \"p\"\nthreads_batch = 2\n[workloads.w]\ndecode_threads = 1";
+        let variable = |name: &str, value: &str| (name.to_string(), value.to_string());
+        let file = || parse(text).expect("valid");
+        let alone = file().under_environment(std::iter::empty()).expect("valid");
+        assert_eq!(alone, file());
+        let given = [variable("ANNEAL_THREADS", "max"), variable("ANNEAL_WORKLOADS_W_DECODE_THREADS", "2")];
+        let under = file().under_environment(given.into_iter()).expect("valid");
+        assert_eq!((under.engine.decode_threads, under.engine.policy), (None, None));
+        assert_eq!(under.models["a"].engine.prefill_threads, None);
+        assert_ne!(under.workloads, file().workloads);
+    }
+}

@@ -1,0 +1,269 @@
+//! Conversations as prompts: through the model's chat template.
+
+use std::fmt;
+
+use chat::{Inputs, Json, Message, Offered, Template, forced_schema};
+use llama::error::Result as EngineResult;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::fields::{Fields, not_json, wrong};
+use super::input::sketch;
+use super::refusal::Refusal;
+
+/// A conversation to go on with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conversation {
+    messages: Vec<Message>,
+    /// OpenAI's list of tools.
+    tools: Option<Json>,
+    /// The functions among them.
+    offered: Vec<Offered>,
+    /// What the answer must be like where a call is demanded.
+    forced: Option<Value>,
+    /// Further variables of the template.
+    more: Vec<(String, Json)>,
+}
+
+impl Conversation {
+    /// Reads `messages`, and takes the fields that go with them.
+    pub fn take(fields: &mut Fields, messages: Box<RawValue>) -> Result<Self, Refusal> {
+        if !messages.get().starts_with('[') {
+            return Err(wrong("messages", "use a list of messages", &sketch(&messages)));
+        }
+        fields.count("messages", &messages)?;
+        let mut reader = serde_json::Deserializer::from_str(messages.get());
+        let read = reader.deserialize_seq(Messages);
+        // Templates need memory too.
+        drop(messages);
+        let messages = read.map_err(|error| not_json("messages", &error))??;
+        if messages.is_empty() {
+            return Err(Refusal::field("messages", "is empty: there is nothing to answer"));
+        }
+        let (tools, offered) = tools(fields.take("tools"))?;
+        let (is_wanted, forced) = choice(fields.take("tool_choice"), &offered)?;
+        let (tools, offered) = if is_wanted { (tools, offered) } else { (None, Vec::new()) };
+        let more = match fields.take("chat_template_kwargs") {
+            None => Vec::new(),
+            Some(Value::Object(map)) => {
+                map.iter().map(|(name, value)| (name.clone(), value.into())).collect()
+            }
+            Some(other) => return Err(wrong("chat_template_kwargs", "use an object", &other)),
+        };
+        Ok(Conversation { messages, tools, offered, forced, more })
+    }
+
+    /// The functions that may be called.
+    pub fn offered(&self) -> &[Offered] {
+        &self.offered
+    }
+
+    /// What the answer must be like where a call is demanded.
+    pub fn forced(&self) -> Option<&Value> {
+        self.forced.as_ref()
+    }
+
+    /// Its text, up to where the answer begins.
+    ///
+    /// # Errors
+    /// Where the template refuses it, or comes to no end.
+    pub fn prompt(&self, template: &Template) -> EngineResult<String> {
+        template.render_with(&Inputs {
+            messages: &self.messages,
+            add_generation_prompt: true,
+            tools: self.tools.as_ref(),
+            more: &self.more,
+        })
+    }
+}
+
+/// Reads a list of messages, of which only one at a time is a tree.
+struct Messages;
+
+impl<'de> Visitor<'de> for Messages {
+    type Value = Result<Vec<Message>, Refusal>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut messages = Vec::new();
+        while let Some(value) = list.next_element::<Value>()? {
+            match message(messages.len(), value) {
+                Ok(message) => messages.push(message),
+                Err(refusal) => {
+                    while list.next_element::<IgnoredAny>()?.is_some() {}
+                    return Ok(Err(refusal));
+                }
+            }
+        }
+        Ok(Ok(messages))
+    }
+}
+
+fn message(index: usize, value: Value) -> Result<Message, Refusal> {
+    let at = format!("messages[{index}]");
+    let Some(map) = value.as_object() else { return Err(wrong(&at, "use an object", &value)) };
+    match map.get("role") {
+        Some(Value::String(_)) => {}
+        Some(other) => return Err(wrong(&format!("{at}.role"), "use a text", other)),
+        None => {
+            return Err(Refusal::field(&format!("{at}.role"), "is missing: system, user, assistant or tool"));
+        }
+    }
+    serde_json::from_value(value).map_err(|error| Refusal::field(&at, error))
+}
+
+/// The list for the template, and the functions in it.
+fn tools(value: Option<Value>) -> Result<(Option<Json>, Vec<Offered>), Refusal> {
+    match value {
+        None => Ok((None, Vec::new())),
+        Some(Value::Array(list)) => {
+            let offered = list.iter().enumerate().map(offered).collect::<Result<Vec<_>, _>>()?;
+            // Templates that ask only whether there is a list would announce tools.
+            let list = (!list.is_empty()).then(|| (&Value::Array(list)).into());
+            Ok((list, offered))
+        }
+        Some(other) => Err(wrong("tools", "use a list of tools", &other)),
+    }
+}
+
+fn offered((index, tool): (usize, &Value)) -> Result<Offered, Refusal> {
+    let at = format!("tools[{index}]");
+    if !tool.is_object() {
+        return Err(wrong(&at, "use an object", tool));
+    }
+    if tool["type"] != "function" {
+        return Err(wrong(&format!("{at}.type"), "only \"function\" is offered", &tool["type"]));
+    }
+    let function = &tool["function"];
+    if !function.is_object() {
+        return Err(wrong(&format!("{at}.function"), "use an object", function));
+    }
+    let name = match &function["name"] {
+        Value::String(name) if !name.is_empty() => name.clone(),
+        other => return Err(wrong(&format!("{at}.function.name"), "use a text that is not empty", other)),
+    };
+    if let other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) =
+        &function["description"]
+    {
+        return Err(wrong(&format!("{at}.function.description"), "use a text", other));
+    }
+    let parameters = match &function["parameters"] {
+        Value::Null => None,
+        Value::Object(schema) => Some(schema.clone()),
+        other => {
+            return Err(wrong(
+                &format!("{at}.function.parameters"),
+                "use a JSON schema that is an object",
+                other,
+            ));
+        }
+    };
+    Ok(Offered { name, parameters })
+}
+
+/// Whether tools are wanted, and what the answer must be like where a call is demanded.
+fn choice(value: Option<Value>, offered: &[Offered]) -> Result<(bool, Option<Value>), Refusal> {
+    const NAME: &str = "tool_choice";
+    const WORDS: &str =
+        "use \"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}";
+    let value = value.unwrap_or_else(|| "auto".into());
+    let named = match (&value, value.as_str()) {
+        (_, Some("auto")) => return Ok((true, None)),
+        (_, Some("none")) => return Ok((false, None)),
+        (_, Some("required")) => None,
+        (Value::Object(choice), _) if choice.get("type").is_some_and(|kind| kind == "function") => {
+            let name = &value["function"]["name"];
+            Some(
+                name.as_str()
+                    .ok_or_else(|| wrong("tool_choice.function.name", "use the name of a tool", name))?,
+            )
+        }
+        _ => return Err(wrong(NAME, WORDS, &value)),
+    };
+    let chosen: Vec<&Offered> =
+        offered.iter().filter(|function| named.is_none_or(|name| function.name == name)).collect();
+    match (chosen.as_slice(), named) {
+        ([], Some(name)) => {
+            Err(wrong("tool_choice.function.name", "there is no such function in tools", &Value::from(name)))
+        }
+        ([], None) => Err(Refusal::field(NAME, "\"required\" needs tools, and there are none")),
+        (chosen, _) => Ok((true, Some(forced_schema(chosen)))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Conversation, Refusal> {
+        let mut fields = Fields::read(json.as_bytes())?;
+        let messages = fields.raw("messages").expect("messages");
+        Conversation::take(&mut fields, messages)
+    }
+
+    #[test]
+    fn what_cannot_be_meant_names_its_place() {
+        let rest = r#""messages": [{"role": "user", "content": "a"}]"#;
+        let with = |field: &str| format!("{{{rest}, {field}}}");
+        let cases = [
+            (r#"{"messages": "a"}"#.to_string(), "messages: use a list of messages, not \"a\""),
+            (r#"{"messages": []}"#.to_string(), "messages: is empty"),
+            (r#"{"messages": ["a"]}"#.to_string(), "messages[0]: use an object, not \"a\""),
+            (
+                r#"{"messages": [{"role": "user"}, {"role": 7}]}"#.to_string(),
+                "messages[1].role: use a text, not 7",
+            ),
+            (r#"{"messages": [{"content": "a"}]}"#.to_string(), "messages[0].role: is missing"),
+            (
+                r#"{"messages": [{"role": "user", "content": 7}]}"#.to_string(),
+                "messages[0]: invalid type: integer `7`",
+            ),
+            (with(r#""tools": "f""#), "tools: use a list of tools, not \"f\""),
+            (with(r#""tools": ["f"]"#), "tools[0]: use an object, not \"f\""),
+            (with(r#""tools": [{}]"#), "tools[0].type: only \"function\" is offered, not null"),
+            (with(r#""tools": [{"type": "function"}]"#), "tools[0].function: use an object, not null"),
+            (
+                with(r#""tools": [{"type": "function", "function": {"name": ""}}]"#),
+                "tools[0].function.name: use a text that is not empty",
+            ),
+            (
+                with(r#""tools": [{"type": "function", "function": {"name": "f", "description": 1}}]"#),
+                "tools[0].function.description: use a text, not 1",
+            ),
+            (
+                with(r#""tools": [{"type": "function", "function": {"name": "f", "parameters": true}}]"#),
+                "tools[0].function.parameters: use a JSON schema",
+            ),
+            (with(r#""tool_choice": "required""#), "tool_choice: \"required\" needs tools"),
+            (with(r#""tool_choice": "f""#), "tool_choice: use \"auto\", \"none\", \"required\""),
+            (with(r#""tool_choice": {}"#), "tool_choice: use \"auto\""),
+            (with(r#""tool_choice": {"type": "function"}"#), "tool_choice.function.name: use the name"),
+            (
+                with(r#""tool_choice": {"type": "function", "function": {"name": "g"}}"#),
+                "tool_choice.function.name: there is no such function in tools, not \"g\"",
+            ),
+            (with(r#""chat_template_kwargs": []"#), "chat_template_kwargs: use an object, not a list"),
+        ];
+        for (json, expected) in cases {
+            let found = read(&json).err().map(|refusal| refusal.message).unwrap_or_default();
+            assert!(found.starts_with(expected), "{json}: {found}");
+        }
+    }
+
+    #[test]
+    fn tools_keep_the_order_of_their_keys_until_they_are_not_wanted() {
+        let tools = r#"[{"type":"function","function":{"name":"f","description":"z","a":1}}]"#;
+        for (choice, expected) in [("\"auto\"", Some(tools)), ("null", Some(tools)), ("\"none\"", None)] {
+            let json = format!(
+                r#"{{"messages": [{{"role": "user", "content": "a"}}], "tools": {tools}, "tool_choice": {choice}}}"#
+            );
+            let found = read(&json).expect("a conversation").tools;
+            let found = found.map(|tools| serde_json::to_string(&tools).expect("JSON"));
+            assert_eq!(found.as_deref(), expected, "{choice}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What a client asks embeddings of, and how it gets them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use llama::{Model, Token};
+use sampling::whole;
+use serde_json::Value;
+use tokio::sync::oneshot;
+use tokio::time::timeout_at;
+
+use super::worker::late;
+use super::{Job, Refused};
+use crate::beside::Work;
+use crate::budget::SharedCharge;
+use crate::fields::{Fields, shown, wrong};
+use crate::input::{Fault, Input};
+use crate::job::Client;
+use crate::refusal::{Kind, Refusal};
+use crate::request::Prompt;
+use crate::server::{Server, invalid, plain_tokens, stopping};
+
+/// Most texts of a request, and most tokens of all of them: OpenAI's.
+pub const TEXTS: usize = 2048;
+const TOKENS: usize = 300_000;
+
+/// How the numbers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// As a list.
+    Float,
+    /// As the base64 of little-endian 32-bit numbers.
+    Base64,
+}
+
+/// A request for embeddings.
+#[derive(Debug)]
+pub struct Request {
+    /// The field that the texts come from.
+    name: &'static str,
+    texts: Vec<Prompt>,
+    /// How the numbers are written.
+    pub encoding: Encoding,
+    deadline: Duration,
+    /// The bytes that it was sent in, charged until it is answered.
+    _waiting: SharedCharge,
+}
+
+impl Request {
+    /// Takes the fields of a request whose texts are in `name`.
+    pub fn take(fields: &mut Fields, name: &'static str, server: &Server) -> Result<Self, Refusal> {
+        let embedder = &server.embedder;
+        if let Err(why) = &embedder.pooling {
+            return Err(Refusal::new(Kind::Invalid, why.clone()));
+        }
+        let encoding = match fields.text("encoding_format")?.as_deref() {
+            None | Some("float") => Encoding::Float,
+            Some("base64") => Encoding::Base64,
+            Some(other) => return Err(wrong("encoding_format", "use float or base64", &other.into())),
+        };
+        if let Some(value) = fields.take("dimensions")
+            && whole(&value) != i64::try_from(embedder.width).ok()
+        {
+            let what =
+                format!("this model's embeddings have {} and are not cut, leave it out", embedder.width);
+            return Err(wrong("dimensions", what, &value));
+        }
+        let most = server.current().defaults.deadline;
+        let deadline = fields.number("timeout_s", 0.001..=most.as_secs_f64())?;
+        let texts = texts(name, fields.input(name, TEXTS))?;
+        let deadline = deadline.map_or(most, Duration::from_secs_f64);
+        Ok(Request { name, texts, encoding, deadline, _waiting: fields.waiting() })
+    }
+
+    /// The embeddings of its texts, and how many tokens these had.
+    pub async fn run(
+        mut self,
+        server: &Server,
+        client: Client,
+        arrived: Instant,
+    ) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
+        let deadline = arrived + self.deadline;
+        let work = async {
+            let texts = self.tokens(server, &client).await?;
+            let tokens = texts.iter().map(Vec::len).sum();
+            let (answer, answered) = oneshot::channel();
+            let job = Job { client, texts, found: Vec::new(), deadline, answer };
+            server.embedder.push(job, &server.inbox).map_err(|refused| words(server, &refused))?;
+            server.metrics.embedding_waiting.set(server.embedder.len() as u64);
+            match answered.await {
+                Ok(found) => Ok((found?, tokens)),
+                Err(_) if server.inbox.closing() != crate::queue::Closing::Open => Err(stopping()),
+                Err(_) => Err(Refusal::new(Kind::Failed, "whatever makes embeddings broke")),
+            }
+        };
+        timeout_at(deadline.into(), work).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Its texts as tokens: beside, where there is much of them.
+    async fn tokens(&mut self, server: &Server, client: &Client) -> Result<Vec<Vec<Token>>, Refusal> {
+        let (name, texts) = (self.name, std::mem::take(&mut self.texts));
+        let (model, longest) = (Arc::clone(&server.model), server.embedder.longest);
+        let size = |text: &Prompt| match text {
+            Prompt::Text(text) => text.len(),
+            Prompt::Tokens(tokens) => tokens.len(),
+            Prompt::Messages(_) => 0,
+        };
+        let kind = Work::of_text(texts.iter().map(size).sum());
+        let work = move || all_tokens(&model, name, texts, longest);
+        server.cut(client, kind, work).await?
+    }
+}
+
+/// `texts` of the field `name` as tokens, each at most `longest`.
+fn all_tokens(
+    model: &Model,
+    name: &str,
+    texts: Vec<Prompt>,
+    longest: usize,
+) -> Result<Vec<Vec<Token>>, Refusal> {
+    let mut all = Vec::with_capacity(texts.len());
+    let mut sum = 0;
+    let n_ctx = u32::try_from(longest).unwrap_or(u32::MAX);
+    for text in texts {
+        if let Prompt::Text(text) = &text {
+            let checked = model.check_length(text.len(), n_ctx);
+            checked.map_err(|error| Refusal { param: Some(name.to_string()), ..invalid(&error) })?;
+        }
+        let tokens = plain_tokens(model, text).map_err(|refusal| renamed(refusal, name))?;
+        if tokens.is_empty() {
+            return Err(Refusal::field(name, "a text is empty"));
+        }
+        if tokens.len() > longest {
+            let message = format!(
+                "{name}: a text has {} tokens, and this server makes embeddings of at most {longest}: cut it, or start \
+                 the server with a greater -c where the model takes more",
+                tokens.len()
+            );
+            let param = Some(name.to_string());
+            return Err(Refusal { param, ..Refusal::new(Kind::PromptTooLong, message) });
+        }
+        sum += tokens.len();
+        if sum > TOKENS {
+            let what = format!("more than {TOKENS} tokens in all: send several requests");
+            return Err(Refusal::field(name, what));
+        }
+        all.push(tokens);
+    }
+    Ok(all)
+}
+
+/// Errors of a prompt name the field that it came from.
+fn renamed(mut refusal: Refusal, name: &str) -> Refusal {
+    if let Some(rest) = refusal.message.strip_prefix("prompt:") {
+        refusal.message = format!("{name}:{rest}");
+    }
+    refusal.param = refusal.param.map(|_| name.to_string());
+    refusal
+}
+
+fn words(server: &Server, refused: &Refused) -> Refusal {
+    server.metrics.refused.add(1);
+    match refused {
+        Refused::Stopping => stopping(),
+        Refused::Busy(waiting) => {
+            let message = format!(
+                "{waiting} requests for embeddings wait already, more than this server lets: try again later"
+            );
+            Refusal { retry_after: Some(1), ..Refusal::new(Kind::Busy, message) }
+        }
+    }
+}
+
+/// A text, a list of texts, a list of tokens, or a list of lists of tokens.
+fn texts(name: &'static str, input: Option<Result<Input, Fault>>) -> Result<Vec<Prompt>, Refusal> {
+    let missing = || Refusal::field(name, "is missing: a text, or a list of texts");
+    let many = |count: usize| Refusal::field(name, format!("1 to {TEXTS} texts, not {count}"));
+    let one = |input: Input| match input {
+        Input::Text(text) if !text.is_empty() => Ok(Prompt::Text(text)),
+        Input::Tokens(tokens) if !tokens.is_empty() => Ok(Prompt::Tokens(tokens)),
+        _ => Err(Refusal::field(name, "a text is empty")),
+    };
+    match input.ok_or_else(missing)? {
+        Ok(Input::Tokens(tokens)) if tokens.is_empty() => Err(many(0)),
+        Ok(Input::List(list)) => list.into_iter().map(one).collect(),
+        Ok(input) => Ok(vec![one(input)?]),
+        Err(Fault::Many(count)) => Err(many(count)),
+        Err(Fault::Token(value)) => Err(wrong(name, "a list of tokens holds tokens", &value)),
+        Err(Fault::Item(value)) => Err(Refusal::field(
+            name,
+            format!("a list holds texts, or lists of tokens, not {}", shown(&value)),
+        )),
+        Err(Fault::Kind(value)) => {
+            Err(wrong(name, "use a text or a list of texts, or tokens for texts", &value))
+        }
+        Err(Fault::Json(why)) => Err(Refusal::field(name, format!("is not JSON: {why}"))),
+    }
+}
+
+/// `embedding` as JSON.
+pub fn rendered(embedding: &[f32], encoding: Encoding) -> Value {
+    match encoding {
+        Encoding::Float => embedding.iter().map(|value| Value::from(*value)).collect(),
+        Encoding::Base64 => {
+            let bytes: Vec<u8> = embedding.iter().flat_map(|value| value.to_le_bytes()).collect();
+            base64(&bytes).into()
+        }
+    }
+}
+
+/// `bytes` in base64 (RFC 4648), padded.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(three.get(at).copied().unwrap_or(0));
+        let number = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..4 {
+            match digit <= three.len() {
+                true => text.push(char::from(DIGITS[(number >> (18 - 6 * digit) & 63) as usize])),
+                false => text.push('='),
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use serde_json::value::RawValue;
+
+    use super::*;
+    use crate::input;
+
+    #[test]
+    fn base64_is_rfc_4648s() {
+        let cases = [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(base64(bytes.as_bytes()), expected);
+        }
+        assert_eq!(rendered(&[1.0, -2.5], Encoding::Base64), json!("AACAPwAAIMA="));
+        assert_eq!(rendered(&[1.0, -2.5], Encoding::Float), json!([1.0, -2.5]));
+    }
+
+    #[test]
+    fn texts_come_in_four_shapes() {
+        let text = |text: &str| Prompt::Text(text.to_string());
+        let cases = [
+            (json!("a"), Ok(vec![text("a")])),
+            (json!(["a", "b"]), Ok(vec![text("a"), text("b")])),
+            (json!([1, 2.0]), Ok(vec![Prompt::Tokens(vec![1, 2])])),
+            (json!([[1], [2, 3]]), Ok(vec![Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2, 3])])),
+            (json!(["a", [1]]), Ok(vec![text("a"), Prompt::Tokens(vec![1])])),
+            (json!(""), Err("input: a text is empty")),
+            (json!([]), Err("input: 1 to 2048 texts, not 0")),
+            (json!([[]]), Err("input: a text is empty")),
+            (json!([1, "a"]), Err("input: a list of tokens holds tokens, not \"a\"")),
+            (json!([1.5]), Err("input: a list of tokens holds tokens, not 1.5")),
+            (json!([null]), Err("input: a list holds texts, or lists of tokens, not null")),
+            (json!(7), Err("input: use a text or a list of texts, or tokens for texts, not 7")),
+            (json!(vec!["a"; 2049]), Err("input: 1 to 2048 texts, not 2049")),
+        ];
+        for (value, expected) in cases {
+            let raw = RawValue::from_string(value.to_string()).expect("JSON");
+            let found = texts("input", Some(input::read(&raw, TEXTS))).map_err(|refusal| refusal.message);
+            assert_eq!(found, expected.map_err(str::to_string), "{value}");
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! The fields of a JSON object, taken one by one: what is wrong with one is said with its name.
+//!
+//! A request costs at most twelve times its size in memory, and 32 MiB besides. Prompts, messages and lists of tokens
+//! ([`STRAIGHT`]) stay as they were sent until they are read into what they are for. All else becomes a tree, in which a
+//! number takes 72 bytes: so the trees of a request have at most [`VALUES`] values.
+
+use std::fmt::{self, Display};
+use std::ops::RangeInclusive;
+
+use sampling::whole;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::budget::SharedCharge;
+use super::count::Count;
+use super::input::{self, Fault, Input, sketch};
+use super::refusal::{Kind, Refusal};
+
+/// Fields that are read without a tree.
+const STRAIGHT: [&str; 6] = ["content", "embed", "input", "messages", "prompt", "tokens"];
+
+/// Most fields of a request.
+const MOST: usize = 256;
+
+/// Most values in the trees of a request, those in its messages included.
+pub const VALUES: usize = 65_536;
+
+/// A field as it is kept.
+#[derive(Debug)]
+enum Field {
+    /// Of any other name: a tree.
+    Tree(Value),
+    /// Of [`STRAIGHT`]: as it was sent.
+    Raw(Box<RawValue>),
+}
+
+impl Field {
+    fn is_null(&self) -> bool {
+        match self {
+            Field::Tree(value) => value.is_null(),
+            Field::Raw(raw) => raw.get() == "null",
+        }
+    }
+}
+
+/// Fields that nobody has taken yet.
+#[derive(Debug)]
+pub struct Fields {
+    /// In the order in which they were sent.
+    all: Vec<(String, Field)>,
+    /// Names that were asked for.
+    known: Vec<&'static str>,
+    /// Values that may still become trees.
+    left: usize,
+    /// The bytes of the request.
+    waiting: SharedCharge,
+}
+
+/// The greatest part of a wrong value that is repeated.
+const REPEATED: usize = 60;
+
+impl Fields {
+    /// Reads `bytes`, which must be an object.
+    pub fn read(bytes: &[u8]) -> Result<Self, Refusal> {
+        let refused = |message: String| Err(Refusal::new(Kind::Invalid, message));
+        let text = match std::str::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => {
+                return refused(format!("the request is not UTF-8: byte {} is wrong", error.valid_up_to()));
+            }
+        };
+        let mut fields =
+            Fields { all: Vec::new(), known: Vec::new(), left: VALUES, waiting: SharedCharge::default() };
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let read = (&mut reader).deserialize_any(Whole(&mut fields));
+        match read.and_then(|read| reader.end().map(|()| read)) {
+            Ok(Ok(())) => Ok(fields),
+            Ok(Err(refusal)) => Err(refusal),
+            Err(error) => refused(format!("the request is not JSON: {error}")),
+        }
+    }
+
+    /// These, for a request whose bytes are charged as `waiting`.
+    #[must_use]
+    pub fn charged(mut self, waiting: SharedCharge) -> Self {
+        self.waiting = waiting;
+        self
+    }
+
+    /// Number of values that were made trees.
+    pub fn values(&self) -> usize {
+        VALUES - self.left
+    }
+
+    /// The bytes of the request, to be held as long as it waits.
+    pub fn waiting(&self) -> SharedCharge {
+        self.waiting.clone()
+    }
+
+    /// Adds a field; of two of the same name the second counts.
+    fn put(&mut self, name: String, raw: &RawValue) -> Result<(), Refusal> {
+        let field = match STRAIGHT.contains(&name.as_str()) {
+            true => Field::Raw(raw.to_owned()),
+            false => Field::Tree(self.tree(&name, raw)?),
+        };
+        match self.all.iter().position(|(known, _)| *known == name) {
+            Some(at) => self.all[at].1 = field,
+            None if self.all.len() < MOST => self.all.push((name, field)),
+            None => {
+                let message = format!("the request has more than {MOST} fields");
+                return Err(Refusal::new(Kind::Invalid, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of the field `name`, which is `raw`, as a tree.
+    fn tree(&mut self, name: &str, raw: &RawValue) -> Result<Value, Refusal> {
+        self.count(name, raw)?;
+        serde_json::from_str(raw.get()).map_err(|error| not_json(name, &error))
+    }
+
+    /// Counts the values in `raw`, the field `name`, which is about to be read into something larger.
+    pub fn count(&mut self, name: &str, raw: &RawValue) -> Result<(), Refusal> {
+        let mut reader = serde_json::Deserializer::from_str(raw.get());
+        let Err(error) = Count(&mut self.left).deserialize(&mut reader) else { return Ok(()) };
+        if self.left > 0 {
+            return Err(not_json(name, &error));
+        }
+        let name: String = name.chars().take(REPEATED).collect();
+        let what = format!(
+            "a request has at most {VALUES} values outside of texts and lists of tokens, this has more"
+        );
+        Err(Refusal::field(&name, what))
+    }
+
+    fn remove(&mut self, name: &str) -> Option<Field> {
+        let at = self.all.iter().position(|(known, _)| known == name)?;
+        let (_, field) = self.all.remove(at);
+        (!field.is_null()).then_some(field)
+    }
+
+    /// The value of `name`; null is none. Of a list or object in [`STRAIGHT`] it is only the kind.
+    pub fn take(&mut self, name: &'static str) -> Option<Value> {
+        self.known.push(name);
+        match self.remove(name)? {
+            Field::Tree(value) => Some(value),
+            Field::Raw(raw) => Some(sketch(&raw)),
+        }
+    }
+
+    /// The value of `name`, of [`STRAIGHT`], as it was sent; null is none.
+    pub fn raw(&mut self, name: &'static str) -> Option<Box<RawValue>> {
+        self.known.push(name);
+        match self.remove(name)? {
+            Field::Raw(raw) => Some(raw),
+            Field::Tree(_) => None,
+        }
+    }
+
+    /// The texts or tokens of `name`, of [`STRAIGHT`]: of a list at most `most` texts.
+    pub fn input(&mut self, name: &'static str, most: usize) -> Option<Result<Input, Fault>> {
+        self.raw(name).map(|raw| input::read(&raw, most))
+    }
+
+    /// The names that were asked for.
+    #[cfg(test)]
+    pub fn known(&self) -> &[&'static str] {
+        &self.known
+    }
+
+    /// The value of `name`, which stays; none of [`STRAIGHT`].
+    pub fn peek(&self, name: &str) -> Option<&Value> {
+        match self.all.iter().find(|(known, _)| known == name)? {
+            (_, Field::Tree(value)) if !value.is_null() => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Whether there is a value of `name`.
+    pub fn has(&mut self, name: &'static str) -> bool {
+        self.known.push(name);
+        self.all.iter().any(|(known, field)| known == name && !field.is_null())
+    }
+
+    /// A truth value.
+    pub fn bool(&mut self, name: &'static str) -> Result<Option<bool>, Refusal> {
+        self.take(name)
+            .map(|value| value.as_bool().ok_or_else(|| wrong(name, "use true or false", &value)))
+            .transpose()
+    }
+
+    /// A text.
+    pub fn text(&mut self, name: &'static str) -> Result<Option<String>, Refusal> {
+        self.known.push(name);
+        match self.remove(name) {
+            None => Ok(None),
+            Some(Field::Tree(Value::String(text))) => Ok(Some(text)),
+            Some(Field::Tree(value)) => Err(wrong(name, "use a text", &value)),
+            Some(Field::Raw(raw)) if raw.get().starts_with('"') => {
+                serde_json::from_str(raw.get()).map(Some).map_err(|error| not_json(name, &error))
+            }
+            Some(Field::Raw(raw)) => Err(wrong(name, "use a text", &sketch(&raw))),
+        }
+    }
+
+    /// A whole number.
+    pub fn whole(&mut self, name: &'static str, range: RangeInclusive<u32>) -> Result<Option<u32>, Refusal> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let number = whole(&value).and_then(|number| u32::try_from(number).ok());
+        match number.filter(|number| range.contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => {
+                let range = format!("use a whole number from {} to {}", range.start(), range.end());
+                Err(wrong(name, range, &value))
+            }
+        }
+    }
+
+    /// A number.
+    pub fn number(&mut self, name: &'static str, range: RangeInclusive<f64>) -> Result<Option<f64>, Refusal> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        match value.as_f64().filter(|number| range.contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => {
+                Err(wrong(name, format!("use a number from {} to {}", range.start(), range.end()), &value))
+            }
+        }
+    }
+
+    /// Refuses what is left: a field with a typing error would be ignored in silence.
+    pub fn finish(self) -> Result<(), Refusal> {
+        let Some((name, _)) = self.all.first() else { return Ok(()) };
+        let shown_name: String = name.chars().take(REPEATED).collect();
+        let mend = match nearest(name, self.known.iter().copied()) {
+            Some(near) => format!("unknown field; did you mean {near}?"),
+            None => format!("unknown field; there are {}", self.known.join(", ")),
+        };
+        Err(Refusal::field(&shown_name, mend))
+    }
+}
+
+/// The field `name` is not JSON, though all around it is: a character in it is cut in two, or it is too deep.
+pub fn not_json(name: &str, error: &serde_json::Error) -> Refusal {
+    let name: String = name.chars().take(REPEATED).collect();
+    Refusal::field(&name, format!("is not JSON: {error}"))
+}
+
+/// Reads a request into its fields; the error within is one of the request, not of its JSON.
+struct Whole<'a>(&'a mut Fields);
+
+impl Whole<'_> {
+    fn refused<E>(value: &Value) -> Result<Result<(), Refusal>, E> {
+        let message = format!("the request must be a JSON object, not {}", shown(value));
+        Ok(Err(Refusal::new(Kind::Invalid, message)))
+    }
+}
+
+impl<'de> Visitor<'de> for Whole<'_> {
+    type Value = Result<(), Refusal>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        while let Some((name, raw)) = map.next_entry::<String, &RawValue>()? {
+            if let Err(refusal) = self.0.put(name, raw) {
+                // What is not JSON behind it is told first, as it would be without the fault.
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                return Ok(Err(refusal));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut left = usize::MAX;
+        while list.next_element_seed(Count(&mut left))?.is_some() {}
+        Whole::refused(&Value::Array(Vec::new()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Whole::refused(&Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+        Whole::refused(&value.into())
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+        Whole::refused(&number.into())
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+        Whole::refused(&number.into())
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+        Whole::refused(&number.into())
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Whole::refused(&text.chars().take(REPEATED + 1).collect::<String>().into())
+    }
+}
+
+/// The one of `names` that `name` may be a typing error of.
+pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // What is too long is none, and would take long to compare.
+    let name: String = name.chars().take(REPEATED).collect();
+    let near = names.into_iter().map(|known| (strsim::jaro_winkler(&name, known), known));
+    let best = near.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    (best.0 > 0.8).then_some(best.1)
+}
+
+/// `name` should be as `what` says, and is `value`.
+pub fn wrong(name: &str, what: impl Display, value: &Value) -> Refusal {
+    Refusal::field(name, format!("{what}, not {}", shown(value)))
+}
+
+/// A value in an error: cut where it is long.
+pub fn shown(value: &Value) -> String {
+    let text = match value {
+        // Long ones are not written out first.
+        Value::String(text) => format!("{:?}", text.chars().take(REPEATED + 1).collect::<String>()),
+        Value::Array(_) => "a list".to_string(),
+        Value::Object(_) => "an object".to_string(),
+        other => other.to_string(),
+    };
+    match text.char_indices().nth(REPEATED) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        type Take = fn(&mut Fields) -> Result<(), Refusal>;
+        let count: Take = |fields| fields.whole("n", 1..=9).map(drop);
+        let number: Take = |fields| fields.number("x", 0.0..=2.0).map(drop);
+        let truth: Take = |fields| fields.bool("b").map(drop);
+        let text: Take = |fields| fields.text("t").map(drop);
+        let range = "use a whole number from 1 to 9, not";
+        let cases: [(&str, Take, &str); 18] = [
+            (r#"{"n": 3}"#, count, ""),
+            (r#"{"n": 3.0}"#, count, ""),
+            (r#"{"n": null}"#, count, ""),
+            (r#"{"n": 0}"#, count, &format!("n: {range} 0")),
+            (r#"{"n": -1}"#, count, &format!("n: {range} -1")),
+            (r#"{"n": 1.5}"#, count, &format!("n: {range} 1.5")),
+            (r#"{"n": 4294967297}"#, count, &format!("n: {range} 4294967297")),
+            (r#"{"n": 99999999999999999999999}"#, count, &format!("n: {range} 1e+23")),
+            (r#"{"n": "3"}"#, count, &format!("n: {range} \"3\"")),
+            (r#"{"n": [3]}"#, count, &format!("n: {range} a list")),
+            (r#"{"x": 2}"#, number, ""),
+            (r#"{"x": -0.1}"#, number, "x: use a number from 0 to 2, not -0.1"),
+            (r#"{"x": 1e300}"#, number, "x: use a number from 0 to 2, not 1e+300"),
+            (r#"{"b": 1}"#, truth, "b: use true or false, not 1"),
+            (r#"{"t": {}}"#, text, "t: use a text, not an object"),
+            (r#"{"tt": 1, "t": "x"}"#, text, "tt: unknown field; did you mean t?"),
+            (r#"{"zzz": 1}"#, text, "zzz: unknown field; there are t"),
+            (r#"[]"#, text, "the request must be a JSON object, not a list"),
+        ];
+        for (json, take, expected) in cases {
+            let found = Fields::read(json.as_bytes()).and_then(|mut fields| {
+                take(&mut fields)?;
+                fields.finish()
+            });
+            assert_eq!(found.err().map(|refusal| refusal.message).unwrap_or_default(), expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_json_is_refused() {
+        let deep = "[".repeat(100_000);
+        let cases: [(&[u8], &str); 5] = [
+            (b"", "EOF while parsing"),
+            (b"{\"prompt\": \"\xff\"}", "not UTF-8: byte 12"),
+            (b"{\"model\": \"\\ud800\"}", "model: is not JSON"),
+            (b"{} {}", "trailing characters"),
+            (deep.as_bytes(), "recursion limit"),
+        ];
+        for (bytes, expected) in cases {
+            let message = Fields::read(bytes).err().map(|refusal| refusal.message).unwrap_or_default();
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+    #[test]
+    fn what_would_take_much_memory_is_refused() {
+        let many = |count: usize, field: &dyn Fn(usize) -> String| -> String {
+            format!("{{{}}}", (0..count).map(field).collect::<Vec<_>>().join(","))
+        };
+        let list = |count: usize| format!(r#"{{"x": [{}]}}"#, vec!["0"; count].join(","));
+        let cases = [
+            (many(MOST, &|at| format!("\"{at}\":0")), ""),
+            (many(MOST + 1, &|at| format!("\"{at}\":0")), "more than 256 fields"),
+            (many(MOST + 1, &|_| "\"one\":0".to_string()), ""),
+            (list(VALUES - 2), ""),
+            (list(VALUES), "x: a request has at most 65536 values"),
+            // What is read straight is not counted.
+            (list(VALUES).replace('x', "prompt"), ""),
+        ];
+        for (json, expected) in cases {
+            let found = Fields::read(json.as_bytes()).err().map(|refusal| refusal.message);
+            let found = found.unwrap_or_default();
+            assert!(found.contains(expected) && found.is_empty() == expected.is_empty(), "{found}");
+        }
+    }
+
+    #[test]
+    fn of_two_fields_of_the_same_name_the_second_counts() {
+        let mut fields =
+            Fields::read(br#"{"t": "a", "prompt": "b", "t": "c", "prompt": null}"#).expect("fields");
+        assert_eq!(fields.text("t"), Ok(Some("c".to_string())));
+        assert!(!fields.has("prompt") && fields.raw("prompt").is_none());
+        assert_eq!(fields.finish(), Ok(()));
+    }
+}

@@ -1,0 +1,180 @@
+//! Who may ask.
+
+use std::hint::black_box;
+use std::net::IpAddr;
+
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request};
+
+use crate::job::Client;
+use crate::models::Front;
+use crate::refusal::{Kind, Refusal};
+use crate::scope::Owner;
+
+/// The other end of a connection.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Who it is.
+    pub client: Client,
+    /// Owner of its prompts, if it came by the socket's file, whose mode says who may.
+    pub by_file: Option<Owner>,
+}
+
+/// Returns the owner of the prompts of `request`, if it may be answered to `peer`.
+pub fn check<B>(front: &Front, peer: &Peer, request: &Request<B>) -> Result<Owner, Refusal> {
+    if let Some(owner) = peer.by_file {
+        return Ok(owner);
+    }
+    if request.uri().path() == "/health" {
+        return Ok(Owner::Open);
+    }
+    let keys = &front.current().keys;
+    if keys.is_empty() {
+        return from_here(request).map(|()| Owner::Open);
+    }
+    let given = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
+    let given = given.and_then(bearer).unwrap_or_default();
+    // All of them, whichever it is.
+    let known = keys.iter().fold(None, |known, key| match same(key.as_bytes(), given) {
+        true => Some(key),
+        false => known,
+    });
+    match known {
+        Some(key) => Ok(Owner::of_key(key)),
+        None => Err(Refusal::new(
+            Kind::Unauthorized,
+            "no key, or not one of this server's: send the header Authorization: Bearer KEY",
+        )),
+    }
+}
+
+/// Whether no web page of another place can have sent this `request`, which brings no key.
+fn from_here<B>(request: &Request<B>) -> Result<(), Refusal> {
+    const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+    let headers = request.headers();
+    if !headers.get_all(HOST).iter().all(|host| host.to_str().is_ok_and(is_own)) {
+        return Err(Refusal::new(
+            Kind::Forbidden,
+            "the header Host names neither an address nor localhost: without a key only those are answered, so that no web \
+             page reaches this server by a name of its own",
+        ));
+    }
+    // Browsers add both, and no page can leave them out.
+    let foreign = headers.get_all(ORIGIN).iter().any(|origin| !is_origin(origin, headers))
+        || headers.get_all(SITE).iter().any(|site| site == "cross-site");
+    match foreign {
+        false => Ok(()),
+        true => Err(Refusal::new(
+            Kind::Origin,
+            "a web page of another place asks (Origin, Sec-Fetch-Site): without a key no browser is answered there; start \
+             the server with --api-key-file, or put a proxy before it",
+        )),
+    }
+}
+
+/// Whether `origin` is the place that the request goes to.
+fn is_origin(origin: &HeaderValue, headers: &HeaderMap) -> bool {
+    let place = origin
+        .to_str()
+        .ok()
+        .and_then(|origin| origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://")));
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    matches!((place, host), (Some(place), Some(host)) if place.eq_ignore_ascii_case(host))
+}
+
+/// Whether a web page of another name cannot have sent this: names can be made to lead anywhere.
+fn is_own(host: &str) -> bool {
+    let name = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
+        Some((address, _)) => address,
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+/// Returns the key in the value of an `Authorization` header. The name of the scheme is case-insensitive (RFC 9110, 11.1).
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, key) = value.split_at_checked(b"Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| key.trim_ascii())
+}
+
+/// Compares in a time that depends on the lengths alone.
+fn same(key: &[u8], given: &[u8]) -> bool {
+    let bytes = (0..key.len()).map(|at| key[at] ^ given.get(at).copied().unwrap_or(0));
+    let differ = bytes.fold(0, |differ, byte| black_box(differ | byte));
+    differ == 0 && key.len() == given.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_compared_in_full() {
+        let cases = [
+            ("secret", "secret", true),
+            ("secret", "secreT", false),
+            ("secret", "secre", false),
+            ("secret", "secret\0", false),
+            ("secret", "", false),
+        ];
+        for (key, given, expected) in cases {
+            assert_eq!(same(key.as_bytes(), given.as_bytes()), expected, "{key} and {given}");
+        }
+    }
+
+    #[test]
+    fn the_scheme_of_a_key_is_case_insensitive() {
+        let cases: [(&str, Option<&str>); 6] = [
+            ("Bearer secret", Some("secret")),
+            ("bearer secret", Some("secret")),
+            ("BEARER  secret", Some("secret")),
+            ("Basic secret", None),
+            ("Bearersecret", None),
+            ("Bear", None),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(bearer(value.as_bytes()), expected.map(str::as_bytes), "{value}");
+        }
+    }
+
+    #[test]
+    fn only_pages_of_the_server_itself_are_answered_without_a_key() {
+        type Headers = &'static [(&'static str, &'static str)];
+        let cases: [(Headers, Option<Kind>); 10] = [
+            (&[("host", "localhost:8080")], None),
+            (&[("host", "evil.example")], Some(Kind::Forbidden)),
+            (&[("host", "localhost:8080"), ("host", "evil.example")], Some(Kind::Forbidden)),
+            (&[("host", "localhost:8080"), ("origin", "http://localhost:8080")], None),
+            (&[("host", "127.0.0.1"), ("origin", "https://127.0.0.1")], None),
+            (&[("host", "localhost:8080"), ("origin", "http://localhost:3000")], Some(Kind::Origin)),
+            (&[("host", "localhost:8080"), ("origin", "https://evil.example")], Some(Kind::Origin)),
+            (&[("host", "localhost:8080"), ("origin", "null")], Some(Kind::Origin)),
+            (&[("host", "localhost:8080"), ("sec-fetch-site", "cross-site")], Some(Kind::Origin)),
+            (&[("host", "localhost:8080"), ("sec-fetch-site", "none")], None),
+        ];
+        for (headers, expected) in cases {
+            let request = headers
+                .iter()
+                .fold(Request::get("/v1/models"), |request, (name, value)| request.header(*name, *value));
+            let found = from_here(&request.body(()).expect("a request"));
+            assert_eq!(found.err().map(|refusal| refusal.kind), expected, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn only_addresses_and_localhost_are_answered_without_a_key() {
+        let cases = [
+            ("127.0.0.1:8080", true),
+            ("127.0.0.1", true),
+            ("LocalHost:1", true),
+            ("[::1]:8080", true),
+            ("[::1]", true),
+            ("evil.example:8080", false),
+            ("localhost.evil.example", false),
+            ("", false),
+        ];
+        for (host, expected) in cases {
+            assert_eq!(is_own(host), expected, "{host:?}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The body of an answer that notes when all of it is on its way.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Error;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::response::Response;
+use http_body::{Frame, SizeHint};
+
+use crate::admission::{ConnectionState, Phase};
+
+/// `response`, after whose body the connection of `state` rests.
+pub fn answered(response: Response, state: &Arc<ConnectionState>) -> Response {
+    let answering = Answering(Arc::clone(state));
+    response.map(|body| Body::new(Answered { body, _answering: answering }))
+}
+
+/// A body and what is noted at its end, also where the client leaves before.
+struct Answered {
+    body: Body,
+    _answering: Answering,
+}
+
+struct Answering(Arc<ConnectionState>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.set(Phase::Resting);
+    }
+}
+
+impl HttpBody for Answered {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,82 @@
+//! Bodies of requests: read within a time, at a rate, and as far as the bytes of all requests that wait allow.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::body::{Body, HttpBody};
+use axum::extract::Request;
+use axum::http::header::CONTENT_LENGTH;
+use tokio::time::{Instant, timeout_at};
+
+use super::too_large;
+use crate::admission::{ConnectionState, Late, Phase};
+use crate::arrival;
+use crate::budget::{Bounds, Charge};
+use crate::job::Client;
+use crate::models::Front;
+use crate::refusal::{Kind, Refusal};
+
+/// The bytes in the body of `request` of `client`, and what is charged for them.
+pub async fn read(front: &Front, request: Request, client: &Client) -> Result<(Vec<u8>, Charge), Refusal> {
+    let limits = front.current().limits;
+    let state = request.extensions().get::<Arc<ConnectionState>>().cloned();
+    let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let mut charge = front.charge(client);
+    let mut bytes = Vec::new();
+    // Memory that is not written to is not taken: a client that announces much and sends little costs little.
+    bytes.reserve_exact(length.unwrap_or(0).min(limits.request));
+    let mut body = request.into_body();
+    let _reading = state.as_ref().map(Reading::new);
+    let begin = Instant::now();
+    loop {
+        let until = arrival::deadline(begin, bytes.len());
+        let frame = timeout_at(until, next(&mut body)).await.map_err(|_| {
+            state.iter().for_each(|state| state.was_late(Late::Body));
+            arrival::late("body", begin, bytes.len())
+        })?;
+        let Some(data) = frame? else {
+            state.iter().for_each(|state| state.set_unread(false));
+            return Ok((bytes, charge));
+        };
+        if bytes.len() + data.len() > limits.request {
+            return Err(too_large(limits.request));
+        }
+        charge.grow(data.len(), Bounds::of(&limits))?;
+        bytes.extend_from_slice(&data);
+    }
+}
+
+/// The next part of `body`.
+async fn next(body: &mut Body) -> Result<Option<axum::body::Bytes>, Refusal> {
+    loop {
+        match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
+            None => return Ok(None),
+            // Trailers say nothing here.
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+            Some(Err(error)) => {
+                return Err(Refusal::new(Kind::Invalid, format!("the body cannot be read: {error}")));
+            }
+        }
+    }
+}
+
+/// Notes that a body is read, as long as it lives.
+struct Reading<'a>(&'a ConnectionState);
+
+impl<'a> Reading<'a> {
+    fn new(state: &'a Arc<ConnectionState>) -> Self {
+        state.set(Phase::Reading);
+        Reading(state)
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.set(Phase::Answering);
+    }
+}

@@ -1,0 +1,130 @@
+//! Calls of tools in an answer, in OpenAI's shapes.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use chat::{CallReader, ForcedReader, Part};
+use serde_json::{Value, json};
+
+use crate::job::Finish;
+use crate::refusal::Refusal;
+use crate::request::{Generate, Prompt};
+use crate::server::Server;
+
+/// Finds the calls in one answer.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    reader: Reader,
+    /// How many began.
+    count: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Reader {
+    Auto(CallReader),
+    Forced(ForcedReader),
+}
+
+impl Calls {
+    /// What looks for the calls in an answer to `request`; nothing where there can be none.
+    pub fn of(request: &Generate, server: &Server) -> Result<Option<Self>, Refusal> {
+        let Prompt::Messages(conversation) = &request.prompt else { return Ok(None) };
+        let reader = match (conversation.forced(), server.template()?.call_format()) {
+            (Some(_), _) => Some(Reader::Forced(ForcedReader::default())),
+            (None, Some(format)) if !conversation.offered().is_empty() => {
+                Some(Reader::Auto(CallReader::new(format, conversation.offered().to_vec())))
+            }
+            _ => None,
+        };
+        Ok(reader.map(|reader| Calls { reader, count: 0 }))
+    }
+
+    /// The message of an answer that is all there, and why it ended.
+    pub fn message(&mut self, text: &str, finish: Finish) -> (Value, &'static str) {
+        let mut content = String::new();
+        let mut calls: Vec<(String, String)> = Vec::new();
+        let parts = [self.parts(text), self.rest()].concat();
+        for part in parts {
+            match (part, calls.last_mut()) {
+                (Part::Text(text), _) => content.push_str(&text),
+                (Part::Call(name), _) => calls.push((name, String::new())),
+                (Part::Arguments(more), Some((_, arguments))) => arguments.push_str(&more),
+                (Part::Arguments(_), None) => {}
+            }
+        }
+        self.count = calls.len();
+        let content = (calls.is_empty() || !content.is_empty()).then_some(content);
+        let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+        if !calls.is_empty() {
+            let call = |(name, arguments)| json!({ "id": id(), "type": "function", "function": { "name": name, "arguments": arguments } });
+            message["tool_calls"] = calls.into_iter().map(call).collect();
+        }
+        (message, self.finish_reason(finish))
+    }
+
+    /// The deltas of a stream after `text`.
+    pub fn deltas(&mut self, text: &str) -> Vec<Value> {
+        let parts = self.parts(text);
+        self.told(parts)
+    }
+
+    /// Those at its end.
+    pub fn last(&mut self) -> Vec<Value> {
+        let parts = self.rest();
+        self.told(parts)
+    }
+
+    /// Why an answer of which all was told ended.
+    pub fn finish_reason(&self, finish: Finish) -> &'static str {
+        let whole = match &self.reader {
+            Reader::Auto(_) => self.count > 0,
+            Reader::Forced(reader) => reader.is_over(),
+        };
+        match super::out::finish_reason(finish) {
+            _ if whole && matches!(self.reader, Reader::Forced(_)) => "tool_calls",
+            "stop" if whole => "tool_calls",
+            other => other,
+        }
+    }
+
+    fn parts(&mut self, text: &str) -> Vec<Part> {
+        match &mut self.reader {
+            Reader::Auto(reader) => reader.push(text),
+            Reader::Forced(reader) => reader.push(text),
+        }
+    }
+
+    fn rest(&mut self) -> Vec<Part> {
+        match &mut self.reader {
+            Reader::Auto(reader) => reader.finish(),
+            Reader::Forced(_) => Vec::new(),
+        }
+    }
+
+    fn told(&mut self, parts: Vec<Part>) -> Vec<Value> {
+        let mut told = |part| match part {
+            Part::Text(text) => json!({ "content": text }),
+            Part::Call(name) => {
+                self.count += 1;
+                let function = json!({ "name": name, "arguments": "" });
+                json!({ "tool_calls": [{ "index": self.count - 1, "id": id(), "type": "function", "function": function }] })
+            }
+            Part::Arguments(more) => {
+                let index = self.count.saturating_sub(1);
+                json!({ "tool_calls": [{ "index": index, "function": { "arguments": more } }] })
+            }
+        };
+        parts.into_iter().map(&mut told).collect()
+    }
+}
+
+/// A name for a call: nine letters and digits, since Mistral's templates refuse any other.
+fn id() -> String {
+    const SIGNS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    let mut random = RandomState::new().build_hasher().finish();
+    let mut sign = || {
+        let sign = SIGNS[(random % SIGNS.len() as u64) as usize];
+        random /= SIGNS.len() as u64;
+        char::from(sign)
+    };
+    (0..9).map(|_| sign()).collect()
+}

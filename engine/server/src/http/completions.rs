@@ -1,0 +1,80 @@
+//! `POST /v1/completions`
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::beside::return_tokens;
+use super::other::is_called;
+use super::out::{Asked, Shape, respond};
+use super::{App, format};
+use crate::fields::{Fields, shown, wrong};
+use crate::refusal::Refusal;
+use crate::request::{Defaults, Generate, prompt};
+use crate::server::Server;
+
+/// `POST /v1/completions`
+pub async fn completions(State(front): App, request: Request) -> Response {
+    respond(&front, request, Shape::Text, read).await
+}
+
+/// The request. Fields that nobody knows are ignored: clients send many.
+fn read(server: &Server, fields: &mut Fields) -> Result<Asked, Refusal> {
+    take(fields, &server.name, &server.current().defaults)
+}
+
+/// The same of a server whose model is called `name`.
+pub(super) fn take(fields: &mut Fields, name: &str, defaults: &Defaults) -> Result<Asked, Refusal> {
+    if let Some(model) = fields.text("model")? {
+        is_called(name, &model)?;
+    }
+    let choices = choices(fields)?;
+    // As many as there are choices, of which all are told.
+    only(fields, "best_of", &json!(choices))?;
+    only(fields, "echo", &json!(false))?;
+    only(fields, "suffix", &json!(""))?;
+    let include_usage = include_usage(fields)?;
+    let return_tokens = return_tokens(fields)?;
+    let prompt = prompt(fields)?;
+    let format = format::take(fields)?;
+    let mut generate = Generate::take(fields, prompt, defaults)?;
+    format::apply(format, &mut generate)?;
+    Ok(Asked { generate, choices, include_usage, return_tokens })
+}
+
+/// Most answers to one request.
+pub(super) const CHOICES: u32 = 8;
+
+/// How many answers are wanted.
+pub(super) fn choices(fields: &mut Fields) -> Result<u32, Refusal> {
+    Ok(fields.whole("n", 1..=CHOICES)?.unwrap_or(1))
+}
+
+/// Refuses a value of `name` that asks for what is not offered.
+pub(super) fn only(fields: &mut Fields, name: &'static str, neutral: &Value) -> Result<(), Refusal> {
+    let Some(value) = fields.take(name) else { return Ok(()) };
+    let same = match (value.as_f64(), neutral.as_f64()) {
+        (Some(value), Some(neutral)) => value == neutral,
+        _ => value == *neutral,
+    };
+    match same {
+        true => Ok(()),
+        false => {
+            let what = format!("only {} is offered, not {}", neutral, shown(&value));
+            Err(Refusal::field(name, what))
+        }
+    }
+}
+
+/// Whether a stream ends with the usage.
+pub(super) fn include_usage(fields: &mut Fields) -> Result<bool, Refusal> {
+    match fields.take("stream_options") {
+        None => Ok(false),
+        Some(Value::Object(mut options)) => match options.remove("include_usage") {
+            None | Some(Value::Null) => Ok(false),
+            Some(Value::Bool(include)) => Ok(include),
+            Some(other) => Err(wrong("stream_options.include_usage", "use true or false", &other)),
+        },
+        Some(other) => Err(wrong("stream_options", "use an object", &other)),
+    }
+}

@@ -1,0 +1,90 @@
+//! The field `response_format`: what an answer must be like, as OpenAI's clients say it.
+
+use sampling::Constraint;
+use serde_json::{Value, json};
+
+use crate::fields::{Fields, wrong};
+use crate::refusal::Refusal;
+use crate::request::Generate;
+
+/// Takes it out of `fields`.
+pub(super) fn take(fields: &mut Fields) -> Result<Option<Constraint>, Refusal> {
+    constraint(fields.take("response_format"))
+}
+
+/// Makes `format` the constraint of `generate`, which may have no other.
+pub(super) fn apply(format: Option<Constraint>, generate: &mut Generate) -> Result<(), Refusal> {
+    if format.is_some() && generate.sampling.constraint.is_some() {
+        let what = "give it, grammar, json_schema or a tool_choice that demands a call, not several";
+        return Err(Refusal::field("response_format", what));
+    }
+    generate.sampling.constraint = generate.sampling.constraint.take().or(format);
+    Ok(())
+}
+
+fn constraint(value: Option<Value>) -> Result<Option<Constraint>, Refusal> {
+    const NAME: &str = "response_format";
+    let mut format = match value {
+        None => return Ok(None),
+        Some(Value::Object(format)) => format,
+        Some(other) => return Err(wrong(NAME, "use an object", &other)),
+    };
+    let kind = format.remove("type").unwrap_or_default();
+    match kind.as_str() {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(Constraint::JsonSchema(json!({ "type": "object" })))),
+        Some("json_schema") => {
+            let schema = format.get_mut("json_schema").and_then(|within| within.get_mut("schema"));
+            match schema.map(Value::take) {
+                Some(schema @ (Value::Object(_) | Value::Bool(_))) => {
+                    Ok(Some(Constraint::JsonSchema(schema)))
+                }
+                Some(other) => Err(wrong("response_format.json_schema.schema", "use a JSON schema", &other)),
+                None => Err(Refusal::field(
+                    "response_format.json_schema.schema",
+                    "is missing: what the answer must be like",
+                )),
+            }
+        }
+        _ => Err(wrong("response_format.type", "use text, json_object or json_schema", &kind)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn response_formats_are_constraints() {
+        let schema = json!({ "type": "object", "properties": { "z": {}, "a": {} } });
+        let cases = [
+            (json!({ "type": "text" }), Ok(None)),
+            (json!({ "type": "json_object" }), Ok(Some(json!({ "type": "object" })))),
+            (
+                json!({ "type": "json_schema", "json_schema": { "name": "x", "strict": true, "schema": schema } }),
+                Ok(Some(schema.clone())),
+            ),
+            (json!("json_object"), Err("response_format: use an object, not \"json_object\"")),
+            (json!({}), Err("response_format.type: use text, json_object or json_schema, not null")),
+            (json!({ "type": "xml" }), Err("response_format.type: use text")),
+            (json!({ "type": "json_schema" }), Err("response_format.json_schema.schema: is missing")),
+            (
+                json!({ "type": "json_schema", "json_schema": [] }),
+                Err("response_format.json_schema.schema: is missing"),
+            ),
+            (
+                json!({ "type": "json_schema", "json_schema": { "schema": "x" } }),
+                Err("response_format.json_schema.schema: use a JSON schema, not \"x\""),
+            ),
+        ];
+        for (value, expected) in cases {
+            match (constraint(Some(value.clone())), expected) {
+                (Ok(found), Ok(schema)) => assert_eq!(found, schema.map(Constraint::JsonSchema), "{value}"),
+                (Err(refusal), Err(words)) => {
+                    assert!(refusal.message.starts_with(words), "{value}: {refusal:?}")
+                }
+                (found, _) => panic!("{value}: {found:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! A stream that gives back what was read of it, does not wait for ever for a client that does not read or does not say
+//! what it wants, knows when its client is gone, and discards the rest of a refused request before it closes.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Sleep, sleep};
+
+use crate::admission::{ConnectionState, Late, Phase};
+use crate::connection::FIRST;
+use crate::server::Limits;
+
+/// How often a client is looked at: whether it is still there.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Bounds of what is discarded before a connection closes while its client may still be sending. Without this, the kernel
+/// resets the connection, and clients that write a whole body before they read (Python's `http.client`) never see the
+/// answer. The time is a total: a client that sends slowly gains nothing. Larger bodies than these get a reset.
+const LINGER_BYTES: usize = 32 << 20;
+
+/// See [`LINGER_BYTES`].
+const LINGER_TIME: Duration = Duration::from_secs(2);
+
+/// The line to a client.
+pub trait Line {
+    /// Whether nothing more will come, though there may be something that was not read.
+    fn is_closed(&self) -> bool;
+}
+
+macro_rules! line {
+    ($stream:ty) => {
+        impl Line for $stream {
+            fn is_closed(&self) -> bool {
+                // What is known already; nobody has to be woken.
+                let ready = pin!(self.ready(Interest::READABLE | Interest::WRITABLE));
+                match ready.poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(Ok(ready)) => ready.is_read_closed() || ready.is_write_closed(),
+                    Poll::Ready(Err(_)) => true,
+                    Poll::Pending => false,
+                }
+            }
+        }
+    };
+}
+
+line!(TcpStream);
+line!(UnixStream);
+
+/// A stream that two look at, on one thread.
+pub struct Shared<I>(Arc<Mutex<I>>);
+
+impl<I> Shared<I> {
+    fn lock(&self) -> MutexGuard<'_, I> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<I: Line> Shared<I> {
+    /// Returns when the client is gone. hyper sees it too, but not behind the bytes of a next request, which it does not
+    /// read before it has answered.
+    pub async fn gone(&self) {
+        loop {
+            sleep(LOOK).await;
+            if self.lock().is_closed() {
+                return;
+            }
+        }
+    }
+}
+
+/// See above.
+pub struct Patient<I> {
+    stream: Shared<I>,
+    read: Vec<u8>,
+    /// Time for which a write may wait.
+    stall: Duration,
+    /// Time for which a client that has not proven itself may rest.
+    rest: Duration,
+    /// Runs while the client does not read.
+    waiting: Option<Pin<Box<Sleep>>>,
+    state: Arc<ConnectionState>,
+    /// Runs while the client has to send something, in the phase in which it began.
+    patience: Option<(Phase, Pin<Box<Sleep>>)>,
+    /// True once anything was read.
+    received: bool,
+    /// Runs while the rest of a request is discarded.
+    linger: Option<Linger>,
+}
+
+/// Progress of discarding the rest of a request.
+struct Linger {
+    left: usize,
+    time: Pin<Box<Sleep>>,
+}
+
+impl<I> Patient<I> {
+    /// `stream`, of the connection of `state`, with `read` before what comes out of it.
+    pub fn new(stream: I, read: Vec<u8>, state: &Arc<ConnectionState>, limits: &Limits) -> Self {
+        Patient {
+            stream: Shared(Arc::new(Mutex::new(stream))),
+            stall: limits.stall,
+            received: !read.is_empty(),
+            read,
+            linger: None,
+            rest: limits.idle_unauthenticated.min(limits.idle),
+            waiting: None,
+            state: Arc::clone(state),
+            patience: None,
+        }
+    }
+
+    /// The line to the client.
+    pub fn line(&self) -> Shared<I> {
+        Shared(Arc::clone(&self.stream.0))
+    }
+
+    fn written_in_time<T>(&mut self, poll: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        self.state.set_writing(poll.is_pending());
+        if poll.is_ready() {
+            self.waiting = None;
+            self.state.touch();
+            return poll;
+        }
+        let stall = self.stall;
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(stall)));
+        ready!(waiting.as_mut().poll(cx));
+        self.state.was_late(Late::Write);
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// A head that comes byte by byte is late all the same.
+    fn read_in_time(&mut self, poll: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if poll.is_ready() && self.state.phase() == Phase::Resting {
+            self.state.set(Phase::Expecting);
+        }
+        let phase = self.state.phase();
+        let (time, late) = match phase {
+            Phase::Expecting => (FIRST, Late::Head),
+            Phase::Resting if self.state.rests_shortly() => (self.rest, Late::Idle),
+            // Bodies have a bound of their own, and long rests one of hyper's.
+            _ => {
+                self.patience = None;
+                return poll;
+            }
+        };
+        if self.patience.as_ref().is_none_or(|(began, _)| *began != phase) {
+            self.patience = Some((phase, Box::pin(sleep(time))));
+        }
+        if poll.is_pending()
+            && let Some((_, patience)) = &mut self.patience
+        {
+            ready!(patience.as_mut().poll(cx));
+            self.state.was_late(late);
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        poll
+    }
+}
+
+impl<I: AsyncRead + Unpin> Patient<I> {
+    /// True if the client may still be sending what nobody will read: the rest of a body, or of a head that was refused.
+    fn may_be_sending(&self) -> bool {
+        self.state.is_unread() || (self.received && self.state.phase() == Phase::Expecting)
+    }
+
+    /// Reads and discards what the client sends, within [`LINGER_BYTES`] and [`LINGER_TIME`].
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.linger.is_none() {
+            if !self.may_be_sending() {
+                return Poll::Ready(());
+            }
+            // Meanwhile another connection may take its place.
+            self.state.set(Phase::Resting);
+        }
+        let linger = self
+            .linger
+            .get_or_insert_with(|| Linger { left: LINGER_BYTES, time: Box::pin(sleep(LINGER_TIME)) });
+        loop {
+            if linger.left == 0 || linger.time.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            let mut bytes = [const { MaybeUninit::uninit() }; 16 << 10];
+            let mut buffer = ReadBuf::uninit(&mut bytes);
+            let read = ready!(Pin::new(&mut *self.stream.lock()).poll_read(cx, &mut buffer));
+            match (read, buffer.filled().len()) {
+                (Err(_), _) | (_, 0) => return Poll::Ready(()),
+                (Ok(()), length) => linger.left = linger.left.saturating_sub(length),
+            }
+        }
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for Patient<I> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.read.is_empty() {
+            let before = buffer.filled().len();
+            let poll = Pin::new(&mut *self.stream.lock()).poll_read(cx, buffer);
+            self.received |= buffer.filled().len() > before;
+            return self.read_in_time(poll, cx);
+        }
+        let length = self.read.len().min(buffer.remaining());
+        buffer.put_slice(&self.read[..length]);
+        self.read.drain(..length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<I> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut *self.stream.lock()).poll_write(cx, bytes);
+        self.written_in_time(poll, cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut *self.stream.lock()).poll_write_vectored(cx, bytes);
+        self.written_in_time(poll, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.lock().is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.stream.lock()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.linger.is_none() {
+            ready!(Pin::new(&mut *self.stream.lock()).poll_shutdown(cx))?;
+        }
+        self.poll_discard(cx).map(Ok)
+    }
+}

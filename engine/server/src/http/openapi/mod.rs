@@ -1,0 +1,215 @@
+//! `GET /openapi.json`: what can be asked of this server, for programs. Names, ranges and codes come from what checks the
+//! requests; tokens, defaults and the model's name are this server's.
+
+mod requests;
+mod responses;
+mod streams;
+#[cfg(test)]
+mod tests;
+
+use axum::extract::State;
+use axum::response::Response;
+use engine_core::settings::MAX_CTX;
+use serde_json::{Map, Value, json};
+
+use super::{App, answer};
+use crate::models::{Front, Known};
+use crate::refusal::Kind;
+use crate::request::Defaults;
+
+/// `GET /openapi.json`
+pub async fn openapi(State(front): App) -> Response {
+    answer(&document(&Facts::of(&front)))
+}
+
+/// What differs from server to server.
+struct Facts {
+    /// The models' names, the one first whose tokens and limits these are.
+    names: Vec<String>,
+    last_token: u32,
+    n_ctx: u32,
+    /// Whether a prompt may be empty: the model begins a text with a token of its own.
+    begins: bool,
+    /// Numbers of an embedding, where that is known.
+    width: Option<usize>,
+    has_keys: bool,
+    defaults: Defaults,
+}
+
+impl Facts {
+    fn of(front: &Front) -> Self {
+        let Known { names, server, defaults } = front.known();
+        let model = server.as_ref().map(|server| &server.model);
+        Facts {
+            names,
+            // Of a model that is not loaded nobody knows.
+            last_token: model.map_or(i32::MAX as u32, |model| model.n_vocab().saturating_sub(1)),
+            n_ctx: server.as_ref().map_or(MAX_CTX, |server| server.n_ctx),
+            begins: model.is_none_or(|model| model.begin_token().is_some()),
+            width: server.as_ref().map(|server| server.embedder.width),
+            has_keys: !front.current().keys.is_empty(),
+            defaults,
+        }
+    }
+
+    /// What the field `model` may be.
+    fn models(&self) -> Value {
+        self.names.iter().map(|name| Value::from(name.as_str())).chain([Value::Null]).collect()
+    }
+
+    /// What the field `dimensions` may be.
+    fn dimensions(&self) -> Value {
+        let about = "As many as the model has.";
+        match self.width {
+            Some(width) => json!({ "enum": [width, null], "description": about }),
+            None => json!({ "type": ["integer", "null"], "minimum": 1, "description": about }),
+        }
+    }
+
+    /// What the field `workload` may be.
+    fn workloads(&self) -> Value {
+        self.defaults.workloads.names().map(Value::from).chain([Value::Null]).collect()
+    }
+}
+
+fn document(facts: &Facts) -> Value {
+    let schemas: Map<String, Value> =
+        [requests::schemas(facts), responses::schemas(), streams::schemas()].into_iter().flatten().collect();
+    let mut document = json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "anneal serve",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Text of one model over HTTP, in OpenAI's shapes. A field that is null is as if it was not there.",
+            "license": { "name": "MIT", "identifier": "MIT" },
+        },
+        "servers": [{ "url": "/" }],
+        "paths": paths(facts),
+        "components": { "schemas": schemas },
+    });
+    if facts.has_keys {
+        document["components"]["securitySchemes"] = json!({ "key": { "type": "http", "scheme": "bearer" } });
+        document["security"] = json!([{ "key": [] }]);
+    }
+    document
+}
+
+/// What every request with a body may be refused for.
+const BODY: [Kind; 4] = [Kind::Invalid, Kind::TooLarge, Kind::MediaType, Kind::Overloaded];
+
+/// What every request for text may be refused for besides.
+const GENERATE: [Kind; 7] = [
+    Kind::PromptTooLong,
+    Kind::NoModel,
+    Kind::NoRoom,
+    Kind::Busy,
+    Kind::Failed,
+    Kind::Stopping,
+    Kind::Deadline,
+];
+
+/// The same of what only needs the model's vocabulary.
+const MODEL: [Kind; 6] =
+    [Kind::NoModel, Kind::NoRoom, Kind::Busy, Kind::Failed, Kind::Stopping, Kind::Deadline];
+
+fn paths(facts: &Facts) -> Value {
+    let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
+    let json = |name: &str| json!({ "application/json": { "schema": reference(name) } });
+    let body = |name: &str| json!({ "required": true, "content": json(name) });
+    let ok = |description: &str, content: Value| json!({ "description": description, "content": content });
+    let streamed = |name: &str, chunk: &str| {
+        let mut content = json(name);
+        content["text/event-stream"] = streams::events(chunk);
+        content
+    };
+    let operation = |id: &str, summary: &str, content: Value, kinds: &[Kind]| {
+        let mut responses = errors(kinds, facts);
+        responses.insert("200".to_string(), ok("What was asked for.", content));
+        json!({ "operationId": id, "summary": summary, "responses": responses })
+    };
+    let post = |id: &str, summary: &str, request: &str, content: Value, kinds: &[&[Kind]]| {
+        let mut operation = operation(id, summary, content, &kinds.concat());
+        operation["requestBody"] = body(request);
+        json!({ "post": operation })
+    };
+    let text = json!({ "text/plain": { "schema": { "type": "string" } } });
+    let mut health = operation("health", "Whether it takes requests; needs no key.", json("Health"), &[]);
+    health["responses"] = json!({
+        "200": ok("It does.", json("Health")),
+        "503": ok("It is shutting down.", json("Health")),
+    });
+    health["security"] = json!([]);
+    let mut model = operation(
+        "model",
+        "The model of this name.",
+        json("Model"),
+        &[Kind::Invalid, Kind::NoModel, Kind::NotFound],
+    );
+    model["parameters"] = json!([{
+        "name": "name", "in": "path", "required": true, "schema": { "type": "string", "enum": facts.names },
+    }]);
+    json!({
+        "/v1/completions": post(
+            "completions", "Goes on with a text.", "CompletionRequest", streamed("Completion", "CompletionChunk"), &[&BODY, &GENERATE],
+        ),
+        "/v1/chat/completions": post(
+            "chat", "Answers a conversation.", "ChatRequest", streamed("ChatCompletion", "ChatChunk"), &[&BODY, &GENERATE],
+        ),
+        "/v1/embeddings": post(
+            "embeddings", "Makes numbers of texts.", "EmbeddingRequest", json("Embeddings"), &[&BODY, &GENERATE],
+        ),
+        "/v1/models": { "get": operation("models", "The models.", json("Models"), &[]) },
+        "/v1/models/{name}": { "get": model },
+        "/tokenize": post("tokenize", "Cuts a text into tokens.", "Text", json("Tokens"), &[&BODY, &MODEL]),
+        "/detokenize":
+            post("detokenize", "Makes a text of tokens.", "Tokens", json("Text"), &[&BODY, &MODEL]),
+        "/health": { "get": health },
+        "/metrics": { "get": operation("metrics", "Counters and gauges for Prometheus.", text, &[]) },
+        "/status": { "get": operation("status", "Slots, queue, speed, memory: what `anneal top` shows.", json("Status"), &[]) },
+        "/openapi.json": {
+            "get": operation("openapi", "This file.", json!({ "application/json": { "schema": { "type": "object" } } }), &[]),
+        },
+    })
+}
+
+/// The responses of a request that may be refused for `kinds`, or because of who asks.
+fn errors(kinds: &[Kind], facts: &Facts) -> Map<String, Value> {
+    let asks: &[Kind] = match facts.has_keys {
+        true => &[Kind::Unauthorized],
+        false => &[Kind::Forbidden, Kind::Origin],
+    };
+    let all = [kinds, asks].concat();
+    let mut statuses: Vec<u16> = all.iter().map(|kind| kind.words().0).collect();
+    statuses.sort_unstable();
+    statuses.dedup();
+    statuses.into_iter().map(|status| (status.to_string(), error(status, &all))).collect()
+}
+
+fn error(status: u16, kinds: &[Kind]) -> Value {
+    let kinds: Vec<_> = kinds.iter().map(|kind| kind.words()).filter(|words| words.0 == status).collect();
+    let types: Vec<&str> = kinds.iter().map(|words| words.1).collect();
+    let codes: Vec<&str> = kinds.iter().map(|words| words.2).collect();
+    let mut response = json!({
+        "description": unique(codes.clone()).join(", "),
+        "content": { "application/json": { "schema": { "allOf": [
+            { "$ref": "#/components/schemas/Error" },
+            { "properties": { "error": { "properties": {
+                "type": { "enum": unique(types) },
+                "code": { "enum": unique(codes) },
+            }}}},
+        ]}}},
+    });
+    if matches!(status, 429 | 503) {
+        response["headers"] = json!({ "Retry-After": {
+            "description": "Seconds until another try may be worth it.",
+            "schema": { "type": "integer", "minimum": 1 },
+        }});
+    }
+    response
+}
+
+fn unique(mut words: Vec<&str>) -> Vec<&str> {
+    words.sort_unstable();
+    words.dedup();
+    words
+}

@@ -1,0 +1,315 @@
+//! What can be asked.
+
+use sampling::{PARAMETERS, Parameter};
+use serde_json::{Map, Value, json};
+
+use super::Facts;
+use crate::embeddings::TEXTS;
+use crate::http::completions::CHOICES;
+use crate::logprobs::MOST;
+use crate::request::{STOP_CHARACTERS, STOPS};
+use crate::scope::SALT_CHARACTERS;
+
+/// The schemas of requests, by name.
+pub fn schemas(facts: &Facts) -> Map<String, Value> {
+    let generate = [sampling(facts), limits(facts)].into_iter().flatten().collect::<Map<_, _>>();
+    let request = |own: Value, required: &str| {
+        let mut properties = generate.clone();
+        properties.extend(own.as_object().cloned().unwrap_or_default());
+        json!({
+            "type": "object",
+            "properties": properties,
+            "required": [required],
+            // Clients send many that nobody knows.
+            "additionalProperties": true,
+            "not": {
+                "description": "Only one of them says what the answer must be like.",
+                "properties": { "grammar": { "type": "string" }, "json_schema": { "type": ["object", "boolean"] } },
+                "required": ["grammar", "json_schema"],
+            },
+        })
+    };
+    let mut chat = request(chat(facts), "messages");
+    chat["if"] = json!({
+        "properties": { "tool_choice": { "anyOf": [{ "const": "required" }, { "type": "object" }] } },
+        "required": ["tool_choice"],
+    });
+    chat["then"] = json!({
+        "properties": { "tools": { "type": "array", "minItems": 1 } },
+        "required": ["tools"],
+    });
+    let mut completion = request(completion(facts), "prompt");
+    completion["anyOf"] = (1..=CHOICES).map(as_many).collect();
+    let all = json!({
+        "CompletionRequest": completion,
+        "ChatRequest": chat,
+        "EmbeddingRequest": embedding(facts),
+        "Message": message(),
+        "Tool": tool(),
+        "Text": {
+            "type": "object",
+            "properties": { "content": { "type": "string" }, "model": { "enum": facts.models() } },
+            "required": ["content"],
+            "additionalProperties": false,
+        },
+        "Tokens": {
+            "type": "object",
+            "properties": { "tokens": { "type": "array", "items": token(facts), "maxItems": super::super::other::TOKENS },
+                "model": { "enum": facts.models() },
+            },
+            "required": ["tokens"],
+            "additionalProperties": false,
+        },
+    });
+    all.as_object().cloned().unwrap_or_default()
+}
+
+fn token(facts: &Facts) -> Value {
+    json!({ "type": "integer", "minimum": 0, "maximum": facts.last_token })
+}
+
+/// The numbers of the sampler, from its own table, and what is no number.
+fn sampling(facts: &Facts) -> Map<String, Value> {
+    let number = |parameter: &Parameter| {
+        let default = parameter.text(&facts.defaults.sampling).parse::<f64>().unwrap_or_default();
+        json!({
+            "type": [if parameter.whole { "integer" } else { "number" }, "null"],
+            "minimum": parameter.min,
+            "maximum": parameter.max,
+            "default": default,
+            "description": format!("{} {}.", parameter.doc, parameter.range),
+        })
+    };
+    let mut all: Map<String, Value> =
+        PARAMETERS.iter().map(|parameter| (parameter.name.to_string(), number(parameter))).collect();
+    let bias =
+        json!({ "anyOf": [{ "type": "number", "minimum": -1000, "maximum": 1000 }, { "const": false }] });
+    let more = json!({
+        "seed": {
+            "type": ["integer", "null"], "minimum": -1, "maximum": u32::MAX - 1,
+            "description": "Of the random numbers; -1 is none.",
+        },
+        "dry_sequence_breakers": {
+            "type": ["array", "null"],
+            "items": { "type": "string", "minLength": 1, "maxLength": 40, "pattern": "^[^\\u0000]*$" },
+            "maxItems": 64,
+            "description": "Texts that end a repetition for DRY, of at most 40 bytes each.",
+        },
+        "logit_bias": {
+            "description": "What is added to the logits of tokens; false bans.",
+            "anyOf": [
+                { "type": "object", "propertyNames": { "pattern": "^[0-9]+$" }, "additionalProperties": bias },
+                { "type": "array", "items": {
+                    "type": "array", "prefixItems": [token(facts), bias], "items": false, "minItems": 2, "maxItems": 2,
+                }},
+                { "type": "null" },
+            ],
+        },
+        "grammar": { "type": ["string", "null"], "description": "GBNF, or Lark after a line %llguidance {}." },
+        "json_schema": { "type": ["object", "boolean", "null"], "description": "What the answer must fit." },
+    });
+    all.extend(more.as_object().cloned().unwrap_or_default());
+    all
+}
+
+/// What every request for text has besides.
+fn limits(facts: &Facts) -> Map<String, Value> {
+    let stop = json!({ "type": "string", "minLength": 1, "maxLength": STOP_CHARACTERS });
+    let most = facts.defaults.deadline.as_secs_f64();
+    let all = json!({
+        "max_tokens": {
+            "type": ["integer", "null"], "minimum": 1, "maximum": u32::MAX, "default": facts.defaults.max_tokens,
+        },
+        "timeout_s": {
+            "type": ["number", "null"], "minimum": 0.001, "maximum": most, "default": most,
+            "description": "Seconds that it may take, waiting included.",
+        },
+        "stream": { "type": ["boolean", "null"], "default": false },
+        "return_tokens": {
+            "type": ["boolean", "null"], "default": false,
+            "description": "Whether the numbers of the tokens are told besides their text.",
+        },
+        "ignore_eos": { "type": ["boolean", "null"], "default": false },
+        "cache_prompt": { "type": ["boolean", "null"], "default": true },
+        "cache_salt": {
+            "type": ["string", "null"], "minLength": 1, "maxLength": SALT_CHARACTERS,
+            "description": "Sets the request apart: it shares evaluated prompts only with requests of the same key and salt.",
+        },
+        "speculative": crate::drafts::schema(facts.defaults.drafts),
+        "stop": { "anyOf": [stop, { "type": "array", "items": stop, "maxItems": STOPS }, { "type": "null" }] },
+        "model": { "enum": facts.models() },
+        "workload": { "enum": facts.workloads(), "description": "Threads by a name in the server's configuration." },
+        "stream_options": {
+            "type": ["object", "null"],
+            "properties": { "include_usage": { "type": ["boolean", "null"], "default": false } },
+        },
+    });
+    all.as_object().cloned().unwrap_or_default()
+}
+
+fn completion(facts: &Facts) -> Value {
+    let text = json!({ "type": "string", "minLength": u32::from(!facts.begins) });
+    json!({
+        "prompt": { "anyOf": [
+            text,
+            { "type": "array", "items": text, "minItems": 1, "maxItems": 1 },
+            { "type": "array", "items": token(facts), "minItems": 1, "maxItems": facts.n_ctx },
+        ]},
+        "n": choices(),
+        "best_of": { "type": ["integer", "null"], "minimum": 1, "maximum": CHOICES, "description": "As many as n." },
+        "echo": { "enum": [false, null] },
+        "response_format": response_format(),
+        "suffix": { "enum": ["", null] },
+        "logprobs": {
+            "type": ["integer", "null"], "minimum": 0, "maximum": MOST,
+            "description": "How many of the likeliest tokens are told of each place.",
+        },
+    })
+}
+
+fn response_format() -> Value {
+    let schema = json!({ "type": ["object", "boolean"] });
+    let format = |kind: &str| json!({ "properties": { "type": { "const": kind } }, "required": ["type"], "type": "object" });
+    json!({ "anyOf": [
+        format("text"),
+        format("json_object"),
+        {
+            "type": "object",
+            "properties": {
+                "type": { "const": "json_schema" },
+                "json_schema": { "type": "object", "properties": { "schema": schema }, "required": ["schema"] },
+            },
+            "required": ["type", "json_schema"],
+        },
+        { "type": "null" },
+    ]})
+}
+
+fn chat(_: &Facts) -> Value {
+    json!({
+        "messages": { "type": "array", "items": { "$ref": "#/components/schemas/Message" }, "minItems": 1 },
+        "max_completion_tokens": {
+            "type": ["integer", "null"], "minimum": 1, "maximum": u32::MAX, "description": "Goes before max_tokens.",
+        },
+        "response_format": response_format(),
+        "tools": { "type": ["array", "null"], "items": { "$ref": "#/components/schemas/Tool" } },
+        "tool_choice": {
+            "description": "Not with a response_format, grammar or json_schema where it demands a call.",
+            "anyOf": [
+                { "enum": ["auto", "none", "required", null] },
+                {
+                    "type": "object",
+                    "properties": {
+                        "type": { "const": "function" },
+                        "function": {
+                            "type": "object",
+                            "properties": { "name": { "type": "string", "description": "Of one of the tools." } },
+                            "required": ["name"],
+                        },
+                    },
+                    "required": ["type", "function"],
+                },
+            ],
+        },
+        "chat_template_kwargs": { "type": ["object", "null"] },
+        "n": choices(),
+        "logprobs": { "type": ["boolean", "null"], "default": false },
+        "top_logprobs": {
+            "type": ["integer", "null"], "minimum": 0, "maximum": MOST, "description": "With logprobs.",
+        },
+    })
+}
+
+/// `n` is so many, and `best_of` too: a schema cannot say that two fields are equal in another way.
+fn as_many(count: u32) -> Value {
+    match count {
+        1 => json!({ "properties": { "n": { "enum": [1, null] }, "best_of": { "enum": [1, null] } } }),
+        _ => json!({
+            "properties": { "n": { "enum": [count] }, "best_of": { "enum": [count, null] } },
+            "required": ["n"],
+        }),
+    }
+}
+
+fn choices() -> Value {
+    json!({ "type": ["integer", "null"], "minimum": 1, "maximum": CHOICES, "default": 1, "description": "Answers." })
+}
+
+fn embedding(facts: &Facts) -> Value {
+    let text = json!({ "type": "string", "minLength": 1 });
+    let tokens = json!({ "type": "array", "items": token(facts), "minItems": 1 });
+    let most = facts.defaults.deadline.as_secs_f64();
+    json!({
+        "type": "object",
+        "properties": {
+            "input": { "anyOf": [
+                text,
+                { "type": "array", "items": text, "minItems": 1, "maxItems": TEXTS },
+                tokens,
+                { "type": "array", "items": tokens, "minItems": 1, "maxItems": TEXTS },
+            ]},
+            "model": { "enum": facts.models() },
+            "encoding_format": { "enum": ["float", "base64", null], "default": "float" },
+            "dimensions": facts.dimensions(),
+            "timeout_s": { "type": ["number", "null"], "minimum": 0.001, "maximum": most, "default": most },
+        },
+        "required": ["input"],
+        "additionalProperties": true,
+    })
+}
+
+fn message() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "role": { "type": "string", "examples": ["system", "user", "assistant", "tool"] },
+            "content": { "anyOf": [
+                { "type": ["string", "null"] },
+                { "type": "array", "items": {
+                    "type": "object",
+                    "properties": { "type": { "const": "text" }, "text": { "type": "string" } },
+                    "required": ["type", "text"],
+                }},
+            ]},
+            "name": { "type": ["string", "null"] },
+            "tool_calls": { "type": ["array", "null"], "items": {
+                "type": "object",
+                "properties": {
+                    "id": { "type": ["string", "null"] },
+                    "type": { "type": "string", "default": "function" },
+                    "function": {
+                        "type": "object",
+                        "properties": {
+                            "name": { "type": "string" },
+                            "arguments": { "description": "JSON in a text, or as it is." },
+                        },
+                        "required": ["name"],
+                    },
+                },
+                "required": ["function"],
+            }},
+            "tool_call_id": { "type": ["string", "null"] },
+        },
+        "required": ["role"],
+        "additionalProperties": true,
+    })
+}
+
+fn tool() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "type": { "const": "function" },
+            "function": {
+                "type": "object",
+                "properties": {
+                    "name": { "type": "string", "minLength": 1 },
+                    "description": { "type": ["string", "null"] },
+                    "parameters": { "type": ["object", "null"], "description": "A JSON schema." },
+                },
+                "required": ["name"],
+            },
+        },
+        "required": ["type", "function"],
+    })
+}

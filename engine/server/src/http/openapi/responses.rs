@@ -1,0 +1,231 @@
+//! What is answered.
+
+use serde_json::{Map, Value, json};
+
+use crate::job::Finish;
+
+/// The schemas of responses, by name.
+pub fn schemas() -> Map<String, Value> {
+    let count = json!({ "type": "integer", "minimum": 0 });
+    let text = json!({ "type": "string" });
+    let nothing = json!({ "type": "null" });
+    let numbers = json!({ "type": "array", "items": { "type": "number" } });
+    let states = states();
+    let all = json!({
+        "Error": object(&["error"], json!({ "error": {
+            "type": "object",
+            "properties": {
+                "message": text,
+                "type": text,
+                "param": { "type": ["string", "null"], "description": "The field that is wrong." },
+                "code": text,
+                "retry_after": { "type": "integer", "minimum": 1, "description": "Seconds." },
+            },
+            "required": ["message", "type", "param", "code"],
+        }})),
+        "Status": status(&count),
+        "Health": object(&[], json!({ "status": { "enum": ["ok", "degraded", "stopping"] } })),
+        "Model": object(&["id", "object", "created", "owned_by", "state"], json!({
+            "id": text, "object": { "const": "model" }, "created": count, "owned_by": text,
+            "state": states,
+            "error": { "type": "string", "description": "Why it could not be loaded." },
+            "description": text,
+            "context": { "type": "integer", "minimum": 1, "description": "Tokens, for all slots together." },
+            "slots": { "type": "integer", "minimum": 1 },
+        })),
+        "Models": object(&[], json!({
+            "object": { "const": "list" },
+            "data": { "type": "array", "items": { "$ref": "#/components/schemas/Model" } },
+        })),
+        "Usage": object(&[], json!({
+            "prompt_tokens": count, "completion_tokens": count, "total_tokens": count,
+            "prompt_tokens_details": object(&[], json!({ "cached_tokens": count })),
+        })),
+        "Timings": timings(),
+        "Completion": answer("text_completion", json!({ "text": text, "logprobs": text_logprobs() }), &["stop", "length"]),
+        "ChatCompletion": answer(
+            "chat.completion",
+            json!({
+                "message": object(&["role", "content", "refusal"], json!({
+                    "role": { "const": "assistant" },
+                    "content": { "type": ["string", "null"] },
+                    "refusal": nothing,
+                    "tool_calls": { "type": "array", "minItems": 1, "items": object(&[], json!({
+                        "id": text,
+                        "type": { "const": "function" },
+                        "function": object(&[], json!({
+                            "name": text,
+                            "arguments": { "type": "string", "description": "JSON, whole unless the answer was cut." },
+                        })),
+                    }))},
+                })),
+                "logprobs": chat_logprobs(),
+            }),
+            &["stop", "length", "tool_calls"],
+        ),
+        "Embeddings": object(&[], json!({
+            "object": { "const": "list" },
+            "data": { "type": "array", "items": object(&[], json!({
+                "object": { "const": "embedding" },
+                "index": count,
+                "embedding": { "anyOf": [numbers, { "type": "string", "contentEncoding": "base64" }] },
+            }))},
+            "model": text,
+            "usage": object(&[], json!({ "prompt_tokens": count, "total_tokens": count })),
+        })),
+    });
+    all.as_object().cloned().unwrap_or_default()
+}
+
+/// An object of these properties and no others; all are there where `required` names none.
+pub(super) fn object(required: &[&str], properties: Value) -> Value {
+    let names = properties.as_object().into_iter().flat_map(Map::keys);
+    let required: Vec<&str> =
+        if required.is_empty() { names.map(String::as_str).collect() } else { required.to_vec() };
+    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}
+
+/// How far a model is.
+fn states() -> Value {
+    json!({ "enum": ["unloaded", "loading", "loaded", "leaving", "failed"] })
+}
+
+/// What [`Status`](crate::status::Status) is written as.
+fn status(count: &Value) -> Value {
+    let text = json!({ "type": "string" });
+    let seconds = json!({ "type": "number", "minimum": 0 });
+    let maybe =
+        json!({ "type": ["integer", "null"], "minimum": 0, "description": "Of the request in it, if any." });
+    let slot = object(
+        &[],
+        json!({
+            "id": count,
+            "state": { "enum": ["idle", "prefill", "decode", "waiting"], "description": "waiting: for its client to read." },
+            "held_tokens": { "type": "integer", "minimum": 0, "description": "0 where they are another client's." },
+            "prompt_tokens": maybe, "cached_tokens": maybe, "generated_tokens": maybe,
+            "age_s": { "type": ["number", "null"], "minimum": 0 },
+            "tokens_per_second": { "type": ["number", "null"], "minimum": 0 },
+        }),
+    );
+    let list = |items: Value| json!({ "type": "array", "items": items });
+    object(
+        &[],
+        json!({
+            "status": { "enum": ["ok", "stopping"] },
+            "version": text, "llama_version": text, "pid": count, "uptime_s": count, "connections": count,
+            "models": list(object(&[], json!({
+                "id": text, "state": states(), "description": text, "context": count, "slots": list(slot),
+            }))),
+            "queue": object(&[], json!({ "waiting": count, "bound": count, "embeddings_waiting": count })),
+            "totals": object(&[], json!({
+                "requests": count, "refused": count, "prefill_tokens": count, "decode_tokens": count,
+                "prompt_tokens": count, "cached_tokens": count, "batches": count, "batch_s": seconds,
+                "disk_lookups": count, "disk_hits": count,
+            })),
+            "threads": object(&[], json!({ "decode": count, "prefill": count, "process": count })),
+            "memory": object(&[], json!({ "resident_bytes": count, "limit_bytes": count })),
+            "cpu": object(&[], json!({
+                "seconds": seconds, "cores": count,
+                "throttled_periods": { "type": ["integer", "null"], "minimum": 0 },
+            })),
+        }),
+    )
+}
+
+fn timings() -> Value {
+    let number = json!({ "type": "number", "minimum": 0 });
+    let maybe = json!({ "type": ["number", "null"], "minimum": 0 });
+    object(
+        &[],
+        json!({
+            "queue_ms": number,
+            "time_to_first_token_ms": maybe,
+            "prefill_ms": maybe,
+            "prefill_tokens_per_second": maybe,
+            "decode_ms": number,
+            "drafted_tokens": { "type": "integer", "minimum": 0 },
+            "accepted_tokens": { "type": "integer", "minimum": 0 },
+            "drafts_turned_off": { "type": "boolean" },
+            "decode_tokens_per_second": maybe,
+        }),
+    )
+}
+
+pub(super) fn text_logprobs() -> Value {
+    let list = |items: Value| json!({ "type": "array", "items": items });
+    let mut all = object(
+        &[],
+        json!({
+            "tokens": list(json!({ "type": "string" })),
+            "token_logprobs": list(json!({ "type": ["number", "null"] })),
+            "top_logprobs": list(json!({ "type": ["object", "null"] })),
+            "text_offset": list(json!({ "type": "integer", "minimum": 0 })),
+        }),
+    );
+    all["type"] = json!(["object", "null"]);
+    all
+}
+
+pub(super) fn chat_logprobs() -> Value {
+    let one = json!({
+        "token": { "type": "string" },
+        "logprob": { "type": ["number", "null"] },
+        "bytes": { "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": 255 } },
+    });
+    let mut place = one.clone();
+    place["top_logprobs"] = json!({ "type": "array", "items": object(&[], one) });
+    let content = json!({ "type": "array", "items": object(&[], place) });
+    let mut all = object(&[], json!({ "content": content, "refusal": { "type": "null" } }));
+    all["type"] = json!(["object", "null"]);
+    all
+}
+
+/// Numbers of tokens, where `return_tokens` asks for them.
+pub(super) fn tokens() -> Value {
+    json!({ "type": "array", "items": { "type": "integer", "minimum": 0 } })
+}
+
+/// What is told of the end besides OpenAI's reason.
+pub(super) fn ends() -> Value {
+    let ends = [
+        Finish::End,
+        Finish::StopString,
+        Finish::Length,
+        Finish::ContextFull,
+        Finish::Deadline,
+        Finish::Shutdown,
+    ];
+    json!({
+        "stop": { "enum": ends, "description": "Why it ended, exactly." },
+        "stop_string": { "type": ["string", "null"] },
+        "seed": { "type": "integer", "minimum": 0 },
+    })
+}
+
+fn answer(kind: &str, mut choice: Value, reasons: &[&str]) -> Value {
+    choice["index"] = json!({ "type": "integer", "minimum": 0 });
+    choice["finish_reason"] = json!({ "enum": reasons });
+    let names: Vec<String> = choice.as_object().into_iter().flat_map(Map::keys).cloned().collect();
+    let end = ends();
+    // Of several choices each tells its own.
+    for (name, schema) in end.as_object().into_iter().flatten() {
+        choice[name] = schema.clone();
+    }
+    choice["tokens"] = tokens();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    object(
+        &[],
+        json!({
+            "id": { "type": "string" },
+            "object": { "const": kind },
+            "created": { "type": "integer", "minimum": 0 },
+            "model": { "type": "string" },
+            "choices": { "type": "array", "items": object(&names, choice), "minItems": 1 },
+            "usage": { "$ref": "#/components/schemas/Usage" },
+            "stop": end["stop"],
+            "stop_string": end["stop_string"],
+            "seed": end["seed"],
+            "timings": { "$ref": "#/components/schemas/Timings" },
+        }),
+    )
+}

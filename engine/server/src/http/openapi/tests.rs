@@ -1,0 +1,151 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use sampling::SamplingOptions;
+
+use super::*;
+use crate::fields::Fields;
+use crate::http::{chat, completions};
+use crate::workloads::Workloads;
+
+fn facts() -> Facts {
+    let defaults = Defaults {
+        sampling: SamplingOptions::default(),
+        max_tokens: 64,
+        deadline: Duration::from_secs(60),
+        workloads: Workloads::default(),
+        drafts: Default::default(),
+    };
+    Facts {
+        names: vec!["m".to_string()],
+        last_token: 99,
+        n_ctx: 64,
+        begins: true,
+        width: Some(64),
+        has_keys: false,
+        defaults,
+    }
+}
+
+fn properties(schema: &str) -> BTreeSet<String> {
+    let document = document(&facts());
+    let properties = document["components"]["schemas"][schema]["properties"].as_object();
+    properties.expect("an object").keys().cloned().collect()
+}
+
+#[test]
+fn every_field_that_is_read_is_in_the_file_and_no_other() {
+    type Read = fn(&mut Fields, &Facts);
+    let chat: Read =
+        |fields, facts| drop(chat::take(fields, &facts.names[0], &facts.defaults).expect("a request"));
+    let completion: Read =
+        |fields, facts| drop(completions::take(fields, &facts.names[0], &facts.defaults).expect("a request"));
+    let cases = [
+        ("ChatRequest", chat, r#"{"messages": [{"role": "user", "content": "a"}]}"#),
+        ("CompletionRequest", completion, r#"{"prompt": "a"}"#),
+    ];
+    for (schema, read, json) in cases {
+        let mut fields = Fields::read(json.as_bytes()).expect("an object");
+        read(&mut fields, &facts());
+        let known: BTreeSet<String> = fields.known().iter().map(ToString::to_string).collect();
+        assert_eq!(properties(schema), known, "{schema}");
+    }
+}
+
+#[test]
+fn every_route_is_in_the_file_and_no_other() {
+    let document = document(&facts());
+    let paths = document["paths"].as_object().expect("an object");
+    let told: BTreeSet<(String, String)> = paths
+        .iter()
+        .flat_map(|(path, methods)| {
+            let methods = methods.as_object().expect("methods");
+            methods.keys().map(|method| (path.clone(), method.clone()))
+        })
+        .collect();
+    let routes = include_str!("../mod.rs").lines().filter_map(|line| {
+        let (path, handler) = line.trim().strip_prefix(".route(\"")?.split_once("\", ")?;
+        Some((path.replace("{*", "{"), handler.split_once('(')?.0.to_string()))
+    });
+    assert_eq!(told, routes.collect::<BTreeSet<_>>());
+}
+
+/// Names of `value` and of all that is in it, as paths.
+fn names(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map {
+                let path = format!("{path}/{name}");
+                names(value, &path, found);
+                found.insert(path);
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| names(value, path, found)),
+        _ => {}
+    }
+}
+
+/// The same of the properties of `schema`.
+fn described(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{path}/{name}");
+        described(schema, &path, found);
+        described(&schema["items"], &path, found);
+        found.insert(path);
+    }
+}
+
+#[test]
+fn the_status_is_in_the_file_as_it_is_written() {
+    use crate::status::{ModelStatus, SlotStatus, Status};
+    let model = ModelStatus { slots: vec![SlotStatus::default()], ..ModelStatus::default() };
+    let status = Status { models: vec![model], ..Status::default() };
+    let (mut written, mut told) = (BTreeSet::new(), BTreeSet::new());
+    names(&serde_json::to_value(status).expect("JSON"), "", &mut written);
+    described(&document(&facts())["components"]["schemas"]["Status"], "", &mut told);
+    assert_eq!(told, written);
+}
+
+#[test]
+fn every_code_is_in_the_file() {
+    for (has_keys, asks) in
+        [(true, &["invalid_api_key"][..]), (false, &["forbidden_host", "forbidden_origin"])]
+    {
+        let text = document(&Facts { has_keys, ..facts() }).to_string();
+        for kind in [&BODY[..], &GENERATE].concat() {
+            assert!(text.contains(&format!("\"{}\"", kind.words().2)), "{kind:?}");
+        }
+        asks.iter().for_each(|code| assert!(text.contains(code), "{code}"));
+    }
+}
+
+/// References that lead nowhere would be found by nobody else.
+#[test]
+fn every_reference_leads_somewhere() {
+    let document = document(&facts());
+    let text = document.to_string();
+    let mut references =
+        text.split("\"$ref\":\"#").skip(1).map(|rest| rest.split('"').next().expect("a text"));
+    assert!(references.all(|reference| document.pointer(reference).is_some()));
+}
+
+/// What a schema can say of two fields, it says: the server refuses any other.
+#[test]
+fn best_of_is_n_and_dimensions_are_the_models() {
+    let document = document(&facts());
+    let schemas = &document["components"]["schemas"];
+    assert_eq!(schemas["EmbeddingRequest"]["properties"]["dimensions"]["enum"], json!([64, null]));
+    let ways = schemas["CompletionRequest"]["anyOf"].as_array().expect("a list");
+    let pairs: Vec<(&Value, &Value)> = ways
+        .iter()
+        .map(|way| (&way["properties"]["n"]["enum"][0], &way["properties"]["best_of"]["enum"][0]))
+        .collect();
+    assert_eq!(pairs.len(), 8);
+    for (number, (n, best_of)) in (1..).zip(pairs) {
+        assert_eq!((n, best_of), (&json!(number), &json!(number)));
+    }
+    // Nothing is 1, and only that.
+    assert_eq!(ways[0]["properties"]["n"]["enum"], json!([1, null]));
+    assert!(ways[0].get("required").is_none());
+    assert!(ways[1..].iter().all(|way| way["required"] == json!(["n"])));
+}

@@ -1,0 +1,446 @@
+//! What becomes of a request, in OpenAI's shapes: whole, or as server-sent events.
+
+use std::convert::Infallible;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::Request;
+use axum::http::HeaderValue;
+use axum::http::header::CACHE_CONTROL;
+use axum::response::Response;
+use http_body::Frame;
+use serde_json::{Value, json};
+
+use super::beside::{Beside, Gathered};
+use super::calls::Calls;
+use super::{answer, client_of, fields, long_answer, owner_of, refuse, typed};
+use crate::choices::{Choices, Told};
+use crate::fields::Fields;
+use crate::job::{Done, Event, Finish};
+use crate::models::{Front, Held};
+use crate::refusal::{Kind, Refusal};
+use crate::request::Generate;
+use crate::server::Server;
+
+/// Which endpoint's objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// `/v1/completions`
+    Text,
+    /// `/v1/chat/completions`
+    Chat,
+}
+
+/// What a request asks for.
+pub struct Asked {
+    /// What to generate.
+    pub generate: Generate,
+    /// How many answers.
+    pub choices: u32,
+    /// Whether a stream ends with the usage.
+    pub include_usage: bool,
+    /// Whether the numbers of the tokens are told.
+    pub return_tokens: bool,
+}
+
+/// Reads a request.
+type Read = fn(&Server, &mut Fields) -> Result<Asked, Refusal>;
+
+/// Answers `request`, which `read` understands.
+pub async fn respond(front: &Arc<Front>, request: Request, shape: Shape, read: Read) -> Response {
+    match complete(front, request, shape, read).await {
+        Ok(response) => response,
+        Err(refusal) => refuse(&refusal),
+    }
+}
+
+async fn complete(
+    front: &Arc<Front>,
+    request: Request,
+    shape: Shape,
+    read: Read,
+) -> Result<Response, Refusal> {
+    let arrived = Instant::now();
+    let (client, owner) = (client_of(&request), owner_of(&request));
+    let mut fields = fields(front, request).await?;
+    let server = front.choose(&mut fields, arrived).await?;
+    let Asked { generate, choices, include_usage, return_tokens } = read(&server, &mut fields)?;
+    // What was sent is not needed any more, and its bytes are charged only while the request waits.
+    drop(fields);
+    let stream = generate.stream;
+    let calls = Calls::of(&generate, &server)?;
+    let events = server.submit_all(generate, choices, client.clone(), owner, arrived).await?;
+    let events = Choices::new(events);
+    let head = Head::new(&server, shape);
+    let choices = Choice::several(&head, calls.as_ref(), events.len(), return_tokens);
+    if !stream {
+        let choices = all(&server, choices, events).await?;
+        let is_long = choices.iter().any(Choice::is_long);
+        let make = move || whole(&head, choices);
+        return if is_long { long_answer(&server, &client, make).await } else { Ok(answer(&make())) };
+    }
+    let body = Body::new(Stream::new(head, choices, events, include_usage, server));
+    let mut response = typed("text/event-stream", body);
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(response)
+}
+
+/// What every object of an answer begins with.
+struct Head {
+    shape: Shape,
+    id: String,
+    created: u64,
+    model: String,
+}
+
+impl Head {
+    fn new(server: &Server, shape: Shape) -> Self {
+        let random = || RandomState::new().build_hasher().finish();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let kind = match shape {
+            Shape::Text => "cmpl",
+            Shape::Chat => "chatcmpl",
+        };
+        Head {
+            shape,
+            id: format!("{kind}-{:016x}{:016x}", random(), random()),
+            created: now.map_or(0, |now| now.as_secs()),
+            model: server.name.clone(),
+        }
+    }
+
+    fn object(&self, kind: &str, choices: Value) -> Value {
+        json!({
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        })
+    }
+
+    /// All of the answer.
+    fn whole(&self, choices: Vec<Value>) -> Value {
+        match self.shape {
+            Shape::Text => self.object("text_completion", choices.into()),
+            Shape::Chat => self.object("chat.completion", choices.into()),
+        }
+    }
+
+    /// One choice of it.
+    fn choice(
+        &self,
+        index: usize,
+        text: &str,
+        calls: Option<&mut Calls>,
+        beside: Beside,
+        finish: Finish,
+    ) -> Value {
+        match self.shape {
+            Shape::Text => {
+                let finish = finish_reason(finish);
+                beside.beside(json!({ "index": index, "text": text, "finish_reason": finish }))
+            }
+            Shape::Chat => {
+                let (message, finish) = match calls {
+                    Some(calls) => calls.message(text, finish),
+                    None => {
+                        let message = json!({ "role": "assistant", "content": text, "refusal": null });
+                        (message, finish_reason(finish))
+                    }
+                };
+                beside.beside(json!({ "index": index, "message": message, "finish_reason": finish }))
+            }
+        }
+    }
+
+    /// A part of a stream.
+    fn part(&self, index: usize, text: &str, beside: Beside) -> Value {
+        match self.shape {
+            Shape::Text => self.text(index, text, beside, None),
+            Shape::Chat => self.delta(index, json!({ "content": text }), beside, None),
+        }
+    }
+
+    /// The last parts of a choice in a stream, of which `rest` was not told yet.
+    fn last(&self, index: usize, rest: &str, finish: Finish) -> (Option<Value>, Value) {
+        let finish = Some(finish_reason(finish));
+        match self.shape {
+            Shape::Text => (None, self.text(index, rest, Beside::default(), finish)),
+            // Clients look for text where there is no reason yet.
+            Shape::Chat => (
+                (!rest.is_empty()).then(|| self.part(index, rest, Beside::default())),
+                self.delta(index, json!({}), Beside::default(), finish),
+            ),
+        }
+    }
+
+    /// What the usage at the end of a stream comes in.
+    fn empty(&self) -> Value {
+        let kind = match self.shape {
+            Shape::Text => "text_completion",
+            Shape::Chat => "chat.completion.chunk",
+        };
+        self.object(kind, json!([]))
+    }
+
+    fn text(&self, index: usize, text: &str, beside: Beside, finish: Option<&str>) -> Value {
+        let choice = beside.beside(json!({ "index": index, "text": text, "finish_reason": finish }));
+        self.object("text_completion", json!([choice]))
+    }
+
+    fn delta(&self, index: usize, delta: Value, beside: Beside, finish: Option<&str>) -> Value {
+        let choice = beside.beside(json!({ "index": index, "delta": delta, "finish_reason": finish }));
+        self.object("chat.completion.chunk", json!([choice]))
+    }
+}
+
+/// OpenAI knows no other.
+pub(super) fn finish_reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::End | Finish::StopString => "stop",
+        Finish::Length | Finish::ContextFull | Finish::Deadline | Finish::Shutdown => "length",
+    }
+}
+
+/// What all choices took: the prompt, as the first one found it, counts once.
+fn usage(choices: &[Choice]) -> Value {
+    let ends = || choices.iter().filter_map(|choice| choice.done.as_ref()).map(|done| done.usage);
+    let prompt = ends().next().unwrap_or_default();
+    let completion: u32 = ends().map(|usage| usage.completion_tokens).sum();
+    json!({
+        "prompt_tokens": prompt.prompt_tokens,
+        "completion_tokens": completion,
+        "total_tokens": prompt.prompt_tokens + completion,
+        "prompt_tokens_details": { "cached_tokens": prompt.cached_tokens },
+    })
+}
+
+/// Adds what OpenAI does not have: the exact stop reason, the seed, the times.
+fn add_ours(object: &mut Value, done: &Done) {
+    add_end(object, done);
+    object["timings"] = done.timings.to_json(&done.usage);
+    if let Some(report) = &done.device {
+        object["device_sampling"] = json!(report);
+    }
+}
+
+fn add_end(object: &mut Value, done: &Done) {
+    object["stop"] = json!(done.finish);
+    object["stop_string"] = json!(done.stop_string);
+    object["seed"] = json!(done.seed);
+}
+
+/// Why there is not a single token, where there should be some.
+fn without_tokens(done: &Done) -> Option<Refusal> {
+    match done.finish {
+        _ if done.usage.completion_tokens > 0 => None,
+        Finish::Deadline => {
+            let message = "the time of the request was over before its first token";
+            Some(Refusal::new(Kind::Deadline, message))
+        }
+        Finish::Shutdown => Some(crate::server::stopping()),
+        _ => None,
+    }
+}
+
+/// An answer of more bytes is written beside, so that others' tokens do not wait for it.
+const LONG: usize = 64 << 10;
+
+/// One answer of several, usually the only one.
+struct Choice {
+    /// Where it is told at once: the text so far.
+    text: String,
+    /// What looks for calls of tools in it.
+    calls: Option<Calls>,
+    gathered: Gathered,
+    done: Option<Box<Done>>,
+}
+
+impl Choice {
+    fn several(head: &Head, calls: Option<&Calls>, count: usize, return_tokens: bool) -> Vec<Choice> {
+        let one = |_| Choice {
+            text: String::new(),
+            calls: calls.cloned(),
+            gathered: Gathered::new(head.shape, return_tokens),
+            done: None,
+        };
+        (0..count).map(one).collect()
+    }
+
+    /// Whether it takes long to write down.
+    fn is_long(&self) -> bool {
+        self.text.len() > LONG || self.gathered.is_long()
+    }
+}
+
+/// Waits for all of `choices`, which come as `events`.
+async fn all(server: &Server, mut choices: Vec<Choice>, mut events: Choices) -> Result<Vec<Choice>, Refusal> {
+    while let Some((index, event)) = events.next().await {
+        let choice = &mut choices[index];
+        match event {
+            Some(Event::Token(mut piece)) => {
+                choice.gathered.add(&mut piece);
+                choice.text.push_str(&piece.text);
+            }
+            Some(Event::Done(done)) => {
+                choice.text.push_str(&done.rest);
+                choice.done = Some(done);
+            }
+            Some(Event::Failed(message)) => return Err(Refusal::new(Kind::Failed, message)),
+            None => return Err(server.unread()),
+        }
+    }
+    // Of several, those that have something are told.
+    let none = |choice: &Choice| choice.done.as_ref().and_then(|done| without_tokens(done));
+    if let Some(refusal) = choices.iter().map(none).reduce(Option::and).flatten() {
+        return Err(refusal);
+    }
+    Ok(choices)
+}
+
+/// All of the answer at once.
+fn whole(head: &Head, mut choices: Vec<Choice>) -> Value {
+    let several = choices.len() > 1;
+    let told = choices.iter_mut().enumerate().filter_map(|(index, choice)| {
+        let done = choice.done.as_ref()?;
+        let mut value =
+            head.choice(index, &choice.text, choice.calls.as_mut(), choice.gathered.take(), done.finish);
+        if several {
+            add_end(&mut value, done);
+        }
+        Some(value)
+    });
+    let mut object = head.whole(told.collect());
+    object["usage"] = usage(&choices);
+    if let Some(done) = choices.first().and_then(|choice| choice.done.as_ref()) {
+        add_ours(&mut object, done);
+    }
+    object
+}
+
+/// The answer as it comes, as server-sent events. Dropped with the connection, and the request ends with it.
+struct Stream {
+    head: Head,
+    events: Choices,
+    choices: Vec<Choice>,
+    include_usage: bool,
+    over: bool,
+    ready: Vec<u8>,
+    /// The model, which stays as long as this is answered.
+    server: Held,
+}
+
+impl Stream {
+    fn new(head: Head, choices: Vec<Choice>, events: Choices, include_usage: bool, server: Held) -> Self {
+        let mut stream =
+            Stream { head, events, choices, include_usage, over: false, ready: Vec::new(), server };
+        if stream.head.shape == Shape::Chat {
+            for index in 0..stream.choices.len() {
+                let begin = json!({ "role": "assistant", "content": "" });
+                stream.put(&stream.head.delta(index, begin, Beside::default(), None));
+            }
+        }
+        stream
+    }
+
+    fn put(&mut self, object: &Value) {
+        self.ready.extend_from_slice(format!("data: {object}\n\n").as_bytes());
+    }
+
+    fn tell(&mut self, index: usize, text: &str, beside: Beside) {
+        let deltas = match &mut self.choices[index].calls {
+            None => return self.put(&self.head.part(index, text, beside)),
+            Some(calls) => calls.deltas(text),
+        };
+        // Where text is held back, they go with none.
+        let deltas = if deltas.is_empty() && !beside.is_empty() { vec![json!({})] } else { deltas };
+        self.put_deltas(index, deltas, beside);
+    }
+
+    fn put_deltas(&mut self, index: usize, deltas: Vec<Value>, mut beside: Beside) {
+        for delta in deltas {
+            self.put(&self.head.delta(index, delta, std::mem::take(&mut beside), None));
+        }
+    }
+
+    fn take(&mut self, (index, event): Told) {
+        let refusal = match event {
+            Some(Event::Token(mut piece)) => {
+                let gathered = &mut self.choices[index].gathered;
+                gathered.add(&mut piece);
+                let beside = gathered.take();
+                if !piece.text.is_empty() || !beside.is_empty() {
+                    self.tell(index, &piece.text, beside);
+                }
+                return;
+            }
+            Some(Event::Done(done)) => match without_tokens(&done).filter(|_| self.choices.len() == 1) {
+                None => return self.finish(index, done),
+                Some(refusal) => refusal,
+            },
+            Some(Event::Failed(message)) => Refusal::new(Kind::Failed, message),
+            None => self.server.unread(),
+        };
+        self.put(&json!({ "error": refusal.error() }));
+        self.over = true;
+    }
+
+    fn finish(&mut self, index: usize, done: Box<Done>) {
+        let (rest, mut last) = match &mut self.choices[index].calls {
+            None => self.head.last(index, &done.rest, done.finish),
+            Some(calls) => {
+                let deltas = [calls.deltas(&done.rest), calls.last()].concat();
+                let finish = calls.finish_reason(done.finish);
+                self.put_deltas(index, deltas, Beside::default());
+                (None, self.head.delta(index, json!({}), Beside::default(), Some(finish)))
+            }
+        };
+        if let Some(rest) = rest {
+            self.put(&rest);
+        }
+        add_ours(&mut last, &done);
+        self.put(&last);
+        self.choices[index].done = Some(done);
+        if self.choices.iter().any(|choice| choice.done.is_none()) {
+            return;
+        }
+        if self.include_usage {
+            let mut object = self.head.empty();
+            object["usage"] = usage(&self.choices);
+            self.put(&object);
+        }
+        self.ready.extend_from_slice(b"data: [DONE]\n\n");
+        self.over = true;
+    }
+}
+
+impl HttpBody for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        while self.ready.is_empty() && !self.over {
+            let Some(told) = ready!(self.events.poll_next(cx)) else { break };
+            self.take(told);
+            // What came together goes together.
+            while !self.over
+                && let Some(told) = self.events.try_next()
+            {
+                self.take(told);
+            }
+        }
+        if self.ready.is_empty() {
+            return Poll::Ready(None);
+        }
+        let bytes = std::mem::take(&mut self.ready);
+        Poll::Ready(Some(Ok(Frame::data(bytes.into()))))
+    }
+}

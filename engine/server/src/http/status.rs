@@ -1,0 +1,13 @@
+//! `GET /status`
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use serde_json::json;
+
+use super::{App, answer, owner_of};
+use crate::status::Status;
+
+/// `GET /status`
+pub async fn status(State(front): App, request: Request) -> Response {
+    answer(&json!(Status::of(&front, owner_of(&request))))
+}

@@ -1,0 +1,54 @@
+//! `anneal serve`: requests from a Unix socket and over HTTP, run together in one context.
+//!
+//! [`connection`] takes connections as far as [`admission`] lets, [`ndjson`] and [`http`] read requests from them, [`request`] checks these,
+//! [`conversation`] makes a prompt of messages, and [`server`] hands them to the one thread that owns the context,
+//! [`scheduler`], through [`queue`]. What comes of a request goes back through a channel of [`job`]'s events. All but the
+//! scheduler, and what may take long, runs on one thread.
+
+pub mod admission;
+mod arrival;
+pub mod beside;
+pub mod board;
+pub mod budget;
+pub mod caught;
+pub mod choices;
+pub mod config;
+pub mod connection;
+pub mod conversation;
+pub mod count;
+pub mod disk_cache;
+pub mod drafts;
+pub mod embeddings;
+pub mod fields;
+pub mod hidden_paths;
+pub mod hold;
+pub mod http;
+pub mod input;
+pub mod job;
+pub mod keys;
+pub mod listen;
+pub mod log;
+pub mod logprobs;
+pub mod metrics;
+pub mod models;
+pub mod ndjson;
+pub mod plan;
+pub mod pools;
+pub mod queue;
+pub mod refusal;
+pub mod reload;
+pub mod request;
+pub mod reuse;
+pub mod run;
+pub mod scheduler;
+pub mod scope;
+pub mod server;
+pub mod signals;
+pub mod slot;
+pub mod socket_folder;
+pub mod starting;
+pub mod status;
+pub mod stops;
+pub mod ticket;
+mod unauthorized_log;
+pub mod workloads;

@@ -1,0 +1,94 @@
+//! Lines go to stderr from a thread of their own: whoever does not read it holds up nobody.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::Builder;
+use std::time::Duration;
+
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Lines that wait to be written; more are lost, and counted.
+const WAITING: usize = 4096;
+
+enum Item {
+    Line(Vec<u8>),
+    Flush(SyncSender<()>),
+}
+
+/// Where lines go.
+#[derive(Clone)]
+pub struct Sink {
+    items: SyncSender<Item>,
+    lost: Arc<AtomicU64>,
+}
+
+impl Sink {
+    /// Starts the thread; `None` where there can be none.
+    pub fn start() -> Option<Self> {
+        let (items, waiting) = sync_channel(WAITING);
+        let lost = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&lost);
+        let work = move || write(&waiting, &counted);
+        Builder::new().name("log".to_string()).spawn(work).ok()?;
+        Some(Sink { items, lost })
+    }
+
+    /// Waits until all lines are written, for `most` at most.
+    pub fn flush(&self, most: Duration) {
+        let (done, written) = sync_channel(1);
+        // Where it is full somebody does not read.
+        if self.items.try_send(Item::Flush(done)).is_ok() {
+            let _ = written.recv_timeout(most);
+        }
+    }
+}
+
+fn write(waiting: &Receiver<Item>, lost: &AtomicU64) {
+    while let Ok(item) = waiting.recv() {
+        match item {
+            Item::Line(line) => drop(engine_core::terminal::stderr().write_all(&line)),
+            Item::Flush(done) => drop(done.try_send(())),
+        }
+        let count = lost.swap(0, Ordering::Relaxed);
+        if count > 0 {
+            // As a line of the log, for which there is room by now.
+            tracing::warn!(lines = count, "lines of the log were lost: stderr was not read in time");
+        }
+    }
+}
+
+/// A line that is being made.
+pub struct Line {
+    sink: Sink,
+    bytes: Vec<u8>,
+}
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let line = Item::Line(std::mem::take(&mut self.bytes));
+        if let Err(TrySendError::Full(_)) = self.sink.items.try_send(line) {
+            self.sink.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<'a> MakeWriter<'a> for Sink {
+    type Writer = Line;
+
+    fn make_writer(&'a self) -> Line {
+        Line { sink: self.clone(), bytes: Vec::new() }
+    }
+}

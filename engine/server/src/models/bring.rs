@@ -1,0 +1,406 @@
+//! Loading models on demand, and letting go of them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use build_info::Bytes;
+use engine_core::live::Live;
+use engine_core::settings::{Settings, Source};
+use llama::error::{Error, Result};
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+
+use super::start::{Common, start};
+use super::{Entry, Estimate, Front, Here, Named, Place, estimate};
+use crate::hidden_paths::hide_folders;
+use crate::queue::Closing;
+
+/// How long a model in use is not disturbed by one for which there is no room. Then requests for it wait, those that run
+/// are finished, and it goes.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long after its first failure a model is tried again; twice as long after each further one.
+const RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
+
+/// Does `work` on a thread of its own: it may take minutes.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let (said, done) = oneshot::channel();
+    let work = move || drop(said.send(work()));
+    let thread = Builder::new().name("loader".to_string()).spawn(work);
+    thread.map_err(|why| Error::Serve(format!("no thread to load a model: {why}")))?;
+    done.await.unwrap_or_else(|_| Err(Error::Serve("loading the model broke".to_string())))
+}
+
+/// Waits until all of `threads` have ended, each of which closes its channel then.
+async fn over(threads: Vec<watch::Receiver<()>>) {
+    for mut thread in threads {
+        while thread.changed().await.is_ok() {}
+    }
+}
+
+/// Loads the model `id`, which is [coming](Place::Coming).
+pub(super) async fn bring(front: Arc<Front>, id: u64) {
+    let _one = front.loading.lock().await;
+    let brought = front.brought(id).await;
+    front.arrived(id, brought);
+}
+
+impl Front {
+    /// Loads those models that are to be there from the start, on this thread.
+    ///
+    /// # Errors
+    /// Where one cannot be loaded.
+    pub fn preload(&self, live: &Arc<Live>) -> Result<()> {
+        self.metrics.note(live);
+        let (ids, is_bounded): (Vec<u64>, bool) = {
+            let state = self.lock();
+            if state.entries.iter().any(|entry| entry.named.engine.tiled == Some(false)) {
+                // For all of them, and before there are threads.
+                llama::turn_off_tiled();
+                let _ = self.tiled.set(false);
+            }
+            let ids =
+                state.entries.iter().filter(|entry| entry.named.preload).map(|entry| entry.id).collect();
+            (ids, state.several || state.limit.is_some())
+        };
+        for (at, id) in ids.into_iter().enumerate() {
+            let Some((named, metrics)) = self.named(id) else { continue };
+            let mut settings = (self.loader.resolve)(&named, live)?;
+            if at > 0 {
+                self.as_they_are(&mut settings);
+            } else {
+                let _ = self.tiled.set(settings.tiled.value);
+            }
+            let mut memory = Bytes(0);
+            if is_bounded || named.options.pools > 1 || named.options.draft_model.is_some() {
+                let estimate = estimate(&named, &settings)?;
+                self.check(&estimate, live)?;
+                memory = estimate.total();
+                let state = self.lock();
+                let taken = state.taken();
+                let limit = state.limit.or(live.memory());
+                if let Some(limit) = limit.filter(|limit| taken.saturating_add(memory.0) > limit.0) {
+                    return Err(Error::Usage(format!(
+                        "{:?} needs {memory} of memory, the models loaded before it take {}, and all may take {limit} \
+                         (memory_limit): leave preload out for one of them",
+                        named.options.name,
+                        Bytes(taken)
+                    )));
+                }
+            }
+            let here = start(&named, &settings, live, self.common(metrics))?;
+            if let Some(entry) = self.lock().entry(id) {
+                entry.memory = memory;
+                entry.loads += 1;
+                entry.place = Place::Here(Box::new(here));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks after what is loaded, for as long as the server runs: what shall go goes when nobody holds it.
+    pub async fn tidy(self: Arc<Self>) {
+        let mut changed = self.changed.subscribe();
+        self.watch_all();
+        loop {
+            changed.borrow_and_update();
+            match self.next_to_go() {
+                Some((id, here)) => self.let_go(id, *here).await,
+                None => {
+                    let _ = changed.changed().await;
+                }
+            }
+        }
+    }
+
+    fn common(&self, metrics: Arc<crate::metrics::Metrics>) -> Common {
+        let turns = Arc::clone(&self.loader.turns);
+        Common { turns, beside: Arc::clone(&self.beside), metrics, created: self.created }
+    }
+
+    fn named(&self, id: u64) -> Option<(Named, Arc<crate::metrics::Metrics>)> {
+        let mut state = self.lock();
+        let entry = state.entry(id)?;
+        Some((entry.named.clone(), Arc::clone(&entry.metrics)))
+    }
+
+    /// ggml has looked at the switch of its tiled kernels with the first model, and the environment must not be written
+    /// while others read it: so they stay as they are.
+    fn as_they_are(&self, settings: &mut Settings) {
+        if settings.tiled.source != Source::Environment {
+            settings.tiled.value = *self.tiled.get().unwrap_or(&true);
+            settings.tiled.source = Source::Environment;
+        }
+    }
+
+    /// Whether the model can be loaded at all.
+    fn check(&self, estimate: &Estimate, live: &Live) -> Result<()> {
+        let limit = self.lock().limit.or(live.memory());
+        match limit.and_then(|limit| estimate.refused(limit)) {
+            Some(why) => Err(Error::Usage(why)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether anybody waits for the model `id`.
+    fn is_wanted(&self, id: u64) -> Result<bool> {
+        let mut state = self.lock();
+        if state.closing != Closing::Open {
+            return Err(Error::Serve("it is shutting down".to_string()));
+        }
+        Ok(state.entry(id).is_some_and(|entry| entry.waiting > 0 && !entry.gone))
+    }
+
+    /// The model `id`, loaded; nothing where nobody waits for it any more.
+    async fn brought(self: &Arc<Self>, id: u64) -> Result<Option<Here>> {
+        // Others were loaded meanwhile.
+        if !self.is_wanted(id)? {
+            return Ok(None);
+        }
+        let Some((named, metrics)) = self.named(id) else { return Ok(None) };
+        let (resolve, wanted) = (Arc::clone(&self.loader.resolve), named.clone());
+        let (estimate, mut settings, limit) = aside(move || {
+            let live = Live::read();
+            let settings = resolve(&wanted, &live)?;
+            Ok((estimate(&wanted, &settings)?, settings, live.memory()))
+        })
+        .await?;
+        self.as_they_are(&mut settings);
+        // What is loaded counts as well where nothing is said of a limit.
+        let taken = self.lock().taken();
+        let limit = self.lock().limit.or(limit.map(|free| Bytes(free.0.saturating_add(taken))));
+        if let Some(limit) = limit {
+            if let Some(why) = estimate.refused(limit) {
+                return Err(Error::Usage(why));
+            }
+            if !self.make_room(id, estimate.total(), limit).await? {
+                return Ok(None);
+            }
+        }
+        if let Some(entry) = self.lock().entry(id) {
+            entry.memory = estimate.total();
+        }
+        let common = self.common(metrics);
+        aside(move || start(&named, &settings, &Arc::new(Live::read()), common).map(Some)).await
+    }
+
+    /// Waits until there is room for `needed` more; false where nobody waits for it any more.
+    async fn make_room(&self, id: u64, needed: Bytes, limit: Bytes) -> Result<bool> {
+        let mut changed = self.changed.subscribe();
+        let begin = Instant::now();
+        loop {
+            changed.borrow_and_update();
+            if !self.is_wanted(id)? {
+                return Ok(false);
+            }
+            {
+                let mut state = self.lock();
+                let taken = state.taken();
+                if taken.saturating_add(needed.0) <= limit.0 {
+                    return Ok(true);
+                }
+                let may_disturb = begin.elapsed() >= PATIENCE;
+                choose_one_to_go(&mut state.entries, taken.saturating_add(needed.0) - limit.0, may_disturb);
+            }
+            self.tell_others(&mut changed);
+            let _ = timeout(PATIENCE, changed.changed()).await;
+        }
+    }
+
+    /// Wakes those who wait for a change, but for whoever has `own`.
+    fn tell_others(&self, own: &mut watch::Receiver<()>) {
+        self.tell();
+        own.borrow_and_update();
+    }
+
+    /// Notes what became of loading the model `id`.
+    fn arrived(self: &Arc<Self>, id: u64, brought: Result<Option<Here>>) {
+        let mut state = self.lock();
+        let closing = state.closing;
+        let Some(entry) = state.entry(id) else { return };
+        match brought {
+            Ok(Some(here)) => {
+                here.server.inbox.close(closing);
+                (entry.loads, entry.tries) = (entry.loads + 1, 0);
+                let ended = here.running.schedulers();
+                entry.place = Place::Here(Box::new(here));
+                self.watch(id, entry.loads, ended);
+            }
+            Ok(None) => (entry.place, entry.memory) = (Place::Out, Bytes(0)),
+            Err(error) => {
+                let why = error.to_string();
+                if closing == Closing::Open {
+                    (self.loader.say)(&format!("the model {:?} cannot be loaded: {why}", entry.name()));
+                }
+                let why = without_folders(&why, &entry.named);
+                failed(entry, why);
+            }
+        }
+        drop(state);
+        self.tell();
+    }
+
+    fn watch_all(self: &Arc<Self>) {
+        let state = self.lock();
+        for entry in &state.entries {
+            if let Some(here) = entry.here() {
+                self.watch(entry.id, entry.loads, here.running.schedulers());
+            }
+        }
+    }
+
+    /// Notices when a scheduler ends that nobody told to.
+    fn watch(self: &Arc<Self>, id: u64, loads: u64, ended: Vec<watch::Receiver<()>>) {
+        for ended in ended {
+            let front = Arc::clone(self);
+            tokio::spawn(async move {
+                over(vec![ended]).await;
+                front.fell(id, loads);
+            });
+        }
+    }
+
+    fn fell(&self, id: u64, loads: u64) {
+        let mut state = self.lock();
+        let (several, closing) = (state.several, state.closing);
+        let Some(entry) = state.entry(id).filter(|entry| entry.loads == loads) else { return };
+        let Some(here) = entry.here() else { return };
+        if closing != Closing::Open {
+            return;
+        }
+        // The other pools with it, and those who wait for any of them.
+        here.server.inbox.close(Closing::Now);
+        drop(here.server.inbox.take(|_| true));
+        if !several {
+            self.broken.send_replace(true);
+            return;
+        }
+        (self.loader.say)(&format!("the scheduler of the model {:?} ended; it is loaded anew", entry.name()));
+        entry.leaves = true;
+        drop(state);
+        self.tell();
+    }
+
+    /// Takes out a model that shall go and that nobody holds.
+    fn next_to_go(&self) -> Option<(u64, Box<Here>)> {
+        let mut state = self.lock();
+        state
+            .entries
+            .retain(|entry| !(entry.gone && matches!(entry.place, Place::Out | Place::Failed { .. })));
+        let goes =
+            |entry: &&mut Entry| (entry.leaves || entry.gone) && entry.users == 0 && entry.here().is_some();
+        let entry = state.entries.iter_mut().find(goes)?;
+        let ended = entry.here().map(|here| here.running.ended()).unwrap_or_default();
+        match std::mem::replace(&mut entry.place, Place::Going(ended)) {
+            Place::Here(here) => Some((entry.id, here)),
+            other => {
+                entry.place = other;
+                None
+            }
+        }
+    }
+
+    async fn let_go(&self, id: u64, here: Here) {
+        here.server.inbox.close(Closing::Draining);
+        here.server.embedder.wake();
+        over(here.running.ended()).await;
+        // Giving back gigabytes takes a while.
+        let broke = aside(move || {
+            let Here { server, running } = here;
+            drop(server);
+            running.join()
+        });
+        let broke = broke.await;
+        let mut state = self.lock();
+        let Some(entry) = state.entry(id) else { return };
+        entry.metrics.let_go();
+        tracing::info!(model = entry.name(), "unloaded");
+        (entry.leaves, entry.memory, entry.place) = (false, Bytes(0), Place::Out);
+        if let Err(error) = broke {
+            let why = without_folders(&error.to_string(), &entry.named);
+            failed(entry, why);
+        }
+        drop(state);
+        self.tell();
+    }
+
+    /// Begins the end, or hastens it.
+    pub fn close(&self, closing: Closing) {
+        let mut state = self.lock();
+        state.closing = state.closing.max(closing);
+        for here in state.entries.iter().filter_map(Entry::here) {
+            here.server.inbox.close(closing);
+            here.server.embedder.wake();
+        }
+        drop(state);
+        self.tell();
+    }
+
+    /// Waits until all threads of all models have ended, once they were told to.
+    pub async fn all_ended(&self) {
+        // What is being loaded has to be there before it can go.
+        drop(self.loading.lock().await);
+        let ended = |entry: &Entry| match &entry.place {
+            Place::Here(here) => here.running.ended(),
+            Place::Going(ended) => ended.clone(),
+            _ => Vec::new(),
+        };
+        let all: Vec<_> = self.lock().entries.iter().flat_map(ended).collect();
+        over(all).await;
+    }
+
+    /// Waits for all threads.
+    ///
+    /// # Errors
+    /// Where a scheduler panicked.
+    pub fn join(&self) -> Result<()> {
+        let entries = std::mem::take(&mut self.lock().entries);
+        let mut ends = Ok(());
+        for entry in entries {
+            if let Place::Here(here) = entry.place {
+                ends = ends.and(here.running.join());
+            }
+        }
+        ends
+    }
+}
+
+/// `why` for clients, over TCP too: the model's files, and not in whose folders they lie, which the log says.
+fn without_folders(why: &str, named: &Named) -> String {
+    let options = &named.options;
+    let adapters = named.engine.variant.adapters.iter().map(|adapter| adapter.path.as_path());
+    let cache = options.prompt_cache.iter().map(|cache| cache.folder.as_path());
+    let template = options.chat_template.iter().map(Path::new);
+    let draft = options.draft_model.iter().map(|draft| draft.path.as_path());
+    let one = std::iter::once(options.model.as_path());
+    let paths = one.chain(draft).chain(adapters).chain(cache).chain(template);
+    hide_folders(why, paths)
+}
+
+fn failed(entry: &mut Entry, why: String) {
+    let wait = RETRY.saturating_mul(1 << entry.tries.min(6)).min(LONGEST_RETRY);
+    entry.tries += 1;
+    entry.failures += 1;
+    (entry.memory, entry.leaves) = (Bytes(0), false);
+    entry.place = Place::Failed { why, until: Instant::now() + wait };
+}
+
+/// Marks models so that `more` becomes free: those that nobody holds, the one first that was held longest ago; where that is
+/// not enough and others `may_be_disturbed`, those too. What goes already counts.
+fn choose_one_to_go(entries: &mut [Entry], more: u64, may_disturb: bool) {
+    let goes = |entry: &Entry| entry.leaves || entry.gone || matches!(entry.place, Place::Going(_));
+    let mut free: u64 = entries.iter().filter(|entry| goes(entry)).map(|entry| entry.memory.0).sum();
+    for disturb in [false, true] {
+        while free < more && (may_disturb || !disturb) {
+            let can =
+                |entry: &&mut Entry| entry.here().is_some() && !goes(entry) && (disturb || entry.users == 0);
+            let oldest = entries.iter_mut().filter(can).min_by_key(|entry| entry.used);
+            let Some(entry) = oldest else { break };
+            entry.leaves = true;
+            free += entry.memory.0;
+        }
+    }
+}

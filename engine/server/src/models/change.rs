@@ -1,0 +1,82 @@
+//! Another configuration while the server runs.
+
+use std::sync::{Arc, PoisonError};
+
+use engine_core::settings::Requested;
+
+use super::{Entry, Front, Named, Place, Served};
+use crate::metrics::Metrics;
+use crate::scope::Owners;
+use crate::server::Current;
+
+/// What of `named` needs the model, its contexts or its threads anew where it is another.
+fn needs(named: &Named) -> String {
+    let Named { options, engine, .. } = named;
+    let engine = Requested {
+        greedy: None,
+        temperature: None,
+        top_k: None,
+        top_p: None,
+        min_p: None,
+        seed: None,
+        ..engine.clone()
+    };
+    format!(
+        "{:?}",
+        (
+            (&options.model, &options.chat_template, options.slots, options.pools, &options.workloads),
+            // Drafts need rows of logits.
+            (options.embedding_pooling, &options.prompt_cache, options.rules.drafts, &options.draft_model),
+            engine,
+        )
+    )
+}
+
+impl Front {
+    /// Serves `served` from now on. Models that are new can be asked for; those that are not there any more, or that need
+    /// to be loaded anew, go when what runs with them is done.
+    pub fn change(&self, served: &Served, current: Current) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
+        let mut state = self.lock();
+        state.default.clone_from(&served.default);
+        state.limit = served.memory_limit;
+        state.several = served.several;
+        for entry in &mut state.entries {
+            match served.models.iter().find(|named| named.options.name == entry.name()) {
+                Some(named) if !entry.gone => entry.change(named),
+                _ => entry.gone = true,
+            }
+        }
+        for named in &served.models {
+            let known = |entry: &Entry| !entry.gone && entry.name() == named.options.name;
+            if !state.entries.iter().any(known) {
+                state.count += 1;
+                let id = state.count;
+                state.entries.push(Entry::new(id, named.clone(), Arc::new(Metrics::default())));
+            }
+        }
+        drop(state);
+        self.tell();
+    }
+}
+
+impl Entry {
+    fn change(&mut self, named: &Named) {
+        let anew = needs(&self.named) != needs(named);
+        self.named = named.clone();
+        match &self.place {
+            Place::Here(_) if anew => self.leaves = true,
+            Place::Here(here) => {
+                let options = &named.options;
+                here.server.change(options.current(&named.engine));
+                let owners = Owners::new(&options.keys, options.prompt_sharing);
+                here.server.inbox.change(options.queue, options.rules, owners);
+            }
+            // Perhaps it was mended.
+            Place::Failed { .. } => (self.place, self.tries) = (Place::Out, 0),
+            // As it was asked for: it goes when it has come, and comes as it is asked for now.
+            Place::Coming => self.leaves |= anew,
+            Place::Out | Place::Going(_) => {}
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What a model takes of the memory, told by its file before it is loaded.
+
+use std::path::PathBuf;
+
+use build_info::Bytes;
+use engine_core::model::{adapters_size, n_ctx};
+use engine_core::settings::{CTX_STEP, Settings};
+use gguf::memory::CacheShape;
+use gguf::{GgufFile, Scalar, Value};
+use llama::error::Result;
+use llama::offload::{self, n_layer};
+use llama::options::KvType;
+
+use super::Named;
+
+/// What a model takes: its weights with those of its adapters, and K and V of its contexts, and the same of the smaller model
+/// that drafts for it. What computing takes besides is not in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Estimate {
+    /// The file.
+    pub path: PathBuf,
+    /// The smaller model's.
+    draft: Option<PathBuf>,
+    /// Their weights.
+    pub weights: Bytes,
+    /// K and V of all their contexts; 0 for models of which the file does not tell.
+    pub cache: Bytes,
+    /// Tokens of each context.
+    pub n_ctx: u32,
+    /// How many contexts.
+    pub contexts: u32,
+    /// K and V of one token.
+    per_token: Bytes,
+    /// The same as `q8_0`, where they take more now.
+    smaller: Option<Bytes>,
+}
+
+/// The estimate for `named`, with these settings.
+///
+/// # Errors
+/// Where its file cannot be read.
+pub fn estimate(named: &Named, settings: &Settings) -> Result<Estimate> {
+    let options = &named.options;
+    let file = GgufFile::open(&options.model)?;
+    let n_ctx = n_ctx(settings, trained(&file));
+    let contexts = options.pools;
+    // What devices take is not in this machine's memory.
+    let placed = engine_core::place::place_for(settings)?;
+    let weights_here = |file: &GgufFile| -> Result<u64> {
+        let others = file.other_parts()?;
+        let parts: Vec<&GgufFile> = std::iter::once(file).chain(&others).collect();
+        // Before other models are unloaded for what wrong numbers ask for. The load reads and checks the file again: minutes
+        // may pass until there is room for it.
+        gguf::check::model(&parts)?;
+        Ok(offload::local_weights(&parts, &placed).0)
+    };
+    let mut weights = weights_here(&file)?.saturating_add(adapters_size(&file, settings)?.0);
+    let mut shapes = vec![(file.cache_shape(), n_layer(&file))];
+    // The smaller model has contexts as long, of its own shape.
+    if let Some(draft) = &options.draft_model {
+        let file = GgufFile::open(&draft.path)?;
+        weights = weights.saturating_add(weights_here(&file)?);
+        shapes.push((file.cache_shape(), n_layer(&file)));
+    }
+    let bytes = |tokens: u32, key: KvType, value: KvType| {
+        let of = |(shape, n_layer): &(Option<CacheShape>, Option<u32>)| {
+            let all = shape.as_ref()?.bytes(u64::from(tokens), key.bytes_per_32(), value.bytes_per_32()).0;
+            Some(if settings.kv_offload.value { placed.here(all, n_layer.unwrap_or(0)) } else { all })
+        };
+        Bytes(shapes.iter().filter_map(of).fold(0, u64::saturating_add))
+    };
+    let (key, value) = (settings.type_k.value, settings.type_v.value);
+    let per_token = bytes(1, key, value);
+    Ok(Estimate {
+        path: options.model.clone(),
+        draft: options.draft_model.as_ref().map(|draft| draft.path.clone()),
+        weights: Bytes(weights),
+        cache: Bytes(bytes(n_ctx, key, value).0.saturating_mul(u64::from(contexts))),
+        n_ctx,
+        contexts,
+        per_token,
+        smaller: Some(bytes(1, KvType::Q8_0, KvType::Q8_0)).filter(|smaller| *smaller < per_token),
+    })
+}
+
+fn trained(file: &GgufFile) -> u32 {
+    let Some(Value::Scalar(Scalar::String(architecture))) = file.get("general.architecture") else {
+        return 0;
+    };
+    file.u32(&format!("{architecture}.context_length")).unwrap_or(0)
+}
+
+impl Estimate {
+    /// All of it.
+    pub fn total(&self) -> Bytes {
+        Bytes(self.weights.0.saturating_add(self.cache.0))
+    }
+
+    /// Why it cannot be loaded where all models may take `limit`, and what would fit; nothing where it can.
+    pub fn refused(&self, limit: Bytes) -> Option<String> {
+        if self.total() <= limit {
+            return None;
+        }
+        let contexts = match self.contexts {
+            1 => format!("a context of {} tokens", self.n_ctx),
+            many => format!("{many} contexts of {} tokens", self.n_ctx),
+        };
+        let (whose, draft) = match &self.draft {
+            None => ("its", String::new()),
+            Some(draft) => ("their", format!(" with the draft model {}", draft.display())),
+        };
+        Some(format!(
+            "{}{draft} needs {} of memory ({} for {whose} weights, {} for {contexts}), and all models of this server may take {limit} \
+             (memory_limit): {}",
+            self.path.display(),
+            self.total(),
+            self.weights,
+            self.cache,
+            self.mend(limit)
+        ))
+    }
+
+    fn mend(&self, limit: Bytes) -> String {
+        let left = limit.0.saturating_sub(self.weights.0);
+        let fits = |per_token: Bytes| {
+            let each = per_token.0.saturating_mul(u64::from(self.contexts)).max(1);
+            let tokens = u32::try_from(left / each).unwrap_or(u32::MAX);
+            tokens - tokens % CTX_STEP
+        };
+        let (as_is, smaller) = (fits(self.per_token), self.smaller.map(fits).unwrap_or(0));
+        if self.weights >= limit || (as_is == 0 && smaller == 0) {
+            let draft = if self.draft.is_some() { ", leave draft_model out" } else { "" };
+            return format!("take a smaller quantisation{draft}, or raise memory_limit");
+        }
+        let smaller = match smaller > as_is {
+            true => format!(
+                "ctx_size = {} with cache_type_k and cache_type_v = \"q8_0\"",
+                smaller.min(self.n_ctx)
+            ),
+            false => String::new(),
+        };
+        match (as_is, smaller.as_str()) {
+            (0, smaller) => format!("{smaller} would fit"),
+            (_, "") => format!("ctx_size = {as_is} would fit"),
+            (_, smaller) => format!("ctx_size = {as_is} would fit, or {smaller}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_would_fit() {
+        let estimate = Estimate {
+            path: "m.gguf".into(),
+            draft: None,
+            weights: Bytes(1000 << 10),
+            cache: Bytes(4096 << 10),
+            n_ctx: 4096,
+            contexts: 1,
+            per_token: Bytes(1 << 10),
+            smaller: Some(Bytes(512)),
+        };
+        let mend = |estimate: &Estimate, kib: u64| {
+            let words = estimate.refused(Bytes(kib << 10))?;
+            Some(words.split_once("(memory_limit): ").expect("a mend").1.to_string())
+        };
+        assert_eq!(mend(&estimate, 5096), None);
+        let cases = [
+            (
+                5095,
+                "ctx_size = 3840 would fit, or ctx_size = 4096 with cache_type_k and cache_type_v = \"q8_0\"",
+            ),
+            (
+                1600,
+                "ctx_size = 512 would fit, or ctx_size = 1024 with cache_type_k and cache_type_v = \"q8_0\"",
+            ),
+            (1200, "ctx_size = 256 with cache_type_k and cache_type_v = \"q8_0\" would fit"),
+            (1010, "take a smaller quantisation, or raise memory_limit"),
+            (999, "take a smaller quantisation, or raise memory_limit"),
+        ];
+        for (kib, expected) in cases {
+            assert_eq!(mend(&estimate, kib).as_deref(), Some(expected), "{kib} KiB");
+        }
+        let quantised = Estimate { smaller: None, ..estimate.clone() };
+        assert_eq!(mend(&quantised, 2000).as_deref(), Some("ctx_size = 768 would fit"));
+        let two = Estimate { contexts: 2, cache: Bytes(8192 << 10), ..quantised };
+        assert_eq!(mend(&two, 2024).as_deref(), Some("ctx_size = 512 would fit"));
+        let drafting = Estimate { draft: Some("s.gguf".into()), ..estimate };
+        let words = drafting.refused(Bytes(999 << 10)).expect("too much");
+        assert!(words.starts_with("m.gguf with the draft model s.gguf needs "), "{words}");
+        assert!(
+            words.ends_with("take a smaller quantisation, leave draft_model out, or raise memory_limit"),
+            "{words}"
+        );
+    }
+}

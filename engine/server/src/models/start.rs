@@ -1,0 +1,268 @@
+//! A model, its contexts and their threads.
+
+use std::sync::{Arc, RwLock, mpsc};
+use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
+
+use build_info::Bytes;
+use chat::Template;
+use engine_core::cache::Wanted;
+use engine_core::core_lock::{Cores, Turns};
+use engine_core::fit::Seats;
+use engine_core::live::Live;
+use engine_core::model;
+use engine_core::settings::Settings;
+use engine_core::speculative::{self, DraftModel};
+use llama::error::{Error, Result};
+use llama::fit::Plan;
+use llama::{MAX_THREADS, Model, Threads};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use tokio::sync::watch;
+
+use super::{Here, Named};
+use crate::beside::Beside;
+use crate::hidden_paths::hide_folders;
+use crate::metrics::Metrics;
+use crate::queue::Inbox;
+use crate::run::Options;
+use crate::scheduler::Scheduler;
+use crate::server::Server;
+use crate::{embeddings, pools};
+
+/// The threads of a model.
+pub struct Running {
+    schedulers: Vec<JoinHandle<()>>,
+    embedding: embeddings::Ended,
+    /// One for each thread, the schedulers' first; closed when it ends.
+    ended: Vec<watch::Receiver<()>>,
+}
+
+impl Running {
+    /// One for each thread, closed when it ends.
+    pub fn ended(&self) -> Vec<watch::Receiver<()>> {
+        self.ended.clone()
+    }
+
+    /// Those of the schedulers.
+    pub fn schedulers(&self) -> Vec<watch::Receiver<()>> {
+        self.ended[..self.schedulers.len()].to_vec()
+    }
+
+    /// Waits for all threads.
+    ///
+    /// # Errors
+    /// Where a scheduler panicked.
+    pub fn join(self) -> Result<()> {
+        self.embedding.join();
+        let ends: Vec<_> = self.schedulers.into_iter().map(JoinHandle::join).collect();
+        match ends.iter().all(std::result::Result::is_ok) {
+            true => Ok(()),
+            false => Err(Error::Serve("its scheduler panicked".to_string())),
+        }
+    }
+}
+
+/// What a model shares with the others.
+pub(super) struct Common {
+    pub turns: Arc<Turns>,
+    pub beside: Arc<Beside>,
+    pub metrics: Arc<Metrics>,
+    pub created: u64,
+}
+
+/// A scheduler that is ready.
+struct Made {
+    thread: JoinHandle<()>,
+    ended: watch::Receiver<()>,
+    n_ctx: u32,
+    threads: Threads,
+}
+
+/// Loads `named` and makes its contexts.
+///
+/// # Errors
+/// Where the model, a context or a thread cannot be had.
+pub(super) fn start(named: &Named, settings: &Settings, live: &Arc<Live>, common: Common) -> Result<Here> {
+    let options = &named.options;
+    let cores = match options.pools {
+        0 | 1 => vec![None],
+        pools => pools::cores(pools, settings, live.host.as_ref())?.into_iter().map(Some).collect(),
+    };
+    let wanted = || options.prompt_cache.as_ref().map(|cache| cache.wanted(&options.model)).transpose();
+    let caches = cores.iter().map(|_| wanted()).collect::<Result<Vec<_>>>()?;
+    let loading = Instant::now();
+    let seats = Seats {
+        contexts: u32::try_from(cores.len()).unwrap_or(1),
+        sequences: options.slots,
+        rows: options.rules.rows(options.slots),
+    };
+    let model = model::open_for(&options.model, settings, live, seats)?;
+    let (path, milliseconds) = (options.model.display().to_string(), loading.elapsed().as_millis() as u64);
+    tracing::info!(model = options.name, path, bytes = model.size(), milliseconds, "loaded");
+    let draft = draft_model(options, &model, seats, settings, live)?;
+    let template = template(options, &model)?;
+    let seat = |cpus: &Option<Vec<u32>>| {
+        let cores = cpus.as_ref().map_or(Cores::All, |cpus| Cores::These(cpus.clone()));
+        common.turns.seat(cores)
+    };
+    let inbox = Arc::new(Inbox::new(options.queue, cores.iter().map(seat).collect()));
+    let metrics = common.metrics;
+    let mut made = Vec::new();
+    for ((index, cpus), cache) in cores.iter().enumerate().zip(caches) {
+        let start = Start {
+            index,
+            cpus: cpus.clone(),
+            options: options.clone(),
+            settings: cpus.as_ref().map_or_else(|| settings.clone(), |cpus| pools::settings(settings, cpus)),
+            live: Arc::clone(live),
+            cache,
+            model: Arc::clone(&model),
+            draft: draft.clone(),
+            inbox: Arc::clone(&inbox),
+            metrics: Arc::clone(&metrics),
+        };
+        match start.scheduler() {
+            Ok(scheduler) => made.push(scheduler),
+            Err(error) => {
+                // Those that were made have nothing to do.
+                inbox.close(crate::queue::Closing::Now);
+                made.into_iter().for_each(|made: Made| drop(made.thread.join()));
+                metrics.let_go();
+                return Err(error);
+            }
+        }
+    }
+    let n_ctx = made.iter().map(|made| made.n_ctx).min().unwrap_or(0);
+    let (embedder, embedding) = embeddings::start(embeddings::Start {
+        model: &model,
+        settings,
+        threads: made[0].threads.clone(),
+        n_ctx,
+        step: options.rules.step,
+        pooling: options.embedding_pooling,
+        inbox: &inbox,
+        metrics: &metrics,
+    })?;
+    let ended = made.iter().map(|made| made.ended.clone()).chain([embedding.ended.clone()]).collect();
+    let server = Arc::new(Server {
+        name: options.name.clone(),
+        n_ctx,
+        slots: options.slots * u32::try_from(made.len()).unwrap_or(1),
+        created: common.created,
+        current: RwLock::new(Arc::new(options.current(&named.engine))),
+        model,
+        template,
+        inbox,
+        embedder,
+        metrics,
+        beside: common.beside,
+    });
+    let schedulers = made.into_iter().map(|made| made.thread).collect();
+    Ok(Here { server, running: Running { schedulers, embedding, ended } })
+}
+
+/// The smaller model that drafts for `model`; none, with a word, where nothing can be drafted for it.
+fn draft_model(
+    options: &Options,
+    model: &Model,
+    seats: Seats,
+    settings: &Settings,
+    live: &Live,
+) -> Result<Option<(Arc<Model>, f32)>> {
+    let Some(draft) = &options.draft_model else { return Ok(None) };
+    if let Some(why) = speculative::impossible(model, options.rules.drafts.near) {
+        llama::notice::warn(&format!("{} is not loaded: {why}", draft.path.display()));
+        return Ok(None);
+    }
+    let mut settings = settings.clone();
+    // The model's own contexts are made after this.
+    let awaited = model.plan().map_or(Bytes(0), Plan::awaited);
+    settings.fit_target.value.0 = settings.fit_target.value.0.saturating_add(awaited.0);
+    let n_ctx = model::n_ctx(&settings, model.n_ctx_train());
+    let loaded = DraftModel::load(&draft.path, n_ctx, seats.contexts, seats.sequences, &settings, live)?;
+    Ok(Some((loaded, draft.least_p)))
+}
+
+/// The template; a model without one can still go on with texts.
+fn template(options: &Options, model: &Model) -> Result<std::result::Result<Arc<Template>, String>> {
+    match Template::choose(options.chat_template.as_deref(), model) {
+        Ok(template) => Ok(Ok(Arc::new(template))),
+        Err(error) if options.chat_template.is_some() => Err(error),
+        Err(error) => {
+            tracing::debug!(model = options.name, error = %error, "no chat template");
+            Ok(Err(hide_folders(&error.to_string(), [options.model.as_path()])))
+        }
+    }
+}
+
+/// What a scheduler is made of.
+struct Start {
+    index: usize,
+    /// The CPUs of its pool, where there are several.
+    cpus: Option<Vec<u32>>,
+    options: Options,
+    settings: Settings,
+    live: Arc<Live>,
+    cache: Option<Wanted>,
+    model: Arc<Model>,
+    /// The smaller model that drafts, and from which probability on.
+    draft: Option<(Arc<Model>, f32)>,
+    inbox: Arc<Inbox>,
+    metrics: Arc<Metrics>,
+}
+
+impl Start {
+    fn scheduler(self) -> Result<Made> {
+        let (said, made) = mpsc::channel();
+        let (over, ended) = watch::channel(());
+        let work = move || {
+            // Dropped at the end, whatever that is.
+            let _over = over;
+            match self.make() {
+                Ok((scheduler, made)) => {
+                    let _ = said.send(Ok(made));
+                    scheduler.run();
+                }
+                Err(error) => drop(said.send(Err(error))),
+            }
+        };
+        let thread = Builder::new().name("scheduler".to_string()).spawn(work);
+        let thread = thread.map_err(|why| Error::Serve(format!("no thread for the scheduler: {why}")))?;
+        match made.recv() {
+            Ok(Ok((n_ctx, threads))) => Ok(Made { thread, ended, n_ctx, threads }),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(Error::Serve("its scheduler panicked".to_string())),
+        }
+    }
+
+    /// On the scheduler's thread: it is one of its pool's.
+    fn make(self) -> Result<(Scheduler, (u32, Threads))> {
+        let Start { index, cpus, options, settings, live, cache, model, draft, inbox, metrics } = self;
+        if let Some(cpus) = &cpus {
+            // Before the context is made, whose memory is then taken from this node.
+            bind(cpus);
+        }
+        let settings = settings.for_model(&model);
+        let own = (settings.decode_threads.value, settings.prefill_threads.value);
+        let most = cpus.as_ref().map_or(MAX_THREADS, |cpus| u32::try_from(cpus.len()).unwrap_or(MAX_THREADS));
+        let roomy = options.workloads.room(&settings, most);
+        let rows = options.rules.rows(options.slots);
+        let context = model::shared_context(&model, &roomy, &live, options.slots, rows)?;
+        let drafts = draft.map(|(draft, p)| DraftModel::beside(&draft, &context, None, p, &settings, &live));
+        let drafts = drafts.transpose()?;
+        let made = (context.n_ctx(), context.pools());
+        let own = (!options.workloads.is_empty()).then_some(own);
+        let scheduler =
+            Scheduler::new(context, inbox, metrics, options.rules)?.in_pool(index, own).drafting_with(drafts);
+        Ok((scheduler.with_disk(cache, &settings, &live)?, made))
+    }
+}
+
+/// Keeps this thread on `cpus`; where the system does not let it, it runs wherever.
+fn bind(cpus: &[u32]) {
+    let mut set = CpuSet::new();
+    for cpu in cpus.iter().map(|cpu| *cpu as usize).filter(|cpu| *cpu < CpuSet::MAX_CPU) {
+        set.set(cpu);
+    }
+    let _ = sched_setaffinity(None, &set);
+}

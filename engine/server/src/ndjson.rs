@@ -1,0 +1,530 @@
+//! Requests and answers as lines of JSON, on the Unix socket.
+//!
+//! The requests of a connection are answered one after the other, each in full before the next is read; who wants
+//! several at once opens several connections. Every line of an answer repeats the request's `id`.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use llama::Token;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, watch};
+use tokio::task::yield_now;
+use tokio::time::{Instant as Time, sleep, timeout, timeout_at};
+
+use super::admission::{ConnectionState, Late, Phase};
+use super::budget::{Bounds, Charge};
+use super::fields::Fields;
+use super::job::{Client, Done, Event, Piece};
+use super::logprobs::Likelihood;
+use super::models::{Front, Held};
+use super::refusal::{Kind, Refusal};
+use super::request::{Generate, prompt_or_messages};
+use super::scope::Owner;
+use super::server::Server;
+use super::ticket::{LINES, Ticket};
+use super::{arrival, embeddings};
+
+/// How often a client that has said all it had to say is looked at: whether it still reads.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Bytes of a request's `id`.
+const MAX_ID: usize = 1024;
+
+/// Bytes that are gathered before they are written.
+const TOGETHER: usize = 64 << 10;
+
+/// A connection.
+struct Connection {
+    stream: UnixStream,
+    /// What was read; of it, what comes before `at` was taken.
+    buffer: Vec<u8>,
+    at: usize,
+    /// Whether nothing more will come.
+    end: bool,
+    front: Arc<Front>,
+    client: Client,
+    state: Arc<ConnectionState>,
+    owner: Owner,
+}
+
+/// Serves `stream`, of which `read` was read already, until the client goes or the server stops.
+pub async fn serve(
+    stream: UnixStream,
+    read: Vec<u8>,
+    front: Arc<Front>,
+    (client, owner): (Client, Owner),
+    state: Arc<ConnectionState>,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let mut connection = Connection { stream, buffer: read, at: 0, end: false, front, client, state, owner };
+    if let Some(full) = connection.state.reserve() {
+        connection.state.was_refused(full);
+        let refusal = super::connection::full(full, &connection.front.current().limits);
+        let _ = connection.refuse(&Value::Null, &refusal).await;
+        return;
+    }
+    loop {
+        connection.state.set(Phase::Resting);
+        let line = tokio::select! {
+            biased;
+            line = connection.line() => line,
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        };
+        let Ok(Some((line, charge))) = line else { return };
+        connection.state.set(Phase::Answering);
+        // A client that is gone is nobody's concern.
+        let ticket = Ticket::new("LINE", LINES, &connection.client);
+        if ticket.during(connection.answer(line, charge)).await.is_err() {
+            return;
+        }
+        // Lines that came together would be answered without a look at anyone else.
+        if !connection.unread().is_empty() {
+            yield_now().await;
+        }
+    }
+}
+
+/// A buffer of more bytes is given back when it is empty.
+const BUFFER: usize = 64 << 10;
+
+/// Bytes that there is room for in a read.
+const READ: usize = 4 << 10;
+
+impl Connection {
+    /// The next line that is not empty; `None` where the client has said all it had to say, or says nothing for long.
+    async fn line(&mut self) -> io::Result<Option<(Vec<u8>, Charge)>> {
+        let current = self.front.current();
+        let limit = current.limits.request;
+        let until = Time::now() + current.limits.idle;
+        // Blanks that the line began with, and bytes after them that hold no end of it.
+        let (mut lead, mut seen) = (0, 0);
+        let mut charge = self.front.charge(&self.client);
+        let mut begin = None;
+        loop {
+            if seen == 0 {
+                let blank = self.unread().iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+                lead = match self.unread()[..blank].iter().rposition(|byte| *byte == b'\n') {
+                    Some(end) => blank - end - 1,
+                    None => lead + blank,
+                };
+                self.at += blank;
+            }
+            let unread = self.unread();
+            let found = unread[seen..].iter().position(|byte| *byte == b'\n').map(|at| seen + at);
+            let before = seen;
+            seen = unread.len();
+            if lead + found.unwrap_or(seen) > limit {
+                let message = format!("a line has at most {limit} bytes; the connection is closed");
+                self.refuse(&Value::Null, &Refusal::new(Kind::TooLarge, message)).await?;
+                self.swallow().await;
+                return Ok(None);
+            }
+            let more = found.unwrap_or(seen).saturating_sub(before);
+            if let Err(refusal) = charge.grow(more, Bounds::of(&current.limits)) {
+                self.refuse(&Value::Null, &refusal).await?;
+                self.swallow().await;
+                return Ok(None);
+            }
+            if let Some(length) = found {
+                return Ok(Some((self.take(length), charge)));
+            }
+            if self.end {
+                let last = self.take(seen);
+                return Ok((!last.is_empty()).then_some((last, charge)));
+            }
+            if seen > 0 && begin.is_none() {
+                // A line that has begun is no rest, and comes as fast as a body must.
+                self.state.set(Phase::Reading);
+                begin = Some(Time::now());
+            }
+            let late = begin.map(|begin| arrival::deadline(begin, seen));
+            match timeout_at(late.map_or(until, |late| late.min(until)), self.stream.readable()).await {
+                Ok(readable) => readable?,
+                Err(_) => {
+                    self.state.was_late(if begin.is_some() { Late::Body } else { Late::Idle });
+                    if let Some(begin) = begin {
+                        self.refuse(&Value::Null, &arrival::late("line", begin, seen)).await?;
+                    }
+                    return Ok(None);
+                }
+            }
+            self.read()?;
+        }
+    }
+
+    /// Takes `length` bytes, and the end of the line behind them. A long line takes its memory along.
+    fn take(&mut self, length: usize) -> Vec<u8> {
+        if length <= BUFFER {
+            let line = self.unread()[..length].to_vec();
+            self.at = (self.at + length + 1).min(self.buffer.len());
+            return line;
+        }
+        let rest = self.buffer.split_off((self.at + length + 1).min(self.buffer.len()));
+        let mut line = std::mem::replace(&mut self.buffer, rest);
+        line.drain(..std::mem::take(&mut self.at));
+        line.truncate(length);
+        line
+    }
+
+    /// What was read and not taken.
+    fn unread(&self) -> &[u8] {
+        &self.buffer[self.at..]
+    }
+
+    /// Reads what is there.
+    fn read(&mut self) -> io::Result<()> {
+        // What was taken goes when it is the greater part: moving the rest each time would take long.
+        if self.at == self.buffer.len() && self.buffer.capacity() > BUFFER {
+            (self.buffer, self.at) = (Vec::new(), 0);
+        } else if self.at * 2 >= self.buffer.len() {
+            self.buffer.drain(..self.at);
+            self.at = 0;
+        }
+        self.buffer.reserve(READ);
+        match self.stream.try_read_buf(&mut self.buffer) {
+            Ok(0) => self.end = true,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Reads the rest of a line that is too long: closing before would take the answer away from the client.
+    async fn swallow(&mut self) {
+        let begin = Instant::now();
+        while !self.end && begin.elapsed() < Duration::from_secs(2) {
+            self.buffer.clear();
+            self.at = 0;
+            if timeout(LOOK, self.stream.readable()).await.is_ok_and(|ready| ready.is_err())
+                || self.read().is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    /// Returns when the client is gone. One that has only closed its writing side is not.
+    async fn gone(&mut self) {
+        let most = self.front.current().limits.request;
+        loop {
+            // What comes meanwhile is the next request: read, so that the end behind it is seen.
+            while !self.end && self.unread().len() <= most {
+                match self.stream.ready(Interest::READABLE).await {
+                    Ok(ready) if ready.is_read_closed() && ready.is_write_closed() => return,
+                    Ok(_) if self.read().is_ok() => {}
+                    _ => return,
+                }
+            }
+            match timeout(LOOK, self.stream.ready(Interest::WRITABLE)).await {
+                Ok(Ok(ready)) if ready.is_write_closed() => return,
+                Ok(Err(_)) => return,
+                _ => sleep(LOOK).await,
+            }
+        }
+    }
+
+    async fn answer(&mut self, line: Vec<u8>, charge: Charge) -> io::Result<()> {
+        let arrived = Instant::now();
+        let mut id = Value::Null;
+        let (front, client) = (Arc::clone(&self.front), self.client.clone());
+        let asked = async {
+            let mut fields = front.fields(line, charge, &client).await?;
+            id = take_id(&mut fields)?;
+            let server = front.choose(&mut fields, arrived).await?;
+            Ok((read(fields, &server)?, server))
+        };
+        let asked: Result<(Asked, Held), Refusal> = tokio::select! {
+            biased;
+            asked = asked => asked,
+            () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        if asked.is_ok() {
+            self.state.prove();
+        }
+        // Held as long as it is answered.
+        let (request, server) = match asked {
+            Ok(asked) => asked,
+            Err(refusal) => return self.refuse(&id, &refusal).await,
+        };
+        let request = match request {
+            Asked::Generate(request) => *request,
+            Asked::Embed(request) => return self.embed(&id, request, &server, arrived).await,
+        };
+        let stream = request.stream;
+        let submitted = tokio::select! {
+            biased;
+            submitted = server.submit(request, self.client.clone(), self.owner, arrived) => submitted,
+            () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        match submitted {
+            Ok(events) => self.tell(&id, stream, events, &server).await,
+            Err(refusal) => self.refuse(&id, &refusal).await,
+        }
+    }
+
+    /// Writes embeddings.
+    async fn embed(
+        &mut self,
+        id: &Value,
+        request: embeddings::Request,
+        server: &Server,
+        arrived: Instant,
+    ) -> io::Result<()> {
+        let (encoding, client) = (request.encoding, self.client.clone());
+        let work = async {
+            let (found, tokens) = request.run(server, client.clone(), arrived).await?;
+            Ticket::current().embedded(tokens);
+            Ticket::current().status(200);
+            let id = id.clone();
+            let line = move || {
+                let embeddings: Vec<Value> =
+                    found.iter().map(|embedding| embeddings::rendered(embedding, encoding)).collect();
+                let usage = json!({ "prompt_tokens": tokens });
+                let mut out = Vec::new();
+                put(
+                    &mut out,
+                    &with_id(&id, json!({ "done": true, "embeddings": embeddings, "usage": usage })),
+                );
+                out
+            };
+            server.aside(&client, line).await
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = work => answer,
+            () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        match answer {
+            Ok(line) => self.write(&line).await,
+            Err(refusal) => self.refuse(id, &refusal).await,
+        }
+    }
+
+    /// Writes what becomes of a request.
+    async fn tell(
+        &mut self,
+        id: &Value,
+        stream: bool,
+        mut events: mpsc::Receiver<Event>,
+        server: &Server,
+    ) -> io::Result<()> {
+        let mut whole = Whole::default();
+        loop {
+            let event = tokio::select! {
+                biased;
+                event = events.recv() => event,
+                // The receiver is dropped with this, which ends the request.
+                () = self.gone() => return Err(io::ErrorKind::BrokenPipe.into()),
+            };
+            let mut out = Vec::new();
+            let mut event = event;
+            // What came together goes together.
+            let over = loop {
+                match event {
+                    Some(Event::Token(piece)) if stream => put(&mut out, &Line::new(id, &piece)),
+                    Some(Event::Token(piece)) => whole.add(piece),
+                    Some(Event::Done(done)) => {
+                        let whole = std::mem::take(&mut whole);
+                        let line = self.last(id, done, whole, stream, server).await;
+                        out.extend(line);
+                        break true;
+                    }
+                    Some(Event::Failed(message)) => {
+                        put(&mut out, &refused(id, &Refusal::new(Kind::Failed, message)));
+                        break true;
+                    }
+                    None => {
+                        put(&mut out, &refused(id, &server.unread()));
+                        break true;
+                    }
+                }
+                match (out.len() < TOGETHER).then(|| events.try_recv().ok()).flatten() {
+                    Some(next) => event = Some(next),
+                    None => break false,
+                }
+            };
+            self.write(&out).await?;
+            if over {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The last line; a long one is written beside.
+    async fn last(
+        &self,
+        id: &Value,
+        done: Box<Done>,
+        whole: Whole,
+        stream: bool,
+        server: &Server,
+    ) -> Vec<u8> {
+        let is_long = !whole.logprobs.is_empty() || whole.text.len() > TOGETHER;
+        let given = id.clone();
+        let line = move || {
+            let mut out = Vec::new();
+            put(&mut out, &last(&given, &done, &whole, stream));
+            out
+        };
+        if !is_long {
+            return line();
+        }
+        server.aside(&self.client, line).await.unwrap_or_else(|refusal| {
+            let mut out = Vec::new();
+            put(&mut out, &refused(id, &refusal));
+            out
+        })
+    }
+
+    async fn refuse(&self, id: &Value, refusal: &Refusal) -> io::Result<()> {
+        self.front.metrics.count_refusal(refusal.status());
+        Ticket::current().refused(refusal);
+        let mut out = Vec::new();
+        put(&mut out, &refused(id, refusal));
+        self.write(&out).await
+    }
+
+    async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
+        let stall = self.front.current().limits.stall;
+        while !bytes.is_empty() {
+            match self.stream.try_write(bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let writable = timeout(stall, self.stream.writable()).await;
+                    writable.map_err(|_| {
+                        self.state.was_late(Late::Write);
+                        io::ErrorKind::TimedOut
+                    })??;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is asked for.
+enum Asked {
+    Generate(Box<Generate>),
+    Embed(embeddings::Request),
+}
+
+/// The id of the request in `fields`, taken first: an error repeats it.
+fn take_id(fields: &mut Fields) -> Result<Value, Refusal> {
+    match fields.take("id") {
+        Some(Value::String(long)) if long.len() > MAX_ID => {
+            let message = format!("has at most {MAX_ID} bytes: every line of the answer repeats it");
+            Err(Refusal::field("id", message))
+        }
+        Some(given @ (Value::String(_) | Value::Number(_))) => Ok(given),
+        Some(other) => Err(super::fields::wrong("id", "use a text or a number", &other)),
+        None => Ok(Value::Null),
+    }
+}
+
+/// The rest of the request in `fields`.
+fn read(mut fields: Fields, server: &Server) -> Result<Asked, Refusal> {
+    if fields.has("embed") {
+        let request = embeddings::Request::take(&mut fields, "embed", server)?;
+        fields.finish()?;
+        return Ok(Asked::Embed(request));
+    }
+    let prompt = prompt_or_messages(&mut fields)?;
+    let generate = Generate::take(&mut fields, prompt, &server.current().defaults)?;
+    fields.finish()?;
+    Ok(Asked::Generate(Box::new(generate)))
+}
+
+/// A token's line.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(skip_serializing_if = "Value::is_null")]
+    id: &'a Value,
+    token: Token,
+    text: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprob: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top: Option<Value>,
+}
+
+impl<'a> Line<'a> {
+    fn new(id: &'a Value, piece: &'a Piece) -> Self {
+        let likelihood = piece.likelihood.as_ref();
+        Line {
+            id,
+            token: piece.token,
+            text: &piece.text,
+            logprob: likelihood.map(|likelihood| likelihood.chosen.logprob),
+            top: likelihood.map(|likelihood| likelihood.top_json()),
+        }
+    }
+}
+
+/// What was generated, where it is told at the end.
+#[derive(Default)]
+struct Whole {
+    text: String,
+    tokens: Vec<Token>,
+    logprobs: Vec<Likelihood>,
+}
+
+impl Whole {
+    fn add(&mut self, piece: Piece) {
+        self.text.push_str(&piece.text);
+        self.tokens.push(piece.token);
+        self.logprobs.extend(piece.likelihood.map(|likelihood| *likelihood));
+    }
+}
+
+fn put(out: &mut Vec<u8>, line: &impl Serialize) {
+    // Into memory, of what is always JSON.
+    let _ = serde_json::to_writer(&mut *out, line);
+    out.push(b'\n');
+}
+
+fn refused(id: &Value, refusal: &Refusal) -> Value {
+    with_id(id, json!({ "error": refusal.error() }))
+}
+
+fn with_id(id: &Value, mut line: Value) -> Value {
+    if !id.is_null() {
+        line["id"] = id.clone();
+    }
+    line
+}
+
+/// Tokens, and what a device did of choosing them, where one was asked.
+fn usage(done: &Done) -> Value {
+    let mut usage = json!(done.usage);
+    if let Some(report) = &done.device {
+        usage["device_sampling"] = json!(report);
+    }
+    usage
+}
+
+/// The last line: the text is what was not told before.
+fn last(id: &Value, done: &Done, whole: &Whole, stream: bool) -> Value {
+    let mut line = json!({
+        "done": true,
+        "text": format!("{}{}", whole.text, done.rest),
+        "stop": done.finish,
+        "stop_string": done.stop_string,
+        "seed": done.seed,
+        "usage": usage(done),
+        "timings": done.timings.to_json(&done.usage),
+    });
+    if !stream {
+        line["tokens"] = json!(whole.tokens);
+        if !whole.logprobs.is_empty() {
+            line["logprobs"] = whole.logprobs.iter().map(Likelihood::to_json).collect();
+        }
+    }
+    with_id(id, line)
+}

@@ -1,0 +1,297 @@
+//! What a client asks for, checked.
+
+use std::time::Duration;
+
+use llama::Token;
+use llama::error::Error;
+use sampling::{Constraint, PARAMETERS, SamplingOptions};
+use serde_json::{Map, Value};
+
+use super::budget::SharedCharge;
+use super::conversation::Conversation;
+use super::drafts::{self, Drafting, Wish};
+use super::fields::{Fields, shown, wrong};
+use super::input::{Fault, Input};
+use super::logprobs;
+use super::refusal::Refusal;
+use super::scope::SALT_CHARACTERS;
+use super::workloads::{Threads, Workloads};
+
+/// Most stop strings of a request.
+pub const STOPS: usize = 16;
+/// Most characters of one.
+pub const STOP_CHARACTERS: usize = 1024;
+
+/// What counts where a request says nothing, and what it may ask for at most.
+#[derive(Clone, Debug)]
+pub struct Defaults {
+    /// How tokens are chosen; without a seed one is drawn for each request.
+    pub sampling: SamplingOptions,
+    /// Most tokens to generate.
+    pub max_tokens: u32,
+    /// How long a request may take, queue included.
+    pub deadline: Duration,
+    /// The workloads that it may name.
+    pub workloads: Workloads,
+    /// Speculative decoding.
+    pub drafts: Drafting,
+}
+
+/// The text to go on from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// As text.
+    Text(String),
+    /// As tokens.
+    Tokens(Vec<Token>),
+    /// As messages, which the model's template makes a text of.
+    Messages(Conversation),
+}
+
+impl Prompt {
+    /// The field that it comes from.
+    pub fn field(&self) -> &'static str {
+        match self {
+            Prompt::Text(_) | Prompt::Tokens(_) => "prompt",
+            Prompt::Messages(_) => "messages",
+        }
+    }
+}
+
+/// A request for text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generate {
+    /// The text to go on from.
+    pub prompt: Prompt,
+    /// Whether tokens are told as they come.
+    pub stream: bool,
+    /// Most tokens to generate.
+    pub max_tokens: u32,
+    /// Whether tokens that end a text are like any other.
+    pub ignore_end: bool,
+    /// Texts that end it.
+    pub stop: Vec<String>,
+    /// How tokens are chosen.
+    pub sampling: SamplingOptions,
+    /// Whether the prompt may begin with what is in the cache.
+    pub cache_prompt: bool,
+    /// Text that sets it apart from other requests of its client: only those with the same one share prompts.
+    pub cache_salt: Option<String>,
+    /// Drafts, where it is to have any.
+    pub drafts: Option<Wish>,
+    /// How many alternatives are told of each token, and how likely it was; nothing where not asked for.
+    pub logprobs: Option<u32>,
+    /// How long it may take.
+    pub deadline: Duration,
+    /// The threads that its workload may have.
+    pub threads: Threads,
+    /// The bytes that it was sent in, charged until it has a slot.
+    pub waiting: SharedCharge,
+}
+
+impl Generate {
+    /// Takes the fields that every interface has; `prompt` comes from elsewhere for some.
+    pub fn take(fields: &mut Fields, prompt: Prompt, defaults: &Defaults) -> Result<Self, Refusal> {
+        let max_tokens = fields.whole("max_tokens", 1..=u32::MAX)?.unwrap_or(defaults.max_tokens);
+        let most = defaults.deadline.as_secs_f64();
+        let deadline = fields.number("timeout_s", 0.001..=most)?;
+        let sampling = with_forced(sampling(fields, defaults)?, &prompt)?;
+        Ok(Generate {
+            prompt,
+            stream: fields.bool("stream")?.unwrap_or(false),
+            max_tokens,
+            ignore_end: fields.bool("ignore_eos")?.unwrap_or(false),
+            stop: stops(fields.take("stop"))?,
+            sampling,
+            logprobs: fields.whole("logprobs", 0..=logprobs::MOST)?,
+            cache_prompt: fields.bool("cache_prompt")?.unwrap_or(true),
+            cache_salt: salt(fields)?,
+            drafts: drafts::take(fields, defaults.drafts)?,
+            deadline: deadline.map_or(defaults.deadline, Duration::from_secs_f64),
+            threads: defaults.workloads.take(fields)?,
+            waiting: fields.waiting(),
+        })
+    }
+}
+
+/// The prompt of a request that may have `messages` in place of `prompt`.
+pub fn prompt_or_messages(fields: &mut Fields) -> Result<Prompt, Refusal> {
+    let Some(messages) = fields.raw("messages") else { return prompt(fields) };
+    match fields.raw("prompt") {
+        None => Conversation::take(fields, messages).map(Prompt::Messages),
+        Some(_) => Err(Refusal::field("messages", "give it or prompt, not both")),
+    }
+}
+
+/// Takes `prompt`: a text, a list with one, or a list of tokens.
+pub fn prompt(fields: &mut Fields) -> Result<Prompt, Refusal> {
+    const NAME: &str = "prompt";
+    let missing = || Refusal::field(NAME, "is missing: the text to go on from");
+    match fields.input(NAME, 1).ok_or_else(missing)? {
+        Ok(Input::Text(text)) => Ok(Prompt::Text(text)),
+        Ok(Input::Tokens(tokens)) => Ok(Prompt::Tokens(tokens)),
+        Ok(Input::List(mut list)) => match list.pop() {
+            Some(Input::Text(text)) => Ok(Prompt::Text(text)),
+            _ => Err(wrong(NAME, "a list holds tokens", &Value::Array(Vec::new()))),
+        },
+        Err(Fault::Many(_)) => Err(Refusal::field(NAME, "one text a request; send several requests")),
+        Err(Fault::Token(value) | Fault::Item(value)) => Err(wrong(NAME, "a list holds tokens", &value)),
+        Err(Fault::Kind(value)) => Err(wrong(NAME, "use a text or a list of tokens", &value)),
+        Err(Fault::Json(why)) => Err(Refusal::field(NAME, format!("is not JSON: {why}"))),
+    }
+}
+
+/// The value of `cache_salt`.
+fn salt(fields: &mut Fields) -> Result<Option<String>, Refusal> {
+    let refused = |what: String| Err(Refusal::field("cache_salt", what));
+    match fields.text("cache_salt")? {
+        Some(salt) if salt.is_empty() => refused("is empty: give a text, or leave it out".to_string()),
+        Some(salt) if salt.chars().nth(SALT_CHARACTERS).is_some() => {
+            refused(format!("has at most {SALT_CHARACTERS} characters"))
+        }
+        salt => Ok(salt),
+    }
+}
+
+fn stops(value: Option<Value>) -> Result<Vec<String>, Refusal> {
+    let stops = match value {
+        None => return Ok(Vec::new()),
+        Some(Value::String(text)) => vec![Value::String(text)],
+        Some(Value::Array(list)) => list,
+        Some(other) => return Err(wrong("stop", "use a text or a list of texts", &other)),
+    };
+    if stops.len() > STOPS {
+        return Err(Refusal::field("stop", format!("at most {STOPS} texts, not {}", stops.len())));
+    }
+    let check = |stop: Value| match stop {
+        Value::String(text) if text.is_empty() => {
+            Err(Refusal::field("stop", "a text that is empty is everywhere"))
+        }
+        // As JSON schemas count, so that one can say it.
+        Value::String(text) if text.chars().nth(STOP_CHARACTERS).is_some() => {
+            Err(Refusal::field("stop", format!("a text has at most {STOP_CHARACTERS} characters")))
+        }
+        Value::String(text) => Ok(text),
+        other => Err(Refusal::field("stop", format!("a list holds texts, not {}", shown(&other)))),
+    };
+    stops.into_iter().map(check).collect()
+}
+
+fn sampling(fields: &mut Fields, defaults: &Defaults) -> Result<SamplingOptions, Refusal> {
+    let mut options = defaults.sampling.clone();
+    for parameter in PARAMETERS {
+        let Some(value) = fields.take(parameter.name) else { continue };
+        match value.as_f64().filter(|value| parameter.takes(*value)) {
+            Some(number) => parameter.set(&mut options, number),
+            None => return Err(wrong(parameter.name, format!("use {}", parameter.range), &value)),
+        }
+    }
+    // Those that are no numbers, each read alone, so that its name is known.
+    let mut read = |name: &'static str| {
+        let Some(value) = fields.take(name) else { return Ok(None) };
+        let read = SamplingOptions::from_json(&Map::from_iter([(name.to_string(), value)]));
+        read.map(Some).map_err(|error| named(name, &error))
+    };
+    if let Some(read) = read("seed")? {
+        options.seed = read.seed;
+    }
+    if let Some(read) = read("dry_sequence_breakers")? {
+        options.dry_sequence_breakers = read.dry_sequence_breakers;
+    }
+    if let Some(read) = read("logit_bias")? {
+        options.logit_bias = read.logit_bias;
+    }
+    options.constraint = match (read("grammar")?, read("json_schema")?) {
+        (Some(_), Some(_)) => return Err(Refusal::field("json_schema", "give it or grammar, not both")),
+        (grammar, schema) => grammar.or(schema).and_then(|read| read.constraint),
+    };
+    Ok(options)
+}
+
+/// `options` with what the answer must be like where a call of a tool is demanded.
+fn with_forced(mut options: SamplingOptions, prompt: &Prompt) -> Result<SamplingOptions, Refusal> {
+    let Prompt::Messages(conversation) = prompt else { return Ok(options) };
+    let Some(schema) = conversation.forced() else { return Ok(options) };
+    let schema = Constraint::JsonSchema(schema.clone());
+    match options.constraint.replace(schema) {
+        None => Ok(options),
+        Some(_) => {
+            Err(Refusal::field("tool_choice", "demand a call, or give grammar or json_schema, not both"))
+        }
+    }
+}
+
+/// An error of the field `name`, whose message may begin with it.
+fn named(name: &'static str, error: &Error) -> Refusal {
+    let message = error.to_string();
+    let message =
+        message.strip_prefix(name).map_or(message.as_str(), |rest| rest.trim_start_matches([':', ' ']));
+    Refusal::field(name, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn defaults() -> Defaults {
+        let sampling =
+            SamplingOptions { top_p: 0.9, temperature: 0.0, seed: Some(7), ..SamplingOptions::default() };
+        Defaults {
+            sampling,
+            max_tokens: 64,
+            deadline: Duration::from_secs(60),
+            workloads: Workloads::default(),
+            drafts: Drafting::default(),
+        }
+    }
+
+    fn read(json: &str) -> Result<Generate, Refusal> {
+        let mut fields = Fields::read(json.as_bytes())?;
+        let prompt = prompt(&mut fields)?;
+        let generate = Generate::take(&mut fields, prompt, &defaults())?;
+        fields.finish()?;
+        Ok(generate)
+    }
+
+    #[test]
+    fn what_is_not_said_is_the_default() {
+        let found = read(r#"{"prompt": "a"}"#).expect("a request");
+        assert_eq!(found.sampling, defaults().sampling);
+        assert_eq!((found.max_tokens, found.stream, found.cache_prompt), (64, false, true));
+        let hot =
+            read(r#"{"prompt": [1, 2.0], "temperature": 1, "seed": 3, "stop": "x"}"#).expect("a request");
+        assert_eq!(hot.prompt, Prompt::Tokens(vec![1, 2]));
+        assert_eq!((hot.sampling.top_p, hot.sampling.temperature, hot.sampling.seed), (0.9, 1.0, Some(3)));
+        assert_eq!(hot.stop, ["x"]);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_names_its_field() {
+        let long = format!(r#"{{"prompt": "a", "stop": "{}"}}"#, "x".repeat(2000));
+        let cases = [
+            ("{}", "prompt: is missing"),
+            (r#"{"prompt": 1}"#, "prompt: use a text or a list of tokens, not 1"),
+            (r#"{"prompt": ["a", "b"]}"#, "prompt: one text"),
+            (r#"{"prompt": [1, 1.5]}"#, "prompt: a list holds tokens, not 1.5"),
+            (r#"{"prompt": [99999999999]}"#, "prompt: a list holds tokens"),
+            (r#"{"prompt": "a", "max_tokens": 0}"#, "max_tokens: use a whole number from 1"),
+            (r#"{"prompt": "a", "max_tokens": -1}"#, "max_tokens: use a whole number from 1"),
+            (r#"{"prompt": "a", "logprobs": 21}"#, "logprobs: use a whole number from 0 to 20, not 21"),
+            (r#"{"prompt": "a", "logprobs": true}"#, "logprobs: use a whole number from 0 to 20, not true"),
+            (r#"{"prompt": "a", "timeout_s": 61}"#, "timeout_s: use a number from 0.001 to 60"),
+            (r#"{"prompt": "a", "temperature": -1}"#, "temperature: use 0 (most likely token) to 100"),
+            (r#"{"prompt": "a", "top_p": 1.1}"#, "top_p: use 0 to 1"),
+            (r#"{"prompt": "a", "seed": -2}"#, "seed"),
+            (r#"{"prompt": "a", "stop": [""]}"#, "stop: a text that is empty"),
+            (r#"{"prompt": "a", "stop": [1]}"#, "stop: a list holds texts, not 1"),
+            (&long, "stop: a text has at most 1024 characters"),
+            (r#"{"prompt": "a", "cache_salt": 7}"#, "cache_salt: use a text, not 7"),
+            (r#"{"prompt": "a", "cache_salt": ""}"#, "cache_salt: is empty"),
+            (r#"{"prompt": "a", "max_token": 3}"#, "max_token: unknown field; did you mean max_tokens?"),
+        ];
+        for (json, expected) in cases {
+            let message = read(json).err().map(|refusal| refusal.message).unwrap_or_default();
+            assert!(message.starts_with(expected), "{json}: {message}");
+        }
+    }
+}

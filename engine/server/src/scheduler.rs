@@ -1,0 +1,505 @@
+//! The one thread that owns the context: takes jobs, plans a batch, evaluates it, chooses tokens, tells of them.
+//!
+//! Nothing here waits for a client: what a reader does not take stays in its slot, which rests meanwhile.
+
+mod admit;
+mod disk;
+mod drafts;
+mod pool;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine_core::generate::has_nan;
+use llama::error::{Error, Result};
+use llama::options::DeviceSampling;
+use llama::{Batch, Context, Decoded, thread_time};
+
+use super::drafts::Drafting;
+use super::hold::{self, Holds};
+use super::job::{Client, Done, Event, Finish, Job};
+use super::metrics::Metrics;
+use super::plan::{Active, Part, plan, prefill_beside_decode, stretched};
+use super::queue::{Closing, Inbox};
+use super::scope::Owners;
+use super::slot::{Outbox, Run, Slot, unstarted};
+use crate::disk_cache::{Answer, Disk};
+use crate::log;
+
+/// How often a reader that is behind is looked at while there is nothing else to do.
+const STALLED: Duration = Duration::from_millis(2);
+
+/// How long it sleeps at most with nothing to do; a job wakes it.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// How often those who wait are looked at, for who is gone or overdue.
+const QUEUE: Duration = Duration::from_millis(20);
+
+/// How the scheduler works.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Whether prompts may begin with what is in the cache.
+    pub reuse: bool,
+    /// How long a batch may take in which anyone generates, as far as prompts make it long ([`stretched`]).
+    pub step: Duration,
+    /// How long a reader may be behind before its request ends.
+    pub stall: Duration,
+    /// Speculative decoding.
+    pub drafts: Drafting,
+    /// Whether a device may choose tokens.
+    pub on_device: DeviceSampling,
+}
+
+impl Rules {
+    /// Rows of logits that a batch of `slots` slots may ask for.
+    pub fn rows(&self, slots: u32) -> u32 {
+        self.drafts.rows(slots)
+    }
+}
+
+/// `rules` as far as `context` can work by them.
+fn possible(rules: Rules, context: &Context) -> Rules {
+    Rules { reuse: rules.reuse && context.model().has_plain_cache(), ..rules }
+}
+
+/// The thread's state.
+pub struct Scheduler {
+    context: Context,
+    slots: Vec<Slot>,
+    inbox: Arc<Inbox>,
+    metrics: Arc<Metrics>,
+    rules: Rules,
+    /// Owners of prompts that may be used; `None` while the first configuration is in force.
+    owners: Option<Arc<Owners>>,
+    batch: Batch,
+    /// Tokens of a batch.
+    budget: u32,
+    /// Counts admissions.
+    admissions: u64,
+    /// Runs that had to leave their slots for want of cells, the oldest first.
+    parked: Vec<Run>,
+    /// Ends that readers have yet to take, of runs that are over.
+    leaving: Vec<Outbox>,
+    /// The prompt cache on the disk, if there is one, and what it has found.
+    disk: Option<Disk<Job>>,
+    found: VecDeque<Answer<Job>>,
+    /// What clients' grammars have held others up for.
+    holds: Holds,
+    seconds_per_prompt_token: Option<f64>,
+    looked_at_queue: Instant,
+    /// What several contexts of a model, and several workloads, need.
+    pool: pool::Pool,
+    /// Where it shows its slots.
+    place: usize,
+    drafts: drafts::Drafts,
+}
+
+impl Scheduler {
+    /// A scheduler of the sequences of `context`.
+    pub fn new(context: Context, inbox: Arc<Inbox>, metrics: Arc<Metrics>, rules: Rules) -> Result<Self> {
+        let slots = context.sequences();
+        // One graph: more would only make those wait who generate.
+        let budget = context.n_ubatch().max(slots + 1);
+        if budget > context.n_batch() {
+            return Err(Error::Usage(format!(
+                "a batch of {} tokens is too small for {slots} slots: every slot has a token in it, and a prompt must go \
+                 on; raise -b above {slots}, or take fewer slots",
+                context.n_batch()
+            )));
+        }
+        // Beside those of other pools.
+        metrics.slots.add(u64::from(slots));
+        let (decode, prefill) = context.threads();
+        metrics.decode_threads.add(u64::from(decode));
+        metrics.prefill_threads.add(u64::from(prefill));
+        let rules = possible(rules, &context);
+        Ok(Scheduler {
+            slots: (0..slots).map(Slot::new).collect(),
+            place: metrics.board.place(),
+            drafts: drafts::Drafts::new(&context, &rules),
+            context,
+            inbox,
+            metrics,
+            rules,
+            owners: None,
+            batch: Batch::default(),
+            budget,
+            admissions: 0,
+            parked: Vec::new(),
+            leaving: Vec::new(),
+            disk: None,
+            found: VecDeque::new(),
+            holds: Holds::default(),
+            seconds_per_prompt_token: None,
+            looked_at_queue: Instant::now(),
+            pool: pool::Pool::default(),
+        })
+    }
+
+    /// Works until the inbox is closed and everything is done.
+    pub fn run(mut self) {
+        loop {
+            let closing = self.inbox.closing();
+            if closing == Closing::Now {
+                return self.end_all();
+            }
+            if let Some((rules, owners)) = self.inbox.new_rules(&mut self.pool.rules_seen) {
+                self.rules = possible(rules, &self.context);
+                self.keep_only(owners);
+            }
+            self.look_at_readers();
+            self.look_at_clocks();
+            self.look_at_disk();
+            self.admit();
+            self.metrics.board.show(self.place, self.slots.iter().map(Slot::shown));
+            let active = self.active();
+            self.metrics.waiting.set((self.inbox.len() + self.looked_for()) as u64);
+            if active.is_empty() {
+                let running = self.slots.iter().any(|slot| slot.run.is_some());
+                let waiting = !self.leaving.is_empty() || !self.parked.is_empty() || self.looked_for() > 0;
+                let busy = running || waiting;
+                match (busy, closing) {
+                    (true, _) => std::thread::sleep(STALLED),
+                    (false, Closing::Draining) if self.inbox.is_empty() => return self.save_all(),
+                    (false, _) => self.inbox.wait(self.pool.index, closing, IDLE),
+                }
+                continue;
+            }
+            self.step(&active);
+        }
+    }
+
+    /// Slots with something to do, in the order in which their requests came.
+    fn active(&self) -> Vec<Active> {
+        let slots = self.slots.iter().enumerate();
+        let mut active: Vec<(u64, Active)> = slots
+            .filter_map(|(slot, state)| {
+                let want = state.want()?;
+                Some((state.run.as_ref()?.number, Active { slot, want }))
+            })
+            .collect();
+        active.sort_unstable_by_key(|(number, _)| *number);
+        active.into_iter().map(|(_, active)| active).collect()
+    }
+
+    /// Sends what readers were too slow for, and lets go of those that are gone.
+    fn look_at_readers(&mut self) {
+        let stall = self.rules.stall;
+        for outbox in &mut self.leaving {
+            outbox.flush();
+        }
+        self.leaving.retain(|outbox| outbox.is_stalled() && !outbox.is_lost(stall));
+        for slot in &mut self.slots {
+            let Some(run) = &mut slot.run else { continue };
+            if run.outbox.is_stalled() {
+                run.outbox.flush();
+            }
+            if run.outbox.is_lost(stall) {
+                slot.run = None;
+                self.metrics.abandoned.add(1);
+            }
+        }
+        let parked = self.parked.len();
+        self.parked.retain_mut(|run| {
+            run.outbox.flush();
+            !run.outbox.is_lost(stall)
+        });
+        self.metrics.abandoned.add((parked - self.parked.len()) as u64);
+    }
+
+    /// Ends what is overdue.
+    fn look_at_clocks(&mut self) {
+        let now = Instant::now();
+        for at in 0..self.slots.len() {
+            if self.slots[at].run.as_ref().is_some_and(|run| run.job.deadline <= now) {
+                self.finish(at, Finish::Deadline);
+            }
+        }
+        while let Some(late) = self.parked.iter().position(|run| run.job.deadline <= now) {
+            let run = self.parked.remove(late);
+            self.finish_run(run, Finish::Deadline);
+        }
+        if now.saturating_duration_since(self.looked_at_queue) < QUEUE {
+            return;
+        }
+        self.looked_at_queue = now;
+        for job in self.inbox.take(|job| job.deadline <= now || job.is_abandoned()) {
+            match job.is_abandoned() {
+                true => self.metrics.abandoned.add(1),
+                false => self.tell_unstarted(&job, Finish::Deadline),
+            }
+        }
+    }
+
+    fn tell_unstarted(&self, job: &Job, finish: Finish) {
+        let done = unstarted(job, finish);
+        self.metrics.count(&done);
+        job.ticket.done(&done);
+        // Its channel is empty.
+        let _ = job.events.try_send(Event::Done(Box::new(done)));
+    }
+
+    /// Ends the run of slot `at`; its tokens stay in the cache.
+    fn finish(&mut self, at: usize, finish: Finish) {
+        if let Some(run) = self.slots[at].run.take() {
+            self.finish_run(run, finish);
+        }
+    }
+
+    fn finish_run(&mut self, mut run: Run, finish: Finish) {
+        let done = run.done(finish, None);
+        self.end(run, done);
+    }
+
+    fn end(&mut self, run: Run, done: Done) {
+        self.metrics.count(&done);
+        run.job.ticket.done(&done);
+        if run.job.ticket.is_on() && log::has_prompts() {
+            let (prompt, answer) = run.texts(self.context.model());
+            run.job.ticket.said(&prompt, &answer);
+        }
+        self.say_last(run, Event::Done(Box::new(done)));
+    }
+
+    fn fail(&mut self, at: usize, error: &Error) {
+        if let Some(run) = self.slots[at].run.take() {
+            self.metrics.failed.add(1);
+            run.job.ticket.failed(error);
+            self.say_last(run, Event::Failed(error.to_string()));
+        }
+    }
+
+    fn say_last(&mut self, mut run: Run, event: Event) {
+        run.outbox.send(event);
+        if run.outbox.is_stalled() {
+            self.leaving.push(run.outbox);
+        }
+    }
+
+    fn end_all(mut self) {
+        for at in 0..self.slots.len() {
+            self.finish(at, Finish::Shutdown);
+        }
+        for run in std::mem::take(&mut self.parked) {
+            self.finish_run(run, Finish::Shutdown);
+        }
+        for job in self.stop_looking().into_iter().chain(self.inbox.take(|_| true)) {
+            self.tell_unstarted(&job, Finish::Shutdown);
+        }
+    }
+
+    /// One batch: evaluated, tokens chosen and told.
+    fn step(&mut self, active: &[Active]) {
+        let step = stretched(self.rules.step, active);
+        let beside = prefill_beside_decode(step, self.seconds_per_prompt_token);
+        let parts = plan(active, self.budget, beside);
+        self.take_threads(&parts);
+        let inbox = Arc::clone(&self.inbox);
+        let turn = inbox.seats[self.pool.index].take();
+        if let Err(error) = self.draft(&parts).and_then(|()| self.place_sampling(&parts)) {
+            if turn.is_shared {
+                self.context.rest_threads();
+            }
+            drop(turn);
+            return match error {
+                Error::Interrupted => self.inbox.close(Closing::Now),
+                error => self.give_up(&parts, &error),
+            };
+        }
+        let rows = self.fill(&parts);
+        let start = Instant::now();
+        let decoded = self.context.decode_batch(&mut self.batch);
+        self.context.synchronize();
+        if turn.is_shared {
+            self.context.rest_threads();
+        }
+        drop(turn);
+        match decoded {
+            Ok(Decoded::Done) => {}
+            Ok(Decoded::NoRoom) if self.drop_drafts() => return,
+            Ok(Decoded::NoRoom) => return self.make_room(),
+            // The end has come, and every request is told of that.
+            Err(Error::Interrupted) => return self.inbox.close(Closing::Now),
+            Err(error) => return self.give_up(&parts, &error),
+        }
+        self.count(&parts, start.elapsed());
+        for part in &parts {
+            self.hold(part);
+        }
+        let drafted = self.batch.len() > parts.iter().map(|part| part.tokens as usize).sum();
+        let mut made = 0;
+        for (at, row) in rows {
+            match self.choose_tokens(at, row) {
+                Ok(tokens) => made += tokens,
+                Err(error) => {
+                    // Drafts may be left of what was evaluated.
+                    self.context.forget(self.slots[at].sequence, self.slots[at].held.len() as u32);
+                    self.fail(at, &error);
+                }
+            }
+        }
+        self.measure_step(made, drafted);
+    }
+
+    /// Lets a device choose for the requests of `parts` for which it can.
+    fn place_sampling(&mut self, parts: &[Part]) -> Result<()> {
+        if sampling::asks_devices(self.rules.on_device, self.context.model()).is_err() {
+            return Ok(());
+        }
+        for part in parts {
+            let slot = &mut self.slots[part.slot];
+            if let Some(run) = &mut slot.run {
+                let (context, chain) = (&mut self.context, &mut run.job.chain);
+                match run.job.logprobs {
+                    Some(_) => {
+                        chain.stay_on_host(context, slot.sequence, "logprobs: they need all logits")?
+                    }
+                    None => chain.place(context, slot.sequence)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts `parts` into the batch; returns the slots that choose a token, and by which row.
+    fn fill(&mut self, parts: &[Part]) -> Vec<(usize, i32)> {
+        self.batch.clear();
+        let mut rows = Vec::new();
+        for part in parts {
+            let slot = &self.slots[part.slot];
+            let Some(run) = &slot.run else { continue };
+            let held = slot.held.len();
+            if let Some(token) = run.next {
+                rows.push((part.slot, self.batch.push(token, held as u32, slot.sequence, true)));
+                for (after, token) in run.draft.tokens.iter().enumerate() {
+                    self.batch.push(*token, (held + 1 + after) as u32, slot.sequence, true);
+                }
+                continue;
+            }
+            let end = held + part.tokens as usize;
+            for (position, token) in run.job.prompt.iter().enumerate().take(end).skip(held) {
+                let last = position + 1 == run.job.prompt.len();
+                let row = self.batch.push(*token, position as u32, slot.sequence, last);
+                if last {
+                    rows.push((part.slot, row));
+                }
+            }
+        }
+        rows
+    }
+
+    /// Notes that a part was evaluated.
+    fn hold(&mut self, part: &Part) {
+        let slot = &mut self.slots[part.slot];
+        let Some(run) = &mut slot.run else { return };
+        match run.next {
+            Some(token) => {
+                slot.held.push(token);
+                run.evaluated(token);
+            }
+            None => {
+                self.metrics.prefill_tokens.add(u64::from(part.tokens));
+                let held = slot.held.len();
+                slot.held.extend(&run.job.prompt[held..held + part.tokens as usize]);
+            }
+        }
+    }
+
+    fn choose_token(&mut self, at: usize, row: i32) -> Result<()> {
+        let slot = &mut self.slots[at];
+        let Some(run) = &mut slot.run else { return Ok(()) };
+        // A sampler would choose something all the same. Once, as in `generate`.
+        let on_device = self.context.samples_on_device(slot.sequence);
+        if run.is_fresh() && !on_device && has_nan(self.context.logits_at(row)?) {
+            return Err(Error::NotANumber);
+        }
+        let constrained = run.job.chain.is_constrained().then(thread_time);
+        let before = run.job.chain.device_report().tokens_on_device;
+        let chosen = run.choose(&mut self.context, slot.sequence, row);
+        let by_device = run.job.chain.device_report().tokens_on_device - before;
+        self.metrics.device_tokens.add(if chosen.is_ok() { by_device as u64 } else { 0 });
+        let took = constrained.map(|begun| hold::counted(thread_time().saturating_sub(begun)));
+        let client = run.job.client.clone();
+        self.metrics.decode_tokens.add(u64::from(chosen.is_ok()));
+        let room = slot.held.len() < self.context.n_ctx() as usize;
+        let model = Arc::clone(self.context.model());
+        let done = chosen.and_then(|token| run.take(token, &model, room));
+        // A run that fails has held others up all the same.
+        if let Some(took) = took.filter(|took| !took.is_zero()) {
+            run.held += took;
+            self.count_hold(&client, took);
+        }
+        if let Some(done) = done?
+            && let Some(run) = self.slots[at].run.take()
+        {
+            self.end(run, done);
+        }
+        Ok(())
+    }
+
+    /// Notes that a grammar of `client` took so long, if anybody else waited for it; where it was too much, the request of
+    /// this client that has held the others up for the longest ends.
+    fn count_hold(&mut self, client: &Client, time: Duration) {
+        let runs = || self.slots.iter().filter_map(|slot| slot.run.as_ref()).chain(&self.parked);
+        let others = runs().any(|run| run.job.client != *client) || self.inbox.has_others(client);
+        if !others || !self.holds.add(client, time, Instant::now()) {
+            return;
+        }
+        let its = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.run.as_ref()?)));
+        let worst = its.filter(|(_, run)| run.job.client == *client).max_by_key(|(_, run)| run.held);
+        if let Some((at, held)) = worst.map(|(at, run)| (at, run.held)) {
+            self.fail(at, &Error::Sampler(hold::why(held)));
+        }
+    }
+
+    fn count(&mut self, parts: &[Part], time: Duration) {
+        self.metrics.batches.add(1);
+        self.metrics.batch_tokens.add(self.batch.len() as u64);
+        self.metrics.batch_time.add_time(time);
+        // Fewer tell more of what a batch costs anyhow.
+        let tokens = self.batch.len();
+        if parts.iter().any(|part| part.tokens >= 16) {
+            let now = time.as_secs_f64() / tokens as f64;
+            let before = self.seconds_per_prompt_token.unwrap_or(now);
+            self.seconds_per_prompt_token = Some(before * 0.75 + now * 0.25);
+        }
+    }
+
+    /// There are not as many cells as the batch has tokens, and nothing of it was evaluated. What goes first is what
+    /// nobody uses; then, of the requests that run, the newest leaves its slot, to go on when there is room again.
+    fn make_room(&mut self) {
+        let idle = self.slots.iter().enumerate();
+        let idle = idle.filter(|(_, slot)| slot.run.is_none() && !slot.held.is_empty());
+        if let Some(at) = idle.min_by_key(|(_, slot)| slot.used).map(|(at, _)| at) {
+            self.keep_on_disk(at, 0);
+            return self.empty(at);
+        }
+        let running = self.slots.iter().enumerate();
+        let mut running: Vec<(u64, usize)> =
+            running.filter_map(|(at, slot)| Some((slot.run.as_ref()?.number, at))).collect();
+        running.sort_unstable();
+        let Some(&(number, at)) = running.last() else { return };
+        match running.len() {
+            1 => self.finish(at, Finish::ContextFull),
+            _ => {
+                if let Some(mut run) = self.slots[at].run.take() {
+                    run.park();
+                    run.job.ticket.parked();
+                    self.metrics.parked.add(1);
+                    let place = self.parked.partition_point(|other| other.number < number);
+                    self.parked.insert(place, run);
+                }
+            }
+        }
+        self.empty(at);
+    }
+
+    /// The batch failed: what its sequences hold is not known.
+    fn give_up(&mut self, parts: &[Part], error: &Error) {
+        for part in parts {
+            self.fail(part.slot, error);
+            self.empty(part.slot);
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! Drafts of slots: what may follow goes into the batch with the token before it, and what would have been chosen stays.
+//!
+//! Slots share the batch: those that generate and prompts have theirs first, drafts what is left of it.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use engine_core::speculative::{self, DraftModel, Found, Gain, MOST, Sameness, WIDTHS};
+use llama::error::{Error, Result};
+use llama::{Batch, Context, Decoded, SequenceId, Token};
+
+use super::super::drafts::{Source, Who};
+use super::super::plan::{Part, prefill_beside_decode};
+use super::{Rules, Scheduler};
+
+/// What the scheduler knows of drafts.
+pub(super) struct Drafts {
+    /// The smaller model, if there is one.
+    model: Option<Box<DraftModel>>,
+    /// What it takes to read a token.
+    seconds_per_token: Option<f64>,
+    sameness: Sameness,
+    /// For each number of slots that generate, and whether the smaller model drafts for any: batches of more are slower for
+    /// all, and its drafts take time.
+    gains: HashMap<Step, Measured>,
+    /// The step that is being measured; nothing where prompts are in it too.
+    measured: Option<Step>,
+    /// Whether the smaller model was asked in it.
+    asked: bool,
+    /// Why nothing can be drafted at all, if that is so.
+    impossible: Option<&'static str>,
+    /// Whether it was said why there are no drafts.
+    told: bool,
+    /// Whether the next step goes without: there was no room.
+    rests: bool,
+}
+
+/// What is alike of steps that are compared: how many slots generate, and whether the smaller model drafts for any.
+type Step = (usize, bool);
+
+/// How long drafts that lost are left out, at first; twice as long after each further loss. A busy minute of the machine, or one
+/// text that nobody could guess, is no reason to do without for ever.
+const REST: Duration = Duration::from_secs(60);
+
+/// The longest.
+const LONGEST_REST: Duration = Duration::from_secs(3600);
+
+/// What is measured of steps that are alike.
+struct Measured {
+    gain: Gain,
+    /// Losses so far, and when it is tried again.
+    losses: u32,
+    again: Option<Instant>,
+}
+
+impl Measured {
+    fn new() -> Self {
+        Measured { gain: Gain::new(Box::new(Instant::now)), losses: 0, again: None }
+    }
+
+    /// Begins anew where it has rested for long enough.
+    fn wake(&mut self, now: Instant) {
+        if self.again.is_some_and(|again| again <= now) {
+            *self = Measured { losses: self.losses, ..Measured::new() };
+        }
+    }
+
+    /// Notes that it lost; says how long it rests.
+    fn rest(&mut self, now: Instant) -> Duration {
+        let rest = REST.saturating_mul(1 << self.losses.min(6)).min(LONGEST_REST);
+        self.losses += 1;
+        self.again = Some(now + rest);
+        rest
+    }
+}
+
+/// A slot that is to have a draft: the width of its batch, and its text.
+struct Place {
+    slot: usize,
+    width: usize,
+    text: Vec<Token>,
+}
+
+impl Drafts {
+    pub(super) fn new(context: &Context, rules: &Rules) -> Self {
+        Drafts {
+            model: None,
+            seconds_per_token: None,
+            sameness: Sameness::default(),
+            gains: HashMap::new(),
+            measured: None,
+            asked: false,
+            impossible: speculative::impossible(context.model(), rules.drafts.near),
+            told: false,
+            rests: false,
+        }
+    }
+
+    /// Says once why there are no drafts.
+    fn tell(&mut self, why: &'static str) {
+        if !std::mem::replace(&mut self.told, true) {
+            llama::notice::warn(&format!("speculative decoding: {why}"));
+        }
+    }
+
+    /// Forgets what the smaller model holds of `sequence` beyond what it has in common with `tokens`.
+    pub(super) fn trim(&mut self, sequence: SequenceId, tokens: &[Token]) {
+        if let Some(model) = &mut self.model {
+            model.trim(sequence, tokens);
+        }
+    }
+
+    /// Threads of the smaller model, those of the large one, which waits meanwhile.
+    pub(super) fn set_threads(&mut self, (decode, prefill): (u32, u32)) {
+        if let Some(model) = &mut self.model {
+            model.set_threads(decode, prefill);
+        }
+    }
+
+    /// What the smaller model has `done`. An error of it ends its drafts, and nothing else.
+    fn taken<T>(&mut self, done: Result<T>) -> Result<Option<T>> {
+        match done {
+            Ok(done) => Ok(Some(done)),
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            Err(why) => {
+                self.model = None;
+                llama::notice::warn(&format!("the smaller model drafts no more: {why}"));
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Scheduler {
+    /// The same with a smaller model that drafts.
+    #[must_use]
+    pub fn drafting_with(mut self, model: Option<DraftModel>) -> Self {
+        self.drafts.model = model.map(Box::new);
+        self.drafts.set_threads(self.context.threads());
+        self
+    }
+
+    /// Looks for drafts for the slots of `parts`, which has room for some more tokens.
+    pub(super) fn draft(&mut self, parts: &[Part]) -> Result<()> {
+        self.drafts.measured = None;
+        self.drafts.asked = false;
+        if self.rules.drafts.who == Who::Off {
+            return Ok(());
+        }
+        let deciding: Vec<usize> = parts
+            .iter()
+            .filter(|part| self.slots[part.slot].run.as_ref().is_some_and(|run| run.next.is_some()))
+            .map(|part| part.slot)
+            .collect();
+        let only_these = deciding.len() == parts.len();
+        let rests = std::mem::take(&mut self.drafts.rests);
+        if !only_these || deciding.is_empty() {
+            return Ok(());
+        }
+        if let Some(why) = self.drafts.impossible {
+            if deciding.iter().any(|at| self.wants(*at).is_some()) {
+                self.drafts.tell(why);
+            }
+            return Ok(());
+        }
+        let step = (deciding.len(), deciding.iter().any(|at| self.wants(*at) == Some(Source::Model)));
+        self.drafts.measured = Some(step);
+        let measured = self.drafts.gains.entry(step).or_insert_with(Measured::new);
+        measured.wake(Instant::now());
+        let gain = &measured.gain;
+        let lets = gain.lets_draft();
+        let lost = gain.loss().is_some();
+        if lost {
+            for &at in &deciding {
+                if let Some(run) = self.slots[at].run.as_mut().filter(|run| run.draft.wish.is_some()) {
+                    run.draft.drafted.turned_off = true;
+                }
+            }
+        }
+        let mut places = Vec::new();
+        if lets && !rests {
+            let used = parts.iter().map(|part| part.tokens).sum::<u32>();
+            // Each its part, so that the first does not take it all; rows are kept for all.
+            let rows = self.context.rows().min(self.budget).saturating_sub(used) as usize / deciding.len();
+            for slot in deciding {
+                if let Some(width) = self.width_of(slot, rows)?
+                    && let Some(text) =
+                        self.slots[slot].run.as_ref().and_then(|run| Some(run.text_with(run.next?)))
+                {
+                    places.push(Place { slot, width, text });
+                }
+            }
+            places = self.catch_up(step, places)?;
+        }
+        // Looking is no part of a step: it would look like a loss.
+        if let Some(measured) = self.drafts.gains.get_mut(&step) {
+            measured.gain.begin();
+        }
+        places.into_iter().try_for_each(|place| self.draft_of(place))
+    }
+
+    /// Where the drafts of slot `at` come from, if its request wants any.
+    fn wants(&self, at: usize) -> Option<Source> {
+        let wish = self.slots[at].run.as_ref()?.draft.wish?;
+        Some(wish.from).filter(|from| *from == Source::Lookup || self.drafts.model.is_some())
+    }
+
+    /// Cells of the context that are taken. A graph is as long as all that it holds.
+    fn cells(&self) -> usize {
+        self.slots.iter().map(|slot| slot.held.len()).sum()
+    }
+
+    /// Whether a draft may be evaluated in a batch of which that is known.
+    fn may(&self, found: Option<Found>) -> bool {
+        found == Some(Found::Same) || self.rules.drafts.near
+    }
+
+    /// The width of a batch with a draft of up to `most` tokens for slot `at`: the widest that may be.
+    fn width_of(&mut self, at: usize, most: usize) -> Result<Option<usize>> {
+        let cells = self.cells();
+        let Some(source) = self.wants(at) else { return Ok(None) };
+        let slot = &self.slots[at];
+        let Some(run) = slot.run.as_ref().filter(|run| run.next.is_some()) else { return Ok(None) };
+        let wish = run.draft.wish.map_or(0, |wish| wish.most);
+        let room = (self.context.n_ctx() as usize).saturating_sub(cells + 1);
+        let most = most.min(wish as usize).min(room).min(run.left().saturating_sub(1) as usize);
+        let reach = run.draft.reach.min(WIDTHS.len() - 1);
+        let (sequence, held) = (slot.sequence, slot.held.len());
+        let fits = |width: &usize| *width <= most + 1 && !Sameness::is_between(*width, cells);
+        let mut widest = None;
+        for candidate in WIDTHS[..=reach].iter().copied().rev().filter(fits) {
+            let found = match self.drafts.sameness.of(candidate, cells) {
+                Some(found) => found,
+                None => {
+                    let Some(last) = self.slots[at].run.as_ref().and_then(|run| run.last_made(candidate))
+                    else {
+                        continue;
+                    };
+                    let last = last.to_vec();
+                    let rows = look(&mut self.context, &mut self.batch, sequence, held, &last)?;
+                    self.drafts.sameness.learn(candidate, cells, rows)
+                }
+            };
+            match self.may(Some(found)) {
+                true => widest = widest.max(Some(candidate)),
+                false => self.drafts.tell(speculative::DIFFERS),
+            }
+            // The smaller model may be sure of less than was asked for, and the narrower ones are to be known then.
+            if widest.is_some() && (source == Source::Lookup || self.rules.drafts.near) {
+                break;
+            }
+        }
+        Ok(widest)
+    }
+
+    /// Of `places` those whose drafts can be had at once: the smaller model has read their texts. Of the others it reads a part,
+    /// for as long as a step may take: everybody waits meanwhile. What that takes is counted as drafts'.
+    fn catch_up(&mut self, step: Step, places: Vec<Place>) -> Result<Vec<Place>> {
+        let mut left = prefill_beside_decode(self.rules.step, self.drafts.seconds_per_token) as usize;
+        let mut ready = Vec::with_capacity(places.len());
+        for place in places {
+            let sequence = self.slots[place.slot].sequence;
+            let wants = self.wants(place.slot);
+            let Some(model) = self.drafts.model.as_mut().filter(|_| wants == Some(Source::Model)) else {
+                if wants == Some(Source::Lookup) {
+                    ready.push(place);
+                }
+                continue;
+            };
+            let behind = model.behind(sequence, &place.text);
+            // A draft reads those.
+            let may_be = MOST as usize + 1;
+            if behind > may_be && left > 0 {
+                let part = left.min(behind - 1);
+                let start = Instant::now();
+                let read = model.catch_up(sequence, &place.text, part);
+                let time = start.elapsed();
+                left -= part;
+                if let Some(measured) = self.drafts.gains.get_mut(&step) {
+                    measured.gain.charge(time);
+                }
+                if self.drafts.taken(read)?.is_none() {
+                    continue;
+                }
+                if part >= 16 {
+                    self.drafts.seconds_per_token = Some(time.as_secs_f64() / part as f64);
+                }
+            }
+            let model = self.drafts.model.as_ref();
+            if model.is_some_and(|model| model.behind(sequence, &place.text) <= may_be) {
+                ready.push(place);
+            }
+        }
+        Ok(ready)
+    }
+
+    /// A draft for a slot that makes a batch of its width, or of less that may be.
+    fn draft_of(&mut self, Place { slot, width, text }: Place) -> Result<()> {
+        let (wants, sequence) = (self.wants(slot), self.slots[slot].sequence);
+        let cells = self.cells();
+        let drafted = match (wants, &mut self.drafts.model) {
+            (Some(Source::Model), Some(model)) => {
+                self.drafts.asked = true;
+                let drafted = model.draft(sequence, &text, width - 1);
+                self.drafts.taken(drafted)?
+            }
+            (Some(Source::Lookup), _) => {
+                let run = self.slots[slot].run.as_mut();
+                run.map(|run| run.draft.lookup.draft(&text, width - 1))
+            }
+            _ => None,
+        };
+        let mut draft = drafted.unwrap_or_default();
+        // A shorter one: as much of it as makes a width that may be.
+        if draft.len() + 1 < width {
+            let may = |width: &usize| self.may(self.drafts.sameness.of(*width, cells));
+            let fits = WIDTHS.iter().copied().rev().filter(|width| *width <= draft.len() + 1).find(may);
+            draft.truncate(fits.unwrap_or(1) - 1);
+        }
+        if let Some(run) = &mut self.slots[slot].run {
+            run.draft.tokens = draft;
+        }
+        Ok(())
+    }
+
+    /// Takes the drafts out of a batch for which there was no room. Whether there were any.
+    pub(super) fn drop_drafts(&mut self) -> bool {
+        for run in self.slots.iter_mut().filter_map(|slot| slot.run.as_mut()) {
+            self.drafts.rests |= !run.draft.tokens.is_empty();
+            run.draft.tokens.clear();
+        }
+        self.drafts.rests
+    }
+
+    /// Chooses tokens for slot `at`: by row `row` of the batch, and on as long as they are those of its draft.
+    pub(super) fn choose_tokens(&mut self, at: usize, row: i32) -> Result<usize> {
+        let draft = match &mut self.slots[at].run {
+            Some(run) => std::mem::take(&mut run.draft.tokens),
+            None => return Ok(0),
+        };
+        let mut accepted = 0;
+        loop {
+            self.choose_token(at, row + accepted as i32)?;
+            let slot = &mut self.slots[at];
+            // Over, or another one than was drafted.
+            let Some(run) = &mut slot.run else { break };
+            let Some(next) = run.next.filter(|next| draft.get(accepted) == Some(next)) else { break };
+            slot.held.push(next);
+            run.evaluated(next);
+            accepted += 1;
+        }
+        if draft.is_empty() {
+            return Ok(1);
+        }
+        let slot = &mut self.slots[at];
+        if !self.context.forget(slot.sequence, slot.held.len() as u32) {
+            return Err(Error::Decode {
+                tokens: draft.len(),
+                why: "a draft could not be taken back".to_string(),
+            });
+        }
+        self.metrics.drafted_tokens.add(draft.len() as u64);
+        self.metrics.accepted_tokens.add(accepted as u64);
+        if let Some(run) = &mut slot.run {
+            run.draft.learn(draft.len(), accepted);
+        }
+        Ok(accepted + 1)
+    }
+
+    /// The step gave `tokens` tokens, with drafts (`drafted`) or without.
+    pub(super) fn measure_step(&mut self, tokens: usize, drafted: bool) {
+        let Some(step) = self.drafts.measured.take() else { return };
+        let Some(measured) = self.drafts.gains.get_mut(&step) else { return };
+        match drafted || self.drafts.asked {
+            true => measured.gain.end_drafted(tokens),
+            false => measured.gain.end_plain_of(tokens),
+        }
+        let lost = measured.gain.loss().filter(|_| measured.again.is_none());
+        if let Some(loss) = lost {
+            self.metrics.drafts_turned_off.add(1);
+            let rest = measured.rest(Instant::now()).as_secs();
+            tracing::info!("drafts for {} requests at a time: {loss}; tried again in {rest} s", step.0);
+        }
+    }
+}
+
+/// Rows of the last tokens of a sequence as a batch and one by one, which it holds afterwards as before.
+type Rows = Vec<(Vec<f32>, Vec<f32>)>;
+
+/// Evaluates `last`, the last of `held` tokens of `sequence`, as a batch and then one by one.
+fn look(
+    context: &mut Context,
+    batch: &mut Batch,
+    sequence: SequenceId,
+    held: usize,
+    last: &[Token],
+) -> Result<Rows> {
+    let from = held - last.len();
+    let mut evaluate = |context: &mut Context, at: usize, tokens: &[Token]| -> Result<Vec<Vec<f32>>> {
+        batch.clear();
+        for (index, token) in tokens.iter().enumerate() {
+            batch.push(*token, (at + index) as u32, sequence, true);
+        }
+        match context.decode_batch(batch)? {
+            Decoded::Done => {}
+            Decoded::NoRoom => {
+                let why = "no room for tokens that were there".to_string();
+                return Err(Error::Decode { tokens: tokens.len(), why });
+            }
+        }
+        (0..tokens.len()).map(|row| context.logits_at(row as i32).map(<[f32]>::to_vec)).collect()
+    };
+    let taken_back = |done: bool| match done {
+        true => Ok(()),
+        false => Err(Error::Decode { tokens: last.len(), why: "tokens could not be taken back".to_string() }),
+    };
+    taken_back(context.forget(sequence, from as u32))?;
+    let together = evaluate(context, from, last)?;
+    taken_back(context.forget(sequence, from as u32))?;
+    let mut rows = Vec::with_capacity(last.len());
+    for (index, (token, row)) in last.iter().zip(together).enumerate() {
+        let alone = evaluate(context, from + index, &[*token])?;
+        rows.push((row, alone.into_iter().next().unwrap_or_default()));
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lost_is_tried_again_after_a_rest_that_grows() {
+        let (mut measured, begin) = (Measured::new(), Instant::now());
+        let mut rests = Vec::new();
+        for _ in 0..9 {
+            let rest = measured.rest(begin);
+            rests.push(rest.as_secs());
+            measured.wake(begin + rest - Duration::from_millis(1));
+            assert!(measured.again.is_some(), "too early");
+            measured.wake(begin + rest);
+            assert!(measured.again.is_none(), "not tried again");
+        }
+        assert_eq!(rests, [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]);
+    }
+}

@@ -1,0 +1,101 @@
+//! The scheduler as one of several: its place among the pools of a model, and the threads of a batch in which several
+//! workloads meet.
+
+use std::sync::Arc;
+
+use llama::Token;
+
+use super::{Part, Scheduler};
+use crate::pools::{Notice, Prompt};
+use crate::scope::Scope;
+use crate::workloads::Threads;
+
+/// Of a scheduler: which one it is, and what its threads are set to.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    /// Its number.
+    pub index: usize,
+    /// How many changes of the rules it has seen.
+    pub rules_seen: u64,
+    /// The prompts that its slots hold, where others are told.
+    shown: Vec<Option<Prompt>>,
+    /// Slots that the metrics count as busy because of it.
+    busy: u64,
+    /// Threads where a request names no workload; none where there are no workloads.
+    own: Option<(u32, u32)>,
+    /// What is set now.
+    set: (u32, u32),
+}
+
+impl Scheduler {
+    /// The same as pool number `index`, with so many threads (decode, prefill) for requests without a workload, where there
+    /// are workloads.
+    #[must_use]
+    pub fn in_pool(mut self, index: usize, own: Option<(u32, u32)>) -> Self {
+        if let Some((decode, prefill)) = own {
+            let before = self.context.threads();
+            self.context.set_threads(decode, prefill);
+            // Its pools have room for all workloads.
+            self.metrics.decode_threads.change(u64::from(before.0), u64::from(decode));
+            self.metrics.prefill_threads.change(u64::from(before.1), u64::from(prefill));
+            self.pool.set = (decode, prefill);
+        }
+        self.pool.own = own;
+        self.pool.index = index;
+        self.pool.shown = vec![None; self.slots.len()];
+        self
+    }
+
+    /// Tells the other pools how much is free here.
+    pub(super) fn post_notice(&mut self) {
+        if !self.inbox.has_pools() {
+            return;
+        }
+        let free = self.slots.iter().filter(|slot| slot.run.is_none()).count();
+        // Those that were left or are looked for come first.
+        let free = free.saturating_sub(self.parked.len() + self.looked_for());
+        let free = if self.may_take_more() { free } else { 0 };
+        let most = self.context.n_ctx() as usize;
+        // The longest prompt that there is room for: what has none is not looked for in steps.
+        let room =
+            (1..=8).map(|part| most * part / 8).filter(|room| self.has_room_for(*room)).max().unwrap_or(0);
+        let notice = Notice { free, room, held: self.pool.shown.iter().flatten().cloned().collect() };
+        self.inbox.post(self.pool.index, notice);
+    }
+
+    /// Notes that slot `at` is going to hold `prompt`, which is of `scope`.
+    pub(super) fn show_prompt(&mut self, at: usize, scope: Scope, prompt: &[Token]) {
+        if self.inbox.has_pools()
+            && let Some(shown) = self.pool.shown.get_mut(at)
+        {
+            *shown = Some(Prompt { scope, tokens: Arc::from(prompt) });
+        }
+    }
+
+    /// Notes that nobody may go on from what slot `at` holds.
+    pub(super) fn hide_prompt(&mut self, at: usize) {
+        if let Some(shown) = self.pool.shown.get_mut(at) {
+            *shown = None;
+        }
+    }
+
+    /// Counts the busy slots, beside those of other pools.
+    pub(super) fn count_busy(&mut self) {
+        let busy = self.slots.iter().filter(|slot| slot.run.is_some()).count() as u64;
+        self.metrics.slots_busy.change(self.pool.busy, busy);
+        self.pool.busy = busy;
+    }
+
+    /// Sets the threads for a batch of `parts`: the most that any of its requests may have, so that none is slower than it
+    /// asked for because of another.
+    pub(super) fn take_threads(&mut self, parts: &[Part]) {
+        let Some(own) = self.pool.own else { return };
+        let asked = parts.iter().filter_map(|part| self.slots.get(part.slot)?.run.as_ref());
+        let threads = Threads::most(asked.map(|run| run.job.threads), own);
+        if threads != self.pool.set {
+            self.context.set_threads(threads.0, threads.1);
+            self.drafts.set_threads(threads);
+            self.pool.set = threads;
+        }
+    }
+}

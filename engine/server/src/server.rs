@@ -1,0 +1,416 @@
+//! What every connection shares: the way to the scheduler.
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use chat::Template;
+use engine_core::model::check_generates;
+use llama::error::Error;
+use llama::{Model, Token};
+use sampling::{Chain, Constraint, SamplingOptions};
+use tokio::sync::mpsc;
+use tokio::time::timeout_at;
+
+use super::beside::{Beside, Work};
+use super::embeddings::Embedder;
+use super::hidden_paths::hide_folders;
+use super::job::{Client, Event, Finish, Job};
+use super::metrics::Metrics;
+use super::queue::{Closing, Inbox, Refused};
+use super::refusal::{Kind, Refusal};
+use super::request::{Defaults, Generate, Prompt};
+use super::scope::{Owner, Scope};
+use super::ticket::Ticket;
+
+/// Events that wait for a reader before its slot rests.
+const EVENTS: usize = 64;
+
+/// What may be asked of the server.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes of a request.
+    pub request: usize,
+    /// Bytes of all requests that wait.
+    pub waiting: usize,
+    /// Connections at a time.
+    pub connections: usize,
+    /// Connections at a time of each IPv4 address, or of each /64 of IPv6.
+    pub connections_per_address: usize,
+    /// How long a connection may say nothing.
+    pub idle: Duration,
+    /// The same over TCP of one that has not shown a valid key, or sent nothing valid yet.
+    pub idle_unauthenticated: Duration,
+    /// How long a reader may be behind.
+    pub stall: Duration,
+    /// How long the end may take.
+    pub drain: Duration,
+}
+
+/// What can be changed while the server runs.
+#[derive(Clone, Debug)]
+pub struct Current {
+    /// What counts where a request says nothing.
+    pub defaults: Defaults,
+    /// What may be asked.
+    pub limits: Limits,
+    /// Keys for requests over TCP; none are needed where this is empty.
+    pub keys: Vec<String>,
+    /// True if clients share evaluated prompts.
+    pub prompt_sharing: bool,
+}
+
+/// The shared state.
+pub struct Server {
+    /// Name of the model.
+    pub name: String,
+    /// The model.
+    pub model: Arc<Model>,
+    /// What makes a prompt of messages, or why there is nothing that does.
+    pub template: Result<Arc<Template>, String>,
+    /// Tokens of the context.
+    pub n_ctx: u32,
+    /// Number of slots.
+    pub slots: u32,
+    /// When it was made, in seconds since 1970.
+    pub created: u64,
+    /// What can be changed.
+    pub current: RwLock<Arc<Current>>,
+    /// The way to the scheduler.
+    pub inbox: Arc<Inbox>,
+    /// The way to whatever makes embeddings.
+    pub embedder: Arc<Embedder>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Work beside, of all models.
+    pub beside: Arc<Beside>,
+}
+
+impl Server {
+    /// What counts now.
+    pub fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes what counts from now on.
+    pub fn change(&self, current: Current) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
+    }
+
+    /// Hands `request` of `client`, whose prompts belong to `owner`, to the scheduler; its events come out of the receiver, which ends it when dropped.
+    pub async fn submit(
+        &self,
+        request: Generate,
+        client: Client,
+        owner: Owner,
+        arrived: Instant,
+    ) -> Result<mpsc::Receiver<Event>, Refusal> {
+        let mut receivers = self.submit_all(request, 1, client, owner, arrived).await?;
+        receivers.pop().ok_or_else(|| Refusal::new(Kind::Failed, "a request without an answer"))
+    }
+
+    /// The same for `choices` answers, each with a seed of its own from the request's on. All of them are taken, or none.
+    pub async fn submit_all(
+        &self,
+        request: Generate,
+        choices: u32,
+        client: Client,
+        owner: Owner,
+        arrived: Instant,
+    ) -> Result<Vec<mpsc::Receiver<Event>>, Refusal> {
+        check_generates(&self.model).map_err(|error| self.invalid(&error))?;
+        let bound = self.inbox.bound();
+        if choices as usize > bound.max(1) {
+            let what = format!(
+                "{choices} answers are more than the {bound} that may wait here (--queue): ask for fewer"
+            );
+            return Err(Refusal::field("n", what));
+        }
+        let deadline = arrived + request.deadline;
+        let owner = if self.current().prompt_sharing { Owner::All } else { owner };
+        let scope = Scope::new(owner, request.cache_salt.as_deref());
+        let prepared = self.prepare(request, choices, client, scope, arrived);
+        let prepared = timeout_at(deadline.into(), prepared).await;
+        let (jobs, receivers) = prepared.unwrap_or_else(|_| {
+            self.metrics.count_end(Finish::Deadline);
+            let message = "the time of the request was over while it was prepared: its grammar or schema takes long, or \
+                           others' do";
+            Err(Refusal::new(Kind::Deadline, message))
+        })?;
+        match self.inbox.push_all(jobs) {
+            Ok(()) => Ok(receivers),
+            Err(refused) => Err(self.words(&refused)),
+        }
+    }
+
+    /// Makes jobs of `request`, one for each of `choices`: tokens, and what chooses those to come.
+    async fn prepare(
+        &self,
+        request: Generate,
+        choices: u32,
+        client: Client,
+        scope: Scope,
+        arrived: Instant,
+    ) -> Result<(Vec<Job>, Vec<mpsc::Receiver<Event>>), Refusal> {
+        // As many as may wait and run, so that no more of them are kept than afterwards.
+        let most = self.inbox.bound() + self.slots as usize;
+        let part = self.beside.of(&client);
+        let preparing = part.enter(choices as usize, most);
+        let _preparing = preparing.map_err(|waiting| self.words(&Refused::Busy { waiting }))?;
+        let field = request.prompt.field();
+        let shown = self.marks(&request.prompt)?;
+        let prompt = self.prompt_tokens(request.prompt, &client).await?;
+        self.check(field, &prompt)?;
+        // The first evaluates the prompt, and the others share it, where that is wanted.
+        let leader = (choices > 1 && request.cache_prompt).then(|| Arc::new(()));
+        let (mut jobs, mut receivers) = (Vec::new(), Vec::new());
+        let mut sampling = request.sampling;
+        // Nothing is further back; memory for it is taken at once.
+        sampling.repeat_last_n = sampling.repeat_last_n.min(self.n_ctx);
+        sampling.dry_penalty_last_n = sampling.dry_penalty_last_n.min(self.n_ctx);
+        for choice in 0..choices {
+            let chain = self.chain(sampling.clone(), &prompt, &client).await?;
+            sampling.seed = Some(next_seed(chain.seed()));
+            let (events, receiver) = mpsc::channel(EVENTS);
+            receivers.push(receiver);
+            jobs.push(Job {
+                client: client.clone(),
+                scope,
+                prompt: prompt.clone(),
+                max_tokens: request.max_tokens,
+                ignore_end: request.ignore_end,
+                chain,
+                stop: request.stop.clone(),
+                shown: shown.clone(),
+                cache_prompt: request.cache_prompt,
+                drafts: request.drafts,
+                logprobs: request.logprobs,
+                threads: request.threads,
+                waiting: request.waiting.clone(),
+                leads: leader.clone().filter(|_| choice == 0),
+                follows: leader.as_ref().filter(|_| choice > 0).map(Arc::downgrade),
+                arrived,
+                deadline: arrived + request.deadline,
+                ticket: Ticket::current(),
+                events,
+                passed: None,
+            });
+        }
+        Ok((jobs, receivers))
+    }
+
+    /// Does for `client` what may take milliseconds beside, so that others' tokens do not wait for it.
+    pub async fn aside<T: Send + 'static>(
+        &self,
+        client: &Client,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        self.beside.of(client).run(Work::Light, work).await
+    }
+
+    /// Tokens of `prompt` of `client`, which is refused without a look at it if the context cannot hold its text.
+    async fn prompt_tokens(&self, prompt: Prompt, client: &Client) -> Result<Vec<Token>, Refusal> {
+        let field = prompt.field();
+        let failed = |error: Error| Refusal { param: Some(field.to_string()), ..self.invalid(&error) };
+        match prompt {
+            Prompt::Text(text) => {
+                self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
+                self.text_tokens(text, client).await
+            }
+            // A template takes as long as its author likes.
+            Prompt::Messages(conversation) => {
+                let (model, template) = (Arc::clone(&self.model), self.template()?);
+                let of_it = Arc::clone(&template);
+                let text = self.aside(client, move || conversation.prompt(&of_it)).await?.map_err(failed)?;
+                self.model.check_length(text.len(), self.n_ctx).map_err(failed)?;
+                let kind = Work::of_text(text.len());
+                self.cut(client, kind, move || template.tokenize(&model, &text)).await?.map_err(failed)
+            }
+            tokens @ Prompt::Tokens(_) => plain_tokens(&self.model, tokens),
+        }
+    }
+
+    /// Tokens of `text` of `client`.
+    pub async fn text_tokens(&self, text: String, client: &Client) -> Result<Vec<Token>, Refusal> {
+        let (model, kind) = (Arc::clone(&self.model), Work::of_text(text.len()));
+        self.cut(client, kind, move || plain_tokens(&model, Prompt::Text(text))).await?
+    }
+
+    /// Does `work`, which cuts texts of `client` into tokens, as the `kind` of [`Work::of_text`].
+    pub async fn cut<T: Send + 'static>(
+        &self,
+        client: &Client,
+        kind: Option<Work>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        match kind {
+            Some(kind) => self.beside.of(client).run(kind, work).await,
+            None => Ok(work()),
+        }
+    }
+
+    /// Makes a refusal of an error that the request is to blame for. Clients get the model's name instead of its path. The log
+    /// gets nothing: the error may repeat the client's text.
+    fn invalid(&self, error: &Error) -> Refusal {
+        if let Error::NotGenerative { what, .. } = error {
+            return Refusal::new(Kind::Invalid, format!("the model {:?} {what}", self.name));
+        }
+        let refusal = invalid(error);
+        let template = self.template.iter().map(|template| Path::new(template.origin()));
+        let paths = std::iter::once(self.model.path()).chain(template);
+        Refusal { message: hide_folders(&refusal.message, paths), ..refusal }
+    }
+
+    /// Tokens that mark calls of tools and are shown where tools are offered.
+    fn marks(&self, prompt: &Prompt) -> Result<Vec<Token>, Refusal> {
+        let Prompt::Messages(conversation) = prompt else { return Ok(Vec::new()) };
+        let format = self.template()?.call_format();
+        let Some(format) = format.filter(|_| !conversation.offered().is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let tokens = |mark: &&str| self.model.tokenize_with(mark, false);
+        let all = format.markers().iter().map(tokens).collect::<Result<Vec<_>, _>>();
+        let all = all.map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
+        // Of more tokens it is text like any other.
+        Ok(all.into_iter().filter(|tokens| tokens.len() == 1).flatten().collect())
+    }
+
+    /// What makes a prompt of messages.
+    pub fn template(&self) -> Result<Arc<Template>, Refusal> {
+        let template = self.template.as_ref().map(Arc::clone);
+        template.map_err(|why| Refusal::new(Kind::Invalid, format!("this server cannot chat: {why}")))
+    }
+
+    /// What chooses the tokens after `prompt`.
+    async fn chain(
+        &self,
+        sampling: SamplingOptions,
+        prompt: &[Token],
+        client: &Client,
+    ) -> Result<Chain, Refusal> {
+        // What is at fault, if anything is: all else was looked at when it was read.
+        let field = match (&sampling.constraint, sampling.logit_bias.is_empty()) {
+            (_, false) if bias_is_wrong(&sampling, &self.model) => Some("logit_bias"),
+            (Some(Constraint::Grammar(_)), _) => Some("grammar"),
+            (Some(Constraint::JsonSchema(_)), _) => Some("json_schema"),
+            _ => None,
+        };
+        // Some take long to be made ready; DRY looks for its breakers in the whole vocabulary.
+        let beside_whom = match (&sampling.constraint, sampling.dry_multiplier > 0.0) {
+            (Some(_), _) => Some(Work::Grammar),
+            (None, true) => Some(Work::Light),
+            (None, false) => None,
+        };
+        let chain = match beside_whom {
+            Some(kind) => {
+                let model = Arc::clone(&self.model);
+                self.beside.of(client).run(kind, move || Chain::new(&sampling, &model)).await?
+            }
+            None => Chain::new(&sampling, &self.model),
+        };
+        let mut chain =
+            chain.map_err(|error| Refusal { param: field.map(String::from), ..self.invalid(&error) })?;
+        chain.accept_prompt(prompt).map_err(|error| Refusal::new(Kind::Failed, error.to_string()))?;
+        Ok(chain)
+    }
+
+    /// Why the events of a request ended without a word: nobody read them, or the end of everything came before it began.
+    pub fn unread(&self) -> Refusal {
+        match self.inbox.closing() {
+            Closing::Now => stopping(),
+            _ => Refusal::new(Kind::Failed, "the request was ended: its answer was not read in time"),
+        }
+    }
+
+    fn check(&self, field: &str, prompt: &[Token]) -> Result<(), Refusal> {
+        if prompt.is_empty() {
+            return Err(Refusal::field(field, "is empty, and this model starts with no token of its own"));
+        }
+        if prompt.len() > self.n_ctx as usize {
+            let message = format!(
+                "the prompt has {} tokens, and the context of this server holds {}: shorten it, or start the server with \
+                 a greater -c",
+                prompt.len(),
+                self.n_ctx
+            );
+            let param = Some(field.to_string());
+            return Err(Refusal { param, ..Refusal::new(Kind::PromptTooLong, message) });
+        }
+        Ok(())
+    }
+
+    fn words(&self, refused: &Refused) -> Refusal {
+        match refused {
+            Refused::Stopping => {
+                self.metrics.refused.add(1);
+                stopping()
+            }
+            Refused::Busy { waiting } => {
+                self.metrics.refused.add(1);
+                let message =
+                    format!("{waiting} requests wait already, more than this server lets: try again later");
+                Refusal { retry_after: Some(self.retry_after(*waiting)), ..Refusal::new(Kind::Busy, message) }
+            }
+        }
+    }
+
+    /// Seconds until one of `waiting` requests has probably left the queue: as long as requests took so far on
+    /// average, divided by the slots that take them.
+    fn retry_after(&self, waiting: usize) -> u64 {
+        let (metrics, slots) = (&self.metrics, u64::from(self.slots.max(1)));
+        let ended = metrics.finished();
+        let total = metrics.decode_time.get() + metrics.first_token_time.get()
+            - metrics.queue_time.get().min(metrics.first_token_time.get());
+        let average = total.checked_div(ended).unwrap_or(1_000_000_000);
+        let rounds = waiting as u64 / slots + 1;
+        // Not all of the queue has to go.
+        (average.saturating_mul(rounds) / 2).div_ceil(1_000_000_000).clamp(1, 60)
+    }
+}
+
+/// `prompt`, which is no conversation, as tokens of the vocabulary of `model`.
+pub fn plain_tokens(model: &Model, prompt: Prompt) -> Result<Vec<Token>, Refusal> {
+    let field = prompt.field();
+    match prompt {
+        Prompt::Text(text) => {
+            let failed = |error: Error| Refusal { param: Some(field.to_string()), ..invalid(&error) };
+            model.tokenize(&text).map_err(failed)
+        }
+        Prompt::Tokens(tokens) => match tokens.iter().find(|token| !model.has_token(**token)) {
+            None => Ok(tokens),
+            Some(token) => {
+                let last = model.n_vocab().saturating_sub(1);
+                let what = format!("the vocabulary has the tokens 0 to {last}, not {token}");
+                Err(Refusal::field("prompt", what))
+            }
+        },
+        Prompt::Messages(_) => Err(Refusal::field(field, "a conversation is no text here")),
+    }
+}
+
+/// The seed of a request's next choice. The greatest number is none to llama.cpp.
+fn next_seed(seed: u32) -> u32 {
+    if seed >= u32::MAX - 1 { 0 } else { seed + 1 }
+}
+
+/// Whether `sampling` names a token that `model` does not have.
+fn bias_is_wrong(sampling: &SamplingOptions, model: &Model) -> bool {
+    sampling.logit_bias.iter().any(|bias| bias.token.cast_unsigned() >= model.n_vocab())
+}
+
+/// Makes a refusal of an error that the request is to blame for.
+pub fn invalid(error: &Error) -> Refusal {
+    let kind = match error {
+        Error::TextTooLong { .. } => Kind::PromptTooLong,
+        _ => Kind::Invalid,
+    };
+    Refusal::new(kind, error.to_string())
+}
+
+/// The answer to everything once the end has begun.
+pub fn stopping() -> Refusal {
+    Refusal {
+        retry_after: Some(1),
+        ..Refusal::new(Kind::Stopping, "this server is shutting down and takes no more requests")
+    }
+}

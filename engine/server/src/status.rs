@@ -1,0 +1,328 @@
+//! `GET /status`: how a server is, for people who look (`anneal top`). Never what was asked or answered.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use super::board::{Shown, State};
+use super::metrics::{Metrics, Number};
+use super::models::{Front, Look};
+use super::queue::Closing;
+use super::scope::Owner;
+
+/// All of it. What another version does not tell is 0 or nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// `ok`, or `stopping`.
+    pub status: String,
+    /// Of anneal.
+    pub version: String,
+    /// Of llama.cpp in it.
+    pub llama_version: String,
+    /// The process.
+    pub pid: u32,
+    /// Seconds since it was started.
+    pub uptime_s: u64,
+    /// The models and their slots.
+    pub models: Vec<ModelStatus>,
+    /// Who waits.
+    pub queue: QueueStatus,
+    /// Open connections, that of whoever asks among them.
+    pub connections: u64,
+    /// Counted since the start.
+    pub totals: Totals,
+    /// Threads.
+    pub threads: ThreadStatus,
+    /// Memory.
+    pub memory: MemoryStatus,
+    /// Processor time.
+    pub cpu: CpuStatus,
+}
+
+/// A model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ModelStatus {
+    /// Its name.
+    pub id: String,
+    /// `unloaded`, `loading`, `loaded`, `leaving` or `failed`.
+    pub state: String,
+    /// What it is; nothing while it is not loaded.
+    pub description: String,
+    /// Tokens of its context; 0 while it is not loaded.
+    pub context: u32,
+    /// Its slots.
+    pub slots: Vec<SlotStatus>,
+}
+
+/// A slot.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlotStatus {
+    /// Its number.
+    pub id: u32,
+    /// What it does.
+    pub state: State,
+    /// Tokens in the context; what is shared counts for each. 0 where they are another client's.
+    pub held_tokens: u32,
+    /// Of its request: tokens of the prompt. This and what follows is nothing where it is another client's.
+    pub prompt_tokens: Option<u32>,
+    /// Of these, found in the cache.
+    pub cached_tokens: Option<u32>,
+    /// Generated so far.
+    pub generated_tokens: Option<u32>,
+    /// Seconds since it came.
+    pub age_s: Option<f64>,
+    /// Tokens a second since its first.
+    pub tokens_per_second: Option<f64>,
+}
+
+/// Who waits.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueueStatus {
+    /// Requests.
+    pub waiting: u64,
+    /// Most that may wait.
+    pub bound: u64,
+    /// Requests for embeddings, which have a queue of their own.
+    pub embeddings_waiting: u64,
+}
+
+/// Counted since the start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    /// Requests that came to an end of their own.
+    pub requests: u64,
+    /// Refused because too many waited.
+    pub refused: u64,
+    /// Tokens of prompts evaluated, as it goes.
+    pub prefill_tokens: u64,
+    /// Tokens chosen, as it goes.
+    pub decode_tokens: u64,
+    /// Tokens of the prompts of requests that ended.
+    pub prompt_tokens: u64,
+    /// Of these, found in the cache.
+    pub cached_tokens: u64,
+    /// Batches.
+    pub batches: u64,
+    /// Seconds in which batches were evaluated.
+    pub batch_s: f64,
+    /// Prompts looked for on the disk.
+    pub disk_lookups: u64,
+    /// Of these, found.
+    pub disk_hits: u64,
+}
+
+/// Threads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ThreadStatus {
+    /// That generate.
+    pub decode: u64,
+    /// That evaluate prompts.
+    pub prefill: u64,
+    /// Of the process, all in all.
+    pub process: u64,
+}
+
+/// Memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemoryStatus {
+    /// In use by the process, pages of the model's file included.
+    pub resident_bytes: u64,
+    /// What it may use: the machine's, or its control group's limit. 0 where nobody knows.
+    pub limit_bytes: u64,
+}
+
+/// Processor time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CpuStatus {
+    /// Seconds used by the process so far.
+    pub seconds: f64,
+    /// Processors that it may use.
+    pub cores: u64,
+    /// Periods in which a quota held its control group, or one above it, back, since that was made.
+    pub throttled_periods: Option<u64>,
+}
+
+impl Status {
+    /// State of the server behind `front` now, as far as `viewer` may see it.
+    pub fn of(front: &Front, viewer: Owner) -> Self {
+        let looks = front.looks();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        // Of one model alone they are the server's.
+        let own = looks.iter().map(|look| &*look.metrics).filter(|own| !std::ptr::eq(*own, &*front.metrics));
+        let all: Vec<&Metrics> = own.chain([&*front.metrics]).collect();
+        let most = |of: fn(&Metrics) -> &Number| all.iter().map(|one| of(one).get()).max().unwrap_or(0);
+        let sum = |of: fn(&Metrics) -> &Number| all.iter().map(|one| of(one).get()).sum::<u64>();
+        Status {
+            status: match front.closing() {
+                Closing::Open => "ok".to_string(),
+                _ => "stopping".to_string(),
+            },
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            llama_version: llama::llama_version(),
+            pid: std::process::id(),
+            uptime_s: now.saturating_sub(front.created()),
+            queue: QueueStatus {
+                waiting: sum(|one| &one.waiting) + looks.iter().map(|look| look.waiting).sum::<u64>(),
+                bound: looks.iter().map(|look| look.bound).sum(),
+                embeddings_waiting: sum(|one| &one.embedding_waiting),
+            },
+            connections: front.metrics.connections.get(),
+            totals: totals(&all),
+            // Models take turns on the same cores.
+            threads: ThreadStatus {
+                decode: most(|one| &one.decode_threads),
+                prefill: most(|one| &one.prefill_threads),
+                process: own_number("Threads:"),
+            },
+            memory: MemoryStatus {
+                resident_bytes: own_number("VmRSS:") * 1024,
+                limit_bytes: front.metrics.memory_limit.get(),
+            },
+            cpu: cpu(),
+            models: looks.into_iter().map(|look| model(look, viewer)).collect(),
+        }
+    }
+}
+
+/// What is counted in `all` together.
+fn totals(all: &[&Metrics]) -> Totals {
+    let sum = |of: fn(&Metrics) -> &Number| all.iter().map(|one| of(one).get()).sum::<u64>();
+    Totals {
+        requests: all.iter().map(|one| one.finished()).sum(),
+        refused: sum(|one| &one.refused),
+        prefill_tokens: sum(|one| &one.prefill_tokens),
+        decode_tokens: sum(|one| &one.decode_tokens),
+        prompt_tokens: sum(|one| &one.prompt_tokens),
+        cached_tokens: sum(|one| &one.cached_tokens),
+        batches: sum(|one| &one.batches),
+        batch_s: sum(|one| &one.batch_time) as f64 / 1e9,
+        disk_lookups: sum(|one| &one.cache_lookups),
+        disk_hits: sum(|one| &one.cache_hits),
+    }
+}
+
+fn model(look: Look, viewer: Owner) -> ModelStatus {
+    let now = Instant::now();
+    let slots = look.metrics.board.read();
+    ModelStatus {
+        id: look.name,
+        state: look.state.to_string(),
+        description: look.description,
+        context: look.n_ctx,
+        slots: slots.iter().zip(0..).map(|(slot, id)| shown(&seen_by(viewer, *slot), id, now)).collect(),
+    }
+}
+
+/// Returns the part of `slot` that `viewer` may see. Lengths and times tell something about texts, so other clients see
+/// only the state of the slot. The user who runs the server sees everything.
+fn seen_by(viewer: Owner, slot: Shown) -> Shown {
+    match viewer == Owner::Server || slot.owner == Some(viewer) || slot.owner == Some(Owner::All) {
+        true => slot,
+        false => Shown { held: 0, run: None, ..slot },
+    }
+}
+
+fn shown(slot: &Shown, id: u32, now: Instant) -> SlotStatus {
+    let run = slot.run.as_ref();
+    let rate = run.and_then(|run| {
+        // The first one comes out of the prompt.
+        let time = now.saturating_duration_since(run.first?).as_secs_f64();
+        (run.generated > 1 && time > 0.0).then(|| f64::from(run.generated - 1) / time)
+    });
+    SlotStatus {
+        id,
+        state: slot.state,
+        held_tokens: slot.held,
+        prompt_tokens: run.map(|run| run.prompt),
+        cached_tokens: run.map(|run| run.cached),
+        generated_tokens: run.map(|run| run.generated),
+        age_s: run.map(|run| now.saturating_duration_since(run.arrived).as_secs_f64()),
+        tokens_per_second: rate,
+    }
+}
+
+fn cpu() -> CpuStatus {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    CpuStatus {
+        seconds: used.tv_sec as f64 + used.tv_nsec as f64 / 1e9,
+        cores: std::thread::available_parallelism().map_or(0, |cores| cores.get() as u64),
+        throttled_periods: measure::throttling::Throttling::read("/".as_ref(), "self").total(),
+    }
+}
+
+/// The number of this process that the system calls `name`; 0 where it does not tell.
+fn own_number(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::board::ShownRun;
+
+    #[test]
+    fn what_another_version_does_not_tell_is_nothing() {
+        let told = r#"{"status": "ok", "models": [{"id": "m", "slots": [{"state": "dreaming", "more": 1}]}], "new": []}"#;
+        let status: Status = serde_json::from_str(told).expect("a status");
+        assert_eq!(status.models[0].slots[0].state, State::Other);
+        assert_eq!(status.queue, QueueStatus::default());
+    }
+
+    #[test]
+    fn a_rate_needs_two_tokens_and_the_first_does_not_count() {
+        let now = Instant::now();
+        let run = |generated, first| ShownRun {
+            prompt: 5,
+            cached: 2,
+            generated,
+            arrived: now - Duration::from_secs(4),
+            first,
+        };
+        let two = Some(now - Duration::from_secs(2));
+        for (run, expected) in [
+            (Some(run(11, two)), Some(5.0)),
+            (Some(run(1, two)), None),
+            (Some(run(0, None)), None),
+            (None, None),
+        ] {
+            let slot = shown(&Shown { state: State::Decode, held: 7, owner: None, run }, 3, now);
+            assert_eq!((slot.tokens_per_second, slot.id, slot.held_tokens), (expected, 3, 7));
+            assert_eq!(slot.age_s.is_some(), run.is_some());
+        }
+    }
+
+    #[test]
+    fn another_clients_numbers_are_not_shown() {
+        let now = Instant::now();
+        let run = ShownRun { prompt: 5, cached: 2, generated: 1, arrived: now, first: None };
+        let slot = |owner| Shown { state: State::Decode, held: 7, owner, run: Some(run) };
+        let key = Owner::of_key("0123456789abcdef");
+        let cases = [
+            (key, Some(key), true),
+            (key, Some(Owner::Server), false),
+            (key, Some(Owner::of_key("fedcba9876543210")), false),
+            (key, Some(Owner::All), true),
+            (key, None, false),
+            (Owner::Server, Some(key), true),
+            (Owner::Server, None, true),
+        ];
+        for (viewer, owner, expected) in cases {
+            let seen = shown(&seen_by(viewer, slot(owner)), 0, now);
+            assert_eq!(seen.prompt_tokens.is_some(), expected, "{viewer:?} looks at {owner:?}");
+            assert_eq!((seen.held_tokens > 0, seen.state), (expected, State::Decode));
+        }
+    }
+}

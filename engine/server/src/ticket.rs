@@ -1,0 +1,347 @@
+//! What the log tells of a request: one line when all of it is over, whoever ends it.
+//!
+//! A [`Ticket`] goes with the request, to its answer and to its jobs, and collects what becomes of it; the last one that
+//! is dropped writes the line. Without a log tickets are empty. Names of fields and endpoints are told where they are
+//! this server's own, and nothing else that a client says: messages of errors repeat parts of requests.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use llama::error::Error;
+use sampling::PARAMETERS;
+
+use super::job::{Client, Done, Finish};
+use super::refusal::Refusal;
+use super::unauthorized_log;
+use crate::log;
+
+/// Fields of requests that are told where one of them is wrong, beside the parameters of sampling.
+const FIELDS: [&str; 32] = [
+    "cache_prompt",
+    "chat_template_kwargs",
+    "content",
+    "dimensions",
+    "dry_sequence_breakers",
+    "embed",
+    "encoding_format",
+    "grammar",
+    "id",
+    "ignore_eos",
+    "input",
+    "json_schema",
+    "logit_bias",
+    "logprobs",
+    "max_completion_tokens",
+    "max_tokens",
+    "messages",
+    "model",
+    "n",
+    "prompt",
+    "response_format",
+    "seed",
+    "stop",
+    "stream",
+    "stream_options",
+    "timeout_s",
+    "tokens",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "user",
+    "workload",
+];
+
+/// Where requests go, beside `LINES`.
+const ROUTES: [&str; 10] = [
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/embeddings",
+    "/v1/models",
+    "/tokenize",
+    "/detokenize",
+    "/health",
+    "/metrics",
+    "/openapi.json",
+    "/status",
+];
+
+/// Lines of JSON at the Unix socket.
+pub const LINES: &str = "lines";
+
+/// Where texts are generated.
+const GENERATING: [&str; 3] = [ROUTES[0], ROUTES[1], LINES];
+
+/// What is asked by those who watch.
+const QUIET: [&str; 3] = [ROUTES[6], ROUTES[7], ROUTES[9]];
+
+/// Numbers of requests.
+static NUMBER: AtomicU64 = AtomicU64::new(1);
+
+/// What is known of a request.
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    route: &'static str,
+    method: &'static str,
+    /// Name of the model that it is for: this server's, and not as the client spells it.
+    model: Option<String>,
+    client: Client,
+    arrived: Instant,
+    status: Option<u16>,
+    error: Option<&'static str>,
+    field: Option<&'static str>,
+    answers: u32,
+    stop: Option<Finish>,
+    failed: bool,
+    prompt_tokens: u32,
+    cached_tokens: u32,
+    tokens: u32,
+    queued: Duration,
+    first_token: Option<Duration>,
+    decode: Duration,
+}
+
+#[derive(Debug)]
+struct Shared(Mutex<Entry>);
+
+/// What goes with a request.
+#[derive(Clone, Debug, Default)]
+pub struct Ticket(Option<Arc<Shared>>);
+
+tokio::task_local! {
+    static CURRENT: Ticket;
+}
+
+impl Ticket {
+    /// One for a request by `method` to `path` of `client`.
+    pub fn new(method: &str, path: &str, client: &Client) -> Self {
+        // Refusals are told at this level as well.
+        if !log::is_on() || !tracing::enabled!(tracing::Level::INFO) {
+            return Ticket(None);
+        }
+        let methods = ["GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "LINE"];
+        Ticket(Some(Arc::new(Shared(Mutex::new(Entry {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            route: route(path),
+            method: methods.into_iter().find(|known| *known == method).unwrap_or("other"),
+            model: None,
+            client: client.clone(),
+            arrived: Instant::now(),
+            status: None,
+            error: None,
+            field: None,
+            answers: 0,
+            stop: None,
+            failed: false,
+            prompt_tokens: 0,
+            cached_tokens: 0,
+            tokens: 0,
+            queued: Duration::ZERO,
+            first_token: None,
+            decode: Duration::ZERO,
+        })))))
+    }
+
+    /// That of the request that this task works on.
+    pub fn current() -> Self {
+        CURRENT.try_with(Ticket::clone).unwrap_or_default()
+    }
+
+    /// Does `work` for this request.
+    pub async fn during<T>(self, work: impl Future<Output = T>) -> T {
+        match self.0.is_some() {
+            true => CURRENT.scope(self, work).await,
+            false => work.await,
+        }
+    }
+
+    /// Whether the log tells of it.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    fn note(&self, what: impl FnOnce(&mut Entry)) {
+        if let Some(shared) = &self.0 {
+            what(&mut shared.0.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Its answer has this status of HTTP.
+    pub fn status(&self, status: u16) {
+        self.note(|entry| entry.status = Some(status));
+    }
+
+    /// It is for this model.
+    pub fn model(&self, name: &str) {
+        self.note(|entry| entry.model = Some(name.to_string()));
+    }
+
+    /// It is refused.
+    pub fn refused(&self, refusal: &Refusal) {
+        let (status, _, code) = refusal.kind.words();
+        let field = refusal.param.as_deref().and_then(field);
+        self.note(|entry| (entry.status, entry.error, entry.field) = (Some(status), Some(code), field));
+    }
+
+    /// Embeddings of so many tokens were made.
+    pub fn embedded(&self, tokens: usize) {
+        self.note(|entry| entry.prompt_tokens = u32::try_from(tokens).unwrap_or(u32::MAX));
+    }
+
+    /// One of its answers is complete.
+    pub fn done(&self, done: &Done) {
+        self.note(|entry| {
+            entry.answers += 1;
+            entry.stop = Some(done.finish);
+            entry.tokens = entry.tokens.saturating_add(done.usage.completion_tokens);
+            if entry.answers == 1 {
+                // The others share the prompt.
+                (entry.prompt_tokens, entry.cached_tokens) =
+                    (done.usage.prompt_tokens, done.usage.cached_tokens);
+                (entry.queued, entry.first_token) = (done.timings.queued, done.timings.first_token);
+            }
+            entry.decode = entry.decode.max(done.timings.decode);
+        });
+    }
+
+    /// One of its answers cannot be evaluated.
+    pub fn failed(&self, error: &Error) {
+        let why = match error {
+            // They may repeat a text.
+            Error::Sampler(_) | Error::Grammar { .. } | Error::Tokenize(_) => {
+                "no token can be chosen".to_string()
+            }
+            other => other.to_string(),
+        };
+        self.note(|entry| {
+            entry.failed = true;
+            tracing::error!(
+                request = entry.number,
+                "a request failed: {}",
+                build_info::words::printable(&why)
+            );
+        });
+    }
+
+    /// It has a slot now.
+    pub fn began(&self, slot: usize, cached: u32) {
+        self.note(|entry| tracing::debug!(request = entry.number, slot, cached_tokens = cached, "began"));
+    }
+
+    /// It had to leave its slot.
+    pub fn parked(&self) {
+        self.note(|entry| tracing::debug!(request = entry.number, "left its slot for want of room"));
+    }
+
+    /// What the model saw, and what it answered: only where that is asked for.
+    pub fn said(&self, prompt: &str, answer: &str) {
+        self.note(|entry| tracing::info!(request = entry.number, prompt, answer, "said"));
+    }
+}
+
+/// The endpoint that `path` leads to: what else it says is a client's.
+fn route(path: &str) -> &'static str {
+    let known = ROUTES.into_iter().chain([LINES]).find(|known| *known == path);
+    known.unwrap_or(if path.starts_with("/v1/models/") { "/v1/models/NAME" } else { "other" })
+}
+
+/// The beginning of `param`, where that is a name of ours.
+fn field(param: &str) -> Option<&'static str> {
+    let end = param.find(|letter: char| !letter.is_ascii_lowercase() && letter != '_').unwrap_or(param.len());
+    let name = &param[..end];
+    let known = FIELDS.into_iter().find(|known| *known == name);
+    known.or_else(|| PARAMETERS.iter().map(|parameter| parameter.name).find(|known| *known == name))
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let entry = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let milliseconds = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
+        let rate = (entry.tokens > 1 && !entry.decode.is_zero())
+            .then(|| (f64::from(entry.tokens - 1) / entry.decode.as_secs_f64() * 100.0).round() / 100.0);
+        let over = match (entry.failed, entry.stop, entry.error, entry.status) {
+            (true, ..) => "failed",
+            (_, Some(stop), ..) => stop.word(),
+            (_, None, Some(_), _) => "refused",
+            (_, None, None, Some(200..300)) if !GENERATING.contains(&entry.route) => "answered",
+            (_, None, None, Some(200..300)) if entry.prompt_tokens > 0 => "answered",
+            (_, None, None, Some(300..)) => "refused",
+            _ => "abandoned",
+        };
+        // Whoever watches asks every few seconds.
+        if QUIET.contains(&entry.route) && matches!(entry.status, Some(200..300)) {
+            return tracing::debug!(
+                request = entry.number,
+                route = entry.route,
+                status = entry.status,
+                "request"
+            );
+        }
+        let mut suppressed = None;
+        if let (Some(401), &Client::Machine(address)) = (entry.status, &entry.client) {
+            let Some(count) = unauthorized_log::admit(address.into()) else { return };
+            suppressed = (count > 0).then_some(count);
+        }
+        let client = match entry.client {
+            Client::Process { id, .. } => format!("process {id}"),
+            Client::Machine(address) => address.to_string(),
+            Client::Unknown => "unknown".to_string(),
+        };
+        tracing::info!(
+            request = entry.number,
+            method = entry.method,
+            route = entry.route,
+            model = entry.model,
+            client,
+            end = over,
+            status = entry.status,
+            error = entry.error,
+            field = entry.field,
+            answers = (entry.answers > 1).then_some(entry.answers),
+            prompt_tokens = entry.prompt_tokens,
+            cached_tokens = entry.cached_tokens,
+            tokens = entry.tokens,
+            queue_ms = milliseconds(entry.queued),
+            first_token_ms = entry.first_token.map(milliseconds),
+            decode_ms = milliseconds(entry.decode),
+            tokens_per_second = rate,
+            total_ms = milliseconds(entry.arrived.elapsed()),
+            suppressed,
+            "request"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_told_as_its_endpoint() {
+        for (path, expected) in [
+            ("/v1/completions", "/v1/completions"),
+            ("/v1/models/a/secret", "/v1/models/NAME"),
+            ("/secret", "other"),
+            (LINES, LINES),
+        ] {
+            assert_eq!(route(path), expected);
+        }
+    }
+
+    #[test]
+    fn only_our_own_names_are_told() {
+        for (param, expected) in [
+            ("prompt", Some("prompt")),
+            ("messages[3].content", Some("messages")),
+            ("top_k", Some("top_k")),
+            ("logit_bias.secret", Some("logit_bias")),
+            ("secret", None),
+            ("promptsecret", None),
+            ("", None),
+            ("ü", None),
+        ] {
+            assert_eq!(field(param), expected, "{param}");
+        }
+    }
+}

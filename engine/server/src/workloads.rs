@@ -1,0 +1,284 @@
+//! Workloads: threads by the name of what they are for, which a request chooses.
+//!
+//! `[workloads.coding]` in the configuration, or `ANNEAL_WORKLOADS_CODING_DECODE_THREADS` in the environment, which goes
+//! before it: a ConfigMap can set that.
+
+use std::collections::BTreeMap;
+
+use engine_core::settings::Settings;
+use llama::MAX_THREADS;
+use toml::{Table, Value};
+
+use super::fields::{Fields, nearest};
+use super::refusal::Refusal;
+
+/// What the variables begin with.
+pub const PREFIX: &str = "ANNEAL_WORKLOADS_";
+
+/// The keys of a workload.
+const KEYS: [&str; 2] = ["decode_threads", "prefill_threads"];
+
+/// The threads of a workload; what it does not say is the server's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Threads {
+    /// Threads that generate.
+    pub decode: Option<u32>,
+    /// Threads that evaluate prompts, and several requests at once.
+    pub prefill: Option<u32>,
+}
+
+impl Threads {
+    fn set(&mut self, key: &str, threads: u32) {
+        match key {
+            "decode_threads" => self.decode = Some(threads),
+            _ => self.prefill = Some(threads),
+        }
+    }
+
+    /// The most that any of `all` has, for decode and prefill; one that says nothing has `own`.
+    pub fn most(all: impl Iterator<Item = Threads>, own: (u32, u32)) -> (u32, u32) {
+        let of = |threads: Threads| (threads.decode.unwrap_or(own.0), threads.prefill.unwrap_or(own.1));
+        let most = all.map(of).reduce(|one, other| (one.0.max(other.0), one.1.max(other.1)));
+        most.unwrap_or(own)
+    }
+}
+
+/// All workloads by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workloads(BTreeMap<String, Threads>);
+
+impl Workloads {
+    /// Those of the table `workloads` in a configuration.
+    ///
+    /// # Errors
+    /// What is wrong, in words that begin with the key.
+    pub fn read(value: &Value) -> Result<Self, String> {
+        let table = value.as_table().ok_or_else(|| format!("use tables [workloads.NAME], not {value}"))?;
+        let mut all = BTreeMap::new();
+        for (name, value) in table {
+            check_name(name)?;
+            if let Some(other) = all.keys().find(|other: &&String| variable(other) == variable(name)) {
+                return Err(format!(
+                    "{name}: {other} is the same to a variable of the environment: rename one"
+                ));
+            }
+            let table = value.as_table().ok_or_else(|| format!("{name}: use a table [workloads.{name}]"))?;
+            all.insert(name.clone(), threads(name, table)?);
+        }
+        Ok(Workloads(all))
+    }
+
+    /// These with what the variables of the environment say: they go before the file, and may name new workloads. Variables
+    /// that begin as these do and end as none does are told of in the second value: orchestrators set such for services.
+    ///
+    /// # Errors
+    /// A value that is no number of threads.
+    pub fn with_environment(
+        mut self,
+        variables: impl Iterator<Item = (String, String)>,
+    ) -> Result<(Self, Vec<String>), String> {
+        let mut strange = Vec::new();
+        for (variable_name, value) in variables {
+            let Some(rest) = variable_name.strip_prefix(PREFIX) else { continue };
+            let key = KEYS.iter().find_map(|key| {
+                let name = rest.strip_suffix(&key.to_uppercase())?.strip_suffix('_')?;
+                (!name.is_empty()).then_some((*key, name))
+            });
+            let Some((key, name)) = key else {
+                strange.push(format!(
+                    "{variable_name} is left out: a variable for a workload is {PREFIX}NAME_DECODE_THREADS or {PREFIX}NAME_PREFILL_THREADS"
+                ));
+                continue;
+            };
+            let number = value.trim().parse().ok().filter(|number| (1..=MAX_THREADS).contains(number));
+            let number = number.ok_or_else(|| {
+                format!("{variable_name}={value}: use a number of threads from 1 to {MAX_THREADS}")
+            })?;
+            let known = self.0.keys().find(|known| variable(known) == name).cloned();
+            self.0.entry(known.unwrap_or_else(|| name.to_lowercase())).or_default().set(key, number);
+        }
+        Ok((self, strange))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// The threads that a request asks for by its field `workload`.
+    ///
+    /// # Errors
+    /// Where there is no such workload.
+    pub fn take(&self, fields: &mut Fields) -> Result<Threads, Refusal> {
+        let Some(name) = fields.text("workload")? else { return Ok(Threads::default()) };
+        if let Some(threads) = self.0.get(&name) {
+            return Ok(*threads);
+        }
+        let short: String = name.chars().take(100).collect();
+        let what = match (nearest(&name, self.names()), self.is_empty()) {
+            (Some(near), _) => format!("there is no workload {short:?}; did you mean {near:?}?"),
+            (None, false) => {
+                let names: Vec<&str> = self.names().collect();
+                format!("there is no workload {short:?}; this server has {}", names.join(", "))
+            }
+            (None, true) => format!(
+                "there is no workload {short:?}; this server has none: its configuration names them by [workloads.NAME]"
+            ),
+        };
+        Err(Refusal::field("workload", what))
+    }
+
+    /// `settings` with pools of threads that are large enough for every workload; none of more than `most`.
+    #[must_use]
+    pub fn room(&self, settings: &Settings, most: u32) -> Settings {
+        let mut roomy = settings.clone();
+        for threads in self.0.values() {
+            let more = |now: u32, asked: Option<u32>| now.max(asked.unwrap_or(0).min(most));
+            roomy.decode_threads.value = more(roomy.decode_threads.value, threads.decode);
+            roomy.prefill_threads.value = more(roomy.prefill_threads.value, threads.prefill);
+        }
+        roomy
+    }
+}
+
+/// The part of a variable's name that is the workload's.
+fn variable(name: &str) -> String {
+    name.to_uppercase().replace('-', "_")
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let fits = |sign: char| sign.is_ascii_alphanumeric() || sign == '_' || sign == '-';
+    match !name.is_empty() && name.len() <= 64 && name.chars().all(fits) {
+        true => Ok(()),
+        false => Err(format!("{name}: a workload's name has 1 to 64 letters, digits, _ and -")),
+    }
+}
+
+fn threads(name: &str, table: &Table) -> Result<Threads, String> {
+    let mut threads = Threads::default();
+    for (key, value) in table {
+        if !KEYS.contains(&key.as_str()) {
+            let mend = match nearest(key, KEYS) {
+                Some(near) => format!("did you mean {near}?"),
+                None => format!("there are {}", KEYS.join(" and ")),
+            };
+            return Err(format!("{name}.{key}: unknown key; {mend}"));
+        }
+        let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
+        let number = number.filter(|number| (1..=MAX_THREADS).contains(number));
+        let number = number.ok_or_else(|| {
+            format!("{name}.{key}: use a whole number from 1 to {MAX_THREADS}, not {value}")
+        })?;
+        threads.set(key, number);
+    }
+    Ok(threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Workloads, String> {
+        let table: Table = text.parse().expect("TOML");
+        Workloads::read(&table["workloads"])
+    }
+
+    fn variables(list: &[(&str, &str)]) -> Vec<(String, String)> {
+        list.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    }
+
+    const FILE: &str = "[workloads.coding]\ndecode_threads = 16\n[workloads.my-mail]\nprefill_threads = 2\n";
+
+    #[test]
+    fn the_environment_goes_before_the_file_and_may_add() {
+        let given = [
+            ("ANNEAL_WORKLOADS_CODING_DECODE_THREADS", "3"),
+            ("ANNEAL_WORKLOADS_MY_MAIL_DECODE_THREADS", " 1 "),
+            ("ANNEAL_WORKLOADS_NIGHT_PREFILL_THREADS", "8"),
+            ("ANNEAL_WORKLOADS_SERVICE_HOST", "10.0.0.1"),
+            ("ANNEAL_THREADS", "4"),
+        ];
+        let (all, strange) =
+            read(FILE).and_then(|all| all.with_environment(variables(&given).into_iter())).expect("valid");
+        let expected = [("coding", Some(3), None), ("my-mail", Some(1), Some(2)), ("night", None, Some(8))];
+        let found: Vec<_> =
+            all.0.iter().map(|(name, threads)| (name.as_str(), threads.decode, threads.prefill)).collect();
+        assert_eq!(found, expected);
+        assert!(strange.len() == 1 && strange[0].starts_with("ANNEAL_WORKLOADS_SERVICE_HOST"), "{strange:?}");
+        for wrong in ["0", "-1", "many", "1.5", "100000", ""] {
+            let given = variables(&[("ANNEAL_WORKLOADS_CODING_DECODE_THREADS", wrong)]);
+            let found =
+                Workloads::default().with_environment(given.into_iter()).expect_err("no number of threads");
+            assert!(found.starts_with("ANNEAL_WORKLOADS_CODING_DECODE_THREADS="), "{found}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let cases = [
+            ("workloads = 3", "use tables"),
+            ("[workloads]\ncoding = 3", "coding: use a table"),
+            ("[workloads.coding]\nthreads = 3", "coding.threads: unknown key; "),
+            (
+                "[workloads.coding]\ndecode_thread = 3",
+                "coding.decode_thread: unknown key; did you mean decode_threads?",
+            ),
+            ("[workloads.coding]\ndecode_threads = 0", "coding.decode_threads: use a whole number from 1 to"),
+            ("[workloads.coding]\ndecode_threads = \"4\"", "coding.decode_threads: use a whole number"),
+            ("[workloads.\"a b\"]\ndecode_threads = 1", "a b: a workload's name"),
+            (
+                "[workloads.a-b]\ndecode_threads = 1\n[workloads.a_b]\ndecode_threads = 1",
+                "a_b: a-b is the same",
+            ),
+        ];
+        for (text, expected) in cases {
+            let found = read(text).err().unwrap_or_default();
+            assert!(found.starts_with(expected), "{text:?}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_request_names_one_that_there_is() {
+        let all = read(FILE).expect("valid");
+        let take = |json: &str| {
+            let mut fields = Fields::read(json.as_bytes())?;
+            all.take(&mut fields)
+        };
+        assert_eq!(take("{}"), Ok(Threads::default()));
+        assert_eq!(take(r#"{"workload": "coding"}"#), Ok(Threads { decode: Some(16), prefill: None }));
+        for (json, expected) in [
+            (
+                r#"{"workload": "codin"}"#,
+                "workload: there is no workload \"codin\"; did you mean \"coding\"?",
+            ),
+            (
+                r#"{"workload": "zzz"}"#,
+                "workload: there is no workload \"zzz\"; this server has coding, my-mail",
+            ),
+            (r#"{"workload": 1}"#, "workload: use a text, not 1"),
+        ] {
+            assert_eq!(take(json).err().map(|refusal| refusal.message).as_deref(), Some(expected), "{json}");
+        }
+    }
+
+    #[test]
+    fn the_most_threads_of_a_batch_win() {
+        let threads = |decode, prefill| Threads { decode, prefill };
+        let cases = [
+            (vec![], (4, 8)),
+            (vec![threads(None, None)], (4, 8)),
+            (vec![threads(Some(2), None)], (2, 8)),
+            (vec![threads(Some(2), Some(3)), threads(Some(3), Some(2))], (3, 3)),
+            // Who names none has the server's.
+            (vec![threads(Some(2), Some(16)), threads(None, None)], (4, 16)),
+        ];
+        for (all, expected) in cases {
+            assert_eq!(Threads::most(all.clone().into_iter(), (4, 8)), expected, "{all:?}");
+        }
+    }
+}

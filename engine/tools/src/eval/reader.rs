@@ -1,0 +1,108 @@
+//! A model that goes through a text chunk by chunk.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use engine_core::live::Live;
+use engine_core::model;
+use engine_core::settings::{CTX_STEP, Settings};
+use llama::error::Result;
+use llama::options::ContextOptions;
+use llama::{Collector, Context, Model, Token};
+
+use super::Text;
+
+/// What the logits of one call may take: they are kept for all its tokens.
+const LOGITS: usize = 128 << 20;
+
+/// A context for chunks.
+pub struct Reader {
+    context: Context,
+    /// Tokens of one call.
+    window: usize,
+}
+
+impl Reader {
+    /// A context of `model` for the chunks of `text`.
+    pub fn new(model: &Arc<Model>, text: &Text, settings: &Settings, live: &Live) -> Result<Self> {
+        Self::with(model, text, settings, live, None)
+    }
+
+    /// The same; `collector` sees what goes into every matrix.
+    pub fn collecting(
+        model: &Arc<Model>,
+        text: &Text,
+        settings: &Settings,
+        live: &Live,
+        collector: &Arc<Collector>,
+    ) -> Result<Self> {
+        Self::with(model, text, settings, live, Some(Arc::clone(collector)))
+    }
+
+    fn with(
+        model: &Arc<Model>,
+        text: &Text,
+        settings: &Settings,
+        live: &Live,
+        collector: Option<Arc<Collector>>,
+    ) -> Result<Self> {
+        let row = size_of::<f32>() * model.n_vocab().max(1) as usize;
+        let most = text.chunk_size().min(settings.n_batch.value as usize);
+        // Not below what prefill's kernels work well with.
+        let window = (LOGITS / row).clamp(64.min(most), most);
+        let options = ContextOptions {
+            n_ctx: (text.chunk_size() as u32).next_multiple_of(CTX_STEP),
+            n_batch: window as u32,
+            n_ubatch: settings.n_ubatch.value.min(window as u32),
+            type_k: settings.type_k.value,
+            type_v: settings.type_v.value,
+            flash_attention: settings.flash_attention.value,
+            interruptible: true,
+            kv_offload: settings.kv_offload.value,
+            op_offload: settings.op_offload.value,
+        };
+        let mend = "take shorter chunks with --ctx";
+        let context = model::context_collecting(model, &options, settings, live, mend, collector)?;
+        let window = window.min(context.n_batch() as usize).max(1);
+        Ok(Self { context, window })
+    }
+
+    /// Feeds what stands before the scored positions of `chunk` to the empty context.
+    pub fn begin(&mut self, chunk: &[Token], first_scored: usize) -> Result<()> {
+        self.context.clear();
+        self.context.decode(&chunk[..first_scored])
+    }
+
+    /// The scored positions in parts that [`window`](Self::window) takes. The last token is not among them: nothing
+    /// comes after it.
+    pub fn windows(
+        &self,
+        chunk: &[Token],
+        first_scored: usize,
+    ) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (end, window) = (chunk.len() - 1, self.window);
+        (first_scored..end).step_by(window).map(move |start| start..end.min(start + window))
+    }
+
+    /// Feeds the tokens of `window` and hands `on_row` the one that follows each, with the logits before it.
+    pub fn window(
+        &mut self,
+        chunk: &[Token],
+        window: Range<usize>,
+        mut on_row: impl FnMut(Token, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let mut next = chunk[window.start + 1..].iter();
+        self.context.decode_all(&chunk[window], |row| on_row(next.next().copied().unwrap_or_default(), row))
+    }
+
+    /// All of a chunk.
+    pub fn chunk(
+        &mut self,
+        chunk: &[Token],
+        first_scored: usize,
+        mut on_row: impl FnMut(Token, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        self.begin(chunk, first_scored)?;
+        self.windows(chunk, first_scored).try_for_each(|window| self.window(chunk, window, &mut on_row))
+    }
+}

@@ -1,0 +1,77 @@
+//! Importance matrices: how large the inputs of each column of each matrix are, so that a quantiser knows where an error
+//! costs most.
+//!
+//! Files are llama-imatrix's: GGUF, with `NAME.in_sum2` (sums of squares) and `NAME.counts` for each matrix NAME, and its
+//! older format, which is only read.
+
+mod collect;
+mod file;
+
+use std::path::Path;
+
+use build_info::Bytes;
+pub use collect::{Collected, collect};
+pub use file::{read, write};
+use gguf::GgufFile;
+use llama::error::{Error, Result};
+use llama::quantize::{Imatrix, Type};
+
+use crate::quantize::{Plan, Planned};
+
+/// About the size of the file of an importance matrix of the model at `path`: a float for each column of each matrix, of
+/// experts for each of them.
+///
+/// # Errors
+/// When it is no model that can be read.
+pub fn file_bytes(path: &Path) -> Result<Bytes> {
+    let first = GgufFile::open(path)?;
+    let rest = first.other_parts()?;
+    let tensors = std::iter::once(&first).chain(&rest).flat_map(GgufFile::tensors);
+    let of = |dims: &[u64]| match dims {
+        [columns, _, rest @ ..] => columns * rest.iter().product::<u64>() * 4,
+        _ => 0,
+    };
+    Ok(Bytes(tensors.map(|tensor| of(&tensor.dims)).sum()))
+}
+
+/// Checks that `imatrix` is one of the model that `plan` is for, which quantises to `kind`.
+///
+/// # Errors
+/// When an entry has another size, nothing has an entry, or something that cannot do without has none.
+pub(crate) fn check(imatrix: &Imatrix, plan: &Plan, kind: Type) -> Result<()> {
+    let wrong = |why: String| Error::Imatrix { path: imatrix.path.clone(), why };
+    let foreign = "it is of another model: collect one from this model with `anneal imatrix`";
+    let weighed: Vec<_> = plan.tensors.iter().filter(|tensor| tensor.is_weighed()).collect();
+    for tensor in &weighed {
+        let Some(entry) = imatrix.entries.get(&tensor.name) else { continue };
+        let columns = tensor.dims.first().copied().unwrap_or(1) * tensor.dims.get(2).copied().unwrap_or(1);
+        if entry.sums.len() as u64 != columns {
+            let held = entry.sums.len();
+            return Err(wrong(format!(
+                "it has {held} values for {}, which has {columns} columns; {foreign}",
+                tensor.name
+            )));
+        }
+    }
+    let lacking = |tensor: &&&Planned| !imatrix.entries.contains_key(&tensor.name);
+    let lacks = weighed.iter().filter(lacking).count();
+    if lacks > 0 && lacks == weighed.len() {
+        let (count, first) =
+            (imatrix.entries.len(), imatrix.entries.keys().next().map_or("nothing", String::as_str));
+        return Err(wrong(format!(
+            "none of its {count} entries ({first}, …) is of a tensor that is quantised; {foreign}"
+        )));
+    }
+    // Experts that are never chosen have an entry nevertheless.
+    if let Some(tensor) = weighed.iter().filter(lacking).find(|tensor| tensor.needs_imatrix(kind)) {
+        let (name, to) = (&tensor.name, tensor.to);
+        return Err(wrong(format!("it says nothing of {name}, which as {to} is garbage without; {foreign}")));
+    }
+    Ok(())
+}
+
+/// Returns the tensors of `plan` that `imatrix` lacks.
+pub fn missing<'a>(imatrix: &Imatrix, plan: &'a Plan) -> Vec<&'a str> {
+    let weighed = plan.tensors.iter().filter(|tensor| tensor.is_weighed());
+    weighed.map(|tensor| tensor.name.as_str()).filter(|name| !imatrix.entries.contains_key(*name)).collect()
+}

@@ -1,0 +1,162 @@
+//! Quantises models with llama.cpp's own code, into a file that appears only when it is complete.
+
+use std::path::Path;
+use std::time::Duration;
+
+use gguf::{GgmlType, GgufFile};
+use llama::error::{Error, Result};
+use llama::quantize::Options;
+
+mod plan;
+
+pub use plan::{Plan, Planned};
+
+/// What `options` make of `input`: everything that can be said before the long part.
+///
+/// # Errors
+/// When `input` is no model, is quantised already, or needs an importance matrix that is not there or does not fit.
+pub fn plan(input: &Path, options: &Options) -> Result<Plan> {
+    let parts = parts(input)?;
+    engine_core::trial::of_quantising(&parts)?;
+    // llama.cpp looks at the output's name only when it writes.
+    let said = llama::quantize::plan(input, Path::new("none"), options).map_err(|error| match error {
+        Error::Quantize { why, .. } => wrong_override(input, options)
+            .unwrap_or_else(|| refused(input, Path::new(options.kind.name()), &why)),
+        other => other,
+    })?;
+    let plan = Plan::read(&parts, &said);
+    if let Some(tensor) = plan.quantised_twice().filter(|_| !options.allow_requantize) {
+        return Err(Error::Quantised { input: input.into(), kind: tensor.from.to_string() });
+    }
+    match &options.imatrix {
+        Some(imatrix) => crate::imatrix::check(imatrix, &plan, options.kind)?,
+        None => {
+            if let Some(tensor) = plan.needs_imatrix(options.kind) {
+                let (name, to) = (tensor.name.clone(), tensor.to.to_string());
+                return Err(Error::NeedsImatrix {
+                    input: input.into(),
+                    kind: options.kind.name(),
+                    tensor: name,
+                    to,
+                });
+            }
+        }
+    }
+    Ok(plan)
+}
+
+/// The overrides of `options` that change nothing: most likely a slip of the pen.
+///
+/// # Errors
+/// Those of [`plan`].
+pub fn idle_overrides(input: &Path, options: &Options, plan: &Plan) -> Result<Vec<String>> {
+    let mut idle = Vec::new();
+    for (number, (pattern, kind)) in options.tensor_types.iter().enumerate() {
+        let mut without = options.clone();
+        without.tensor_types.remove(number);
+        if self::plan(input, &without)?.tensors == plan.tensors {
+            idle.push(format!("{pattern}={kind}"));
+        }
+    }
+    Ok(idle)
+}
+
+/// Quantises `input` as `options` say to `output`, after [`plan`]'s checks. `on_progress` is told now and then how many
+/// tensors were begun, of how many; when it returns `false` the unfinished file is removed and
+/// [`Error::Interrupted`] returned. llama.cpp cannot be stopped, so the caller must then end the process with
+/// [`llama::exit_now`].
+pub fn quantize(
+    input: &Path,
+    output: &Path,
+    options: &Options,
+    on_progress: &mut dyn FnMut(u32, u32) -> bool,
+) -> Result<()> {
+    refuse_the_same(input, output)?;
+    for part in parts(input)? {
+        refuse_the_same(part.path(), output)?;
+    }
+    let plan = plan(input, options)?;
+    let place = |error: gguf::partial::PlaceError| Error::Place(Box::new(error));
+    let partial = gguf::partial::PartialFile::beside(output, plan.file_bytes()).map_err(place)?;
+
+    let (source, target, options) = (input.to_path_buf(), partial.path().to_path_buf(), options.clone());
+    let worker = std::thread::spawn(move || llama::quantize::run(&source, &target, &options));
+    while !worker.is_finished() {
+        let (done, total) = llama::quantize::progress();
+        if !on_progress(done, total) {
+            return Err(Error::Interrupted); // drops, and so removes, the partial file
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    match worker.join() {
+        Ok(result) => result.map_err(|error| match error {
+            // Its word for a write that failed, whatever of.
+            Error::Quantize { why, .. } if why.contains("iostream error") => place(partial.failed()),
+            Error::Quantize { why, .. } => refused(input, output, &why),
+            other => other,
+        })?,
+        Err(_) => return Err(refused(input, output, "the working thread panicked")),
+    }
+    let (done, total) = llama::quantize::progress();
+    on_progress(done, total);
+    partial.commit().map_err(place)
+}
+
+/// Refuses to write over the model that is read: the original would be lost, and with it what a better quantisation
+/// starts from.
+///
+/// # Errors
+/// When both are the same file.
+pub fn refuse_the_same(input: &Path, output: &Path) -> Result<()> {
+    let same = input
+        .canonicalize()
+        .ok()
+        .zip(output.canonicalize().ok())
+        .is_some_and(|(input, output)| input == output);
+    match same {
+        true => Err(Error::Usage(format!("{} is input and output: name another output", input.display()))),
+        false => Ok(()),
+    }
+}
+
+/// The files of the model at `input`.
+fn parts(input: &Path) -> Result<Vec<GgufFile>> {
+    let first = GgufFile::open(input)?;
+    let rest = first.other_parts()?;
+    let parts: Vec<GgufFile> = std::iter::once(first).chain(rest).collect();
+    // llama.cpp's quantiser reads the same hyperparameters as its loader, with the same assertions.
+    gguf::check::for_quantising(&parts.iter().collect::<Vec<_>>())?;
+    Ok(parts)
+}
+
+/// The first override that llama.cpp takes in no model like `input`, if it takes the model without any: mostly one that
+/// is no regular expression.
+fn wrong_override(input: &Path, options: &Options) -> Option<Error> {
+    let plan_with = |tensor_types: &[(String, GgmlType)]| {
+        let tensor_types = tensor_types.to_vec();
+        llama::quantize::plan(input, Path::new("none"), &Options { tensor_types, ..options.clone() })
+    };
+    plan_with(&[]).ok()?;
+    options.tensor_types.iter().find_map(|one| match plan_with(std::slice::from_ref(one)) {
+        Err(Error::Quantize { why, .. }) => Some(Error::Usage(format!(
+            "--tensor-type {}={}: {why}; give a regular expression (ECMAScript's) and a type that its tensors can have",
+            one.0, one.1
+        ))),
+        _ => None,
+    })
+}
+
+/// llama.cpp's refusal.
+fn refused(input: &Path, output: &Path, why: &str) -> Error {
+    match requantized(why) {
+        Some(kind) => Error::Quantised { input: input.into(), kind: kind.to_string() },
+        None => Error::Quantize { input: input.into(), output: output.into(), why: why.to_string() },
+    }
+}
+
+/// The type in llama.cpp's refusal of a tensor that is quantised. It alone knows which tensors a type changes, and
+/// it stops at the first.
+fn requantized(why: &str) -> Option<&str> {
+    let (_, rest) = why.split_once("requantizing from type ")?;
+    rest.split_whitespace().next()
+}

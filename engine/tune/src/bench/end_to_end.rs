@@ -1,0 +1,83 @@
+//! The whole path: text, tokenizer, prefill, sampler, decode, detokenizer, text.
+
+use std::ops::ControlFlow;
+use std::time::{Instant, SystemTime};
+
+use engine_core::generate::{Request, from_tokens};
+use engine_core::live::Live;
+use engine_core::settings::Settings;
+use engine_core::split::Layouts;
+use llama::Model;
+use llama::error::Result;
+use measure::GpuWatch;
+use sampling::Chain;
+
+use super::{Case, Path, Repeat, Samples, duration, nanoseconds, session, utc};
+
+/// What a prompt is made of, as often as needed.
+const TEXT: &str = "Steel that has been worked cold is hard and brittle, because its crystals are full of \
+strain. To anneal it, the smith brings it slowly to a red heat, holds it there until the heat has gone all \
+the way through, and lets it cool as slowly as the ashes allow. The strain goes out of the metal; it can be \
+bent, drawn and cut again. \"How long?\" asks the apprentice. \"An hour for every inch,\" says the smith, \
+\"and no looking before morning.\"\n\n";
+
+/// Runs `case`: a text is cut into tokens (the first `n_prompt` are taken), evaluated, and `n_gen` tokens are
+/// sampled and turned into text, in a context that was empty. Tokens that end a text count like any other. With a model
+/// or both [`Layouts`] of one.
+pub fn end_to_end(
+    layouts: impl Into<Layouts>,
+    case: &Case,
+    settings: &Settings,
+    live: &Live,
+    repeat: Repeat,
+) -> Result<Samples> {
+    let layouts = layouts.into();
+    let model = layouts.model();
+    // The driver starts while the context is made.
+    let mut gpus = GpuWatch::start();
+    let mut session = session(&layouts, Path::EndToEnd, case, settings, live)?;
+    session.sample_on_device(settings.device_sampling.value);
+    let text = text_for(model, case.n_prompt as usize)?;
+    let mut samples = Samples { time: utc(SystemTime::now()), ..Samples::default() };
+    let warm_up = u32::from(repeat.warm_up);
+    for round in 0..warm_up + repeat.samples {
+        session.clear();
+        if round == warm_up && round > 0 {
+            gpus = GpuWatch::start();
+        }
+        // A new sampler, so that every sample draws the same random numbers.
+        let mut chain = Chain::new(&settings.sampling_options().with_seed(0), model)?;
+        let start = Instant::now();
+        let mut prompt = model.tokenize(&text)?;
+        prompt.truncate(case.n_prompt as usize);
+        let request = Request { prompt: "", n_predict: case.n_gen, ignore_end: true };
+        let mut bytes = 0;
+        let mut on_text = |text: &str| {
+            bytes += text.len();
+            ControlFlow::Continue(())
+        };
+        let generation = from_tokens(&mut session, &mut chain, &prompt, &request, start, &mut on_text)?;
+        let ns = nanoseconds(start);
+        if round >= warm_up {
+            samples.ns.push(ns);
+            samples.graphs = samples.graphs.and(generation.graphs);
+            samples.split |= session.is_split();
+            samples.hand_over_ns.extend(generation.hand_over.map(|handed| duration(handed.time)));
+            let first = generation.time_to_first_token.unwrap_or_else(|| start.elapsed());
+            samples.first_token_ns.push(duration(first));
+            samples.token_ns.extend(generation.token_times.iter().copied().map(duration));
+        }
+    }
+    samples.gpus = gpus.map(|gpus| gpus.read());
+    Ok(samples)
+}
+
+/// [`TEXT`] as often as it takes to have at least `n` tokens.
+fn text_for(model: &Model, n: usize) -> Result<String> {
+    let once = model.tokenize(TEXT)?.len().max(1);
+    let mut text = TEXT.repeat(n.div_ceil(once));
+    while model.tokenize(&text)?.len() < n {
+        text.push_str(TEXT);
+    }
+    Ok(text)
+}

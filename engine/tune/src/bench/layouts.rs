@@ -1,0 +1,139 @@
+//! The split layout against either of its two alone, from text to text.
+
+use std::time::SystemTime;
+
+use engine_core::live::Live;
+use engine_core::settings::Settings;
+use engine_core::split::Layouts;
+use llama::error::{Error, Result};
+use measure::{FEWEST_PAIRS, Ratio, Round, Watch, ratio, schedule};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+
+use super::{Case, Repeat, Samples, end_to_end, utc};
+
+/// How many times as fast one test is with the split layout as with one of the two alone.
+#[derive(Clone, Debug)]
+pub struct LayoutRecord {
+    /// The test.
+    pub case: Case,
+    /// Model type, as llama.cpp words it.
+    pub model_type: String,
+    /// What it is compared with: `repacked` or `file`.
+    pub against: &'static str,
+    /// Time of the other by time of the split layout, pair by pair.
+    pub ratio: Ratio,
+    /// With the split layout.
+    pub split: Samples,
+    /// With the other.
+    pub other: Samples,
+    model_filename: String,
+    build_commit: String,
+    cpu: String,
+    settings: Settings,
+    rounds: Vec<Round>,
+}
+
+impl LayoutRecord {
+    /// Every field with its value, in order.
+    pub fn fields(&self) -> Vec<(&'static str, Value)> {
+        let settings = &self.settings;
+        let end = |end: f64| json!((self.ratio.pairs >= FEWEST_PAIRS).then_some(end));
+        vec![
+            ("build_commit", json!(self.build_commit)),
+            ("cpu_info", json!(self.cpu)),
+            ("model_filename", json!(self.model_filename)),
+            ("model_type", json!(self.model_type)),
+            ("n_prompt", json!(self.case.n_prompt)),
+            ("n_gen", json!(self.case.n_gen)),
+            ("n_threads", json!(settings.decode_threads.value)),
+            ("n_threads_batch", json!(settings.prefill_threads.value)),
+            ("n_batch", json!(settings.n_batch.value)),
+            ("n_ubatch", json!(settings.n_ubatch.value)),
+            ("type_k", json!(settings.type_k.value.name())),
+            ("type_v", json!(settings.type_v.value.name())),
+            ("split_from", json!(settings.split_from.value)),
+            ("against", json!(self.against)),
+            ("times_as_fast", json!(self.ratio.median)),
+            ("times_as_fast_low", end(self.ratio.low)),
+            ("times_as_fast_high", end(self.ratio.high)),
+            ("pairs", json!(self.ratio.pairs)),
+            ("verdict", json!(self.ratio.verdict())),
+            ("test_time", json!(self.split.time)),
+            ("samples_split_ns", json!(self.split.ns)),
+            ("samples_split_first_token_ns", json!(self.split.first_token_ns)),
+            ("samples_hand_over_ns", json!(self.split.hand_over_ns)),
+            ("samples_against_ns", json!(self.other.ns)),
+            ("samples_against_first_token_ns", json!(self.other.first_token_ns)),
+            ("rounds", json!(self.rounds)),
+        ]
+    }
+}
+
+impl Serialize for LayoutRecord {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_map(self.fields())
+    }
+}
+
+/// Runs `case` in each layout alone and split, in turns, `repeat.samples` times each.
+///
+/// # Errors
+/// Those of [`end_to_end`], and where there are no two layouts or `case` does not use them.
+pub fn compare_layouts(
+    layouts: &Layouts,
+    case: &Case,
+    build_commit: &str,
+    settings: &Settings,
+    live: &Live,
+    repeat: Repeat,
+) -> Result<Vec<LayoutRecord>> {
+    let Some([repacked, file]) = layouts.apart() else {
+        let why = layouts.why_not().unwrap_or("there is one layout").to_string();
+        return Err(Error::OneLayout(why));
+    };
+    if case.n_prompt < settings.split_from.value {
+        return Err(Error::Usage(format!(
+            "a prompt of {} tokens does not use the split layout: --split-from is {}",
+            case.n_prompt, settings.split_from.value
+        )));
+    }
+    let contestants = [layouts, &repacked, &file];
+    let once =
+        |layouts: &Layouts| end_to_end(layouts, case, settings, live, Repeat { samples: 1, warm_up: false });
+    if repeat.warm_up {
+        contestants.into_iter().try_for_each(|layouts| once(layouts).map(drop))?;
+    }
+    let time = utc(SystemTime::now());
+    let mut samples = [0; 3].map(|_| Samples { time: time.clone(), ..Samples::default() });
+    let mut rounds = Vec::new();
+    for round in 0..repeat.samples as usize {
+        let watch = Watch::start();
+        for place in schedule::order(round, contestants.len()) {
+            let sample = once(contestants[place])?;
+            let all = &mut samples[place];
+            all.ns.extend(sample.ns);
+            all.first_token_ns.extend(sample.first_token_ns);
+            all.hand_over_ns.extend(sample.hand_over_ns);
+            all.split |= sample.split;
+        }
+        rounds.push(watch.stop());
+    }
+    let [split, repacked, file] = samples;
+    let seconds = |samples: &Samples| samples.ns.iter().map(|ns| *ns as f64 / 1e9).collect::<Vec<f64>>();
+    let cpu = live.host.as_ref().map_or(String::new(), |host| host.cpu.name.clone());
+    let record = |(against, other): (&'static str, Samples)| LayoutRecord {
+        case: *case,
+        model_type: layouts.model().description(),
+        against,
+        ratio: ratio(&seconds(&other), &seconds(&split)),
+        split: split.clone(),
+        other,
+        model_filename: layouts.model().path().to_string_lossy().into_owned(),
+        build_commit: build_commit.to_string(),
+        cpu: cpu.clone(),
+        settings: settings.clone(),
+        rounds: rounds.clone(),
+    };
+    Ok([("repacked", repacked), ("file", file)].into_iter().map(record).collect())
+}

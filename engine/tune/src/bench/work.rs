@@ -1,0 +1,376 @@
+//! How much a test must at least read and multiply, and so how fast it could be on this machine at most.
+
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use build_info::roofline::Rates;
+use engine_core::model::cache_size;
+use engine_core::settings::Settings;
+use gguf::{GgufFile, TensorInfo};
+use llama::Model;
+use llama::options::{ContextOptions, FlashAttention, KvType};
+
+use super::{Case, Path};
+
+/// Tensors of which a token takes one row: looked up, not multiplied.
+const LOOKED_UP: [&str; 4] =
+    ["token_embd.weight", "per_layer_token_embd.weight", "position_embd.weight", "token_types.weight"];
+
+/// A test's speed as a share of the machine's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// The time that the machine needs at least, over the time that it took: 1 is the roof.
+    pub of_roof: f64,
+    /// What bounds it.
+    pub bound: Bound,
+}
+
+/// Which of the two roofs is the lower one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// The read bandwidth.
+    Memory,
+    /// The multiply-adds.
+    Compute,
+}
+
+impl Bound {
+    /// As it stands in `roof_bound`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Bound::Memory => "memory",
+            Bound::Compute => "compute",
+        }
+    }
+}
+
+/// What a model's weights cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Work {
+    /// What every token is multiplied with, but for the rest of this.
+    body: Amount,
+    /// All experts of all layers.
+    experts: Amount,
+    /// The part of them that one token takes.
+    used: f64,
+    /// The output matrix: for tokens whose logits are wanted.
+    output: Amount,
+    /// Bytes of all weights that are read again and again.
+    weights: u64,
+}
+
+/// Bytes to be read, and multiply-adds by the kind of operands.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Amount {
+    bytes: f64,
+    int8: f64,
+    f32: f64,
+    bf16: f64,
+}
+
+impl Amount {
+    fn of(tensor: &TensorInfo) -> Self {
+        let elements: f64 = tensor.dims.iter().map(|dim| *dim as f64).product();
+        let mut amount = Amount { bytes: tensor.bytes.0 as f64, ..Amount::default() };
+        match tensor.kind.name() {
+            // Norms and biases: read, and nothing to speak of computed.
+            _ if tensor.dims.len() < 2 => {}
+            "bf16" => amount.bf16 = elements,
+            // llama.cpp's CPU kernels turn halves into floats.
+            _ if tensor.kind.block_elements() == 1 => amount.f32 = elements,
+            _ => amount.int8 = elements,
+        }
+        amount
+    }
+
+    fn plus(self, other: Amount) -> Amount {
+        Amount {
+            bytes: self.bytes + other.bytes,
+            int8: self.int8 + other.int8,
+            f32: self.f32 + other.f32,
+            bf16: self.bf16 + other.bf16,
+        }
+    }
+
+    /// The bytes of it once, the multiply-adds `tokens` times.
+    fn for_tokens(self, tokens: f64) -> Amount {
+        Amount {
+            bytes: self.bytes,
+            int8: self.int8 * tokens,
+            f32: self.f32 * tokens,
+            bf16: self.bf16 * tokens,
+        }
+    }
+
+    fn scaled(self, factor: f64) -> Amount {
+        Amount { bytes: self.bytes * factor, ..self.for_tokens(factor) }
+    }
+
+    /// Seconds that it takes to read and to compute at least.
+    fn seconds(self, rates: &Rates) -> (f64, f64) {
+        let bf16 = rates.bf16_macs.unwrap_or(rates.f32_macs);
+        let compute = self.int8 / rates.int8_macs + self.f32 / rates.f32_macs + self.bf16 / bf16;
+        (self.bytes / rates.read_bytes, compute)
+    }
+}
+
+impl Work {
+    /// Reads it from the header of the model's file. `None` for a model whose tensors are not all read for every token
+    /// in a way that is known here.
+    pub fn of(path: &FilePath) -> Option<Self> {
+        let first = GgufFile::open(path).ok()?;
+        let rest = first.other_parts().ok()?;
+        let architecture = match first.get("general.architecture")? {
+            gguf::Value::Scalar(gguf::Scalar::String(name)) => name.clone(),
+            _ => return None,
+        };
+        let number = |key: &str| first.u32(&format!("{architecture}.{key}"));
+        let share = match (number("expert_used_count"), number("expert_count")) {
+            (Some(used), Some(all)) if (1..=all).contains(&used) => Some(f64::from(used) / f64::from(all)),
+            _ => None,
+        };
+        let tensors: Vec<&TensorInfo> =
+            std::iter::once(&first).chain(&rest).flat_map(GgufFile::tensors).collect();
+        Work::from_tensors(&tensors, share)
+    }
+
+    fn from_tensors(tensors: &[&TensorInfo], used: Option<f64>) -> Option<Self> {
+        let tied = !tensors.iter().any(|tensor| tensor.name == "output.weight");
+        let (mut body, mut experts, mut output) = (Amount::default(), Amount::default(), Amount::default());
+        for tensor in tensors {
+            let amount = Amount::of(tensor);
+            match tensor.name.as_str() {
+                "output.weight" => output = amount,
+                // Without an output matrix of its own a model takes the embedding table for it.
+                "token_embd.weight" if tied => output = amount,
+                name if LOOKED_UP.contains(&name) => {}
+                // Layers that predict further tokens, which llama.cpp loads and does not evaluate.
+                name if name.contains(".nextn.") => return None,
+                name if name.contains("_exps.") => experts = experts.plus(amount),
+                _ => body = body.plus(amount),
+            }
+        }
+        let used = if experts.bytes > 0.0 { used? } else { 1.0 };
+        let weights = (body.bytes + experts.bytes + output.bytes) as u64;
+        Some(Work { body, experts, used, output, weights })
+    }
+
+    /// Bytes of all weights that are read again and again.
+    pub fn weights(&self) -> u64 {
+        self.weights
+    }
+
+    /// `n` tokens in one graph, `logits` of them with logits.
+    fn graph(&self, n: u32, logits: f64) -> Amount {
+        let tokens = f64::from(n);
+        // At least the experts of one token are read.
+        let experts = self.experts.scaled(self.used).for_tokens(tokens);
+        let output = if logits > 0.0 { self.output.for_tokens(logits) } else { Amount::default() };
+        self.body.for_tokens(tokens).plus(experts).plus(output)
+    }
+}
+
+/// A test, as far as its work goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Test {
+    /// Sizes.
+    pub case: Case,
+    /// Path: end to end the first generated token comes out of the prefill.
+    pub path: Path,
+    /// Tokens of one call.
+    pub n_batch: u32,
+    /// Tokens of one graph.
+    pub n_ubatch: u32,
+    /// Bytes that one token takes in the cache.
+    pub cache_bytes: u64,
+}
+
+impl Test {
+    /// Seconds that it takes at least: with the `prefill` rates for the prompt and the `decode` rates after it; and what
+    /// bounds most of that time.
+    fn seconds(&self, work: &Work, prefill: &Rates, decode: &Rates) -> (f64, Bound) {
+        let (mut memory, mut compute) = (0.0, 0.0);
+        let mut add = |(read, computed): (f64, f64)| {
+            if read >= computed { memory += read } else { compute += computed }
+        };
+        let n_ubatch = self.n_ubatch.min(self.n_batch).max(1);
+        let mut left = self.case.n_prompt;
+        while left > 0 {
+            let batch = left.min(self.n_batch.max(1));
+            left -= batch;
+            let (whole, rest) = (batch / n_ubatch, batch % n_ubatch);
+            // The logits of a call's last token are computed.
+            let (whole, last) = if rest == 0 { (whole - 1, n_ubatch) } else { (whole, rest) };
+            for _ in 0..whole {
+                add(work.graph(n_ubatch, 0.0).seconds(prefill));
+            }
+            add(work.graph(last, 1.0).seconds(prefill));
+        }
+        let generated = match self.path {
+            Path::Kernel => self.case.n_gen,
+            Path::EndToEnd => self.case.n_gen.saturating_sub(1),
+        };
+        let before = self.case.n_depth.saturating_add(self.case.n_prompt);
+        for token in 0..generated {
+            // Keys and values of the tokens before, and its own.
+            let cached = f64::from(before) + f64::from(token) + 1.0;
+            let cache = Amount { bytes: cached * self.cache_bytes as f64, ..Amount::default() };
+            add(work.graph(1, 1.0).plus(cache).seconds(decode));
+        }
+        (memory + compute, if memory >= compute { Bound::Memory } else { Bound::Compute })
+    }
+
+    /// The share of the roof that `seconds` are; `None` where nothing was to do, or where the weights fit into `caches`
+    /// bytes, so that memory is no bound.
+    pub fn share(&self, work: &Work, rates: [&Rates; 2], caches: u64, seconds: f64) -> Option<Share> {
+        let (least, bound) = self.seconds(work, rates[0], rates[1]);
+        let cached = bound == Bound::Memory && work.weights() <= caches;
+        let of_roof = least / seconds;
+        (!cached && least > 0.0 && of_roof.is_finite()).then_some(Share { of_roof, bound })
+    }
+}
+
+/// Bytes that one token takes in the cache of `model`; `None` for a model with another kind of cache, and where other
+/// devices take part, of whose memory nothing is known here.
+pub fn cache_bytes(model: &Arc<Model>, settings: &Settings) -> Option<u64> {
+    if !model.placed().takers.is_empty() {
+        return None;
+    }
+    let of_one = |type_k: KvType, type_v: KvType| ContextOptions {
+        n_ctx: 1,
+        n_batch: 1,
+        n_ubatch: 1,
+        type_k,
+        type_v,
+        flash_attention: FlashAttention::Auto,
+        interruptible: false,
+        kv_offload: true,
+        op_offload: true,
+    };
+    cache_size(model, &of_one(settings.type_k.value, settings.type_v.value)).map(|bytes| bytes.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use gguf::GgmlType;
+    use gguf::write::{Header, TensorSpec, Writer};
+
+    use super::*;
+
+    /// Rates of round figures: 1 byte, and 100, 10 and 20 multiply-adds a nanosecond.
+    const RATES: Rates =
+        Rates { threads: 1, read_bytes: 1e9, int8_macs: 1e11, f32_macs: 1e10, bf16_macs: Some(2e10) };
+
+    fn work(tensors: &[(&str, &[u64], u32)], used: Option<f64>) -> Option<Work> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("model.gguf");
+        let specs: Vec<TensorSpec> = tensors
+            .iter()
+            .map(|(name, dims, kind)| TensorSpec {
+                name: name.to_string(),
+                dims: dims.to_vec(),
+                kind: GgmlType::from_id(*kind).expect("a type"),
+            })
+            .collect();
+        let header = Header { metadata: Vec::new(), tensors: specs.clone() };
+        let mut writer =
+            Writer::new(std::fs::File::create(&path).expect("a file"), &header).expect("a header");
+        for spec in &specs {
+            writer.write_data(&vec![0; spec.bytes().expect("a size") as usize]).expect("data");
+        }
+        writer.finish().expect("a whole file");
+        let file = GgufFile::open(&path).expect("a good file");
+        Work::from_tensors(&file.tensors().iter().collect::<Vec<_>>(), used)
+    }
+
+    fn test(n_prompt: u32, n_gen: u32, n_depth: u32) -> Test {
+        let case = Case { n_prompt, n_gen, n_depth };
+        Test { case, path: Path::Kernel, n_batch: 128, n_ubatch: 64, cache_bytes: 10 }
+    }
+
+    const F32: u32 = 0;
+    const Q8_0: u32 = 8;
+    const BF16: u32 = 30;
+
+    #[test]
+    fn decode_reads_every_weight_and_the_cache_but_one_row_of_the_embedding() {
+        let tensors: [(&str, &[u64], u32); 4] = [
+            ("token_embd.weight", &[32, 1000], Q8_0),
+            ("blk.0.ffn_up.weight", &[32, 100], Q8_0),
+            ("output_norm.weight", &[32], F32),
+            ("output.weight", &[32, 1000], Q8_0),
+        ];
+        let work = work(&tensors, None).expect("a plain model");
+        // 34 bytes a row, 100 of them and 1000 of the output matrix; the norm.
+        let weights = 34 * 1100 + 128;
+        assert_eq!(work.weights(), weights);
+        // One token at depth 0 reads its own key and value; at depth 4 four more.
+        for (n_gen, n_depth, cached) in [(1, 0, 1), (1, 4, 5), (2, 4, 5 + 6)] {
+            let (seconds, bound) = test(0, n_gen, n_depth).seconds(&work, &RATES, &RATES);
+            let expected = f64::from(n_gen) * weights as f64 + f64::from(cached) * 10.0;
+            assert!((seconds * 1e9 - expected).abs() < 1e-3, "{n_gen} at {n_depth}: {seconds}");
+            assert_eq!(bound, Bound::Memory);
+        }
+        // End to end the first token comes out of the prefill.
+        let whole = Test { path: Path::EndToEnd, ..test(0, 3, 0) };
+        let kernel = test(0, 2, 0);
+        assert_eq!(whole.seconds(&work, &RATES, &RATES), kernel.seconds(&work, &RATES, &RATES));
+    }
+
+    #[test]
+    fn prefill_computes_all_weights_for_each_token_and_the_output_once_a_call() {
+        let tensors: [(&str, &[u64], u32); 4] = [
+            ("token_embd.weight", &[32, 100], Q8_0),
+            ("blk.0.a.weight", &[64, 100], Q8_0),
+            ("blk.0.b.weight", &[64, 100], BF16),
+            ("blk.0.c.weight", &[64, 100], F32),
+        ];
+        let work = work(&tensors, None).expect("a plain model");
+        // Nanoseconds of a token in the layers, and of one in the output matrix, which is the embedding table.
+        let (body, output) = (64.0 + 320.0 + 640.0, 32.0);
+        // A graph of one token is bound by reading.
+        let single = 6800.0 + 12_800.0 + 25_600.0 + 3400.0;
+        let cases = [
+            (1, single, Bound::Memory),
+            (64, 64.0 * body + output, Bound::Compute),
+            (65, 64.0 * body + single, Bound::Compute),
+            // Calls of 128 tokens, the logits of each call's last one.
+            (128, 128.0 * body + output, Bound::Compute),
+            (512, 512.0 * body + 4.0 * output, Bound::Compute),
+            (513, 512.0 * body + 4.0 * output + single, Bound::Compute),
+        ];
+        for (n, expected, bound) in cases {
+            let (seconds, found) = test(n, 0, 0).seconds(&work, &RATES, &RATES);
+            assert!((seconds * 1e9 - expected).abs() < 1e-3, "{n}: {seconds}");
+            assert_eq!(found, bound, "{n}");
+        }
+    }
+
+    #[test]
+    fn of_experts_only_those_that_are_used_count() {
+        let tensors: [(&str, &[u64], u32); 3] = [
+            ("output.weight", &[32, 10], Q8_0),
+            ("blk.0.attn_q.weight", &[32, 100], Q8_0),
+            ("blk.0.ffn_up_exps.weight", &[32, 100, 8], Q8_0),
+        ];
+        let quarter = work(&tensors, Some(0.25)).expect("experts");
+        let graph = quarter.graph(1, 1.0);
+        assert_eq!(graph.bytes, 34.0 * (10.0 + 100.0 + 200.0));
+        assert_eq!(quarter.graph(3, 0.0).int8, 3.0 * 32.0 * (100.0 + 200.0));
+        assert_eq!(work(&tensors, None), None, "nobody knows how many are used");
+        let nextn: [(&str, &[u64], u32); 1] = [("blk.9.nextn.eh_proj.weight", &[32, 10], Q8_0)];
+        assert_eq!(work(&nextn, None), None, "layers that are not evaluated");
+    }
+
+    #[test]
+    fn a_share_is_told_only_where_the_roof_is_one() {
+        let tensors: [(&str, &[u64], u32); 1] = [("output.weight", &[32, 1000], Q8_0)];
+        let work = work(&tensors, None).expect("a plain model");
+        let share = |caches, seconds| test(0, 1, 0).share(&work, [&RATES, &RATES], caches, seconds);
+        let least = (34_000.0 + 10.0) / 1e9;
+        let half = share(0, 2.0 * least).expect("a share");
+        assert!((half.of_roof - 0.5).abs() < 1e-9 && half.bound == Bound::Memory, "{half:?}");
+        assert_eq!(share(34_000, least), None, "the weights fit into the caches");
+        assert_eq!(share(0, 0.0), None, "no time");
+    }
+}

@@ -1,0 +1,157 @@
+//! Contexts full of tokens that nobody evaluated.
+//!
+//! What a token costs behind a long prompt shows only behind one, and evaluating it takes longer than a tuning may take:
+//! 2,048 tokens are 20 s on two cores. Attention reads what stands in the cache and takes as long whatever it reads. So
+//! a few tokens are evaluated, and their keys and values are put behind each other until there are enough.
+
+use std::sync::Arc;
+
+use build_info::Bytes;
+use engine_core::live::Live;
+use engine_core::settings::Settings;
+use engine_core::threads;
+use llama::error::{Error, Result};
+use llama::options::{ContextOptions, FlashAttention, KvType};
+use llama::{Context, Model};
+
+use crate::bench::{self, Random};
+
+/// Tokens that are evaluated.
+const EVALUATED: u32 = 64;
+/// States that are kept: those of a contest's last two.
+const KEPT: usize = 2;
+
+/// What a state fits: caches of these types, and V as this attention wants it, with so many tokens.
+type Kind = (FlashAttention, KvType, KvType, u32);
+
+/// States of full contexts, made when they are asked for.
+#[derive(Debug, Default)]
+pub(super) struct Depths {
+    /// The one that was asked for last comes last.
+    states: Vec<(Kind, Vec<u8>)>,
+}
+
+impl Depths {
+    /// The state of a sequence of `tokens` tokens under `settings`.
+    ///
+    /// # Errors
+    /// For models whose memory is no plain cache, and where there is no memory for it.
+    pub(super) fn state(
+        &mut self,
+        model: &Arc<Model>,
+        settings: &Settings,
+        live: &Live,
+        tokens: u32,
+    ) -> Result<&[u8]> {
+        let kind = (settings.flash_attention.value, settings.type_k.value, settings.type_v.value, tokens);
+        let found = match self.states.iter().position(|(other, _)| *other == kind) {
+            Some(at) => self.states.remove(at),
+            None => {
+                self.states.drain(..(self.states.len() + 1).saturating_sub(KEPT));
+                (kind, filled(model, settings, live, tokens)?)
+            }
+        };
+        let (_, state) = self.states.push_mut(found);
+        Ok(state)
+    }
+
+    /// What they take.
+    pub(super) fn size(&self) -> Bytes {
+        Bytes(self.states.iter().map(|(_, state)| state.len() as u64).sum())
+    }
+}
+
+/// Fills a context of its own by doubling what it holds, and adds what is then missing from the smaller ones.
+fn filled(model: &Arc<Model>, settings: &Settings, live: &Live, tokens: u32) -> Result<Vec<u8>> {
+    let options = ContextOptions {
+        // The last piece is there as a whole before it is cut.
+        n_ctx: tokens.saturating_add(EVALUATED),
+        n_batch: EVALUATED,
+        n_ubatch: EVALUATED,
+        type_k: settings.type_k.value,
+        type_v: settings.type_v.value,
+        flash_attention: settings.flash_attention.value,
+        interruptible: false,
+        kv_offload: settings.kv_offload.value,
+        op_offload: settings.op_offload.value,
+    };
+    let mut context = Context::shared(model, &options, 2)?;
+    threads::attach(&mut context, settings, live.host.as_ref())?;
+    let mut held = tokens.min(EVALUATED);
+    bench::prefill(&mut context, &mut Random::new(model), held)?;
+    let mut pieces = vec![(held, context.save_sequence(0)?)];
+    while held <= tokens / 2 {
+        let (size, state) = &pieces[pieces.len() - 1];
+        append(&mut context, held, state, *size)?;
+        held *= 2;
+        pieces.push((held, context.save_sequence(0)?));
+    }
+    for (size, state) in pieces.iter().rev() {
+        if *size <= tokens - held {
+            append(&mut context, held, state, *size)?;
+            held += size;
+        }
+    }
+    append(&mut context, held, &pieces[0].1, tokens - held)?;
+    context.save_sequence(0)
+}
+
+/// Puts the first `tokens` tokens of `state` behind the `held` tokens of the first sequence.
+fn append(context: &mut Context, held: u32, state: &[u8], tokens: u32) -> Result<()> {
+    if tokens == 0 {
+        return Ok(());
+    }
+    context.restore_sequence(1, state)?;
+    if context.forget(1, tokens) && context.append(1, 0, held) {
+        return Ok(());
+    }
+    let what = context.model().path().display();
+    Err(Error::Tune(format!("the tokens in the memory of {what} cannot be moved")))
+}
+
+#[cfg(test)]
+mod tests {
+    use engine_core::model;
+    use engine_core::settings::Requested;
+    use gguf::synth::{self, Options, Preset};
+
+    use super::*;
+
+    #[test]
+    fn a_context_is_filled_to_the_token() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("model.gguf");
+        synth::write(&path, &Options::new(Preset::Tiny)).expect("the tiny model");
+        let live = Live::default();
+        for (flash, tokens) in [("on", 1), ("on", 64), ("off", 65), ("on", 200), ("off", 256)] {
+            let requested = Requested { flash_attention: flash.parse().ok(), ..Requested::default() };
+            let settings = Settings::resolve(&requested, &live).expect("valid settings");
+            let model = model::open(&path, &settings, &live).expect("it loads");
+            let mut depths = Depths::default();
+            let state = depths.state(&model, &settings, &live, tokens).expect("a state").to_vec();
+            assert_eq!(depths.size(), Bytes(state.len() as u64));
+            let mut context = model::context(&model, &settings, &live, false).expect("a context");
+            context.restore(&state).expect("the state fits");
+            assert!(context.holds(0, tokens as usize), "{flash}, {tokens} tokens");
+            context.decode(&[1]).expect("a token behind it");
+            assert!(context.holds(0, tokens as usize + 1), "{flash}, {tokens} tokens");
+            assert!(context.logits().expect("logits").iter().all(|logit| logit.is_finite()));
+        }
+    }
+
+    #[test]
+    fn the_last_states_are_kept() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("model.gguf");
+        synth::write(&path, &Options::new(Preset::Tiny)).expect("the tiny model");
+        let live = Live::default();
+        let settings = Settings::resolve(&Requested::default(), &live).expect("valid settings");
+        let model = model::open(&path, &settings, &live).expect("it loads");
+        let mut depths = Depths::default();
+        for tokens in [10, 20, 10, 30] {
+            depths.state(&model, &settings, &live, tokens).expect("a state");
+        }
+        let kept: Vec<u32> = depths.states.iter().map(|((.., tokens), _)| *tokens).collect();
+        assert_eq!(kept, [10, 30]);
+    }
+}

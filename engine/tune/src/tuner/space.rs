@@ -1,0 +1,382 @@
+//! Which settings are tried on a machine: stage after stage, each of which changes one thing of the best so far.
+//! Pure.
+
+use std::collections::BTreeSet;
+
+use build_info::tuning::{Chosen, ModelShape};
+use build_info::{Bytes, Host, Policy, threads};
+use llama::options::KvType;
+
+use super::Objective;
+
+/// Which of the two phases a stage measures: what it changes leaves the other as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phases {
+    /// Prompt and generation.
+    Both,
+    /// The prompt alone.
+    Prefill,
+    /// Generation alone.
+    Decode,
+}
+
+/// What stands in place of some of the best settings so far.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// In words.
+    pub name: String,
+    /// What is set; nothing is unset.
+    pub set: Chosen,
+}
+
+/// Changes of one thing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stage {
+    /// What it decides.
+    pub name: &'static str,
+    /// What it measures.
+    pub phases: Phases,
+    /// What is tried, beside what there is.
+    pub changes: Vec<Change>,
+    /// Prompt tokens without which the changes make no difference.
+    pub least_prompt: u32,
+}
+
+/// What the candidates depend on.
+#[derive(Clone, Debug)]
+pub struct Surroundings<'a> {
+    /// The machine.
+    pub host: &'a Host,
+    /// The purpose.
+    pub objective: &'a Objective,
+    /// Whether ggml's own pool runs the threads, so that `poll` means something.
+    pub own_threads: bool,
+    /// Whether this build asks for huge pages.
+    pub huge_pages: bool,
+    /// Kernels that could be loaded in place of those that are, the likeliest first.
+    pub kernels: &'a [String],
+    /// Whether what loses accuracy may be tried.
+    pub allow_lossy: bool,
+}
+
+/// Tokens of prompt and answer from which attention is a large part of the work.
+const LONG: u32 = 1024;
+
+/// The stages in the order in which they are worth the time.
+pub fn stages(around: &Surroundings<'_>) -> Vec<Stage> {
+    let mut stages = vec![
+        layout(around.objective),
+        stage("flash attention", Phases::Both, flash_attention()),
+        decode_threads(around),
+        prefill_threads(around),
+    ];
+    stages.extend(ubatch(around));
+    stages.push(stage("kernels", Phases::Both, kernels(around)));
+    if around.huge_pages {
+        let off = Chosen { huge_pages: Some(false), ..Chosen::default() };
+        stages.push(stage("huge pages", Phases::Both, vec![change("small pages", off)]));
+    }
+    if around.own_threads {
+        stages.push(stage("waiting", Phases::Both, polling()));
+    }
+    stages.push(stage("affinity", Phases::Both, affinity()));
+    stages.push(stage("load mode", Phases::Both, load_modes()));
+    if around.allow_lossy {
+        stages.push(stage("KV cache", Phases::Both, kv_types()));
+    }
+    stages.retain(|stage| !stage.changes.is_empty() && is_of_use(stage, around.objective));
+    stages
+}
+
+/// Whether the phase that it changes counts at all, and prompts are long enough.
+fn is_of_use(stage: &Stage, objective: &Objective) -> bool {
+    match stage.phases {
+        Phases::Both => true,
+        Phases::Prefill => objective.prompt > 0 && objective.usual_prompt() >= stage.least_prompt,
+        Phases::Decode => objective.generate > 0,
+    }
+}
+
+fn stage(name: &'static str, phases: Phases, changes: Vec<Change>) -> Stage {
+    Stage { name, phases, changes, least_prompt: 0 }
+}
+
+fn change(name: impl Into<String>, set: Chosen) -> Change {
+    Change { name: name.into(), set }
+}
+
+fn layout(objective: &Objective) -> Stage {
+    let split = Chosen { split_layout: Some(true), ..Chosen::default() };
+    let mut changes = vec![
+        change("split layout", split.clone()),
+        change("no repacking", Chosen { repack: Some(false), ..Chosen::default() }),
+        change("no tiled kernels", Chosen { tiled: Some(false), ..Chosen::default() }),
+    ];
+    if objective.usual_prompt().saturating_add(objective.usual_answer()) >= LONG {
+        // Each of the two gains little there, and on a machine with noise neither may be seen alone.
+        let name = "split layout, no flash attention";
+        let off = Chosen { flash_attention: Some("off".to_string()), ..Chosen::default() };
+        changes.insert(0, change(name, with(&split, &off)));
+    }
+    stage("layout", Phases::Both, changes)
+}
+
+/// ggml ranks kernels by what they use of a CPU, and more is not always faster: a CPU that lowers its clock for 512-bit
+/// registers has others that are.
+fn kernels(around: &Surroundings<'_>) -> Vec<Change> {
+    let of = |name: &String| Chosen { cpu_variant: Some(name.clone()), ..Chosen::default() };
+    around.kernels.iter().map(|name| change(format!("kernels for {name}"), of(name))).collect()
+}
+
+fn decode_threads(around: &Surroundings<'_>) -> Stage {
+    let now = threads::budget(around.host, Policy::default()).decode;
+    let changes = thread_counts(around.host).into_iter().filter(|threads| *threads != now).map(|threads| {
+        let set = Chosen { decode_threads: Some(threads), ..Chosen::default() };
+        change(format!("{threads} decode threads"), set)
+    });
+    stage("decode threads", Phases::Decode, changes.collect())
+}
+
+fn prefill_threads(around: &Surroundings<'_>) -> Stage {
+    let now = threads::budget(around.host, Policy::default()).prefill;
+    // Half of the cores never evaluates a prompt faster than all; fewer than all may, where the quota or heat binds.
+    let changes =
+        thread_counts(around.host).into_iter().filter(|threads| *threads != now && 2 * *threads > now);
+    let changes = changes.map(|threads| {
+        let set = Chosen { prefill_threads: Some(threads), ..Chosen::default() };
+        change(format!("{threads} prefill threads"), set)
+    });
+    stage("prefill threads", Phases::Prefill, changes.collect())
+}
+
+/// Numbers of threads worth trying: half, three quarters and all of the cores, one less than all, and every logical
+/// CPU (SMT siblings, efficiency cores), as far as the quota goes.
+fn thread_counts(host: &Host) -> BTreeSet<u32> {
+    let cores = threads::budget(host, Policy::Max).cores;
+    let logical = u32::try_from(host.limits.affinity.len()).unwrap_or(u32::MAX);
+    // A quota that is no whole number may be used up by one thread more.
+    let quota = host.limits.cpu_quota.map_or(u32::MAX, |quota| (quota.ceil() as u32).max(1));
+    let shares = [cores.div_ceil(2), (3 * cores).div_ceil(4), cores.saturating_sub(1), cores, logical];
+    shares.into_iter().map(|threads| threads.min(quota).max(1)).collect()
+}
+
+fn load_modes() -> Vec<Change> {
+    let mode = |mode: &str| Chosen { load_mode: Some(mode.to_string()), ..Chosen::default() };
+    // The others decide how fast a model loads and whether it stays, not how fast it runs.
+    vec![change("read into memory", mode("none")), change("mapped", mode("mmap"))]
+}
+
+fn flash_attention() -> Vec<Change> {
+    let off = Chosen { flash_attention: Some("off".to_string()), ..Chosen::default() };
+    vec![change("no flash attention", off)]
+}
+
+/// Graphs of other sizes, where prompts fill them.
+fn ubatch(around: &Surroundings<'_>) -> Option<Stage> {
+    let longest = around.objective.usual_prompt();
+    let changes: Vec<Change> = [128u32, 256, 1024, 2048]
+        .into_iter()
+        .filter(|tokens| *tokens <= longest)
+        .map(|tokens| {
+            let set = Chosen { n_ubatch: Some(tokens), ..Chosen::default() };
+            change(format!("graphs of {tokens} tokens"), set)
+        })
+        .collect();
+    // The greatest must be filled, and the default 512 too, to be told apart.
+    let fill = changes.iter().filter_map(|change| change.set.n_ubatch).chain([512]).max()?;
+    Some(Stage { least_prompt: fill, ..stage("graph size", Phases::Prefill, changes) })
+}
+
+fn affinity() -> Vec<Change> {
+    let bound = Chosen { affinity: Some("on".to_string()), ..Chosen::default() };
+    vec![change("threads bound to cores", bound)]
+}
+
+fn polling() -> Vec<Change> {
+    let poll = |poll| Chosen { poll: Some(poll), ..Chosen::default() };
+    vec![change("threads sleep while they wait", poll(0)), change("threads spin while they wait", poll(100))]
+}
+
+fn kv_types() -> Vec<Change> {
+    let both = |kind: KvType| Chosen {
+        type_k: Some(kind.name().to_string()),
+        type_v: Some(kind.name().to_string()),
+        flash_attention: Some("on".to_string()),
+        ..Chosen::default()
+    };
+    vec![change("KV cache in q8_0", both(KvType::Q8_0)), change("KV cache in q4_0", both(KvType::Q4_0))]
+}
+
+/// `chosen` with what `change` sets in its place. What it sets to what it is without tuning is set all the same.
+pub fn with(chosen: &Chosen, change: &Chosen) -> Chosen {
+    let text = |new: &Option<String>, old: &Option<String>| new.clone().or_else(|| old.clone());
+    Chosen {
+        decode_threads: change.decode_threads.or(chosen.decode_threads),
+        prefill_threads: change.prefill_threads.or(chosen.prefill_threads),
+        n_batch: change.n_batch.or(chosen.n_batch),
+        n_ubatch: change.n_ubatch.or(chosen.n_ubatch),
+        repack: change.repack.or(chosen.repack),
+        tiled: change.tiled.or(chosen.tiled),
+        split_layout: change.split_layout.or(chosen.split_layout),
+        load_mode: text(&change.load_mode, &chosen.load_mode),
+        flash_attention: text(&change.flash_attention, &chosen.flash_attention),
+        type_k: text(&change.type_k, &chosen.type_k),
+        type_v: text(&change.type_v, &chosen.type_v),
+        affinity: text(&change.affinity, &chosen.affinity),
+        poll: change.poll.or(chosen.poll),
+        huge_pages: change.huge_pages.or(chosen.huge_pages),
+        cpu_variant: text(&change.cpu_variant, &chosen.cpu_variant),
+    }
+}
+
+/// Whether sums are computed in another order than without tuning, so that the last digits may differ.
+pub fn changes_numerics(chosen: &Chosen) -> bool {
+    let layout = chosen.split_layout.is_some();
+    let numbers = layout
+        || chosen.repack.is_some()
+        || chosen.tiled.is_some()
+        || chosen.cpu_variant.is_some()
+        || chosen.n_ubatch.or(chosen.n_batch).is_some();
+    numbers || chosen.flash_attention.is_some() || is_lossy(chosen)
+}
+
+/// Whether accuracy is lost by intent.
+pub fn is_lossy(chosen: &Chosen) -> bool {
+    chosen.type_k.is_some() || chosen.type_v.is_some()
+}
+
+/// Memory that a run takes, roughly: the weights, the K and V cache of `context` tokens, and the buffers of a graph,
+/// of which the logits and the feed-forward network's values are most. For the ceiling; what was really taken is read
+/// after each run.
+pub fn memory(model: &ModelShape, chosen: &Chosen, context: u32) -> Bytes {
+    let kind =
+        |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok()).unwrap_or(KvType::F16);
+    let head = u64::from(model.embedding) / u64::from(model.heads.max(1));
+    let per_token = (u64::from(model.layers) * u64::from(model.kv_heads)).saturating_mul(head);
+    let bytes = |kind: KvType| per_token.saturating_mul(kind.bytes_per_32()) / 32;
+    let cache = bytes(kind(&chosen.type_k)).saturating_add(bytes(kind(&chosen.type_v)));
+    let cache = cache.saturating_mul(u64::from(context));
+    let graph = u64::from(chosen.n_ubatch.unwrap_or(512).min(context.max(1)));
+    let values =
+        model.vocabulary.saturating_add(4 * (u64::from(model.feed_forward) + u64::from(model.embedding)));
+    let buffers = graph.saturating_mul(values).saturating_mul(4);
+    // Two layouts are two copies of the weights, two caches and two graphs.
+    let times = if chosen.split_layout == Some(true) { 2 } else { 1 };
+    Bytes(model.weights.0.saturating_add(cache).saturating_add(buffers).saturating_mul(times))
+}
+
+#[cfg(test)]
+mod tests {
+    use build_info::host::{Core, CoreKind, Cpu, Limits, Memory, Os, Topology};
+
+    use super::*;
+
+    fn host(cores: u32, siblings: u32, quota: Option<f64>) -> Host {
+        let core = |index: u32| Core {
+            package: 0,
+            node: 0,
+            cpus: (0..siblings).map(|sibling| index + sibling * cores).collect(),
+            kind: CoreKind::Performance,
+            l1d: None,
+            l2: None,
+            l3: None,
+        };
+        Host {
+            arch: "x86_64".to_string(),
+            hostname: None,
+            os: Os::default(),
+            cpu: Cpu::default(),
+            topology: Topology { cores: (0..cores).map(core).collect(), ..Topology::default() },
+            memory: Memory::default(),
+            limits: Limits { affinity: (0..cores * siblings).collect(), cpu_quota: quota, memory: None },
+            gpus: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn numbers_of_threads_are_those_that_the_machine_has() {
+        let cases: [(u32, u32, Option<f64>, &[u32]); 6] = [
+            (1, 1, None, &[1]),
+            (2, 1, None, &[1, 2]),
+            (4, 2, None, &[2, 3, 4, 8]),
+            (8, 1, Some(1.5), &[1, 2]),
+            (16, 2, None, &[8, 12, 15, 16, 32]),
+            (16, 2, Some(4.0), &[2, 3, 4]),
+        ];
+        for (cores, siblings, quota, expected) in cases {
+            let found: Vec<u32> = thread_counts(&host(cores, siblings, quota)).into_iter().collect();
+            assert_eq!(found, expected, "{cores} cores of {siblings}, quota {quota:?}");
+        }
+    }
+
+    #[test]
+    fn stages_follow_the_purpose_and_the_build() {
+        let host = host(2, 1, None);
+        let names = |objective: &str, own_threads, huge_pages, allow_lossy| -> Vec<&'static str> {
+            let objective = objective.parse().expect("known");
+            let around = Surroundings {
+                host: &host,
+                objective: &objective,
+                own_threads,
+                huge_pages,
+                kernels: &[],
+                allow_lossy,
+            };
+            stages(&around).iter().map(|stage| stage.name).collect()
+        };
+        let (first, last) = (["layout", "flash attention", "decode threads"], ["affinity", "load mode"]);
+        assert_eq!(names("chat", false, false, false), [&first[..], &last].concat());
+        let all = ["graph size", "huge pages", "waiting"];
+        assert_eq!(names("rag", true, true, true), [&first[..], &all, &last, &["KV cache"]].concat());
+        // Nothing is generated, so threads that generate are nobody's concern.
+        assert!(!names("512:0", true, true, true).contains(&"decode threads"));
+    }
+
+    #[test]
+    fn nothing_lossy_is_tried_unasked() {
+        let (host, objective) = (host(8, 2, None), "rag".parse().expect("known"));
+        let around = Surroundings {
+            host: &host,
+            objective: &objective,
+            own_threads: true,
+            huge_pages: true,
+            kernels: &["haswell".to_string()],
+            allow_lossy: false,
+        };
+        for stage in stages(&around) {
+            for change in &stage.changes {
+                assert!(change.set.type_k.is_none() && change.set.type_v.is_none(), "{change:?}");
+                assert!(!change.set.is_default(), "{change:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_leaves_what_was_decided_before() {
+        let chosen = Chosen { repack: Some(false), poll: Some(0), ..Chosen::default() };
+        let change = Chosen { poll: Some(100), n_ubatch: Some(256), ..Chosen::default() };
+        let expected =
+            Chosen { repack: Some(false), poll: Some(100), n_ubatch: Some(256), ..Chosen::default() };
+        assert_eq!(with(&chosen, &change), expected);
+    }
+
+    #[test]
+    fn memory_is_weights_cache_and_buffers() {
+        let model = ModelShape {
+            architecture: "llama".to_string(),
+            layers: 2,
+            embedding: 64,
+            feed_forward: 128,
+            heads: 4,
+            kv_heads: 2,
+            vocabulary: 256,
+            quantisation: "F16".to_string(),
+            weights: Bytes(1_000_000),
+        };
+        // 2 layers × 2 heads × 16 values × 2 bytes, for K and for V; 100 × (256 + 4 × 192) floats
+        let expected = 1_000_000 + 100 * (2 * 2 * 16 * 2) * 2 + 100 * 1024 * 4;
+        assert_eq!(memory(&model, &Chosen::default(), 100), Bytes(expected));
+        let huge = ModelShape { vocabulary: u64::MAX, weights: Bytes(u64::MAX), ..model };
+        assert_eq!(memory(&huge, &Chosen::default(), u32::MAX), Bytes(u64::MAX));
+    }
+}

@@ -1,0 +1,236 @@
+//! The process that runs candidates: it loads the model once and obeys lines of JSON.
+//!
+//! A request a line, an answer a line. The driver ends it by closing its stdin, or kills it.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use build_info::Bytes;
+use build_info::tuning::{Chosen, Sample};
+use engine_core::live::Live;
+use engine_core::logits::{Feed, logits};
+use engine_core::settings::{Requested, Settings};
+use engine_core::split::{Layouts, Sequence};
+use engine_core::tuning::requested;
+use llama::Token;
+use llama::error::{Error, Result};
+use llama::options::SplitLayout;
+use serde::{Deserialize, Serialize};
+
+use super::Work;
+use super::depth::Depths;
+use crate::bench::{self, Case, Random};
+
+/// Tokens of the text whose output is compared.
+const TEXT_TOKENS: usize = 64;
+/// Greedy tokens after it.
+const GREEDY: u32 = 16;
+/// The text: prose, numbers and code, so that no kind of token is left out.
+const TEXT: &str = "The river had risen by 3.75 metres in the night, and at 06:40 the ferry was still on the other bank. \
+    \"It will come,\" she said, \"it always has.\" fn rise(levels: &[f64]) -> Option<f64> { levels.iter().copied()\
+    .reduce(f64::max) } In 1897 there were 12 such crossings between the two towns; today there is one, and nobody \
+    remembers who paid for the bell.";
+
+/// What the driver asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Loads the model; before anything else, and once.
+    Load {
+        /// How.
+        settings: Chosen,
+    },
+    /// Runs some tokens.
+    Measure {
+        /// How.
+        settings: Chosen,
+        /// How many.
+        work: Work,
+    },
+    /// Writes the logits after every token of a text, and after greedy tokens.
+    Check {
+        /// How.
+        settings: Chosen,
+        /// Tokens before the text, of which nothing is written: see [`lead`].
+        lead: u32,
+        /// Where to.
+        out: PathBuf,
+    },
+}
+
+/// What it gets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The model is loaded.
+    Loaded,
+    /// It was run.
+    Measured {
+        /// The times.
+        sample: Sample,
+        /// The most memory that the process had meanwhile.
+        #[serde(default)]
+        peak: Option<Bytes>,
+    },
+    /// The logits are written.
+    Checked {
+        /// Tokens of the text.
+        text: usize,
+    },
+    /// It cannot be done.
+    Error(String),
+}
+
+/// Obeys `requests`, a line each, until they end. `given` are the settings that stand before those of the requests.
+///
+/// # Errors
+/// When answers cannot be written. Everything else is an answer.
+pub fn serve(
+    path: &Path,
+    given: &Requested,
+    live: &Live,
+    requests: impl Iterator<Item = String>,
+    mut out: impl Write,
+) -> std::io::Result<()> {
+    let (mut model, mut depths) = (None, Depths::default());
+    for line in requests {
+        let answer = match serde_json::from_str(&line) {
+            Ok(request) => obey(path, given, live, &mut model, &mut depths, request)
+                .unwrap_or_else(|error| Answer::Error(error.to_string())),
+            Err(error) => Answer::Error(format!("this is no request: {error}")),
+        };
+        writeln!(out, "{}", serde_json::to_string(&answer)?)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+fn obey(
+    path: &Path,
+    given: &Requested,
+    live: &Live,
+    loaded: &mut Option<Layouts>,
+    depths: &mut Depths,
+    request: Request,
+) -> Result<Answer> {
+    let settings = match &request {
+        Request::Load { settings } | Request::Measure { settings, .. } | Request::Check { settings, .. } => {
+            settings
+        }
+    };
+    let settings = Settings::resolve_tuned(given, Some(&requested(settings)?), live)?;
+    if let Request::Load { .. } = request {
+        *loaded = None;
+        let layouts = Layouts::open(path, &settings, live)?;
+        // The engine goes on without it; here it would be a candidate that is none.
+        if let Some(why) = layouts.why_not() {
+            return Err(Error::Tune(why.to_string()));
+        }
+        // The pages of a mapped model come in with the first run, which would count against it.
+        let work = Work { prompt: TEXT_TOKENS as u32, generate: 1, ..Work::default() };
+        measure(&layouts, work, &settings, live, depths)?;
+        *loaded = Some(layouts);
+        return Ok(Answer::Loaded);
+    }
+    let Some(model) = loaded else { return Err(Error::Usage("nothing is loaded".to_string())) };
+    match request {
+        Request::Measure { work, .. } => {
+            forget_the_peak();
+            let sample = measure(model, work, &settings, live, depths)?;
+            // Whoever runs the model does not keep them.
+            let peak = peak().map(|peak| Bytes(peak.0.saturating_sub(depths.size().0)));
+            Ok(Answer::Measured { sample, peak })
+        }
+        Request::Check { lead, out, .. } => check(model, &settings, live, lead, &out),
+        Request::Load { .. } => Ok(Answer::Loaded),
+    }
+}
+
+/// A prompt and a generation in a new context, each timed by itself and behind as many tokens as `work` says.
+fn measure(
+    layouts: &Layouts,
+    work: Work,
+    settings: &Settings,
+    live: &Live,
+    depths: &mut Depths,
+) -> Result<Sample> {
+    let case = Case { n_prompt: work.prompt, n_gen: work.generate, n_depth: work.depth() };
+    let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, live)?;
+    let mut random = Random::new(layouts.model());
+    let time = |start: Instant| bench::duration(start.elapsed());
+    let mut sample = Sample {
+        prompt: work.prompt,
+        prompt_after: work.prompt_after,
+        generated: work.generate,
+        generated_after: work.generate_after,
+        ..Sample::default()
+    };
+    if work.prompt > 0 {
+        if work.prompt_after > 0 {
+            let state = depths.state(layouts.model(), settings, live, work.depth())?;
+            session.restore_before(work.prompt as usize, state, work.prompt_after)?;
+        }
+        let start = Instant::now();
+        bench::prefill(&mut session, &mut random, work.prompt)?;
+        sample.prefill_ns = time(start);
+    }
+    // The engine goes on without a layout that does not fit; here that would be another candidate.
+    if settings.split_layout.value == SplitLayout::On && work.prompt > 0 {
+        if let Some(why) = session.why_not(work.prompt as usize) {
+            return Err(Error::Tune(why));
+        }
+        session.context_for(1)?;
+        // It takes as long as what is handed over is: the prompt, of which a part was evaluated here.
+        if let Some(handed) = session.take_hand_over() {
+            let part = f64::from(work.prompt) / f64::from(work.prompt_after.saturating_add(work.prompt));
+            sample.prefill_ns = sample.prefill_ns.saturating_add(bench::duration(handed.time.mul_f64(part)));
+        }
+    }
+    if work.generate > 0 {
+        if work.generate_after > 0 {
+            let state = depths.state(layouts.model(), settings, live, work.depth())?;
+            session.restore_before(1, state, work.generate_after)?;
+        }
+        let start = Instant::now();
+        bench::decode(&mut session, &mut random, work.generate, &mut Vec::new())?;
+        sample.decode_ns = time(start);
+    }
+    Ok(sample)
+}
+
+/// Tokens that must stand before the text for `settings` to show in the output: graphs that are larger than the text are
+/// those of what comes before it.
+pub fn lead(settings: &Chosen) -> u32 {
+    settings.n_ubatch.map_or(0, |tokens| tokens.saturating_add(TEXT_TOKENS as u32))
+}
+
+fn check(layouts: &Layouts, settings: &Settings, live: &Live, lead: u32, out: &Path) -> Result<Answer> {
+    let model = layouts.model();
+    let mut tokens: Vec<Token> = match model.has_vocabulary() {
+        true => model.tokenize(TEXT)?,
+        false => Vec::new(),
+    };
+    let mut random = Random::new(model);
+    tokens.resize_with(TEXT_TOKENS, || random.token());
+    let case = Case { n_prompt: TEXT_TOKENS as u32, n_gen: GREEDY, n_depth: lead };
+    let mut session = bench::session(layouts, bench::Path::Kernel, &case, settings, live)?;
+    bench::prefill(&mut session, &mut random, lead)?;
+    let all = logits(&mut session, &tokens, Feed { step: false, greedy: GREEDY })?;
+    std::fs::write(out, all.to_bytes())
+        .map_err(|error| Error::Logits(format!("cannot write {}: {error}", out.display())))?;
+    Ok(Answer::Checked { text: tokens.len() })
+}
+
+/// Begins the peak anew, so that what a run took is not held against those after it; see clear_refs in proc(5). A kernel
+/// that cannot keeps the old one.
+fn forget_the_peak() {
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+/// The most memory that this process had since then: `VmHWM` of proc_pid_status(5), in kB.
+fn peak() -> Option<Bytes> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(Bytes::kib(line.trim().strip_suffix("kB")?.trim().parse().ok()?))
+}
