@@ -274,7 +274,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("imatrix.gguf");
         let why = |imatrix: &Imatrix| {
-            write(&imatrix, &path, 512).expect("written");
+            write(imatrix, &path, 512).expect("written");
             read(&path).expect_err("damaged").to_string()
         };
         for wrong in [f32::NAN, f32::INFINITY, -1.0] {
